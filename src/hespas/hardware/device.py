@@ -1,0 +1,50 @@
+"""One accelerator, by its peaks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import isfinite
+from types import MappingProxyType
+
+from hespas.errors import HardwareError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """Peak rates of one accelerator, dense, as its vendor's datasheet gives them.
+
+    ``peak_flops`` (FLOP/s) serves every element type that ``per_datatype_flops`` (keys as MLIR
+    spells types, and ``tf32``) doesn't name. Memory bandwidth is in bytes/s. Raises
+    `HardwareError` on a figure that is not a positive, finite number.
+    """
+
+    name: str
+    peak_flops: float
+    memory_bandwidth_bytes_per_s: float
+    per_datatype_flops: Mapping[str, float] = field(default_factory=dict[str, float])
+    memory_capacity_bytes: int | None = None
+    tdp_w: float | None = None
+    hbm_power_ratio: float | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(
+            self, "per_datatype_flops", MappingProxyType(dict(self.per_datatype_flops))
+        )
+        figures = {
+            "peak_flops": self.peak_flops,
+            "memory_bandwidth": self.memory_bandwidth_bytes_per_s,
+        }
+        figures |= {f"per_datatype_flops.{k}": v for k, v in self.per_datatype_flops.items()}
+        optional = {"memory_capacity": self.memory_capacity_bytes, "tdp_W": self.tdp_w}
+        figures |= {key: value for key, value in optional.items() if value is not None}
+        for key, value in figures.items():
+            if not (isfinite(value) and value > 0):
+                raise HardwareError(
+                    f"{key} is {value}", place=self.name, mend="give a positive number"
+                )
+        ratio = self.hbm_power_ratio
+        if ratio is not None and not 0 <= ratio <= 1:
+            raise HardwareError(
+                f"hbm_power_ratio is {ratio}", place=self.name, mend="give a number from 0 to 1"
+            )

@@ -1,0 +1,89 @@
+"""Several devices and the network between them, in ASTRA-sim's terms.
+
+Source of every field and default: the analytical simulators of ASTRA-sim, whose files
+``system.json``, ``network.yml`` and ``remote_memory.json`` this mirrors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from math import prod
+
+
+class Topology(Enum):
+    """How the devices along one dimension are wired."""
+
+    RING = "Ring"
+    FULLY_CONNECTED = "FullyConnected"
+    SWITCH = "Switch"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkDimension:
+    """One dimension of the network.
+
+    ``bandwidth_gib_per_s`` counts 2**30 bytes per second, as ASTRA-sim's ``bandwidth`` does.
+    """
+
+    topology: Topology
+    npus_count: int
+    bandwidth_gib_per_s: float
+    latency_ns: float
+
+
+class CollectiveKind(Enum):
+    """The collectives whose algorithm a system chooses."""
+
+    ALL_REDUCE = "all-reduce"
+    ALL_GATHER = "all-gather"
+    REDUCE_SCATTER = "reduce-scatter"
+    ALL_TO_ALL = "all-to-all"
+
+
+class RemoteMemoryKind(Enum):
+    """The values of ``memory-type``."""
+
+    NO_MEMORY_EXPANSION = "NO_MEMORY_EXPANSION"
+    PER_NPU_MEMORY_EXPANSION = "PER_NPU_MEMORY_EXPANSION"
+    PER_NODE_MEMORY_EXPANSION = "PER_NODE_MEMORY_EXPANSION"
+    MEMORY_POOL = "MEMORY_POOL"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteMemory:
+    """Memory outside the devices: bandwidth in bytes per ns (decimal GB/s), latency in ns."""
+
+    kind: RemoteMemoryKind
+    latency_ns: float | None = None
+    bandwidth_gb_per_s: float | None = None
+    nodes: int | None = None
+    npus_per_node: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class System:
+    """A cluster: network dimensions, and how its collectives run.
+
+    ``implementations`` gives, per collective, one algorithm name per dimension.
+    ``local_memory_bandwidth_gb_per_s`` is decimal (1e9 B/s); None where the file has no
+    ``local-mem-bw``. ``options`` keeps the remaining keys of ``system.json`` as read.
+    """
+
+    name: str
+    dimensions: tuple[NetworkDimension, ...]
+    implementations: Mapping[CollectiveKind, tuple[str, ...]]
+    endpoint_delay_ns: int
+    preferred_dataset_splits: int
+    active_chunks_per_dimension: int
+    collective_optimization: str
+    scheduling_policy: str
+    local_memory_bandwidth_gb_per_s: float | None
+    remote_memory: RemoteMemory
+    options: Mapping[str, object]
+
+    @property
+    def device_count(self) -> int:
+        """The number of devices: the product over the dimensions."""
+        return prod(dimension.npus_count for dimension in self.dimensions)

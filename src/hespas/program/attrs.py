@@ -1,0 +1,204 @@
+"""What the stages read of an operation's attributes, one shape for each family of operations.
+
+Printing uses the attributes' own text (`Op.attributes`); these are the typed readings.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hespas.program.groups import GroupMode, ReplicaGroups
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoAttrs:
+    """The operation has nothing that a stage needs to know beyond its types."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DotAttrs:
+    """``dot_general`` and ``dot``: which dimensions are batched and contracted.
+
+    ``precision`` holds one name per operand (``DEFAULT``, ``HIGH``, ``HIGHEST``); empty means
+    default. ``algorithm`` is the text of a ``dot_algorithm``, empty where none is set.
+    """
+
+    lhs_batching: tuple[int, ...]
+    rhs_batching: tuple[int, ...]
+    lhs_contracting: tuple[int, ...]
+    rhs_contracting: tuple[int, ...]
+    precision: tuple[str, ...] = ()
+    algorithm: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvolutionAttrs:
+    """``convolution``: where each dimension lies, and the window over the spatial ones.
+
+    ``*_spatial`` give positions in the operand's or result's shape, in window order;
+    ``padding`` is (low, high) per spatial dimension and may be negative.
+    """
+
+    input_batch: int
+    input_feature: int
+    input_spatial: tuple[int, ...]
+    kernel_input_feature: int
+    kernel_output_feature: int
+    kernel_spatial: tuple[int, ...]
+    output_batch: int
+    output_feature: int
+    output_spatial: tuple[int, ...]
+    strides: tuple[int, ...]
+    padding: tuple[tuple[int, int], ...]
+    lhs_dilation: tuple[int, ...]
+    rhs_dilation: tuple[int, ...]
+    feature_group_count: int
+    batch_group_count: int
+    precision: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveAttrs:
+    """``all_gather``, ``all_reduce``, ``reduce_scatter``, ``all_to_all``, broadcast.
+
+    ``dimension`` is the gathered, scattered or split dimension, None where there is none.
+    """
+
+    groups: ReplicaGroups
+    mode: GroupMode
+    channel: int | None
+    dimension: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PermuteAttrs:
+    """``collective_permute``: (source, target) pairs, numbered as ``mode`` says."""
+
+    pairs: tuple[tuple[int, int], ...]
+    mode: GroupMode
+    channel: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DimensionsAttrs:
+    """A list of dimensions: reduce, transpose, broadcast_in_dim, reverse, broadcast."""
+
+    dimensions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceAttrs:
+    """``slice``: bounds and strides, one per dimension."""
+
+    start: tuple[int, ...]
+    limit: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatherAttrs:
+    """``gather`` and ``dynamic_slice``: the shape of one slice."""
+
+    slice_sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowAttrs:
+    """``reduce_window`` and ``select_and_scatter``: the window, one entry per dimension."""
+
+    size: tuple[int, ...]
+    strides: tuple[int, ...]
+    base_dilation: tuple[int, ...]
+    window_dilation: tuple[int, ...]
+    padding: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DimensionAttrs:
+    """A single dimension: sort, concatenate, iota."""
+
+    dimension: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompareAttrs:
+    """``compare``: the direction, as StableHLO spells it (``LT``, ``LE``, ...)."""
+
+    direction: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConstantAttrs:
+    """``constant``: its value where it is one number (scalar or splat), else None."""
+
+    value: int | float | bool | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FftAttrs:
+    """``fft``: the kind (``FFT``, ``IFFT``, ``RFFT``, ``IRFFT``) and the transformed lengths."""
+
+    kind: str
+    lengths: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallAttrs:
+    """``call``, ``composite`` and ``async_start``: the function that is called."""
+
+    callee: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CustomCallAttrs:
+    """``custom_call``: its target and configuration, and the functions it names."""
+
+    target: str
+    backend_config: str
+    called_functions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FusionAttrs:
+    """``fusion``: the kind XLA gave it (``kLoop``, ``kInput``, ``kOutput``, ``kCustom``)."""
+
+    kind: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BitcastAttrs:
+    """``bitcast``: minor-to-major layouts of operand and result; None is the default one."""
+
+    source_layout: tuple[int, ...] | None
+    result_layout: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhileAttrs:
+    """``while``: how often the body runs, where a frontend could tell; None is unknown."""
+
+    trip_count: int | None
+
+
+Attrs = (
+    NoAttrs
+    | DotAttrs
+    | ConvolutionAttrs
+    | CollectiveAttrs
+    | PermuteAttrs
+    | DimensionsAttrs
+    | SliceAttrs
+    | GatherAttrs
+    | WindowAttrs
+    | DimensionAttrs
+    | CompareAttrs
+    | ConstantAttrs
+    | FftAttrs
+    | CallAttrs
+    | CustomCallAttrs
+    | FusionAttrs
+    | BitcastAttrs
+    | WhileAttrs
+)
+
+NO_ATTRS = NoAttrs()

@@ -1,0 +1,121 @@
+"""Which devices take part in a collective together.
+
+A program names groups by listing them or by folding an array of devices; both become one of
+two forms here. The compact form costs nothing for a million devices.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from itertools import product
+from math import prod
+
+from hespas.errors import ProgramError
+
+
+class GroupMode(Enum):
+    """What the numbers in a replica group mean.
+
+    Source: the StableHLO specification, section "Process groups".
+    """
+
+    CROSS_REPLICA = "cross_replica"
+    CROSS_PARTITION = "cross_partition"
+    CROSS_REPLICA_AND_PARTITION = "cross_replica_and_partition"
+    FLATTENED_IDS = "flattened_ids"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedGroups:
+    """Groups written out; an empty list means one group of everybody."""
+
+    groups: tuple[tuple[int, ...], ...]
+
+    def listed(self) -> tuple[tuple[int, ...], ...]:
+        """Return the groups, each a tuple of numbers."""
+        return self.groups
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoldedGroups:
+    """0..N-1 folded to ``dimensions``, transposed by ``permutation``, cut in rows.
+
+    >>> FoldedGroups(dimensions=(4, 2), permutation=(1, 0), group_size=4).listed()
+    ((0, 2, 4, 6), (1, 3, 5, 7))
+    """
+
+    dimensions: tuple[int, ...]
+    permutation: tuple[int, ...]
+    group_size: int
+
+    def listed(self) -> tuple[tuple[int, ...], ...]:
+        """Return the groups, each a tuple of numbers."""
+        strides = [prod(self.dimensions[axis + 1 :]) for axis in range(len(self.dimensions))]
+        ranges = [range(self.dimensions[axis]) for axis in self.permutation]
+        order = [
+            sum(
+                strides[axis] * index for axis, index in zip(self.permutation, indices, strict=True)
+            )
+            for indices in product(*ranges)
+        ]
+        size = self.group_size
+        return tuple(tuple(order[at : at + size]) for at in range(0, len(order), size))
+
+
+ReplicaGroups = ListedGroups | FoldedGroups
+
+
+def device_groups(
+    groups: ReplicaGroups, mode: GroupMode, *, replicas: int, partitions: int
+) -> tuple[tuple[int, ...], ...]:
+    """Return the groups as device numbers, ``replica * partitions + partition``.
+
+    Source: the StableHLO specification, section "Process groups". Raises `ProgramError` when
+    a number lies outside the program or stands in two groups.
+
+    >>> listed = ListedGroups(groups=((0, 1),))
+    >>> device_groups(listed, GroupMode.CROSS_REPLICA, replicas=2, partitions=2)
+    ((0, 2), (1, 3))
+    """
+    listed = groups.listed()
+    match mode:
+        case GroupMode.FLATTENED_IDS:
+            resolved = listed or (tuple(range(replicas * partitions)),)
+        case GroupMode.CROSS_REPLICA:
+            rows = listed or (tuple(range(replicas)),)
+            resolved = tuple(
+                tuple(replica * partitions + partition for replica in row)
+                for row in rows
+                for partition in range(partitions)
+            )
+        case GroupMode.CROSS_PARTITION:
+            rows = listed or (tuple(range(partitions)),)
+            resolved = tuple(
+                tuple(replica * partitions + partition for partition in row)
+                for replica in range(replicas)
+                for row in rows
+            )
+        case GroupMode.CROSS_REPLICA_AND_PARTITION:
+            rows = listed or (tuple(range(replicas)),)
+            resolved = tuple(
+                tuple(r * partitions + partition for partition in range(partitions) for r in row)
+                for row in rows
+            )
+    _check(resolved, replicas * partitions)
+    return resolved
+
+
+def _check(groups: tuple[tuple[int, ...], ...], device_count: int) -> None:
+    seen: set[int] = set()
+    for group in groups:
+        for device in group:
+            if not 0 <= device < device_count:
+                raise ProgramError(
+                    f"replica group {list(group)} names device {device}, but the program has "
+                    f"{device_count}",
+                    mend="give the right number with --devices, or correct the groups",
+                )
+            if device in seen:
+                raise ProgramError(f"device {device} stands in two replica groups")
+            seen.add(device)

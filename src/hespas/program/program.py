@@ -1,0 +1,138 @@
+"""Values, operations, blocks, functions and the program that holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from hespas.errors import ProgramError
+from hespas.program.attrs import Attrs
+from hespas.program.types import Type
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Value:
+    """One result of an operation, or one argument of a block; equal only to itself."""
+
+    type: Type
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """A straight list of operations; the last one is the terminator (``return``)."""
+
+    arguments: tuple[Value, ...]
+    operations: tuple[Op, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Op:
+    """One operation; equal only to itself.
+
+    ``kind`` is StableHLO's name without the dialect (``dot_general``), or ``fusion``,
+    ``copy``, ``bitcast``, ``async_start``, ``async_update``, ``async_done``, ``call``.
+    ``attributes`` holds each attribute's name and MLIR text, sorted by name, for printing.
+    ``location`` is ``file:line:column``, or empty where the source has none.
+    """
+
+    dialect: str
+    kind: str
+    operands: tuple[Value, ...]
+    results: tuple[Value, ...]
+    attrs: Attrs
+    attributes: tuple[tuple[str, str], ...] = ()
+    regions: tuple[Block, ...] = ()
+    location: str = ""
+
+    @property
+    def name(self) -> str:
+        """The full name, ``stablehlo.add``."""
+        return f"{self.dialect}.{self.kind}"
+
+    @property
+    def place(self) -> str:
+        """Where it stands, for messages: location and name."""
+        return f"{self.location}: {self.name}" if self.location else self.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Function:
+    """A named block with arguments and results."""
+
+    name: str
+    body: Block
+
+    @property
+    def results(self) -> tuple[Value, ...]:
+        """The values that it returns."""
+        return self.body.operations[-1].operands
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """Functions, the one that runs first, and the devices it was made for.
+
+    ``replicas`` and ``partitions`` are None where the source doesn't say. ``source`` names
+    the file, for messages. ``assumptions`` lists what the frontend took for granted.
+    """
+
+    functions: Mapping[str, Function]
+    replicas: int | None
+    partitions: int | None
+    source: str = ""
+    module_name: str = "module"
+    assumptions: tuple[str, ...] = ()
+
+    @property
+    def main(self) -> Function:
+        """The entry function; `ProgramError` where there is none."""
+        function = self.functions.get("main")
+        if function is None:
+            raise ProgramError(
+                "the program has no function named main",
+                place=self.source,
+                mend=f"it has {', '.join(self.functions) or 'no functions'}",
+            )
+        return function
+
+    @property
+    def declared_devices(self) -> int | None:
+        """Replicas times partitions, or None where the source says neither."""
+        if self.replicas is None and self.partitions is None:
+            return None
+        return (self.replicas or 1) * (self.partitions or 1)
+
+    def function(self, name: str, *, place: str = "") -> Function:
+        """Return the function called ``name``; `ProgramError` where there is none."""
+        found = self.functions.get(name)
+        if found is None:
+            raise ProgramError(f"function @{name} is called but not defined", place=place)
+        return found
+
+
+COLLECTIVE_KINDS = frozenset(
+    {
+        "all_gather",
+        "all_reduce",
+        "all_to_all",
+        "collective_broadcast",
+        "collective_permute",
+        "reduce_scatter",
+        "cross-replica-sum",
+        "send",
+        "recv",
+    }
+)
+
+
+def is_communication_op(op: Op) -> bool:
+    """Tell whether an operation moves data between devices."""
+    return op.kind in COLLECTIVE_KINDS
+
+
+def nested_ops(block: Block) -> Iterator[Op]:
+    """Yield every operation of a block and of the regions inside, outer before inner."""
+    for op in block.operations:
+        yield op
+        for region in op.regions:
+            yield from nested_ops(region)

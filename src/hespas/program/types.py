@@ -1,0 +1,168 @@
+"""Types of values: element types, tensors, tuples, tokens and asynchronous bundles."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+from math import prod
+
+from hespas.errors import UnsupportedError
+
+
+class NumberKind(Enum):
+    """What an element is, as far as arithmetic cares."""
+
+    BOOLEAN = "boolean"
+    INTEGER = "integer"
+    FLOAT = "float"
+    COMPLEX = "complex"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElementType:
+    """One scalar type, named as MLIR spells it, with the bits it takes in memory."""
+
+    name: str
+    bits: int
+    kind: NumberKind
+
+
+def _element_types() -> dict[str, ElementType]:
+    def element(name: str, bits: int, kind: NumberKind) -> ElementType:
+        return ElementType(name=name, bits=bits, kind=kind)
+
+    # XLA keeps a boolean in one byte.
+    table = [element("i1", 8, NumberKind.BOOLEAN), element("index", 64, NumberKind.INTEGER)]
+    for bits in (2, 4, 8, 16, 32, 64):
+        signs = ("i", "ui", "si")
+        table.extend(element(f"{sign}{bits}", bits, NumberKind.INTEGER) for sign in signs)
+    floats = {
+        4: ("f4E2M1FN",),
+        6: ("f6E2M3FN", "f6E3M2FN"),
+        8: (
+            "f8E3M4",
+            "f8E4M3",
+            "f8E4M3FN",
+            "f8E4M3FNUZ",
+            "f8E4M3B11FNUZ",
+            "f8E5M2",
+            "f8E5M2FNUZ",
+            "f8E8M0FNU",
+        ),
+        16: ("f16", "bf16"),
+        32: ("f32", "tf32"),
+        64: ("f64",),
+    }
+    for bits, names in floats.items():
+        table.extend(element(name, bits, NumberKind.FLOAT) for name in names)
+    table.append(element("complex<f32>", 64, NumberKind.COMPLEX))
+    table.append(element("complex<f64>", 128, NumberKind.COMPLEX))
+    return {entry.name: entry for entry in table}
+
+
+ELEMENT_TYPES = _element_types()
+
+
+def element_type(name: str) -> ElementType:
+    """Return the element type that MLIR spells ``name``; `UnsupportedError` if there is none.
+
+    >>> element_type("bf16").bits
+    16
+    """
+    known = ELEMENT_TYPES.get(name)
+    if known is None:
+        raise UnsupportedError(f"element type {name!r} is not known")
+    return known
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorType:
+    """A tensor of static shape.
+
+    >>> tensor = tensor_type("bf16", 4, 8)
+    >>> str(tensor), tensor.element_count, tensor.size_bytes
+    ('tensor<4x8xbf16>', 32, 64)
+    """
+
+    element: ElementType
+    shape: tuple[int, ...]
+
+    @property
+    def rank(self) -> int:
+        """The number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def element_count(self) -> int:
+        """The number of elements; 1 for a scalar."""
+        return prod(self.shape)
+
+    @property
+    def size_bytes(self) -> int:
+        """The memory it takes, types under a byte packed."""
+        return (prod(self.shape) * self.element.bits + 7) // 8
+
+    def __str__(self) -> str:
+        dimensions = "".join(f"{size}x" for size in self.shape)
+        return f"tensor<{dimensions}{self.element.name}>"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TupleType:
+    """An ordered group of values under one name."""
+
+    members: tuple[Type, ...]
+
+    def __str__(self) -> str:
+        return f"tuple<{', '.join(map(str, self.members))}>"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenType:
+    """Orders side effects; holds no data."""
+
+    def __str__(self) -> str:
+        return "!stablehlo.token"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AsyncType:
+    """What an asynchronous start hands to its done: spelled as its dialect spells it."""
+
+    spelling: str
+    members: tuple[Type, ...]
+
+    def __str__(self) -> str:
+        return self.spelling
+
+
+Type = TensorType | TupleType | TokenType | AsyncType
+
+
+@lru_cache(maxsize=4096)
+def tensor_type(element: str, *shape: int) -> TensorType:
+    """Return the tensor type with the element type that MLIR spells ``element``."""
+    return TensorType(element=element_type(element), shape=shape)
+
+
+def size_bytes(kind: Type) -> int:
+    """Return the bytes of data that a value of this type holds; tokens hold none."""
+    match kind:
+        case TensorType():
+            return kind.size_bytes
+        case TupleType() | AsyncType():
+            return sum(map(size_bytes, kind.members))
+        case TokenType():
+            return 0
+
+
+def tensors(kind: Type) -> tuple[TensorType, ...]:
+    """Return every tensor in a type, tuples opened."""
+    match kind:
+        case TensorType():
+            return (kind,)
+        case TupleType() | AsyncType():
+            return tuple(tensor for member in kind.members for tensor in tensors(member))
+        case TokenType():
+            return ()

@@ -1,0 +1,1 @@
+"""From a task graph and a system to a timeline."""

@@ -1,0 +1,1 @@
+"""What every device does, as a graph of tasks, and the files that carry it."""

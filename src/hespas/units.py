@@ -1,0 +1,82 @@
+"""Parse and print quantities with SI and binary prefixes.
+
+``GB`` is 1e9 bytes and ``GiB`` is 2**30 bytes; they are never mixed up.
+"""
+
+from __future__ import annotations
+
+import re
+
+from hespas.errors import HespasError
+
+_DECIMAL = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
+_SMALL = {"p": 1e-12, "n": 1e-9, "u": 1e-6, "µ": 1e-6, "m": 1e-3, "": 1.0}
+_BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
+_QUANTITY = re.compile(r"\s*([-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?)\s*([A-Za-zµ/]*)\s*")
+
+
+def _factors(unit: str) -> dict[str, float]:
+    if unit == "s":
+        return {prefix + unit: factor for prefix, factor in _SMALL.items()}
+    prefixes = _DECIMAL | _BINARY if unit in ("B", "B/s") else _DECIMAL
+    return {prefix + unit: factor for prefix, factor in prefixes.items()}
+
+
+def parse_quantity(text: str, unit: str) -> float:
+    """Return ``text`` in ``unit`` (one of ``s``, ``B``, ``B/s``, ``FLOP/s``, ``W``...).
+
+    A bare number is taken to be in ``unit`` already. Raises `HespasError` on anything else.
+
+    >>> parse_quantity("312 TFLOP/s", "FLOP/s")
+    312000000000000.0
+    >>> parse_quantity("4 GiB", "B")
+    4294967296.0
+    >>> parse_quantity("1.2ms", "s")
+    0.0012
+    """
+    match = _QUANTITY.fullmatch(text)
+    factors = _factors(unit) | {"": 1.0}
+    if match is None or match[2] not in factors:
+        known = ", ".join(name for name in factors if name)
+        raise HespasError(f"{text!r} is not a quantity in {unit}", mend=f"use one of {known}")
+    return float(match[1]) * factors[match[2]]
+
+
+def _scaled(value: float, unit: str, steps: list[tuple[float, str]]) -> str:
+    magnitude = abs(value)
+    factor, prefix = next((step for step in steps if magnitude >= step[0]), steps[-1])
+    return f"{value / factor:.4g} {prefix}{unit}"
+
+
+def format_quantity(value: float, unit: str) -> str:
+    """Print ``value`` with four significant digits and a decimal prefix.
+
+    >>> format_quantity(1.555e12, "B/s"), format_quantity(0, "FLOP")
+    ('1.555 TB/s', '0 FLOP')
+    """
+    if value == 0:
+        return f"0 {unit}"
+    steps = [(factor, prefix) for prefix, factor in sorted(_DECIMAL.items(), key=lambda p: -p[1])]
+    return _scaled(value, unit, steps)
+
+
+def format_time(seconds: float) -> str:
+    """Print a duration in the largest of s, ms, us, ns, ps that it reaches.
+
+    >>> format_time(0.0605898), format_time(3.456e-6), format_time(0.0)
+    ('60.59 ms', '3.456 us', '0 s')
+    """
+    if seconds == 0:
+        return "0 s"
+    steps = [(1.0, ""), (1e-3, "m"), (1e-6, "u"), (1e-9, "n"), (1e-12, "p")]
+    return _scaled(seconds, "s", steps)
+
+
+def format_bytes_binary(size: float) -> str:
+    """Print a size with a binary prefix.
+
+    >>> format_bytes_binary(40 * 2**30)
+    '40 GiB'
+    """
+    steps = [(factor, prefix) for prefix, factor in sorted(_BINARY.items(), key=lambda p: -p[1])]
+    return _scaled(size, "B", [*steps, (1.0, "")])
