@@ -180,6 +180,13 @@ class WhileAttrs:
     trip_count: int | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseAttrs:
+    """``case`` and ``if``: how often each branch is taken, if the user said; they add to 1."""
+
+    weights: tuple[float, ...] | None
+
+
 Attrs = (
     NoAttrs
     | DotAttrs
@@ -199,6 +206,7 @@ Attrs = (
     | FusionAttrs
     | BitcastAttrs
     | WhileAttrs
+    | CaseAttrs
 )
 
 NO_ATTRS = NoAttrs()

@@ -1,0 +1,1 @@
+"""From what compilers write to a `Program`."""

@@ -1,0 +1,112 @@
+"""Device meshes, and the replica groups that mesh axes stand for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from math import prod
+
+from hespas.errors import ProgramError
+from hespas.program.groups import FoldedGroups, ListedGroups, ReplicaGroups
+from hespas.xla.mlir_text import read_fields, read_symbols, split_list
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mesh:
+    """Named axes, major first; ``device_ids`` is None where devices are numbered in order."""
+
+    axes: tuple[tuple[str, int], ...]
+    device_ids: tuple[int, ...] | None = None
+
+    @property
+    def device_count(self) -> int:
+        """The product of the axis sizes."""
+        return prod(size for _, size in self.axes)
+
+
+_SDY_AXIS = re.compile(r'"([^"]+)"\s*=\s*(\d+)')
+_STABLEHLO_AXIS = re.compile(r'name = "([^"]+)", size = (\d+)')
+_DEVICE_IDS = re.compile(r"device_ids\s*=\s*(?:dense<)?\[([\d, ]*)\]")
+_SUB_AXIS = re.compile(r"\((\d+)\)(\d+)")
+
+
+def read_mesh(text: str) -> Mesh:
+    """Read ``#sdy.mesh<...>`` or ``#stablehlo.mesh<...>``.
+
+    >>> read_mesh('#sdy.mesh<["a"=4, "b"=2]>').axes
+    (('a', 4), ('b', 2))
+    """
+    found = _SDY_AXIS.findall(text) or _STABLEHLO_AXIS.findall(text)
+    axes = tuple((name, int(size)) for name, size in found)
+    ids = _DEVICE_IDS.search(text)
+    if ids is None:
+        return Mesh(axes=axes)
+    return Mesh(axes=axes, device_ids=tuple(map(int, ids[1].split(","))))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _AxisPart:
+    """``size`` of an axis, ``before`` devices apart from its major end."""
+
+    name: str
+    before: int
+    size: int
+
+
+def read_axis_groups(text: str, meshes: Mapping[str, Mesh]) -> ReplicaGroups:
+    """Read ``#stablehlo.replica_group_mesh_axes<...>``: one group per place on the other axes.
+
+    Raises `ProgramError` when the mesh or an axis is not defined.
+    """
+    fields = read_fields(text)
+    mesh = _mesh_of(fields["mesh"], meshes)
+    sizes = dict(mesh.axes)
+    used: list[_AxisPart] = []
+    for reference in split_list(fields["axes"].strip("[]")):
+        axis = read_fields(reference)
+        name = axis["name"].strip('"')
+        if name not in sizes:
+            raise ProgramError(f"mesh axis {name!r} is not defined", mend=f"axes: {list(sizes)}")
+        part = _SUB_AXIS.search(axis.get("sub_axis_info", ""))
+        before, size = (int(part[1]), int(part[2])) if part else (1, sizes[name])
+        used.append(_AxisPart(name=name, before=before, size=size))
+    return _fold(mesh, used)
+
+
+def _mesh_of(text: str, meshes: Mapping[str, Mesh]) -> Mesh:
+    if not text.startswith("@"):
+        return read_mesh(text)
+    name = read_symbols(text)[0]
+    if name not in meshes:
+        raise ProgramError(f"mesh @{name} is not defined")
+    return meshes[name]
+
+
+def _fold(mesh: Mesh, used: list[_AxisPart]) -> ReplicaGroups:
+    parts = [part for name, size in mesh.axes for part in _split(name, size, used)]
+    grouped = [parts.index(part) for part in used]
+    others = [index for index in range(len(parts)) if index not in grouped]
+    folded = FoldedGroups(
+        dimensions=tuple(part.size for part in parts),
+        permutation=(*others, *grouped),
+        group_size=prod(part.size for part in used),
+    )
+    ids = mesh.device_ids
+    if ids is None:
+        return folded
+    return ListedGroups(groups=tuple(tuple(ids[at] for at in row) for row in folded.listed()))
+
+
+def _split(name: str, size: int, used: list[_AxisPart]) -> list[_AxisPart]:
+    """Cut an axis where a used part of it begins and ends."""
+    cuts = {1, size}
+    for part in used:
+        if part.name == name:
+            cuts |= {part.before, part.before * part.size}
+    ordered = sorted(cuts)
+    if len(ordered) == 1:
+        return [_AxisPart(name=name, before=1, size=1)]
+    pairs = pairwise(ordered)
+    return [_AxisPart(name=name, before=low, size=high // low) for low, high in pairs]

@@ -1,0 +1,207 @@
+"""StableHLO text, bytecode and portable artifacts to `Program`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+from hespas.errors import ProgramError, UnsupportedError
+from hespas.frontend.attributes import Reader, attribute_readers
+from hespas.frontend.loops import trip_count
+from hespas.frontend.manual import open_manual_computations
+from hespas.frontend.meshes import Mesh, read_mesh
+from hespas.frontend.sharding import refuse_unpartitioned
+from hespas.program.attrs import NO_ATTRS, Attrs, CallAttrs, CaseAttrs, CustomCallAttrs, WhileAttrs
+from hespas.program.program import Function, Program, nested_ops
+from hespas.xla.mlir import (
+    FunctionReader,
+    MlirModule,
+    OpRecord,
+    Symbol,
+    dialects_used,
+    module_attributes,
+    module_symbols,
+    parse_mlir,
+    run_passes,
+)
+from hespas.xla.mlir_text import read_integer, read_type
+
+_KNOWN_DIALECTS = frozenset({"stablehlo", "mhlo", "func", "sdy"})
+_STRUCTURAL = frozenset({"builtin", "chlo"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadOptions:
+    """What the user tells about a program that it doesn't tell itself.
+
+    ``trip_counts`` maps a loop's line (``"12"``) or ``""`` (every loop whose count cannot be
+    read) to how often it runs. ``branch_weights`` maps a branch operation's line, or ``""``,
+    to how often each branch is taken, adding to 1.
+    """
+
+    trip_counts: Mapping[str, int] = field(default_factory=dict[str, int])
+    branch_weights: Mapping[str, tuple[float, ...]] = field(
+        default_factory=dict[str, tuple[float, ...]]
+    )
+
+
+NO_OPTIONS = LoadOptions()
+
+
+def load_stablehlo(source: bytes, *, name: str, options: LoadOptions = NO_OPTIONS) -> Program:
+    """Read a program; ``name`` stands in messages.
+
+    CHLO operations are legalised first, and ``sdy.manual_computation`` (JAX's shard_map) is
+    opened. Raises `ProgramError` where the source cannot be read, `UnsupportedError` for what
+    has no model, `UnpartitionedError` for a sharded program without its per-device form.
+    """
+    if not source.strip():
+        raise ProgramError("the file is empty", place=name)
+    module = parse_mlir(source, name=name)
+    _legalise(module)
+    symbols = module_symbols(module)
+    meshes = {
+        symbol.name: read_mesh(symbol.attributes["mesh"])
+        for symbol in symbols.values()
+        if symbol.op_name == "sdy.mesh"
+    }
+    attributes = module_attributes(module)
+    reading = _Reading(meshes=meshes, options=options)
+    functions = _read_functions(module, symbols, reading)
+    program = Program(
+        functions=functions,
+        replicas=_count(attributes, "mhlo.num_replicas"),
+        partitions=_count(attributes, "mhlo.num_partitions"),
+        source=name,
+        module_name=attributes.get("sym_name", "module").strip('"'),
+        assumptions=tuple(reading.assumptions),
+    )
+    opened = open_manual_computations(program, meshes)
+    refuse_unpartitioned(opened, symbols["main"].attributes, attributes)
+    return opened
+
+
+def _count(attributes: Mapping[str, str], name: str) -> int | None:
+    text = attributes.get(name)
+    return None if text is None else read_integer(text)
+
+
+def _legalise(module: MlirModule) -> None:
+    dialects = dialects_used(module)
+    unknown = dialects - _KNOWN_DIALECTS - _STRUCTURAL
+    if unknown:
+        raise UnsupportedError(
+            f"operations of dialect {', '.join(sorted(unknown))} are not supported",
+            place=module.source,
+            mend="convert the program to StableHLO",
+        )
+    if "chlo" in dialects:
+        run_passes(module, "builtin.module(func.func(chlo-legalize-to-stablehlo))")
+
+
+@dataclass(slots=True, kw_only=True)
+class _Reading:
+    """State of one load: what was assumed on the way."""
+
+    meshes: Mapping[str, Mesh]
+    options: LoadOptions
+    assumptions: list[str] = field(default_factory=list[str])
+
+
+def _read_functions(
+    module: MlirModule, symbols: Mapping[str, Symbol], reading: _Reading
+) -> dict[str, Function]:
+    control_flow: dict[str, Reader] = {
+        "while": partial(_while, reading=reading),
+        "case": partial(_case, reading=reading),
+        "if": partial(_case, reading=reading),
+    }
+    readers = attribute_readers(reading.meshes) | control_flow
+
+    def read_attrs(record: OpRecord) -> Attrs:
+        if record.dialect not in _KNOWN_DIALECTS:
+            raise UnsupportedError(f"operation {record.dialect}.{record.kind} is not supported")
+        reader = readers.get(record.kind)
+        return NO_ATTRS if reader is None else reader(record)
+
+    walker = FunctionReader(source=module.source, read_attrs=read_attrs, read_type=read_type)
+    functions: dict[str, Function] = {}
+    wanted = ["main"]
+    while wanted:
+        name = wanted.pop()
+        if name in functions:
+            continue
+        symbol = _function_symbol(symbols, name, module.source)
+        functions[name] = walker.function(symbol)
+        wanted.extend(_called(functions[name]))
+    return functions
+
+
+def _function_symbol(symbols: Mapping[str, Symbol], name: str, source: str) -> Symbol:
+    symbol = symbols.get(name)
+    if symbol is not None and symbol.op_name == "func.func":
+        return symbol
+    if name != "main":
+        raise ProgramError(f"function @{name} is called but not defined", place=source)
+    known = [found.name for found in symbols.values() if found.op_name == "func.func"]
+    raise ProgramError(
+        "there is no function named main",
+        place=source,
+        mend=f"rename the entry function (found {', '.join(known[:5]) or 'no functions'})",
+    )
+
+
+def _called(function: Function) -> list[str]:
+    names: list[str] = []
+    for op in nested_ops(function.body):
+        match op.attrs:
+            case CallAttrs(callee=callee):
+                names.append(callee)
+            case CustomCallAttrs(called_functions=called):
+                names.extend(called)
+            case _:
+                pass
+    return names
+
+
+_LINE = re.compile(r":(\d+):\d+$")
+
+
+def _line(location: str) -> str:
+    match = _LINE.search(location)
+    return match[1] if match else ""
+
+
+def _while(record: OpRecord, reading: _Reading) -> WhileAttrs:
+    condition, body = record.regions
+    told = reading.options.trip_counts
+    line = _line(record.location)
+    count = trip_count(record.operands, condition, body, record.producer)
+    if line in told and line:
+        count = told[line]
+    elif count is None:
+        count = told.get("")
+    else:
+        return WhileAttrs(trip_count=count)
+    if count is not None:
+        reading.assumptions.append(
+            f"{record.location}: the loop runs {count} times, as the user says"
+        )
+    return WhileAttrs(trip_count=count)
+
+
+def _case(record: OpRecord, reading: _Reading) -> CaseAttrs:
+    told = reading.options.branch_weights
+    weights = told.get(_line(record.location)) or told.get("")
+    if weights is None:
+        return CaseAttrs(weights=None)
+    if len(weights) != len(record.regions):
+        raise ProgramError(
+            f"{len(weights)} branch weights are given for {len(record.regions)} branches"
+        )
+    reading.assumptions.append(
+        f"{record.location}: branches are taken with weights {list(weights)}, as the user says"
+    )
+    return CaseAttrs(weights=weights)

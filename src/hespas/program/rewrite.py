@@ -1,0 +1,95 @@
+"""Copy operations with other operands, and open calls in place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from hespas.errors import ProgramError
+from hespas.program.attrs import CallAttrs
+from hespas.program.program import Block, Function, Op, Program, Value
+
+Renaming = dict[Value, Value]
+
+_OPENED = frozenset({"call", "composite"})
+
+
+def copied_op(op: Op, renaming: Renaming) -> Op:
+    """Copy an operation with renamed operands and fresh results; ``renaming`` learns them."""
+    operands = tuple([renaming.get(value, value) for value in op.operands])
+    regions = tuple([copied_block(region, renaming) for region in op.regions])
+    results = fresh(op.results, renaming)
+    return replace(op, operands=operands, results=results, regions=regions)
+
+
+def copied_block(block: Block, renaming: Renaming) -> Block:
+    """Copy a block with renamed operands, fresh arguments and fresh results."""
+    arguments = fresh(block.arguments, renaming)
+    return Block(
+        arguments=arguments,
+        operations=tuple([copied_op(op, renaming) for op in block.operations]),
+    )
+
+
+def fresh(values: Iterable[Value], renaming: Renaming) -> tuple[Value, ...]:
+    """Make a new value for each of ``values`` and note it in ``renaming``."""
+    made: list[Value] = []
+    for value in values:
+        renaming[value] = copy = Value(type=value.type)
+        made.append(copy)
+    return tuple(made)
+
+
+def with_calls_opened(program: Program) -> Function:
+    """Return ``main`` with every ``func.call`` and ``composite`` replaced by what it calls.
+
+    Raises `ProgramError` for a function that calls itself.
+    """
+    main = program.main
+    if not any(_has_call(op) for op in main.body.operations):
+        return main
+    opener = _Opener(program)
+    return Function(name=main.name, body=opener.block(main.body, {}))
+
+
+def _has_call(op: Op) -> bool:
+    return op.kind in _OPENED or any(
+        _has_call(inner) for region in op.regions for inner in region.operations
+    )
+
+
+class _Opener:
+    """Opens calls depth first, with the stack of functions being opened."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.stack: list[str] = []
+
+    def block(self, block: Block, renaming: Renaming) -> Block:
+        arguments = fresh(block.arguments, renaming)
+        operations: list[Op] = []
+        for op in block.operations:
+            self.op(op, renaming, operations)
+        return Block(arguments=arguments, operations=tuple(operations))
+
+    def op(self, op: Op, renaming: Renaming, operations: list[Op]) -> None:
+        match op.attrs:
+            case CallAttrs(callee=callee) if op.kind in _OPENED:
+                self.call(op, callee, renaming, operations)
+            case _:
+                regions = tuple([self.block(region, renaming) for region in op.regions])
+                copy = copied_op(replace(op, regions=()), renaming)
+                operations.append(replace(copy, regions=regions))
+
+    def call(self, op: Op, callee: str, renaming: Renaming, operations: list[Op]) -> None:
+        if callee in self.stack:
+            raise ProgramError(f"function @{callee} calls itself", place=op.place)
+        body = self.program.function(callee, place=op.place).body
+        operands = [renaming.get(value, value) for value in op.operands]
+        inner: Renaming = dict(zip(body.arguments, operands, strict=True))
+        self.stack.append(callee)
+        for called in body.operations[:-1]:
+            self.op(called, inner, operations)
+        self.stack.pop()
+        for result, value in zip(op.results, body.operations[-1].operands, strict=True):
+            renaming[result] = inner.get(value, value)
