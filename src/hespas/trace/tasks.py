@@ -47,6 +47,7 @@ class CollectiveTask:
 
     ``group_table`` indexes `TaskGraph.group_tables`; None means one group of all devices.
     ``size_bytes`` is one rank's input: its shard for all-gather, its full buffer otherwise.
+    ``involved_dimensions`` limits a collective of all devices to some network dimensions.
     """
 
     id: int
@@ -55,11 +56,15 @@ class CollectiveTask:
     kind: CommunicationKind
     size_bytes: int
     group_table: int | None
+    involved_dimensions: tuple[bool, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendTask:
-    """Every source in ``pairs`` sends ``size_bytes`` to its target."""
+    """Every source in ``pairs`` sends ``size_bytes`` to its target.
+
+    A device is the source of at most one pair.
+    """
 
     id: int
     name: str
@@ -71,7 +76,11 @@ class SendTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceiveTask:
-    """Every target in ``pairs`` receives ``size_bytes`` from its source."""
+    """Every target in ``pairs`` receives ``size_bytes`` from its source.
+
+    A device is the target of at most one pair. A receive matches the send with the same source,
+    target, tag and size; of several, the first matches the first.
+    """
 
     id: int
     name: str
@@ -88,7 +97,9 @@ GroupTable = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskGraph:
-    """Tasks in an order where dependencies come first; ids ascend and are unique.
+    """Tasks in an order where dependencies come first; ids are unique.
+
+    A device that can start several tasks starts the one with the lowest id.
 
     ``group_tables`` holds each distinct division of the devices into groups once.
     """
@@ -108,3 +119,18 @@ class Job:
 
     graphs: tuple[TaskGraph, ...]
     graph_of_device: tuple[int, ...]
+
+    @property
+    def device_count(self) -> int:
+        """The number of devices."""
+        return len(self.graph_of_device)
+
+
+def spmd_job(graph: TaskGraph) -> Job:
+    """Return the job in which every device follows ``graph``."""
+    return Job(graphs=(graph,), graph_of_device=(0,) * graph.device_count)
+
+
+def as_job(work: Job | TaskGraph) -> Job:
+    """Return ``work`` as a job: a lone graph is what every device follows."""
+    return spmd_job(work) if isinstance(work, TaskGraph) else work

@@ -1,0 +1,190 @@
+"""Read one Chakra node: its task, and the group or peer that the task still lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NoReturn, cast
+
+from hespas.errors import TraceError
+from hespas.trace.tasks import (
+    CollectiveTask,
+    CommunicationKind,
+    ComputeTask,
+    ReceiveTask,
+    SendTask,
+    Task,
+)
+from hespas.trace.wire import Node, NodeType
+
+EVERYONE = 0
+"""The group id that stands for all devices."""
+PENDING_TABLE = -1
+"""The group table of a collective whose tables are not made yet."""
+
+_NS_PER_MICROSECOND = 1000
+_PS_PER_NS = 1000
+_SHORTEST_REPLAY_NS = 1
+# These describe a node without changing when it runs: work (for a roofline replay, which the
+# simulation refuses by itself), and a priority, which one communication at a time makes idle.
+_IDLE_ATTRIBUTES = frozenset({"num_ops", "tensor_size", "comm_priority"})
+_COMMON = frozenset({"is_cpu_op"}) | _IDLE_ATTRIBUTES
+_COLLECTIVE = frozenset({"comm_type", "comm_size", "pg_name", "involved_dim"}) | _COMMON
+_TRANSFER = frozenset({"comm_size", "comm_src", "comm_dst", "comm_tag"}) | _COMMON
+_ALLOWED = {
+    NodeType.COMP: frozenset({"duration_ns"}) | _COMMON,
+    NodeType.COMM_COLL: _COLLECTIVE,
+    NodeType.COMM_SEND: _TRANSFER,
+    NodeType.COMM_RECV: _TRANSFER,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedNode:
+    """A task whose group table or pairs are still to be filled in.
+
+    ``group`` is a collective's group id; ``own`` and ``peer`` are the two ends of a transfer
+    (``own`` is None where the node doesn't name its own device).
+    """
+
+    task: Task
+    group: int = EVERYONE
+    own: int | None = None
+    peer: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """A node with its attributes by name; raises with file, id and name."""
+
+    node: Node
+    values: Mapping[str, object]
+    place: str
+
+    def fail(self, message: str) -> NoReturn:
+        raise TraceError(message, place=f"{self.place}: node {self.node.id} ({self.node.name})")
+
+    def integer(self, name: str) -> int:
+        value = self.values.get(name)
+        if value is None:
+            self.fail(f"{name} is missing")
+        if type(value) is not int:
+            self.fail(f"{name} is {value!r}, not an integer")
+        return value
+
+    def amount(self, name: str) -> int:
+        value = self.integer(name)
+        if value < 0:
+            self.fail(f"{name} is negative: {value}")
+        return value
+
+
+def parse_node(node: Node, place: str) -> ParsedNode:
+    """Return a node's task. Raises `TraceError` on what is missing or not understood.
+
+    ``place`` names the file.
+    """
+    values: dict[str, object] = {}
+    for attribute in node.attr:
+        field = attribute.WhichOneof("value")
+        values[attribute.name] = None if field is None else getattr(attribute, field)
+    reader = _Reader(node, values, place)
+    allowed = _ALLOWED.get(cast("NodeType", node.type))
+    if allowed is None:
+        reader.fail(f"a node of type {_type_name(node.type)} has no model here")
+    if not allowed.issuperset(values):
+        unknown = ", ".join(sorted(values.keys() - allowed))
+        reader.fail(f"the meaning of attribute {unknown} is not known here")
+    if values.get("is_cpu_op", False):
+        reader.fail("operations on the CPU have no model here")
+    match node.type:
+        case NodeType.COMP:
+            return ParsedNode(_compute(reader))
+        case NodeType.COMM_COLL:
+            return _collective(reader)
+        case _:
+            return _transfer(reader)
+
+
+def _type_name(number: int) -> str:
+    return NodeType(number).name if number in set(NodeType) else str(number)
+
+
+def _depends_on(node: Node) -> tuple[int, ...]:
+    if not node.ctrl_deps:
+        return tuple(node.data_deps)
+    return tuple(dict.fromkeys((*node.data_deps, *node.ctrl_deps)))
+
+
+def _compute(reader: _Reader) -> ComputeTask:
+    node = reader.node
+    return ComputeTask(
+        id=node.id,
+        name=node.name,
+        depends_on=_depends_on(node),
+        duration_ps=_duration_ps(reader),
+    )
+
+
+def _duration_ps(reader: _Reader) -> int:
+    exact_ns = reader.values.get("duration_ns")
+    if exact_ns is None:
+        whole_ns = reader.node.duration_micros * _NS_PER_MICROSECOND
+        return (whole_ns or _SHORTEST_REPLAY_NS) * _PS_PER_NS
+    if not isinstance(exact_ns, int | float) or not 0 <= exact_ns < float("inf"):
+        reader.fail(f"duration_ns is {exact_ns!r}, not a duration")
+    return round(exact_ns * _PS_PER_NS)
+
+
+def _collective(reader: _Reader) -> ParsedNode:
+    node = reader.node
+    number = reader.integer("comm_type")
+    if number not in {kind.value for kind in CommunicationKind}:
+        reader.fail(f"comm_type {number} is not a collective")
+    group = _group(reader)
+    task = CollectiveTask(
+        id=node.id,
+        name=node.name,
+        depends_on=_depends_on(node),
+        kind=CommunicationKind(number),
+        size_bytes=reader.amount("comm_size"),
+        group_table=None if group == EVERYONE else PENDING_TABLE,
+        involved_dimensions=_involved(reader) if group == EVERYONE else None,
+    )
+    return ParsedNode(task, group=group)
+
+
+def _group(reader: _Reader) -> int:
+    name = reader.values.get("pg_name", "")
+    if name == "":
+        return EVERYONE
+    if not isinstance(name, str) or not (name.isascii() and name.isdigit()):
+        reader.fail(f"pg_name is {name!r}, not a group number")
+    return int(name)
+
+
+def _involved(reader: _Reader) -> tuple[bool, ...] | None:
+    dimensions = reader.values.get("involved_dim")
+    if dimensions is None:
+        return None
+    values = tuple(cast("Iterable[object]", getattr(dimensions, "values", ())))
+    if not values or not all(isinstance(value, bool) for value in values):
+        reader.fail("involved_dim is not a list of booleans")
+    return cast("tuple[bool, ...]", values)
+
+
+def _transfer(reader: _Reader) -> ParsedNode:
+    node = reader.node
+    sends = node.type == NodeType.COMM_SEND
+    own_name, peer_name = ("comm_src", "comm_dst") if sends else ("comm_dst", "comm_src")
+    own = reader.amount(own_name) if own_name in reader.values else None
+    make = SendTask if sends else ReceiveTask
+    task = make(
+        id=node.id,
+        name=node.name,
+        depends_on=_depends_on(node),
+        pairs=(),
+        size_bytes=reader.amount("comm_size"),
+        tag=reader.amount("comm_tag"),
+    )
+    return ParsedNode(task, own=own, peer=reader.amount(peer_name))

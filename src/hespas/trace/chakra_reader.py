@@ -1,0 +1,179 @@
+"""Read Chakra traces back into a job: equal files once, like files into one graph."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from graphlib import CycleError, TopologicalSorter
+from hashlib import blake2b
+from pathlib import Path
+from typing import TypeVar
+
+from hespas.errors import TraceError
+from hespas.trace import wire
+from hespas.trace.chakra_node import EVERYONE, ParsedNode, parse_node
+from hespas.trace.groups_file import read_groups
+from hespas.trace.merge import Trace, merge
+from hespas.trace.tasks import CollectiveTask, Job, ReceiveTask, SendTask
+
+Group = tuple[int, ...]
+_Message = TypeVar("_Message")
+_Claims = Mapping[tuple[int, int | None, int], ParsedNode]
+
+
+def read_traces(prefix: Path, comm_groups: Path | None = None) -> Job:
+    """Read ``<prefix>.<device>.et`` for devices 0, 1, ... and the groups they name.
+
+    Equal files are parsed once; devices that differ only in groups and peers share a graph.
+    A compute node lasts ``duration_ns`` where it has one, else ``duration_micros``, of which 0
+    stands for 1 ns, as in ASTRA-sim. A group name that is absent, "" or "0" means all devices.
+    Raises `TraceError`, naming file and node, on whatever is missing, damaged, contradictory
+    or without a model here (CPU operations, memory nodes, unknown attributes).
+    """
+    files = _find_files(prefix)
+    groups = {} if comm_groups is None else read_groups(comm_groups, len(files))
+    context = _Groups(groups, len(files))
+    traces: list[Trace] = []
+    for content in _distinct(files):
+        place = str(files[content.devices[0]])
+        nodes = [_localised(node, context) for node in _parse(content.data, place)]
+        claims = {(node.group, node.own, node.peer): node for node in nodes}
+        for device in content.devices:
+            _check(claims, device, str(files[device]), context)
+        traces.append(_trace(_in_order(nodes, place), tuple(content.devices)))
+    return merge(prefix.name, traces, groups, len(files))
+
+
+class _Groups:
+    """The groups by number, and which of them hold every device."""
+
+    def __init__(self, groups: Mapping[int, Group], device_count: int) -> None:
+        self.device_count = device_count
+        self.members = {number: frozenset(group) for number, group in groups.items()}
+        self.whole = {
+            number for number, members in self.members.items() if len(members) == device_count
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Content:
+    data: bytes
+    devices: list[int]
+
+
+def _find_files(prefix: Path) -> list[Path]:
+    pattern = re.compile(rf"{re.escape(prefix.name)}\.(0|[1-9][0-9]*)\.et")
+    if not prefix.parent.is_dir():
+        raise TraceError("there is no such directory", place=str(prefix.parent))
+    matches = (pattern.fullmatch(entry.name) for entry in os.scandir(prefix.parent))
+    found = {int(match[1]): prefix.parent / match[0] for match in matches if match}
+    if not found:
+        mend = "give the part of the names before .<device>.et"
+        raise TraceError(f"there is no {prefix.name}.0.et", place=str(prefix.parent), mend=mend)
+    missing = next((device for device in range(max(found)) if device not in found), None)
+    if missing is not None:
+        message = f"{prefix.name}.{missing}.et is missing, but {prefix.name}.{max(found)}.et exists"
+        raise TraceError(message, place=str(prefix.parent))
+    return [found[device] for device in range(len(found))]
+
+
+def _distinct(files: list[Path]) -> list[_Content]:
+    """Read each distinct content once: linked files by their inode, others by their hash."""
+    by_inode: dict[tuple[int, int], _Content] = {}
+    by_hash: dict[bytes, _Content] = {}
+    for device, file in enumerate(files):
+        status = file.stat()
+        inode = (status.st_dev, status.st_ino)
+        if inode not in by_inode:
+            data = file.read_bytes()
+            content = _Content(data, [])
+            by_inode[inode] = by_hash.setdefault(blake2b(data).digest(), content)
+        by_inode[inode].devices.append(device)
+    return list(by_hash.values())
+
+
+def _parse(data: bytes, place: str) -> list[ParsedNode]:
+    messages = list(wire.split_delimited(data, place))
+    if not messages:
+        raise TraceError("the file holds no metadata", place=place)
+    _decode(wire.schema().metadata.FromString, messages[0], f"{place}: metadata")
+    parse = wire.schema().node.FromString
+    return [
+        parse_node(_decode(parse, message, f"{place}: message {index}"), place)
+        for index, message in enumerate(messages[1:], 1)
+    ]
+
+
+def _decode(parse: Callable[[bytes], _Message], message: bytes, place: str) -> _Message:
+    try:
+        return parse(message)
+    except wire.schema().decode_error as error:
+        raise TraceError("the message is damaged", place=place) from error
+
+
+def _localised(node: ParsedNode, groups: _Groups) -> ParsedNode:
+    """Name a group that holds every device as what it is."""
+    if node.group not in groups.whole or not isinstance(node.task, CollectiveTask):
+        return node
+    return replace(node, task=replace(node.task, group_table=None), group=EVERYONE)
+
+
+def _check(claims: _Claims, device: int, file: str, groups: _Groups) -> None:
+    """Raise if a group lacks the device, or a transfer names other devices than it may."""
+    for (group, own, peer), node in claims.items():
+        if group != EVERYONE and group not in groups.members:
+            raise TraceError(f"there is no group {group}", place=_place(file, node))
+        if group != EVERYONE and device not in groups.members[group]:
+            message = f"group {group} doesn't hold device {device}"
+            raise TraceError(message, place=_place(file, node))
+        if own not in (None, device):
+            message = f"device {device} can't take the part of device {own}"
+            raise TraceError(message, place=_place(file, node))
+        if peer >= groups.device_count:
+            message = f"the peer {peer} is not one of the {groups.device_count} devices"
+            raise TraceError(message, place=_place(file, node))
+
+
+def _trace(nodes: list[ParsedNode], devices: tuple[int, ...]) -> Trace:
+    transfers = (SendTask, ReceiveTask)
+    return Trace(
+        tasks=tuple([node.task for node in nodes]),
+        groups=tuple([node.group for node in nodes if node.group != EVERYONE]),
+        peers=tuple([node.peer for node in nodes if isinstance(node.task, transfers)]),
+        devices=devices,
+    )
+
+
+def _in_order(nodes: list[ParsedNode], place: str) -> list[ParsedNode]:
+    """Put dependencies first, keeping the file's order where it does so already."""
+    by_id = {node.task.id: node for node in nodes}
+    _check_ids(nodes, by_id, place)
+    seen: set[int] = set()
+    for node in nodes:
+        if not seen.issuperset(node.task.depends_on):
+            break
+        seen.add(node.task.id)
+    else:
+        return nodes
+    sorter = TopologicalSorter({node.task.id: node.task.depends_on for node in nodes})
+    try:
+        return [by_id[node] for node in sorter.static_order()]
+    except CycleError as error:
+        raise TraceError("nodes depend on each other in a circle", place=place) from error
+
+
+def _check_ids(nodes: list[ParsedNode], by_id: Mapping[int, ParsedNode], place: str) -> None:
+    if len(by_id) != len(nodes):
+        twice = next(node for node in nodes if by_id[node.task.id] is not node)
+        raise TraceError("the id is used twice", place=_place(place, twice))
+    for node in nodes:
+        unknown = [dep for dep in node.task.depends_on if dep not in by_id]
+        if unknown:
+            message = f"the node depends on {unknown[0]}, which is not in the file"
+            raise TraceError(message, place=_place(place, node))
+
+
+def _place(place: str, node: ParsedNode) -> str:
+    return f"{place}: node {node.task.id} ({node.task.name})"
