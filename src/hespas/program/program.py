@@ -136,3 +136,16 @@ def nested_ops(block: Block) -> Iterator[Op]:
         yield op
         for region in op.regions:
             yield from nested_ops(region)
+
+
+def values_read(op: Op) -> Iterator[Value]:
+    """Yield operands, and what the operation's regions take from around them."""
+    yield from op.operands
+    if not op.regions:
+        return
+    defined: set[Value] = set()
+    for region in op.regions:
+        defined.update(region.arguments)
+        for inner in region.operations:
+            yield from (value for value in values_read(inner) if value not in defined)
+            defined.update(inner.results)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from hespas.errors import ProgramError
 from hespas.program.attrs import CallAttrs
-from hespas.program.program import Block, Function, Op, Program, Value
+from hespas.program.program import Block, Function, Op, Program, Value, values_read
 
 Renaming = dict[Value, Value]
 
@@ -43,53 +43,77 @@ def fresh(values: Iterable[Value], renaming: Renaming) -> tuple[Value, ...]:
 def with_calls_opened(program: Program) -> Function:
     """Return ``main`` with every ``func.call`` and ``composite`` replaced by what it calls.
 
-    Raises `ProgramError` for a function that calls itself.
+    Operations that no call touches are kept as they are. Raises `ProgramError` for a function
+    that calls itself.
     """
     main = program.main
     if not any(_has_call(op) for op in main.body.operations):
         return main
     opener = _Opener(program)
-    return Function(name=main.name, body=opener.block(main.body, {}))
+    operations: list[Op] = []
+    renaming: Renaming = {}
+    for op in main.body.operations:
+        untouched = not _has_call(op) and renaming.keys().isdisjoint(values_read(op))
+        if untouched:
+            operations.append(op)
+        elif op.kind in _OPENED:
+            opener.op(op, renaming, operations)
+        else:
+            operations.append(_with_results(opener.copied(op, renaming), op.results, renaming))
+    body = Block(arguments=main.body.arguments, operations=tuple(operations))
+    return Function(name=main.name, body=body)
+
+
+def _with_results(op: Op, results: tuple[Value, ...], renaming: Renaming) -> Op:
+    for result in results:
+        del renaming[result]
+    return replace(op, results=results)
 
 
 def _has_call(op: Op) -> bool:
-    return op.kind in _OPENED or any(
-        _has_call(inner) for region in op.regions for inner in region.operations
-    )
+    if op.kind in _OPENED:
+        return True
+    return any(_has_call(inner) for region in op.regions for inner in region.operations)
 
 
 class _Opener:
     """Opens calls depth first, with the stack of functions being opened."""
 
     def __init__(self, program: Program) -> None:
-        self.program = program
-        self.stack: list[str] = []
+        self._program = program
+        self._stack: list[str] = []
 
-    def block(self, block: Block, renaming: Renaming) -> Block:
+    def op(self, op: Op, renaming: Renaming, operations: list[Op]) -> None:
+        """Append a copy of ``op``, or of what it calls."""
+        match op.attrs:
+            case CallAttrs(callee=callee) if op.kind in _OPENED:
+                self._call(op, callee, renaming, operations)
+            case _:
+                operations.append(self.copied(op, renaming))
+
+    def copied(self, op: Op, renaming: Renaming) -> Op:
+        """Copy an operation, calls in its regions opened."""
+        regions = tuple([self._block(region, renaming) for region in op.regions])
+        operands = tuple([renaming.get(value, value) for value in op.operands])
+        results = fresh(op.results, renaming)
+        return replace(op, operands=operands, results=results, regions=regions)
+
+    def _block(self, block: Block, renaming: Renaming) -> Block:
         arguments = fresh(block.arguments, renaming)
         operations: list[Op] = []
         for op in block.operations:
             self.op(op, renaming, operations)
         return Block(arguments=arguments, operations=tuple(operations))
 
-    def op(self, op: Op, renaming: Renaming, operations: list[Op]) -> None:
-        match op.attrs:
-            case CallAttrs(callee=callee) if op.kind in _OPENED:
-                self.call(op, callee, renaming, operations)
-            case _:
-                regions = tuple([self.block(region, renaming) for region in op.regions])
-                copy = copied_op(replace(op, regions=()), renaming)
-                operations.append(replace(copy, regions=regions))
-
-    def call(self, op: Op, callee: str, renaming: Renaming, operations: list[Op]) -> None:
-        if callee in self.stack:
+    def _call(self, op: Op, callee: str, renaming: Renaming, operations: list[Op]) -> None:
+        if callee in self._stack:
             raise ProgramError(f"function @{callee} calls itself", place=op.place)
-        body = self.program.function(callee, place=op.place).body
+        body = self._program.function(callee, place=op.place).body
         operands = [renaming.get(value, value) for value in op.operands]
         inner: Renaming = dict(zip(body.arguments, operands, strict=True))
-        self.stack.append(callee)
+        self._stack.append(callee)
         for called in body.operations[:-1]:
             self.op(called, inner, operations)
-        self.stack.pop()
+        self._stack.pop()
         for result, value in zip(op.results, body.operations[-1].operands, strict=True):
             renaming[result] = inner.get(value, value)

@@ -1,0 +1,134 @@
+"""Print operations and functions in MLIR's generic form.
+
+The text depends on structure alone: values are numbered in order of appearance and locations
+are left out, so that equal regions print as equal bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+
+from hespas.program.program import Block, Function, Op, Value
+
+_ANNOTATIONS = frozenset({"mhlo.sharding", "sdy.sharding", "mhlo.frontend_attributes"})
+
+
+@lru_cache(maxsize=65536)
+def attributes_text(attributes: tuple[tuple[str, str], ...]) -> str:
+    """Print an attribute dictionary, annotations of shardings left out; empty if none is left.
+
+    >>> attributes_text((("dimension", "0 : i64"), ("is_stable", "unit")))
+    ' {dimension = 0 : i64, is_stable}'
+    """
+    parts = [
+        name if text == "unit" else f"{name} = {text}"
+        for name, text in attributes
+        if name not in _ANNOTATIONS
+    ]
+    return f" {{{', '.join(parts)}}}" if parts else ""
+
+
+class Printer:
+    """Prints operations of one function, numbering values as they appear."""
+
+    def __init__(self) -> None:
+        self._names: dict[Value, str] = {}
+        self._next = 0
+
+    def arguments(self, values: Sequence[Value], prefix: str) -> str:
+        """Name block arguments and print them with their types."""
+        for at, value in enumerate(values):
+            self._names[value] = f"%{prefix}{at}"
+        return ", ".join(f"{self._names[value]}: {value.type}" for value in values)
+
+    def names(self, values: Iterable[Value]) -> str:
+        """Print values by name, separated by commas."""
+        return ", ".join([self._names[value] for value in values])
+
+    def op(self, op: Op, indent: str = "    ") -> str:
+        """Print one operation, its regions inside, without a line end."""
+        operands = self.names(op.operands)
+        inner = indent + "  "
+        regions = ", ".join([self._region(region, inner) for region in op.regions])
+        bodies = f" ({regions})" if regions else ""
+        types = _signature(op)
+        attributes = attributes_text(op.attributes)
+        name = f'"{op.dialect}.{op.kind}"'
+        return f"{indent}{self._results(op)}{name}({operands}){bodies}{attributes} : {types}"
+
+    def _results(self, op: Op) -> str:
+        if not op.results:
+            return ""
+        number = self._next
+        self._next += 1
+        if len(op.results) == 1:
+            self._names[op.results[0]] = f"%{number}"
+            return f"%{number} = "
+        for at, result in enumerate(op.results):
+            self._names[result] = f"%{number}#{at}"
+        return f"%{number}:{len(op.results)} = "
+
+    def _region(self, block: Block, indent: str) -> str:
+        prefix = f"b{self._next}_"
+        self._next += 1
+        header = f"^bb0({self.arguments(block.arguments, prefix)}):\n" if block.arguments else ""
+        lines = "".join([f"{self.op(op, indent)}\n" for op in block.operations])
+        return f"{{\n{indent[2:]}{header}{lines}{indent[2:]}}}"
+
+
+def _signature(op: Op) -> str:
+    operands = ", ".join([_type_text(value.type) for value in op.operands])
+    results = [_type_text(value.type) for value in op.results]
+    if len(results) == 1:
+        return f"({operands}) -> {results[0]}"
+    return f"({operands}) -> ({', '.join(results)})"
+
+
+_type_text = lru_cache(maxsize=65536)(str)
+
+
+def function_text(
+    name: str,
+    arguments: Sequence[Value],
+    operations: Iterable[Op],
+    results: Sequence[Value],
+    *,
+    visibility: str = "public",
+) -> str:
+    """Print a function that runs ``operations`` and returns ``results``."""
+    printer = Printer()
+    header = printer.arguments(arguments, "arg")
+    lines = "".join([f"{printer.op(op)}\n" for op in operations])
+    types = ", ".join([str(value.type) for value in results])
+    last = f"    return {printer.names(results)} : {types}\n" if results else "    return\n"
+    signature = f"@{quoted_symbol(name)}({header}) -> ({types})"
+    return f"  func.func {visibility} {signature} {{\n{lines}{last}  }}\n"
+
+
+def private_function_text(function: Function) -> str:
+    """Print a function that others call."""
+    body = function.body
+    return function_text(
+        function.name,
+        body.arguments,
+        body.operations[:-1],
+        body.operations[-1].operands,
+        visibility="private",
+    )
+
+
+def quoted_symbol(name: str) -> str:
+    """Print a symbol's name, in quotes where it needs them.
+
+    >>> quoted_symbol("region_0.1"), quoted_symbol("a b")
+    ('region_0.1', '"a b"')
+    """
+    plain = name.replace("_", "a").replace(".", "a").replace("$", "a").replace("-", "a")
+    return name if plain.isalnum() and not name[0].isdigit() else f'"{name}"'
+
+
+def module_text(body: str, *, attributes: str = "") -> str:
+    """Wrap printed functions in a module."""
+    header = f"module attributes {{{attributes}}}" if attributes else "module"
+    return f"{header} {{\n{body}}}\n"

@@ -1,0 +1,1 @@
+"""Divide a program into regions of computation and communication."""

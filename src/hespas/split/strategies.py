@@ -1,0 +1,113 @@
+"""How a program is cut: each operation alone, or runs of operations between collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from hespas.errors import ConfigError
+from hespas.program.program import Op, Program, is_communication_op
+from hespas.split.build import build_graph, is_constant
+from hespas.split.flatten import flatten
+from hespas.split.merge import merge_regions
+from hespas.split.regions import RegionGraph
+
+COMMUNICATION_SEPARATOR = "is_communication_op"
+DEFAULT_BLOCK_LIMIT = 1024
+
+
+class SplitStrategy(Enum):
+    """The documented values of ``split_strategy``."""
+
+    LINEAR = "linear_split"
+    INDIVIDUAL = "individual_split"
+
+
+class SeparatorPolicy(Enum):
+    """Where a separating operation goes: alone, to the end of its block, or to the next start."""
+
+    ISOLATED = "isolated"
+    END_BLOCK = "end_block"
+    START_BLOCK = "start_block"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitOptions:
+    """How to split.
+
+    ``separator`` is ``is_communication_op`` or the full name of an operation, such as
+    ``stablehlo.dot_general``, which then cuts blocks too. A collective is always a region of
+    its own, whatever the policy: the policy places the separators that compute. With
+    ``block_limit`` None, `DEFAULT_BLOCK_LIMIT` holds for the linear split and no limit for
+    merging.
+    """
+
+    strategy: SplitStrategy = SplitStrategy.LINEAR
+    merge: bool = False
+    block_limit: int | None = None
+    separator: str = COMMUNICATION_SEPARATOR
+    separator_policy: SeparatorPolicy = SeparatorPolicy.ISOLATED
+
+    def __post_init__(self) -> None:
+        if self.block_limit is not None and self.block_limit < 1:
+            raise ConfigError(f"block_lim is {self.block_limit}", mend="give 1 or more")
+        individual = self.strategy is SplitStrategy.INDIVIDUAL
+        if individual and not self.merge and self.block_limit is not None:
+            raise ConfigError(
+                "block_lim has no effect on individual_split", mend="drop it, or add --merge"
+            )
+        if individual and self.separator != COMMUNICATION_SEPARATOR:
+            raise ConfigError("separator has no effect on individual_split", mend="drop it")
+        communication = self.separator == COMMUNICATION_SEPARATOR
+        if communication and self.separator_policy is not SeparatorPolicy.ISOLATED:
+            raise ConfigError(
+                f"separator_policy {self.separator_policy.value} has no effect on collectives, "
+                "which are always regions of their own",
+                mend="drop it, or name a computing separator such as stablehlo.dot_general",
+            )
+
+
+def split_program(program: Program, options: SplitOptions) -> RegionGraph:
+    """Cut a program into regions as ``options`` say.
+
+    Every operation but constants lands in exactly one region, in program order. Raises
+    `ConfigError` for a separator that the program doesn't hold.
+    """
+    flat = flatten(program)
+    match options.strategy:
+        case SplitStrategy.INDIVIDUAL:
+            groups = [(op,) for op in flat.operations if not is_constant(op)]
+        case SplitStrategy.LINEAR:
+            _check_separator(flat.operations, options.separator)
+            groups = _linear_groups(flat.operations, options)
+    graph = build_graph(program, flat, groups)
+    return merge_regions(graph, block_limit=options.block_limit) if options.merge else graph
+
+
+def _check_separator(operations: Sequence[Op], separator: str) -> None:
+    if separator == COMMUNICATION_SEPARATOR:
+        return
+    if not any(op.name == separator for op in operations):
+        raise ConfigError(
+            f"separator {separator!r} occurs nowhere in the program",
+            mend="use is_communication_op or the full name of an operation in it",
+        )
+
+
+def _linear_groups(operations: Sequence[Op], options: SplitOptions) -> list[tuple[Op, ...]]:
+    """Cut at collectives and separators; a block holds at most the limit, constants counted."""
+    blocks: list[list[Op]] = [[]]
+    limit = options.block_limit or DEFAULT_BLOCK_LIMIT
+    for op in operations:
+        alone = is_communication_op(op)
+        separates = alone or op.name == options.separator
+        policy = SeparatorPolicy.ISOLATED if alone else options.separator_policy
+        before = separates and policy is not SeparatorPolicy.END_BLOCK
+        if before or len(blocks[-1]) >= limit:
+            blocks.append([])
+        blocks[-1].append(op)
+        if separates and policy is not SeparatorPolicy.START_BLOCK:
+            blocks.append([])
+    kept = (tuple(op for op in block if not is_constant(op)) for block in blocks)
+    return [block for block in kept if block]
