@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from math import prod
+from math import isfinite, prod
+
+from hespas.errors import HardwareError
 
 
 class Topology(Enum):
@@ -25,12 +27,23 @@ class NetworkDimension:
     """One dimension of the network.
 
     ``bandwidth_gib_per_s`` counts 2**30 bytes per second, as ASTRA-sim's ``bandwidth`` does.
+    Raises `HardwareError` for fewer than one device, a bandwidth that is not a positive, finite
+    number, and a latency that is not one from 0 up.
     """
 
     topology: Topology
     npus_count: int
     bandwidth_gib_per_s: float
     latency_ns: float
+
+    def __post_init__(self) -> None:
+        if self.npus_count < 1:
+            raise HardwareError(f"npus_count is {self.npus_count}", mend="give 1 or more")
+        bandwidth = self.bandwidth_gib_per_s
+        if not (isfinite(bandwidth) and bandwidth > 0):
+            raise HardwareError(f"bandwidth is {bandwidth}", mend="give a positive number")
+        if not (isfinite(self.latency_ns) and self.latency_ns >= 0):
+            raise HardwareError(f"latency is {self.latency_ns}", mend="give 0 ns or more")
 
 
 class CollectiveKind(Enum):

@@ -1,0 +1,1 @@
+"""The run configuration: the documented JSON file, checked key by key."""

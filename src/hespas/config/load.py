@@ -1,0 +1,132 @@
+"""Read a run configuration from its file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hespas.config.files import read_json
+from hespas.config.run_config import (
+    EstimatorConfig,
+    EstimatorHardware,
+    IreeCompile,
+    IreeHardware,
+    RooflineHardware,
+    RunConfig,
+    XlaHardware,
+    XlaTranslate,
+    not_built,
+)
+from hespas.config.suggest import suggestion
+from hespas.errors import ConfigError
+from hespas.program.types import ELEMENT_TYPES
+
+if TYPE_CHECKING:
+    from hespas.config.wire import EstimatorWire, IreeCompileWire, IreeWire, RooflineWire, XlaWire
+
+_BUILT_LATER = ("zigzag_onnx", "cocossim", "onnxim")
+_READ = ("roofline", "xla", "iree")
+_HARDWARE = "$.perf_estimator.hardware"
+
+
+def load_config(path: str | Path) -> RunConfig:
+    """Return the configuration that the JSON file ``path`` holds; None for what it leaves out.
+
+    Raises `ConfigError` with the file and the JSON path for malformed JSON
+    (``file:line:column``), an unknown or missing key, a wrong type, an impossible figure, and
+    a method that this version can't read.
+    """
+    from hespas.config.decode import decode  # noqa: PLC0415 - msgspec takes 25 ms to import
+    from hespas.config.wire import RunWire  # noqa: PLC0415 - the same
+
+    place = str(path)
+    wire = decode(read_json(Path(path)), RunWire, place=place)
+    estimator = None if wire.perf_estimator is None else _estimator(wire.perf_estimator, place)
+    return RunConfig(
+        mlir_file=wire.mlir_file,
+        split_strategy=wire.split_strategy,
+        output_dir=wire.output_dir,
+        clean=wire.clean,
+        block_lim=wire.block_lim,
+        cache_dir=wire.cache_dir,
+        merge=wire.merge,
+        disable_cache=wire.disable_cache,
+        num_threads=wire.num_threads,
+        separator=wire.separator,
+        separator_policy=wire.separator_policy,
+        perf_estimator=estimator,
+    )
+
+
+def _estimator(wire: EstimatorWire, place: str) -> EstimatorConfig:
+    hardware = _hardware(wire.method, wire.hardware, place)
+    return EstimatorConfig(method=wire.method, hardware=hardware)
+
+
+def _hardware(method: str, data: dict[str, object], place: str) -> EstimatorHardware:
+    from hespas.config import wire  # noqa: PLC0415 - msgspec takes 25 ms to import
+    from hespas.config.decode import decode  # noqa: PLC0415 - the same
+
+    match method:
+        case "roofline":
+            return _roofline(decode(data, wire.RooflineWire, place=place, at=_HARDWARE), place)
+        case "xla":
+            return _xla(decode(data, wire.XlaWire, place=place, at=_HARDWARE))
+        case "iree":
+            return _iree(decode(data, wire.IreeWire, place=place, at=_HARDWARE))
+        case _ if method in _BUILT_LATER:
+            raise not_built(method, place)
+        case _:
+            mend = suggestion(method, (*_READ, *_BUILT_LATER))
+            raise ConfigError(f'$.perf_estimator.method is "{method}"', place=place, mend=mend)
+
+
+def _roofline(wire: RooflineWire, place: str) -> RooflineHardware:
+    for name in wire.per_datatype_flops:
+        if name not in ELEMENT_TYPES:
+            raise ConfigError(
+                f"unknown element type {name!r} in {_HARDWARE}.per_datatype_flops",
+                place=place,
+                mend=suggestion(name, ELEMENT_TYPES),
+            )
+    return RooflineHardware(
+        peak_flops=wire.peak_flops,
+        memory_bandwidth=wire.memory_bandwidth,
+        num_npus=wire.num_npus,
+        per_datatype_flops=wire.per_datatype_flops,
+        in_memory_only_cache=wire.in_memory_only_cache,
+        tdp_w=wire.tdp_w,
+        hbm_power_ratio=wire.hbm_power_ratio,
+        error_on_unknown_type=wire.error_on_unknown_type,
+        warn_on_unknown_type=wire.warn_on_unknown_type,
+    )
+
+
+def _xla(wire: XlaWire) -> XlaHardware:
+    given = wire.translate
+    translate = None if given is None else XlaTranslate(target_backends=given.target_backends)
+    return XlaHardware(
+        type=wire.type,
+        num_npus=wire.num_npus,
+        sample=wire.sample,
+        translate=translate,
+        in_memory_only_cache=wire.in_memory_only_cache,
+    )
+
+
+def _iree(wire: IreeWire) -> IreeHardware:
+    return IreeHardware(
+        num_npus=wire.num_npus,
+        sample=wire.sample,
+        compile=None if wire.compile is None else _iree_compile(wire.compile),
+        in_memory_only_cache=wire.in_memory_only_cache,
+    )
+
+
+def _iree_compile(wire: IreeCompileWire) -> IreeCompile:
+    return IreeCompile(
+        device=wire.device,
+        target_backends=wire.target_backends,
+        extra_args=wire.extra_args,
+        extra_runtime_args=wire.extra_runtime_args,
+    )

@@ -1,0 +1,139 @@
+"""The run configuration as values.
+
+Every field that a file leaves out is None, so that a command-line flag can tell "not given"
+from a value; the defaults that the fields document are the reader's to fill in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Literal, TypeAlias
+
+from hespas.errors import ConfigError
+
+SplitStrategy: TypeAlias = Literal["linear_split", "individual_split"]
+Separator: TypeAlias = Literal["is_communication_op"]
+SeparatorPolicy: TypeAlias = Literal["isolated", "end_block", "start_block"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RooflineHardware:
+    """The ``hardware`` of the method ``roofline``.
+
+    Rates are in FLOP/s, ``memory_bandwidth`` in bytes/s, ``tdp_w`` (the key ``tdp_W``) in W.
+    """
+
+    peak_flops: float
+    memory_bandwidth: float
+    num_npus: int | None = None
+    per_datatype_flops: Mapping[str, float] = field(default_factory=dict[str, float])
+    in_memory_only_cache: bool | None = None
+    tdp_w: float | None = None
+    hbm_power_ratio: float | None = None
+    error_on_unknown_type: bool | None = None
+    warn_on_unknown_type: bool | None = None
+
+    def __post_init__(self) -> None:
+        frozen = MappingProxyType(dict(self.per_datatype_flops))
+        object.__setattr__(self, "per_datatype_flops", frozen)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class XlaTranslate:
+    """``translate`` of the method ``xla``; ``target_backends`` is the key ``target-backends``."""
+
+    target_backends: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class XlaHardware:
+    """The ``hardware`` of the method ``xla``."""
+
+    type: str | None = None
+    num_npus: int | None = None
+    sample: bool | None = None
+    translate: XlaTranslate | None = None
+    in_memory_only_cache: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IreeCompile:
+    """``compile`` of the method ``iree``; keys have dashes where the fields have underscores."""
+
+    device: str | None = None
+    target_backends: str | None = None
+    extra_args: tuple[str, ...] | None = None
+    extra_runtime_args: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IreeHardware:
+    """The ``hardware`` of the method ``iree``."""
+
+    num_npus: int | None = None
+    sample: bool | None = None
+    compile: IreeCompile | None = None
+    in_memory_only_cache: bool | None = None
+
+
+EstimatorHardware: TypeAlias = RooflineHardware | XlaHardware | IreeHardware
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EstimatorConfig:
+    """An estimator by its method, and the hardware that it estimates for."""
+
+    method: str
+    hardware: EstimatorHardware
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunConfig:
+    """What a configuration file says; None for what it doesn't.
+
+    Documented defaults: ``split_strategy`` linear_split, ``block_lim`` 1024, ``cache_dir``
+    ``<output_dir>/cache``, ``separator`` is_communication_op.
+    """
+
+    mlir_file: str | None = None
+    split_strategy: SplitStrategy | None = None
+    output_dir: str | None = None
+    clean: bool | None = None
+    block_lim: int | None = None
+    cache_dir: str | None = None
+    merge: bool | None = None
+    disable_cache: bool | None = None
+    num_threads: int | None = None
+    separator: Separator | None = None
+    separator_policy: SeparatorPolicy | None = None
+    perf_estimator: EstimatorConfig | None = None
+
+
+def roofline_hardware(config: RunConfig, *, place: str = "") -> RooflineHardware:
+    """Return the roofline hardware of ``config``.
+
+    Raises `ConfigError`, naming ``place``, when the configuration has no ``perf_estimator``, or
+    asks for a method that is documented but not built yet.
+
+    >>> device = RooflineHardware(peak_flops=1e12, memory_bandwidth=1e11)
+    >>> estimator = EstimatorConfig(method="roofline", hardware=device)
+    >>> roofline_hardware(RunConfig(perf_estimator=estimator)).peak_flops
+    1000000000000.0
+    """
+    estimator = config.perf_estimator
+    if estimator is None:
+        raise ConfigError(
+            "no perf_estimator is given",
+            place=place,
+            mend="add one, or use a file of configs/nodes/*/roofline",
+        )
+    if not isinstance(estimator.hardware, RooflineHardware):
+        raise not_built(estimator.method, place)
+    return estimator.hardware
+
+
+def not_built(method: str, place: str) -> ConfigError:
+    """Return the error for a documented ``method`` that a later version brings."""
+    return ConfigError(f"method {method!r} is not built yet", place=place, mend="use roofline")

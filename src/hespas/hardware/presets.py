@@ -1,0 +1,217 @@
+"""Devices and systems by name, from the preset files of ``hespas/configs``, or from a path."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+
+from hespas.config.files import read_json
+from hespas.config.load import load_config
+from hespas.config.run_config import RooflineHardware, roofline_hardware
+from hespas.config.suggest import suggestion
+from hespas.errors import DeviceCountError, HardwareError
+from hespas.hardware.device import Device
+from hespas.hardware.system import System
+from hespas.hardware.system_files import read_network, read_system
+
+PRESETS_DIRECTORY = Path(__file__).resolve().parent.parent / "configs"
+_NODES = PRESETS_DIRECTORY / "nodes"
+_SYSTEMS = PRESETS_DIRECTORY / "systems"
+_ROOFLINE = Path("roofline", "config.json")
+_ASTRA_SIM = "astra-sim"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeInfo:
+    """What a node preset knows beside its rates.
+
+    ``target`` is the name of XLA's description of the part, to compile for it without having
+    one; None where there is none. ``sources`` tells for each figure where it comes from.
+    """
+
+    name: str
+    full_name: str
+    memory_capacity_bytes: int
+    target: str | None
+    aliases: tuple[str, ...]
+    notes: tuple[str, ...]
+    sources: Mapping[str, str]
+
+
+def device_names() -> tuple[str, ...]:
+    """Return the names of the device presets, sorted; second names are not among them.
+
+    >>> "A100_SXM_40GB" in device_names()
+    True
+    """
+    return tuple(sorted(path.parent.parent.name for path in _NODES.glob(f"*/{_ROOFLINE}")))
+
+
+def system_names() -> tuple[str, ...]:
+    """Return the names of the system presets, sorted.
+
+    >>> "A100_SXM_40GB_4GPU" in system_names()
+    True
+    """
+    return tuple(sorted(path.parent.name for path in _SYSTEMS.glob(f"*/{_ASTRA_SIM}")))
+
+
+def load_device(name_or_path: str | Path) -> Device:
+    """Return a device: a preset by its name, or a roofline configuration by its path.
+
+    The path is that of the file, or of a directory with ``roofline/config.json``; a
+    ``node.json`` beside it gives the memory capacity. Raises `HardwareError` for a name that no
+    preset has, `ConfigError` for a file that is not a roofline configuration.
+
+    >>> device = load_device("A100_SXM_40GB")
+    >>> device.per_datatype_flops["bf16"], device.memory_bandwidth_bytes_per_s
+    (312000000000000.0, 1555000000000.0)
+    """
+    path = _path_of(name_or_path, device_names())
+    directory = _NODES / _node_name(str(name_or_path)) if path is None else path
+    file = _config_file(directory)
+    hardware = roofline_hardware(load_config(file), place=str(file))
+    home = file.parent.parent if file.parent.name == _ROOFLINE.parts[0] else file.parent
+    name = home.name if file.stem == "config" else file.stem
+    has_node = (home / "node.json").is_file()
+    capacity = _read_node(home).memory_capacity_bytes if has_node else None
+    return device_of(hardware, name=name, memory_capacity_bytes=capacity)
+
+
+def device_of(
+    hardware: RooflineHardware, *, name: str, memory_capacity_bytes: int | None = None
+) -> Device:
+    """Return the device that the roofline ``hardware`` of a configuration describes.
+
+    Raises `HardwareError` on a figure that is not a positive, finite number.
+    """
+    return Device(
+        name=name,
+        peak_flops=hardware.peak_flops,
+        memory_bandwidth_bytes_per_s=hardware.memory_bandwidth,
+        per_datatype_flops=hardware.per_datatype_flops,
+        memory_capacity_bytes=memory_capacity_bytes,
+        tdp_w=hardware.tdp_w,
+        hbm_power_ratio=hardware.hbm_power_ratio,
+    )
+
+
+def node_info(name: str) -> NodeInfo:
+    """Return what the device preset ``name`` (or a second name) knows beside its rates.
+
+    Raises `HardwareError` for a name that no preset has.
+
+    >>> node_info("H100_SXM_80GB").name, node_info("H100_80GB").target
+    ('H100_80GB', 'h100_sxm')
+    """
+    return _read_node(_NODES / _node_name(name))
+
+
+def load_system(name_or_path: str | Path) -> System:
+    """Return a system: a preset by its name, or the directory of its files by its path.
+
+    The directory holds ``system.json``, ``network.yml`` and ``remote_memory.json``, or a
+    directory ``astra-sim`` with them. Raises `HardwareError` for a name that no preset has and
+    for files that disagree, `ConfigError` for what a file may not hold.
+
+    >>> system = load_system("A100_SXM_40GB_4GPU_8")
+    >>> system.device_count, system.dimensions[1].topology.value
+    (32, 'Switch')
+    """
+    path = _path_of(name_or_path, system_names())
+    directory = _SYSTEMS / _system_name(str(name_or_path)) if path is None else path
+    inner = directory / _ASTRA_SIM
+    home = inner if inner.is_dir() else directory
+    named = home.resolve()
+    return read_system(
+        name=named.parent.name if named.name == _ASTRA_SIM else named.name,
+        system_file=home / "system.json",
+        network_file=home / "network.yml",
+        remote_memory_file=home / "remote_memory.json",
+    )
+
+
+def presets_that_fit(device_count: int) -> tuple[str, ...]:
+    """Return the names of the system presets of exactly ``device_count`` devices, sorted.
+
+    Raises `DeviceCountError` for a count below 1.
+
+    >>> presets_that_fit(2)
+    ('A40_48GB_2GPU', 'TPUv3_2')
+    """
+    if device_count < 1:
+        raise DeviceCountError(f"the device count is {device_count}", mend="give 1 or more")
+    return tuple(name for name, count in _device_counts().items() if count == device_count)
+
+
+@cache
+def _device_counts() -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for name in system_names():
+        counts[name] = 1
+        for dimension in read_network(_SYSTEMS / name / _ASTRA_SIM / "network.yml"):
+            counts[name] *= dimension.npus_count
+    return counts
+
+
+def _path_of(name_or_path: str | Path, presets: tuple[str, ...]) -> Path | None:
+    """Tell a path from a preset's name: a preset's name wins over a file of that name."""
+    if isinstance(name_or_path, Path):
+        return name_or_path
+    if name_or_path in presets:
+        return None
+    looks_like_a_path = "/" in name_or_path or Path(name_or_path).exists()
+    return Path(name_or_path) if looks_like_a_path else None
+
+
+def _config_file(path: Path) -> Path:
+    if not path.is_dir():
+        return path
+    nested = path / _ROOFLINE
+    return nested if nested.is_file() else path / "config.json"
+
+
+def _node_name(name: str) -> str:
+    known = device_names()
+    if name in known:
+        return name
+    aliases = _aliases()
+    if name in aliases:
+        return aliases[name]
+    raise HardwareError(
+        f"no device preset or file is named {name!r}", mend=suggestion(name, (*known, *aliases))
+    )
+
+
+def _system_name(name: str) -> str:
+    known = system_names()
+    if name in known:
+        return name
+    raise HardwareError(
+        f"no system preset or directory is named {name!r}", mend=suggestion(name, known)
+    )
+
+
+@cache
+def _aliases() -> dict[str, str]:
+    return {alias: name for name in device_names() for alias in _read_node(_NODES / name).aliases}
+
+
+def _read_node(home: Path) -> NodeInfo:
+    from hespas.config.decode import decode  # noqa: PLC0415 - msgspec takes 25 ms to import
+    from hespas.hardware.wire import NodeWire  # noqa: PLC0415 - the same
+
+    file = home / "node.json"
+    wire = decode(read_json(file), NodeWire, place=str(file))
+    return NodeInfo(
+        name=home.name,
+        full_name=wire.full_name,
+        memory_capacity_bytes=wire.memory_capacity_bytes,
+        target=wire.target,
+        aliases=wire.aliases,
+        notes=wire.notes,
+        sources=MappingProxyType(wire.sources),
+    )

@@ -1,0 +1,169 @@
+"""Read a system from the three files that ASTRA-sim reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, cast
+
+from hespas.config.files import read_json, read_yaml
+from hespas.errors import ConfigError, HardwareError
+from hespas.hardware.system import (
+    CollectiveKind,
+    NetworkDimension,
+    RemoteMemory,
+    RemoteMemoryKind,
+    System,
+)
+
+if TYPE_CHECKING:
+    from hespas.hardware.wire import NetworkWire, SystemWire
+
+_FIELD_KEYS = frozenset(
+    (
+        "preferred-dataset-splits",
+        "endpoint-delay",
+        "active-chunks-per-dimension",
+        "scheduling-policy",
+        "collective-optimization",
+        "local-mem-bw",
+        *(f"{kind.value}-implementation" for kind in CollectiveKind),
+    )
+)
+
+
+def read_system(
+    *, name: str, system_file: Path, network_file: Path, remote_memory_file: Path | None = None
+) -> System:
+    """Return the system that ``system.json``, ``network.yml`` and ``remote_memory.json`` hold.
+
+    Without a remote memory file there is no remote memory. Raises `ConfigError` with the file
+    and the key for what a file may not hold, `HardwareError` for files that disagree.
+    """
+    from hespas.config.decode import decode  # noqa: PLC0415 - msgspec takes 25 ms to import
+    from hespas.hardware.wire import SystemWire  # noqa: PLC0415 - the same
+
+    place = str(system_file)
+    dimensions = read_network(network_file)
+    remote_memory = read_remote_memory(remote_memory_file)
+    data = read_json(system_file)
+    wire = decode(data, SystemWire, place=place)
+    raw = cast("dict[str, object]", data)
+    options = {key: value for key, value in raw.items() if key not in _FIELD_KEYS}
+    return System(
+        name=name,
+        dimensions=dimensions,
+        implementations=_implementations(wire, len(dimensions), place),
+        endpoint_delay_ns=wire.endpoint_delay,
+        preferred_dataset_splits=wire.preferred_dataset_splits,
+        active_chunks_per_dimension=wire.active_chunks_per_dimension,
+        collective_optimization=_optimization(wire, len(dimensions), place),
+        scheduling_policy=wire.scheduling_policy,
+        local_memory_bandwidth_gb_per_s=wire.local_mem_bw,
+        remote_memory=remote_memory,
+        options=MappingProxyType(options),
+    )
+
+
+def read_network(path: Path) -> tuple[NetworkDimension, ...]:
+    """Return the dimensions that a ``network.yml`` lists.
+
+    Bandwidths are in ASTRA-sim's GB/s (2**30 bytes per second), latencies in ns. Raises
+    `ConfigError` for what the file may not hold, `HardwareError` for lists of unequal length.
+    """
+    from hespas.config.decode import decode  # noqa: PLC0415 - msgspec takes 25 ms to import
+    from hespas.hardware.wire import NetworkWire  # noqa: PLC0415 - the same
+
+    wire = decode(read_yaml(path), NetworkWire, place=str(path))
+    _refuse_unequal_lengths(wire, str(path))
+    rows = zip(wire.topology, wire.npus_count, wire.bandwidth, wire.latency, strict=True)
+    return tuple(
+        NetworkDimension(
+            topology=topology,
+            npus_count=npus_count,
+            bandwidth_gib_per_s=bandwidth,
+            latency_ns=latency,
+        )
+        for topology, npus_count, bandwidth, latency in rows
+    )
+
+
+def read_remote_memory(path: Path | None) -> RemoteMemory:
+    """Return the remote memory that ``path`` describes; none at all for None.
+
+    Raises `ConfigError` for what the file may not hold, and for a figure that its
+    ``memory-type`` needs and the file lacks.
+    """
+    if path is None:
+        return RemoteMemory(kind=RemoteMemoryKind.NO_MEMORY_EXPANSION)
+    from hespas.config.decode import decode  # noqa: PLC0415 - msgspec takes 25 ms to import
+    from hespas.hardware.wire import RemoteMemoryWire  # noqa: PLC0415 - the same
+
+    wire = decode(read_json(path), RemoteMemoryWire, place=str(path))
+    needed: dict[str, object] = {}
+    if wire.memory_type is not RemoteMemoryKind.NO_MEMORY_EXPANSION:
+        needed = {
+            "remote-mem-latency": wire.remote_mem_latency,
+            "remote-mem-bw": wire.remote_mem_bw,
+        }
+    if wire.memory_type is RemoteMemoryKind.PER_NODE_MEMORY_EXPANSION:
+        needed |= {"num-nodes": wire.num_nodes, "num-npus-per-node": wire.num_npus_per_node}
+    for key in (key for key, value in needed.items() if value is None):
+        message = f"$ lacks {key!r}, which {wire.memory_type.value} needs"
+        raise ConfigError(message, place=str(path), mend="add it")
+    return RemoteMemory(
+        kind=wire.memory_type,
+        latency_ns=wire.remote_mem_latency,
+        bandwidth_gb_per_s=wire.remote_mem_bw,
+        nodes=wire.num_nodes,
+        npus_per_node=wire.num_npus_per_node,
+    )
+
+
+def _refuse_unequal_lengths(wire: NetworkWire, place: str) -> None:
+    lengths = {
+        "npus_count": len(wire.npus_count),
+        "bandwidth": len(wire.bandwidth),
+        "latency": len(wire.latency),
+    }
+    for key, length in lengths.items():
+        if length != len(wire.topology):
+            raise HardwareError(
+                f"$.{key} has {length} entries and $.topology {len(wire.topology)}",
+                place=place,
+                mend="give one entry per dimension",
+            )
+
+
+def _implementations(
+    wire: SystemWire, dimension_count: int, place: str
+) -> MappingProxyType[CollectiveKind, tuple[str, ...]]:
+    given = {
+        CollectiveKind.ALL_REDUCE: wire.all_reduce_implementation,
+        CollectiveKind.ALL_GATHER: wire.all_gather_implementation,
+        CollectiveKind.REDUCE_SCATTER: wire.reduce_scatter_implementation,
+        CollectiveKind.ALL_TO_ALL: wire.all_to_all_implementation,
+    }
+    # A list shorter than the dimensions is ASTRA-sim's way to leave the later ones out.
+    for kind, names in given.items():
+        if names is not None and len(names) > dimension_count:
+            raise HardwareError(
+                f"$.{kind.value}-implementation has {len(names)} entries "
+                f"for {dimension_count} dimensions",
+                place=place,
+                mend="give at most one entry per dimension of network.yml",
+            )
+    return MappingProxyType({kind: tuple(names) for kind, names in given.items() if names})
+
+
+def _optimization(wire: SystemWire, dimension_count: int, place: str) -> str:
+    if wire.collective_optimization is not None:
+        return wire.collective_optimization
+    # In one dimension the two ways to run an all-reduce are the same.
+    if dimension_count == 1:
+        return "baseline"
+    raise HardwareError(
+        f"$ lacks 'collective-optimization', which {dimension_count} dimensions need",
+        place=place,
+        mend="add localBWAware or baseline",
+    )

@@ -1,0 +1,262 @@
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hespas.config.load import load_config
+from hespas.config.run_config import roofline_hardware
+from hespas.errors import ConfigError, HardwareError
+from hespas.hardware.presets import (
+    PRESETS_DIRECTORY,
+    device_names,
+    load_device,
+    node_info,
+)
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+TARGETS = REPOSITORY.parent / "shared" / "data" / "gpu-specs"
+NODES = (
+    "A100_PCIe_40GB",
+    "A100_PCIe_80GB",
+    "A100_SXM_40GB",
+    "A100_SXM_80GB",
+    "A40_48GB",
+    "B200_180GB",
+    "H100_80GB",
+    "H200_141GB",
+    "MI300X",
+    "TPUv3",
+    "V100_32GB",
+)
+NVIDIA_WITH_RATES = ("A100_PCIe_40GB", "A100_SXM_40GB", "A100_SXM_80GB", "B200_180GB", "H100_80GB")
+# XLA names element types by the numbers of its PrimitiveType; its F32 in a matrix unit is tf32.
+PRIMITIVE_TYPES = {
+    "i8": 2,
+    "f16": 10,
+    "tf32": 11,
+    "f64": 12,
+    "bf16": 16,
+    "f8E5M2": 19,
+    "f8E4M3FN": 20,
+    "f4E2M1FN": 32,
+}
+
+
+def test_the_documented_nodes_are_there() -> None:
+    assert device_names() == NODES
+
+
+def test_the_tutorial_s_device() -> None:
+    device = load_device("A100_SXM_40GB")
+    assert device.name == "A100_SXM_40GB"
+    assert device.peak_flops == 9.7e12
+    assert device.memory_bandwidth_bytes_per_s == 1555e9
+    assert device.per_datatype_flops == {
+        "f64": 19.5e12,
+        "f32": 19.5e12,
+        "tf32": 156e12,
+        "bf16": 312e12,
+        "f16": 312e12,
+        "i8": 624e12,
+    }
+    assert device.memory_capacity_bytes == 40 * 2**30
+    assert device.tdp_w == 400.0
+
+
+def test_peaks_are_dense() -> None:
+    assert load_device("B200_180GB").per_datatype_flops["bf16"] == 2250e12
+    assert load_device("H100_80GB").per_datatype_flops["f8E4M3FN"] == 1979e12
+
+
+def test_a_v100_has_no_rate_for_types_its_tensor_cores_lack() -> None:
+    device = load_device("V100_32GB")
+    assert set(device.per_datatype_flops) == {"f64", "f32", "f16"}
+    assert any("priced at peak_flops" in note for note in node_info("V100_32GB").notes)
+
+
+def test_a_second_name_is_the_same_device() -> None:
+    assert load_device("H100_SXM_80GB") == load_device("H100_80GB")
+    assert node_info("H100_80GB").aliases == ("H100_SXM_80GB",)
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_every_figure_has_its_source(name: str) -> None:
+    file = PRESETS_DIRECTORY / "nodes" / name / "roofline" / "config.json"
+    hardware = roofline_hardware(load_config(file))
+    figures = {"peak_flops", "memory_bandwidth", "tdp_W", "memory_capacity_bytes", "target"}
+    figures |= {f"per_datatype_flops.{key}" for key in hardware.per_datatype_flops}
+    info = node_info(name)
+    assert set(info.sources) == figures
+    named = ("datasheet", "specifications", "documentation", "CACM", "assumed: ")
+    for key in figures - {"target"}:
+        assert any(word in info.sources[key] for word in named), key
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_a_preset_runs_on_any_number_of_devices(name: str) -> None:
+    file = PRESETS_DIRECTORY / "nodes" / name / "roofline" / "config.json"
+    assert roofline_hardware(load_config(file)).num_npus is None
+
+
+@pytest.mark.parametrize("method", ["xla", "iree"])
+def test_the_profiling_presets_are_the_documented_ones(method: str) -> None:
+    config = load_config(PRESETS_DIRECTORY / "nodes" / "profiling" / method / "config.json")
+    assert config.perf_estimator is not None
+    assert config.perf_estimator.method == method
+
+
+def test_the_presets_lie_where_the_documents_say() -> None:
+    assert (REPOSITORY / "configs").resolve() == PRESETS_DIRECTORY.resolve()
+    assert (REPOSITORY / "configs/nodes/A100_SXM_80GB/roofline/config.json").is_file()
+
+
+def _target_text(name: str) -> str:
+    target = node_info(name).target
+    if target is None:
+        pytest.skip("no compile target")
+    if not TARGETS.is_dir():
+        pytest.skip("needs XLA's target descriptions beside the checkout")
+    return (TARGETS / f"{target}.txtpb").read_text()
+
+
+# XLA's description of the A100 PCIe 80 GB gives 79.05e9 bytes, less than either reading.
+@pytest.mark.parametrize("name", [name for name in NODES if name != "A100_PCIe_80GB"])
+def test_memory_is_counted_in_gib(name: str) -> None:
+    found = re.search(r"device_memory_size: (\d+)", _target_text(name))
+    assert found is not None
+    # The target of the V100 is the part with half the memory.
+    usable = int(found[1]) * (2 if name == "V100_32GB" else 1)
+    capacity = node_info(name).memory_capacity_bytes
+    assert capacity / 2**30 * 1e9 < usable <= capacity
+
+
+@pytest.mark.parametrize("name", [*NVIDIA_WITH_RATES, "H200_141GB"])
+def test_peaks_agree_with_xla_s_description_of_the_part(name: str) -> None:
+    text = _target_text(name)
+    cores = re.search(r"core_count: (\d+)", text)
+    matrix_unit = re.search(r"matrix_unit_description \{(.*?)\n  \}", text, re.DOTALL)
+    assert cores is not None
+    assert matrix_unit is not None
+    rate = r"clock_rate_ghz: (\S+)\s+units_per_core: (\d+)\s+ops_per_clock: (\d+)"
+    form = rf"key: (\d+)\s+value \{{\s+{rate}"
+    peaks = {
+        int(key): 2 * float(ghz) * 1e9 * int(units) * int(ops) * int(cores[1])
+        for key, ghz, units, ops in re.findall(form, matrix_unit[1])
+    }
+    device = load_device(name)
+    for element, number in PRIMITIVE_TYPES.items():
+        if element in device.per_datatype_flops:
+            assert device.per_datatype_flops[element] == pytest.approx(peaks[number], rel=0.015)
+
+
+def test_a_device_can_be_given_by_its_path() -> None:
+    home = PRESETS_DIRECTORY / "nodes" / "A40_48GB"
+    expected = load_device("A40_48GB")
+    assert load_device(home) == expected
+    assert load_device(str(home)) == expected
+    assert load_device(home / "roofline") == expected
+    assert load_device(home / "roofline" / "config.json") == expected
+
+
+def _own(directory: Path, name: str = "mine.json", **more: object) -> Path:
+    hardware = {"peak_flops": 1e12, "memory_bandwidth": 1e11}
+    estimator = {"method": "roofline", "hardware": hardware}
+    path = directory / name
+    path.write_text(json.dumps({"perf_estimator": estimator} | more))
+    return path
+
+
+def test_one_s_own_file_is_named_after_itself(tmp_path: Path) -> None:
+    device = load_device(_own(tmp_path, mlir_file="a.mlir"))
+    assert device.name == "mine"
+    assert device.memory_capacity_bytes is None
+    assert device.tdp_w is None
+
+
+def test_one_s_own_directory_gives_name_and_memory(tmp_path: Path) -> None:
+    _own(tmp_path, "config.json")
+    (tmp_path / "node.json").write_text('{"full_name": "Mine", "memory_capacity_bytes": 1024}')
+    device = load_device(tmp_path)
+    assert device.name == tmp_path.name
+    assert device.memory_capacity_bytes == 1024
+
+
+def test_a_file_in_the_current_directory_needs_no_slash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _own(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert load_device("mine.json").peak_flops == 1e12
+
+
+def test_a_preset_wins_over_a_directory_of_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "TPUv3").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert load_device("TPUv3").name == "TPUv3"
+
+
+@pytest.mark.parametrize(
+    ("name", "near"), [("H10_80GB", "H100_80GB"), ("a100_sxm_40gb", "A100_SXM_40GB")]
+)
+def test_an_unknown_device_names_the_nearest(name: str, near: str) -> None:
+    with pytest.raises(HardwareError) as caught:
+        load_device(name)
+    assert str(caught.value).startswith(
+        f"no device preset or file is named '{name}'; did you mean '{near}'"
+    )
+    with pytest.raises(HardwareError, match=near):
+        node_info(name)
+
+
+def test_profiling_is_no_device() -> None:
+    with pytest.raises(HardwareError, match="'profiling'"):
+        load_device("profiling")
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none\.json: cannot be read"):
+        load_device(str(tmp_path / "none.json"))
+
+
+def test_a_file_of_another_method_is_no_device() -> None:
+    with pytest.raises(ConfigError, match="method 'iree' is not built yet; use roofline"):
+        load_device(PRESETS_DIRECTORY / "nodes" / "profiling" / "iree" / "config.json")
+
+
+@pytest.mark.parametrize(
+    ("node", "complaint"),
+    [
+        ("{}", "$ lacks 'full_name'; add it"),
+        ('{"full_name": "x", "memory_capacity_bytes": 0}', "is 0; give an integer >= 1"),
+        ('{"full_name": "x", "memory_capacity_bytes": 1e9}', "is 1000000000.0; give an integer"),
+        ('{"full_name": "x", "memory_capacity_bytes": 1, "target": 3}', "is 3; give a string"),
+        (
+            '{"full_name": "x", "memory_capacity_bytes": 1, "source": {}}',
+            "unknown key 'source' in $; did you mean 'sources'?",
+        ),
+        (
+            '{"full_name": "x", "memory_capacity_bytes": 1, "sources": {"tdp_W": ""}}',
+            '$.sources.tdp_W is ""; give a string of length >= 1',
+        ),
+    ],
+)
+def test_a_wrong_node_file_is_refused(tmp_path: Path, node: str, complaint: str) -> None:
+    _own(tmp_path, "config.json")
+    (tmp_path / "node.json").write_text(node)
+    with pytest.raises(ConfigError) as caught:
+        load_device(tmp_path)
+    assert str(caught.value).startswith(f"{tmp_path / 'node.json'}: ")
+    assert str(caught.value).endswith(complaint)
+
+
+def test_importing_the_presets_pulls_in_no_reader() -> None:
+    code = "import hespas.hardware.presets, sys; print({'yaml', 'msgspec'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
