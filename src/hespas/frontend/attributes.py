@@ -20,6 +20,7 @@ from hespas.program.attrs import (
     DimensionAttrs,
     DimensionsAttrs,
     DotAttrs,
+    EinsumAttrs,
     FftAttrs,
     FusionAttrs,
     GatherAttrs,
@@ -262,6 +263,10 @@ def _fft(record: OpRecord) -> FftAttrs:
     )
 
 
+def _einsum(record: OpRecord) -> EinsumAttrs:
+    return EinsumAttrs(equation=_text(record, "einsum_config").strip('"'))
+
+
 def _call(name: str) -> Reader:
     def read(record: OpRecord) -> CallAttrs:
         return CallAttrs(callee=read_symbols(_text(record, name))[0])
@@ -322,6 +327,7 @@ def attribute_readers(meshes: Mapping[str, Mesh]) -> dict[str, Reader]:
         "dot": _dot,
         "dot_general": _dot_general,
         "dynamic_slice": _gather,
+        "einsum": _einsum,
         "fft": _fft,
         "fusion": _fusion,
         "gather": _gather,
@@ -336,4 +342,5 @@ def attribute_readers(meshes: Mapping[str, Mesh]) -> dict[str, Reader]:
         "slice": _slice,
         "sort": _dimension("dimension"),
         "transpose": _dimensions("permutation"),
+        "unary_einsum": _einsum,
     }

@@ -143,6 +143,13 @@ class FftAttrs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EinsumAttrs:
+    """``einsum`` and ``unary_einsum``: the equation, ``ij,jk->ik``."""
+
+    equation: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CallAttrs:
     """``call``, ``composite`` and ``async_start``: the function that is called."""
 
@@ -201,6 +208,7 @@ Attrs = (
     | CompareAttrs
     | ConstantAttrs
     | FftAttrs
+    | EinsumAttrs
     | CallAttrs
     | CustomCallAttrs
     | FusionAttrs

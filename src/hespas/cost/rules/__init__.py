@@ -1,0 +1,1 @@
+"""One small function for each family of operations, its derivation beside its formula."""

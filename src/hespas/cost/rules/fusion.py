@@ -1,0 +1,139 @@
+"""A fusion is one kernel: its intermediate values never reach memory.
+
+What it reads of an operand is found backwards: how many elements of each value do the results
+need? A value that is only sliced is needed by its slices; one that is updated in place is not
+needed at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from hespas.cost.rules import elementwise
+from hespas.cost.work import Work
+from hespas.program.program import Block, Op, Value
+from hespas.program.types import TensorType, size_bytes
+
+_CUTTING = frozenset(
+    {"dynamic_slice", "gather", "real_dynamic_slice", "slice", "torch_index_select"}
+)
+_RENAMING = frozenset({"bitcast", "reshape"})
+# One element of the result needs at most one of each operand.
+_ONE_TO_ONE = (
+    frozenset(elementwise.RULES)
+    | _RENAMING
+    | {"broadcast", "broadcast_in_dim", "concatenate", "copy", "pad", "reverse", "transpose"}
+)
+
+
+def fusion(op: Op, bodies: tuple[Work, ...]) -> Work:
+    """Do the body's arithmetic; read what the results need, and write the results."""
+    needed, written = _block_traffic(op.regions[0])
+    arguments = zip(op.regions[0].arguments, op.operands, strict=True)
+    read = dict.fromkeys(op.operands, 0)
+    for inner, outer in arguments:
+        read[outer] = min(size_bytes(outer.type), read[outer] + needed.bytes_of(inner))
+    return Work(
+        flops=bodies[0].flops,
+        transcendentals=bodies[0].transcendentals,
+        bytes_read=sum(read.values()),
+        bytes_written=written,
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Needed:
+    """How many elements of each value are needed; what is not a tensor counts as one."""
+
+    elements: dict[Value, int] = field(default_factory=dict[Value, int])
+
+    def add(self, value: Value, count: int) -> None:
+        # Two uses may need the same elements; together they need no more than there are.
+        self.elements[value] = min(_size(value), self.elements.get(value, 0) + count)
+
+    def add_all(self, values: Iterable[Value]) -> None:
+        for value in values:
+            self.elements[value] = _size(value)
+
+    def bytes_of(self, value: Value) -> int:
+        count = self.elements.get(value, 0)
+        match value.type:
+            case TensorType(element=element):
+                return (count * element.bits + 7) // 8
+            case _:
+                return size_bytes(value.type) if count else 0
+
+
+def _size(value: Value) -> int:
+    return value.type.element_count if isinstance(value.type, TensorType) else 1
+
+
+def _block_traffic(block: Block) -> tuple[_Needed, int]:
+    """Return what a kernel needs of its arguments, and the bytes that it writes."""
+    producer = {value: op for op in block.operations for value in op.results}
+    needed = _Needed()
+    written = 0
+    in_place: set[Op] = set()
+    for root in block.operations[-1].operands:
+        update = _update_in_place(root, producer, block)
+        if update is None:
+            needed.add_all((root,))
+            written += size_bytes(root.type)
+        else:
+            in_place.add(update)
+            needed.add_all(update.operands[1:])
+            written += size_bytes(update.operands[1].type)
+    _walk_back(block, needed, in_place)
+    return needed, written
+
+
+def _update_in_place(root: Value, producer: Mapping[Value, Op], block: Block) -> Op | None:
+    """Return the ``dynamic_update_slice`` of an argument that a result is, if it is one."""
+    update = producer.get(_unrenamed(root, producer))
+    if update is None or update.kind != "dynamic_update_slice":
+        return None
+    updated = _unrenamed(update.operands[0], producer)
+    return update if any(updated is argument for argument in block.arguments) else None
+
+
+def _unrenamed(value: Value, producer: Mapping[Value, Op]) -> Value:
+    made = producer.get(value)
+    while made is not None and made.kind in _RENAMING:
+        value = made.operands[0]
+        made = producer.get(value)
+    return value
+
+
+def _walk_back(block: Block, needed: _Needed, in_place: set[Op]) -> None:
+    for op in reversed(block.operations[:-1]):
+        count = max((needed.elements.get(value, 0) for value in op.results), default=0)
+        if count and op not in in_place:
+            _add_operands(op, count, needed)
+
+
+def _add_operands(op: Op, count: int, needed: _Needed) -> None:
+    """Add what ``count`` elements of the results need of the operands."""
+    if op.kind in _CUTTING:
+        needed.add(op.operands[0], count)
+        needed.add_all(op.operands[1:])
+    elif op.kind in _ONE_TO_ONE:
+        for value in dict.fromkeys(op.operands):
+            needed.add(value, count)
+    elif op.kind == "dynamic_update_slice":
+        needed.add(op.operands[0], count)
+        needed.add(op.operands[1], count)
+        needed.add_all(op.operands[2:])
+    elif op.kind == "fusion":
+        _add_nested(op, needed)
+    else:
+        needed.add_all(op.operands)
+
+
+def _add_nested(op: Op, needed: _Needed) -> None:
+    inner, _ = _block_traffic(op.regions[0])
+    for argument, value in zip(op.regions[0].arguments, op.operands, strict=True):
+        needed.add(value, inner.elements.get(argument, 0))
+
+
+RULES = {"fusion": fusion}

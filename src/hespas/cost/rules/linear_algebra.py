@@ -1,0 +1,110 @@
+"""Factorisations, triangular solves, Fourier transforms and batch normalisation.
+
+XLA's HloCostAnalysis is only rough here (docs/cost.md); these are the textbook counts.
+"""
+
+from __future__ import annotations
+
+from math import log2, prod
+
+from hespas.cost.rules.sizes import arithmetic_type, operand, result, traffic
+from hespas.cost.work import Work, flop_counts
+from hespas.errors import CostError
+from hespas.program.attrs import FftAttrs
+from hespas.program.program import Op
+from hespas.program.types import NumberKind, TensorType
+
+
+def cholesky_work(op: Op, matrix: TensorType) -> Work:
+    """(n^3 - n) / 3 + n (n - 1) / 2 FLOPs and n roots for each n x n matrix.
+
+    Column j subtracts j products from each of its n - j entries, 2 j (n - j) FLOPs, which add
+    up to (n^3 - n) / 3; it takes one root, and divides the n - j - 1 entries below it.
+    """
+    size = matrix.shape[-1]
+    count = prod(matrix.shape[:-2])
+    flops = (size**3 - size) // 3 + size * (size - 1) // 2
+    scale = 4 if matrix.element.kind is NumberKind.COMPLEX else 1
+    name = arithmetic_type(matrix.element)
+    return traffic(op, flops=flop_counts(name, scale * count * flops), transcendentals=count * size)
+
+
+def cholesky(op: Op) -> Work:
+    """Factor each matrix of a batch."""
+    return cholesky_work(op, operand(op, 0))
+
+
+def triangular_solve(op: Op) -> Work:
+    """n^2 FLOPs for each right-hand side of length n.
+
+    Unknown i subtracts i products and divides once: 2 i + 1 FLOPs, which add up to n^2. The
+    solution has n unknowns for each right-hand side, so it is n FLOPs for each element.
+    """
+    size = operand(op, 0).shape[-1]
+    solution = result(op)
+    scale = 4 if solution.element.kind is NumberKind.COMPLEX else 1
+    count = scale * size * solution.element_count
+    return traffic(op, flops=flop_counts(arithmetic_type(solution.element), count))
+
+
+def fft(op: Op) -> Work:
+    """5 N log2 N FLOPs for a complex transform of N points, half of that for a real one.
+
+    Each of log2 N stages has N / 2 butterflies of a complex product (6 FLOPs) and two complex
+    sums (2 each). A transform over several dimensions has the stages of all of them. Source:
+    Cooley and Tukey 1965; the figure by which FFT libraries state their speed.
+    """
+    attrs = op.attrs
+    if not isinstance(attrs, FftAttrs):
+        raise CostError("the lengths of a transform are not known", place=op.place)
+    given, made = operand(op, 0), result(op)
+    batch = prod(given.shape[: len(given.shape) - len(attrs.lengths)])
+    points = prod(attrs.lengths)
+    flops = 5 * points * log2(points) if points > 1 else 0
+    is_real = attrs.kind in ("RFFT", "IRFFT")
+    count = batch * round(flops / 2 if is_real else flops)
+    return traffic(op, flops=flop_counts(arithmetic_type(made.element), count))
+
+
+def batch_norm_inference(op: Op) -> Work:
+    """(x - mean) * factor + offset: 3 FLOPs for each element.
+
+    For each feature, factor = scale * rsqrt(variance + epsilon).
+    """
+    return _normalisation(op, each_element=3, each_feature=2)
+
+
+def batch_norm_training(op: Op) -> Work:
+    """3 FLOPs to normalise an element, 4 for its part in the mean and the variance.
+
+    The mean adds x (1); the variance adds (x - mean)^2 (3). For each feature: two divisions,
+    and scale * rsqrt(variance + epsilon).
+    """
+    return _normalisation(op, each_element=3 + 4, each_feature=4)
+
+
+def batch_norm_grad(op: Op) -> Work:
+    """9 FLOPs for each element.
+
+    With c = x - mean (1): the sums of g (1) and of g * c (2), then
+    factor * (N * g - sum(g) - c * k) (5). For each feature: the variance's rsqrt, and the
+    products that make factor and k.
+    """
+    return _normalisation(op, each_element=9, each_feature=5)
+
+
+def _normalisation(op: Op, *, each_element: int, each_feature: int) -> Work:
+    image, features = operand(op, 0), operand(op, 1).element_count
+    count = each_element * image.element_count + each_feature * features
+    flops = flop_counts(arithmetic_type(image.element), count)
+    return traffic(op, flops=flops, transcendentals=features)
+
+
+RULES = {
+    "batch_norm_grad": batch_norm_grad,
+    "batch_norm_inference": batch_norm_inference,
+    "batch_norm_training": batch_norm_training,
+    "cholesky": cholesky,
+    "fft": fft,
+    "triangular_solve": triangular_solve,
+}

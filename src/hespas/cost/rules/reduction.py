@@ -1,0 +1,115 @@
+"""Operations that apply a small body of their own, over and over.
+
+Such a rule is also given ``bodies``: the work of each region when it is applied once. The body
+works in registers, so only its arithmetic counts.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from hespas.cost.rules.sizes import (
+    arithmetic_type,
+    bytes_of,
+    ceil_log2,
+    operand,
+    result,
+    traffic,
+)
+from hespas.cost.work import Work, flop_counts
+from hespas.errors import CostError
+from hespas.program.attrs import DimensionAttrs, WindowAttrs
+from hespas.program.program import Op
+
+Bodies = tuple[Work, ...]
+
+
+def _applied(op: Op, body: Work, times: int) -> Work:
+    """Return the traffic of the operation, and the arithmetic of so many applications."""
+    arithmetic = body.arithmetic * times
+    return traffic(op, flops=arithmetic.flops, transcendentals=arithmetic.transcendentals)
+
+
+def reduce(op: Op, bodies: Bodies) -> Work:
+    """Combine n elements into one with n - 1 applications: inputs less outputs in all.
+
+    The initial value is not counted as an input (XLA's HloCostAnalysis).
+    """
+    return _applied(op, bodies[0], operand(op, 0).element_count - result(op).element_count)
+
+
+def reduce_window(op: Op, bodies: Bodies) -> Work:
+    """Combine the elements of each window: its size less one applications for each result.
+
+    A place in the padding counts like any other (XLA's HloCostAnalysis).
+    """
+    return _applied(op, bodies[0], result(op).element_count * (_window_size(op) - 1))
+
+
+def select_and_scatter(op: Op, bodies: Bodies) -> Work:
+    """For each source element: select once for each other place of its window, scatter once."""
+    select, scatter = bodies
+    each = select * (_window_size(op) - 1) + scatter
+    return _applied(op, each, operand(op, 1).element_count)
+
+
+def _window_size(op: Op) -> int:
+    if not isinstance(op.attrs, WindowAttrs):
+        raise CostError("the window is not known", place=op.place)
+    return prod(op.attrs.size)
+
+
+def scatter(op: Op, bodies: Bodies) -> Work:
+    """Combine each update element with the operand's element that it falls on, in place.
+
+    Read are indices and updates, and the elements they fall on unless they are only replaced;
+    those elements are written. The rest of the operand is not touched.
+    """
+    count = (len(op.operands) - 1) // 2
+    updates = op.operands[count + 1 :]
+    touched = sum(
+        min(operand(op, at).size_bytes, operand(op, count + 1 + at).size_bytes)
+        for at in range(count)
+    )
+    fallen_on = 0 if _only_replaces(op, count) else touched
+    arithmetic = bodies[0].arithmetic * operand(op, -1).element_count
+    return Work(
+        flops=arithmetic.flops,
+        transcendentals=arithmetic.transcendentals,
+        bytes_read=bytes_of((op.operands[count], *updates)) + fallen_on,
+        bytes_written=touched,
+    )
+
+
+def _only_replaces(op: Op, count: int) -> bool:
+    body = op.regions[0]
+    return body.operations[-1].operands == body.arguments[count:]
+
+
+def map_elements(op: Op, bodies: Bodies) -> Work:
+    """Apply the body once for each result element."""
+    return _applied(op, bodies[0], result(op).element_count)
+
+
+def sort(op: Op, bodies: Bodies) -> Work:  # noqa: ARG001 - a comparison counts as one FLOP
+    """Compare n log2 n times along the sorted dimension, in every row.
+
+    A comparison is one FLOP, whatever the comparator does about NaNs (XLA's convention). Keys
+    and values are read once and written once: the least that a sort can do.
+    """
+    keys = operand(op, 0)
+    if not isinstance(op.attrs, DimensionAttrs):
+        raise CostError("the sorted dimension is not known", place=op.place)
+    length = keys.shape[op.attrs.dimension] if keys.shape else 1
+    comparisons = keys.element_count * ceil_log2(length)
+    return traffic(op, flops=flop_counts(arithmetic_type(keys.element), comparisons))
+
+
+RULES = {
+    "map": map_elements,
+    "reduce": reduce,
+    "reduce_window": reduce_window,
+    "scatter": scatter,
+    "select_and_scatter": select_and_scatter,
+    "sort": sort,
+}

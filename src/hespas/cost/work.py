@@ -1,0 +1,120 @@
+"""What an operation does, counted once and priced elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+FlopCounts = tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """Arithmetic and memory traffic; works add, with `ZERO` for nothing.
+
+    ``flops`` holds (type, count) pairs sorted by type, each count above zero. The type is the
+    element type that the hardware multiplies or adds, as MLIR spells it, or ``tf32``.
+    ``transcendentals`` counts results of exp, tanh, sqrt and their like, which are not in
+    ``flops``. ``bytes_read`` and ``bytes_written`` are what has to cross the memory bus.
+
+    >>> matmul = Work(flops=flop_counts("bf16", 2 * 8 * 8 * 8), bytes_read=256, bytes_written=128)
+    >>> bias = Work(flops=flop_counts("f32", 64), bytes_read=288, bytes_written=256)
+    >>> (matmul + bias).flops
+    (('bf16', 1024), ('f32', 64))
+    >>> (matmul * 3).total_flops, (matmul * 3).bytes_moved
+    (3072, 1152)
+    """
+
+    flops: FlopCounts = ()
+    transcendentals: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+
+    @property
+    def flops_by_type(self) -> Mapping[str, int]:
+        """FLOPs of each type, as a mapping."""
+        return MappingProxyType(dict(self.flops))
+
+    @property
+    def total_flops(self) -> int:
+        """FLOPs of all types together."""
+        return sum(count for _, count in self.flops)
+
+    @property
+    def bytes_moved(self) -> int:
+        """Bytes read and written."""
+        return self.bytes_read + self.bytes_written
+
+    @property
+    def arithmetic(self) -> Work:
+        """The same arithmetic with no memory traffic."""
+        return Work(flops=self.flops, transcendentals=self.transcendentals)
+
+    def __add__(self, other: Work) -> Work:
+        return Work(
+            flops=_added(self.flops, other.flops),
+            transcendentals=self.transcendentals + other.transcendentals,
+            bytes_read=self.bytes_read + other.bytes_read,
+            bytes_written=self.bytes_written + other.bytes_written,
+        )
+
+    def __mul__(self, times: float) -> Work:
+        """Return the work of doing this ``times`` over; a fraction rounds to whole counts.
+
+        Raises `ValueError` for a negative number.
+        """
+        if times < 0:
+            raise ValueError(f"work cannot be done {times} times")
+        scaled = ((name, round(count * times)) for name, count in self.flops)
+        return Work(
+            flops=tuple([(name, count) for name, count in scaled if count]),
+            transcendentals=round(self.transcendentals * times),
+            bytes_read=round(self.bytes_read * times),
+            bytes_written=round(self.bytes_written * times),
+        )
+
+
+ZERO = Work()
+
+
+def flop_counts(type_name: str, count: int) -> FlopCounts:
+    """Return ``count`` FLOPs of one type, in the form that `Work` keeps.
+
+    >>> flop_counts("f32", 3), flop_counts("f32", 0)
+    ((('f32', 3),), ())
+    """
+    return ((type_name, count),) if count else ()
+
+
+def summed(works: Iterable[Work]) -> Work:
+    """Add many works at once.
+
+    >>> summed([Work(bytes_read=1), Work(bytes_read=2)]).bytes_read
+    3
+    """
+    flops: dict[str, int] = {}
+    transcendentals = bytes_read = bytes_written = 0
+    for work in works:
+        for name, count in work.flops:
+            flops[name] = flops.get(name, 0) + count
+        transcendentals += work.transcendentals
+        bytes_read += work.bytes_read
+        bytes_written += work.bytes_written
+    return Work(
+        flops=tuple(sorted(flops.items())),
+        transcendentals=transcendentals,
+        bytes_read=bytes_read,
+        bytes_written=bytes_written,
+    )
+
+
+def _added(left: FlopCounts, right: FlopCounts) -> FlopCounts:
+    if not right:
+        return left
+    if not left:
+        return right
+    counts = dict(left)
+    for name, count in right:
+        counts[name] = counts.get(name, 0) + count
+    return tuple(sorted(counts.items()))
