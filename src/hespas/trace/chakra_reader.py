@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 from hashlib import blake2b
@@ -38,7 +39,9 @@ def read_traces(prefix: Path, comm_groups: Path | None = None) -> Job:
     traces: list[Trace] = []
     for content in _distinct(files):
         place = str(files[content.devices[0]])
-        nodes = [_localised(node, context) for node in _parse(content.data, place)]
+        parsed = _parse(content.data, place)
+        context.check_order([node.group for node in parsed], place)
+        nodes = [_localised(node, context) for node in parsed]
         claims = {(node.group, node.own, node.peer): node for node in nodes}
         for device in content.devices:
             _check(claims, device, str(files[device]), context)
@@ -55,6 +58,32 @@ class _Groups:
         self.whole = {
             number for number, members in self.members.items() if len(members) == device_count
         }
+        self._twins = self._find_twins()
+        self._orders: dict[frozenset[int], tuple[tuple[int, ...], str]] = {}
+
+    def _find_twins(self) -> dict[int, frozenset[int]]:
+        """Return the groups of which another has the same members, and those members."""
+        everyone = {EVERYONE: frozenset(range(self.device_count))}
+        members = self.members | everyone if self.whole else self.members
+        counts = Counter(members.values())
+        return {number: of for number, of in members.items() if counts[of] > 1}
+
+    def check_order(self, used: Iterable[int], file: str) -> None:
+        """Raise if groups of the same members take turns in another order than in other files.
+
+        A job tells groups apart by their members, so that such files would pass for a job
+        whose collectives match, where they wait for each other for ever.
+        """
+        orders: dict[frozenset[int], tuple[int, ...]] = {}
+        for number in used:
+            if number in self._twins:
+                members = self._twins[number]
+                orders[members] = (*orders.get(members, ()), number)
+        for members, order in orders.items():
+            known, other = self._orders.setdefault(members, (order, file))
+            if known != order:
+                message = f"groups of the same members come in another order than in {other}"
+                raise TraceError(message, place=file)
 
 
 @dataclass(frozen=True, slots=True)

@@ -345,3 +345,16 @@ def test_importing_the_writer_leaves_protobuf_alone() -> None:
     code = "import sys, hespas.trace.chakra; sys.exit('google.protobuf' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_groups_of_the_same_members_in_another_order_are_refused(tmp_path: Path) -> None:
+    groups = tmp_path / "groups.json"
+    groups.write_text('{"1": [0, 1], "2": [1, 0]}')
+    fields = {"comm_type": 0, "comm_size": 8}
+    contents = [
+        [node_bytes(i, COLL, pg_name=name, **fields) for i, name in enumerate(names, 1)]
+        for names in ("12", "21")
+    ]
+
+    with pytest.raises(TraceError, match="in another order than in"):
+        read_traces(write_raw(tmp_path, *contents), groups)

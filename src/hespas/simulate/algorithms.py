@@ -1,0 +1,195 @@
+"""How long one collective takes in one logical ring whose members start together.
+
+Source of every formula: ASTRA-sim's collective algorithms over a network without congestion,
+where n members each wait E at an endpoint, D(m) for a message of m bytes, R(m) for a reduction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import assert_never
+
+from hespas.errors import SimulationError
+from hespas.hardware.system import CollectiveKind
+from hespas.simulate.rotation import Rotation, rotation_ns
+
+_AG, _RS = CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER
+_AR, _A2A = CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_TO_ALL
+
+
+class Algorithm(Enum):
+    """How a collective moves its data."""
+
+    RING = "ring"
+    DIRECT = "direct"
+    HALVING_DOUBLING = "halvingDoubling"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Circle:
+    """A logical ring of ``size`` members, all of which see the same distances.
+
+    ``delay_ns`` gives D for (distance in the ring, bytes), ``reduce_ns`` R for bytes.
+    ``is_subgroup`` tells a group smaller than the system, which ASTRA-sim treats apart.
+    """
+
+    size: int
+    endpoint_ns: int
+    delay_ns: Callable[[int, int], int]
+    reduce_ns: Callable[[int], int]
+    is_subgroup: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """How long something takes, and how long before its end the last wait begins."""
+
+    total_ns: int
+    last_wait_ns: int
+
+
+def output_bytes(kind: CollectiveKind, members: int, size_bytes: int) -> int:
+    """Return how many bytes a member holds after a collective that it began with ``size_bytes``.
+
+    >>> output_bytes(CollectiveKind.REDUCE_SCATTER, 4, 1000)
+    250
+    """
+    match kind:
+        case CollectiveKind.ALL_REDUCE | CollectiveKind.ALL_TO_ALL:
+            return size_bytes
+        case CollectiveKind.REDUCE_SCATTER:
+            return size_bytes // members
+        case CollectiveKind.ALL_GATHER:
+            return size_bytes * members
+        case _:
+            assert_never(kind)
+
+
+def ring_bytes_sent(kind: CollectiveKind, members: int, size_bytes: int) -> int:
+    """Return the bytes that each member of a ring sends.
+
+    An all-reduce sends ``2 (n - 1) / n`` of its buffer, the others as many messages as steps.
+
+    >>> ring_bytes_sent(CollectiveKind.ALL_REDUCE, 4, 1000)
+    1500
+    """
+    return _ring_steps(kind, members) * _message_bytes(kind, members, size_bytes)
+
+
+def span(
+    algorithm: Algorithm, window: int | None, kind: CollectiveKind, circle: Circle, size_bytes: int
+) -> Span:
+    """Return how long ``kind`` takes. ``window`` limits how many peers `DIRECT` serves at once.
+
+    Raises `SimulationError` for halving-doubling among a number that isn't a power of two, and
+    for a halving-doubling all-to-all, which doesn't exist.
+    """
+    match algorithm:
+        case Algorithm.RING:
+            return _ring(kind, circle, size_bytes)
+        case Algorithm.DIRECT:
+            return _direct(kind, circle, size_bytes, min(window or circle.size, circle.size - 1))
+        case Algorithm.HALVING_DOUBLING:
+            return _halving_doubling(kind, circle, size_bytes)
+        case _:
+            assert_never(algorithm)
+
+
+def _message_bytes(kind: CollectiveKind, members: int, size_bytes: int) -> int:
+    return size_bytes if kind is _AG else size_bytes // members
+
+
+def _ring_steps(kind: CollectiveKind, members: int) -> int:
+    match kind:
+        case CollectiveKind.ALL_REDUCE:
+            return 2 * (members - 1)
+        case CollectiveKind.REDUCE_SCATTER | CollectiveKind.ALL_GATHER:
+            return members - 1
+        case CollectiveKind.ALL_TO_ALL:
+            # Data for the k-th neighbour is handed on k times: 1 + 2 + ... + (n - 1).
+            return members * (members - 1) // 2
+        case _:
+            assert_never(kind)
+
+
+def _ring(kind: CollectiveKind, circle: Circle, size_bytes: int) -> Span:
+    """Return (steps + 1) E + steps D, and for a reduction (n - 1) R."""
+    n, message = circle.size, _message_bytes(kind, circle.size, size_bytes)
+    steps = _ring_steps(kind, n)
+    reduce_ns = circle.reduce_ns(message)
+    total_ns = (steps + 1) * circle.endpoint_ns + steps * circle.delay_ns(1, message)
+    if kind in (_AR, _RS):
+        total_ns += (n - 1) * reduce_ns
+    return Span(total_ns, reduce_ns if kind is _RS else circle.endpoint_ns)
+
+
+def _direct(kind: CollectiveKind, circle: Circle, size_bytes: int, window: int) -> Span:
+    """Return the time to serve all peers at once: 2E + D, and R per reduction.
+
+    An all-reduce does so twice: 3E + 2D. In a group smaller than the system, of more than two
+    members, its second half pays R again. D is that of the farthest peer. There is no such
+    formula for a smaller window, nor for an all-reduce with peers at several distances, whose
+    halves overlap.
+    """
+    n, message = circle.size, _message_bytes(kind, circle.size, size_bytes)
+    delays_ns = tuple([circle.delay_ns(distance, message) for distance in range(1, n)])
+    reduce_ns = circle.reduce_ns(message)
+    if window < n - 1 or (kind is _AR and len(set(delays_ns)) > 1):
+        return _rotation(kind, circle, window, delays_ns, reduce_ns)
+    rounds = 2 if kind is _AR else 1
+    twice = kind is _AR and circle.is_subgroup and n > 2
+    reductions = {_AR: 2 if twice else 1, _RS: 1}.get(kind, 0)
+    total_ns = (rounds + 1) * circle.endpoint_ns + rounds * max(delays_ns) + reductions * reduce_ns
+    return Span(total_ns, reduce_ns if kind is _RS or twice else circle.endpoint_ns)
+
+
+def _rotation(
+    kind: CollectiveKind,
+    circle: Circle,
+    window: int,
+    delays_ns: tuple[int, ...],
+    reduce_ns: int,
+) -> Span:
+    peers = len(delays_ns)
+    rotation = Rotation(
+        window=window,
+        peers=peers,
+        steps=2 * peers if kind is _AR else peers,
+        is_all_reduce=kind is _AR,
+        is_reduce_scatter=kind is _RS,
+        later_per_round=peers * window if circle.is_subgroup else window,
+        endpoint_ns=circle.endpoint_ns,
+        reduce_ns=reduce_ns,
+        delays_ns=delays_ns,
+    )
+    return Span(rotation_ns(rotation), circle.endpoint_ns)
+
+
+def _halving_doubling(kind: CollectiveKind, circle: Circle, size_bytes: int) -> Span:
+    """Return (steps + 1) E and the sum of D over messages that halve, double, or both.
+
+    A reduction adds R of every message of the first half but the first.
+    """
+    n = circle.size
+    levels = n.bit_length() - 1
+    if n != 1 << levels:
+        raise SimulationError(f"halvingDoubling among {n}, which is not a power of two")
+    halving = [(1 << level, size_bytes >> level + 1) for level in range(levels)]
+    match kind:
+        case CollectiveKind.ALL_REDUCE:
+            steps = [*halving, *reversed(halving)]
+        case CollectiveKind.REDUCE_SCATTER:
+            steps = halving
+        case CollectiveKind.ALL_GATHER:
+            steps = [(n >> level + 1, size_bytes << level) for level in range(levels)]
+        case CollectiveKind.ALL_TO_ALL:
+            raise SimulationError("there is no all-to-all by halvingDoubling")
+        case _:
+            assert_never(kind)
+    total_ns = (len(steps) + 1) * circle.endpoint_ns
+    total_ns += sum(circle.delay_ns(distance, message) for distance, message in steps)
+    if kind is not _AG:
+        total_ns += sum(circle.reduce_ns(message) for _, message in steps[1:levels])
+    return Span(total_ns, circle.endpoint_ns)

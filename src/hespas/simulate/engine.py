@@ -1,0 +1,150 @@
+"""Run the classes of a job against a clock of integer picoseconds.
+
+Source of the order of events: ASTRA-sim's workload layer and event queue. Events are ordered by
+time, then by when they were made. What a device itself sets for one time happens together, when
+the first of it would. Whenever something ends, the device starts what it can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import assert_never
+
+from hespas.errors import SimulationError
+from hespas.simulate.algorithms import Span
+from hespas.simulate.devices_text import devices_text
+from hespas.simulate.machine import NEVER, Machine
+from hespas.simulate.meeting import Meetings, Message
+from hespas.trace.tasks import CollectiveTask, ComputeTask, ReceiveTask, SendTask
+
+_PS_PER_NS = 1000
+
+
+class AmbiguousOrderError(Exception):
+    """Two things end at once on a device, and where devices are folded, in an unknown order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Durations:
+    """How long communication takes: a collective at a place, a message through a place."""
+
+    collective: Callable[[CollectiveTask, int], Span]
+    message_ns: Callable[[SendTask, int], int]
+
+
+def run(machines: Sequence[Machine], meetings: Meetings, durations: Durations) -> None:
+    """Fill in when each task of each machine starts and ends.
+
+    Raises `SimulationError` if members of a collective don't start it together or somebody
+    waits for ever, and `AmbiguousOrderError` if machines that stand for several devices don't
+    determine the order of events on each of these.
+    """
+    _Engine(machines, meetings, durations).run()
+    meetings.check_complete()
+    for machine in machines:
+        if NEVER in machine.end_ps:
+            task = machine.tasks[machine.end_ps.index(NEVER)]
+            who = devices_text(machine.devices)
+            raise SimulationError(f"{who} never end task {task.id} ({task.name})")
+
+
+class _Engine:
+    def __init__(
+        self, machines: Sequence[Machine], meetings: Meetings, durations: Durations
+    ) -> None:
+        self._machines = machines
+        self._meetings = meetings
+        self._durations = durations
+        self._is_folded = any(len(machine.devices) > 1 for machine in machines)
+        self._now_ps = 0
+        self._sequence = 0
+        self._current = 0
+        self._events: list[tuple[int, int, Callable[[], None]]] = []
+
+    def run(self) -> None:
+        for machine in self._machines:
+            self._start_ready(machine)
+        events = self._events
+        while events:
+            self._now_ps, self._current, act = heappop(events)
+            act()
+
+    def _at(self, time_ps: int, act: Callable[[], None]) -> None:
+        self._sequence += 1
+        heappush(self._events, (time_ps, self._sequence, act))
+
+    def _set_alarm(self, machine: Machine, index: int, time_ps: int) -> None:
+        alarms = machine.alarms.get(time_ps)
+        if alarms is None:
+            machine.alarms[time_ps] = [index]
+            self._at(time_ps, lambda: self._ring(machine))
+        else:
+            alarms.append(index)
+
+    def _ring(self, machine: Machine) -> None:
+        self._touch(machine)
+        # What is set for now meanwhile joins the list that is being worked through.
+        for index in machine.alarms[self._now_ps]:
+            self._end(machine, index)
+        del machine.alarms[self._now_ps]
+
+    def _end(self, machine: Machine, index: int) -> None:
+        machine.end(index, self._now_ps)
+        self._start_ready(machine)
+
+    def _touch(self, machine: Machine) -> None:
+        event = (self._now_ps, self._current)
+        last_ps, last_sequence = machine.last_event
+        if self._is_folded and last_ps == event[0] and last_sequence != event[1]:
+            raise AmbiguousOrderError
+        machine.last_event = event
+
+    def _start_ready(self, machine: Machine) -> None:
+        now_ps = self._now_ps
+        for _, index in machine.take_ready():
+            machine.issue_ps[index] = now_ps
+            task = machine.tasks[index]
+            match task:
+                case ComputeTask():
+                    self._set_alarm(machine, index, now_ps + task.duration_ps)
+                case CollectiveTask():
+                    self._start_collective(machine, index, task)
+                case SendTask():
+                    self._start_send(machine, index, task)
+                case ReceiveTask():
+                    self._start_receive(machine, index, task)
+                case _:
+                    assert_never(task)
+
+    def _start_collective(self, machine: Machine, index: int, task: CollectiveTask) -> None:
+        place = machine.places[index]
+        self._meetings.enter(machine, task, place, self._now_ps)
+        span = self._durations.collective(task, place)
+        end_ps = self._now_ps + span.total_ns * _PS_PER_NS
+        # The device sets its alarm when the last message has come, which decides about ties.
+        self._at(
+            end_ps - span.last_wait_ns * _PS_PER_NS,
+            lambda: self._set_alarm(machine, index, end_ps),
+        )
+
+    def _start_send(self, machine: Machine, index: int, task: SendTask) -> None:
+        place = machine.places[index]
+        message = self._meetings.send(machine, index, task, place)
+        delay_ps = self._durations.message_ns(task, place) * _PS_PER_NS
+        self._at(self._now_ps + delay_ps, lambda: self._arrive(machine, index, message))
+
+    def _arrive(self, machine: Machine, index: int, message: Message) -> None:
+        receiver = message.receiver
+        message.has_arrived = True
+        self._touch(machine)
+        self._end(machine, index)
+        if receiver is not None:
+            self._touch(receiver[0])
+            self._end(*receiver)
+
+    def _start_receive(self, machine: Machine, index: int, task: ReceiveTask) -> None:
+        message = self._meetings.receive(machine, index, task, machine.places[index])
+        if message.has_arrived:
+            self._at(self._now_ps, lambda: self._end(machine, index))

@@ -1,0 +1,64 @@
+"""The names of collective algorithms in a system's files."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from hespas.errors import SimulationError
+from hespas.hardware.system import CollectiveKind, System
+from hespas.simulate.algorithms import Algorithm
+
+_NAME = re.compile(r"(one)?(ring|direct|halvingdoubling)([0-9]*)", re.IGNORECASE)
+_ALGORITHMS = {algorithm.value.lower(): algorithm for algorithm in Algorithm}
+
+
+@dataclass(frozen=True, slots=True)
+class Implementation:
+    """An entry of ``<collective>-implementation``.
+
+    ``window`` is how many peers a direct collective serves at once (None: all of them);
+    ``is_one_ring`` puts all devices in one ring, whatever the dimensions.
+    """
+
+    algorithm: Algorithm
+    window: int | None
+    is_one_ring: bool
+
+
+_RING = Implementation(Algorithm.RING, window=None, is_one_ring=False)
+
+
+def parse_implementation(name: str) -> Implementation:
+    """Return what a name says. Raises `SimulationError` for a name without a model.
+
+    >>> parse_implementation("oneDirect2")
+    Implementation(algorithm=<Algorithm.DIRECT: 'direct'>, window=2, is_one_ring=True)
+    """
+    match = _NAME.fullmatch(name)
+    if match is None or (match[3] and match[2].lower() != "direct"):
+        mend = "use ring, direct or halvingDoubling"
+        raise SimulationError(f"the collective algorithm {name} has no model here", mend=mend)
+    return Implementation(
+        algorithm=_ALGORITHMS[match[2].lower()],
+        window=int(match[3]) if match[3] else None,
+        is_one_ring=match[1] is not None,
+    )
+
+
+def implementations(system: System, kind: CollectiveKind) -> tuple[Implementation, ...]:
+    """Return how a collective of all devices runs along each dimension.
+
+    Dimensions beyond the list's end take no part. Raises `SimulationError` without a list.
+    """
+    names = system.implementations.get(kind)
+    if not names:
+        message = f"there is no {kind.value}-implementation"
+        raise SimulationError(message, place=system.name, mend="add one to system.json")
+    return tuple([parse_implementation(name) for name in names])
+
+
+def group_implementation(system: System, kind: CollectiveKind) -> Implementation:
+    """Return how a group smaller than the system runs: as told if there is one entry, or RING."""
+    told = implementations(system, kind)
+    return told[0] if len(told) == 1 else _RING

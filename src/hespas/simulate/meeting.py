@@ -1,0 +1,135 @@
+"""Who has come to which collective, and which message is for which receive."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from hespas.errors import SimulationError
+from hespas.simulate.devices_text import devices_text
+from hespas.simulate.machine import EVERYONE, Machine
+from hespas.trace.tasks import CollectiveTask, ReceiveTask, SendTask
+
+_PS_PER_NS = 1000
+NEEDS_ENGINE = "this needs the event engine, which this version doesn't have"
+
+
+@dataclass(slots=True)
+class _Collective:
+    """One collective at one place: who came first, when, and who has come so far."""
+
+    task: CollectiveTask
+    first: Machine
+    start_ps: int
+    come: set[int]
+
+
+@dataclass(slots=True)
+class Message:
+    """A message, from the first moment that either end knows of it."""
+
+    sender: tuple[Machine, int] | None = None
+    receiver: tuple[Machine, int] | None = None
+    has_arrived: bool = False
+
+
+@dataclass(slots=True)
+class _Queue:
+    """The messages of equal ends, tag and size: the k-th receive takes the k-th of them."""
+
+    messages: list[Message] = field(default_factory=list[Message])
+    sends: int = 0
+    receives: int = 0
+
+    def take(self, count: int) -> Message:
+        if count == len(self.messages):
+            self.messages.append(Message())
+        return self.messages[count]
+
+
+class Meetings:
+    """The collectives and messages under way. ``members`` has the classes that meet at a place."""
+
+    def __init__(self, machines: Sequence[Machine], members: Sequence[Iterable[int]]) -> None:
+        self._machines = machines
+        self._members = members
+        self._counts: dict[tuple[int, int], int] = {}
+        self._collectives: dict[tuple[int, int], _Collective] = {}
+        self._queues: dict[tuple[int, int, int], _Queue] = {}
+
+    def enter(self, machine: Machine, task: CollectiveTask, place: int, now_ps: int) -> None:
+        """Note that a class starts its next collective at a place.
+
+        Raises `SimulationError` unless all members start the same collective at the same time.
+        """
+        count = self._counts.get((place, machine.number), 0)
+        self._counts[place, machine.number] = count + 1
+        known = self._collectives.get((place, count))
+        if known is None:
+            self._collectives[place, count] = _Collective(task, machine, now_ps, {machine.number})
+            return
+        known.come.add(machine.number)
+        if (known.task.kind, known.task.size_bytes) != (task.kind, task.size_bytes):
+            raise SimulationError(_other_collective(known, machine, task))
+        if known.start_ps != now_ps:
+            raise SimulationError(_other_time(known, machine, task, now_ps))
+
+    def send(self, machine: Machine, index: int, task: SendTask, place: int) -> Message:
+        """Return the message that a send makes."""
+        queue = self._queues.setdefault((place, task.tag, task.size_bytes), _Queue())
+        message = queue.take(queue.sends)
+        queue.sends += 1
+        message.sender = (machine, index)
+        return message
+
+    def receive(self, machine: Machine, index: int, task: ReceiveTask, place: int) -> Message:
+        """Return the message that a receive awaits."""
+        queue = self._queues.setdefault((place, task.tag, task.size_bytes), _Queue())
+        message = queue.take(queue.receives)
+        queue.receives += 1
+        message.receiver = (machine, index)
+        return message
+
+    def check_complete(self) -> None:
+        """Raise `SimulationError` if somebody waits for what never comes."""
+        for (place, _), collective in self._collectives.items():
+            members = range(len(self._machines)) if place == EVERYONE else self._members[place]
+            absent = [number for number in members if number not in collective.come]
+            if absent:
+                raise SimulationError(self._never_come(collective, absent))
+        for queue in self._queues.values():
+            for message in queue.messages:
+                if message.sender is None or message.receiver is None:
+                    raise SimulationError(_unmatched(message))
+
+    def _never_come(self, collective: _Collective, absent: Iterable[int]) -> str:
+        missing = devices_text(d for number in absent for d in self._machines[number].devices)
+        return f"{_who(collective.first, collective.task)}, but {missing} never do"
+
+
+def _who(machine: Machine, task: CollectiveTask) -> str:
+    what = f"{task.kind.name} {task.id} ({task.name}) of {task.size_bytes} bytes"
+    return f"{devices_text(machine.devices)} start {what}"
+
+
+def _other_collective(known: _Collective, machine: Machine, task: CollectiveTask) -> str:
+    return f"{_who(known.first, known.task)}, and with it {_who(machine, task)}"
+
+
+def _other_time(known: _Collective, machine: Machine, task: CollectiveTask, now_ps: int) -> str:
+    first = f"{_who(known.first, known.task)} at {known.start_ps / _PS_PER_NS:g} ns"
+    second = f"{_who(machine, task)} at {now_ps / _PS_PER_NS:g} ns"
+    return f"{first}, {second}; {NEEDS_ENGINE}"
+
+
+def _unmatched(message: Message) -> str:
+    known = message.sender or message.receiver
+    if known is None:
+        return "a message has neither end"
+    machine, index = known
+    task = machine.tasks[index]
+    what, other = ("send", "receive") if message.sender else ("receive", "send")
+    return (
+        f"no {other} of the same ends, tag and size matches "
+        f"{what} {task.id} ({task.name}) of {devices_text(machine.devices)}"
+    )

@@ -1,0 +1,73 @@
+"""Messages between devices, without congestion: each has every link to itself.
+
+Source of the rules: ASTRA-sim's analytical back end, congestion-unaware.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import assert_never
+
+from hespas.hardware.system import NetworkDimension, System, Topology
+
+_BYTES_PER_GIB = 1 << 30
+_NS_PER_S = 1_000_000_000
+
+
+class Network(Enum):
+    """How messages share links."""
+
+    CONGESTION_UNAWARE = "congestion-unaware"
+    CONGESTION_AWARE = "congestion-aware"
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """What a message crosses: some links of one dimension of the network."""
+
+    dimension: int
+    hops: int
+
+
+def bytes_per_ns(dimension: NetworkDimension) -> float:
+    """Return a link's bandwidth: ``bandwidth`` in network.yml counts 2**30 bytes per second."""
+    return dimension.bandwidth_gib_per_s * _BYTES_PER_GIB / _NS_PER_S
+
+
+def hops(dimension: NetworkDimension, distance: int) -> int:
+    """Return the links between two devices that are ``distance`` apart in one dimension.
+
+    Fully connected: 1. Through a switch: 2. In a ring, which goes both ways: the shorter way.
+    """
+    match dimension.topology:
+        case Topology.FULLY_CONNECTED:
+            return 1
+        case Topology.SWITCH:
+            return 2
+        case Topology.RING:
+            distance %= dimension.npus_count
+            return min(distance, dimension.npus_count - distance)
+        case _:
+            assert_never(dimension.topology)
+
+
+def route(system: System, source: int, target: int) -> Route:
+    """Return the route between two different devices.
+
+    Only the first dimension in which they differ counts; the others are free of charge.
+    """
+    for index, dimension in enumerate(system.dimensions):
+        distance = target % dimension.npus_count - source % dimension.npus_count
+        if distance:
+            return Route(index, hops(dimension, distance))
+        source //= dimension.npus_count
+        target //= dimension.npus_count
+    message = "a device has no route to itself"
+    raise ValueError(message)
+
+
+def delay_ns(system: System, way: Route, size_bytes: int) -> int:
+    """Return how long a message takes: ``floor(hops * latency + size / bandwidth)``, in ns."""
+    dimension = system.dimensions[way.dimension]
+    return int(way.hops * dimension.latency_ns + size_bytes / bytes_per_ns(dimension))

@@ -1,0 +1,143 @@
+"""Simulate a job on a system."""
+
+from __future__ import annotations
+
+from hespas.errors import DeviceCountError, SimulationError
+from hespas.hardware.system import CollectiveKind, System
+from hespas.simulate.algorithms import Span
+from hespas.simulate.collectives import CollectiveModel
+from hespas.simulate.engine import AmbiguousOrderError, Durations, run
+from hespas.simulate.fold import Channel, Folded, Place, fold
+from hespas.simulate.group_shape import GroupShape, group_algorithms, group_shape
+from hespas.simulate.machine import EVERYONE, Machine
+from hespas.simulate.meeting import NEEDS_ENGINE, Meetings
+from hespas.simulate.network import Network, Route, delay_ns, route
+from hespas.simulate.timeline import Timeline
+from hespas.trace.tasks import CollectiveTask, CommunicationKind, Job, SendTask, TaskGraph, as_job
+
+_KINDS = {
+    CommunicationKind.ALL_REDUCE: CollectiveKind.ALL_REDUCE,
+    CommunicationKind.ALL_GATHER: CollectiveKind.ALL_GATHER,
+    CommunicationKind.REDUCE_SCATTER: CollectiveKind.REDUCE_SCATTER,
+    CommunicationKind.ALL_TO_ALL: CollectiveKind.ALL_TO_ALL,
+}
+_UNSUPPORTED_OPTIONS = (
+    "roofline-enabled",
+    "replay-only",
+    "model-shared-bus",
+    "per-node-custom-implementation",
+    *(f"{kind.value}-implementation-custom" for kind in CollectiveKind),
+)
+
+
+def simulate(
+    work: Job | TaskGraph,
+    system: System,
+    *,
+    network: Network = Network.CONGESTION_UNAWARE,
+    queues_per_dimension: int = 1,
+    rendezvous: bool = False,
+) -> Timeline:
+    """Return when each device does what, as ASTRA-sim's analytical simulator has it.
+
+    Exact to the ns wherever the members of each collective start it together. Raises
+    `DeviceCountError` if the job and the system differ in size, and `SimulationError`, which
+    says why, for whatever is outside this model.
+    """
+    job = as_job(work)
+    if job.device_count != system.device_count:
+        message = f"the job is for {job.device_count} devices, {system.name} has"
+        raise DeviceCountError(f"{message} {system.device_count}")
+    _refuse(system, network, queues_per_dimension, rendezvous=rendezvous)
+    model = _Model(job, system, queues_per_dimension)
+    try:
+        return model.run(fold(job, model.timing))
+    except AmbiguousOrderError:
+        return model.run(fold(job, model.timing, each_alone=True))
+
+
+def _refuse(
+    system: System, network: Network, queues_per_dimension: int, *, rendezvous: bool
+) -> None:
+    place = system.name
+    if network is not Network.CONGESTION_UNAWARE:
+        raise SimulationError(f"a {network.value} network: {NEEDS_ENGINE}", place=place)
+    if rendezvous:
+        raise SimulationError(f"the rendezvous protocol: {NEEDS_ENGINE}", place=place)
+    if queues_per_dimension < 1:
+        raise SimulationError(f"{queues_per_dimension} queues per dimension", place=place)
+    for option in _UNSUPPORTED_OPTIONS:
+        if system.options.get(option):
+            raise SimulationError(f"{option} has no model here", place=place, mend="remove it")
+    if system.preferred_dataset_splits < 1 or system.active_chunks_per_dimension < 1:
+        message = "preferred-dataset-splits and active-chunks-per-dimension must be positive"
+        raise SimulationError(message, place=place)
+    if system.collective_optimization not in ("baseline", "localBWAware"):
+        message = f"collective-optimization {system.collective_optimization} has no model here"
+        raise SimulationError(message, place=place, mend="use baseline or localBWAware")
+
+
+class _Model:
+    """Durations of one job's communication on one system."""
+
+    def __init__(self, job: Job, system: System, queues_per_dimension: int) -> None:
+        self._system = system
+        self._collectives = CollectiveModel(system, queues_per_dimension)
+        used = {
+            _collective_kind(task)
+            for graph in job.graphs
+            for task in graph.tasks
+            if isinstance(task, CollectiveTask) and task.group_table is not None
+        }
+        self._algorithms = group_algorithms(system, used)
+
+    def timing(self, place: Place) -> Route | GroupShape | None:
+        """Return what matters of a place: a channel's route, a group's shape (None: everyone)."""
+        if isinstance(place, Channel):
+            if place.source == place.target:
+                raise SimulationError(f"device {place.source} sends to itself")
+            return route(self._system, place.source, place.target)
+        if len(place) == self._system.device_count:
+            return None
+        return group_shape(self._system, place, self._algorithms)
+
+    def run(self, folded: Folded) -> Timeline:
+        """Simulate the classes."""
+        machines = [Machine(number, one) for number, one in enumerate(folded.devices)]
+        timings = [self.timing(place.place) for place in folded.places]
+        durations = Durations(
+            collective=lambda task, place: self._collective(
+                task, None if place == EVERYONE else timings[place]
+            ),
+            message_ns=lambda task, place: self._message_ns(task, timings[place]),
+        )
+        run(machines, Meetings(machines, [one.members for one in folded.places]), durations)
+        return Timeline(classes=tuple([machine.timeline() for machine in machines]))
+
+    def _message_ns(self, task: SendTask, timing: Route | GroupShape | None) -> int:
+        if not isinstance(timing, Route):
+            raise SimulationError(f"send {task.id} ({task.name}) has no route")
+        if task.size_bytes == 0:
+            raise SimulationError(f"send {task.id} ({task.name}) has no bytes to send")
+        return delay_ns(self._system, timing, task.size_bytes)
+
+    def _collective(self, task: CollectiveTask, timing: Route | GroupShape | None) -> Span:
+        kind = _collective_kind(task)
+        if task.size_bytes == 0:
+            raise SimulationError("it has no bytes to move", place=_place(task))
+        try:
+            if isinstance(timing, GroupShape):
+                return self._collectives.group_ns(kind, task.size_bytes, timing)
+            return self._collectives.everyone_ns(kind, task.size_bytes, task.involved_dimensions)
+        except SimulationError as error:
+            raise SimulationError(error.message, place=_place(task), mend=error.mend) from error
+
+
+def _place(task: CollectiveTask) -> str:
+    return f"{task.kind.name} {task.id} ({task.name})"
+
+
+def _collective_kind(task: CollectiveTask) -> CollectiveKind:
+    if task.kind not in _KINDS:
+        raise SimulationError(f"{task.kind.name} has no model here", place=_place(task))
+    return _KINDS[task.kind]

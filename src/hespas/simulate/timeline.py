@@ -1,0 +1,187 @@
+"""What a simulation finds: when each task starts and ends, and what that amounts to."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from hespas.trace.tasks import ComputeTask, Task, TaskGraph
+
+_PS_PER_NS = 1000
+_PS_PER_S = 1_000_000_000_000
+
+Interval = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassTimeline:
+    """What devices that behave alike do. Times are in ps from the start of the step.
+
+    ``nodes`` gives (issue, end) by task id. ``compute_ps`` is the sum of the computations,
+    ``communication_ps`` the time during which any communication is under way (a receive from
+    when it is posted), ``overlap_ps`` the time during which both are.
+    ``exposed_communication_ps`` is what ASTRA-sim calls so: the finish less ``compute_ps``,
+    idle time included. ``exposed_ps`` gives, by communication task, the part of it that no
+    computation hides.
+    """
+
+    devices: tuple[int, ...]
+    graph: TaskGraph
+    nodes: Mapping[int, Interval]
+    finish_ps: int
+    compute_ps: int
+    communication_ps: int
+    overlap_ps: int
+    exposed_ps: Mapping[int, int]
+
+    @property
+    def exposed_communication_ps(self) -> int:
+        """The finish less the sum of the computations."""
+        return self.finish_ps - self.compute_ps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """What all devices do, in classes; each device is in one of them."""
+
+    classes: tuple[ClassTimeline, ...]
+
+    @property
+    def finish_ps(self) -> int:
+        """When the last device ends: the duration of the step."""
+        return max((one.finish_ps for one in self.classes), default=0)
+
+    @property
+    def step_time_s(self) -> float:
+        """The duration of the step in seconds."""
+        return self.finish_ps / _PS_PER_S
+
+    def of_device(self, device: int) -> ClassTimeline:
+        """Return what one device does. Raises `KeyError` for an absent one."""
+        for one in self.classes:
+            if device in one.devices:
+                return one
+        raise KeyError(device)
+
+    def as_json(self, *, with_nodes: bool = False) -> dict[str, object]:
+        """Return the object that ``hespas simulate`` prints; times in ns, whole ones as ints.
+
+        Keys: ``step_time_ns``; ``devices``, by device; and, if asked for, ``nodes``, by device
+        and task id, as [issue, end].
+        """
+        per_device = {device: one for one in self.classes for device in one.devices}
+        figures = {id(one): _figures(one) for one in self.classes}
+        result: dict[str, object] = {
+            "step_time_ns": _ns(self.finish_ps),
+            "devices": {str(d): figures[id(per_device[d])] for d in sorted(per_device)},
+        }
+        if with_nodes:
+            nodes = {id(one): _nodes(one) for one in self.classes}
+            result["nodes"] = {str(d): nodes[id(per_device[d])] for d in sorted(per_device)}
+        return result
+
+
+def class_timeline(
+    devices: tuple[int, ...],
+    graph: TaskGraph,
+    tasks: Sequence[Task],
+    issue_ps: Sequence[int],
+    end_ps: Sequence[int],
+) -> ClassTimeline:
+    """Return what the starts and ends of a class's tasks amount to."""
+    spans = list(zip(issue_ps, end_ps, strict=True))
+    computing = sorted(
+        span for task, span in zip(tasks, spans, strict=True) if isinstance(task, ComputeTask)
+    )
+    talking = {
+        task.id: span
+        for task, span in zip(tasks, spans, strict=True)
+        if not isinstance(task, ComputeTask)
+    }
+    finish_ps = max(end_ps, default=0)
+    communication_ps = covered_ps(talking.values())
+    compute_ps = sum(end - start for start, end in computing)
+    exposed = exposed_parts(computing, talking.values())
+    return ClassTimeline(
+        devices=devices,
+        graph=graph,
+        nodes={task.id: span for task, span in zip(tasks, spans, strict=True)},
+        finish_ps=finish_ps,
+        compute_ps=compute_ps,
+        communication_ps=communication_ps,
+        overlap_ps=max(0, compute_ps + communication_ps - finish_ps),
+        exposed_ps={
+            task: sum(end - start for start, end in parts)
+            for task, parts in zip(talking, exposed, strict=True)
+        },
+    )
+
+
+def covered_ps(intervals: Iterable[Interval]) -> int:
+    """Return the length of the union of intervals.
+
+    >>> covered_ps([(0, 5), (3, 8), (10, 11)])
+    9
+    """
+    return sum(end - start for start, end in union(intervals))
+
+
+def union(intervals: Iterable[Interval]) -> list[Interval]:
+    """Return the union of intervals as disjoint ones, in order.
+
+    >>> union([(3, 8), (0, 5), (10, 11), (8, 9)])
+    [(0, 9), (10, 11)]
+    """
+    merged: list[Interval] = []
+    for start, end in sorted(intervals):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def exposed_parts(
+    hiding: Sequence[Interval], intervals: Iterable[Interval]
+) -> list[list[Interval]]:
+    """Return the parts of each interval that none of ``hiding`` (disjoint, in order) covers.
+
+    >>> exposed_parts([(2, 4), (6, 7)], [(0, 8)])
+    [[(0, 2), (4, 6), (7, 8)]]
+    """
+    ends = list(accumulate((end for _, end in hiding), max))
+    return [_uncovered(hiding, bisect_right(ends, span[0]), span) for span in intervals]
+
+
+def _uncovered(hiding: Sequence[Interval], first: int, span: Interval) -> list[Interval]:
+    parts: list[Interval] = []
+    at, end = span
+    for start, stop in hiding[first:]:
+        if start >= end:
+            break
+        if start > at:
+            parts.append((at, start))
+        at = max(at, stop)
+    if at < end:
+        parts.append((at, end))
+    return parts
+
+
+def _ns(time_ps: int) -> int | float:
+    return time_ps // _PS_PER_NS if time_ps % _PS_PER_NS == 0 else time_ps / _PS_PER_NS
+
+
+def _figures(one: ClassTimeline) -> dict[str, int | float]:
+    return {
+        "finish_ns": _ns(one.finish_ps),
+        "compute_ns": _ns(one.compute_ps),
+        "communication_ns": _ns(one.communication_ps),
+        "exposed_communication_ns": _ns(one.exposed_communication_ps),
+        "overlap_ns": _ns(one.overlap_ps),
+    }
+
+
+def _nodes(one: ClassTimeline) -> dict[str, list[int | float]]:
+    return {str(task): [_ns(start), _ns(end)] for task, (start, end) in one.nodes.items()}

@@ -1,0 +1,174 @@
+"""Runs of ASTRA-sim: each is reproduced to the ns, or refused with a reason."""
+
+from __future__ import annotations
+
+import base64
+import json
+import lzma
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hespas.errors import HespasError, SimulationError, TraceError
+from hespas.hardware.presets import load_system
+from hespas.simulate.network import Network
+from hespas.simulate.simulate import simulate
+from hespas.trace import wire
+from hespas.trace.chakra import read_traces
+from hespas.trace.tasks import Job
+
+CORPUS = Path(__file__).parents[2] / "corpus" / "astra-sim.json.xz"
+EXACT_CASES = 231
+MEANINGS: dict[str, dict[str, Any]] = {
+    "--comm-scale=2": {},  # ASTRA-sim takes these two, and does nothing with them
+    "--compute-scale=2": {},
+    "--rendezvous-protocol=true": {"rendezvous": True},
+    **{f"--num-queues-per-dim={n}": {"queues_per_dimension": n} for n in (1, 2, 4)},
+}
+
+Case = dict[str, Any]
+
+
+@cache
+def corpus() -> dict[str, Case]:
+    cases: list[Case] = json.loads(lzma.decompress(CORPUS.read_bytes()))
+    return {case["case"]: case for case in cases}
+
+
+def node_bytes(node: dict[str, Any]) -> bytes:
+    known = {"id", "type", "data_deps", "ctrl_deps", "duration_micros", "is_cpu_op"}
+    message = wire.schema().node(
+        id=node["id"],
+        type=wire.NodeType[node["type"].removesuffix("_NODE")],
+        data_deps=node.get("data_deps", ()),
+        duration_micros=node.get("duration_micros", 0),
+    )
+    if "is_cpu_op" in node:
+        message.attr.add(name="is_cpu_op", bool_val=node["is_cpu_op"])
+    for name in node.keys() - known:
+        value = node[name]
+        match value:
+            case str():
+                message.attr.add(name=name, string_val=value)
+            case int():
+                message.attr.add(name=name, int64_val=value)
+            case _:
+                message.attr.add(name=name, bool_list={"values": value})
+    return message.SerializeToString()
+
+
+def write_case(case: Case, directory: Path) -> None:
+    (directory / "network.yml").write_text(case["network.yml"])
+    for name in ("system.json", "remote_memory.json", "comm_group.json"):
+        if name in case:
+            (directory / name).write_text(json.dumps(case[name]))
+    head = wire.schema().metadata(version=wire.SCHEMA_VERSION).SerializeToString()
+    for devices, nodes in case["traces"]:
+        content = wire.delimited([head, *map(node_bytes, nodes)])
+        if 0 in devices and "workload.0.et" in case:
+            content = base64.b64decode(case["workload.0.et"])
+        first = directory / f"workload.{devices[0]}.et"
+        first.write_bytes(content)
+        for device in devices[1:]:
+            (directory / f"workload.{device}.et").hardlink_to(first)
+
+
+def read_case(case: Case, directory: Path) -> Job:
+    write_case(case, directory)
+    groups = directory / "comm_group.json"
+    return read_traces(directory / "workload", groups if groups.exists() else None)
+
+
+def by_device(folded: list[tuple[list[int], Any]]) -> dict[str, Any]:
+    return {str(device): content for devices, content in folded for device in devices}
+
+
+@cache
+def outcome(name: str) -> HespasError | dict[str, Any]:
+    case = corpus()[name]
+    options: dict[str, Any] = {}
+    for argument in case["extra_args"]:
+        options |= MEANINGS[argument]
+    with tempfile.TemporaryDirectory() as directory:
+        try:
+            job = read_case(case, Path(directory))
+            timeline = simulate(job, load_system(Path(directory)), **options)
+        except HespasError as error:
+            return error
+        return timeline.as_json(with_nodes=True)
+
+
+@pytest.mark.parametrize("name", corpus())
+def test_a_run_is_reproduced_to_the_nanosecond_or_refused(name: str) -> None:
+    case, found = corpus()[name], outcome(name)
+    if isinstance(found, HespasError):
+        assert str(found)
+        return
+    assert case["status"].startswith("ok")
+    assert found["nodes"] == by_device(case["nodes"])
+    finished = {
+        device: {
+            "cycles": figures["finish_ns"],
+            "exposed_comm": figures["exposed_communication_ns"],
+        }
+        for device, figures in found["devices"].items()
+    }
+    assert finished == by_device(case["finished"])
+    for device, expected in by_device(case["stats"]).items():
+        figures = found["devices"][device]
+        assert figures["finish_ns"] == expected["Wall time"]
+        assert figures["compute_ns"] == expected.get("GPU time", 0)
+        assert figures["communication_ns"] == expected.get("Comm time", 0)
+        overlap = expected.get("Total compute-communication overlap", 0)
+        assert figures["overlap_ns"] == overlap
+
+
+def test_most_runs_are_reproduced() -> None:
+    exact = [name for name in corpus() if not isinstance(outcome(name), HespasError)]
+
+    assert len(exact) >= EXACT_CASES
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("coll_rendezvous_R8", "the rendezvous protocol: this needs the event engine"),
+        ("custom_msccl_rhd8_F8", "all-reduce-implementation-custom has no model here"),
+        ("custom_per_node", "per-node-custom-implementation has no model here"),
+        ("edge_AG_size_lt_splits_hangs", "3 bytes can't be cut into 4 chunks"),
+        ("edge_AR_size0", "it has no bytes to move"),
+        ("edge_group_order_mismatch", "groups of the same members come in another order"),
+        ("edge_p2p_size_mismatch", "no receive of the same ends, tag and size matches"),
+        ("grp_contig_F8_g2", "devices 0, 6 start ALL_REDUCE 2 () of 4194304 bytes at 20000 ns"),
+        ("grp_contig_R8_g4", "the members of the group are at unequal distances"),
+        ("hespas_A40_48GB_2GPU_mix", "lacks 'preferred-dataset-splits'"),
+        ("involved_00_R4S8", "involves no dimension with several devices"),
+        ("mem_MEMORY_POOL", "a node of type MEM_LOAD has no model here"),
+        ("npus_F16_dbt_hd", "the collective algorithm doubleBinaryTree has no model here"),
+        ("wl_broadcast_is_replay", "BROADCAST has no model here"),
+        ("wl_cpu_gpu_parallel", "operations on the CPU have no model here"),
+        ("wl_invalid_leaf", "a node of type INVALID has no model here"),
+        ("wl_roofline", "roofline-enabled has no model here"),
+        ("wl_straggler", "device 1 start ALL_REDUCE 2 () of 1048576 bytes at 110000 ns"),
+    ],
+)
+def test_a_refusal_says_why(name: str, message: str) -> None:
+    found = outcome(name)
+
+    assert isinstance(found, HespasError)
+    assert message in str(found)
+
+
+def test_congestion_is_refused_by_name(tmp_path: Path) -> None:
+    job = read_case(corpus()["rand_dag_0"], tmp_path)
+
+    with pytest.raises(SimulationError, match="congestion-aware network: this needs the event"):
+        simulate(job, load_system(tmp_path), network=Network.CONGESTION_AWARE)
+
+
+def test_a_refused_trace_names_its_file(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match=r"workload\.0\.et: node 1"):
+        read_case(corpus()["mem_MEMORY_POOL"], tmp_path)
