@@ -14,9 +14,9 @@ from typing import assert_never
 
 from hespas.errors import SimulationError
 from hespas.simulate.algorithms import Span
-from hespas.simulate.devices_text import devices_text
 from hespas.simulate.machine import NEVER, Machine
 from hespas.simulate.meeting import Meetings, Message
+from hespas.trace.devices_text import devices_text
 from hespas.trace.tasks import CollectiveTask, ComputeTask, ReceiveTask, SendTask
 
 _PS_PER_NS = 1000

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from hespas.errors import SimulationError
-from hespas.simulate.devices_text import devices_text
 from hespas.simulate.machine import EVERYONE, Machine
+from hespas.trace.devices_text import devices_text
 from hespas.trace.tasks import CollectiveTask, ReceiveTask, SendTask
 
 _PS_PER_NS = 1000
