@@ -14,7 +14,6 @@ from typing import Literal, TypeAlias
 from hespas.errors import ConfigError
 
 SplitStrategy: TypeAlias = Literal["linear_split", "individual_split"]
-Separator: TypeAlias = Literal["is_communication_op"]
 SeparatorPolicy: TypeAlias = Literal["isolated", "end_block", "start_block"]
 
 
@@ -106,7 +105,7 @@ class RunConfig:
     merge: bool | None = None
     disable_cache: bool | None = None
     num_threads: int | None = None
-    separator: Separator | None = None
+    separator: str | None = None
     separator_policy: SeparatorPolicy | None = None
     perf_estimator: EstimatorConfig | None = None
 

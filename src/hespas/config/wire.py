@@ -10,7 +10,7 @@ from typing import Annotated, TypeAlias
 
 from msgspec import Meta, Struct
 
-from hespas.config.run_config import Separator, SeparatorPolicy, SplitStrategy
+from hespas.config.run_config import SeparatorPolicy, SplitStrategy
 
 Text: TypeAlias = Annotated[str, Meta(min_length=1)]
 Count: TypeAlias = Annotated[int, Meta(ge=1)]
@@ -103,6 +103,6 @@ class RunWire(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     merge: bool | None = None
     disable_cache: bool | None = None
     num_threads: Count | None = None
-    separator: Separator | None = None
+    separator: str | None = None
     separator_policy: SeparatorPolicy | None = None
     perf_estimator: EstimatorWire | None = None

@@ -49,13 +49,14 @@ class Printer:
     def op(self, op: Op, indent: str = "    ") -> str:
         """Print one operation, its regions inside, without a line end."""
         operands = self.names(op.operands)
+        results = self._results(op)
         inner = indent + "  "
         regions = ", ".join([self._region(region, inner) for region in op.regions])
         bodies = f" ({regions})" if regions else ""
         types = _signature(op)
         attributes = attributes_text(op.attributes)
         name = f'"{op.dialect}.{op.kind}"'
-        return f"{indent}{self._results(op)}{name}({operands}){bodies}{attributes} : {types}"
+        return f"{indent}{results}{name}({operands}){bodies}{attributes} : {types}"
 
     def _results(self, op: Op) -> str:
         if not op.results:

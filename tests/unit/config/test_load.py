@@ -216,10 +216,6 @@ H = "$.perf_estimator.hardware"
             {"separator_policy": "x"},
             '$.separator_policy is "x"; known: end_block, isolated, start_block',
         ),
-        (
-            {"separator": "is_comm"},
-            "$.separator is \"is_comm\"; did you mean 'is_communication_op'?",
-        ),
         ({"perf_estimator": {}}, "$.perf_estimator lacks 'method'; add it"),
         (
             {"perf_estimator": {"method": "roofline", "hw": {}}},

@@ -1,0 +1,65 @@
+"""``hespas analyze``: the operator histogram."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import click
+
+from hespas.cli import options
+from hespas.cli.stages import write_json
+from hespas.frontend.load import load_program
+from hespas.report.operators import count_operators
+
+_WIDTH = 30
+
+
+@click.command("analyze", short_help="Count the operations of a program.")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("-s", "--signatures", is_flag=True, help="Count by operand types too.")
+@click.option("-e", "--expand", is_flag=True, help="Open calls and fusions.")
+@click.option(
+    "-f",
+    "--format",
+    "form",
+    type=click.Choice(["table", "csv"]),
+    default="table",
+    show_default=True,
+    help="How to print.",
+)
+@options.json_option
+@options.common
+def command(
+    *,
+    file: Path,
+    signatures: bool,
+    expand: bool,
+    form: str,
+    json_file: str | None,
+    log_level: str | None,
+    log_path: Path | None,
+) -> None:
+    """Count the operations of FILE, most frequent first."""
+    options.start_logging(log_level, log_path)
+    counts = count_operators(load_program(file), expand=expand, signatures=signatures)
+    if json_file is not None:
+        total = {"total": sum(counts.values()), "unique": len(counts)}
+        write_json(json_file, {"operators": counts, **total})
+    if json_file != "-":
+        click.echo(_csv(counts) if form == "csv" else _table(counts), nl=False)
+
+
+def _table(counts: dict[str, int]) -> str:
+    lines = [f"{name:.<{_WIDTH}}: {count}" for name, count in counts.items()]
+    total = f"{sum(counts.values())} operations, {len(counts)} unique"
+    return "\n".join([*lines, total, ""])
+
+
+def _csv(counts: dict[str, int]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["operator", "count"])
+    writer.writerows(counts.items())
+    return text.getvalue()

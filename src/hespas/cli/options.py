@@ -1,0 +1,146 @@
+"""Options that several commands share, spelled as documented and with dashes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import reduce
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from hespas.errors import ConfigError
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+Decorator = Callable[[Function], Function]
+
+_FILE = click.Path(path_type=Path)
+
+
+def combined(*decorators: Callable[[Any], Any]) -> Callable[[Function], Function]:
+    """Return one decorator that adds all options, in the order given."""
+
+    def decorate(function: Function) -> Function:
+        return reduce(lambda inner, add: add(inner), reversed(decorators), function)
+
+    return decorate
+
+
+def both(name: str, *more: str, **settings: Any) -> Callable[[Any], Any]:
+    """Make an option that is spelled with underscores, as documented, and with dashes."""
+    dashed = name.replace("_", "-")
+    names = dict.fromkeys([f"--{dashed}", f"--{name}", *more])
+    return click.option(*names, name.replace("-", "_"), **settings)
+
+
+workload_argument = click.argument("workload", type=_FILE, required=False)
+
+common = combined(
+    click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks of errors."),
+    both(
+        "log_level",
+        type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),
+        help="How much to log on standard error, or in --log-path.",
+    ),
+    both("log_path", type=_FILE, help="Log to this file."),
+)
+
+program = combined(
+    both("mlir_file", type=_FILE, help="The program, where the argument is a configuration."),
+    both(
+        "devices",
+        "--num_npus",
+        "--num-npus",
+        type=int,
+        help="How many devices, for a program that doesn't say.",
+    ),
+    both(
+        "trip_count",
+        multiple=True,
+        metavar="[LINE=]N",
+        help="How often loops run whose count can't be read; with LINE, that loop.",
+    ),
+    both(
+        "branch_weights",
+        multiple=True,
+        metavar="[LINE=]W,W..",
+        help="How often each branch is taken.",
+    ),
+)
+
+splitting = combined(
+    both(
+        "split_fn",
+        "--split",
+        type=click.Choice(["linear_split", "individual_split"]),
+        help="How to cut the program (default linear_split).",
+    ),
+    both("block_lim", type=int, help="Most operations in a block (default 1024)."),
+    click.option("--merge/--no-merge", default=None, help="Join regions, delaying no collective."),
+    both("separator", help="is_communication_op (default), or an operation's name."),
+    both(
+        "separator_policy",
+        type=click.Choice(["isolated", "end_block", "start_block"]),
+        help="Where a computing separator goes (default isolated).",
+    ),
+)
+
+device = combined(
+    click.option("--node", help="The device: a preset's name, or a configuration's path."),
+    both("peak_flops", help="FLOP/s of types that have no rate of their own, as in 9.7TFLOP/s."),
+    both("memory_bandwidth", help="Memory bandwidth, as in 1555GB/s."),
+    both("per_datatype_flops", metavar="TYPE=RATE,..", help="FLOP/s by type, as in bf16=312e12."),
+    both(
+        "custom_call",
+        multiple=True,
+        metavar="TARGET=COST",
+        help="What an unknown custom call does: traffic, or flops:N,type:T,bytes:N.",
+    ),
+)
+
+caching = combined(
+    both("cache_dir", type=_FILE, help="Where estimates are kept (default OUTPUT/cache)."),
+    both("disable_cache", is_flag=True, default=None, help="Estimate every region by itself."),
+    both("in_memory_only_cache", is_flag=True, default=None, help="Keep no estimates on disk."),
+    both("threads", "--num_threads", type=int, help="Estimators that run at a time (default 1)."),
+)
+
+network_option = click.option(
+    "--network",
+    type=click.Choice(["congestion-unaware", "congestion-aware"]),
+    default="congestion-unaware",
+    show_default=True,
+    help="How transfers share links.",
+)
+
+network = combined(
+    click.option("--system", help="The cluster: a preset's name, or a directory."),
+    network_option,
+)
+
+output = combined(
+    both("output", "--output_dir", "-o", type=_FILE, help="Directory for the files of the run."),
+    click.option("--clean", is_flag=True, default=None, help="Replace another workload's files."),
+)
+
+json_option = click.option(
+    "--json", "json_file", metavar="FILE", help='Write results as JSON; "-" is standard output.'
+)
+
+
+def start_logging(level: str | None, path: Path | None) -> None:
+    """Log from ``level`` on, to a file or standard error; nothing where neither is given."""
+    if level is None and path is None:
+        return
+    try:
+        logging.basicConfig(
+            level=(level or "info").upper(),
+            filename=path,
+            format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+            force=True,
+        )
+    except OSError as error:
+        raise ConfigError(
+            f"the log cannot be written: {error.strerror}", place=str(path)
+        ) from error

@@ -1,0 +1,55 @@
+"""``hespas run``: the whole pipeline."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hespas.api import finish
+from hespas.cli import options
+from hespas.cli.outputs import estimate_into, output_of, write_tasks
+from hespas.cli.settings import Flags, Settings, settings_of
+from hespas.cli.stages import divide, load, write_json
+from hespas.prediction import Prediction
+from hespas.trace.perfetto import write_perfetto
+from hespas.report.run_report import run_json, run_text
+
+
+@click.command("run", short_help="Predict a step.")
+@options.workload_argument
+@options.program
+@options.device
+@options.network
+@options.splitting
+@options.caching
+@options.output
+@options.json_option
+@click.option("--timeline", type=click.Path(path_type=Path), help="Write a Perfetto timeline.")
+@options.common
+def command(json_file: str | None, timeline: Path | None, **given: Any) -> None:
+    """Predict how long one step of WORKLOAD takes, and why.
+
+    WORKLOAD is a program (StableHLO text, bytecode or portable artifact) or a configuration
+    (.json). With --output the traces and regions are written too.
+    """
+    settings = settings_of(Flags(**given))
+    prediction = _predict(settings)
+    if timeline is not None and prediction.timeline is not None:
+        write_perfetto(prediction.timeline, timeline)
+    if json_file is not None:
+        write_json(json_file, run_json(prediction))
+    if json_file != "-":
+        click.echo(run_text(prediction, settings.device.name))
+
+
+def _predict(settings: Settings) -> Prediction:
+    system = settings.system
+    program = load(settings, system=system, alone=False)
+    divided = divide(settings, program)
+    with output_of(settings) as output:
+        estimates = estimate_into(settings, divided, output)
+        prediction = finish(divided.graph, estimates, system, network=settings.flags.network)
+        write_tasks(prediction.tasks, output)
+    return prediction

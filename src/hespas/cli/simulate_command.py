@@ -1,0 +1,69 @@
+"""``hespas simulate``: traces on a system."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from hespas.api import simulate
+from hespas.cli import options
+from hespas.cli.stages import write_json
+from hespas.errors import TraceError
+from hespas.trace.perfetto import write_perfetto
+from hespas.report.simulation_text import simulation_text
+from hespas.trace.chakra import read_traces
+
+_PATH = click.Path(path_type=Path)
+
+
+@click.command("simulate", short_help="Run Chakra traces on a system.")
+@click.argument("prefix", type=_PATH)
+@click.option("--system", required=True, help="The cluster: a preset's name, or a directory.")
+@click.option(
+    "--comm-groups",
+    "--comm_groups",
+    type=_PATH,
+    help="Groups of devices (default comm_group.json beside the traces, if there is one).",
+)
+@options.network_option
+@click.option("--nodes", is_flag=True, help="Give the start and end of every node (JSON).")
+@options.json_option
+@click.option("--timeline", type=_PATH, help="Write a Perfetto timeline.")
+@options.common
+def command(
+    *,
+    prefix: Path,
+    system: str,
+    comm_groups: Path | None,
+    network: str,
+    nodes: bool,
+    json_file: str | None,
+    timeline: Path | None,
+    log_level: str | None,
+    log_path: Path | None,
+) -> None:
+    """Simulate the traces PREFIX.0.et, PREFIX.1.et, ... on a system.
+
+    PREFIX may also be the directory that hespas trace wrote.
+    """
+    options.start_logging(log_level, log_path)
+    if nodes and json_file is None:
+        raise click.UsageError("--nodes has no effect without --json")
+    traces = prefix / "dev" if prefix.is_dir() else prefix
+    result = simulate(read_traces(traces, _groups(traces, comm_groups)), system, network=network)
+    if timeline is not None:
+        write_perfetto(result, timeline)
+    if json_file is not None:
+        write_json(json_file, result.as_json(with_nodes=nodes))
+    if json_file != "-":
+        click.echo(simulation_text(result))
+
+
+def _groups(traces: Path, given: Path | None) -> Path | None:
+    if given is not None:
+        if not given.is_file():
+            raise TraceError("no such file", place=str(given), mend="check --comm-groups")
+        return given
+    beside = traces.parent / "comm_group.json"
+    return beside if beside.is_file() else None

@@ -1,0 +1,98 @@
+"""The stages as commands run them: with progress bars and log lines."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+
+import click
+
+from hespas.api import settled
+from hespas.cli.settings import Settings
+from hespas.estimate.graph import GraphEstimate, Progress, estimate_graph
+from hespas.estimate.roofline import Roofline
+from hespas.estimate.store import Store
+from hespas.files import write_file
+from hespas.frontend.load import load_program
+from hespas.hardware.system import System
+from hespas.program.devices import with_device_count
+from hespas.program.program import Program
+from hespas.split.modules import RegionModules, region_modules
+from hespas.split.regions import RegionGraph
+from hespas.split.strategies import split_program
+
+log = logging.getLogger("hespas")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Divided:
+    """A split program with its distinct modules."""
+
+    graph: RegionGraph
+    modules: RegionModules
+
+
+def load(settings: Settings, *, system: System | None, alone: bool) -> Program:
+    """Read the program; ``alone`` is for work that needs no system even if it communicates."""
+    program = load_program(settings.workload, options=settings.load_options)
+    log.info("read %s", program.source)
+    if alone:
+        return with_device_count(program, requested=settings.devices, system=None)
+    return settled(program, devices=settings.devices, system=system)
+
+
+def divide(settings: Settings, program: Program) -> Divided:
+    """Split the program and find its distinct regions."""
+    graph = split_program(program, settings.split)
+    modules = region_modules(graph)
+    log.info("%d regions, %d distinct", len(graph.regions), len(modules.modules))
+    return Divided(graph=graph, modules=modules)
+
+
+def price(settings: Settings, divided: Divided, store: Store | None) -> GraphEstimate:
+    """Estimate every region, with a progress bar where that takes long."""
+    estimator = Roofline(
+        device=settings.device,
+        options=settings.roofline_options,
+        custom_calls=settings.custom_calls,
+    )
+    start_s = perf_counter()
+    with _progress("Estimating", len(divided.graph.compute_regions)) as progress:
+        result = estimate_graph(
+            divided.graph,
+            divided.modules,
+            estimator,
+            store=store,
+            threads=settings.threads,
+            progress=progress,
+        )
+    log.info("estimated in %.3f s", perf_counter() - start_s)
+    return result
+
+
+_SHORT = 2000
+
+
+@contextmanager
+def _progress(label: str, length: int) -> Generator[Progress | None]:
+    """Show a bar on a terminal for work of many pieces."""
+    if length < _SHORT or not sys.stderr.isatty():
+        yield None
+        return
+    with click.progressbar(length=length, label=label, file=sys.stderr) as bar:
+        yield bar.update
+
+
+def write_json(target: str, value: object) -> None:
+    """Write JSON to a file, or to standard output for "-"."""
+    text = json.dumps(value, indent=1) + "\n"
+    if target == "-":
+        click.echo(text, nl=False)
+    else:
+        write_file(Path(target), text.encode())

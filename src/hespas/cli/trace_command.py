@@ -1,0 +1,46 @@
+"""``hespas trace``: split, estimate, write Chakra traces."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from hespas.api import trace
+from hespas.cli import options
+from hespas.cli.outputs import estimate_into, output_of, write_tasks
+from hespas.cli.settings import Flags, settings_of
+from hespas.cli.stages import divide, load, write_json
+from hespas.errors import ConfigError
+from hespas.report.module_stats import module_stats
+from hespas.report.summary import estimate_summary
+
+
+@click.command("trace", short_help="Write the Chakra traces of all devices.")
+@options.workload_argument
+@options.program
+@options.device
+@options.splitting
+@options.caching
+@options.output
+@options.json_option
+@options.common
+def command(json_file: str | None, **given: Any) -> None:
+    """Split and price WORKLOAD, and write a Chakra trace for every device to --output.
+
+    WORKLOAD is a program or a configuration (.json).
+    """
+    settings = settings_of(Flags(**given))
+    if settings.output is None:
+        raise ConfigError("no output directory is given", mend="give --output")
+    program = load(settings, system=None, alone=True)
+    divided = divide(settings, program)
+    with output_of(settings) as output:
+        estimates = estimate_into(settings, divided, output)
+        tasks = trace(divided.graph, estimates)
+        write_tasks(tasks, output)
+    if json_file is not None:
+        write_json(json_file, module_stats(estimates, estimation_time_s=estimates.reuse.elapsed_s))
+    if json_file != "-":
+        click.echo(estimate_summary(estimates))
+        click.echo(f"Traces of {tasks.device_count} devices: {settings.output}/dev.*.et")

@@ -1,0 +1,1 @@
+"""From regions and a device to durations."""

@@ -1,0 +1,143 @@
+"""Estimates: values that add."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TypeTotals:
+    """Arithmetic on one type: FLOPs, and the time they would take at that type's peak rate."""
+
+    flops: float = 0.0
+    time_at_peak_s: float = 0.0
+
+    def __add__(self, other: TypeTotals) -> TypeTotals:
+        return TypeTotals(
+            flops=self.flops + other.flops,
+            time_at_peak_s=self.time_at_peak_s + other.time_at_peak_s,
+        )
+
+    def __mul__(self, count: float) -> TypeTotals:
+        return TypeTotals(flops=self.flops * count, time_at_peak_s=self.time_at_peak_s * count)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpEstimate:
+    """All executions of one kind of operation: how many, how long, and what they do.
+
+    ``memory_time_at_peak_s`` is the time that ``bytes_moved`` would take at peak bandwidth.
+    ``energy_j`` is None where the device's power is not known.
+    """
+
+    count: float = 0.0
+    time_s: float = 0.0
+    bytes_moved: float = 0.0
+    memory_time_at_peak_s: float = 0.0
+    energy_j: float | None = None
+    per_type: Mapping[str, TypeTotals] = field(default_factory=dict[str, TypeTotals])
+
+    @property
+    def flops(self) -> float:
+        """FLOPs of all types."""
+        return sum(totals.flops for totals in self.per_type.values())
+
+    @property
+    def compute_time_at_peak_s(self) -> float:
+        """The time that the FLOPs would take at the peak rates of their types."""
+        return sum(totals.time_at_peak_s for totals in self.per_type.values())
+
+    @property
+    def flops_utilisation(self) -> float:
+        """The part of the peak arithmetic rate that is used, 0 to 1."""
+        return _ratio(self.compute_time_at_peak_s, self.time_s)
+
+    @property
+    def memory_utilisation(self) -> float:
+        """The part of the peak memory bandwidth that is used, 0 to 1."""
+        return _ratio(self.memory_time_at_peak_s, self.time_s)
+
+    def __add__(self, other: OpEstimate) -> OpEstimate:
+        return OpEstimate(
+            count=self.count + other.count,
+            time_s=self.time_s + other.time_s,
+            bytes_moved=self.bytes_moved + other.bytes_moved,
+            memory_time_at_peak_s=self.memory_time_at_peak_s + other.memory_time_at_peak_s,
+            energy_j=_sum_known(self.energy_j, other.energy_j),
+            per_type=_merged(self.per_type, other.per_type, TypeTotals()),
+        )
+
+    def __mul__(self, count: float) -> OpEstimate:
+        return OpEstimate(
+            count=self.count * count,
+            time_s=self.time_s * count,
+            bytes_moved=self.bytes_moved * count,
+            memory_time_at_peak_s=self.memory_time_at_peak_s * count,
+            energy_j=None if self.energy_j is None else self.energy_j * count,
+            per_type={key: totals * count for key, totals in self.per_type.items()},
+        )
+
+
+T = TypeVar("T", TypeTotals, OpEstimate)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """What a piece of a program costs on a device, by kind of operation.
+
+    Estimates add, and multiply by a count; `Estimate()` is the zero. ``notes`` says, once
+    each, what was assumed on the way; ``warnings`` what the user asked to be told.
+    """
+
+    per_op: Mapping[str, OpEstimate] = field(default_factory=dict[str, OpEstimate])
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def total(self) -> OpEstimate:
+        """All kinds together."""
+        return sum(self.per_op.values(), OpEstimate())
+
+    @property
+    def time_s(self) -> float:
+        """The sum of the times of all operations, which run one after the other."""
+        return sum(op.time_s for op in self.per_op.values())
+
+    @property
+    def dearest_kind(self) -> str:
+        """The kind of operation that takes most of the time; empty where nothing does."""
+        return max(self.per_op, key=lambda kind: self.per_op[kind].time_s, default="")
+
+    def __add__(self, other: Estimate) -> Estimate:
+        return Estimate(
+            per_op=_merged(self.per_op, other.per_op, OpEstimate()),
+            notes=tuple(dict.fromkeys((*self.notes, *other.notes))),
+            warnings=tuple(dict.fromkeys((*self.warnings, *other.warnings))),
+        )
+
+    def __mul__(self, count: float) -> Estimate:
+        return Estimate(
+            per_op={kind: op * count for kind, op in self.per_op.items()},
+            notes=self.notes,
+            warnings=self.warnings,
+        )
+
+
+def _ratio(part: float, whole: float) -> float:
+    """Return part / whole within 0 to 1: rounding may carry a full one past it."""
+    return min(1.0, part / whole) if whole > 0 else 0.0
+
+
+def _sum_known(left: float | None, right: float | None) -> float | None:
+    if left is None or right is None:
+        return left if right is None else right
+    return left + right
+
+
+def _merged(left: Mapping[str, T], right: Mapping[str, T], zero: T) -> dict[str, T]:
+    merged = dict(left)
+    for key, value in right.items():
+        merged[key] = merged.get(key, zero) + value
+    return merged

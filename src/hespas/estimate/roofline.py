@@ -1,0 +1,174 @@
+"""The roofline: an operation takes the longer of its arithmetic and its memory traffic.
+
+    time = max(sum over types of FLOPs / peak FLOP/s of the type, bytes / peak bytes/s)
+
+Source: S. Williams, A. Waterman, D. Patterson, "Roofline: an insightful visual performance
+model", Communications of the ACM 52(4), 2009. Operations follow each other on the device, so
+that their times add.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from hespas.cost.expand import expand
+from hespas.cost.rules.custom_call import CustomCallCost
+from hespas.cost.structure import Branch, Cost, Leaf, Loop
+from hespas.cost.work import Work
+from hespas.errors import HardwareError
+from hespas.estimate.estimate import Estimate, OpEstimate, TypeTotals
+from hespas.hardware.device import Device
+from hespas.program.program import Program
+from hespas.split.regions import Compute
+
+TRANSCENDENTAL = "transcendental"
+_FALLBACK_TYPES = {"tf32": "f32"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RooflineOptions:
+    """What to do about types that the device's table of peak rates doesn't name.
+
+    Without either, they are priced at the device's ``peak_flops``.
+    """
+
+    error_on_unknown_type: bool = False
+    warn_on_unknown_type: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roofline:
+    """Prices regions by a device's peak rates.
+
+    >>> a100 = Device(name="a100", peak_flops=9.7e12, memory_bandwidth_bytes_per_s=1555e9,
+    ...               per_datatype_flops={"bf16": 312e12})
+    >>> work = Work(flops=(("bf16", 624 * 10**12),), bytes_read=1555 * 10**9)
+    >>> Roofline(device=a100).price("stablehlo.dot_general", work).time_s
+    2.0
+    """
+
+    device: Device
+    options: RooflineOptions = RooflineOptions()
+    custom_calls: Mapping[str, CustomCallCost] = field(default_factory=dict[str, CustomCallCost])
+
+    @property
+    def method(self) -> str:
+        """Its name in configuration files."""
+        return "roofline"
+
+    @property
+    def parameters(self) -> Mapping[str, object]:
+        """The device's figures, the options, and what the user states of custom calls."""
+        return {
+            "peak_flops": self.device.peak_flops,
+            "memory_bandwidth": self.device.memory_bandwidth_bytes_per_s,
+            "per_datatype_flops": dict(sorted(self.device.per_datatype_flops.items())),
+            "tdp_W": self.device.tdp_w,
+            "hbm_power_ratio": self.device.hbm_power_ratio,
+            "error_on_unknown_type": self.options.error_on_unknown_type,
+            "warn_on_unknown_type": self.options.warn_on_unknown_type,
+            "custom_calls": {key: repr(cost) for key, cost in sorted(self.custom_calls.items())},
+        }
+
+    def estimate(self, region: Compute, program: Program) -> Estimate:
+        """Add up the region's operations; `CostError` for work that is not known."""
+        return self._sum(
+            expand(region.operations, program.functions, custom_calls=self.custom_calls)
+        )
+
+    def _sum(self, costs: Sequence[Cost]) -> Estimate:
+        per_op: dict[str, OpEstimate] = {}
+        notes: dict[str, None] = {}
+        warnings: dict[str, None] = {}
+        for cost in costs:
+            made = self._one(cost)
+            notes.update(dict.fromkeys(made.notes))
+            warnings.update(dict.fromkeys(made.warnings))
+            for kind, op in made.per_op.items():
+                known = per_op.get(kind)
+                per_op[kind] = op if known is None else known + op
+        return Estimate(per_op=per_op, notes=tuple(notes), warnings=tuple(warnings))
+
+    def _one(self, cost: Cost) -> Estimate:
+        match cost:
+            case Leaf(op=op, work=work, assumption=assumption):
+                return Estimate(
+                    per_op={op.name: self.price(op.name, work)},
+                    notes=(assumption,) if assumption else (),
+                    warnings=self._warnings(work),
+                )
+            case Loop(count=count, items=items):
+                return self._sum(items) * count
+            case Branch(op=op, alternatives=alternatives, weights=weights):
+                return _choose([self._sum(each) for each in alternatives], weights, op.name)
+
+    def price(self, kind: str, work: Work) -> OpEstimate:
+        """Return what one execution costs; ``kind`` names it in errors."""
+        per_type = {
+            key: TypeTotals(flops=flops, time_at_peak_s=flops / self._peak(key, kind))
+            for key, flops in work.flops
+        }
+        if work.transcendentals:
+            rate = self.device.peak_flops
+            per_type[TRANSCENDENTAL] = TypeTotals(
+                flops=work.transcendentals, time_at_peak_s=work.transcendentals / rate
+            )
+        compute_s = sum(totals.time_at_peak_s for totals in per_type.values())
+        memory_s = work.bytes_moved / self.device.memory_bandwidth_bytes_per_s
+        time_s = max(compute_s, memory_s)
+        return OpEstimate(
+            count=1,
+            time_s=time_s,
+            bytes_moved=work.bytes_moved,
+            memory_time_at_peak_s=memory_s,
+            energy_j=self._energy_j(compute_s, memory_s, time_s),
+            per_type=per_type,
+        )
+
+    def _peak(self, key: str, kind: str) -> float:
+        rates = self.device.per_datatype_flops
+        rate = rates.get(key) or rates.get(_FALLBACK_TYPES.get(key, ""))
+        if rate is None and self.options.error_on_unknown_type:
+            raise HardwareError(
+                f"{kind} computes on {key}, which per_datatype_flops doesn't name",
+                place=self.device.name,
+                mend="add it, or drop error_on_unknown_type",
+            )
+        return rate or self.device.peak_flops
+
+    def _warnings(self, work: Work) -> tuple[str, ...]:
+        if not self.options.warn_on_unknown_type:
+            return ()
+        rates = self.device.per_datatype_flops
+        return tuple(
+            f"per_datatype_flops doesn't name {key}: priced at peak_flops"
+            for key, _ in work.flops
+            if key not in rates and _FALLBACK_TYPES.get(key) not in rates
+        )
+
+    def _energy_j(self, compute_s: float, memory_s: float, time_s: float) -> float | None:
+        """Return the energy of one execution, None where the device's power is not known.
+
+        The device draws its thermal design power at full use; ``hbm_power_ratio`` of it goes
+        to memory in proportion to bandwidth used, the rest to arithmetic in proportion to
+        FLOP/s used. Without a ratio it draws full power while it runs. Idle power is nothing.
+        """
+        if self.device.tdp_w is None:
+            return None
+        ratio = self.device.hbm_power_ratio
+        if ratio is None:
+            return self.device.tdp_w * time_s
+        return self.device.tdp_w * (ratio * memory_s + (1 - ratio) * compute_s)
+
+
+def _choose(
+    alternatives: Sequence[Estimate], weights: Sequence[float] | None, name: str
+) -> Estimate:
+    """Return the weighted mean of the branches, or the dearest where no weights are given."""
+    if weights is not None:
+        parts = (each * weight for each, weight in zip(alternatives, weights, strict=True))
+        return sum(parts, Estimate())
+    dearest = max(range(len(alternatives)), key=lambda at: alternatives[at].time_s)
+    note = f"a {name} without branch weights is priced as its dearest branch"
+    return alternatives[dearest] + Estimate(notes=(note,))

@@ -1,0 +1,111 @@
+"""How long a step takes, and everything that led to the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from hespas.estimate.graph import GraphEstimate
+from hespas.hardware.system import System
+from hespas.program.program import Op
+from hespas.simulate.timeline import ClassTimeline, Timeline
+from hespas.split.regions import RegionGraph
+from hespas.trace.tasks import TaskGraph
+
+_PS_PER_S = 1_000_000_000_000
+
+ROOFLINE_ASSUMPTION = (
+    "roofline: every operation runs alone at the device's peak rates, each reading its operands "
+    "from and writing its results to device memory; launches cost nothing"
+)
+NETWORK_ASSUMPTION = (
+    "network: a device runs one collective at a time, and concurrent transfers do not slow each "
+    "other (ASTRA-sim's congestion-unaware model)"
+)
+TF32_ASSUMPTION = (
+    "f32 matrix products of default precision run as tf32 where the device has it, as XLA does"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """One step of a program on a system.
+
+    ``timeline`` is None where no system is given, which only a program that doesn't
+    communicate allows. FLOPs and energy are those of one device's computation.
+    """
+
+    graph: RegionGraph
+    estimates: GraphEstimate
+    tasks: TaskGraph
+    system: System | None
+    timeline: Timeline | None
+
+    @property
+    def devices(self) -> int:
+        """The number of devices that run the program."""
+        return self.tasks.device_count
+
+    @property
+    def slowest(self) -> ClassTimeline | None:
+        """The devices that end last, None without a timeline."""
+        if self.timeline is None:
+            return None
+        return max(self.timeline.classes, key=lambda one: one.finish_ps)
+
+    @property
+    def step_time_s(self) -> float:
+        """From the start to the end of the slowest device."""
+        return self.compute_s if self.slowest is None else self.slowest.finish_ps / _PS_PER_S
+
+    @property
+    def compute_s(self) -> float:
+        """The time that a device computes."""
+        return self.estimates.total.time_s
+
+    @property
+    def communication_s(self) -> float:
+        """The time during which communication is under way on the slowest device."""
+        return 0.0 if self.slowest is None else self.slowest.communication_ps / _PS_PER_S
+
+    @property
+    def exposed_communication_s(self) -> float:
+        """The part of the step in which the slowest device doesn't compute."""
+        if self.slowest is None:
+            return 0.0
+        return self.slowest.exposed_communication_ps / _PS_PER_S
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What was taken for granted, each once."""
+        types = {key for op in self.estimates.total.per_op.values() for key in op.per_type}
+        listed = [
+            ROOFLINE_ASSUMPTION,
+            *([TF32_ASSUMPTION] if "tf32" in types else []),
+            *([NETWORK_ASSUMPTION] if self.timeline is not None else []),
+            *self.graph.assumptions,
+            *self.estimates.total.notes,
+            *_dropped_collectives(self.graph, self.tasks),
+        ]
+        return tuple(dict.fromkeys(listed))
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the user asked to be told."""
+        return self.estimates.total.warnings
+
+
+def _dropped_collectives(graph: RegionGraph, tasks: TaskGraph) -> Iterator[str]:
+    named = {task.name for task in tasks.tasks}
+    dropped = [
+        region.operation
+        for region in graph.collective_regions
+        if f"{region.operation.kind}_{region.id}" not in named
+        and f"{region.operation.kind}_{region.id}_send" not in named
+    ]
+    if dropped:
+        first: Op = dropped[0]
+        yield (
+            f"{len(dropped)} collectives among single devices, or of nothing, take no time "
+            f"(first: {first.place})"
+        )

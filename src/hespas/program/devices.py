@@ -1,0 +1,144 @@
+"""How many devices a program runs on, and whether its groups agree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from hespas.errors import DeviceCountError, ProgramError
+from hespas.program.attrs import CollectiveAttrs, PermuteAttrs
+from hespas.program.groups import GroupMode, device_groups
+from hespas.program.program import Op, Program, is_communication_op, nested_ops
+
+
+def communication_ops(program: Program) -> Iterator[Op]:
+    """Yield every operation of a program that moves data between devices."""
+    for function in program.functions.values():
+        yield from filter(is_communication_op, nested_ops(function.body))
+
+
+def with_device_count(program: Program, *, requested: int | None, system: int | None) -> Program:
+    """Return the program with its replicas and partitions settled.
+
+    The program's own count stands, if it is above one. Otherwise its replica groups tell,
+    then ``requested``, then the number of devices of the ``system``, then one. Raises
+    `DeviceCountError` where two of these disagree, and `ProgramError` for groups that overlap
+    or name absent devices.
+    """
+    if requested is not None and requested < 1:
+        raise DeviceCountError(f"{requested} devices are asked for", mend="give 1 or more")
+    settled = _settled(program, requested, system)
+    count = settled.declared_devices or 1
+    if system is not None and count != system:
+        raise DeviceCountError(
+            f"the program runs on {count} devices, but the system has {system}",
+            place=program.source,
+            mend=f"choose a system of {count} devices",
+        )
+    for op in communication_ops(settled):
+        _check_groups(op, settled)
+    return settled
+
+
+def _settled(program: Program, requested: int | None, system: int | None) -> Program:
+    declared = program.declared_devices
+    if declared is not None and declared > 1:
+        if requested is not None and requested != declared:
+            raise DeviceCountError(
+                f"{requested} devices are asked for, but the program is made for {declared}",
+                place=program.source,
+                mend=f"drop --devices, or give {declared}",
+            )
+        return replace(program, replicas=program.replicas or 1, partitions=program.partitions or 1)
+    named = _devices_named(program)
+    if named is not None and requested is not None and named != requested:
+        raise DeviceCountError(
+            f"{requested} devices are asked for, but the replica groups name {named}",
+            place=program.source,
+            mend=f"drop --devices, or give {named}",
+        )
+    count = named or requested or system or 1
+    if any(attrs.mode is GroupMode.CROSS_PARTITION for attrs in _memberships(program)):
+        return replace(program, replicas=1, partitions=count)
+    return replace(program, replicas=count, partitions=1)
+
+
+def _memberships(program: Program) -> Iterator[CollectiveAttrs | PermuteAttrs]:
+    for op in communication_ops(program):
+        if isinstance(op.attrs, CollectiveAttrs | PermuteAttrs):
+            yield op.attrs
+
+
+def _devices_named(program: Program) -> int | None:
+    """Return one more than the highest device in any group or pair, None where none is named."""
+    highest = -1
+    seen: set[CollectiveAttrs | PermuteAttrs] = set()
+    for attrs in _memberships(program):
+        if attrs in seen:
+            continue
+        seen.add(attrs)
+        rows = attrs.pairs if isinstance(attrs, PermuteAttrs) else attrs.groups.listed()
+        highest = max(highest, *(device for row in rows for device in row), -1)
+    return highest + 1 if highest >= 0 else None
+
+
+def device_group_table(op: Op, program: Program) -> tuple[tuple[int, ...], ...]:
+    """Return the groups of a collective as device numbers.
+
+    Raises `ProgramError`, naming the operation, for groups that are wrong.
+    """
+    if not isinstance(op.attrs, CollectiveAttrs):
+        raise ProgramError("it has no replica groups", place=op.place)
+    try:
+        return device_groups(
+            op.attrs.groups,
+            op.attrs.mode,
+            replicas=program.replicas or 1,
+            partitions=program.partitions or 1,
+        )
+    except ProgramError as error:
+        raise ProgramError(error.message, place=op.place, mend=error.mend) from error
+
+
+def device_pairs(op: Op, program: Program) -> tuple[tuple[int, int], ...]:
+    """Return the (source, target) pairs of a ``collective_permute`` as device numbers.
+
+    Raises `ProgramError`, naming the operation, where a pair names an absent device or two
+    pairs share a source or a target.
+    """
+    if not isinstance(op.attrs, PermuteAttrs):
+        raise ProgramError("it has no source-target pairs", place=op.place)
+    replicas, partitions = program.replicas or 1, program.partitions or 1
+    if op.attrs.mode is GroupMode.CROSS_REPLICA:
+        pairs = tuple(
+            (source * partitions + at, target * partitions + at)
+            for at in range(partitions)
+            for source, target in op.attrs.pairs
+        )
+    else:
+        pairs = tuple(
+            (replica * partitions + source, replica * partitions + target)
+            for replica in range(replicas)
+            for source, target in op.attrs.pairs
+        )
+    _check_pairs(op, pairs, replicas * partitions)
+    return pairs
+
+
+def _check_pairs(op: Op, pairs: tuple[tuple[int, int], ...], count: int) -> None:
+    for ends, role in ((0, "source"), (1, "target")):
+        named = [pair[ends] for pair in pairs]
+        absent = next((device for device in named if not 0 <= device < count), None)
+        if absent is not None:
+            raise ProgramError(
+                f"{role} {absent} is named, but the program has {count} devices", place=op.place
+            )
+        if len(set(named)) < len(named):
+            raise ProgramError(f"a device is {role} of two pairs", place=op.place)
+
+
+def _check_groups(op: Op, program: Program) -> None:
+    if isinstance(op.attrs, PermuteAttrs):
+        device_pairs(op, program)
+    elif isinstance(op.attrs, CollectiveAttrs):
+        device_group_table(op, program)

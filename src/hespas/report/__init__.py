@@ -1,0 +1,1 @@
+"""Folds over results: text, JSON and the documented files."""

@@ -1,0 +1,103 @@
+"""The presets, for people and for programs."""
+
+from __future__ import annotations
+
+from hespas.hardware.device import Device
+from hespas.hardware.presets import (
+    device_names,
+    load_device,
+    load_system,
+    node_info,
+    system_names,
+)
+from hespas.hardware.system import System
+from hespas.units import format_bytes_binary, format_quantity
+
+
+def hardware_text() -> str:
+    """Return a table of nodes and one of systems."""
+    nodes = [_node_line(load_device(name)) for name in device_names()]
+    systems = [_system_line(load_system(name)) for name in system_names()]
+    return "\n".join(["Nodes (--node):", *nodes, "", "Systems (--system):", *systems])
+
+
+def _node_line(device: Device) -> str:
+    rates = device.per_datatype_flops
+    best = max(rates, key=lambda key: rates[key], default="")
+    shown = [key for key in ("f32", "bf16") if key in rates]
+    listed = [f"{key} {format_quantity(rates[key], 'FLOP/s')}" for key in shown]
+    if best and best not in shown:
+        listed.append(f"{best} {format_quantity(rates[best], 'FLOP/s')}")
+    memory = device.memory_capacity_bytes
+    size = "" if memory is None else f", {format_bytes_binary(memory)}"
+    bandwidth = format_quantity(device.memory_bandwidth_bytes_per_s, "B/s")
+    return f"  {device.name:<18} {', '.join(listed)}; {bandwidth}{size}"
+
+
+def _system_line(system: System) -> str:
+    dimensions = ", ".join(
+        f"{one.topology.value} {one.npus_count} at {one.bandwidth_gib_per_s:g} GiB/s, "
+        f"{one.latency_ns:g} ns"
+        for one in system.dimensions
+    )
+    return f"  {system.name:<24} {system.device_count:>5} devices: {dimensions}"
+
+
+def device_details(name: str) -> str:
+    """Return every figure of a node with its source."""
+    info, device = node_info(name), load_device(name)
+    lines = [f"{info.name}: {info.full_name}", *_figures(device)]
+    lines += [f"compile target: {info.target or 'none'}", *info.notes, "Sources:"]
+    return "\n".join([*lines, *[f"  {key}: {text}" for key, text in info.sources.items()]])
+
+
+def _figures(device: Device) -> list[str]:
+    rates = {"other types": device.peak_flops, **device.per_datatype_flops}
+    lines = [f"  {key:<12} {format_quantity(rate, 'FLOP/s')}" for key, rate in rates.items()]
+    lines.append(f"  memory       {format_quantity(device.memory_bandwidth_bytes_per_s, 'B/s')}")
+    if device.memory_capacity_bytes is not None:
+        lines.append(f"  capacity     {format_bytes_binary(device.memory_capacity_bytes)}")
+    if device.tdp_w is not None:
+        lines.append(f"  power        {device.tdp_w:g} W")
+    return lines
+
+
+def hardware_json(name: str | None) -> dict[str, object]:
+    """Return one node, or all nodes and systems, as JSON values."""
+    if name is not None:
+        return _node_json(node_info(name).name)
+    return {
+        "nodes": {each: _node_json(each) for each in device_names()},
+        "systems": {each: _system_json(load_system(each)) for each in system_names()},
+    }
+
+
+def _node_json(name: str) -> dict[str, object]:
+    info, device = node_info(name), load_device(name)
+    return {
+        "name": info.name,
+        "full_name": info.full_name,
+        "peak_flops": device.peak_flops,
+        "per_datatype_flops": dict(device.per_datatype_flops),
+        "memory_bandwidth_bytes_per_s": device.memory_bandwidth_bytes_per_s,
+        "memory_capacity_bytes": device.memory_capacity_bytes,
+        "tdp_w": device.tdp_w,
+        "target": info.target,
+        "aliases": list(info.aliases),
+        "sources": dict(info.sources),
+    }
+
+
+def _system_json(system: System) -> dict[str, object]:
+    return {
+        "devices": system.device_count,
+        "dimensions": [
+            {
+                "topology": one.topology.value,
+                "npus_count": one.npus_count,
+                "bandwidth_gib_per_s": one.bandwidth_gib_per_s,
+                "latency_ns": one.latency_ns,
+            }
+            for one in system.dimensions
+        ],
+    }

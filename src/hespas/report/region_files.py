@@ -1,0 +1,110 @@
+"""The documented files of a split: modules, their descriptions, the graph."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from hespas.program.program import Value
+from hespas.program.text import module_text, private_function_text
+from hespas.split.modules import RegionModules, stablehlo_text
+from hespas.split.regions import Collective, Compute, Region, RegionGraph, operations_of
+
+MOST_DESCRIPTIONS = 1000
+"""With more compute regions than this, only ``regions.json`` describes them."""
+
+
+def write_region_files(graph: RegionGraph, modules: RegionModules, directory: Path) -> None:
+    """Write one StableHLO module for each distinct region, and what describes the regions.
+
+    ``mini_module_<id>.mlir`` carries the lowest id of the regions that equal it.
+    ``mini_module_<id>.json`` describes each compute region, up to `MOST_DESCRIPTIONS`;
+    ``regions.json`` lists every region on a line of its own, with its producers.
+    """
+    for module in modules.modules:
+        region = graph.regions[module.first_region]
+        text = stablehlo_text(region, graph.program)
+        (directory / module_file(module.first_region)).write_text(text)
+    compute = graph.compute_regions
+    if len(compute) <= MOST_DESCRIPTIONS:
+        for region in compute:
+            described = json.dumps(_described(region, graph, modules), indent=1)
+            (directory / f"mini_module_{region.id}.json").write_text(described + "\n")
+    (directory / "regions.json").write_text(_region_list(graph, modules))
+    (directory / "private_functions.mlir").write_text(_private_functions(graph))
+    (directory / "dependency_graph.dot").write_text(_dot(graph))
+
+
+def module_file(region: int) -> str:
+    """Return the name of the file that holds a region's module."""
+    return f"mini_module_{region}.mlir"
+
+
+def file_of_region(region: int, modules: RegionModules) -> str:
+    """Return the name of the module file that a region shares with its equals."""
+    return module_file(modules.modules[modules.module_of_region[region]].first_region)
+
+
+def _described(region: Compute, graph: RegionGraph, modules: RegionModules) -> dict[str, object]:
+    return {
+        "id": region.id,
+        "block_type": "NodeType.COMP_NODE",
+        "collective": False,
+        "module_file": file_of_region(region.id, modules),
+        "parent_module": graph.program.source,
+        "op_count": len(region.operations),
+        "input_dims": _types(region.inputs),
+        "output_dims": _types(region.outputs),
+    }
+
+
+def _types(values: tuple[Value, ...]) -> list[str]:
+    return [str(value.type) for value in values]
+
+
+def region_descriptions(graph: RegionGraph, modules: RegionModules) -> list[dict[str, object]]:
+    """Return what ``regions.json`` says: for each region its kind, module and producers."""
+    return [_line(region, graph.producers[region.id], modules) for region in graph.regions]
+
+
+def _region_list(graph: RegionGraph, modules: RegionModules) -> str:
+    lines = map(json.dumps, region_descriptions(graph, modules))
+    return "[\n" + ",\n".join(lines) + "\n]\n"
+
+
+def _line(region: Region, producers: tuple[int, ...], modules: RegionModules) -> dict[str, object]:
+    kind = "NodeType.COMM_COLL_NODE" if isinstance(region, Collective) else "NodeType.COMP_NODE"
+    return {
+        "id": region.id,
+        "block_type": kind,
+        "module_file": file_of_region(region.id, modules),
+        "op_count": len(operations_of(region)),
+        "producers": list(producers),
+    }
+
+
+def _private_functions(graph: RegionGraph) -> str:
+    functions = graph.program.functions
+    return module_text(
+        "".join(private_function_text(functions[name]) for name in functions if name != "main")
+    )
+
+
+def _dot(graph: RegionGraph) -> str:
+    nodes = [f'  {region.id} [label="{_label(region)}"];' for region in graph.regions]
+    edges = [
+        f"  {producer} -> {region.id};"
+        for region in graph.regions
+        for producer in graph.producers[region.id]
+    ]
+    return "\n".join(["digraph regions {", *nodes, *edges, "}", ""])
+
+
+def _label(region: Region) -> str:
+    match region:
+        case Collective(operation=operation):
+            return f"{region.id}: {operation.kind}"
+        case Compute(operations=(single,)):
+            return f"{region.id}: {single.kind}"
+        case Compute(operations=operations):
+            return f"{region.id}: {len(operations)} operations"

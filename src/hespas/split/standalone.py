@@ -1,0 +1,183 @@
+"""Operations that stand on their own, outside of the program they come from.
+
+`normalised` takes out what ties an operation to its program without changing what it computes:
+channel numbers and mesh names. `lowered` replaces XLA's own operations by StableHLO of the same
+meaning, so that any StableHLO tool can read, verify and compile the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from hespas.program.attrs import (
+    NO_ATTRS,
+    BitcastAttrs,
+    CollectiveAttrs,
+    PermuteAttrs,
+)
+from hespas.program.program import Block, Op, Value
+from hespas.program.rewrite import Renaming, copied_op
+from hespas.program.types import TensorType
+
+_CHANNEL = "#stablehlo.channel_handle<handle = {}, type = {}>"
+_LAYOUTS = frozenset({"result_layout", "source_layout", "xla_shape"})
+_DEVICE_TO_DEVICE = 1
+
+
+def normalised(op: Op) -> Op:
+    """Return the operation with channel 1 and listed groups, if it communicates."""
+    match op.attrs:
+        case CollectiveAttrs(groups=groups, channel=channel):
+            listed = groups.listed()
+            changed = {"replica_groups": _dense(listed)}
+        case PermuteAttrs(channel=channel):
+            changed: dict[str, str] = {}
+        case _:
+            return op
+    if channel is not None:
+        changed["channel_handle"] = _CHANNEL.format(1, _DEVICE_TO_DEVICE)
+    attributes = dict(op.attributes) | changed
+    attributes.pop("channel_id", None)
+    return replace(op, attributes=tuple(sorted(attributes.items())))
+
+
+def _dense(groups: tuple[tuple[int, ...], ...]) -> str:
+    """Print groups; rows of unequal length are padded with -1, as StableHLO wants."""
+    width = max((len(group) for group in groups), default=0)
+    rows = ", ".join(str([*group, *[-1] * (width - len(group))]) for group in groups)
+    kind = f"tensor<{len(groups)}x{width}xi64>"
+    return f"dense<[{rows}]> : {kind}" if width else f"dense<> : {kind}"
+
+
+def lowered(operations: Iterable[Op]) -> tuple[tuple[Op, ...], Renaming]:
+    """Return the operations in pure StableHLO, and the new name of each value that changed."""
+    made: list[Op] = []
+    renaming: Renaming = {}
+    for op in operations:
+        _lower(op, renaming, made)
+    return tuple(made), renaming
+
+
+def _lower(op: Op, renaming: Renaming, made: list[Op]) -> None:
+    operands = tuple([renaming.get(value, value) for value in op.operands])
+    match op.kind, op.attrs:
+        case "fusion", _:
+            _inline(op.regions[0], operands, op.results, renaming, made)
+        case "copy", _:
+            made.append(_stablehlo("optimization_barrier", operands, op.results))
+        case "bitcast", BitcastAttrs():
+            _bitcast(op, operands[0], made)
+        case _:
+            made.append(_without_layouts(op, renaming))
+
+
+def _inline(
+    block: Block,
+    operands: tuple[Value, ...],
+    results: tuple[Value, ...],
+    renaming: Renaming,
+    made: list[Op],
+) -> None:
+    renaming.update(zip(block.arguments, operands, strict=True))
+    for op in block.operations[:-1]:
+        _lower(op, renaming, made)
+    for result, value in zip(results, block.operations[-1].operands, strict=True):
+        renaming[result] = renaming.get(value, value)
+
+
+def _without_layouts(op: Op, renaming: Renaming) -> Op:
+    untouched = renaming.keys().isdisjoint(op.operands) or not renaming
+    plain = not any(name in _LAYOUTS for name, _ in op.attributes)
+    if untouched and plain and not op.regions:
+        return op
+    attributes = tuple(pair for pair in op.attributes if pair[0] not in _LAYOUTS)
+    copy = copied_op(replace(op, attributes=attributes), dict(renaming))
+    return replace(copy, results=op.results)
+
+
+def _stablehlo(
+    kind: str,
+    operands: tuple[Value, ...],
+    results: tuple[Value, ...],
+    attributes: tuple[tuple[str, str], ...] = (),
+) -> Op:
+    return Op(
+        dialect="stablehlo",
+        kind=kind,
+        operands=operands,
+        results=results,
+        attrs=NO_ATTRS,
+        attributes=attributes,
+    )
+
+
+def _bitcast(op: Op, operand: Value, made: list[Op]) -> None:
+    """Spell a bitcast as transpose, reshape, transpose.
+
+    The bytes stay where they are: read in memory order (major dimension first), the operand
+    and the result are the same list of elements.
+    """
+    source, result = op.operands[0].type, op.results[0].type
+    attrs = op.attrs
+    if not (isinstance(attrs, BitcastAttrs) and isinstance(source, TensorType)):
+        return
+    if not isinstance(result, TensorType):
+        return
+    into_memory = _major_first(attrs.source_layout, source.rank)
+    from_memory = _major_first(attrs.result_layout, result.rank)
+    linear = _transposed(operand, into_memory, made)
+    if source.element != result.element:
+        shape = _recast_shape(source, result, from_memory)
+        linear = _made("reshape", linear, TensorType(element=source.element, shape=shape), made)
+        kind = TensorType(element=result.element, shape=_permuted(result.shape, from_memory))
+        linear = _made("bitcast_convert", linear, kind, made)
+    stored = TensorType(element=result.element, shape=_permuted(result.shape, from_memory))
+    reshaped = _made("reshape", linear, stored, made)
+    inverse = tuple(sorted(range(result.rank), key=from_memory.__getitem__))
+    made.append(
+        _stablehlo("transpose", (reshaped,), op.results, (("permutation", _array(inverse)),))
+    )
+
+
+def _recast_shape(
+    source: TensorType, result: TensorType, from_memory: tuple[int, ...]
+) -> tuple[int, ...]:
+    stored = _permuted(result.shape, from_memory)
+    ratio = result.element.bits // source.element.bits
+    if ratio > 1:
+        return (*stored, ratio)
+    fewer = source.element.bits // result.element.bits
+    return stored if fewer == 1 else stored[:-1] if stored[-1:] == (fewer,) else stored
+
+
+def _major_first(layout: tuple[int, ...] | None, rank: int) -> tuple[int, ...]:
+    return tuple(range(rank)) if layout is None else tuple(reversed(layout))
+
+
+def _permuted(shape: tuple[int, ...], order: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(shape[axis] for axis in order)
+
+
+def _transposed(value: Value, order: tuple[int, ...], made: list[Op]) -> Value:
+    kind = value.type
+    if not isinstance(kind, TensorType) or order == tuple(range(len(order))):
+        return value
+    moved = TensorType(element=kind.element, shape=_permuted(kind.shape, order))
+    return _made("transpose", value, moved, made, (("permutation", _array(order)),))
+
+
+def _made(
+    kind: str,
+    operand: Value,
+    result_type: TensorType,
+    made: list[Op],
+    attributes: tuple[tuple[str, str], ...] = (),
+) -> Value:
+    result = Value(type=result_type)
+    made.append(_stablehlo(kind, (operand,), (result,), attributes))
+    return result
+
+
+def _array(numbers: tuple[int, ...]) -> str:
+    return f"array<i64: {', '.join(map(str, numbers))}>" if numbers else "array<i64>"
