@@ -40,7 +40,8 @@ def read_traces(prefix: Path, comm_groups: Path | None = None) -> Job:
     for content in _distinct(files):
         place = str(files[content.devices[0]])
         parsed = _parse(content.data, place)
-        context.check_order([node.group for node in parsed], place)
+        collectives = [node for node in parsed if isinstance(node.task, CollectiveTask)]
+        context.check_order([node.group for node in collectives], place)
         nodes = [_localised(node, context) for node in parsed]
         claims = {(node.group, node.own, node.peer): node for node in nodes}
         for device in content.devices:
@@ -81,7 +82,8 @@ class _Groups:
                 orders[members] = (*orders.get(members, ()), number)
         for members, order in orders.items():
             known, other = self._orders.setdefault(members, (order, file))
-            if known != order:
+            both = min(len(known), len(order))
+            if known[:both] != order[:both]:
                 message = f"groups of the same members come in another order than in {other}"
                 raise TraceError(message, place=file)
 

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from hespas.hardware.system import (
+    CollectiveKind,
+    NetworkDimension,
+    RemoteMemory,
+    RemoteMemoryKind,
+    System,
+    Topology,
+)
+
+Dimension = tuple[str, int]
+MakeSystem = Callable[..., System]
+
+
+def _make_system(
+    *shape: Dimension,
+    algorithms: Sequence[str] = ("ring",),
+    splits: int = 1,
+    active: int = 1,
+    optimization: str = "localBWAware",
+    options: dict[str, object] | None = None,
+) -> System:
+    """Return a system of 1 B/ns and 100 ns a hop, whose reductions take no time."""
+    dimensions = [
+        NetworkDimension(
+            topology=Topology(name),
+            npus_count=count,
+            bandwidth_gib_per_s=1e9 / 2**30,
+            latency_ns=100,
+        )
+        for name, count in shape
+    ]
+    return System(
+        name="test",
+        dimensions=tuple(dimensions),
+        implementations=dict.fromkeys(CollectiveKind, tuple(algorithms)),
+        endpoint_delay_ns=1,
+        preferred_dataset_splits=splits,
+        active_chunks_per_dimension=active,
+        collective_optimization=optimization,
+        scheduling_policy="LIFO",
+        local_memory_bandwidth_gb_per_s=None,
+        remote_memory=RemoteMemory(kind=RemoteMemoryKind.NO_MEMORY_EXPANSION),
+        options=options or {},
+    )
+
+
+@pytest.fixture
+def make_system() -> MakeSystem:
+    return _make_system
