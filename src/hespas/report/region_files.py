@@ -10,25 +10,21 @@ from hespas.program.text import module_text, private_function_text
 from hespas.split.modules import RegionModules, stablehlo_text
 from hespas.split.regions import Collective, Compute, Region, RegionGraph, operations_of
 
-MOST_DESCRIPTIONS = 1000
-"""With more compute regions than this, only ``regions.json`` describes them."""
-
 
 def write_region_files(graph: RegionGraph, modules: RegionModules, directory: Path) -> None:
     """Write one StableHLO module for each distinct region, and what describes the regions.
 
-    ``mini_module_<id>.mlir`` carries the lowest id of the regions that equal it.
-    ``mini_module_<id>.json`` describes each compute region, up to `MOST_DESCRIPTIONS`;
-    ``regions.json`` lists every region on a line of its own, with its producers.
+    ``mini_module_<id>.mlir``, and for computation ``mini_module_<id>.json``, carry the lowest
+    id of the regions that equal each other: files cost more time than all the rest.
+    ``regions.json`` lists every region, on a line of its own, with its module and producers.
     """
-    for module in modules.modules:
+    equals = _regions_of_module(modules)
+    for module, regions in zip(modules.modules, equals, strict=True):
         region = graph.regions[module.first_region]
         text = stablehlo_text(region, graph.program)
-        (directory / module_file(module.first_region)).write_text(text)
-    compute = graph.compute_regions
-    if len(compute) <= MOST_DESCRIPTIONS:
-        for region in compute:
-            described = json.dumps(_described(region, graph, modules), indent=1)
+        (directory / module_file(region.id)).write_text(text)
+        if isinstance(region, Compute):
+            described = json.dumps(_described(region, graph, regions), indent=1)
             (directory / f"mini_module_{region.id}.json").write_text(described + "\n")
     (directory / "regions.json").write_text(_region_list(graph, modules))
     (directory / "private_functions.mlir").write_text(_private_functions(graph))
@@ -45,12 +41,20 @@ def file_of_region(region: int, modules: RegionModules) -> str:
     return module_file(modules.modules[modules.module_of_region[region]].first_region)
 
 
-def _described(region: Compute, graph: RegionGraph, modules: RegionModules) -> dict[str, object]:
+def _regions_of_module(modules: RegionModules) -> list[list[int]]:
+    regions: list[list[int]] = [[] for _ in modules.modules]
+    for region, module in enumerate(modules.module_of_region):
+        regions[module].append(region)
+    return regions
+
+
+def _described(region: Compute, graph: RegionGraph, equals: list[int]) -> dict[str, object]:
     return {
         "id": region.id,
+        "regions": equals,
         "block_type": "NodeType.COMP_NODE",
         "collective": False,
-        "module_file": file_of_region(region.id, modules),
+        "module_file": module_file(region.id),
         "parent_module": graph.program.source,
         "op_count": len(region.operations),
         "input_dims": _types(region.inputs),
