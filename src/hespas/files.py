@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from hespas.errors import OutputError
 
 MARK_FILE = "hespas_output.json"
@@ -20,6 +22,15 @@ _OURS = re.compile(
     r"|private_functions\.mlir|dependency_graph\.dot|regions\.json|timeline\.json"
     rf"|{re.escape(MARK_FILE)}"
 )
+
+
+def json_bytes(value: object) -> bytes:
+    """Return a value as indented JSON; floats keep every bit.
+
+    >>> json_bytes({"a": [1, 0.5]})
+    b'{\\n "a": [\\n  1,\\n  0.5\\n ]\\n}\\n'
+    """
+    return msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"
 
 
 def write_file(path: Path, content: bytes) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from hespas.cli.settings import Settings
 from hespas.cli.stages import Divided, price
 from hespas.estimate.graph import GraphEstimate
 from hespas.estimate.store import Store
-from hespas.files import OutputMark, staged_directory
+from hespas.files import OutputMark, json_bytes, staged_directory
 from hespas.report.module_stats import module_stats
 from hespas.report.region_files import write_region_files
 from hespas.trace.chakra import write_traces
@@ -50,7 +49,7 @@ def estimate_into(settings: Settings, divided: Divided, output: Output) -> Graph
     if output.stage is not None:
         write_region_files(divided.graph, divided.modules, output.stage)
         stats = module_stats(result, estimation_time_s=perf_counter() - start_s)
-        (output.stage / "module_stats.json").write_text(json.dumps(stats, indent=1) + "\n")
+        (output.stage / "module_stats.json").write_bytes(json_bytes(stats))
     return result
 
 

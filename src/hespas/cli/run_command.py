@@ -13,8 +13,8 @@ from hespas.cli.outputs import estimate_into, output_of, write_tasks
 from hespas.cli.settings import Flags, Settings, settings_of
 from hespas.cli.stages import divide, load, write_json
 from hespas.prediction import Prediction
-from hespas.trace.perfetto import write_perfetto
 from hespas.report.run_report import run_json, run_text
+from hespas.trace.perfetto import write_perfetto
 
 
 @click.command("run", short_help="Predict a step.")

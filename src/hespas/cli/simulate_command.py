@@ -10,9 +10,9 @@ from hespas.api import simulate
 from hespas.cli import options
 from hespas.cli.stages import write_json
 from hespas.errors import TraceError
-from hespas.trace.perfetto import write_perfetto
 from hespas.report.simulation_text import simulation_text
 from hespas.trace.chakra import read_traces
+from hespas.trace.perfetto import write_perfetto
 
 _PATH = click.Path(path_type=Path)
 

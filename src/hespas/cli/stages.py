@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 from collections.abc import Generator
@@ -18,7 +17,7 @@ from hespas.cli.settings import Settings
 from hespas.estimate.graph import GraphEstimate, Progress, estimate_graph
 from hespas.estimate.roofline import Roofline
 from hespas.estimate.store import Store
-from hespas.files import write_file
+from hespas.files import json_bytes, write_file
 from hespas.frontend.load import load_program
 from hespas.hardware.system import System
 from hespas.program.devices import with_device_count
@@ -91,8 +90,8 @@ def _progress(label: str, length: int) -> Generator[Progress | None]:
 
 def write_json(target: str, value: object) -> None:
     """Write JSON to a file, or to standard output for "-"."""
-    text = json.dumps(value, indent=1) + "\n"
+    content = json_bytes(value)
     if target == "-":
-        click.echo(text, nl=False)
+        click.echo(content, nl=False)
     else:
-        write_file(Path(target), text.encode())
+        write_file(Path(target), content)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from hespas.files import json_bytes
 from hespas.program.program import Value
 from hespas.program.text import module_text, private_function_text
 from hespas.split.modules import RegionModules, stablehlo_text
@@ -24,8 +25,8 @@ def write_region_files(graph: RegionGraph, modules: RegionModules, directory: Pa
         text = stablehlo_text(region, graph.program)
         (directory / module_file(region.id)).write_text(text)
         if isinstance(region, Compute):
-            described = json.dumps(_described(region, graph, regions), indent=1)
-            (directory / f"mini_module_{region.id}.json").write_text(described + "\n")
+            described = json_bytes(_described(region, graph, regions))
+            (directory / f"mini_module_{region.id}.json").write_bytes(described)
     (directory / "regions.json").write_text(_region_list(graph, modules))
     (directory / "private_functions.mlir").write_text(_private_functions(graph))
     (directory / "dependency_graph.dot").write_text(_dot(graph))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hespas.trace.devices_text import devices_text
 from hespas.simulate.timeline import ClassTimeline, Timeline
+from hespas.trace.devices_text import devices_text
 from hespas.units import format_time
 
 _PS_PER_S = 1_000_000_000_000
