@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from hespas.errors import DeviceCountError, SimulationError
 from hespas.hardware.system import CollectiveKind, System
 from hespas.simulate.algorithms import Span
@@ -37,10 +39,12 @@ def simulate(
     network: Network = Network.CONGESTION_UNAWARE,
     queues_per_dimension: int = 1,
     rendezvous: bool = False,
+    is_folded: bool = True,
 ) -> Timeline:
     """Return when each device does what, as ASTRA-sim's analytical simulator has it.
 
-    Exact to the ns wherever the members of each collective start it together. Raises
+    Exact to the ns wherever the members of each collective start it together. Devices that
+    behave alike are simulated once, unless not ``is_folded``, with the same result. Raises
     `DeviceCountError` if the job and the system differ in size, and `SimulationError`, which
     says why, for whatever is outside this model.
     """
@@ -50,10 +54,10 @@ def simulate(
         raise DeviceCountError(f"{message} {system.device_count}")
     _refuse(system, network, queues_per_dimension, rendezvous=rendezvous)
     model = _Model(job, system, queues_per_dimension)
-    try:
-        return model.run(fold(job, model.timing))
-    except AmbiguousOrderError:
-        return model.run(fold(job, model.timing, each_alone=True))
+    if is_folded:
+        with suppress(AmbiguousOrderError):
+            return model.run(fold(job, model.timing))
+    return model.run(fold(job, model.timing, each_alone=True))
 
 
 def _refuse(

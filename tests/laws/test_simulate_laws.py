@@ -1,0 +1,228 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hespas.hardware.system import (
+    CollectiveKind,
+    NetworkDimension,
+    RemoteMemory,
+    RemoteMemoryKind,
+    System,
+    Topology,
+)
+from hespas.simulate.algorithms import ring_bytes_sent
+from hespas.simulate.simulate import simulate
+from hespas.simulate.timeline import Timeline
+from hespas.trace.intervals import covered_ps, exposed_parts, union
+from hespas.trace.tasks import (
+    CollectiveTask,
+    CommunicationKind,
+    ComputeTask,
+    ReceiveTask,
+    SendTask,
+    Task,
+    TaskGraph,
+)
+
+KINDS = (
+    CommunicationKind.ALL_REDUCE,
+    CommunicationKind.ALL_GATHER,
+    CommunicationKind.REDUCE_SCATTER,
+    CommunicationKind.ALL_TO_ALL,
+)
+DEVICES = 8
+TABLES = (((0, 1, 2, 3), (4, 5, 6, 7)), ((0, 4), (1, 5), (2, 6), (3, 7)))
+PAIRS = (((0, 1), (2, 3)), tuple((device, (device + 1) % 8) for device in range(8)))
+
+
+@st.composite
+def systems(draw: st.DrawFn) -> System:
+    topologies = draw(st.sampled_from(((Topology.SWITCH,), (Topology.FULLY_CONNECTED,) * 2)))
+    counts = (8,) if len(topologies) == 1 else (4, 2)
+    algorithms = st.sampled_from(("ring", "direct", "direct1"))
+    dimensions = [
+        NetworkDimension(
+            topology=topology,
+            npus_count=count,
+            bandwidth_gib_per_s=draw(st.floats(min_value=0.5, max_value=900)),
+            latency_ns=draw(st.floats(min_value=0, max_value=5000)),
+        )
+        for topology, count in zip(topologies, counts, strict=True)
+    ]
+    return System(
+        name="drawn",
+        dimensions=tuple(dimensions),
+        implementations={
+            kind: tuple([draw(algorithms) for _ in dimensions]) for kind in CollectiveKind
+        },
+        endpoint_delay_ns=draw(st.integers(min_value=1, max_value=100)),
+        preferred_dataset_splits=draw(st.integers(min_value=1, max_value=4)),
+        active_chunks_per_dimension=draw(st.integers(min_value=1, max_value=3)),
+        collective_optimization=draw(st.sampled_from(("baseline", "localBWAware"))),
+        scheduling_policy="LIFO",
+        local_memory_bandwidth_gb_per_s=draw(st.floats(min_value=100, max_value=8000)),
+        remote_memory=RemoteMemory(kind=RemoteMemoryKind.NO_MEMORY_EXPANSION),
+        options={},
+    )
+
+
+@st.composite
+def graphs(draw: st.DrawFn, *, has_collectives: bool, has_transfers: bool) -> TaskGraph:
+    """Draw work that is the same on all devices but for transfers."""
+    kinds = ["compute"] + ["everyone", "group"] * has_collectives + ["transfer"] * has_transfers
+    tasks: list[Task] = []
+    for number in range(1, draw(st.integers(min_value=1, max_value=12)) + 1):
+        before = draw(st.sets(st.sampled_from(range(1, number)))) if number > 1 else set[int]()
+        depends_on = tuple(sorted(before))
+        kind = draw(st.sampled_from(kinds))
+        match kind:
+            case "compute":
+                tasks.append(draw(computations(number, depends_on)))
+            case "transfer":
+                tasks += draw(transfers(number, depends_on))
+            case _:
+                table = None if kind == "everyone" else draw(st.sampled_from(range(len(TABLES))))
+                tasks.append(draw(collectives(number, depends_on, table)))
+    return TaskGraph(name="g", device_count=DEVICES, tasks=tuple(tasks), group_tables=TABLES)
+
+
+@st.composite
+def computations(draw: st.DrawFn, number: int, depends_on: tuple[int, ...]) -> Task:
+    duration_ps = draw(st.integers(min_value=0, max_value=10**8))
+    return ComputeTask(id=number, name="c", depends_on=depends_on, duration_ps=duration_ps)
+
+
+@st.composite
+def transfers(draw: st.DrawFn, number: int, depends_on: tuple[int, ...]) -> list[Task]:
+    pairs = draw(st.sampled_from(PAIRS))
+    size_bytes = draw(st.integers(min_value=1, max_value=2**20))
+    send = SendTask(
+        id=number, name="s", depends_on=depends_on, pairs=pairs, size_bytes=size_bytes, tag=number
+    )
+    receive = ReceiveTask(
+        id=100 + number, name="r", depends_on=(), pairs=pairs, size_bytes=size_bytes, tag=number
+    )
+    return [send, receive]
+
+
+@st.composite
+def collectives(
+    draw: st.DrawFn, number: int, depends_on: tuple[int, ...], table: int | None
+) -> Task:
+    return CollectiveTask(
+        id=number,
+        name="k",
+        depends_on=depends_on,
+        kind=draw(st.sampled_from(KINDS)),
+        size_bytes=draw(st.integers(min_value=4, max_value=2**30)),
+        group_table=table,
+    )
+
+
+def critical_path_ps(graph: TaskGraph, timeline: Timeline) -> int:
+    """Return the longest chain, with each task as long as it took."""
+    (nodes,) = {id(one): one.nodes for one in timeline.classes}.values()
+    reached: dict[int, int] = {}
+    for task in graph.tasks:
+        start, end = nodes[task.id]
+        before = max((reached[other] for other in task.depends_on), default=0)
+        reached[task.id] = before + end - start
+    return max(reached.values())
+
+
+@settings(deadline=None)
+@given(graph=graphs(has_collectives=True, has_transfers=False), system=systems())
+def test_a_step_takes_no_less_than_its_parts(graph: TaskGraph, system: System) -> None:
+    timeline = simulate(graph, system)
+
+    (one,) = timeline.classes
+    assert timeline.finish_ps >= critical_path_ps(graph, timeline)
+    assert timeline.finish_ps >= one.compute_ps
+    assert timeline.finish_ps >= one.communication_ps
+    assert one.compute_ps == sum(
+        task.duration_ps for task in graph.tasks if isinstance(task, ComputeTask)
+    )
+    # With one slot of each kind nothing but dependencies makes a device idle: it never is.
+    assert one.finish_ps == one.compute_ps + one.communication_ps - one.overlap_ps
+    assert sum(one.exposed_ps.values()) == one.communication_ps - one.overlap_ps
+
+
+@settings(deadline=None)
+@given(graph=graphs(has_collectives=False, has_transfers=True), system=systems())
+def test_tasks_wait_for_what_they_depend_on(graph: TaskGraph, system: System) -> None:
+    timeline = simulate(graph, system)
+
+    assert sorted(d for one in timeline.classes for d in one.devices) == list(range(DEVICES))
+    for one in timeline.classes:
+        for task in graph.tasks:
+            for other in task.depends_on:
+                if task.id in one.nodes and other in one.nodes:
+                    assert one.nodes[task.id][0] >= one.nodes[other][1]
+
+
+@settings(deadline=None)
+@given(graph=graphs(has_collectives=False, has_transfers=True), system=systems())
+def test_folding_transfers_changes_nothing(graph: TaskGraph, system: System) -> None:
+    assert_folding_changes_nothing(graph, system)
+
+
+@settings(deadline=None)
+@given(graph=graphs(has_collectives=True, has_transfers=False), system=systems())
+def test_folding_collectives_changes_nothing(graph: TaskGraph, system: System) -> None:
+    assert_folding_changes_nothing(graph, system)
+
+
+def assert_folding_changes_nothing(graph: TaskGraph, system: System) -> None:
+    folded = simulate(graph, system)
+    apart = simulate(graph, system, is_folded=False)
+
+    assert len(apart.classes) == DEVICES
+    assert folded.as_json(with_nodes=True) == apart.as_json(with_nodes=True)
+
+
+@settings(deadline=None)
+@given(
+    task=collectives(1, (), None) | collectives(1, (), 0) | collectives(1, (), 1), system=systems()
+)
+def test_a_collective_is_not_slower_on_a_faster_network(task: Task, system: System) -> None:
+    graph = TaskGraph(name="g", device_count=DEVICES, tasks=(task,), group_tables=TABLES)
+    faster = [
+        replace(dimension, bandwidth_gib_per_s=2 * dimension.bandwidth_gib_per_s)
+        for dimension in system.dimensions
+    ]
+
+    before = simulate(graph, system).finish_ps
+
+    assert simulate(graph, replace(system, dimensions=tuple(faster))).finish_ps <= before
+
+
+@given(members=st.integers(min_value=2, max_value=512), each=st.integers(min_value=1, max_value=99))
+def test_a_ring_all_reduce_moves_all_but_a_share_twice(members: int, each: int) -> None:
+    size = members * each
+
+    sent = ring_bytes_sent(CollectiveKind.ALL_REDUCE, members, size)
+
+    assert sent == Fraction(2 * (members - 1), members) * size
+
+
+intervals = st.lists(
+    st.tuples(st.integers(0, 50), st.integers(0, 20)).map(lambda pair: (pair[0], sum(pair))),
+    max_size=8,
+)
+
+
+@given(hiding=intervals, shown=intervals)
+def test_exposed_parts_are_what_is_left(
+    hiding: list[tuple[int, int]], shown: list[tuple[int, int]]
+) -> None:
+    hidden = {tick for start, end in hiding for tick in range(start, end)}
+    parts = exposed_parts(union(hiding), shown)
+
+    for (start, end), exposed in zip(shown, parts, strict=True):
+        ticks = [tick for a, b in exposed for tick in range(a, b)]
+        assert ticks == [tick for tick in range(start, end) if tick not in hidden]
+    assert covered_ps(hiding) == len(hidden)
