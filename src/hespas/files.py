@@ -25,10 +25,10 @@ _OURS = re.compile(
 
 
 def json_bytes(value: object) -> bytes:
-    """Return a value as indented JSON; floats keep every bit.
+    r"""Return a value as indented JSON; floats keep every bit.
 
     >>> json_bytes({"a": [1, 0.5]})
-    b'{\\n "a": [\\n  1,\\n  0.5\\n ]\\n}\\n'
+    b'{\n "a": [\n  1,\n  0.5\n ]\n}\n'
     """
     return msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"
 
