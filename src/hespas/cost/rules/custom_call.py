@@ -59,7 +59,7 @@ def _known(op: Op, target: str) -> tuple[Work, str]:
     raise CostError(
         f"the work of custom call {target!r} is not known{hint}",
         place=op.place,
-        mend="state its work for this target, or accept its operands' and results' traffic",
+        mend=f"give --custom-call {target}=traffic, or {target}=flops:N,type:T,bytes:N",
     )
 
 

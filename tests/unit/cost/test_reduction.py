@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from hespas.cost.work import Work
+
+WorkOf = Callable[[str], Work]
+
+
+def _body(*kinds: str, element: str = "f32") -> str:
+    lines = "".join(
+        f"%{at + 10} = stablehlo.{kind} %a, %b : tensor<{element}>\n"
+        for at, kind in enumerate(kinds)
+    )
+    last = f"stablehlo.return %{len(kinds) + 9} : tensor<{element}>"
+    return f"({{ ^bb0(%a: tensor<{element}>, %b: tensor<{element}>):\n {lines} {last} }})"
+
+
+_COMPARE = """({
+  ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+    %c = stablehlo.compare GE, %a, %b : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    stablehlo.return %c : tensor<i1>
+})"""
+
+
+def test_a_reduction_applies_its_body_inputs_less_outputs_times(work_of: WorkOf) -> None:
+    work = work_of(
+        f'"stablehlo.reduce"(%0, %1) {_body("add", element="bf16")} {{dimensions = array<i64: 1>}}'
+        " : (tensor<3x5xbf16>, tensor<bf16>) -> tensor<3xbf16>"
+    )
+
+    assert work == Work(flops=(("bf16", 3 * 5 - 3),), bytes_read=2 * 15 + 2, bytes_written=2 * 3)
+
+
+def test_a_body_of_several_operations_counts_them_all(work_of: WorkOf) -> None:
+    work = work_of(
+        f'"stablehlo.reduce"(%0, %1) {_body("add", "multiply", "power")} '
+        "{dimensions = array<i64: 1>} : (tensor<3x5xf32>, tensor<f32>) -> tensor<3xf32>"
+    )
+
+    assert (work.total_flops, work.transcendentals) == (2 * (15 - 3), 15 - 3)
+
+
+def test_a_window_applies_its_body_size_less_one_times_for_each_result(work_of: WorkOf) -> None:
+    work = work_of(
+        f'"stablehlo.reduce_window"(%0, %1) {_body("maximum")} '
+        "{window_dimensions = array<i64: 3, 3>, window_strides = array<i64: 2, 2>} : "
+        "(tensor<9x7xf32>, tensor<f32>) -> tensor<4x3xf32>"
+    )
+
+    assert work == Work(
+        flops=(("f32", 4 * 3 * (3 * 3 - 1)),), bytes_read=4 * 63 + 4, bytes_written=4 * 12
+    )
+
+
+def test_select_and_scatter_selects_in_each_window_and_scatters_once(work_of: WorkOf) -> None:
+    scatter = _body("add")[1:-1]
+    work = work_of(
+        f'"stablehlo.select_and_scatter"(%0, %1, %2) {_COMPARE[:-1]}, {scatter}) '
+        "{window_dimensions = array<i64: 2, 2>, window_strides = array<i64: 2, 2>} : "
+        "(tensor<4x6xf32>, tensor<2x3xf32>, tensor<f32>) -> tensor<4x6xf32>"
+    )
+
+    assert work == Work(
+        flops=(("f32", 6 * ((2 * 2 - 1) + 1)),),
+        bytes_read=4 * (24 + 6 + 1),
+        bytes_written=4 * 24,
+    )
+
+
+def test_map_applies_its_body_to_each_element(work_of: WorkOf) -> None:
+    work = work_of(
+        f'"stablehlo.map"(%0, %1) {_body("add", "atan2")} {{dimensions = array<i64: 0>}} : '
+        "(tensor<7xf32>, tensor<7xf32>) -> tensor<7xf32>"
+    )
+
+    assert work == Work(flops=(("f32", 7),), transcendentals=7, bytes_read=2 * 28, bytes_written=28)
+
+
+@pytest.mark.parametrize(("dimension", "comparisons"), [(0, 3), (1, 4)])
+def test_a_sort_compares_n_log_n_times_in_each_row(
+    dimension: int, comparisons: int, work_of: WorkOf
+) -> None:
+    work = work_of(
+        f'"stablehlo.sort"(%0) {_COMPARE} {{dimension = {dimension} : i64}} : '
+        "(tensor<8x16xf32>) -> tensor<8x16xf32>"
+    )
+
+    assert work == Work(flops=(("f32", 8 * 16 * comparisons),), bytes_read=512, bytes_written=512)
+
+
+_GROUPS = "replica_groups = dense<[[0, 1, 2, 3]]> : tensor<1x4xi64>"
+
+
+def test_an_all_reduce_adds_each_element_and_leaves_bytes_to_the_network(work_of: WorkOf) -> None:
+    work = work_of(
+        f'"stablehlo.all_reduce"(%0) {_body("add")} {{{_GROUPS}}} : '
+        "(tensor<8x5xf32>) -> tensor<8x5xf32>"
+    )
+
+    assert work == Work(flops=(("f32", 40),))
+
+
+def test_a_reduce_scatter_adds_what_comes_from_the_others(work_of: WorkOf) -> None:
+    work = work_of(
+        f'"stablehlo.reduce_scatter"(%0) {_body("add")} '
+        f"{{{_GROUPS}, scatter_dimension = 0 : i64}} : (tensor<8x5xf32>) -> tensor<2x5xf32>"
+    )
+
+    assert work == Work(flops=(("f32", 40 - 10),))
+
+
+def test_an_all_gather_computes_nothing(work_of: WorkOf) -> None:
+    work = work_of(
+        f'"stablehlo.all_gather"(%0) {{{_GROUPS}, all_gather_dim = 0 : i64}} : '
+        "(tensor<2x5xf32>) -> tensor<8x5xf32>"
+    )
+
+    assert work == Work()
