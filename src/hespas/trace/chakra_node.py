@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import NoReturn, cast
+from typing import NamedTuple, NoReturn, cast
 
 from hespas.errors import TraceError
 from hespas.trace.tasks import (
@@ -31,7 +31,7 @@ _IDLE_ATTRIBUTES = frozenset({"num_ops", "tensor_size", "comm_priority"})
 _COMMON = frozenset({"is_cpu_op"}) | _IDLE_ATTRIBUTES
 _COLLECTIVE = frozenset({"comm_type", "comm_size", "pg_name", "involved_dim"}) | _COMMON
 _TRANSFER = frozenset({"comm_size", "comm_src", "comm_dst", "comm_tag"}) | _COMMON
-_ALLOWED = {
+_ALLOWED: Mapping[int, frozenset[str]] = {
     NodeType.COMP: frozenset({"duration_ns"}) | _COMMON,
     NodeType.COMM_COLL: _COLLECTIVE,
     NodeType.COMM_SEND: _TRANSFER,
@@ -39,8 +39,7 @@ _ALLOWED = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedNode:
+class ParsedNode(NamedTuple):
     """A task whose group table or pairs are still to be filled in.
 
     ``group`` is a collective's group id; ``own`` and ``peer`` are the two ends of a transfer
@@ -53,7 +52,7 @@ class ParsedNode:
     peer: int = -1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Reader:
     """A node with its attributes by name; raises with file, id and name."""
 
@@ -89,7 +88,7 @@ def parse_node(node: Node, place: str) -> ParsedNode:
         field = attribute.WhichOneof("value")
         values[attribute.name] = None if field is None else getattr(attribute, field)
     reader = _Reader(node, values, place)
-    allowed = _ALLOWED.get(cast("NodeType", node.type))
+    allowed = _ALLOWED.get(node.type)
     if allowed is None:
         reader.fail(f"a node of type {_type_name(node.type)} has no model here")
     if not allowed.issuperset(values):
@@ -97,13 +96,7 @@ def parse_node(node: Node, place: str) -> ParsedNode:
         reader.fail(f"the meaning of attribute {unknown} is not known here")
     if values.get("is_cpu_op", False):
         reader.fail("operations on the CPU have no model here")
-    match node.type:
-        case NodeType.COMP:
-            return ParsedNode(_compute(reader))
-        case NodeType.COMM_COLL:
-            return _collective(reader)
-        case _:
-            return _transfer(reader)
+    return _PARSERS[node.type](reader)
 
 
 def _type_name(number: int) -> str:
@@ -116,14 +109,15 @@ def _depends_on(node: Node) -> tuple[int, ...]:
     return tuple(dict.fromkeys((*node.data_deps, *node.ctrl_deps)))
 
 
-def _compute(reader: _Reader) -> ComputeTask:
+def _compute(reader: _Reader) -> ParsedNode:
     node = reader.node
-    return ComputeTask(
+    task = ComputeTask(
         id=node.id,
         name=node.name,
         depends_on=_depends_on(node),
         duration_ps=_duration_ps(reader),
     )
+    return ParsedNode(task)
 
 
 def _duration_ps(reader: _Reader) -> int:
@@ -188,3 +182,11 @@ def _transfer(reader: _Reader) -> ParsedNode:
         tag=reader.amount("comm_tag"),
     )
     return ParsedNode(task, own=own, peer=reader.amount(peer_name))
+
+
+_PARSERS: Mapping[int, Callable[[_Reader], ParsedNode]] = {
+    NodeType.COMP: _compute,
+    NodeType.COMM_COLL: _collective,
+    NodeType.COMM_SEND: _transfer,
+    NodeType.COMM_RECV: _transfer,
+}

@@ -148,7 +148,7 @@ def _localised(node: ParsedNode, groups: _Groups) -> ParsedNode:
     """Name a group that holds every device as what it is."""
     if node.group not in groups.whole or not isinstance(node.task, CollectiveTask):
         return node
-    return replace(node, task=replace(node.task, group_table=None), group=EVERYONE)
+    return node._replace(task=replace(node.task, group_table=None), group=EVERYONE)
 
 
 def _check(claims: _Claims, device: int, file: str, groups: _Groups) -> None:
