@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from hespas.files import json_bytes
@@ -12,24 +11,40 @@ from hespas.split.modules import RegionModules, stablehlo_text
 from hespas.split.regions import Collective, Compute, Region, RegionGraph, operations_of
 
 
+MOST_DESCRIPTION_FILES = 256
+"""With more distinct compute regions, only ``regions.json`` describes them: small files cost
+more time than all the rest."""
+
+
 def write_region_files(graph: RegionGraph, modules: RegionModules, directory: Path) -> None:
     """Write one StableHLO module for each distinct region, and what describes the regions.
 
-    ``mini_module_<id>.mlir``, and for computation ``mini_module_<id>.json``, carry the lowest
-    id of the regions that equal each other: files cost more time than all the rest.
-    ``regions.json`` lists every region, on a line of its own, with its module and producers.
+    ``mini_module_<id>.mlir`` carries the lowest id of the regions that equal each other, and so
+    does ``mini_module_<id>.json``, one for each distinct compute region up to
+    `MOST_DESCRIPTION_FILES`. ``regions.json`` holds all these descriptions, and lists every
+    region with its module and producers.
     """
-    equals = _regions_of_module(modules)
-    for module, regions in zip(modules.modules, equals, strict=True):
-        region = graph.regions[module.first_region]
-        text = stablehlo_text(region, graph.program)
-        (directory / module_file(region.id)).write_text(text)
-        if isinstance(region, Compute):
-            described = json_bytes(_described(region, graph, regions))
-            (directory / f"mini_module_{region.id}.json").write_bytes(described)
-    (directory / "regions.json").write_text(_region_list(graph, modules))
+    for module in modules.modules:
+        text = stablehlo_text(graph.regions[module.first_region], graph.program)
+        (directory / module_file(module.first_region)).write_text(text)
+    described = module_descriptions(graph, modules)
+    if len(described) <= MOST_DESCRIPTION_FILES:
+        for number, description in described.items():
+            (directory / f"mini_module_{number}.json").write_bytes(json_bytes(description))
+    regions = {"modules": list(described.values()), "regions": region_descriptions(graph, modules)}
+    (directory / "regions.json").write_bytes(json_bytes(regions))
     (directory / "private_functions.mlir").write_text(_private_functions(graph))
     (directory / "dependency_graph.dot").write_text(_dot(graph))
+
+
+def module_descriptions(graph: RegionGraph, modules: RegionModules) -> dict[int, dict[str, object]]:
+    """Return the description of each distinct compute region, by its lowest region id."""
+    equals = _regions_of_module(modules)
+    return {
+        module.first_region: _described(region, graph, regions)
+        for module, regions in zip(modules.modules, equals, strict=True)
+        if isinstance(region := graph.regions[module.first_region], Compute)
+    }
 
 
 def module_file(region: int) -> str:
@@ -68,13 +83,8 @@ def _types(values: tuple[Value, ...]) -> list[str]:
 
 
 def region_descriptions(graph: RegionGraph, modules: RegionModules) -> list[dict[str, object]]:
-    """Return what ``regions.json`` says: for each region its kind, module and producers."""
+    """Return, for each region, its kind, its module's file and its producers."""
     return [_line(region, graph.producers[region.id], modules) for region in graph.regions]
-
-
-def _region_list(graph: RegionGraph, modules: RegionModules) -> str:
-    lines = map(json.dumps, region_descriptions(graph, modules))
-    return "[\n" + ",\n".join(lines) + "\n]\n"
 
 
 def _line(region: Region, producers: tuple[int, ...], modules: RegionModules) -> dict[str, object]:
