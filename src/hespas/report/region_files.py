@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from hespas.files import json_bytes
@@ -9,7 +10,6 @@ from hespas.program.program import Value
 from hespas.program.text import module_text, private_function_text
 from hespas.split.modules import RegionModules, stablehlo_text
 from hespas.split.regions import Collective, Compute, Region, RegionGraph, operations_of
-
 
 MOST_DESCRIPTION_FILES = 256
 """With more distinct compute regions, only ``regions.json`` describes them: small files cost
@@ -31,8 +31,11 @@ def write_region_files(graph: RegionGraph, modules: RegionModules, directory: Pa
     if len(described) <= MOST_DESCRIPTION_FILES:
         for number, description in described.items():
             (directory / f"mini_module_{number}.json").write_bytes(json_bytes(description))
-    regions = {"modules": list(described.values()), "regions": region_descriptions(graph, modules)}
-    (directory / "regions.json").write_bytes(json_bytes(regions))
+    listed = {
+        "modules": list(described.values()),
+        "regions": region_descriptions(graph, modules),
+    }
+    (directory / "regions.json").write_text(_one_line_each(listed))
     (directory / "private_functions.mlir").write_text(_private_functions(graph))
     (directory / "dependency_graph.dot").write_text(_dot(graph))
 
@@ -71,7 +74,7 @@ def _described(region: Compute, graph: RegionGraph, equals: list[int]) -> dict[s
         "block_type": "NodeType.COMP_NODE",
         "collective": False,
         "module_file": module_file(region.id),
-        "parent_module": graph.program.source,
+        "parent_module": Path(graph.program.source).name,
         "op_count": len(region.operations),
         "input_dims": _types(region.inputs),
         "output_dims": _types(region.outputs),
@@ -85,6 +88,15 @@ def _types(values: tuple[Value, ...]) -> list[str]:
 def region_descriptions(graph: RegionGraph, modules: RegionModules) -> list[dict[str, object]]:
     """Return, for each region, its kind, its module's file and its producers."""
     return [_line(region, graph.producers[region.id], modules) for region in graph.regions]
+
+
+def _one_line_each(lists: dict[str, list[dict[str, object]]]) -> str:
+    """Return an object of lists as JSON, each member of a list on a line of its own."""
+    parts = [
+        f'"{name}": [\n' + ",\n".join(json.dumps(member) for member in members) + "\n]"
+        for name, members in lists.items()
+    ]
+    return "{" + ",\n".join(parts) + "}\n"
 
 
 def _line(region: Region, producers: tuple[int, ...], modules: RegionModules) -> dict[str, object]:
