@@ -6,7 +6,7 @@ Nothing is compiled: StableHLO is converted to HLO, and XLA's `HloCostAnalysis` 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -81,7 +81,7 @@ def stablehlo_of_hlo(proto: bytes, *, name: str = "the program") -> bytes:
 
 
 @contextmanager
-def _conversion_errors(name: str) -> Iterator[None]:
+def _conversion_errors(name: str) -> Generator[None]:
     try:
         yield
     except RuntimeError as error:

@@ -233,12 +233,16 @@ def test_a_custom_call_may_cost_its_traffic_and_says_so(program_of: ProgramOf) -
     assert len(assumptions(costs)) == 1
 
 
-@pytest.mark.parametrize("target", ["Sharding", "annotate_device_placement"])
-def test_an_annotation_does_nothing(target: str, program_of: ProgramOf) -> None:
+@pytest.mark.parametrize(
+    ("target", "assumed"), [("LayoutConstraint", 0), ("annotate_device_placement", 1)]
+)
+def test_an_annotation_does_nothing_and_a_placement_is_listed(
+    target: str, assumed: int, program_of: ProgramOf
+) -> None:
     costs = _costs(program_of(_CUSTOM.replace("TARGET", target)))
 
     assert total(costs) == ZERO
-    assert assumptions(costs) == ()
+    assert len(assumptions(costs)) == assumed
 
 
 @pytest.mark.parametrize("kind", ["uniform_quantize", "dynamic_conv", "teleport"])

@@ -73,6 +73,18 @@ def test_a_fourier_transform_is_five_n_log_n(
     assert set(work.flops_by_type) <= {"f32"}
 
 
+def test_lapacks_factorisation_costs_what_the_operation_costs(work_of: WorkOf) -> None:
+    kind = "tensor<3x8x8xf32>"
+
+    called = work_of(
+        '"stablehlo.custom_call"(%0) {call_target_name = "lapack_spotrf_ffi"} : '
+        f"({kind}) -> ({kind}, tensor<3xi32>)"
+    )
+    named = work_of(f'"stablehlo.cholesky"(%0) {{lower = true}} : ({kind}) -> {kind}')
+
+    assert called == named + Work(bytes_written=3 * 4)
+
+
 def test_batch_normalisation(work_of: WorkOf) -> None:
     image, features = "tensor<4x6x8xf32>", "tensor<8xf32>"
     settings = "{epsilon = 1.0e-3 : f32, feature_index = 2 : i64}"

@@ -55,6 +55,30 @@ def test_a_window_applies_its_body_size_less_one_times_for_each_result(work_of: 
     )
 
 
+@pytest.mark.parametrize("padding", ["[0, 0], [6, 0]", "[0, 0], [0, 6]"])
+def test_a_cumulative_window_is_a_scan(padding: str, work_of: WorkOf) -> None:
+    work = work_of(
+        f'"stablehlo.reduce_window"(%0, %1) {_body("add")} '
+        "{window_dimensions = array<i64: 1, 7>, "
+        f"padding = dense<[{padding}]> : tensor<2x2xi64>}} : "
+        "(tensor<9x7xf32>, tensor<f32>) -> tensor<9x7xf32>"
+    )
+
+    assert work == Work(
+        flops=(("f32", 9 * 2 * (7 - 1)),), bytes_read=4 * 63 + 4, bytes_written=4 * 63
+    )
+
+
+def test_a_window_that_is_padded_on_both_sides_is_no_scan(work_of: WorkOf) -> None:
+    work = work_of(
+        f'"stablehlo.reduce_window"(%0, %1) {_body("add")} '
+        "{window_dimensions = array<i64: 7>, padding = dense<[[3, 3]]> : tensor<1x2xi64>} : "
+        "(tensor<7xf32>, tensor<f32>) -> tensor<7xf32>"
+    )
+
+    assert work.total_flops == 7 * (7 - 1)
+
+
 def test_select_and_scatter_selects_in_each_window_and_scatters_once(work_of: WorkOf) -> None:
     scatter = _body("add")[1:-1]
     work = work_of(

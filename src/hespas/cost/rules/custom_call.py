@@ -53,7 +53,7 @@ def custom_call(op: Op, stated: Mapping[str, CustomCallCost]) -> tuple[Work, str
 def _known(op: Op, target: str) -> tuple[Work, str]:
     rule = TARGETS.get(target)
     if rule is not None:
-        return rule(op), ""
+        return rule(op), _PLACED.format(target) if target in _PLACEMENTS else ""
     close = get_close_matches(target, TARGETS, n=1)
     hint = f" (did you mean {close[0]}?)" if close else ""
     raise CostError(
@@ -91,16 +91,17 @@ def threefry(op: Op) -> Work:
     return traffic(op, flops=flop_counts(name, made.element_count * _THREEFRY_FLOPS_PER_PAIR))
 
 
+# Where a value should lie: whether that moves it is the compiler's decision.
+_PLACEMENTS = ("MoveToDevice", "MoveToHost", "annotate_device_placement")
+_PLACED = "custom call {}: a transfer between host and device, if there is one, is not counted"
+
 # Notes to the compiler: the value goes through as it is.
 _ANNOTATIONS = (
     "AssumeGatherIndicesInBound",
     "LayoutConstraint",
-    "MoveToDevice",
-    "MoveToHost",
     "SPMDFullToShardShape",
     "SPMDShardToFullShape",
     "Sharding",
-    "annotate_device_placement",
     "xla.sdy.FuncResultSharding",
     "xla.sdy.GlobalToLocalShape",
     "xla.sdy.LocalToGlobalShape",
@@ -108,13 +109,12 @@ _ANNOTATIONS = (
 _TOP_K = ("TopK", "mhlo.topk", "stablehlo.dynamic_top_k")
 _THREEFRY = ("cu_threefry2x32", "cu_threefry2x32_ffi", "hip_threefry2x32_ffi")
 _CHOLESKY = ("cusolver_potrf_ffi", "hipsolver_potrf_ffi", *(f"lapack_{t}potrf_ffi" for t in "sdcz"))
-_TRIANGULAR = ("cublas_trsm_ffi", *(f"blas_{t}trsm" for t in "sdcz"))
-_TRIANGULAR_FFI = tuple(f"lapack_{t}trsm_ffi" for t in "sdcz")
+_TRIANGULAR = tuple(f"lapack_{t}trsm_ffi" for t in "sdcz")
 
 TARGETS = {
-    **dict.fromkeys(_ANNOTATIONS, nothing),
+    **dict.fromkeys((*_ANNOTATIONS, *_PLACEMENTS), nothing),
     **dict.fromkeys(_TOP_K, top_k),
     **dict.fromkeys(_THREEFRY, threefry),
     **dict.fromkeys(_CHOLESKY, cholesky),
-    **dict.fromkeys((*_TRIANGULAR, *_TRIANGULAR_FFI), triangular_solve),
+    **dict.fromkeys(_TRIANGULAR, triangular_solve),
 }

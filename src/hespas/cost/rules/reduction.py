@@ -41,9 +41,28 @@ def reduce(op: Op, bodies: Bodies) -> Work:
 def reduce_window(op: Op, bodies: Bodies) -> Work:
     """Combine the elements of each window: its size less one applications for each result.
 
-    A place in the padding counts like any other (XLA's HloCostAnalysis).
+    A place in the padding counts like any other (XLA's HloCostAnalysis). A cumulative sum is
+    written as a window of n over a row of n; no compiler runs that as n windows. It counts as
+    a parallel scan: n - 1 applications up a tree and n - 1 down it. Source: Blelloch, "Prefix
+    sums and their applications", 1990.
     """
-    return _applied(op, bodies[0], result(op).element_count * (_window_size(op) - 1))
+    size = _window_size(op)
+    if _is_cumulative(op, size):
+        rows = result(op).element_count // size
+        return _applied(op, bodies[0], rows * 2 * (size - 1))
+    return _applied(op, bodies[0], result(op).element_count * (size - 1))
+
+
+def _is_cumulative(op: Op, size: int) -> bool:
+    """Tell whether each result combines all elements of its row up to its place, or from it on."""
+    attrs, shape = op.attrs, result(op).shape
+    if not isinstance(attrs, WindowAttrs) or operand(op, 0).shape != shape or size == 1:
+        return False
+    at = attrs.size.index(max(attrs.size))
+    along_a_row = size == attrs.size[at] == shape[at]
+    steps = {*attrs.strides, *attrs.base_dilation, *attrs.window_dilation}
+    one_sided = attrs.padding[at] in ((size - 1, 0), (0, size - 1))
+    return along_a_row and steps == {1} and one_sided
 
 
 def select_and_scatter(op: Op, bodies: Bodies) -> Work:
