@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from hashlib import sha256
 
+from hespas.program.attrs import CaseAttrs, WhileAttrs
 from hespas.program.program import Block, Op, Value
 
 
@@ -26,7 +27,8 @@ def _op_key(op: Op, numbers: dict[Value, int]) -> Hashable:
     for result in op.results:
         numbers[result] = len(numbers)
     made = tuple([id(value.type) for value in op.results])
-    return op.dialect, op.kind, op.attributes, operands, types, regions, made
+    told = op.attrs if regions and isinstance(op.attrs, CaseAttrs | WhileAttrs) else None
+    return op.dialect, op.kind, op.attributes, operands, types, regions, made, told
 
 
 def _block_key(block: Block, numbers: dict[Value, int]) -> Hashable:

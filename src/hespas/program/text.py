@@ -1,7 +1,8 @@
 """Print operations and functions in MLIR's generic form.
 
 The text depends on structure alone: values are numbered in order of appearance and locations
-are left out, so that equal regions print as equal bytes.
+are left out, so that equal regions print as equal bytes. What the operations alone don't show,
+how often a loop runs and how often a branch is taken, follows them as a comment.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
+from hespas.program.attrs import Attrs, CaseAttrs, WhileAttrs
 from hespas.program.program import Block, Function, Op, Value
 
 _ANNOTATIONS = frozenset({"mhlo.sharding", "sdy.sharding", "mhlo.frontend_attributes"})
@@ -56,7 +58,8 @@ class Printer:
         types = _signature(op)
         attributes = attributes_text(op.attributes)
         name = f'"{op.dialect}.{op.kind}"'
-        return f"{indent}{results}{name}({operands}){bodies}{attributes} : {types}"
+        note = _note(op.attrs) if regions else ""
+        return f"{indent}{results}{name}({operands}){bodies}{attributes} : {types}{note}"
 
     def _results(self, op: Op) -> str:
         if not op.results:
@@ -76,6 +79,16 @@ class Printer:
         header = f"^bb0({self.arguments(block.arguments, prefix)}):\n" if block.arguments else ""
         lines = "".join([f"{self.op(op, indent)}\n" for op in block.operations])
         return f"{{\n{indent[2:]}{header}{lines}{indent[2:]}}}"
+
+
+def _note(attrs: Attrs) -> str:
+    match attrs:
+        case WhileAttrs(trip_count=int(count)):
+            return f"  // runs {count} times"
+        case CaseAttrs(weights=tuple(weights)):
+            return f"  // weights {', '.join(map(str, weights))}"
+        case _:
+            return ""
 
 
 def _signature(op: Op) -> str:

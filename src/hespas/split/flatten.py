@@ -59,11 +59,11 @@ def _needs_opening(op: Op) -> bool:
         return True
     if not op.regions or is_communication_op(op):
         return False
-    return any(_needs_opening(inner) or is_communication_op(inner) for inner in _inside(op))
-
-
-def _inside(op: Op) -> list[Op]:
-    return [inner for region in op.regions for inner in nested_ops(region)]
+    return any(
+        inner.kind in _ASYNC or is_communication_op(inner)
+        for region in op.regions
+        for inner in nested_ops(region)
+    )
 
 
 @dataclass(slots=True, kw_only=True)

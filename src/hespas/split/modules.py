@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
-from hespas.program.attrs import CustomCallAttrs
+from hespas.program.attrs import CallAttrs, CustomCallAttrs
 from hespas.program.canonical import fingerprint, structure_key
 from hespas.program.program import Op, Program, Value, nested_ops
 from hespas.program.text import function_text, module_text, private_function_text
@@ -83,7 +83,7 @@ def _module(
 
 
 def _helpers(operations: Sequence[Op], program: Program) -> list[str]:
-    """Return the functions that custom calls name, callers before callees, each once."""
+    """Return the functions that operations name, callers before callees, each once."""
     names: dict[str, None] = {}
     pending = list(_called(operations))
     while pending:
@@ -95,19 +95,29 @@ def _helpers(operations: Sequence[Op], program: Program) -> list[str]:
 
 
 def _called(operations: Sequence[Op]) -> list[str]:
-    inside = [inner for op in operations for region in op.regions for inner in nested_ops(region)]
-    return [
-        name
-        for op in (*operations, *inside)
-        if isinstance(op.attrs, CustomCallAttrs)
-        for name in op.attrs.called_functions
-    ]
+    names: list[str] = []
+    for op in _with_nested(operations):
+        match op.attrs:
+            case CustomCallAttrs(called_functions=called):
+                names.extend(called)
+            case CallAttrs(callee=callee):
+                names.append(callee)
+            case _:
+                pass
+    return names
+
+
+def _with_nested(operations: Sequence[Op]) -> Iterator[Op]:
+    for op in operations:
+        yield op
+        for region in op.regions:
+            yield from nested_ops(region)
 
 
 def _device_counts(region: Region, operations: Sequence[Op], program: Program) -> str:
     """Return module attributes, where the meaning depends on the number of devices."""
     if not isinstance(region, Collective) and not any(
-        op.kind in _DEVICE_QUERIES for op in operations
+        op.kind in _DEVICE_QUERIES for op in _with_nested(operations)
     ):
         return ""
     counts = {

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from hespas.errors import UnsupportedError
 from hespas.program.attrs import (
     NO_ATTRS,
     BitcastAttrs,
@@ -17,8 +18,8 @@ from hespas.program.attrs import (
     PermuteAttrs,
 )
 from hespas.program.program import Block, Op, Value
-from hespas.program.rewrite import Renaming, copied_op
-from hespas.program.types import TensorType
+from hespas.program.rewrite import Renaming
+from hespas.program.types import ElementType, TensorType
 
 _CHANNEL = "#stablehlo.channel_handle<handle = {}, type = {}>"
 _LAYOUTS = frozenset({"result_layout", "source_layout", "xla_shape"})
@@ -51,7 +52,10 @@ def _dense(groups: tuple[tuple[int, ...], ...]) -> str:
 
 
 def lowered(operations: Iterable[Op]) -> tuple[tuple[Op, ...], Renaming]:
-    """Return the operations in pure StableHLO, and the new name of each value that changed."""
+    """Return the operations in pure StableHLO, and the new name of each value that changed.
+
+    Raises `UnsupportedError` for a bitcast of anything but tensors.
+    """
     made: list[Op] = []
     renaming: Renaming = {}
     for op in operations:
@@ -69,7 +73,7 @@ def _lower(op: Op, renaming: Renaming, made: list[Op]) -> None:
         case "bitcast", BitcastAttrs():
             _bitcast(op, operands[0], made)
         case _:
-            made.append(_without_layouts(op, renaming))
+            made.append(_without_layouts(op, operands, renaming))
 
 
 def _inline(
@@ -86,14 +90,20 @@ def _inline(
         renaming[result] = renaming.get(value, value)
 
 
-def _without_layouts(op: Op, renaming: Renaming) -> Op:
-    untouched = renaming.keys().isdisjoint(op.operands) or not renaming
+def _without_layouts(op: Op, operands: tuple[Value, ...], renaming: Renaming) -> Op:
     plain = not any(name in _LAYOUTS for name, _ in op.attributes)
-    if untouched and plain and not op.regions:
+    if plain and not op.regions and operands == op.operands:
         return op
     attributes = tuple(pair for pair in op.attributes if pair[0] not in _LAYOUTS)
-    copy = copied_op(replace(op, attributes=attributes), dict(renaming))
-    return replace(copy, results=op.results)
+    regions = tuple([_lowered_block(region, renaming) for region in op.regions])
+    return replace(op, operands=operands, attributes=attributes, regions=regions)
+
+
+def _lowered_block(block: Block, renaming: Renaming) -> Block:
+    made: list[Op] = []
+    for op in block.operations:
+        _lower(op, renaming, made)
+    return Block(arguments=block.arguments, operations=tuple(made))
 
 
 def _stablehlo(
@@ -120,18 +130,15 @@ def _bitcast(op: Op, operand: Value, made: list[Op]) -> None:
     """
     source, result = op.operands[0].type, op.results[0].type
     attrs = op.attrs
-    if not (isinstance(attrs, BitcastAttrs) and isinstance(source, TensorType)):
-        return
-    if not isinstance(result, TensorType):
-        return
-    into_memory = _major_first(attrs.source_layout, source.rank)
+    if not (
+        isinstance(attrs, BitcastAttrs)
+        and isinstance(source, TensorType)
+        and isinstance(result, TensorType)
+    ):
+        raise UnsupportedError("only tensors can be bitcast", place=op.place)
     from_memory = _major_first(attrs.result_layout, result.rank)
-    linear = _transposed(operand, into_memory, made)
-    if source.element != result.element:
-        shape = _recast_shape(source, result, from_memory)
-        linear = _made("reshape", linear, TensorType(element=source.element, shape=shape), made)
-        kind = TensorType(element=result.element, shape=_permuted(result.shape, from_memory))
-        linear = _made("bitcast_convert", linear, kind, made)
+    linear = _transposed(operand, _major_first(attrs.source_layout, source.rank), made)
+    linear = _recast(linear, source, result.element, made)
     stored = TensorType(element=result.element, shape=_permuted(result.shape, from_memory))
     reshaped = _made("reshape", linear, stored, made)
     inverse = tuple(sorted(range(result.rank), key=from_memory.__getitem__))
@@ -140,15 +147,16 @@ def _bitcast(op: Op, operand: Value, made: list[Op]) -> None:
     )
 
 
-def _recast_shape(
-    source: TensorType, result: TensorType, from_memory: tuple[int, ...]
-) -> tuple[int, ...]:
-    stored = _permuted(result.shape, from_memory)
-    ratio = result.element.bits // source.element.bits
-    if ratio > 1:
-        return (*stored, ratio)
-    fewer = source.element.bits // result.element.bits
-    return stored if fewer == 1 else stored[:-1] if stored[-1:] == (fewer,) else stored
+def _recast(value: Value, source: TensorType, element: ElementType, made: list[Op]) -> Value:
+    """Read a list of elements as elements of another type, which may be wider or narrower."""
+    if source.element == element:
+        return value
+    count, bits = source.element_count, source.element.bits
+    wider, narrower = element.bits // bits, bits // element.bits
+    shape = (count // wider, wider) if wider > 1 else (count,)
+    split = (count, narrower) if narrower > 1 else shape[:1]
+    flat = _made("reshape", value, TensorType(element=source.element, shape=shape), made)
+    return _made("bitcast_convert", flat, TensorType(element=element, shape=split), made)
 
 
 def _major_first(layout: tuple[int, ...] | None, rank: int) -> tuple[int, ...]:
