@@ -54,21 +54,27 @@ def trip_count(
 
 
 def _count(direction: str, first: int, limit: int, step: int) -> int | None:
-    distance = limit - first
+    """Count how often first, first + step, ... passes the comparison; None if for ever."""
     if direction in ("GT", "GE"):
-        distance, step = -distance, -step
+        first, limit, step = -first, -limit, -step
+    distance = limit - first
     match direction:
         case "LT" | "GT":
-            count = -(-distance // step) if step else None
+            return _steps_below(distance, step)
         case "LE" | "GE":
-            count = distance // step + 1 if step else None
-        case "NE":
-            count = distance // step if step and distance % step == 0 else None
+            return _steps_below(distance + 1, step)
+        case "NE" if distance == 0:
+            return 0
+        case "NE" if step != 0 and distance % step == 0 and distance // step > 0:
+            return distance // step
         case _:
             return None
-    if count is None or (step < 0 and distance > 0):
-        return None
-    return max(0, count)
+
+
+def _steps_below(distance: int, step: int) -> int | None:
+    if distance <= 0:
+        return 0
+    return -(-distance // step) if step > 0 else None
 
 
 def _argument_index(block: Block, value: Value) -> int | None:

@@ -7,14 +7,63 @@ silently wrong.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from hespas.errors import UnpartitionedError
 from hespas.program.attrs import CustomCallAttrs
-from hespas.program.program import Op, Program, is_communication_op, nested_ops
+from hespas.program.program import Function, Op, Program, is_communication_op, nested_ops
+from hespas.program.rewrite import without_identities
+from hespas.xla.mlir_text import split_list
 
 _MARKERS = frozenset({"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape"})
+_CONSTRAINTS = frozenset({"propagation_barrier", "reshard", "sharding_constraint"})
 _PARTITIONED_BY_XLA = "mhlo.spmd_"
-_REPLICATED = ('"{replicated}"', '"{maximal')
+_SHARDY, _GSPMD = "sdy.sharding", "mhlo.sharding"
+_REPLICATED = ('"{replicated', '"{maximal')
+
+
+def is_constraint(op: Op) -> bool:
+    """Tell whether an operation only says how its operand is to be divided."""
+    return op.dialect == "sdy" and op.kind in _CONSTRAINTS
+
+
+def without_idle_constraints(program: Program) -> Program:
+    """Return the program without the constraints that can divide nothing.
+
+    That is every constraint where there is one device, and those that name no mesh axis.
+    """
+    alone = program.declared_devices == 1
+
+    def idle(op: Op) -> bool:
+        return is_constraint(op) and (alone or '"' not in dict(op.attributes).get("sharding", '"'))
+
+    functions = program.functions
+    if not any(idle(op) for found in functions.values() for op in nested_ops(found.body)):
+        return program
+    rebuilt = {
+        name: Function(name=name, body=without_identities(function.body, idle))
+        for name, function in functions.items()
+    }
+    return replace(program, functions=rebuilt)
+
+
+def argument_shardings(attributes: Mapping[str, str], name: str) -> list[str]:
+    """Return what ``sdy.sharding<...>`` holds for each entry of ``arg_attrs`` or ``res_attrs``.
+
+    Empty where an entry has none, or leaves a dimension open to the partitioner.
+    """
+    entries = split_list(attributes.get(name, "[]")[1:-1])
+    texts = [_entry(entry, _SHARDY) for entry in entries]
+    return [
+        "" if "?" in text or not text else text[text.index("<") + 1 : text.rindex(">")]
+        for text in texts
+    ]
+
+
+def _entry(dictionary: str, name: str) -> str:
+    """Return the value of a name in ``{a = 1, b = 2}``, empty where it is not there."""
+    pairs = [part.partition(" = ") for part in split_list(dictionary[1:-1])]
+    return next((value for key, _, value in pairs if key == name), "")
 
 
 def refuse_unpartitioned(
@@ -26,12 +75,13 @@ def refuse_unpartitioned(
     annotations and ``Sharding`` custom calls are gone after it ran.
     """
     devices = program.declared_devices
-    if devices is None or devices <= 1:
+    if devices == 1:
         return
     reason = _unpartitioned(program, main_attributes, module_attributes)
     if reason:
+        over = f" over {devices} devices" if devices else ""
         raise UnpartitionedError(
-            f"the program is sharded over {devices} devices but not yet partitioned ({reason})",
+            f"the program is sharded{over} but not yet partitioned ({reason})",
             place=program.source,
             mend="export it after XLA's SPMD partitioner, where it holds its collectives",
         )
@@ -48,16 +98,17 @@ def _unpartitioned(
         return ""
     if any(is_communication_op(op) for op in ops):
         return ""
-    arguments = main_attributes.get("arg_attrs", "") + main_attributes.get("res_attrs", "")
-    for name in ("sdy.sharding", "mhlo.sharding"):
-        if name in arguments and not _all_replicated(arguments, name):
+    named = ("arg_attrs", "res_attrs")
+    entries = [part for at in named for part in split_list(main_attributes.get(at, "[]")[1:-1])]
+    for name in (_SHARDY, _GSPMD):
+        if any(_divides(_entry(entry, name)) for entry in entries):
             return f"arguments carry {name} and there is no collective"
     return ""
 
 
 def _is_marker(op: Op) -> bool:
     if op.dialect == "sdy":
-        return True
+        return op.kind != "return"
     return isinstance(op.attrs, CustomCallAttrs) and op.attrs.target in _MARKERS
 
 
@@ -65,8 +116,8 @@ def _marker_name(op: Op) -> str:
     return op.attrs.target if isinstance(op.attrs, CustomCallAttrs) else op.name
 
 
-def _all_replicated(arguments: str, name: str) -> bool:
-    parts = arguments.split(f"{name} = ")[1:]
-    if name == "mhlo.sharding":
-        return all(part.startswith(_REPLICATED) for part in parts)
-    return all('"' not in part.partition(">")[0] for part in parts)
+def _divides(sharding: str) -> bool:
+    """Tell whether ``#sdy.sharding<@mesh, [{"x"}]>`` or GSPMD's text divides anything."""
+    if sharding.startswith("#sdy"):
+        return '"' in "".join(split_list(sharding[sharding.index("<") + 1 : -1])[1:2])
+    return bool(sharding) and not sharding.startswith(_REPLICATED)

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from hespas.errors import ProgramError, UnsupportedError
+from hespas.errors import ConfigError, ProgramError, UnsupportedError
 from hespas.frontend.attributes import Reader, attribute_readers
 from hespas.frontend.loops import trip_count
-from hespas.frontend.manual import open_manual_computations
+from hespas.frontend.manual import has_manual_computations, open_manual_computations
 from hespas.frontend.meshes import Mesh, read_mesh
-from hespas.frontend.sharding import refuse_unpartitioned
+from hespas.frontend.sharding import refuse_unpartitioned, without_idle_constraints
 from hespas.program.attrs import NO_ATTRS, Attrs, CallAttrs, CaseAttrs, CustomCallAttrs, WhileAttrs
 from hespas.program.program import Function, Program, nested_ops
 from hespas.xla.mlir import (
@@ -20,7 +20,6 @@ from hespas.xla.mlir import (
     MlirModule,
     OpRecord,
     Symbol,
-    dialects_used,
     module_attributes,
     module_symbols,
     parse_mlir,
@@ -28,8 +27,9 @@ from hespas.xla.mlir import (
 )
 from hespas.xla.mlir_text import read_integer, read_type
 
+_CHLO = b"chlo"
 _KNOWN_DIALECTS = frozenset({"stablehlo", "mhlo", "func", "sdy"})
-_STRUCTURAL = frozenset({"builtin", "chlo"})
+_WEIGHT_TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +46,16 @@ class LoadOptions:
         default_factory=dict[str, tuple[float, ...]]
     )
 
+    def __post_init__(self) -> None:
+        for count in self.trip_counts.values():
+            if count < 0:
+                raise ConfigError(f"a trip count is {count}", mend="give 0 or more")
+        for weights in self.branch_weights.values():
+            if min(weights, default=-1) < 0 or abs(sum(weights) - 1) > _WEIGHT_TOLERANCE:
+                raise ConfigError(
+                    f"branch weights are {list(weights)}", mend="give shares that add to 1"
+                )
+
 
 NO_OPTIONS = LoadOptions()
 
@@ -55,12 +65,14 @@ def load_stablehlo(source: bytes, *, name: str, options: LoadOptions = NO_OPTION
 
     CHLO operations are legalised first, and ``sdy.manual_computation`` (JAX's shard_map) is
     opened. Raises `ProgramError` where the source cannot be read, `UnsupportedError` for what
-    has no model, `UnpartitionedError` for a sharded program without its per-device form.
+    has no model, `UnpartitionedError` for a sharded program without its per-device form, and
+    `ConfigError` for options that speak of a line without a loop or branch.
     """
     if not source.strip():
         raise ProgramError("the file is empty", place=name)
     module = parse_mlir(source, name=name)
-    _legalise(module)
+    if _CHLO in source:
+        run_passes(module, "builtin.module(func.func(chlo-legalize-to-stablehlo))")
     symbols = module_symbols(module)
     meshes = {
         symbol.name: read_mesh(symbol.attributes["mesh"])
@@ -70,6 +82,7 @@ def load_stablehlo(source: bytes, *, name: str, options: LoadOptions = NO_OPTION
     attributes = module_attributes(module)
     reading = _Reading(meshes=meshes, options=options)
     functions = _read_functions(module, symbols, reading)
+    reading.check_lines(name)
     program = Program(
         functions=functions,
         replicas=_count(attributes, "mhlo.num_replicas"),
@@ -78,8 +91,22 @@ def load_stablehlo(source: bytes, *, name: str, options: LoadOptions = NO_OPTION
         module_name=attributes.get("sym_name", "module").strip('"'),
         assumptions=tuple(reading.assumptions),
     )
-    opened = open_manual_computations(program, meshes)
-    refuse_unpartitioned(opened, symbols["main"].attributes, attributes)
+    return _per_device(program, meshes, symbols["main"].attributes, attributes)
+
+
+def _per_device(
+    program: Program,
+    meshes: Mapping[str, Mesh],
+    main_attributes: Mapping[str, str],
+    module_attributes: Mapping[str, str],
+) -> Program:
+    """Return the program of one device; `UnpartitionedError` where there is none yet."""
+    constrained = without_idle_constraints(program)
+    if not has_manual_computations(constrained):
+        refuse_unpartitioned(constrained, main_attributes, module_attributes)
+        return constrained
+    opened = open_manual_computations(constrained, meshes, main_attributes)
+    refuse_unpartitioned(opened, {}, {})
     return opened
 
 
@@ -88,26 +115,29 @@ def _count(attributes: Mapping[str, str], name: str) -> int | None:
     return None if text is None else read_integer(text)
 
 
-def _legalise(module: MlirModule) -> None:
-    dialects = dialects_used(module)
-    unknown = dialects - _KNOWN_DIALECTS - _STRUCTURAL
-    if unknown:
-        raise UnsupportedError(
-            f"operations of dialect {', '.join(sorted(unknown))} are not supported",
-            place=module.source,
-            mend="convert the program to StableHLO",
-        )
-    if "chlo" in dialects:
-        run_passes(module, "builtin.module(func.func(chlo-legalize-to-stablehlo))")
-
-
 @dataclass(slots=True, kw_only=True)
 class _Reading:
-    """State of one load: what was assumed on the way."""
+    """State of one load: what was assumed on the way, and the lines the user may speak of."""
 
     meshes: Mapping[str, Mesh]
     options: LoadOptions
     assumptions: list[str] = field(default_factory=list[str])
+    loop_lines: set[str] = field(default_factory=set[str])
+    branch_lines: set[str] = field(default_factory=set[str])
+
+    def check_lines(self, source: str) -> None:
+        told = (
+            ("loop", self.options.trip_counts, self.loop_lines),
+            ("branch", self.options.branch_weights, self.branch_lines),
+        )
+        for what, options, lines in told:
+            for line in options.keys() - lines - {""}:
+                known = ", ".join(sorted(lines - {""}, key=int)) or "none"
+                raise ConfigError(
+                    f"there is no {what} on line {line}",
+                    place=source,
+                    mend=f"lines of a {what}: {known}",
+                )
 
 
 def _read_functions(
@@ -122,7 +152,10 @@ def _read_functions(
 
     def read_attrs(record: OpRecord) -> Attrs:
         if record.dialect not in _KNOWN_DIALECTS:
-            raise UnsupportedError(f"operation {record.dialect}.{record.kind} is not supported")
+            raise UnsupportedError(
+                f"operations of dialect {record.dialect} are not supported",
+                mend="convert the program to StableHLO",
+            )
         reader = readers.get(record.kind)
         return NO_ATTRS if reader is None else reader(record)
 
@@ -166,7 +199,7 @@ def _called(function: Function) -> list[str]:
     return names
 
 
-_LINE = re.compile(r":(\d+):\d+$")
+_LINE = re.compile(r":(\d+):\d+\)?$")
 
 
 def _line(location: str) -> str:
@@ -178,6 +211,7 @@ def _while(record: OpRecord, reading: _Reading) -> WhileAttrs:
     condition, body = record.regions
     told = reading.options.trip_counts
     line = _line(record.location)
+    reading.loop_lines.add(line)
     count = trip_count(record.operands, condition, body, record.producer)
     if line in told and line:
         count = told[line]
@@ -194,7 +228,9 @@ def _while(record: OpRecord, reading: _Reading) -> WhileAttrs:
 
 def _case(record: OpRecord, reading: _Reading) -> CaseAttrs:
     told = reading.options.branch_weights
-    weights = told.get(_line(record.location)) or told.get("")
+    line = _line(record.location)
+    reading.branch_lines.add(line)
+    weights = told.get(line) or told.get("")
     if weights is None:
         return CaseAttrs(weights=None)
     if len(weights) != len(record.regions):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from hespas.errors import ProgramError
@@ -38,6 +38,28 @@ def fresh(values: Iterable[Value], renaming: Renaming) -> tuple[Value, ...]:
         renaming[value] = copy = Value(type=value.type)
         made.append(copy)
     return tuple(made)
+
+
+def without_identities(block: Block, is_identity: Callable[[Op], bool]) -> Block:
+    """Return a block in which operands stand for the results of the operations told.
+
+    Such an operation has as many results as operands; all other values are kept.
+    """
+    return _without_identities(block, is_identity, {})
+
+
+def _without_identities(
+    block: Block, is_identity: Callable[[Op], bool], renaming: Renaming
+) -> Block:
+    kept: list[Op] = []
+    for op in block.operations:
+        operands = tuple([renaming.get(value, value) for value in op.operands])
+        if is_identity(op):
+            renaming.update(zip(op.results, operands, strict=True))
+            continue
+        regions = [_without_identities(region, is_identity, renaming) for region in op.regions]
+        kept.append(replace(op, operands=operands, regions=tuple(regions)))
+    return Block(arguments=block.arguments, operations=tuple(kept))
 
 
 def with_calls_opened(program: Program) -> Function:

@@ -15,7 +15,7 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
-from hespas.errors import ProgramError
+from hespas.errors import ProgramError, UnsupportedError
 from hespas.program.attrs import Attrs
 from hespas.program.program import Block, Function, Op, Value
 from hespas.program.types import Type
@@ -155,18 +155,6 @@ def run_passes(module: MlirModule, pipeline: str) -> None:
             raise _parse_error(error, module.source) from error
 
 
-def dialects_used(module: MlirModule) -> frozenset[str]:
-    """Return the dialects of all operations in a module."""
-    found: set[str] = set()
-
-    def visit(op: Any) -> Any:
-        found.add(op.name.partition(".")[0])
-        return _bindings().ir.WalkResult.ADVANCE
-
-    module.handle.operation.walk(visit)
-    return frozenset(found)
-
-
 def module_attributes(module: MlirModule) -> dict[str, str]:
     """Return the module's attributes by name, as MLIR text."""
     return _attribute_texts(module.handle.operation, {})
@@ -199,32 +187,29 @@ def module_symbols(module: MlirModule) -> dict[str, Symbol]:
 def _attribute_texts(op: Any, cache: dict[Any, str]) -> dict[str, str]:
     texts: dict[str, str] = {}
     attributes = op.attributes
-    try:
-        for name in attributes:
+    for name in attributes:
+        try:
             attribute = attributes[name]
-            text = cache.get(attribute)
-            if text is None:
-                text = cache[attribute] = str(attribute)
-            texts[name] = text
-    except TypeError:
-        # jaxlib has no Python class for some attributes, such as complex constants.
-        return _printed_attributes(op)
+        except TypeError:
+            # jaxlib has no Python class for some attributes, such as complex constants.
+            texts[name] = _printed_property(op, name)
+            continue
+        text = cache.get(attribute)
+        if text is None:
+            text = cache[attribute] = str(attribute)
+        texts[name] = text
     return texts
 
 
-def _printed_attributes(op: Any) -> dict[str, str]:
+def _printed_property(op: Any, name: str) -> str:
+    """Cut an attribute's text out of the printed operation, where it stands in ``<{ }>``."""
     generic: str = op.get_asm(print_generic_op_form=True, skip_regions=True)
-    texts: dict[str, str] = {}
-    for body in (_between(generic, "<{", "}>"), _between(generic, ") {", "} :")):
-        for part in split_list(body):
-            name, _, value = part.partition(" = ")
-            texts[name] = value or "unit"
-    return texts
-
-
-def _between(text: str, opening: str, closing: str) -> str:
-    start, end = text.find(opening), text.rfind(closing)
-    return text[start + len(opening) : end] if 0 <= start < end else ""
+    start, end = generic.find("<{"), generic.find("}>")
+    for part in split_list(generic[start + 2 : end] if 0 <= start < end else ""):
+        found, _, value = part.partition(" = ")
+        if found == name:
+            return value
+    raise UnsupportedError(f"attribute {name} cannot be read")
 
 
 @dataclass(slots=True, kw_only=True)

@@ -60,6 +60,8 @@ def _bad_tensor(text: str) -> UnsupportedError:
 def split_list(text: str) -> list[str]:
     """Split at the commas that stand outside every bracket and string.
 
+    MLIR escapes the quotes inside a string by their code: each ``"`` opens or closes one.
+
     >>> split_list("tensor<2xf32>, tuple<a, b>")
     ['tensor<2xf32>', 'tuple<a, b>']
     """
@@ -67,7 +69,7 @@ def split_list(text: str) -> list[str]:
     depth = start = 0
     quoted = False
     for at, character in enumerate(text):
-        if character == '"' and text[at - 1] != "\\":
+        if character == '"':
             quoted = not quoted
         elif quoted:
             continue
