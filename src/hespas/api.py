@@ -1,38 +1,27 @@
 """The pipeline as functions: load, split, estimate, trace, simulate, and all of it at once.
 
 The functions take and give plain values, so that each stage can be run alone, looked at and
-replaced. `predict` is what ``hespas run`` calls.
+replaced. Each imports its stage when it is called: ``import hespas`` stays light.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING
 
-from hespas.cost.rules.custom_call import CustomCallCost
-from hespas.errors import ConfigError
-from hespas.estimate.graph import GraphEstimate, estimate_graph
-from hespas.estimate.roofline import Roofline, RooflineOptions
-from hespas.estimate.store import MemoryStore, Store
-from hespas.frontend.load import load_program
-from hespas.frontend.stablehlo import LoadOptions
-from hespas.hardware.device import Device
-from hespas.hardware.presets import load_device, load_system, presets_that_fit
-from hespas.hardware.system import System
-from hespas.prediction import Prediction
-from hespas.program.devices import communication_ops, with_device_count
-from hespas.program.program import Program
-from hespas.simulate.network import Network
-from hespas.simulate.simulate import simulate as run_simulation
-from hespas.simulate.timeline import Timeline
-from hespas.split.modules import region_modules
-from hespas.split.regions import RegionGraph
-from hespas.split.strategies import SeparatorPolicy, SplitOptions, SplitStrategy, split_program
-from hespas.trace.build import RegionTime, build_task_graph
-from hespas.trace.tasks import Job, TaskGraph
-
-E = TypeVar("E", SplitStrategy, SeparatorPolicy)
+if TYPE_CHECKING:
+    from hespas.cost.rules.custom_call import CustomCallCost
+    from hespas.estimate.graph import GraphEstimate
+    from hespas.estimate.roofline import RooflineOptions
+    from hespas.estimate.store import Store
+    from hespas.hardware.device import Device
+    from hespas.hardware.system import System
+    from hespas.prediction import Prediction
+    from hespas.program.program import Program
+    from hespas.simulate.timeline import Timeline
+    from hespas.split.regions import RegionGraph
+    from hespas.trace.tasks import Job, TaskGraph
 
 
 def load(
@@ -52,8 +41,12 @@ def load(
 
     >>> program = load("examples/attention_block.mlir")
     >>> len(program.main.body.operations)
-    7
+    8
     """
+    from hespas.frontend.load import load_program
+    from hespas.frontend.stablehlo import LoadOptions
+    from hespas.program.devices import with_device_count
+
     options = LoadOptions(trip_counts=trip_counts or {}, branch_weights=branch_weights or {})
     program = load_program(Path(path), options=options)
     return with_device_count(program, requested=devices, system=None)
@@ -75,8 +68,10 @@ def split(
 
     >>> graph = split(load("examples/attention_block.mlir"), strategy="individual_split")
     >>> len(graph.compute_regions), len(graph.collective_regions)
-    (4, 1)
+    (6, 1)
     """
+    from hespas.split.strategies import split_options, split_program
+
     options = split_options(
         strategy=strategy,
         merge=merge,
@@ -85,32 +80,6 @@ def split(
         separator_policy=separator_policy,
     )
     return split_program(program, options)
-
-
-def split_options(
-    *,
-    strategy: str = "linear_split",
-    merge: bool = False,
-    block_limit: int | None = None,
-    separator: str = "is_communication_op",
-    separator_policy: str = "isolated",
-) -> SplitOptions:
-    """Check the documented names of how to split; `hespas.errors.ConfigError` for others."""
-    return SplitOptions(
-        strategy=_choice(SplitStrategy, strategy, "split_strategy"),
-        merge=merge,
-        block_limit=block_limit,
-        separator=separator,
-        separator_policy=_choice(SeparatorPolicy, separator_policy, "separator_policy"),
-    )
-
-
-def _choice(kind: type[E], value: str, key: str) -> E:
-    try:
-        return kind(value)
-    except ValueError as error:
-        known = ", ".join(member.value for member in kind)
-        raise ConfigError(f"{key} is {value!r}", mend=f"use one of {known}") from error
 
 
 def estimate(
@@ -129,10 +98,16 @@ def estimate(
 
     >>> graph = split(load("examples/attention_block.mlir"))
     >>> round(estimate(graph, "A100_SXM_40GB").total.time_s * 1e6, 1)
-    18.9
+    14.8
     """
+    from hespas.estimate.graph import estimate_graph
+    from hespas.estimate.roofline import Roofline, RooflineOptions
+    from hespas.estimate.store import MemoryStore
+    from hespas.hardware.presets import load_device
+    from hespas.split.modules import region_modules
+
     estimator = Roofline(
-        device=device if isinstance(device, Device) else load_device(device),
+        device=load_device(device) if isinstance(device, str) else device,
         options=options or RooflineOptions(),
         custom_calls=custom_calls or {},
     )
@@ -141,14 +116,15 @@ def estimate(
 
 
 def trace(graph: RegionGraph, estimates: GraphEstimate) -> TaskGraph:
-    """Make the task graph of all devices: write it with `hespas.trace.chakra.write_traces`."""
-    times = [
-        None
-        if estimate is None
-        else RegionTime(duration_s=estimate.time_s, label=estimate.dearest_kind)
-        for estimate in estimates.estimate_of_region
-    ]
-    return build_task_graph(graph, times, name=graph.program.source)
+    """Make the task graph of all devices: write it with `hespas.trace.chakra.write_traces`.
+
+    >>> graph = split(load("examples/attention_block.mlir"))
+    >>> [task.name for task in trace(graph, estimate(graph, "A100_SXM_40GB")).tasks]
+    ['region_0', 'all_reduce_1']
+    """
+    from hespas.trace.estimated import estimated_tasks
+
+    return estimated_tasks(graph, estimates)
 
 
 def simulate(
@@ -157,12 +133,18 @@ def simulate(
     """Run a job on a system (a `System`, a preset's name or a directory).
 
     Raises `hespas.errors.SimulationError` for what the model does not cover.
+
+    >>> graph = split(load("examples/attention_block.mlir"))
+    >>> tasks = trace(graph, estimate(graph, "A100_SXM_40GB"))
+    >>> round(simulate(tasks, "A100_SXM_40GB_4GPU").step_time_s * 1e6, 1)
+    27.6
     """
-    known = {member.value: member for member in Network}
-    if network not in known:
-        raise ConfigError(f"network is {network!r}", mend=f"use one of {', '.join(known)}")
-    described = system if isinstance(system, System) else load_system(system)
-    return run_simulation(job, described, network=known[network])
+    from hespas.hardware.presets import load_system
+    from hespas.simulate.network import network_named
+    from hespas.simulate.simulate import simulate as run_simulation
+
+    described = load_system(system) if isinstance(system, str) else system
+    return run_simulation(job, described, network=network_named(network))
 
 
 def predict(
@@ -183,45 +165,16 @@ def predict(
     >>> prediction = predict("examples/attention_block.mlir", "A100_SXM_40GB",
     ...                      "A100_SXM_40GB_4GPU")
     >>> prediction.devices, round(prediction.step_time_s * 1e6, 1)
-    (4, 24.5)
+    (4, 27.6)
     """
+    from hespas.frontend.load import load_program
+    from hespas.hardware.fit import settled_program
+    from hespas.hardware.presets import load_system
+    from hespas.prediction import predicted
+    from hespas.simulate.network import Network
+
     cluster = load_system(system) if isinstance(system, str) else system
-    program = workload if isinstance(workload, Program) else load_program(Path(workload))
-    graph = split(settled(program, devices=devices, system=cluster), strategy=strategy, merge=merge)
-    estimates = estimate(graph, node)
-    return finish(graph, estimates, cluster)
-
-
-def settled(program: Program, *, devices: int | None, system: System | None) -> Program:
-    """Return the program for the devices it runs on; `DeviceCountError` where counts disagree.
-
-    Raises `hespas.errors.ConfigError` for a program that communicates where no system is
-    given, naming the presets that fit.
-    """
-    count = None if system is None else system.device_count
-    known = with_device_count(program, requested=devices, system=count)
-    needed = known.declared_devices or 1
-    if system is not None or needed == 1 or not any(True for _ in communication_ops(known)):
-        return known
-    fitting = presets_that_fit(needed)
-    raise ConfigError(
-        f"the program communicates among {needed} devices, but no system is given",
-        place=program.source,
-        mend=f"give --system ({', '.join(fitting) or f'no preset has {needed} devices'}), "
-        "or price its computation alone with hespas estimate",
-    )
-
-
-def finish(
-    graph: RegionGraph,
-    estimates: GraphEstimate,
-    system: System | None,
-    *,
-    network: str = "congestion-unaware",
-) -> Prediction:
-    """Simulate what was estimated."""
-    tasks = trace(graph, estimates)
-    timeline = None if system is None else simulate(tasks, system, network=network)
-    return Prediction(
-        graph=graph, estimates=estimates, tasks=tasks, system=system, timeline=timeline
-    )
+    program = load_program(Path(workload)) if isinstance(workload, str | Path) else workload
+    settled = settled_program(program, devices=devices, system=cluster)
+    graph = split(settled, strategy=strategy, merge=merge)
+    return predicted(graph, estimate(graph, node), cluster, Network.CONGESTION_UNAWARE)

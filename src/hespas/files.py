@@ -19,8 +19,7 @@ from hespas.errors import OutputError
 MARK_FILE = "hespas_output.json"
 _OURS = re.compile(
     r"dev\.\d+\.et|comm_group\.json|module_stats\.json|mini_module_\d+\.(mlir|json)"
-    r"|private_functions\.mlir|dependency_graph\.dot|regions\.json|timeline\.json"
-    rf"|{re.escape(MARK_FILE)}"
+    rf"|private_functions\.mlir|dependency_graph\.dot|regions\.json|{re.escape(MARK_FILE)}"
 )
 
 
@@ -35,18 +34,44 @@ def json_bytes(value: object) -> bytes:
 
 def write_file(path: Path, content: bytes) -> None:
     """Write a file under a temporary name and move it into place; `OutputError` on failure."""
-    temporary = ""
+    with replaced_file(path) as temporary:
+        temporary.write_bytes(content)
+
+
+@contextmanager
+def replaced_file(path: Path) -> Generator[Path]:
+    """Give the name of a temporary file to fill, which becomes ``path`` only if all goes well.
+
+    Raises `OutputError` where it cannot be written; then ``path`` stays as it was.
+    """
+    check_file(path)
+    temporary: Path | None = None
     try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".hespas-", delete=False) as file:
-            temporary = file.name
-            file.write(content)
-        Path(temporary).chmod(0o666 & ~_umask())
-        Path(temporary).replace(path)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".hespas-")
+        temporary = Path(name)
+        os.close(handle)
+        yield temporary
+        temporary.chmod(0o666 & ~_umask())
+        temporary.replace(path)
     except OSError as error:
         raise _failed(path, error) from error
     finally:
-        if temporary:
-            Path(temporary).unlink(missing_ok=True)
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+
+
+def check_file(path: Path, *, made_later: Path | None = None) -> None:
+    """Raise `OutputError` where a file can't be written: told before the work, not after.
+
+    ``made_later`` is a directory that will be there when the file is written.
+    """
+    if path.is_dir():
+        raise OutputError("is a directory, not a file", place=str(path))
+    parent = path.parent
+    if parent.is_dir() or (made_later is not None and parent.resolve() == made_later.resolve()):
+        return
+    what = "is a file, not a directory" if parent.exists() else "is no directory"
+    raise OutputError(f"cannot be written: {parent} {what}", place=str(path), mend="make it")
 
 
 def _umask() -> int:
@@ -77,29 +102,50 @@ def staged_directory(target: Path, mark: OutputMark, *, clean: bool) -> Generato
 
     Files of an earlier run of the same workload are replaced; files that hespas didn't write
     stay. Raises `OutputError` where ``target`` holds another workload's files and ``clean`` is
-    False, or cannot be written. On any error, Ctrl-C too, ``target`` stays as it was.
+    False, or cannot be written. On any error, Ctrl-C too, ``target`` and the directories above
+    it stay as they were.
     """
     check_output(target, mark, clean=clean)
+    home = target.resolve()
+    made = _missing_parents(home)
+    stage: Path | None = None
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        stage = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-    except OSError as error:
-        raise _failed(target, error) from error
-    try:
+        home.parent.mkdir(parents=True, exist_ok=True)
+        stage = Path(tempfile.mkdtemp(prefix=f".{home.name}.", dir=home.parent))
         yield stage
         text = json.dumps({"workload": mark.workload, "content": mark.content})
         (stage / MARK_FILE).write_text(text + "\n")
-        _publish(stage, target)
+        _publish(stage, home)
     except OSError as error:
         raise _failed(target, error) from error
     finally:
-        shutil.rmtree(stage, ignore_errors=True)
+        if stage is not None:
+            shutil.rmtree(stage, ignore_errors=True)
+        if not home.exists():
+            _remove_empty(made)
+
+
+def _missing_parents(path: Path) -> list[Path]:
+    return [parent for parent in path.parents if not parent.exists()]
+
+
+def _remove_empty(directories: list[Path]) -> None:
+    """Remove directories, innermost first, up to one that another process uses by now."""
+    for directory in directories:
+        try:
+            directory.rmdir()
+        except OSError:
+            return
 
 
 def check_output(target: Path, mark: OutputMark, *, clean: bool) -> None:
     """Raise `OutputError` where ``target`` is no directory, or holds another workload's files."""
-    if target.exists() and not target.is_dir():
-        raise OutputError("is a file, not a directory", place=str(target))
+    above = next((path for path in (target, *target.parents) if path.exists()), None)
+    if above is not None and not above.is_dir():
+        what = "" if above == target else f"{above} "
+        raise OutputError(
+            f"{what}is a file, not a directory", place=str(target), mend="choose another place"
+        )
     if clean or not target.is_dir():
         return
     found = _read_mark(target)
@@ -126,13 +172,19 @@ def _read_mark(target: Path) -> OutputMark | None:
 
 
 def _publish(stage: Path, target: Path) -> None:
-    """Move the staged files to ``target``, by one rename where nothing is there yet."""
+    """Move the staged files to ``target``, by one rename where nothing is there yet.
+
+    Where something is, the mark goes first and comes last: a directory that a power cut left
+    in between has none, and is not taken for a whole one.
+    """
     stage.chmod(0o777 & ~_umask())
     if not target.exists():
         stage.rename(target)
         return
-    for entry in list(target.iterdir()):
-        if _OURS.fullmatch(entry.name):
-            entry.unlink()
-    for entry in stage.iterdir():
-        entry.replace(target / entry.name)
+    old = [entry for entry in target.iterdir() if _OURS.fullmatch(entry.name)]
+    for entry in sorted(old, key=lambda entry: entry.name != MARK_FILE):
+        entry.unlink()
+    for entry in sorted(stage.iterdir(), key=lambda entry: entry.name == MARK_FILE):
+        # A cache that another process made meanwhile stays.
+        if not (entry.is_dir() and (target / entry.name).exists()):
+            entry.replace(target / entry.name)

@@ -8,8 +8,11 @@ from dataclasses import dataclass
 from hespas.estimate.graph import GraphEstimate
 from hespas.hardware.system import System
 from hespas.program.program import Op
+from hespas.simulate.network import Network
+from hespas.simulate.simulate import simulate
 from hespas.simulate.timeline import ClassTimeline, Timeline
 from hespas.split.regions import RegionGraph
+from hespas.trace.estimated import estimated_tasks
 from hespas.trace.tasks import TaskGraph
 
 _PS_PER_S = 1_000_000_000_000
@@ -109,3 +112,14 @@ def _dropped_collectives(graph: RegionGraph, tasks: TaskGraph) -> Iterator[str]:
             f"{len(dropped)} collectives among single devices, or of nothing, take no time "
             f"(first: {first.place})"
         )
+
+
+def predicted(
+    graph: RegionGraph, estimates: GraphEstimate, system: System | None, network: Network
+) -> Prediction:
+    """Simulate what was estimated; without a system there is no timeline."""
+    tasks = estimated_tasks(graph, estimates)
+    timeline = None if system is None else simulate(tasks, system, network=network)
+    return Prediction(
+        graph=graph, estimates=estimates, tasks=tasks, system=system, timeline=timeline
+    )

@@ -6,26 +6,35 @@
 from __future__ import annotations
 
 import re
+from math import isfinite
 
-from hespas.errors import HespasError
+from hespas.errors import ConfigError
 
 _DECIMAL = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 _SMALL = {"p": 1e-12, "n": 1e-9, "u": 1e-6, "µ": 1e-6, "m": 1e-3, "": 1.0}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
-_QUANTITY = re.compile(r"\s*([-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?)\s*([A-Za-zµ/]*)\s*")
+_NUMBER = r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
+_QUANTITY = re.compile(rf"\s*({_NUMBER})\s*([A-Za-zµ/]*)\s*")
+# The documents themselves write FLOPS/s; FLOPS is what most people write.
+_SPELLINGS = {"FLOP/s": ("FLOP/s", "FLOPS/s", "FLOPS")}
 
 
 def _factors(unit: str) -> dict[str, float]:
     if unit == "s":
         return {prefix + unit: factor for prefix, factor in _SMALL.items()}
     prefixes = _DECIMAL | _BINARY if unit in ("B", "B/s") else _DECIMAL
-    return {prefix + unit: factor for prefix, factor in prefixes.items()}
+    return {
+        prefix + spelling: factor
+        for spelling in _SPELLINGS.get(unit, (unit,))
+        for prefix, factor in prefixes.items()
+    }
 
 
-def parse_quantity(text: str, unit: str) -> float:
+def parse_quantity(text: str, unit: str, *, place: str = "") -> float:
     """Return ``text`` in ``unit`` (one of ``s``, ``B``, ``B/s``, ``FLOP/s``, ``W``...).
 
-    A bare number is taken to be in ``unit`` already. Raises `HespasError` on anything else.
+    A bare number is taken to be in ``unit`` already. Raises `hespas.errors.ConfigError`, naming
+    ``place``, on anything else.
 
     >>> parse_quantity("312 TFLOP/s", "FLOP/s")
     312000000000000.0
@@ -37,19 +46,30 @@ def parse_quantity(text: str, unit: str) -> float:
     match = _QUANTITY.fullmatch(text)
     factors = _factors(unit) | {"": 1.0}
     if match is None or match[2] not in factors:
-        known = ", ".join(name for name in factors if name)
-        raise HespasError(f"{text!r} is not a quantity in {unit}", mend=f"use one of {known}")
-    return float(match[1]) * factors[match[2]]
+        raise ConfigError(
+            f"{text!r} is not a quantity in {unit}",
+            place=place,
+            mend=f"give a number, and {unit} or a multiple such as {_example(unit)}",
+        )
+    value = float(match[1]) * factors[match[2]]
+    if not isfinite(value):
+        raise ConfigError(f"{text!r} is too large", place=place, mend="give a finite number")
+    return value
 
 
-def _scaled(value: float, unit: str, steps: list[tuple[float, str]]) -> str:
-    magnitude = abs(value)
+def _example(unit: str) -> str:
+    return "ms or us" if unit == "s" else f"G{unit} or T{unit}"
+
+
+def _scaled(value: float, unit: str, steps: list[tuple[float, str]], form: str = ".4g") -> str:
+    # 999.96 prints as 1000: what is rounded up to the next prefix takes it.
+    magnitude = abs(float(f"{value:.4g}"))
     factor, prefix = next((step for step in steps if magnitude >= step[0]), steps[-1])
-    return f"{value / factor:.4g} {prefix}{unit}"
+    return f"{value / factor:{form}} {prefix}{unit}"
 
 
-def format_quantity(value: float, unit: str) -> str:
-    """Print ``value`` with four significant digits and a decimal prefix.
+def format_quantity(value: float, unit: str, form: str = ".4g") -> str:
+    """Print ``value`` with a decimal prefix and, unless ``form`` differs, four digits.
 
     >>> format_quantity(1.555e12, "B/s"), format_quantity(0, "FLOP")
     ('1.555 TB/s', '0 FLOP')
@@ -57,7 +77,7 @@ def format_quantity(value: float, unit: str) -> str:
     if value == 0:
         return f"0 {unit}"
     steps = [(factor, prefix) for prefix, factor in sorted(_DECIMAL.items(), key=lambda p: -p[1])]
-    return _scaled(value, unit, steps)
+    return _scaled(value, unit, steps, form)
 
 
 def format_time(seconds: float) -> str:

@@ -9,10 +9,9 @@ from typing import Any
 import click
 
 from hespas.cli import options
-from hespas.cli.outputs import estimate_into, output_of
+from hespas.cli.outputs import estimate_into, output_of, stats_of
 from hespas.cli.settings import Flags, settings_of
 from hespas.cli.stages import divide, load, write_json
-from hespas.report.module_stats import module_stats
 from hespas.report.summary import estimate_summary
 
 
@@ -37,7 +36,7 @@ def command(json_file: str | None, config_file: Path | None, **given: Any) -> No
     with output_of(settings) as output:
         estimates = estimate_into(settings, divided, output)
     if json_file is not None:
-        write_json(json_file, module_stats(estimates, estimation_time_s=estimates.reuse.elapsed_s))
+        write_json(json_file, stats_of(estimates, divided))
     if json_file != "-":
         click.echo(estimate_summary(estimates))
 

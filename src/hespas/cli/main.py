@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import click
 
-from hespas import __version__
 from hespas.errors import HespasError
+from hespas.version import __version__
 
 ERROR_CODE = 2
 INTERRUPTED_CODE = 130

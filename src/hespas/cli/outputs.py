@@ -48,7 +48,8 @@ def estimate_into(settings: Settings, divided: Divided, output: Output) -> Graph
     result = price(settings, divided, output.store)
     if output.stage is not None:
         write_region_files(divided.graph, divided.modules, output.stage)
-        stats = module_stats(result, estimation_time_s=perf_counter() - start_s)
+        elapsed_s = perf_counter() - start_s
+        stats = module_stats(result, divided.modules, estimation_time_s=elapsed_s)
         (output.stage / "module_stats.json").write_bytes(json_bytes(stats))
     return result
 

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
-from math import isclose
+from math import isclose, isfinite
+from typing import Any, cast
 
+from hespas.config.suggest import suggestion
 from hespas.cost.rules.custom_call import CustomCallCost, OperandTraffic, StatedWork
 from hespas.cost.work import Work, flop_counts
 from hespas.errors import ConfigError
+from hespas.program.types import ELEMENT_TYPES
 from hespas.units import parse_quantity
+
+_WHOLE = re.compile(r"[0-9]+")
+_CUSTOM_CALL_FORM = "give TARGET=traffic, or TARGET=flops:N,type:T,bytes:N"
 
 
 def parse_per_line(texts: Iterable[str]) -> dict[str, int]:
@@ -21,10 +28,20 @@ def parse_per_line(texts: Iterable[str]) -> dict[str, int]:
     counts: dict[str, int] = {}
     for text in texts:
         line, _, number = text.rpartition("=")
-        if not number.isdigit() or (line and not line.isdigit()):
-            raise ConfigError(f"--trip-count {text!r}", mend="give N or LINE=N")
+        if not _WHOLE.fullmatch(number) or not _is_line(line):
+            raise ConfigError(f"--trip-count is {text!r}", mend="give N or LINE=N")
+        _refuse_twice(line in counts, "--trip-count", line or "every loop")
         counts[line] = int(number)
     return counts
+
+
+def _is_line(text: str) -> bool:
+    return text == "" or _WHOLE.fullmatch(text) is not None
+
+
+def _refuse_twice(found: bool, flag: str, what: str) -> None:
+    if found:
+        raise ConfigError(f"{flag} is given twice for {what}", mend="keep one")
 
 
 def parse_weights(texts: Iterable[str]) -> dict[str, tuple[float, ...]]:
@@ -36,16 +53,24 @@ def parse_weights(texts: Iterable[str]) -> dict[str, tuple[float, ...]]:
     weights: dict[str, tuple[float, ...]] = {}
     for text in texts:
         line, _, listed = text.rpartition("=")
-        try:
-            numbers = tuple(map(float, listed.split(",")))
-        except ValueError:
-            numbers = ()
-        if not isclose(sum(numbers), 1.0) or min(numbers) < 0 or (line and not line.isdigit()):
+        numbers = tuple(map(_number, listed.split(",")))
+        adds_up = all(number >= 0 for number in numbers) and isclose(sum(numbers), 1.0)
+        if not adds_up or not _is_line(line):
             raise ConfigError(
-                f"--branch-weights {text!r}", mend="give W,W or LINE=W,W, adding to 1"
+                f"--branch-weights is {text!r}", mend="give W,W or LINE=W,W, adding to 1"
             )
+        _refuse_twice(line in weights, "--branch-weights", line or "every branch")
         weights[line] = numbers
     return weights
+
+
+def _number(text: str) -> float:
+    """Return a finite number, or -1 for what is none."""
+    try:
+        value = float(text)
+    except ValueError:
+        return -1.0
+    return value if isfinite(value) else -1.0
 
 
 def parse_rates(text: str | None) -> dict[str, float]:
@@ -56,20 +81,35 @@ def parse_rates(text: str | None) -> dict[str, float]:
     """
     if text is None:
         return {}
-    if text.lstrip().startswith("{"):
-        try:
-            return {str(key): float(value) for key, value in json.loads(text).items()}
-        except (ValueError, TypeError) as error:
-            raise ConfigError(
-                f"--per-datatype-flops {text!r} is not a JSON object of numbers"
-            ) from error
+    given = _json_pairs(text) if text.lstrip().startswith("{") else _listed_pairs(text)
     rates: dict[str, float] = {}
-    for part in text.split(","):
-        name, found, rate = part.partition("=")
-        if not found:
-            raise ConfigError(f"--per-datatype-flops {part!r}", mend="give TYPE=RATE,TYPE=RATE")
-        rates[name.strip()] = parse_quantity(rate, "FLOP/s")
+    for name, rate in given:
+        if name not in ELEMENT_TYPES:
+            raise ConfigError(
+                f"--per-datatype-flops: unknown element type {name!r}",
+                mend=suggestion(name, ELEMENT_TYPES),
+            )
+        _refuse_twice(name in rates, "--per-datatype-flops", name)
+        rates[name] = parse_quantity(rate, "FLOP/s", place=f"--per-datatype-flops {name}")
     return rates
+
+
+def _listed_pairs(text: str) -> list[tuple[str, str]]:
+    pairs = [part.partition("=") for part in text.split(",")]
+    for name, found, _ in pairs:
+        if not found:
+            raise ConfigError(
+                f"--per-datatype-flops: {name!r} has no rate", mend="give TYPE=RATE,TYPE=RATE"
+            )
+    return [(name.strip(), rate) for name, _, rate in pairs]
+
+
+def _json_pairs(text: str) -> list[tuple[str, str]]:
+    try:
+        pairs = cast("list[tuple[str, Any]]", json.loads(text, object_pairs_hook=list))
+    except ValueError as error:
+        raise ConfigError(f"--per-datatype-flops: malformed JSON: {error}") from error
+    return [(name, value if isinstance(value, str) else json.dumps(value)) for name, value in pairs]
 
 
 def parse_custom_calls(texts: Iterable[str]) -> dict[str, CustomCallCost]:
@@ -82,24 +122,24 @@ def parse_custom_calls(texts: Iterable[str]) -> dict[str, CustomCallCost]:
     for text in texts:
         target, _, cost = text.rpartition("=")
         if not target:
-            raise ConfigError(
-                f"--custom-call {text!r}",
-                mend="give TARGET=traffic or TARGET=flops:N,type:T,bytes:N",
-            )
+            raise ConfigError(f"--custom-call is {text!r}", mend=_CUSTOM_CALL_FORM)
+        _refuse_twice(target in costs, "--custom-call", target)
         costs[target] = OperandTraffic() if cost == "traffic" else _stated(text, cost)
     return costs
 
 
 def _stated(text: str, cost: str) -> StatedWork:
     parts = [part.partition(":") for part in cost.split(",")]
-    fields = {name: value for name, _, value in parts}
-    unknown = set(fields) - {"flops", "type", "bytes"}
-    try:
-        flops, moved = float(fields.get("flops", "0")), float(fields.get("bytes", "0"))
-    except ValueError:
-        unknown = {"a number"}
-        flops = moved = 0.0
-    if unknown or min(flops, moved) < 0:
-        raise ConfigError(f"--custom-call {text!r}", mend="give traffic, or flops:N,type:T,bytes:N")
-    work = Work(flops=flop_counts(fields.get("type", "f32"), round(flops)), bytes_read=round(moved))
-    return StatedWork(work=work)
+    fields = {name.strip(): value.strip() for name, _, value in parts}
+    amounts = [_number(fields[name]) for name in ("flops", "bytes") if name in fields]
+    known = {"flops", "bytes"} | ({"type"} if "flops" in fields else set[str]())
+    if not amounts or min(amounts) < 0 or set(fields) - known or len(fields) < len(parts):
+        raise ConfigError(f"--custom-call is {text!r}", mend=_CUSTOM_CALL_FORM)
+    kind = fields.get("type", "f32")
+    if kind not in ELEMENT_TYPES:
+        raise ConfigError(
+            f"--custom-call {text!r}: unknown element type {kind!r}",
+            mend=suggestion(kind, ELEMENT_TYPES),
+        )
+    flops, moved = (round(_number(fields.get(name, "0"))) for name in ("flops", "bytes"))
+    return StatedWork(work=Work(flops=flop_counts(kind, flops), bytes_read=moved))

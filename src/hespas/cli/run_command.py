@@ -7,13 +7,13 @@ from typing import Any
 
 import click
 
-from hespas.api import finish
 from hespas.cli import options
 from hespas.cli.outputs import estimate_into, output_of, write_tasks
 from hespas.cli.settings import Flags, Settings, settings_of
 from hespas.cli.stages import divide, load, write_json
-from hespas.prediction import Prediction
+from hespas.prediction import Prediction, predicted
 from hespas.report.run_report import run_json, run_text
+from hespas.simulate.network import network_named
 from hespas.trace.perfetto import write_perfetto
 
 
@@ -50,6 +50,8 @@ def _predict(settings: Settings) -> Prediction:
     divided = divide(settings, program)
     with output_of(settings) as output:
         estimates = estimate_into(settings, divided, output)
-        prediction = finish(divided.graph, estimates, system, network=settings.flags.network)
+        prediction = predicted(
+            divided.graph, estimates, system, network_named(settings.flags.network)
+        )
         write_tasks(prediction.tasks, output)
     return prediction

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hespas.api import split_options
 from hespas.cli.options import start_logging
 from hespas.cli.parsing import parse_custom_calls, parse_per_line, parse_rates, parse_weights
 from hespas.config.load import load_config
@@ -18,7 +17,7 @@ from hespas.frontend.stablehlo import LoadOptions
 from hespas.hardware.device import Device
 from hespas.hardware.presets import device_names, device_of, load_device, load_system
 from hespas.hardware.system import System
-from hespas.split.strategies import SplitOptions
+from hespas.split.strategies import SplitOptions, split_options
 from hespas.units import parse_quantity
 
 

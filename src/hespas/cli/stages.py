@@ -12,13 +12,13 @@ from time import perf_counter
 
 import click
 
-from hespas.api import settled
 from hespas.cli.settings import Settings
 from hespas.estimate.graph import GraphEstimate, Progress, estimate_graph
 from hespas.estimate.roofline import Roofline
 from hespas.estimate.store import Store
 from hespas.files import json_bytes, write_file
 from hespas.frontend.load import load_program
+from hespas.hardware.fit import settled_program
 from hespas.hardware.system import System
 from hespas.program.devices import with_device_count
 from hespas.program.program import Program
@@ -43,7 +43,7 @@ def load(settings: Settings, *, system: System | None, alone: bool) -> Program:
     log.info("read %s", program.source)
     if alone:
         return with_device_count(program, requested=settings.devices, system=None)
-    return settled(program, devices=settings.devices, system=system)
+    return settled_program(program, devices=settings.devices, system=system)
 
 
 def divide(settings: Settings, program: Program) -> Divided:

@@ -6,14 +6,13 @@ from typing import Any
 
 import click
 
-from hespas.api import trace
 from hespas.cli import options
-from hespas.cli.outputs import estimate_into, output_of, write_tasks
+from hespas.cli.outputs import estimate_into, output_of, stats_of, write_tasks
 from hespas.cli.settings import Flags, settings_of
 from hespas.cli.stages import divide, load, write_json
 from hespas.errors import ConfigError
-from hespas.report.module_stats import module_stats
 from hespas.report.summary import estimate_summary
+from hespas.trace.estimated import estimated_tasks
 
 
 @click.command("trace", short_help="Write the Chakra traces of all devices.")
@@ -37,10 +36,10 @@ def command(json_file: str | None, **given: Any) -> None:
     divided = divide(settings, program)
     with output_of(settings) as output:
         estimates = estimate_into(settings, divided, output)
-        tasks = trace(divided.graph, estimates)
+        tasks = estimated_tasks(divided.graph, estimates)
         write_tasks(tasks, output)
     if json_file is not None:
-        write_json(json_file, module_stats(estimates, estimation_time_s=estimates.reuse.elapsed_s))
+        write_json(json_file, stats_of(estimates, divided))
     if json_file != "-":
         click.echo(estimate_summary(estimates))
         click.echo(f"Traces of {tasks.device_count} devices: {settings.output}/dev.*.et")

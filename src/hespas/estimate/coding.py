@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from math import isfinite
 from typing import Any
 
 from hespas.errors import CacheError
@@ -16,7 +17,7 @@ def encode_estimate(estimate: Estimate) -> str:
     return json.dumps({"per_op": per_op, **listed})
 
 
-def decode_estimate(text: str) -> Estimate:
+def decode_estimate(text: str, *, place: str = "") -> Estimate:
     """Return the estimate that `encode_estimate` wrote; `CacheError` for anything else.
 
     >>> estimate = Estimate(per_op={"stablehlo.add": OpEstimate(count=1, time_s=0.1)})
@@ -25,15 +26,17 @@ def decode_estimate(text: str) -> Estimate:
     """
     try:
         data = json.loads(text)
-        per_op = {str(kind): _decode_op(op) for kind, op in data["per_op"].items()}
-        notes = tuple(map(str, data["notes"]))
-        warnings = tuple(map(str, data["warnings"]))
+        return Estimate(
+            per_op={_text(kind): _decode_op(op) for kind, op in data["per_op"].items()},
+            notes=tuple(map(_text, data["notes"])),
+            warnings=tuple(map(_text, data["warnings"])),
+        )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CacheError(
             "the estimator cache holds an entry that is no estimate",
-            mend="delete the cache directory, or run with --disable-cache",
+            place=place,
+            mend="delete the cache, or run with --disable-cache",
         ) from error
-    return Estimate(per_op=per_op, notes=notes, warnings=warnings)
 
 
 def _encode_op(op: OpEstimate) -> dict[str, object]:
@@ -53,13 +56,27 @@ def _encode_op(op: OpEstimate) -> dict[str, object]:
 def _decode_op(data: Any) -> OpEstimate:
     energy_j = data["energy_j"]
     return OpEstimate(
-        count=float(data["count"]),
-        time_s=float(data["time_s"]),
-        bytes_moved=float(data["bytes_moved"]),
-        memory_time_at_peak_s=float(data["memory_time_at_peak_s"]),
-        energy_j=None if energy_j is None else float(energy_j),
+        count=_amount(data["count"]),
+        time_s=_amount(data["time_s"]),
+        bytes_moved=_amount(data["bytes_moved"]),
+        memory_time_at_peak_s=_amount(data["memory_time_at_peak_s"]),
+        energy_j=None if energy_j is None else _amount(energy_j),
         per_type={
-            str(key): TypeTotals(flops=float(flops), time_at_peak_s=float(time_s))
+            _text(key): TypeTotals(flops=_amount(flops), time_at_peak_s=_amount(time_s))
             for key, (flops, time_s) in data["per_type"].items()
         },
     )
+
+
+def _amount(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{value!r} is no number")
+    if not (isfinite(value) and value >= 0):
+        raise ValueError(f"{value} is no amount")
+    return float(value)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value

@@ -87,13 +87,20 @@ T = TypeVar("T", TypeTotals, OpEstimate)
 class Estimate:
     """What a piece of a program costs on a device, by kind of operation.
 
-    Estimates add, and multiply by a count; `Estimate()` is the zero. ``notes`` says, once
-    each, what was assumed on the way; ``warnings`` what the user asked to be told.
+    Estimates add, in any order, and multiply by a count; `Estimate()` is the zero. ``notes``
+    says, sorted and once each, what was assumed on the way; ``warnings``, in the same way, what
+    the user asked to be told.
     """
 
     per_op: Mapping[str, OpEstimate] = field(default_factory=dict[str, OpEstimate])
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.notes) > 1:
+            object.__setattr__(self, "notes", tuple(sorted(set(self.notes))))
+        if len(self.warnings) > 1:
+            object.__setattr__(self, "warnings", tuple(sorted(set(self.warnings))))
 
     @property
     def total(self) -> OpEstimate:
@@ -107,14 +114,14 @@ class Estimate:
 
     @property
     def dearest_kind(self) -> str:
-        """The kind of operation that takes most of the time; empty where nothing does."""
-        return max(self.per_op, key=lambda kind: self.per_op[kind].time_s, default="")
+        """The kind of operation that takes most of the time; empty where there is none."""
+        return max(self.per_op, key=lambda kind: (self.per_op[kind].time_s, kind), default="")
 
     def __add__(self, other: Estimate) -> Estimate:
         return Estimate(
             per_op=_merged(self.per_op, other.per_op, OpEstimate()),
-            notes=tuple(dict.fromkeys((*self.notes, *other.notes))),
-            warnings=tuple(dict.fromkeys((*self.warnings, *other.warnings))),
+            notes=self.notes + other.notes,
+            warnings=self.warnings + other.warnings,
         )
 
     def __mul__(self, count: float) -> Estimate:

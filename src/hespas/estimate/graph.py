@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import sha256
 from time import perf_counter
 
-from hespas import __version__
 from hespas.estimate.coding import decode_estimate, encode_estimate
 from hespas.estimate.estimate import Estimate
 from hespas.estimate.protocol import Estimator
 from hespas.estimate.store import Store
 from hespas.split.modules import RegionModules
 from hespas.split.regions import Compute, RegionGraph
+from hespas.version import __version__
 
 Progress = Callable[[int], None]
 """Told how many more regions are done."""
@@ -26,12 +25,13 @@ Progress = Callable[[int], None]
 class ModuleEstimate:
     """What a distinct region costs, and how the answer came about.
 
-    ``uses`` counts the regions that equal it, ``operations`` the operations in one of them.
-    ``elapsed_s`` is the time that the estimator took; 0 where a cache had the answer.
+    ``module`` is its number in the `RegionModules`, ``region`` the first region that was
+    estimated; ``uses`` counts the regions that equal it, ``operations`` the operations in one
+    of them. ``elapsed_s`` is the time that the estimator took; 0 where a cache had the answer.
     """
 
     module: int
-    first_region: int
+    region: int
     uses: int
     operations: int
     estimate: Estimate
@@ -107,59 +107,66 @@ def estimate_graph(
     doesn't depend on their number.
     """
     wanted = _wanted(graph, modules, reuse=store is not None)
-    keys = {job.module: cache_key(_text(modules, job), estimator) for job in wanted}
-    known = store.read(keys.values()) if store is not None else {}
-    jobs = [job for job in wanted if keys[job.module] not in known]
-    fresh = dict(
-        zip(
-            (job.region.id for job in jobs),
-            _run(jobs, graph, estimator, threads, progress),
-            strict=True,
-        )
+    keys = [cache_key(_text(modules, job), estimator) for job in wanted]
+    known = {} if store is None else _known(store, keys)
+    jobs = [job for job, key in zip(wanted, keys, strict=True) if key not in known]
+    fresh = dict(zip(jobs, _run(jobs, graph, estimator, threads, progress), strict=True))
+    made = tuple(
+        _made(job, *fresh[job], from_store=False)
+        if job in fresh
+        else _made(job, known[key], 0.0, from_store=True)
+        for job, key in zip(wanted, keys, strict=True)
     )
-    made: list[ModuleEstimate] = []
-    for job in wanted:
-        estimate, elapsed_s = fresh.get(job.region.id) or (
-            decode_estimate(known[keys[job.module]]),
-            0.0,
-        )
-        made.append(
-            ModuleEstimate(
-                module=job.module,
-                first_region=job.region.id,
-                uses=job.uses,
-                operations=len(job.region.operations),
-                estimate=estimate,
-                elapsed_s=elapsed_s,
-                from_store=job.region.id not in fresh,
-            )
-        )
     if store is not None:
-        store.write({keys[job.module]: encode_estimate(fresh[job.region.id][0]) for job in jobs})
-    return _gathered(graph, modules, made)
+        key_of = dict(zip(wanted, keys, strict=True))
+        store.write({key_of[job]: encode_estimate(found) for job, (found, _) in fresh.items()})
+    return _gathered(graph, wanted, made)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Job:
-    """One region to estimate, and how many regions the answer serves."""
+    """One region to estimate, and the ids of the regions that the answer serves."""
 
     module: int
     region: Compute
-    uses: int
+    serves: tuple[int, ...]
 
 
 def _wanted(graph: RegionGraph, modules: RegionModules, *, reuse: bool) -> list[_Job]:
-    regions = graph.compute_regions
     number = modules.module_of_region
-    if not reuse:
-        return [_Job(module=number[region.id], region=region, uses=1) for region in regions]
-    uses = Counter(number[region.id] for region in regions)
-    first = {number[region.id]: region for region in reversed(regions)}
-    return [_Job(module=key, region=first[key], uses=count) for key, count in uses.items()]
+    equal: dict[tuple[int, int], list[Compute]] = {}
+    for region in graph.compute_regions:
+        alone = -1 if reuse else region.id
+        equal.setdefault((number[region.id], alone), []).append(region)
+    return [
+        _Job(
+            module=module,
+            region=regions[0],
+            serves=tuple(region.id for region in regions),
+        )
+        for (module, _), regions in equal.items()
+    ]
+
+
+def _known(store: Store, keys: Iterable[str]) -> dict[str, Estimate]:
+    found = store.read(keys)
+    return {key: decode_estimate(text, place=store.place) for key, text in found.items()}
 
 
 def _text(modules: RegionModules, job: _Job) -> str:
     return modules.modules[job.module].canonical_text
+
+
+def _made(job: _Job, estimate: Estimate, elapsed_s: float, *, from_store: bool) -> ModuleEstimate:
+    return ModuleEstimate(
+        module=job.module,
+        region=job.region.id,
+        uses=len(job.serves),
+        operations=len(job.region.operations),
+        estimate=estimate,
+        elapsed_s=elapsed_s,
+        from_store=from_store,
+    )
 
 
 def _run(
@@ -173,7 +180,7 @@ def _run(
         start_s = perf_counter()
         estimate = estimator.estimate(job.region, graph.program)
         if progress is not None:
-            progress(job.uses)
+            progress(len(job.serves))
         return estimate, perf_counter() - start_s
 
     if threads == 1:
@@ -183,28 +190,36 @@ def _run(
 
 
 def _gathered(
-    graph: RegionGraph, modules: RegionModules, made: list[ModuleEstimate]
+    graph: RegionGraph, wanted: list[_Job], made: tuple[ModuleEstimate, ...]
 ) -> GraphEstimate:
-    by_module: Mapping[int, Estimate] = {each.module: each.estimate for each in made}
-    estimates = tuple(
-        by_module[modules.module_of_region[region.id]] if isinstance(region, Compute) else None
-        for region in graph.regions
-    )
+    estimates: list[Estimate | None] = [None] * len(graph.regions)
+    for job, each in zip(wanted, made, strict=True):
+        for region in job.serves:
+            estimates[region] = each.estimate
     return GraphEstimate(
-        modules=tuple(made),
-        estimate_of_region=estimates,
-        total=sum((each.estimate * each.uses for each in made), Estimate()),
+        modules=made,
+        estimate_of_region=tuple(estimates),
+        total=_total(made),
         reuse=_statistics(made),
     )
 
 
-def _statistics(made: list[ModuleEstimate]) -> ReuseStatistics:
-    hits = {id(each): each.uses - (0 if each.from_store else 1) for each in made}
+def _total(made: Iterable[ModuleEstimate]) -> Estimate:
+    """Add up all regions; equal ones by multiplication, so that reuse changes no bit."""
+    equal: dict[tuple[int, str], list[ModuleEstimate]] = {}
+    for each in made:
+        equal.setdefault((each.module, encode_estimate(each.estimate)), []).append(each)
+    parts = (group[0].estimate * sum(each.uses for each in group) for group in equal.values())
+    return sum(parts, Estimate())
+
+
+def _statistics(made: tuple[ModuleEstimate, ...]) -> ReuseStatistics:
+    hits = [each.uses - (0 if each.from_store else 1) for each in made]
     return ReuseStatistics(
         regions=sum(each.uses for each in made),
-        region_hits=sum(hits.values()),
+        region_hits=sum(hits),
         operations=sum(each.uses * each.operations for each in made),
-        operation_hits=sum(hits[id(each)] * each.operations for each in made),
+        operation_hits=sum(hit * each.operations for hit, each in zip(hits, made, strict=True)),
         elapsed_s=sum(each.elapsed_s for each in made),
         elapsed_without_reuse_s=sum(each.elapsed_s * each.uses for each in made),
     )

@@ -79,12 +79,12 @@ class Roofline:
 
     def _sum(self, costs: Sequence[Cost]) -> Estimate:
         per_op: dict[str, OpEstimate] = {}
-        notes: dict[str, None] = {}
-        warnings: dict[str, None] = {}
+        notes: set[str] = set()
+        warnings: set[str] = set()
         for cost in costs:
             made = self._one(cost)
-            notes.update(dict.fromkeys(made.notes))
-            warnings.update(dict.fromkeys(made.warnings))
+            notes.update(made.notes)
+            warnings.update(made.warnings)
             for kind, op in made.per_op.items():
                 known = per_op.get(kind)
                 per_op[kind] = op if known is None else known + op
@@ -106,21 +106,21 @@ class Roofline:
     def price(self, kind: str, work: Work) -> OpEstimate:
         """Return what one execution costs; ``kind`` names it in errors."""
         per_type = {
-            key: TypeTotals(flops=flops, time_at_peak_s=flops / self._peak(key, kind))
+            key: TypeTotals(flops=float(flops), time_at_peak_s=flops / self._peak(key, kind))
             for key, flops in work.flops
         }
         if work.transcendentals:
             rate = self.device.peak_flops
             per_type[TRANSCENDENTAL] = TypeTotals(
-                flops=work.transcendentals, time_at_peak_s=work.transcendentals / rate
+                flops=float(work.transcendentals), time_at_peak_s=work.transcendentals / rate
             )
         compute_s = sum(totals.time_at_peak_s for totals in per_type.values())
         memory_s = work.bytes_moved / self.device.memory_bandwidth_bytes_per_s
         time_s = max(compute_s, memory_s)
         return OpEstimate(
-            count=1,
+            count=1.0,
             time_s=time_s,
-            bytes_moved=work.bytes_moved,
+            bytes_moved=float(work.bytes_moved),
             memory_time_at_peak_s=memory_s,
             energy_j=self._energy_j(compute_s, memory_s, time_s),
             per_type=per_type,

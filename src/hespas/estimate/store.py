@@ -20,6 +20,11 @@ _MOST_VARIABLES = 500
 class Store(Protocol):
     """A place for texts under keys. Equal keys mean equal texts: a second write changes nothing."""
 
+    @property
+    def place(self) -> str:
+        """Where it is, for messages."""
+        ...
+
     def read(self, keys: Iterable[str]) -> dict[str, str]:
         """Return the texts of those keys that are known."""
         ...
@@ -34,6 +39,11 @@ class MemoryStore:
     """Keeps texts as long as the process runs."""
 
     entries: dict[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def place(self) -> str:
+        """Where it is, for messages."""
+        return "memory"
 
     def read(self, keys: Iterable[str]) -> dict[str, str]:
         """Return the texts of those keys that are known."""
@@ -58,6 +68,11 @@ class DiskStore:
     def path(self) -> Path:
         """The file."""
         return self.directory / _FILE_NAME
+
+    @property
+    def place(self) -> str:
+        """Where it is, for messages."""
+        return str(self.path)
 
     def read(self, keys: Iterable[str]) -> dict[str, str]:
         """Return the texts of those keys that are known."""

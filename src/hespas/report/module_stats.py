@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
-from hespas.estimate.estimate import Estimate, OpEstimate, TypeTotals
+from hespas.estimate.estimate import OpEstimate, TypeTotals
 from hespas.estimate.graph import GraphEstimate, ModuleEstimate
+from hespas.report.region_files import module_file
+from hespas.split.modules import RegionModules
+
+WALL_TIMES = ("estimation_time", "uncached_time")
+"""The fields that hold times taken on this machine: they differ from run to run."""
 
 
-def module_stats(result: GraphEstimate, *, estimation_time_s: float) -> dict[str, object]:
+def module_stats(
+    result: GraphEstimate, modules: RegionModules, *, estimation_time_s: float
+) -> dict[str, object]:
     """Return the documented fields; seconds, FLOP and bytes, unrounded.
 
-    ``estimation_time`` and ``uncached_time`` are times taken on this machine, the only fields
-    that differ from run to run.
+    Figures of the whole count each region; those under ``per_module`` are of one region of the
+    module, of which ``uses`` tells how many there are. `WALL_TIMES` differ from run to run.
     """
     reuse = result.reuse
     total = result.total.total
@@ -30,26 +38,44 @@ def module_stats(result: GraphEstimate, *, estimation_time_s: float) -> dict[str
             "cache_op_hits": reuse.operation_hits,
             "cache_op_hit_prop": reuse.operator_reuse_factor,
         }
-    if total.energy_j is not None:
-        stats["total_energy"] = total.energy_j
-    per_module = {f"mini_module_{each.first_region}.mlir": _module(each) for each in result.modules}
-    return {**stats, "per_module": per_module}
+    per_module = {
+        module_file(modules.modules[each.module].first_region): _module(each)
+        for each in _joined(result.modules)
+    }
+    return {**stats, **_energy(total), "per_module": per_module}
+
+
+def _joined(estimates: tuple[ModuleEstimate, ...]) -> list[ModuleEstimate]:
+    """Join equal regions that were estimated each by itself."""
+    joined: dict[int, ModuleEstimate] = {}
+    for each in estimates:
+        known = joined.get(each.module)
+        joined[each.module] = replace(known, uses=known.uses + each.uses) if known else each
+    return list(joined.values())
 
 
 def _module(module: ModuleEstimate) -> dict[str, object]:
-    """One region's figures, not times the number of regions that equal it."""
-    estimate: Estimate = module.estimate
     per_op = {
         kind: {
             "runtime": op.time_s,
-            "count": op.count,
+            "count": _whole(op.count),
             "flops": op.flops,
             "mem_bytes": op.bytes_moved,
             "per_datatype": _per_datatype(op),
         }
-        for kind, op in estimate.per_op.items()
+        for kind, op in module.estimate.per_op.items()
     }
-    return {"uses": module.uses, **_totals(estimate.total), "per_op": per_op}
+    total = module.estimate.total
+    return {"uses": module.uses, **_totals(total), **_energy(total), "per_op": per_op}
+
+
+def _whole(count: float) -> int | float:
+    """Return a count as an integer, unless branch weights made it a fraction."""
+    return int(count) if count.is_integer() else count
+
+
+def _energy(total: OpEstimate) -> dict[str, float]:
+    return {} if total.energy_j is None else {"total_energy": total.energy_j}
 
 
 def _totals(total: OpEstimate) -> dict[str, object]:

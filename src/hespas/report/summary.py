@@ -20,12 +20,12 @@ def estimate_summary(result: GraphEstimate) -> str:
         *_reuse_lines(result),
         f"FLOPS/s utilisation: {total.flops_utilisation:.3f}",
         f"Memory bandwidth utilisation: {total.memory_utilisation:.3f}",
-        f"Average FLOPS/s: {format_quantity(rate, 'FLOPS/s')}",
-        f"Average Memory Bandwidth: {format_quantity(bandwidth, 'B/s')}",
+        f"Average FLOPS/s: {format_quantity(rate, 'FLOPS/s', '.3f')}",
+        f"Average Memory Bandwidth: {format_quantity(bandwidth, 'B/s', '.3f')}",
         f"Compute Runtime Estimation: {total.time_s * 1e6:.3f} us",
     ]
     if total.energy_j is not None:
-        lines.append(f"Energy: {total.energy_j:.3f} J")
+        lines.append(f"Energy: {format_quantity(total.energy_j, 'J')}")
     return "\n".join([*lines, *_proportions(result)])
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import assert_never
 
+from hespas.errors import ConfigError
 from hespas.hardware.system import NetworkDimension, System, Topology
 
 _BYTES_PER_GIB = 1 << 30
@@ -20,6 +21,18 @@ class Network(Enum):
 
     CONGESTION_UNAWARE = "congestion-unaware"
     CONGESTION_AWARE = "congestion-aware"
+
+
+def network_named(name: str) -> Network:
+    """Return the network of a name; `ConfigError` for any other.
+
+    >>> network_named("congestion-unaware")
+    <Network.CONGESTION_UNAWARE: 'congestion-unaware'>
+    """
+    known = {member.value: member for member in Network}
+    if name not in known:
+        raise ConfigError(f"network is {name!r}", mend=f"use one of {', '.join(known)}")
+    return known[name]
 
 
 @dataclass(frozen=True, slots=True)

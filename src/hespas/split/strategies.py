@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import TypeVar
 
 from hespas.errors import ConfigError
 from hespas.program.program import Op, Program, is_communication_op
@@ -111,3 +112,32 @@ def _linear_groups(operations: Sequence[Op], options: SplitOptions) -> list[tupl
             blocks.append([])
     kept = (tuple(op for op in block if not is_constant(op)) for block in blocks)
     return [block for block in kept if block]
+
+
+def split_options(
+    *,
+    strategy: str = SplitStrategy.LINEAR.value,
+    merge: bool = False,
+    block_limit: int | None = None,
+    separator: str = COMMUNICATION_SEPARATOR,
+    separator_policy: str = SeparatorPolicy.ISOLATED.value,
+) -> SplitOptions:
+    """Check the documented names of how to split; `ConfigError` for others."""
+    return SplitOptions(
+        strategy=_choice(SplitStrategy, strategy, "split_strategy"),
+        merge=merge,
+        block_limit=block_limit,
+        separator=separator,
+        separator_policy=_choice(SeparatorPolicy, separator_policy, "separator_policy"),
+    )
+
+
+_E = TypeVar("_E", SplitStrategy, SeparatorPolicy)
+
+
+def _choice(kind: type[_E], value: str, key: str) -> _E:
+    try:
+        return kind(value)
+    except ValueError as error:
+        known = ", ".join(member.value for member in kind)
+        raise ConfigError(f"{key} is {value!r}", mend=f"use one of {known}") from error
