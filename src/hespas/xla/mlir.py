@@ -229,7 +229,11 @@ class FunctionReader:
         regions = symbol.handle.regions
         if len(regions) == 0 or len(regions[0].blocks) == 0:
             raise ProgramError(f"function @{symbol.name} has no body", place=self.source)
-        return Function(name=symbol.name, body=self._block(regions[0].blocks[0]))
+        try:
+            return Function(name=symbol.name, body=self._block(regions[0].blocks[0]))
+        except ProgramError as error:
+            place = self._place(symbol.handle.location) or self.source
+            raise _placed(error, f"{place}: function @{symbol.name}") from error
 
     def _block(self, block: Any) -> Block:
         arguments = tuple([self._value(argument) for argument in block.arguments])
@@ -257,9 +261,9 @@ class FunctionReader:
         location = self._place(op.location)
         texts = _attribute_texts(op, self.texts)
         dialect, _, kind = op.name.partition(".")
-        regions = tuple([self._block(block) for region in op.regions for block in region.blocks])
         operands = tuple([values[operand] for operand in op.operands])
         try:
+            regions = tuple([self._block(body) for region in op.regions for body in region.blocks])
             results = tuple([self._value(result) for result in op.results])
             record = OpRecord(
                 dialect=dialect,

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hespas.errors import ProgramError, UnpartitionedError, UnsupportedError
+from hespas.frontend.load import load_program
+from programs import VECTOR, on_devices, vector_main
+
+
+def test_a_file_is_named_in_locations(tmp_path: Path) -> None:
+    path = tmp_path / "step.mlir"
+    path.write_text(vector_main(f"%r = stablehlo.tanh %a : {VECTOR}"))
+    program = load_program(path)
+    assert program.source == str(path)
+    assert program.main.body.operations[0].place == f"{path}:2:6: stablehlo.tanh"
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(ProgramError, match=r"none\.mlir: no such file; check the path"):
+        load_program(tmp_path / "none.mlir")
+
+
+def test_a_directory(tmp_path: Path) -> None:
+    with pytest.raises(ProgramError, match="cannot be read: Is a directory"):
+        load_program(tmp_path)
+
+
+def test_hlo_text_is_told_apart(tmp_path: Path) -> None:
+    path = tmp_path / "a.hlo"
+    path.write_text("\nHloModule jit_step\n")
+    with pytest.raises(UnsupportedError, match="HLO text"):
+        load_program(path)
+
+
+def _argument(sharding: str) -> str:
+    return f"""func.func @main(%a: {VECTOR} {{{sharding}}}) -> {VECTOR} {{
+      %r = stablehlo.tanh %a : {VECTOR}
+      return %r : {VECTOR}
+    }}"""
+
+
+@pytest.mark.parametrize(
+    "sharding",
+    [
+        'mhlo.sharding = "{devices=[4]<=[4]}"',
+        'sdy.sharding = #sdy.sharding<@mesh, [{"x"}]>',
+    ],
+)
+@pytest.mark.parametrize("attributes", ["", "attributes {mhlo.num_partitions = 4 : i32}"])
+def test_sharded_arguments_without_collectives_are_refused(
+    tmp_path: Path, sharding: str, attributes: str
+) -> None:
+    path = tmp_path / "a.mlir"
+    mesh = 'sdy.mesh @mesh = <["x"=4]>'
+    path.write_text(f"module {attributes} {{ {mesh}\n {_argument(sharding)} }}")
+    with pytest.raises(UnpartitionedError, match="not yet partitioned"):
+        load_program(path)
+
+
+@pytest.mark.parametrize(
+    ("sharding", "attributes"),
+    [
+        ('mhlo.sharding = "{replicated}"', "mhlo.num_partitions = 4 : i32"),
+        ('mhlo.sharding = "{maximal device=0}"', "mhlo.num_partitions = 4 : i32"),
+        ("sdy.sharding = #sdy.sharding<@mesh, [{}]>", "mhlo.num_partitions = 4 : i32"),
+        ('mhlo.sharding = "{devices=[4]<=[4]}"', "mhlo.num_partitions = 1 : i32"),
+        (
+            'mhlo.sharding = "{devices=[4]<=[4]}"',
+            'mhlo.num_partitions = 4 : i32, mhlo.spmd_output_sharding = "{devices=[4]<=[4]}"',
+        ),
+    ],
+)
+def test_annotations_that_divide_nothing_any_more_are_accepted(
+    tmp_path: Path, sharding: str, attributes: str
+) -> None:
+    path = tmp_path / "a.mlir"
+    mesh = 'sdy.mesh @mesh = <["x"=4]>'
+    path.write_text(f"module attributes {{{attributes}}} {{ {mesh}\n {_argument(sharding)} }}")
+    assert len(load_program(path).main.body.operations) == 2
+
+
+def test_a_partitioned_program_may_keep_the_shardings_of_its_arguments(tmp_path: Path) -> None:
+    path = tmp_path / "a.mlir"
+    sharding = 'mhlo.sharding = "{devices=[4]<=[4]}"'
+    reduce = f"""func.func @main(%a: {VECTOR} {{{sharding}}}) -> {VECTOR} {{
+      %r = "stablehlo.all_reduce"(%a) <{{replica_groups = dense<[[0, 1, 2, 3]]> : \
+tensor<1x4xi64>}}> ({{
+      ^bb0(%l: tensor<f32>, %m: tensor<f32>):
+        %s = stablehlo.add %l, %m : tensor<f32>
+        stablehlo.return %s : tensor<f32>
+      }}) : ({VECTOR}) -> {VECTOR}
+      return %r : {VECTOR}
+    }}"""
+    path.write_text(on_devices(reduce))
+    assert load_program(path).partitions == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("func.func @other() { return }", r"no function named main; .*\(found other\)"),
+        ("module {}", "found no functions"),
+        ("func.func private @main()", "function @main has no body"),
+        (
+            "func.func private @f()\nfunc.func @main() { call @f() : () -> ()\nreturn }",
+            "function @f has no body",
+        ),
+        (
+            "func.func @main(%a: tensor<?xf32>) -> tensor<?xf32> { return %a : tensor<?xf32> }",
+            r"a.mlir:1:1: function @main: dynamic shape tensor<\?xf32>; .* static shapes",
+        ),
+        (
+            f"""func.func @main(%a: {VECTOR}, %n: tensor<1xi32>) -> {VECTOR} {{
+              %0 = stablehlo.dynamic_iota %n, dim = 0 : (tensor<1xi32>) -> tensor<?xf32>
+              return %a : {VECTOR}
+            }}""",
+            r"a.mlir:2:20: stablehlo.dynamic_iota: dynamic shape tensor<\?xf32>",
+        ),
+    ],
+)
+def test_programs_that_cannot_be_run(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "a.mlir"
+    path.write_text(text)
+    with pytest.raises(ProgramError, match=message):
+        load_program(path)
