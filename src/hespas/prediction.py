@@ -6,7 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hespas.estimate.graph import GraphEstimate
-from hespas.hardware.system import System
+from hespas.hardware.system import (
+    NetworkDimension,
+    RemoteMemory,
+    RemoteMemoryKind,
+    System,
+    Topology,
+)
 from hespas.program.program import Op
 from hespas.simulate.network import Network
 from hespas.simulate.simulate import simulate
@@ -123,3 +129,27 @@ def predicted(
     return Prediction(
         graph=graph, estimates=estimates, tasks=tasks, system=system, timeline=timeline
     )
+
+
+def computation_alone(tasks: TaskGraph) -> Timeline:
+    """Return when each computation runs in a program that doesn't communicate: no system needed."""
+    dimension = NetworkDimension(
+        topology=Topology.FULLY_CONNECTED,
+        npus_count=tasks.device_count,
+        bandwidth_gib_per_s=1.0,
+        latency_ns=0.0,
+    )
+    unused = System(
+        name="devices without a network",
+        dimensions=(dimension,),
+        implementations={},
+        endpoint_delay_ns=0,
+        preferred_dataset_splits=1,
+        active_chunks_per_dimension=1,
+        collective_optimization="baseline",
+        scheduling_policy="LIFO",
+        local_memory_bandwidth_gb_per_s=None,
+        remote_memory=RemoteMemory(kind=RemoteMemoryKind.NO_MEMORY_EXPANSION),
+        options={},
+    )
+    return simulate(tasks, unused, network=Network.CONGESTION_UNAWARE)

@@ -9,15 +9,15 @@ from pathlib import Path
 import click
 
 from hespas.cli import options
-from hespas.cli.stages import write_json
-from hespas.frontend.load import load_program
+from hespas.cli.stages import check_targets, write_json
+from hespas.cli.told import read_program
 from hespas.report.operators import count_operators
 
 _WIDTH = 30
 
 
 @click.command("analyze", short_help="Count the operations of a program.")
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=options.FILE)
 @click.option("-s", "--signatures", is_flag=True, help="Count by operand types too.")
 @click.option("-e", "--expand", is_flag=True, help="Open calls and fusions.")
 @click.option(
@@ -41,9 +41,13 @@ def command(
     log_level: str | None,
     log_path: Path | None,
 ) -> None:
-    """Count the operations of FILE, most frequent first."""
+    """Count the operations of FILE, most frequent first.
+
+    The return of the main function counts as one.
+    """
     options.start_logging(log_level, log_path)
-    counts = count_operators(load_program(file), expand=expand, signatures=signatures)
+    check_targets(json_file, None)
+    counts = count_operators(read_program(file), expand=expand, signatures=signatures)
     if json_file is not None:
         total = {"total": sum(counts.values()), "unique": len(counts)}
         write_json(json_file, {"operators": counts, **total})
@@ -52,7 +56,8 @@ def command(
 
 
 def _table(counts: dict[str, int]) -> str:
-    lines = [f"{name:.<{_WIDTH}}: {count}" for name, count in counts.items()]
+    width = max([_WIDTH, *map(len, counts)])
+    lines = [f"{name:.<{width}}: {count}" for name, count in counts.items()]
     total = f"{sum(counts.values())} operations, {len(counts)} unique"
     return "\n".join([*lines, total, ""])
 

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import sys
+from functools import partial
 
-from hespas.cli.analyze_command import command as analyze
-from hespas.cli.main import run
-from hespas.cli.split_command import command as split
-from hespas.cli.trace_command import command as trace
+from hespas.cli.main import command_named, start
 
 
 def chakra_gen() -> None:
     """``hespas_chakra_gen`` is ``hespas trace``."""
-    sys.exit(run(trace, "hespas_chakra_gen", sys.argv[1:]))
+    start("hespas_chakra_gen", partial(command_named, "trace"))
 
 
 def mlir_splitter() -> None:
     """``hespas_mlir_splitter`` is ``hespas split``."""
-    sys.exit(run(split, "hespas_mlir_splitter", sys.argv[1:]))
+    start("hespas_mlir_splitter", partial(command_named, "split"))
 
 
 def mlir_analyzer() -> None:
     """``hespas_mlir_analyzer`` is ``hespas analyze``."""
-    sys.exit(run(analyze, "hespas_mlir_analyzer", sys.argv[1:]))
+    start("hespas_mlir_analyzer", partial(command_named, "analyze"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +10,13 @@ import click
 from hespas.cli import options
 from hespas.cli.outputs import estimate_into, output_of, stats_of
 from hespas.cli.settings import Flags, settings_of
-from hespas.cli.stages import divide, load, write_json
+from hespas.cli.stages import check_targets, divide, load, write_json
 from hespas.report.summary import estimate_summary
 
 
 @click.command("estimate", short_help="Price the computation of a program on a device.")
 @options.workload_argument
-@options.both("config_file", type=click.Path(path_type=Path), help="The configuration.")
+@options.both("config_file", type=options.FILE, help="The configuration.")
 @options.program
 @options.device
 @options.splitting
@@ -30,7 +29,8 @@ def command(json_file: str | None, config_file: Path | None, **given: Any) -> No
 
     WORKLOAD is a program or a configuration (.json).
     """
-    settings = settings_of(_with_config(Flags(**given), config_file))
+    settings = settings_of(Flags(**given), config_file)
+    check_targets(json_file, None, settings.output)
     program = load(settings, system=None, alone=True)
     divided = divide(settings, program)
     with output_of(settings) as output:
@@ -39,12 +39,3 @@ def command(json_file: str | None, config_file: Path | None, **given: Any) -> No
         write_json(json_file, stats_of(estimates, divided))
     if json_file != "-":
         click.echo(estimate_summary(estimates))
-
-
-def _with_config(flags: Flags, config_file: Path | None) -> Flags:
-    """Return the flags as if the configuration were the argument and the program a flag."""
-    if config_file is None:
-        return flags
-    if flags.workload is not None and flags.mlir_file is not None:
-        raise click.UsageError("two programs are given: drop the argument or --mlir_file")
-    return replace(flags, workload=config_file, mlir_file=flags.mlir_file or flags.workload)

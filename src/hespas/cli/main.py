@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import gc
 import importlib
+import os
+import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import NoReturn
 
 import click
 
@@ -15,6 +19,7 @@ from hespas.version import __version__
 
 ERROR_CODE = 2
 INTERRUPTED_CODE = 130
+_SIGNAL_CODE = 128
 
 # Each command's module is imported only when it is called: this keeps --help fast.
 _COMMANDS = {
@@ -28,6 +33,12 @@ _COMMANDS = {
 }
 
 
+def command_named(name: str) -> click.Command:
+    """Import a command and return it."""
+    command: click.Command = importlib.import_module(f"hespas.cli.{name}_command").command
+    return command
+
+
 class _Commands(click.Group):
     """A group whose commands are imported when they are called."""
 
@@ -35,30 +46,50 @@ class _Commands(click.Group):
         return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
-        if cmd_name not in _COMMANDS:
-            return None
-        module = importlib.import_module(f"hespas.cli.{cmd_name}_command")
-        command: click.Command = module.command
-        return command
+        return command_named(cmd_name) if cmd_name in _COMMANDS else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
         with formatter.section("Commands"):
             formatter.write_dl(list(_COMMANDS.items()))
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_Commands,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(__version__, prog_name="hespas")
-def commands() -> None:
+@click.pass_context
+def commands(ctx: click.Context) -> None:
     """Predict how a distributed machine-learning step runs on a cluster you don't have.
 
     Start with: hespas run examples/llama3_100m_fsdp4.mlir --node A100_SXM_40GB --system
     A100_SXM_40GB_4GPU
     """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
 
 
 def main() -> None:
     """Run ``hespas`` with the arguments of the process."""
-    sys.exit(run(commands, "hespas", sys.argv[1:]))
+    start("hespas", lambda: commands)
+
+
+def start(name: str, find: Callable[[], click.Command]) -> NoReturn:
+    """Run the process: find the command, run it with the process's arguments, and exit."""
+    # The process is short and makes no reference cycles worth collecting.
+    gc.disable()
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        command = find()
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED_CODE)
+    sys.exit(run(command, name, sys.argv[1:]))
+
+
+def _terminate(number: int, frame: object) -> NoReturn:  # noqa: ARG001 - the handler's signature
+    """End as by Ctrl-C, so that what is half-written is removed."""
+    sys.exit(_SIGNAL_CODE + number)
 
 
 def run(command: click.Command, name: str, arguments: Sequence[str]) -> int:
@@ -66,31 +97,51 @@ def run(command: click.Command, name: str, arguments: Sequence[str]) -> int:
 
     An error is one line on standard error; ``--debug`` adds the traceback.
     """
-    # The process is short and makes no reference cycles worth collecting.
-    gc.disable()
+    debug = "--debug" in arguments
     try:
-        command.main(list(arguments), prog_name=name, standalone_mode=False)
-    except click.ClickException as error:
-        error.show()
-        return ERROR_CODE
+        code = command.main(list(arguments), prog_name=name, standalone_mode=False)
+        sys.stdout.flush()
     except (KeyboardInterrupt, click.Abort):
         click.echo(f"{name}: interrupted; nothing was left half-written", err=True)
         return INTERRUPTED_CODE
     except BrokenPipeError:
-        sys.stderr.close()
-        return 0
+        return _silenced(0)
+    except SystemExit as stop:
+        # click ends this way where the reader of its output has gone.
+        return _silenced(0) if stop.code == 1 else _code(stop.code)
     except Exception as error:  # noqa: BLE001 - the last resort: no traceback reaches a user
-        return _report(error, name, debug="--debug" in arguments)
-    return 0
+        if debug:
+            traceback.print_exception(error)
+        click.echo(f"{name}: error: {_one_line(error, debug=debug)}", err=True)
+        return _silenced(ERROR_CODE) if isinstance(error, OSError) else ERROR_CODE
+    return _code(code)
 
 
-def _report(error: Exception, name: str, *, debug: bool) -> int:
-    if debug:
-        traceback.print_exception(error)
-    if isinstance(error, HespasError):
-        click.echo(f"{name}: error: {error}", err=True)
-    else:
-        what = " ".join(f"{type(error).__name__}: {error}".split())
-        mend = "" if debug else "; this is a fault of hespas, --debug shows where"
-        click.echo(f"{name}: error: {what}{mend}", err=True)
-    return ERROR_CODE
+def _code(value: object) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _silenced(code: int) -> int:
+    """Drop what standard output still holds: Python would fail to write it at exit."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return code
+
+
+def _one_line(error: Exception, *, debug: bool) -> str:
+    match error:
+        case HespasError():
+            text = str(error)
+        case click.UsageError(ctx=context):
+            where = "" if context is None else f"; see {context.command_path} --help"
+            text = f"{error.format_message().rstrip('.')}{where}"
+        case click.ClickException():
+            text = error.format_message()
+        case OSError():
+            text = f"{error.filename or 'standard output'}: {error.strerror or error}"
+        case MemoryError():
+            text = "there is not enough memory"
+        case _:
+            mend = "" if debug else "; this is a fault of hespas, --debug shows where"
+            text = f"{type(error).__name__}: {error}{mend}"
+    return " ".join(text.split())

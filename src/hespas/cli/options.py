@@ -15,7 +15,20 @@ from hespas.errors import ConfigError
 Function = TypeVar("Function", bound=Callable[..., Any])
 Decorator = Callable[[Function], Function]
 
-_FILE = click.Path(path_type=Path)
+
+class _File(click.Path):
+    """A path; an empty one, as an unset shell variable gives it, is refused."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "":
+            self.fail("the path is empty", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+FILE = _File()
 
 
 def combined(*decorators: Callable[[Any], Any]) -> Callable[[Function], Function]:
@@ -34,20 +47,22 @@ def both(name: str, *more: str, **settings: Any) -> Callable[[Any], Any]:
     return click.option(*names, name.replace("-", "_"), **settings)
 
 
-workload_argument = click.argument("workload", type=_FILE, required=False)
+workload_argument = click.argument("workload", type=FILE, required=False)
+
+debug = click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks of errors.")
 
 common = combined(
-    click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks of errors."),
+    debug,
     both(
         "log_level",
         type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),
         help="How much to log on standard error, or in --log-path.",
     ),
-    both("log_path", type=_FILE, help="Log to this file."),
+    both("log_path", type=FILE, help="Log to this file."),
 )
 
 program = combined(
-    both("mlir_file", type=_FILE, help="The program, where the argument is a configuration."),
+    both("mlir_file", type=FILE, help="The program, where the argument is a configuration."),
     both(
         "devices",
         "--num_npus",
@@ -100,7 +115,7 @@ device = combined(
 )
 
 caching = combined(
-    both("cache_dir", type=_FILE, help="Where estimates are kept (default OUTPUT/cache)."),
+    both("cache_dir", type=FILE, help="Where estimates are kept (default OUTPUT/cache)."),
     both("disable_cache", is_flag=True, default=None, help="Estimate every region by itself."),
     both("in_memory_only_cache", is_flag=True, default=None, help="Keep no estimates on disk."),
     both("threads", "--num_threads", type=int, help="Estimators that run at a time (default 1)."),
@@ -109,9 +124,7 @@ caching = combined(
 network_option = click.option(
     "--network",
     type=click.Choice(["congestion-unaware", "congestion-aware"]),
-    default="congestion-unaware",
-    show_default=True,
-    help="How transfers share links.",
+    help="How transfers share links (default congestion-unaware).",
 )
 
 network = combined(
@@ -120,8 +133,12 @@ network = combined(
 )
 
 output = combined(
-    both("output", "--output_dir", "-o", type=_FILE, help="Directory for the files of the run."),
+    both("output", "--output_dir", "-o", type=FILE, help="Directory for the files of the run."),
     click.option("--clean", is_flag=True, default=None, help="Replace another workload's files."),
+)
+
+timeline_option = click.option(
+    "--timeline", type=FILE, metavar="FILE", help="Write a timeline for ui.perfetto.dev."
 )
 
 json_option = click.option(

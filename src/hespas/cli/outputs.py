@@ -54,6 +54,11 @@ def estimate_into(settings: Settings, divided: Divided, output: Output) -> Graph
     return result
 
 
+def stats_of(result: GraphEstimate, divided: Divided) -> dict[str, object]:
+    """Return the statistics of an estimate as JSON values."""
+    return module_stats(result, divided.modules, estimation_time_s=result.reuse.elapsed_s)
+
+
 def write_tasks(tasks: TaskGraph, output: Output) -> None:
     """Write the traces of all devices, where files are asked for."""
     if output.stage is not None:

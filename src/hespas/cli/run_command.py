@@ -10,11 +10,9 @@ import click
 from hespas.cli import options
 from hespas.cli.outputs import estimate_into, output_of, write_tasks
 from hespas.cli.settings import Flags, Settings, settings_of
-from hespas.cli.stages import divide, load, write_json
-from hespas.prediction import Prediction, predicted
+from hespas.cli.stages import check_targets, divide, load, write_json, write_timeline
+from hespas.prediction import Prediction, computation_alone, predicted
 from hespas.report.run_report import run_json, run_text
-from hespas.simulate.network import network_named
-from hespas.trace.perfetto import write_perfetto
 
 
 @click.command("run", short_help="Predict a step.")
@@ -26,7 +24,7 @@ from hespas.trace.perfetto import write_perfetto
 @options.caching
 @options.output
 @options.json_option
-@click.option("--timeline", type=click.Path(path_type=Path), help="Write a Perfetto timeline.")
+@options.timeline_option
 @options.common
 def command(json_file: str | None, timeline: Path | None, **given: Any) -> None:
     """Predict how long one step of WORKLOAD takes, and why.
@@ -35,9 +33,10 @@ def command(json_file: str | None, timeline: Path | None, **given: Any) -> None:
     (.json). With --output the traces and regions are written too.
     """
     settings = settings_of(Flags(**given))
+    check_targets(json_file, timeline, settings.output)
     prediction = _predict(settings)
-    if timeline is not None and prediction.timeline is not None:
-        write_perfetto(prediction.timeline, timeline)
+    if timeline is not None:
+        write_timeline(prediction.timeline or computation_alone(prediction.tasks), timeline)
     if json_file is not None:
         write_json(json_file, run_json(prediction))
     if json_file != "-":
@@ -50,8 +49,6 @@ def _predict(settings: Settings) -> Prediction:
     divided = divide(settings, program)
     with output_of(settings) as output:
         estimates = estimate_into(settings, divided, output)
-        prediction = predicted(
-            divided.graph, estimates, system, network_named(settings.flags.network)
-        )
+        prediction = predicted(divided.graph, estimates, system, settings.network)
         write_tasks(prediction.tasks, output)
     return prediction

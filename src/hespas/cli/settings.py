@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from hespas.cli.caching import CacheWish
 from hespas.cli.options import start_logging
 from hespas.cli.parsing import parse_custom_calls, parse_per_line, parse_rates, parse_weights
 from hespas.config.load import load_config
@@ -12,11 +13,12 @@ from hespas.config.run_config import RunConfig, roofline_hardware
 from hespas.cost.rules.custom_call import CustomCallCost
 from hespas.errors import ConfigError
 from hespas.estimate.roofline import RooflineOptions
-from hespas.estimate.store import DiskStore, MemoryStore, Store
+from hespas.estimate.store import Store
 from hespas.frontend.stablehlo import LoadOptions
 from hespas.hardware.device import Device
-from hespas.hardware.presets import device_names, device_of, load_device, load_system
+from hespas.hardware.presets import device_names, load_device, load_hardware, load_system
 from hespas.hardware.system import System
+from hespas.simulate.network import Network, network_named
 from hespas.split.strategies import SplitOptions, split_options
 from hespas.units import parse_quantity
 
@@ -45,7 +47,7 @@ class Flags:
     in_memory_only_cache: bool | None = None
     threads: int | None = None
     system: str | None = None
-    network: str = "congestion-unaware"
+    network: str | None = None
     output: Path | None = None
     clean: bool | None = None
     log_level: str | None = None
@@ -64,8 +66,6 @@ class Settings:
     def workload(self) -> Path:
         """The program's file."""
         named = self.flags.mlir_file or self.config.mlir_file
-        if self.config_path is None and self.flags.workload is not None:
-            named = self.flags.workload
         if named is None:
             raise ConfigError(
                 "no program is given",
@@ -95,53 +95,55 @@ class Settings:
         flags, config = self.flags, self.config
         merge = flags.merge if flags.merge is not None else config.merge
         return split_options(
-            strategy=flags.split_fn or config.split_strategy or "linear_split",
+            strategy=_named(flags.split_fn, config.split_strategy, "linear_split"),
             merge=bool(merge),
             block_limit=flags.block_lim if flags.block_lim is not None else config.block_lim,
-            separator=flags.separator or config.separator or "is_communication_op",
-            separator_policy=flags.separator_policy or config.separator_policy or "isolated",
+            separator=_named(flags.separator, config.separator, "is_communication_op"),
+            separator_policy=_named(flags.separator_policy, config.separator_policy, "isolated"),
         )
 
     @property
     def device(self) -> Device:
         """The device: --node before the configuration's, single rates before both."""
         flags = self.flags
-        base = self._named_device()
-        if base is None and (flags.peak_flops is None or flags.memory_bandwidth is None):
-            raise ConfigError(
-                "no device is given",
-                mend=f"give --node ({', '.join(device_names()[:4])}, ...: see hespas hardware), "
-                "or --peak-flops and --memory-bandwidth",
-            )
-        if base is None:
-            base = Device(name="device", peak_flops=1.0, memory_bandwidth_bytes_per_s=1.0)
+        named = self._named_device()
+        peak = _rate("--peak-flops", flags.peak_flops, "FLOP/s")
+        bandwidth = _rate("--memory-bandwidth", flags.memory_bandwidth, "B/s")
         rates = parse_rates(flags.per_datatype_flops)
-        return replace(
-            base,
-            peak_flops=_quantity(flags.peak_flops, "FLOP/s", base.peak_flops),
-            memory_bandwidth_bytes_per_s=_quantity(
-                flags.memory_bandwidth, "B/s", base.memory_bandwidth_bytes_per_s
-            ),
-            per_datatype_flops={**base.per_datatype_flops, **rates},
+        if named is not None:
+            return replace(
+                named,
+                peak_flops=named.peak_flops if peak is None else peak,
+                memory_bandwidth_bytes_per_s=(
+                    named.memory_bandwidth_bytes_per_s if bandwidth is None else bandwidth
+                ),
+                per_datatype_flops={**named.per_datatype_flops, **rates},
+            )
+        if peak is None or bandwidth is None:
+            raise _no_device(peak, bandwidth)
+        return Device(
+            name="the device given by flags",
+            peak_flops=peak,
+            memory_bandwidth_bytes_per_s=bandwidth,
+            per_datatype_flops=rates,
         )
 
     def _named_device(self) -> Device | None:
         if self.flags.node is not None:
             return load_device(self.flags.node)
-        if self.config.perf_estimator is None:
+        if self.config_path is None or self.config.perf_estimator is None:
             return None
-        place = str(self.config_path)
-        hardware = roofline_hardware(self.config, place=place)
-        if self.config_path is not None and self.config.mlir_file is None:
-            return load_device(self.config_path)
-        return device_of(hardware, name=place)
+        return load_device(self.config_path)
 
     @property
     def roofline_options(self) -> RooflineOptions:
-        """What to do about types without a rate."""
-        if self.flags.node is not None or self.config.perf_estimator is None:
+        """What to do about types without a rate: as the device's file says."""
+        if self.flags.node is not None:
+            hardware = load_hardware(self.flags.node)
+        elif self.config.perf_estimator is not None:
+            hardware = roofline_hardware(self.config, place=str(self.config_path))
+        else:
             return RooflineOptions()
-        hardware = roofline_hardware(self.config, place=str(self.config_path))
         return RooflineOptions(
             error_on_unknown_type=bool(hardware.error_on_unknown_type),
             warn_on_unknown_type=bool(hardware.warn_on_unknown_type),
@@ -155,18 +157,35 @@ class Settings:
     @property
     def system(self) -> System | None:
         """The cluster, where one was given."""
-        return None if self.flags.system is None else load_system(self.flags.system)
+        if self.flags.system is not None:
+            return load_system(self.flags.system)
+        if self.flags.network is not None:
+            raise ConfigError("--network has no effect without --system", mend="give --system")
+        return None
+
+    @property
+    def network(self) -> Network:
+        """How transfers share links."""
+        return network_named(self.flags.network or Network.CONGESTION_UNAWARE.value)
 
     @property
     def output(self) -> Path | None:
         """The output directory, where one was given."""
         named = self.flags.output or self.config.output_dir
+        if named is None and self.flags.clean:
+            raise ConfigError("--clean has no effect without --output", mend="give --output")
+        if named is None and self.config.clean:
+            raise ConfigError(
+                "clean has no effect without output_dir",
+                place=str(self.config_path),
+                mend="add output_dir, or give --output",
+            )
         return None if named is None else Path(named)
 
     @property
     def clean(self) -> bool:
         """Whether another workload's files may be replaced."""
-        return bool(self.flags.clean if self.flags.clean is not None else self.config.clean)
+        return bool(self.flags.clean or self.config.clean)
 
     @property
     def threads(self) -> int:
@@ -179,36 +198,61 @@ class Settings:
     def store(self, beside: Path | None) -> Store | None:
         """Return where estimates are kept; ``beside`` is where the output is being made."""
         flags, config = self.flags, self.config
-        disabled = flags.disable_cache if flags.disable_cache is not None else config.disable_cache
-        if disabled:
-            return None
-        in_memory = flags.in_memory_only_cache
-        if in_memory is None and config.perf_estimator is not None:
-            in_memory = config.perf_estimator.hardware.in_memory_only_cache
-        named = flags.cache_dir or config.cache_dir
-        if in_memory and flags.cache_dir is not None:
-            raise ConfigError(
-                "--cache-dir has no effect on an in-memory cache", mend="drop one of the two"
-            )
-        if in_memory or (named is None and beside is None):
-            return MemoryStore()
-        if named is not None:
-            return DiskStore(directory=Path(named))
-        return MemoryStore() if beside is None else DiskStore(directory=beside / "cache")
-
-
-def _quantity(text: str | None, unit: str, default: float) -> float:
-    return default if text is None else parse_quantity(text, unit)
-
-
-def settings_of(flags: Flags) -> Settings:
-    """Read the configuration, if the argument is one, and start logging."""
-    start_logging(flags.log_level, flags.log_path)
-    path = flags.workload
-    if path is not None and path.suffix == ".json":
-        return Settings(flags=flags, config=load_config(path), config_path=path)
-    if path is not None and flags.mlir_file is not None:
-        raise ConfigError(
-            "two programs are given", place=str(path), mend="drop the argument or --mlir_file"
+        given = CacheWish(
+            source="",
+            disabled=bool(flags.disable_cache),
+            in_memory=bool(flags.in_memory_only_cache),
+            directory=flags.cache_dir,
         )
-    return Settings(flags=flags, config=RunConfig(), config_path=None)
+        if given.says_something:
+            return given.store(beside)
+        estimator = config.perf_estimator
+        configured = CacheWish(
+            source=str(self.config_path),
+            disabled=bool(config.disable_cache),
+            in_memory=bool(estimator and estimator.hardware.in_memory_only_cache),
+            directory=None if config.cache_dir is None else Path(config.cache_dir),
+        )
+        return configured.store(beside)
+
+
+def _rate(flag: str, text: str | None, unit: str) -> float | None:
+    if text is None:
+        return None
+    rate = parse_quantity(text, unit, place=flag)
+    if rate <= 0:
+        raise ConfigError(f"{flag} is {text!r}", mend=f"give a positive number of {unit}")
+    return rate
+
+
+def _no_device(peak: float | None, bandwidth: float | None) -> ConfigError:
+    if peak is None and bandwidth is None:
+        return ConfigError(
+            "no device is given",
+            mend=f"give --node ({', '.join(device_names()[:4])}, ...: see hespas hardware), "
+            "or --peak-flops and --memory-bandwidth",
+        )
+    missing = "--peak-flops" if peak is None else "--memory-bandwidth"
+    return ConfigError(
+        f"the device is described in part: {missing} is not given", mend=f"give {missing} or --node"
+    )
+
+
+def _named(given: str | None, configured: str | None, default: str) -> str:
+    """Return the first that is given; an empty text is given too, and refused later."""
+    return next(text for text in (given, configured, default) if text is not None)
+
+
+def settings_of(flags: Flags, config_file: Path | None = None) -> Settings:
+    """Read the configuration, the argument or ``config_file``, and start logging."""
+    start_logging(flags.log_level, flags.log_path)
+    argument = flags.workload
+    if argument is not None and config_file is None and argument.suffix == ".json":
+        return Settings(flags=flags, config=load_config(argument), config_path=argument)
+    if argument is not None and flags.mlir_file is not None:
+        raise ConfigError(
+            "two programs are given", place=str(argument), mend="drop the argument or --mlir_file"
+        )
+    named = replace(flags, mlir_file=flags.mlir_file or argument)
+    config = RunConfig() if config_file is None else load_config(config_file)
+    return Settings(flags=named, config=config, config_path=config_file)

@@ -2,41 +2,42 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import click
 
 from hespas.api import simulate
 from hespas.cli import options
-from hespas.cli.stages import write_json
+from hespas.cli.stages import check_targets, write_json, write_timeline
 from hespas.errors import TraceError
 from hespas.report.simulation_text import simulation_text
+from hespas.simulate.network import Network
 from hespas.trace.chakra import read_traces
-from hespas.trace.perfetto import write_perfetto
 
-_PATH = click.Path(path_type=Path)
+log = logging.getLogger("hespas")
 
 
 @click.command("simulate", short_help="Run Chakra traces on a system.")
-@click.argument("prefix", type=_PATH)
+@click.argument("prefix", type=options.FILE)
 @click.option("--system", required=True, help="The cluster: a preset's name, or a directory.")
 @click.option(
     "--comm-groups",
     "--comm_groups",
-    type=_PATH,
+    type=options.FILE,
     help="Groups of devices (default comm_group.json beside the traces, if there is one).",
 )
 @options.network_option
 @click.option("--nodes", is_flag=True, help="Give the start and end of every node (JSON).")
 @options.json_option
-@click.option("--timeline", type=_PATH, help="Write a Perfetto timeline.")
+@options.timeline_option
 @options.common
 def command(
     *,
     prefix: Path,
     system: str,
     comm_groups: Path | None,
-    network: str,
+    network: str | None,
     nodes: bool,
     json_file: str | None,
     timeline: Path | None,
@@ -50,10 +51,13 @@ def command(
     options.start_logging(log_level, log_path)
     if nodes and json_file is None:
         raise click.UsageError("--nodes has no effect without --json")
+    check_targets(json_file, timeline)
     traces = prefix / "dev" if prefix.is_dir() else prefix
-    result = simulate(read_traces(traces, _groups(traces, comm_groups)), system, network=network)
+    job = read_traces(traces, _groups(traces, comm_groups))
+    log.info("read the traces of %d devices", job.device_count)
+    result = simulate(job, system, network=network or Network.CONGESTION_UNAWARE.value)
     if timeline is not None:
-        write_perfetto(result, timeline)
+        write_timeline(result, timeline)
     if json_file is not None:
         write_json(json_file, result.as_json(with_nodes=nodes))
     if json_file != "-":

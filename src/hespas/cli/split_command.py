@@ -10,7 +10,7 @@ import click
 from hespas.cli import options
 from hespas.cli.outputs import output_of
 from hespas.cli.settings import Flags, settings_of
-from hespas.cli.stages import Divided, divide, load, write_json
+from hespas.cli.stages import Divided, check_targets, divide, load, write_json
 from hespas.report.region_files import file_of_region, region_descriptions, write_region_files
 from hespas.split.regions import operations_of
 
@@ -29,6 +29,7 @@ def command(print_meta: bool, json_file: str | None, **given: Any) -> None:
     With --output each distinct region is written as a StableHLO module.
     """
     settings = settings_of(Flags(**given))
+    check_targets(json_file, None, settings.output)
     divided = divide(settings, load(settings, system=None, alone=True))
     with output_of(settings) as output:
         if output.stage is not None:

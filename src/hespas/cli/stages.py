@@ -13,18 +13,21 @@ from time import perf_counter
 import click
 
 from hespas.cli.settings import Settings
+from hespas.cli.told import check_custom_calls, check_told, read_program
+from hespas.errors import OutputError
 from hespas.estimate.graph import GraphEstimate, Progress, estimate_graph
 from hespas.estimate.roofline import Roofline
 from hespas.estimate.store import Store
-from hespas.files import json_bytes, write_file
-from hespas.frontend.load import load_program
+from hespas.files import check_file, json_bytes, replaced_file, write_file
 from hespas.hardware.fit import settled_program
 from hespas.hardware.system import System
 from hespas.program.devices import with_device_count
 from hespas.program.program import Program
+from hespas.simulate.timeline import Timeline
 from hespas.split.modules import RegionModules, region_modules
 from hespas.split.regions import RegionGraph
 from hespas.split.strategies import split_program
+from hespas.trace.perfetto import write_perfetto
 
 log = logging.getLogger("hespas")
 
@@ -39,8 +42,8 @@ class Divided:
 
 def load(settings: Settings, *, system: System | None, alone: bool) -> Program:
     """Read the program; ``alone`` is for work that needs no system even if it communicates."""
-    program = load_program(settings.workload, options=settings.load_options)
-    log.info("read %s", program.source)
+    program = read_program(settings.workload, options=settings.load_options)
+    check_told(program, settings)
     if alone:
         return with_device_count(program, requested=settings.devices, system=None)
     return settled_program(program, devices=settings.devices, system=system)
@@ -56,6 +59,7 @@ def divide(settings: Settings, program: Program) -> Divided:
 
 def price(settings: Settings, divided: Divided, store: Store | None) -> GraphEstimate:
     """Estimate every region, with a progress bar where that takes long."""
+    check_custom_calls(divided.graph.program, settings.custom_calls)
     estimator = Roofline(
         device=settings.device,
         options=settings.roofline_options,
@@ -71,7 +75,8 @@ def price(settings: Settings, divided: Divided, store: Store | None) -> GraphEst
             threads=settings.threads,
             progress=progress,
         )
-    log.info("estimated in %.3f s", perf_counter() - start_s)
+    saved = 100 * result.reuse.time_reduction
+    log.info("estimated in %.3f s; reuse saved %.1f %%", perf_counter() - start_s, saved)
     return result
 
 
@@ -86,6 +91,24 @@ def _progress(label: str, length: int) -> Generator[Progress | None]:
         return
     with click.progressbar(length=length, label=label, file=sys.stderr) as bar:
         yield bar.update
+
+
+def check_targets(json_file: str | None, timeline: Path | None, output: Path | None = None) -> None:
+    """Raise `OutputError` for files that can't be written: before the work, not after it."""
+    named = [] if json_file in (None, "-") else [Path(json_file)]
+    targets = named if timeline is None else [*named, timeline]
+    for target in targets:
+        check_file(target, made_later=output)
+    if len(targets) == 2 and targets[0].resolve() == targets[1].resolve():
+        raise OutputError(
+            "is named for both --json and --timeline", place=str(timeline), mend="name two files"
+        )
+
+
+def write_timeline(timeline: Timeline, file: Path) -> None:
+    """Write a timeline for ui.perfetto.dev, at once or not at all."""
+    with replaced_file(file) as temporary:
+        write_perfetto(timeline, temporary)
 
 
 def write_json(target: str, value: object) -> None:

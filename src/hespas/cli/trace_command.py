@@ -9,7 +9,7 @@ import click
 from hespas.cli import options
 from hespas.cli.outputs import estimate_into, output_of, stats_of, write_tasks
 from hespas.cli.settings import Flags, settings_of
-from hespas.cli.stages import divide, load, write_json
+from hespas.cli.stages import check_targets, divide, load, write_json
 from hespas.errors import ConfigError
 from hespas.report.summary import estimate_summary
 from hespas.trace.estimated import estimated_tasks
@@ -30,6 +30,7 @@ def command(json_file: str | None, **given: Any) -> None:
     WORKLOAD is a program or a configuration (.json).
     """
     settings = settings_of(Flags(**given))
+    check_targets(json_file, None, settings.output)
     if settings.output is None:
         raise ConfigError("no output directory is given", mend="give --output")
     program = load(settings, system=None, alone=True)

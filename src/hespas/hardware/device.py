@@ -48,3 +48,7 @@ class Device:
             raise HardwareError(
                 f"hbm_power_ratio is {ratio}", place=self.name, mend="give a number from 0 to 1"
             )
+        if ratio is not None and self.tdp_w is None:
+            raise HardwareError(
+                "hbm_power_ratio has no effect without tdp_W", place=self.name, mend="add tdp_W"
+            )

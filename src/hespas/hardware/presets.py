@@ -70,15 +70,30 @@ def load_device(name_or_path: str | Path) -> Device:
     >>> device.per_datatype_flops["bf16"], device.memory_bandwidth_bytes_per_s
     (312000000000000.0, 1555000000000.0)
     """
-    path = _path_of(name_or_path, device_names())
-    directory = _NODES / _node_name(str(name_or_path)) if path is None else path
-    file = _config_file(directory)
+    file = _device_file(name_or_path)
     hardware = roofline_hardware(load_config(file), place=str(file))
     home = file.parent.parent if file.parent.name == _ROOFLINE.parts[0] else file.parent
-    name = home.name if file.stem == "config" else file.stem
+    name = home.resolve().name if file.stem == "config" else file.stem
     has_node = (home / "node.json").is_file()
     capacity = _read_node(home).memory_capacity_bytes if has_node else None
     return device_of(hardware, name=name, memory_capacity_bytes=capacity)
+
+
+def load_hardware(name_or_path: str | Path) -> RooflineHardware:
+    """Return all that the file of a device says, options about unknown types included.
+
+    Raises what `load_device` raises.
+
+    >>> load_hardware("A100_SXM_40GB").error_on_unknown_type is None
+    True
+    """
+    file = _device_file(name_or_path)
+    return roofline_hardware(load_config(file), place=str(file))
+
+
+def _device_file(name_or_path: str | Path) -> Path:
+    path = _path_of(name_or_path, device_names())
+    return _config_file(_NODES / _node_name(str(name_or_path)) if path is None else path)
 
 
 def device_of(

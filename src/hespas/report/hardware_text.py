@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from hespas.config.suggest import suggestion
+from hespas.errors import HardwareError
 from hespas.hardware.device import Device
 from hespas.hardware.presets import (
+    NodeInfo,
     device_names,
     load_device,
     load_system,
     node_info,
     system_names,
 )
-from hespas.hardware.system import System
-from hespas.units import format_bytes_binary, format_quantity
+from hespas.hardware.system import NetworkDimension, System
+from hespas.units import format_bytes_binary, format_quantity, format_time
+
+_SYSTEM_WIDTH = 26
 
 
 def hardware_text() -> str:
@@ -35,20 +40,56 @@ def _node_line(device: Device) -> str:
 
 
 def _system_line(system: System) -> str:
-    dimensions = ", ".join(
-        f"{one.topology.value} {one.npus_count} at {one.bandwidth_gib_per_s:g} GiB/s, "
-        f"{one.latency_ns:g} ns"
-        for one in system.dimensions
+    dimensions = "; ".join(map(_dimension_text, system.dimensions))
+    return f"  {system.name:<{_SYSTEM_WIDTH}} {system.device_count:>5} devices: {dimensions}"
+
+
+def _dimension_text(dimension: NetworkDimension) -> str:
+    return (
+        f"{dimension.topology.value} of {dimension.npus_count}, "
+        f"{dimension.bandwidth_gib_per_s:g} GiB/s, {format_time(dimension.latency_ns / 1e9)}"
     )
-    return f"  {system.name:<24} {system.device_count:>5} devices: {dimensions}"
 
 
-def device_details(name: str) -> str:
-    """Return every figure of a node with its source."""
-    info, device = node_info(name), load_device(name)
+def preset_details(name: str) -> str:
+    """Return every figure of a node with its source, or of a system.
+
+    Raises `hespas.errors.HardwareError` for a name that no preset has.
+    """
+    return _system_details(load_system(name)) if name in system_names() else _node_details(name)
+
+
+def _node_details(name: str) -> str:
+    info, device = preset_node(name), load_device(name)
     lines = [f"{info.name}: {info.full_name}", *_figures(device)]
-    lines += [f"compile target: {info.target or 'none'}", *info.notes, "Sources:"]
+    lines += [f"  target       {info.target or 'none'}", "", *info.notes, "Sources:"]
     return "\n".join([*lines, *[f"  {key}: {text}" for key, text in info.sources.items()]])
+
+
+def _system_details(system: System) -> str:
+    lines = [f"{system.name}: {system.device_count} devices"]
+    lines += [
+        f"  dimension {at}: {_dimension_text(one)}" for at, one in enumerate(system.dimensions)
+    ]
+    lines += [
+        f"  {kind.value}: {', '.join(names)}" for kind, names in system.implementations.items()
+    ]
+    memory = system.local_memory_bandwidth_gb_per_s
+    if memory is not None:
+        lines.append(f"  local memory: {format_quantity(memory * 1e9, 'B/s')}")
+    lines.append(f"  endpoint delay: {format_time(system.endpoint_delay_ns / 1e9)}")
+    return "\n".join(lines)
+
+
+def preset_node(name: str) -> NodeInfo:
+    """Return a node preset; `hespas.errors.HardwareError` naming nodes and systems like it."""
+    try:
+        return node_info(name)
+    except HardwareError as error:
+        raise HardwareError(
+            f"no preset is named {name!r}",
+            mend=suggestion(name, (*device_names(), *system_names())),
+        ) from error
 
 
 def _figures(device: Device) -> list[str]:
@@ -63,9 +104,11 @@ def _figures(device: Device) -> list[str]:
 
 
 def hardware_json(name: str | None) -> dict[str, object]:
-    """Return one node, or all nodes and systems, as JSON values."""
+    """Return one node or system, or all of them, as JSON values."""
+    if name is not None and name in system_names():
+        return _system_json(load_system(name))
     if name is not None:
-        return _node_json(node_info(name).name)
+        return _node_json(preset_node(name).name)
     return {
         "nodes": {each: _node_json(each) for each in device_names()},
         "systems": {each: _system_json(load_system(each)) for each in system_names()},
@@ -90,6 +133,7 @@ def _node_json(name: str) -> dict[str, object]:
 
 def _system_json(system: System) -> dict[str, object]:
     return {
+        "name": system.name,
         "devices": system.device_count,
         "dimensions": [
             {

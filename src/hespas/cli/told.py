@@ -1,0 +1,85 @@
+"""What the user tells about a program: every word of it has an effect, or is refused."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from hespas.cli.settings import Settings
+from hespas.config.suggest import suggestion
+from hespas.cost.rules.custom_call import CustomCallCost, custom_call
+from hespas.errors import ConfigError, CostError, HespasError
+from hespas.frontend.load import load_program
+from hespas.frontend.stablehlo import NO_OPTIONS, LoadOptions
+from hespas.program.attrs import CaseAttrs, CustomCallAttrs, WhileAttrs
+from hespas.program.program import Op, Program, nested_ops
+
+log = logging.getLogger("hespas")
+
+
+def read_program(path: Path, *, options: LoadOptions = NO_OPTIONS) -> Program:
+    """Read a program; errors name its file, where they name no place of their own."""
+    try:
+        program = load_program(path, options=options)
+    except HespasError as error:
+        if not error.place:
+            error.place = str(path)
+        raise
+    log.info("read %s", program.source)
+    return program
+
+
+def check_told(program: Program, settings: Settings) -> None:
+    """Raise `ConfigError` for a trip count, weights or a custom call that the program lacks."""
+    options = settings.load_options
+    if "" in options.trip_counts and not _asks_for_count(settings):
+        raise _idle("--trip-count", "no loop whose count can't be read", program)
+    branches = [op for op in _ops(program) if isinstance(op.attrs, CaseAttrs)]
+    if "" in options.branch_weights and not branches:
+        raise _idle("--branch-weights", "no branch", program)
+    targets = {op.attrs.target for op in _ops(program) if isinstance(op.attrs, CustomCallAttrs)}
+    for target in settings.custom_calls:
+        if target not in targets:
+            raise ConfigError(
+                f"--custom-call names {target!r}, which the program doesn't call",
+                place=program.source,
+                mend=suggestion(target, targets) if targets else "drop it",
+            )
+
+
+def check_custom_calls(program: Program, stated: Mapping[str, CustomCallCost]) -> None:
+    """Raise `CostError` for a custom call of unknown work, naming the flag that states it."""
+    for op in _ops(program):
+        if not isinstance(op.attrs, CustomCallAttrs):
+            continue
+        try:
+            custom_call(op, stated)
+        except CostError as error:
+            target = op.attrs.target
+            mend = (
+                f"give --custom-call {target}=traffic to charge its operands and results, "
+                f"or {target}=flops:N,type:T,bytes:N"
+            )
+            raise CostError(error.message, place=error.place, mend=mend) from error
+
+
+def _idle(flag: str, lack: str, program: Program) -> ConfigError:
+    return ConfigError(
+        f"{flag} has no effect: there is {lack}", place=program.source, mend="drop it"
+    )
+
+
+def _asks_for_count(settings: Settings) -> bool:
+    """Tell whether a count for every loop reaches one: it is for those without their own."""
+    options = settings.load_options
+    lines = {line: count for line, count in options.trip_counts.items() if line}
+    untold = load_program(settings.workload, options=replace(options, trip_counts=lines))
+    loops = (op.attrs for op in _ops(untold) if isinstance(op.attrs, WhileAttrs))
+    return any(attrs.trip_count is None for attrs in loops)
+
+
+def _ops(program: Program) -> Iterator[Op]:
+    for function in program.functions.values():
+        yield from nested_ops(function.body)
