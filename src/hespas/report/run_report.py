@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from textwrap import fill
+
 from hespas.prediction import Prediction
 from hespas.units import format_quantity, format_time
 
 _SHOWN_KINDS = 8
+_WIDTH = 100
 
 
 def run_json(prediction: Prediction) -> dict[str, object]:
@@ -21,7 +24,7 @@ def run_json(prediction: Prediction) -> dict[str, object]:
         "energy_j": total.total.energy_j,
         "per_op": {
             kind: {
-                "count": op.count,
+                "count": int(op.count) if op.count.is_integer() else op.count,
                 "time_s": op.time_s,
                 "flops": op.flops,
                 "bytes": op.bytes_moved,
@@ -47,27 +50,33 @@ def run_text(prediction: Prediction, device: str) -> str:
         *_work(prediction),
         "",
         "Assumed:",
-        *[f"  - {assumption}" for assumption in prediction.assumptions],
-        *[f"warning: {warning}" for warning in prediction.warnings],
+        *[_item(assumption) for assumption in prediction.assumptions],
+        *[_wrapped(f"warning: {warning}", "  ") for warning in prediction.warnings],
     ]
     return "\n".join(parts)
 
 
+def _item(text: str) -> str:
+    return _wrapped(f"  - {text}", "    ")
+
+
+def _wrapped(text: str, indent: str) -> str:
+    return fill(
+        text, _WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+
+
 def _times(prediction: Prediction) -> list[str]:
     step_s = prediction.step_time_s
-    exposed_s = prediction.exposed_communication_s
-    hidden_s = max(0.0, prediction.communication_s - exposed_s)
-    lines = [
-        ("Step time", format_time(step_s), ""),
-        ("  compute", format_time(prediction.compute_s), _share(prediction.compute_s, step_s)),
-        ("  exposed communication", format_time(exposed_s), _share(exposed_s, step_s)),
-        (
-            "Communication",
-            format_time(prediction.communication_s),
-            f"{format_time(hidden_s)} of it hidden behind computation",
-        ),
-    ]
-    return [f"{name:<24}{value:>12}   {note}".rstrip() for name, value, note in lines]
+    lines = [("Step time", step_s, "")]
+    lines.append(("  compute", prediction.compute_s, _share(prediction.compute_s, step_s)))
+    if prediction.communication_s > 0:
+        exposed_s = prediction.exposed_communication_s
+        hidden_s = max(0.0, prediction.communication_s - exposed_s)
+        hidden = f"{format_time(hidden_s)} of it hidden behind computation"
+        lines.append(("  exposed communication", exposed_s, _share(exposed_s, step_s)))
+        lines.append(("Communication", prediction.communication_s, f"  {hidden}"))
+    return [f"{name:<24}{format_time(time_s):>12}  {note}".rstrip() for name, time_s, note in lines]
 
 
 def _share(part: float, whole: float) -> str:
@@ -77,25 +86,31 @@ def _share(part: float, whole: float) -> str:
 def _dominating(prediction: Prediction) -> list[str]:
     per_op = prediction.estimates.total.per_op
     ordered = sorted(per_op.items(), key=lambda pair: (-pair[1].time_s, pair[0]))
-    lines = ["What dominates the computation (time, share, count):"]
-    for kind, op in ordered[:_SHOWN_KINDS]:
-        share = _share(op.time_s, prediction.compute_s)
-        lines.append(f"  {kind:<30}{format_time(op.time_s):>12}  {share}  {op.count:8.0f}")
-    if len(ordered) > _SHOWN_KINDS:
-        rest_s = sum(op.time_s for _, op in ordered[_SHOWN_KINDS:])
-        name = f"{len(ordered) - _SHOWN_KINDS} other kinds"
-        share = _share(rest_s, prediction.compute_s)
-        lines.append(f"  {name:<30}{format_time(rest_s):>12}  {share}")
+    shown, rest = ordered[:_SHOWN_KINDS], ordered[_SHOWN_KINDS:]
+    rows = [(kind, op.time_s, f"{op.count:.6g}") for kind, op in shown if op.time_s > 0]
+    if rest:
+        name = f"{len(rest)} other kinds"
+        count = sum(op.count for _, op in rest)
+        rows.append((name, sum(op.time_s for _, op in rest), f"{count:.6g}"))
+    width = max([24, *(len(name) for name, _, _ in rows)])
+    lines = [
+        f"{'The computation, by operation':<{width + 2}}{'time':>12}{'share':>10}{'count':>10}"
+    ]
+    for name, time_s, count in rows:
+        share = _share(time_s, prediction.compute_s)
+        lines.append(f"  {name:<{width}}{format_time(time_s):>12}{share:>10}{count:>10}")
     return lines
 
 
 def _work(prediction: Prediction) -> list[str]:
     total = prediction.estimates.total.total
-    flops = f"{format_quantity(total.flops, 'FLOP')}"
-    flops_share = f"{100 * total.flops_utilisation:.1f} % of peak while computing"
-    moved = f"{format_quantity(total.bytes_moved, 'B')} moved"
-    moved_share = f"{100 * total.memory_utilisation:.1f} % of peak bandwidth"
-    lines = [f"Per device: {flops} ({flops_share}), {moved} ({moved_share})"]
+    arithmetic = format_quantity(total.flops, "FLOP")
+    moved = format_quantity(total.bytes_moved, "B")
+    rows = [
+        ("Arithmetic", arithmetic, f"{100 * total.flops_utilisation:.1f} % of peak"),
+        ("Memory traffic", moved, f"{100 * total.memory_utilisation:.1f} % of peak"),
+    ]
     if total.energy_j is not None:
-        lines.append(f"Energy of the computation, per device: {total.energy_j:.4g} J")
-    return lines
+        rows.append(("Energy", format_quantity(total.energy_j, "J"), ""))
+    lines = [f"  {name:<22}{figure:>12}   {note}".rstrip() for name, figure, note in rows]
+    return ["Per device, while it computes:", *lines]

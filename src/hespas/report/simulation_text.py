@@ -8,12 +8,18 @@ from hespas.units import format_time
 
 _PS_PER_S = 1_000_000_000_000
 _SHOWN = 16
+_HEADINGS = ("finish", "compute", "communication", "exposed communication", "overlap")
 
 
 def simulation_text(timeline: Timeline) -> str:
     """Return a line for each class of devices that behave alike, every figure with its unit."""
-    lines = [f"Step time: {format_time(timeline.step_time_s)}"]
-    lines += [_line(one) for one in timeline.classes[:_SHOWN]]
+    shown = [_row(one) for one in timeline.classes[:_SHOWN]]
+    rows = [("", *_HEADINGS), *shown]
+    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
+    lines = [
+        f"Step time: {format_time(timeline.step_time_s)}",
+        *(_line(row, widths) for row in rows),
+    ]
     if len(timeline.classes) > _SHOWN:
         lines.append(
             f"... and {len(timeline.classes) - _SHOWN} more classes of devices: see --json"
@@ -21,13 +27,18 @@ def simulation_text(timeline: Timeline) -> str:
     return "\n".join(lines)
 
 
-def _line(one: ClassTimeline) -> str:
-    figures = {
-        "finish": one.finish_ps,
-        "compute": one.compute_ps,
-        "communication": one.communication_ps,
-        "exposed communication": one.exposed_communication_ps,
-        "overlap": one.overlap_ps,
-    }
-    listed = ", ".join(f"{name} {format_time(ps / _PS_PER_S)}" for name, ps in figures.items())
-    return f"{devices_text(one.devices)}: {listed}"
+def _row(one: ClassTimeline) -> tuple[str, ...]:
+    times_ps = (
+        one.finish_ps,
+        one.compute_ps,
+        one.communication_ps,
+        one.exposed_communication_ps,
+        one.overlap_ps,
+    )
+    return (devices_text(one.devices), *(format_time(ps / _PS_PER_S) for ps in times_ps))
+
+
+def _line(row: tuple[str, ...], widths: list[int]) -> str:
+    first = f"{row[0]:<{widths[0]}}"
+    rest = (f"{cell:>{width}}" for cell, width in zip(row[1:], widths[1:], strict=True))
+    return "  ".join([first, *rest])
