@@ -10,7 +10,7 @@ from math import prod
 
 from hespas.errors import ProgramError
 from hespas.program.groups import FoldedGroups, ListedGroups, ReplicaGroups
-from hespas.xla.mlir_text import read_fields, read_symbols, split_list
+from hespas.xla.mlir_text import read_dense_integers, read_fields, read_symbols, split_list
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,8 @@ class Mesh:
 
 _SDY_AXIS = re.compile(r'"([^"]+)"\s*=\s*(\d+)')
 _STABLEHLO_AXIS = re.compile(r'name = "([^"]+)", size = (\d+)')
-_DEVICE_IDS = re.compile(r"device_ids\s*=\s*(?:dense<)?\[([\d, ]*)\]")
+_LISTED_IDS = re.compile(r"device_ids\s*=\s*\[([\d, ]+)\]")
+_DENSE_IDS = re.compile(r"device_ids\s*=\s*(dense<.*?> : tensor<[^>]*>)")
 _SUB_AXIS = re.compile(r"\((\d+)\)(\d+)")
 
 
@@ -40,10 +41,12 @@ def read_mesh(text: str) -> Mesh:
     """
     found = _SDY_AXIS.findall(text) or _STABLEHLO_AXIS.findall(text)
     axes = tuple((name, int(size)) for name, size in found)
-    ids = _DEVICE_IDS.search(text)
-    if ids is None:
-        return Mesh(axes=axes)
-    return Mesh(axes=axes, device_ids=tuple(map(int, ids[1].split(","))))
+    listed, dense = _LISTED_IDS.search(text), _DENSE_IDS.search(text)
+    if listed is not None:
+        return Mesh(axes=axes, device_ids=tuple(map(int, listed[1].split(","))))
+    if dense is not None:
+        return Mesh(axes=axes, device_ids=read_dense_integers(dense[1])[1])
+    return Mesh(axes=axes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
