@@ -16,14 +16,11 @@ from hespas.errors import SimulationError
 from hespas.simulate.algorithms import Span
 from hespas.simulate.machine import NEVER, Machine
 from hespas.simulate.meeting import Meetings, Message
+from hespas.simulate.ties import Ties
 from hespas.trace.devices_text import devices_text
 from hespas.trace.tasks import CollectiveTask, ComputeTask, ReceiveTask, SendTask
 
 _PS_PER_NS = 1000
-
-
-class AmbiguousOrderError(Exception):
-    """Two things end at once on a device, and where devices are folded, in an unknown order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +54,10 @@ class _Engine:
         self._machines = machines
         self._meetings = meetings
         self._durations = durations
-        self._is_folded = any(len(machine.devices) > 1 for machine in machines)
+        is_folded = any(len(machine.devices) > 1 for machine in machines)
+        # Only messages are events that devices make for each other.
+        has_messages = any(isinstance(t, SendTask) for m in machines for t in m.tasks)
+        self._ties = Ties() if is_folded and has_messages else None
         self._now_ps = 0
         self._sequence = 0
         self._current = 0
@@ -84,26 +84,23 @@ class _Engine:
             alarms.append(index)
 
     def _ring(self, machine: Machine) -> None:
-        self._touch(machine)
         # What is set for now meanwhile joins the list that is being worked through.
         for index in machine.alarms[self._now_ps]:
-            self._end(machine, index)
+            self._end(machine, index, self._current)
         del machine.alarms[self._now_ps]
 
-    def _end(self, machine: Machine, index: int) -> None:
+    def _end(self, machine: Machine, index: int, event: object) -> None:
+        if self._ties is not None:
+            self._ties.end(machine, index, event, self._now_ps)
         machine.end(index, self._now_ps)
         self._start_ready(machine)
 
-    def _touch(self, machine: Machine) -> None:
-        event = (self._now_ps, self._current)
-        last_ps, last_sequence = machine.last_event
-        if self._is_folded and last_ps == event[0] and last_sequence != event[1]:
-            raise AmbiguousOrderError
-        machine.last_event = event
-
     def _start_ready(self, machine: Machine) -> None:
         now_ps = self._now_ps
-        for _, index in machine.take_ready():
+        taken = machine.take_ready()
+        if self._ties is not None:
+            self._ties.start(machine, taken)
+        for _, index in taken:
             machine.issue_ps[index] = now_ps
             task = machine.tasks[index]
             match task:
@@ -138,13 +135,13 @@ class _Engine:
     def _arrive(self, machine: Machine, index: int, message: Message) -> None:
         receiver = message.receiver
         message.has_arrived = True
-        self._touch(machine)
-        self._end(machine, index)
+        self._end(machine, index, self._current)
         if receiver is not None:
-            self._touch(receiver[0])
-            self._end(*receiver)
+            # On a device of a class that sends to itself, the two messages are two events.
+            is_same = receiver[0] is machine
+            self._end(*receiver, (self._current, "received") if is_same else self._current)
 
     def _start_receive(self, machine: Machine, index: int, task: ReceiveTask) -> None:
         message = self._meetings.receive(machine, index, task, machine.places[index])
         if message.has_arrived:
-            self._at(self._now_ps, lambda: self._end(machine, index))
+            self._at(self._now_ps, lambda: self._end(machine, index, self._current))

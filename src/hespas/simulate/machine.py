@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from heapq import heappop, heappush
 
 from hespas.simulate.fold import DeviceClass
 from hespas.simulate.timeline import ClassTimeline, class_timeline
 from hespas.trace.roles import ALWAYS, own_tasks
 from hespas.trace.tasks import ComputeTask, ReceiveTask, Task
+
+
+class Slot(Enum):
+    """What a device does only one thing at a time in."""
+
+    COMPUTE = "compute"
+    COMMUNICATION = "communication"
+
 
 EVERYONE = -1
 """The number of the place where all devices meet."""
@@ -33,7 +42,6 @@ class Machine:
         "devices",
         "end_ps",
         "issue_ps",
-        "last_event",
         "missing",
         "number",
         "places",
@@ -52,7 +60,6 @@ class Machine:
         self.issue_ps = [NEVER] * len(self.tasks)
         self.end_ps = [NEVER] * len(self.tasks)
         self.alarms: dict[int, list[int]] = {}
-        self.last_event: tuple[int, int] = (NEVER, NEVER)
         self._computing = self._communicating = False
         self._waiting_compute: list[tuple[int, int]] = []
         self._waiting_communication: list[tuple[int, int]] = []
@@ -114,6 +121,39 @@ class Machine:
             self.missing[child] -= 1
             if not self.missing[child]:
                 self._make_ready(child)
+
+    def slot_of(self, index: int) -> Slot | None:
+        """Return the slot that a task takes; None for a receive."""
+        match self.tasks[index]:
+            case ComputeTask():
+                return Slot.COMPUTE
+            case ReceiveTask():
+                return None
+            case _:
+                return Slot.COMMUNICATION
+
+    def is_free(self, slot: Slot) -> bool:
+        """Return whether nothing takes the slot."""
+        return not (self._computing if slot is Slot.COMPUTE else self._communicating)
+
+    def waiting(self, slot: Slot) -> set[int]:
+        """Return the ids of the tasks that are ready but for the slot."""
+        is_compute = slot is Slot.COMPUTE
+        heap = self._waiting_compute if is_compute else self._waiting_communication
+        return {task_id for task_id, _ in heap}
+
+    def children_of(self, index: int) -> set[int]:
+        """Return the ids of the tasks that wait for a task."""
+        return {self.tasks[child].id for child in self.children[index]}
+
+    def released_by(self, index: int) -> dict[Slot, set[int]]:
+        """Return the ids, by slot, of the tasks that wait only for a task."""
+        released: dict[Slot, set[int]] = {}
+        for child in self.children[index]:
+            slot = self.slot_of(child)
+            if self.missing[child] == 1 and slot is not None:
+                released.setdefault(slot, set()).add(self.tasks[child].id)
+        return released
 
     def timeline(self) -> ClassTimeline:
         """Return what the devices did, once they have ended."""

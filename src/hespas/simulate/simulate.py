@@ -8,12 +8,13 @@ from hespas.errors import DeviceCountError, SimulationError
 from hespas.hardware.system import CollectiveKind, System
 from hespas.simulate.algorithms import Span
 from hespas.simulate.collectives import CollectiveModel
-from hespas.simulate.engine import AmbiguousOrderError, Durations, run
+from hespas.simulate.engine import Durations, run
 from hespas.simulate.fold import Channel, Folded, Place, fold
 from hespas.simulate.group_shape import GroupShape, group_algorithms, group_shape
 from hespas.simulate.machine import EVERYONE, Machine
 from hespas.simulate.meeting import NEEDS_ENGINE, Meetings
 from hespas.simulate.network import Network, Route, delay_ns, route
+from hespas.simulate.ties import AmbiguousOrderError
 from hespas.simulate.timeline import Timeline
 from hespas.trace.tasks import CollectiveTask, CommunicationKind, Job, SendTask, TaskGraph, as_job
 
