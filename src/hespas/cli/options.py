@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
-from hespas.errors import ConfigError
+from hespas.errors import OutputError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Decorator = Callable[[Function], Function]
@@ -148,16 +148,19 @@ json_option = click.option(
 
 def start_logging(level: str | None, path: Path | None) -> None:
     """Log from ``level`` on, to a file or standard error; nothing where neither is given."""
+    logger = logging.getLogger("hespas")
+    for old in list(logger.handlers):
+        logger.removeHandler(old)
+        old.close()
     if level is None and path is None:
+        logger.setLevel(logging.NOTSET)
         return
     try:
-        logging.basicConfig(
-            level=(level or "info").upper(),
-            filename=path,
-            format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-            force=True,
-        )
+        handler = logging.StreamHandler() if path is None else logging.FileHandler(path)
     except OSError as error:
-        raise ConfigError(
-            f"the log cannot be written: {error.strerror}", place=str(path)
+        raise OutputError(
+            f"the log cannot be written: {error.strerror}", place=str(path), mend="check --log-path"
         ) from error
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logger.addHandler(handler)
+    logger.setLevel((level or "info").upper())

@@ -1,0 +1,69 @@
+"""Run commands in this process, in an empty directory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+
+from hespas.cli.main import command_named, commands, run
+from hespas.cli.options import start_logging
+
+ROOT = Path(__file__).resolve().parents[2]
+_STAGES = {
+    "hespas_chakra_gen": "trace",
+    "hespas_mlir_splitter": "split",
+    "hespas_mlir_analyzer": "analyze",
+}
+
+
+@pytest.fixture
+def root() -> Path:
+    """Return the root of the repository."""
+    return ROOT
+
+
+@pytest.fixture
+def block(root: Path) -> Path:
+    """Return a program for 4 devices with one all_reduce."""
+    return root / "examples" / "attention_block.mlir"
+
+
+@pytest.fixture
+def llama(root: Path) -> Path:
+    """Return a training step of 5156 operations for 4 devices."""
+    return root / "examples" / "llama3_100m_fsdp4.mlir"
+
+
+@pytest.fixture
+def call(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., CompletedProcess[str]]]:
+    """Give a function that runs a command line, by words, in an empty directory."""
+    monkeypatch.chdir(tmp_path)
+
+    def call_it(name: str, *words: str | Path) -> CompletedProcess[str]:
+        arguments = [str(word) for word in words]
+        command = command_named(_STAGES[name]) if name in _STAGES else commands
+        capsys.readouterr()
+        code = run(command, name, arguments)
+        shown = capsys.readouterr()
+        return CompletedProcess([name, *arguments], code, shown.out, shown.err)
+
+    yield call_it
+    start_logging(None, None)
+
+
+@pytest.fixture
+def predict(
+    call: Callable[..., CompletedProcess[str]], block: Path
+) -> Callable[..., CompletedProcess[str]]:
+    """Return a function that runs ``hespas run`` on the small program, with more flags."""
+
+    def predict_it(*words: str | Path) -> CompletedProcess[str]:
+        presets = ("--node", "A100_SXM_40GB", "--system", "A100_SXM_40GB_4GPU")
+        return call("hespas", "run", block, *presets, *words)
+
+    return predict_it
