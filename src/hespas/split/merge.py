@@ -1,48 +1,122 @@
 """Join neighbouring compute regions without delaying any collective.
 
-Take two compute regions A and B, B next after A in program order. They may become one if
+Take two compute regions A and B, B next after A in program order. They become one if
 
-* the same collectives depend on A as on B, and
-* every collective that B depends on, A depends on too.
+1. B is the next step of a path: it reads A, everything else that it reads is there before A
+   can start, and everything else that reads A and leads to a collective waits for B anyway;
+   or neither leads to a collective, and every collective that B waits for, A waits for too;
+2. and no earlier computation may still wait for a collective when A starts.
 
-Then no collective waits for more work than before (first condition), A does not wait for
-communication that it could have overlapped (second), and on a compute stream in program order
-B followed A at once anyway: the merged region starts and ends exactly when A and B did.
+By (1) B can start the moment A ends on any machine, however many streams it has, and nothing
+that matters waits for A alone. By (2) a stream that always takes the earliest computation that
+is ready finds none before B when A ends. So whatever the durations, and whether a device runs
+regions at once, in program order or as they get ready, no collective starts later.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from hespas.program.program import Op
 from hespas.split.build import build_graph
 from hespas.split.flatten import FlatProgram
-from hespas.split.regions import Compute, RegionGraph, operations_of
+from hespas.split.regions import Collective, Compute, RegionGraph, operations_of
 
 CollectiveSet = int
 """A set of collectives as the bits of an integer."""
 
+WINDOW = 4096
+"""How far back, in regions, ancestors are known; what lies further back counts as unknown."""
+
 
 def merge_regions(graph: RegionGraph, *, block_limit: int | None) -> RegionGraph:
     """Return the graph with compute regions joined, up to ``block_limit`` operations each."""
-    before = collectives_before(graph)
-    after = collectives_after(graph)
+    reach = _Reach.of(graph)
     groups: list[list[Op]] = []
-    order: list[tuple[int, list[Op]]] = []
     block: list[Op] = []
-    first = -1
+    members: list[int] = []
+    waited_for = waited_for_by_earlier = 0
     for region in graph.regions:
-        number = region.id
-        if not isinstance(region, Compute):
-            order.append((number, list(operations_of(region))))
+        if isinstance(region, Collective):
+            groups.append(list(operations_of(region)))
             continue
         fits = block_limit is None or len(block) + len(region.operations) <= block_limit
-        same = first >= 0 and after[number] == after[first]
-        if same and fits and before[number] & ~before[first] == 0:
+        undisturbed = bool(members) and waited_for_by_earlier & ~reach.before[members[0]] == 0
+        if undisturbed and fits and reach.may_join(members[0], members[-1], region.id):
             block.extend(region.operations)
-            continue
-        block, first = list(region.operations), number
-        order.append((number, block))
-    groups = [group for _, group in order]
+            members.append(region.id)
+        else:
+            block, members = list(region.operations), [region.id]
+            groups.append(block)
+            waited_for_by_earlier = waited_for
+        waited_for |= reach.before[region.id]
     return build_graph(graph.program, _flat(graph), groups)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reach:
+    """What leads where in a graph, by region id.
+
+    Bit ``k`` of ``ancestors[i]`` tells whether region ``i - 1 - k`` leads to region ``i``, for
+    ``k`` below `WINDOW`.
+    """
+
+    graph: RegionGraph
+    consumers: tuple[tuple[int, ...], ...]
+    ancestors: tuple[int, ...]
+    before: tuple[CollectiveSet, ...]
+    after: tuple[CollectiveSet, ...]
+
+    @staticmethod
+    def of(graph: RegionGraph) -> _Reach:
+        consumers: list[list[int]] = [[] for _ in graph.regions]
+        for number, producers in enumerate(graph.producers):
+            for producer in producers:
+                consumers[producer].append(number)
+        return _Reach(
+            graph=graph,
+            consumers=tuple(map(tuple, consumers)),
+            ancestors=_ancestors(graph),
+            before=tuple(collectives_before(graph)),
+            after=tuple(collectives_after(graph)),
+        )
+
+    def may_join(self, first: int, last: int, region: int) -> bool:
+        """Tell whether ``region`` may join the block from ``first`` to ``last``."""
+        if self._leads_to_collective(last) or self._leads_to_collective(region):
+            return self._continues(last, region)
+        return self.before[region] & ~self.before[first] == 0
+
+    def _continues(self, last: int, region: int) -> bool:
+        producers = self.graph.producers[region]
+        if last not in producers:
+            return False
+        if not all(each == last or self._leads(each, last) for each in producers):
+            return False
+        return all(
+            each == region or self._leads(region, each) or not self._leads_to_collective(each)
+            for each in self.consumers[last]
+        )
+
+    def _leads(self, source: int, target: int) -> bool:
+        distance = target - source - 1
+        return 0 <= distance < WINDOW and bool(self.ancestors[target] >> distance & 1)
+
+    def _leads_to_collective(self, region: int) -> bool:
+        return self.after[region] != 0 or not isinstance(self.graph.regions[region], Compute)
+
+
+def _ancestors(graph: RegionGraph) -> tuple[int, ...]:
+    known = (1 << WINDOW) - 1
+    ancestors: list[int] = []
+    for number, producers in enumerate(graph.producers):
+        reached = 0
+        for producer in producers:
+            distance = number - producer - 1
+            if distance < WINDOW:
+                reached |= (ancestors[producer] << distance + 1 | 1 << distance) & known
+        ancestors.append(reached)
+    return tuple(ancestors)
 
 
 def collectives_before(graph: RegionGraph) -> list[CollectiveSet]:
