@@ -21,9 +21,9 @@ def with_device_count(program: Program, *, requested: int | None, system: int | 
     """Return the program with its replicas and partitions settled.
 
     The program's own count stands, if it is above one. Otherwise its replica groups tell,
-    then ``requested``, then the number of devices of the ``system``, then one. Raises
-    `DeviceCountError` where two of these disagree, and `ProgramError` for groups that overlap
-    or name absent devices.
+    then ``requested``, then the number of devices of the ``system``, then the pairs of its
+    permutations, then one. Raises `DeviceCountError` where two of these disagree, and
+    `ProgramError` for groups that overlap or name absent devices.
     """
     if requested is not None and requested < 1:
         raise DeviceCountError(f"{requested} devices are asked for", mend="give 1 or more")
@@ -50,14 +50,16 @@ def _settled(program: Program, requested: int | None, system: int | None) -> Pro
                 mend=f"drop --devices, or give {declared}",
             )
         return replace(program, replicas=program.replicas or 1, partitions=program.partitions or 1)
-    named = _devices_named(program)
-    if named is not None and requested is not None and named != requested:
+    in_groups, in_pairs = _named(program, CollectiveAttrs), _named(program, PermuteAttrs)
+    if requested is not None and (requested < in_pairs or in_groups not in (0, requested)):
+        named = in_groups or in_pairs
+        what = "replica groups" if in_groups else "source-target pairs"
         raise DeviceCountError(
-            f"{requested} devices are asked for, but the replica groups name {named}",
+            f"{requested} devices are asked for, but the {what} name {named}",
             place=program.source,
             mend=f"drop --devices, or give {named}",
         )
-    count = named or requested or system or 1
+    count = in_groups or requested or max(system or 1, in_pairs)
     if any(attrs.mode is GroupMode.CROSS_PARTITION for attrs in _memberships(program)):
         return replace(program, replicas=1, partitions=count)
     return replace(program, replicas=count, partitions=1)
@@ -69,17 +71,16 @@ def _memberships(program: Program) -> Iterator[CollectiveAttrs | PermuteAttrs]:
             yield op.attrs
 
 
-def _devices_named(program: Program) -> int | None:
-    """Return one more than the highest device in any group or pair, None where none is named."""
+def _named(program: Program, kind: type[CollectiveAttrs | PermuteAttrs]) -> int:
+    """Return one more than the highest device in any group, or in any pair; 0 for none.
+
+    Groups name every device (StableHLO demands it), pairs only those that send or receive.
+    """
     highest = -1
-    seen: set[CollectiveAttrs | PermuteAttrs] = set()
-    for attrs in _memberships(program):
-        if attrs in seen:
-            continue
-        seen.add(attrs)
+    for attrs in {attrs for attrs in _memberships(program) if isinstance(attrs, kind)}:
         rows = attrs.pairs if isinstance(attrs, PermuteAttrs) else attrs.groups.listed()
         highest = max(highest, *(device for row in rows for device in row), -1)
-    return highest + 1 if highest >= 0 else None
+    return highest + 1
 
 
 def device_group_table(op: Op, program: Program) -> tuple[tuple[int, ...], ...]:

@@ -7,12 +7,14 @@ how often a loop runs and how often a branch is taken, follows them as a comment
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 from hespas.program.attrs import Attrs, CaseAttrs, WhileAttrs
 from hespas.program.program import Block, Function, Op, Value
 
+_PLAIN_SYMBOL = re.compile(r"[A-Za-z_$.\-][A-Za-z0-9_$.\-]*")
 _ANNOTATIONS = frozenset({"mhlo.sharding", "sdy.sharding", "mhlo.frontend_attributes"})
 
 
@@ -138,8 +140,7 @@ def quoted_symbol(name: str) -> str:
     >>> quoted_symbol("region_0.1"), quoted_symbol("a b")
     ('region_0.1', '"a b"')
     """
-    plain = name.replace("_", "a").replace(".", "a").replace("$", "a").replace("-", "a")
-    return name if plain.isalnum() and not name[0].isdigit() else f'"{name}"'
+    return name if _PLAIN_SYMBOL.fullmatch(name) else f'"{name}"'
 
 
 def module_text(body: str, *, attributes: str = "") -> str:
