@@ -1,0 +1,185 @@
+"""What only a real process shows: signals, pipes, weight, several at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+HEAVY = ("numpy", "jaxlib", "click", "yaml", "google.protobuf", "msgspec", "sqlite3", "jax")
+BIN = Path(sys.executable).parent
+PRESETS = ("--node", "A100_SXM_40GB", "--system", "A100_SXM_40GB_4GPU")
+
+
+def shell(command: str, directory: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}"}
+    return subprocess.run(
+        ["/bin/bash", "-c", f"set -o pipefail; {command}"],
+        cwd=directory, env=environment, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+def test_importing_hespas_is_light() -> None:
+    code = f"""
+import sys, time
+start = time.process_time()
+import hespas
+spent = time.process_time() - start
+print(spent, *[name for name in {HEAVY!r} if name in sys.modules])
+"""
+    times: list[float] = []
+    for _ in range(3):
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        )
+        spent, *heavy = done.stdout.split()
+        assert heavy == []
+        times.append(float(spent))
+    assert min(times) <= 0.1
+
+
+def test_the_functions_are_there_whatever_was_imported_before() -> None:
+    names = ("load", "split", "estimate", "trace", "simulate", "predict")
+    code = (
+        "import hespas.split.regions, hespas.simulate.engine, hespas.trace.tasks\n"
+        "from hespas.estimate.graph import estimate_graph\n"
+        f"import hespas\nfrom hespas import {', '.join(names)}\n"
+        f"assert all(callable(getattr(hespas, name)) for name in {names!r})\n"
+        "from hespas.split.strategies import split_program\n"
+        "assert callable(hespas.split)\n"
+    )
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
+
+
+def test_help_is_fast(tmp_path: Path) -> None:
+    done = shell(
+        "TIMEFORMAT='%U %S'; for i in 1 2 3; do time hespas --help > /dev/null; done", tmp_path
+    )
+    times = [sum(map(float, line.split())) for line in done.stderr.splitlines()]
+    assert min(times) <= 0.25
+
+
+@pytest.mark.parametrize(
+    "name", ["hespas_chakra_gen", "hespas_mlir_splitter", "hespas_mlir_analyzer"]
+)
+def test_documented_commands_are_installed(name: str, tmp_path: Path) -> None:
+    done = shell(f"{name} --help", tmp_path)
+    assert done.returncode == 0
+    assert done.stdout.startswith(f"Usage: {name} [OPTIONS]")
+
+
+def test_a_closed_pipe_is_no_error(llama: Path, tmp_path: Path) -> None:
+    for command in (f"analyze -s {llama}", "hardware", f"run {llama} {' '.join(PRESETS)} --json -"):
+        done = shell(f"hespas {command} | head -1", tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert done.stderr == ""
+        assert done.stdout.count("\n") == 1
+
+
+def test_a_full_disk_behind_standard_output_is_told(block: Path, tmp_path: Path) -> None:
+    done = shell(f"hespas analyze {block} > /dev/full", tmp_path)
+    assert done.returncode == 2
+    assert done.stderr == "hespas: error: standard output: No space left on device\n"
+
+
+# Says that it has begun to estimate, and then takes its time.
+_SLOW = """
+import sys, time
+from hespas.estimate.roofline import Roofline
+original = Roofline.estimate
+def slow(self, region, program):
+    print("estimating", file=sys.stderr, flush=True)
+    time.sleep(0.05)
+    return original(self, region, program)
+Roofline.estimate = slow
+from hespas.cli.main import main
+sys.argv[0] = "hespas"
+main()
+"""
+
+
+def begun(llama: Path, directory: Path, *words: str) -> subprocess.Popen[str]:
+    """Start a run, and return once it estimates."""
+    arguments = ["run", str(llama), *PRESETS, "--split", "individual_split", *words]
+    process = subprocess.Popen(
+        [sys.executable, "-c", _SLOW, *arguments],
+        cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stderr is not None
+    assert process.stderr.readline() == "estimating\n"
+    return process
+
+
+@pytest.mark.parametrize("threads", ["1", "3"])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_run_leaves_nothing(
+    llama: Path, tmp_path: Path, number: signal.Signals, code: int, threads: str
+) -> None:
+    process = begun(
+        llama, tmp_path, "-o", "deep/out", "--json", "answer.json", "--threads", threads
+    )
+    start_s = time.monotonic()
+    process.send_signal(number)
+    out, errors = process.communicate(timeout=30)
+    assert process.returncode == code
+    assert time.monotonic() - start_s < 5, "what was waiting is not worked off first"
+    assert out == ""
+    assert "Traceback" not in errors
+    if number is signal.SIGINT:
+        assert "hespas: interrupted" in errors
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_killed_writer_leaves_a_usable_cache(llama: Path, tmp_path: Path) -> None:
+    words = f"run {llama} {' '.join(PRESETS)} --cache-dir cache --json -"
+    expected = json.loads(shell(f"hespas {words}", tmp_path).stdout)
+    for when_s in (0.0, 0.05):
+        process = begun(llama, tmp_path, "--cache-dir", "cache")
+        time.sleep(when_s)
+        process.kill()
+        process.communicate()
+    # Killed in the middle of a transaction.
+    subprocess.run(
+        [sys.executable, "-c", _KILLED_IN_TRANSACTION, "cache"], cwd=tmp_path, check=False
+    )
+    done = shell(f"hespas {words}", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == expected
+
+
+_KILLED_IN_TRANSACTION = """
+import os, signal, sqlite3, sys
+connection = sqlite3.connect(sys.argv[1] + "/estimates.sqlite")
+connection.execute("PRAGMA cache_size = 1")
+connection.execute("BEGIN IMMEDIATE")
+rows = [(f"key {at}", "half an estimate" * 50) for at in range(5000)]
+connection.executemany("INSERT OR REPLACE INTO estimates VALUES (?, ?)", rows)
+connection.execute("UPDATE estimates SET value = 'garbage'")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_several_processes_may_write_one_cache(llama: Path, tmp_path: Path) -> None:
+    words = f"hespas run {llama} {' '.join(PRESETS)} --split individual_split --json -"
+    alone = shell(words, tmp_path)
+    together = shell(
+        "for i in 1 2 3 4; do " + words + " --cache-dir cache > $i.json & done; wait", tmp_path
+    )
+    assert together.stderr == ""
+    for number in (1, 2, 3, 4):
+        assert (tmp_path / f"{number}.json").read_text() == alone.stdout
+    assert shell(words + " --cache-dir cache", tmp_path).stdout == alone.stdout
+
+
+def test_results_do_not_depend_on_the_hash_seed(llama: Path, tmp_path: Path) -> None:
+    words = f"hespas trace {llama} --node A100_SXM_40GB --merge -o"
+    for seed in ("1", "2"):
+        assert shell(f"PYTHONHASHSEED={seed} {words} {seed}", tmp_path).returncode == 0
+    done = shell("diff -r --exclude=module_stats.json 1 2", tmp_path)
+    assert done.stdout == ""
