@@ -13,9 +13,9 @@ from hespas.xla.mlir import parse_mlir
 NAME = "test.mlir"
 VECTOR = "tensor<8xf32>"
 ADD_BODY = """({
-    ^bb0(%l: tensor<f32>, %r: tensor<f32>):
-      %s = stablehlo.add %l, %r : tensor<f32>
-      stablehlo.return %s : tensor<f32>
+    ^bb0(%lhs: tensor<f32>, %rhs: tensor<f32>):
+      %sum = stablehlo.add %lhs, %rhs : tensor<f32>
+      stablehlo.return %sum : tensor<f32>
     })"""
 
 

@@ -73,9 +73,8 @@ def test_functions_need_no_module_around_them() -> None:
 
 
 def test_the_name_and_the_counts_of_a_module() -> None:
-    program = read(
-        f"module @step attributes {{mhlo.num_replicas = 2 : i32}} {{{vector_main('%r = stablehlo.abs %a : ' + VECTOR)}}}"
-    )
+    main = vector_main(f"%r = stablehlo.abs %a : {VECTOR}")
+    program = read(f"module @step attributes {{mhlo.num_replicas = 2 : i32}} {{ {main} }}")
     assert (program.module_name, program.replicas, program.partitions) == ("step", 2, None)
     assert program.declared_devices == 2
 
@@ -97,9 +96,11 @@ def test_the_name_and_the_counts_of_a_module() -> None:
             r"test.mlir:2:\d+: .*zzz",
         ),
         (
-            b"func.func @main(%a: tensor<2xf32>) -> tensor<3xf32> {\n"
-            b"  %0 = stablehlo.add %a, %a : (tensor<2xf32>, tensor<2xf32>) -> tensor<3xf32>\n"
-            b"  return %0 : tensor<3xf32>\n}",
+            (
+                b"func.func @main(%a: tensor<2xf32>) -> tensor<3xf32> {\n"
+                b"  %0 = stablehlo.add %a, %a : (tensor<2xf32>, tensor<2xf32>) -> tensor<3xf32>\n"
+                b"  return %0 : tensor<3xf32>\n}"
+            ),
             r"test.mlir:2:\d+: cannot be parsed",
         ),
     ],

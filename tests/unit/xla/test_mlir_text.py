@@ -60,7 +60,7 @@ def test_tuples_tokens_and_bundles() -> None:
     ["tensor<?x4xf32>", "tensor<*xf32>", "tensor<?xf32, #stablehlo.bounds<8>>"],
 )
 def test_a_dynamic_shape_says_what_mends_it(text: str) -> None:
-    with pytest.raises(UnsupportedError, match="dynamic shape .* static shapes"):
+    with pytest.raises(UnsupportedError, match=r"dynamic shape .* static shapes"):
         read_type(text)
 
 
