@@ -1,0 +1,94 @@
+"""The functions of hespas, as a notebook calls them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import hespas
+from hespas.cost.rules.custom_call import OperandTraffic
+from hespas.errors import ConfigError, CostError, DeviceCountError, ProgramError
+from hespas.estimate.store import DiskStore, MemoryStore
+from hespas.hardware.presets import load_device, load_system
+from programs import all_reduce, on_devices, vector_main
+
+BLOCK = Path(__file__).resolve().parents[2] / "examples" / "attention_block.mlir"
+
+
+def test_the_stages_one_by_one_give_what_predict_gives() -> None:
+    graph = hespas.split(hespas.load(BLOCK))
+    estimates = hespas.estimate(graph, "A100_SXM_40GB")
+    timeline = hespas.simulate(hespas.trace(graph, estimates), "A100_SXM_40GB_4GPU")
+    whole = hespas.predict(BLOCK, "A100_SXM_40GB", "A100_SXM_40GB_4GPU")
+    assert whole.step_time_s == timeline.step_time_s
+    assert whole.compute_s == estimates.total.time_s
+    # By hand: 23068672 bytes at 1555 GB/s.
+    assert estimates.total.time_s == pytest.approx(23068672 / 1555e9, rel=1e-12)
+
+
+def test_descriptions_serve_as_well_as_names() -> None:
+    device, system = load_device("A100_SXM_40GB"), load_system("A100_SXM_40GB_4GPU")
+    program = hespas.load(str(BLOCK))
+    by_value = hespas.predict(program, device, system)
+    by_name = hespas.predict(BLOCK, "A100_SXM_40GB", "A100_SXM_40GB_4GPU")
+    assert by_value.step_time_s == by_name.step_time_s
+
+
+def test_a_store_keeps_estimates_between_calls(tmp_path: Path) -> None:
+    graph = hespas.split(hespas.load(BLOCK))
+    for store in (MemoryStore(), DiskStore(directory=tmp_path)):
+        first = hespas.estimate(graph, "A100_SXM_40GB", store=store)
+        second = hespas.estimate(graph, "A100_SXM_40GB", store=store)
+        assert second.total == first.total
+        assert second.reuse.block_reuse_rate == 1
+    assert hespas.estimate(graph, "A100_SXM_40GB").reuse.block_reuse_rate == 0
+
+
+def test_what_a_program_leaves_open_is_given(tmp_path: Path) -> None:
+    file = tmp_path / "p.mlir"
+    file.write_text(vector_main("%r = stablehlo.add %a, %a : tensor<8xf32>"))
+    assert hespas.load(file).declared_devices == 1
+    assert hespas.load(file, devices=8).declared_devices == 8
+    assert hespas.predict(file, "V100_32GB", devices=8).devices == 8
+    with pytest.raises(DeviceCountError, match="0 devices"):
+        hespas.load(file, devices=0)
+
+
+def test_custom_calls_are_stated(tmp_path: Path) -> None:
+    file = tmp_path / "p.mlir"
+    file.write_text(
+        vector_main("%r = stablehlo.custom_call @mine(%a) : (tensor<8xf32>) -> tensor<8xf32>")
+    )
+    graph = hespas.split(hespas.load(file))
+    with pytest.raises(CostError, match="mine"):
+        hespas.estimate(graph, "V100_32GB")
+    stated = hespas.estimate(graph, "V100_32GB", custom_calls={"mine": OperandTraffic()})
+    assert stated.total.time_s == 64 / 900e9
+
+
+def test_errors_are_hespas_errors(tmp_path: Path) -> None:
+    with pytest.raises(hespas.HespasError):
+        hespas.load(tmp_path / "nothing.mlir")
+    with pytest.raises(ProgramError, match="no such file"):
+        hespas.load("nothing.mlir")
+    program = hespas.load(BLOCK)
+    with pytest.raises(ConfigError, match="split_strategy is 'sideways'"):
+        hespas.split(program, strategy="sideways")
+    graph = hespas.split(program)
+    with pytest.raises(hespas.HespasError, match="did you mean 'V100_32GB'"):
+        hespas.estimate(graph, "V100_32G")
+    tasks = hespas.trace(graph, hespas.estimate(graph, "V100_32GB"))
+    with pytest.raises(ConfigError, match="network is 'magic'"):
+        hespas.simulate(tasks, "V100_32GB_4GPU", network="magic")
+    with pytest.raises(ConfigError, match="no system is given"):
+        hespas.predict(BLOCK, "V100_32GB")
+
+
+def test_equal_regions_are_one_estimate(tmp_path: Path) -> None:
+    body = f"{all_reduce('%b', '%a')}\n{all_reduce('%r', '%b')}"
+    file = tmp_path / "p.mlir"
+    file.write_text(on_devices(vector_main(body)))
+    prediction = hespas.predict(file, "V100_32GB", "V100_32GB_4GPU")
+    assert prediction.compute_s == 0
+    assert prediction.step_time_s == prediction.exposed_communication_s > 0
