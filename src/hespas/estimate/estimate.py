@@ -42,12 +42,12 @@ class OpEstimate:
     @property
     def flops(self) -> float:
         """FLOPs of all types."""
-        return sum(totals.flops for totals in self.per_type.values())
+        return sum((totals.flops for totals in self.per_type.values()), 0.0)
 
     @property
     def compute_time_at_peak_s(self) -> float:
         """The time that the FLOPs would take at the peak rates of their types."""
-        return sum(totals.time_at_peak_s for totals in self.per_type.values())
+        return sum((totals.time_at_peak_s for totals in self.per_type.values()), 0.0)
 
     @property
     def flops_utilisation(self) -> float:
@@ -110,7 +110,7 @@ class Estimate:
     @property
     def time_s(self) -> float:
         """The sum of the times of all operations, which run one after the other."""
-        return sum(op.time_s for op in self.per_op.values())
+        return sum((op.time_s for op in self.per_op.values()), 0.0)
 
     @property
     def dearest_kind(self) -> str:

@@ -73,7 +73,7 @@ def _times(prediction: Prediction) -> list[str]:
     if prediction.communication_s > 0:
         exposed_s = prediction.exposed_communication_s
         hidden_s = max(0.0, prediction.communication_s - exposed_s)
-        hidden = f"{format_time(hidden_s)} of it hidden behind computation"
+        hidden = f"{format_time(hidden_s) if hidden_s else 'none'} of it hidden behind computation"
         lines.append(("  exposed communication", exposed_s, _share(exposed_s, step_s)))
         lines.append(("Communication", prediction.communication_s, f"  {hidden}"))
     return [f"{name:<24}{format_time(time_s):>12}  {note}".rstrip() for name, time_s, note in lines]
