@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from hypothesis import strategies as st
 
 from hespas.frontend.stablehlo import NO_OPTIONS, LoadOptions, load_stablehlo
 from hespas.program.devices import with_device_count
@@ -87,3 +90,63 @@ def text_of(functions: Mapping[str, Function]) -> str:
 def check_verifies(text: str) -> None:
     """Parse and verify a module: `hespas.errors.ProgramError` where it isn't valid MLIR."""
     parse_mlir(text.encode(), name="printed.mlir")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One line of a straight program: value 0 is the argument, the nth step makes value n."""
+
+    kind: str
+    operands: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Straight:
+    """A program without loops, calls or branches; ``results`` are values that it returns."""
+
+    steps: tuple[Step, ...]
+    results: tuple[int, ...]
+
+    @classmethod
+    def from_lines(cls, *lines: str, results: tuple[int, ...]) -> Straight:
+        """Read ``"add 1 2"``: a kind and the values that it takes."""
+        words = [line.split() for line in lines]
+        steps = [Step(kind=kind, operands=tuple(map(int, used))) for kind, *used in words]
+        return cls(steps=tuple(steps), results=results)
+
+    @property
+    def text(self) -> str:
+        """The program for four devices."""
+        return on_devices(self.main("".join(self.line(at) for at in range(len(self.steps)))))
+
+    def line(self, at: int) -> str:
+        """Return the line of a step, its values named ``%v<number>``."""
+        step, made = self.steps[at], f"%v{at + 1}"
+        operands = [f"%v{number}" for number in step.operands]
+        if step.kind == "all_reduce":
+            return f"{all_reduce(made, operands[0], channel=at + 1)}\n"
+        if step.kind == "constant":
+            return f"{made} = stablehlo.constant dense<{at}.0> : {VECTOR}\n"
+        return f"{made} = stablehlo.{step.kind} {', '.join(operands)} : {VECTOR}\n"
+
+    def main(self, body: str) -> str:
+        """Return a main function that runs ``body`` and returns the results."""
+        types = ", ".join([VECTOR] * len(self.results))
+        named = ", ".join(f"%v{number}" for number in self.results)
+        end = f"return {named} : {types}" if self.results else "return"
+        return main_function(f"{body}{end}", arguments=f"%v0: {VECTOR}", results=types)
+
+
+_OPERAND_COUNTS = {"constant": 0, "tanh": 1, "negate": 1, "add": 2, "all_reduce": 1}
+
+
+@st.composite
+def straight_programs(draw: st.DrawFn, *, longest: int = 30) -> Straight:
+    """Draw a program of up to ``longest`` lines, whose lines use each other at random."""
+    steps: list[Step] = []
+    for number in range(draw(st.integers(1, longest))):
+        kind = draw(st.sampled_from(tuple(_OPERAND_COUNTS)))
+        operands = [draw(st.integers(0, number)) for _ in range(_OPERAND_COUNTS[kind])]
+        steps.append(Step(kind=kind, operands=tuple(operands)))
+    results = draw(st.lists(st.integers(0, len(steps)), max_size=4))
+    return Straight(steps=tuple(steps), results=tuple(results))

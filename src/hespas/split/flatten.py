@@ -32,7 +32,8 @@ class FlatProgram:
 def flatten(program: Program) -> FlatProgram:
     """Open calls, and the loops and branches that communicate.
 
-    Raises `ProgramError` where the trip count of a loop that communicates is unknown.
+    Raises `ProgramError` where the trip count of a loop that communicates is unknown, and
+    `UnsupportedError` where opening would give over `MOST_OPERATIONS`.
     """
     main = with_calls_opened(program)
     body = main.body
@@ -43,6 +44,7 @@ def flatten(program: Program) -> FlatProgram:
             results=main.results,
             assumptions=(),
         )
+    _check_size(body, program.source)
     flattener = _Flattener(program=program)
     renaming: Renaming = {argument: argument for argument in body.arguments}
     flattener.block(body.operations[:-1], renaming)
@@ -66,6 +68,27 @@ def _needs_opening(op: Op) -> bool:
     )
 
 
+def _check_size(body: Block, source: str) -> None:
+    if _opened_size(body) > MOST_OPERATIONS:
+        raise UnsupportedError(
+            f"opening the loops that communicate gives over {MOST_OPERATIONS:,} operations",
+            place=source,
+            mend="give smaller counts with --trip-count",
+        )
+
+
+def _opened_size(block: Block) -> int:
+    """Count the operations that a block becomes, all of its branches together."""
+    return sum(
+        _rounds(op) * max(1, sum(map(_opened_size, op.regions))) if _needs_opening(op) else 1
+        for op in block.operations
+    )
+
+
+def _rounds(op: Op) -> int:
+    return (op.attrs.trip_count or 1) if isinstance(op.attrs, WhileAttrs) else 1
+
+
 @dataclass(slots=True, kw_only=True)
 class _Flattener:
     program: Program
@@ -76,12 +99,6 @@ class _Flattener:
     def block(self, operations: tuple[Op, ...], renaming: Renaming) -> None:
         for op in operations:
             self._op(op, renaming)
-        if len(self.operations) > MOST_OPERATIONS:
-            raise UnsupportedError(
-                f"opening the loops that communicate gives over {MOST_OPERATIONS:,} operations",
-                place=self.program.source,
-                mend="give smaller counts with --trip-count",
-            )
 
     def _op(self, op: Op, renaming: Renaming) -> None:
         if op.kind in _ASYNC:
