@@ -115,6 +115,6 @@ def write_json(target: str, value: object) -> None:
     """Write JSON to a file, or to standard output for "-"."""
     content = json_bytes(value)
     if target == "-":
-        click.echo(content, nl=False)
+        click.echo(content.decode(), nl=False)
     else:
         write_file(Path(target), content)
