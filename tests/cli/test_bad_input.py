@@ -203,6 +203,22 @@ def test_a_bad_configuration_is_refused(call: Call, text: str, parts: tuple[str,
     refused(call("hespas", "run", "c.json", "--mlir_file", program(ADD)), *parts)
 
 
+def test_a_method_that_is_not_built_is_refused_whoever_names_the_device(
+    call: Call, root: Path
+) -> None:
+    xla = root / "configs" / "nodes" / "profiling" / "xla" / "config.json"
+    words = ("--mlir_file", program(ADD), "--output", "out")
+    for flags in ((), NODE, ("--peak-flops", "1e12", "--memory-bandwidth", "1e12")):
+        done = call("hespas_chakra_gen", xla, *words, *flags)
+        refused(done, "xla/config.json", "'xla' is not built yet", "use roofline")
+    assert call("hespas", "split", xla, "--mlir_file", "p.mlir").returncode == 0
+
+
+def test_a_log_that_cannot_be_written_is_refused(call: Call) -> None:
+    done = call("hespas", "run", program(ADD), *NODE, "--log-path", "no/log.txt")
+    refused(done, "no/log.txt", "log cannot be written")
+
+
 def test_a_configuration_without_a_program_is_refused(call: Call) -> None:
     Path("c.json").write_text(config())
     refused(call("hespas_chakra_gen", "c.json", "--output", "out"), "c.json", "--mlir_file")

@@ -15,8 +15,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from msgspec import Struct
+from msgspec.structs import fields
 
 from hespas.cli.main import command_named, commands, run
+from hespas.config.wire import RooflineWire, RunWire
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ("commands", "configuration", "output", "estimates")
@@ -77,6 +80,22 @@ def test_a_page_shows_what_commands_print(
     monkeypatch.chdir(tmp_path)
     text = page(name).read_text()
     assert rendered(text) == text
+
+
+def test_every_flag_is_documented() -> None:
+    text = page("commands").read_text().replace("_", "-")
+    for name in ("run", "analyze", "split", "estimate", "trace", "simulate", "hardware"):
+        for parameter in command_named(name).params:
+            for flag in parameter.opts:
+                if flag.startswith("--"):
+                    assert flag.replace("_", "-") in text, f"{name} {flag}"
+
+
+@pytest.mark.parametrize("form", [RunWire, RooflineWire])
+def test_every_key_is_documented(form: type[Struct]) -> None:
+    text = page("configuration").read_text()
+    for field in fields(form):
+        assert f"| `{field.encode_name}` |" in text
 
 
 if __name__ == "__main__":

@@ -129,6 +129,9 @@ class Settings:
         )
 
     def _named_device(self) -> Device | None:
+        if self.config.perf_estimator is not None:
+            # Refuses a method that is not built, even where a flag names the device.
+            roofline_hardware(self.config, place=str(self.config_path))
         if self.flags.node is not None:
             return load_device(self.flags.node)
         if self.config_path is None or self.config.perf_estimator is None:
