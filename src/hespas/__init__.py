@@ -4,10 +4,10 @@ from __future__ import annotations
 
 # The folders of the same names are imported before the functions take their place: Python
 # would otherwise put a folder there when its first module is imported.
-import hespas.estimate
-import hespas.simulate
-import hespas.split
-import hespas.trace  # noqa: F401 - imported for the order, as said above
+import hespas.estimate  # pyright: ignore[reportUnusedImport]
+import hespas.simulate  # pyright: ignore[reportUnusedImport]
+import hespas.split  # pyright: ignore[reportUnusedImport]
+import hespas.trace  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from hespas.api import estimate, load, predict, simulate, split, trace
 from hespas.errors import HespasError
 from hespas.version import __version__
