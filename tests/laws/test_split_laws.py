@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from enum import Enum
 
 import pytest
 from hypothesis import given, settings
@@ -10,7 +11,7 @@ from hespas.program.program import Op
 from hespas.split.build import is_constant
 from hespas.split.flatten import flatten
 from hespas.split.modules import canonical_text, region_modules
-from hespas.split.regions import Collective, RegionGraph, operations_of
+from hespas.split.regions import Collective, Compute, Region, RegionGraph, operations_of
 from hespas.split.strategies import SplitOptions, SplitStrategy, split_program
 from programs import Straight, settled, straight_programs
 
@@ -95,39 +96,82 @@ def test_merging_makes_no_collective_wait_for_more(drawn: Straight, limit: int |
     assert waits_for(split_program(program, merged)) == alone
 
 
-def starts(graph: RegionGraph, durations: Mapping[Op, int], *, one_by_one: bool) -> dict[Op, int]:
-    """Run a graph on a compute stream in program order; return when each collective starts.
+class Schedule(Enum):
+    """How a device runs what a graph holds."""
 
-    Collectives run beside it, as soon as what they need is there; ``one_by_one``, each after
-    the collective before it.
-    """
+    IN_ORDER = "computation in program order; collectives beside it, when they are ready"
+    ONE_BY_ONE = "the same, and each collective after the one before it"
+    UNLIMITED = "everything as soon as it is ready"
+    EARLIEST_READY = "of the computation that is ready, the earliest; collectives when ready"
+
+
+def starts(graph: RegionGraph, durations: Mapping[Op, int], schedule: Schedule) -> dict[Op, int]:
+    """Return when each collective starts."""
+    times = [sum(durations[op] for op in operations_of(region)) for region in graph.regions]
+    if schedule is Schedule.EARLIEST_READY:
+        return earliest_ready_first(graph, times)
     ends: list[int] = []
     started: dict[Op, int] = {}
     compute_free = network_free = 0
     for region, producers in zip(graph.regions, graph.producers, strict=True):
-        ready = max((ends[at] for at in producers), default=0)
-        duration = sum(durations[op] for op in operations_of(region))
+        start = max((ends[at] for at in producers), default=0)
         if isinstance(region, Collective):
-            start = started[region.operation] = max(ready, network_free if one_by_one else 0)
-            network_free = start + duration
-        else:
-            start = max(ready, compute_free)
-            compute_free = start + duration
-        ends.append(start + duration)
+            start = max(start, network_free if schedule is Schedule.ONE_BY_ONE else 0)
+            network_free = start + times[region.id]
+            started[region.operation] = start
+        elif schedule is not Schedule.UNLIMITED:
+            start = max(start, compute_free)
+            compute_free = start + times[region.id]
+        ends.append(start + times[region.id])
     return started
 
 
-@settings(max_examples=200)
-@given(straight_programs(), st.booleans(), st.sampled_from((INDIVIDUAL, SplitOptions())), st.data())
+def earliest_ready_first(graph: RegionGraph, times: Sequence[int]) -> dict[Op, int]:
+    started: dict[Op, int] = {}
+    ends: dict[int, int] = {}
+    waiting: list[Region] = [*graph.regions]
+    now = compute_free = 0
+
+    def is_ready(region: Region) -> bool:
+        return all(ends.get(at, now + 1) <= now for at in graph.producers[region.id])
+
+    while waiting:
+        ready = [region for region in waiting if is_ready(region)]
+        collectives = [region for region in ready if isinstance(region, Collective)]
+        started.update((region.operation, now) for region in collectives)
+        chosen: list[Region] = [*collectives]
+        computing = [region for region in ready if isinstance(region, Compute)]
+        if computing and compute_free <= now:
+            chosen.append(computing[0])
+            compute_free = now + times[computing[0].id]
+        ends.update((region.id, now + times[region.id]) for region in chosen)
+        waiting = [region for region in waiting if region not in chosen]
+        now = now if chosen else min(end for end in ends.values() if end > now)
+    return started
+
+
+@settings(max_examples=300)
+@given(
+    straight_programs(),
+    st.sampled_from(Schedule),
+    st.sampled_from(SplitStrategy),
+    st.integers(2, 6) | st.none(),
+    st.data(),
+)
 def test_merging_delays_no_collective(
-    drawn: Straight, one_by_one: bool, options: SplitOptions, data: st.DataObject
+    drawn: Straight,
+    schedule: Schedule,
+    strategy: SplitStrategy,
+    limit: int | None,
+    data: st.DataObject,
 ) -> None:
     program = settled(drawn.text)
-    graph = split_program(program, options)
-    merged = split_program(program, SplitOptions(strategy=options.strategy, merge=True))
-    durations = {op: data.draw(st.integers(0, 50)) for op in operations(graph)}
-    before = starts(graph, durations, one_by_one=one_by_one)
-    after = starts(merged, durations, one_by_one=one_by_one)
+    graph = split_program(program, SplitOptions(strategy=strategy))
+    merged = split_program(program, SplitOptions(strategy=strategy, merge=True, block_limit=limit))
+    if strategy is SplitStrategy.LINEAR and limit is not None:
+        graph = split_program(program, SplitOptions(strategy=strategy, block_limit=limit))
+    durations = {op: data.draw(st.integers(1, 50)) for op in operations(graph)}
+    before, after = (starts(each, durations, schedule) for each in (graph, merged))
     assert before.keys() == after.keys()
     assert all(after[op] <= before[op] for op in before)
 
@@ -138,7 +182,7 @@ def test_merging_keeps_an_early_all_reduce_early() -> None:
     graph = split_program(settled(drawn.text), MERGED)
     durations_us = {"tanh": 881, "all_reduce": 500, "negate": 2643, "add": 10}
     durations = {op: durations_us[op.kind] for op in operations(graph)}
-    assert [*starts(graph, durations, one_by_one=True).values()] == [881]
+    assert [*starts(graph, durations, Schedule.ONE_BY_ONE).values()] == [881]
     assert [[op.kind for op in operations_of(region)] for region in graph.regions] == [
         ["tanh"], ["all_reduce"], ["negate"], ["add"],
     ]  # fmt: skip
