@@ -42,17 +42,23 @@ def write_file(path: Path, content: bytes) -> None:
 def replaced_file(path: Path) -> Generator[Path]:
     """Give the name of a temporary file to fill, which becomes ``path`` only if all goes well.
 
+    What is no plain file, such as a link, a pipe or ``/dev/null``, stays and is written to.
     Raises `OutputError` where it cannot be written; then ``path`` stays as it was.
     """
     check_file(path)
+    plain = not path.is_symlink() and (path.is_file() or not path.exists())
     temporary: Path | None = None
     try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".hespas-")
+        directory = path.parent if plain else None
+        handle, name = tempfile.mkstemp(dir=directory, prefix=".hespas-")
         temporary = Path(name)
         os.close(handle)
         yield temporary
-        temporary.chmod(0o666 & ~_umask())
-        temporary.replace(path)
+        if plain:
+            temporary.chmod(0o666 & ~_umask())
+            temporary.replace(path)
+        else:
+            path.write_bytes(temporary.read_bytes())
     except OSError as error:
         raise _failed(path, error) from error
     finally:
@@ -68,7 +74,7 @@ def check_file(path: Path, *, made_later: Path | None = None) -> None:
     if path.is_dir():
         raise OutputError("is a directory, not a file", place=str(path))
     parent = path.parent
-    if parent.is_dir() or (made_later is not None and parent.resolve() == made_later.resolve()):
+    if parent.is_dir() or (made_later and _resolved(parent) == _resolved(made_later)):
         return
     what = "is a file, not a directory" if parent.exists() else "is no directory"
     raise OutputError(f"cannot be written: {parent} {what}", place=str(path), mend="make it")
@@ -106,7 +112,7 @@ def staged_directory(target: Path, mark: OutputMark, *, clean: bool) -> Generato
     it stay as they were.
     """
     check_output(target, mark, clean=clean)
-    home = target.resolve()
+    home = _resolved(target)
     made = _missing_parents(home)
     stage: Path | None = None
     try:
@@ -123,6 +129,16 @@ def staged_directory(target: Path, mark: OutputMark, *, clean: bool) -> Generato
             shutil.rmtree(stage, ignore_errors=True)
         if not home.exists():
             _remove_empty(made)
+
+
+def _resolved(path: Path) -> Path:
+    try:
+        return path.resolve()
+    except (
+        OSError,
+        RuntimeError,
+    ) as error:  # Python 3.13 raises the first, earlier ones the second
+        raise OutputError("is a link that leads to itself", place=str(path)) from error
 
 
 def _missing_parents(path: Path) -> list[Path]:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -52,6 +53,37 @@ def test_a_failure_leaves_the_old_file(tmp_path: Path) -> None:
         fail(temporary, OSError(28, "No space left on device"))
     assert file.read_bytes() == b"old"
     assert names(tmp_path) == {"answer.json"}
+
+
+def test_a_pipe_is_written_to_not_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    read: list[bytes] = []
+    reader = Thread(target=lambda: read.append(pipe.read_bytes()))
+    reader.start()
+    write_file(pipe, b"answer")
+    reader.join()
+    assert read == [b"answer"]
+    assert pipe.is_fifo()
+    assert names(tmp_path) == {"pipe"}
+
+
+def test_a_link_is_written_through(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("file")
+    for content in (b"one", b"two"):
+        write_file(tmp_path / "link", content)
+        assert (tmp_path / "link").is_symlink()
+        assert (tmp_path / "file").read_bytes() == content
+
+
+def test_links_to_themselves_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    for place in (tmp_path / "loop", tmp_path / "loop" / "x"):
+        with pytest.raises(OutputError, match="loop"):
+            write_file(place, b"")
+        with pytest.raises(OutputError, match="loop"):
+            fill(place, "dev.0.et")
+    assert names(tmp_path) == {"loop"}
 
 
 def test_files_that_cannot_be_written_are_told_beforehand(tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def check_targets(json_file: str | None, timeline: Path | None, output: Path | N
     targets = named if timeline is None else [*named, timeline]
     for target in targets:
         check_file(target, made_later=output)
-    if len(targets) == 2 and targets[0].resolve() == targets[1].resolve():
+    if len(targets) == 2 and targets[0].absolute() == targets[1].absolute():
         raise OutputError(
             "is named for both --json and --timeline", place=str(timeline), mend="name two files"
         )
