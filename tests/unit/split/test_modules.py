@@ -1,0 +1,279 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hespas.frontend.load import load_program
+from hespas.program.program import Program
+from hespas.split.modules import canonical_text, region_modules, stablehlo_text
+from hespas.split.regions import RegionGraph
+from hespas.split.strategies import SplitOptions, SplitStrategy, split_program
+from programs import (
+    ADD_BODY,
+    VECTOR,
+    all_reduce,
+    check_verifies,
+    main_function,
+    on_devices,
+    settled,
+    vector_main,
+)
+
+ROOT = Path(__file__).parents[3]
+DATA = ROOT.parent / "shared" / "data"
+INDIVIDUAL = SplitOptions(strategy=SplitStrategy.INDIVIDUAL)
+
+
+def graph_of(text: str, options: SplitOptions = INDIVIDUAL) -> tuple[RegionGraph, Program]:
+    program = settled(text)
+    return split_program(program, options), program
+
+
+def fingerprints(text: str, options: SplitOptions = INDIVIDUAL) -> list[str]:
+    modules = region_modules(graph_of(text, options)[0])
+    return [modules.modules[at].fingerprint for at in modules.module_of_region]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        ROOT / "examples" / "llama3_100m_fsdp4.mlir",
+        DATA / "mlir" / "resnet_50_train_step_4_devices_1024_batch.mlir",
+        DATA / "mlir" / "resnet_50_inference_step_4_devices_1024_batch.mlir",
+        DATA / "workloads" / "tiny_8dev_fsdp4tp2.mlir",
+    ],
+    ids=lambda path: Path(path).stem,
+)
+@pytest.mark.parametrize("options", [SplitOptions(), INDIVIDUAL], ids=["linear", "individual"])
+def test_every_region_of_the_workloads_stands_on_its_own(path: Path, options: SplitOptions) -> None:
+    if not path.exists():
+        pytest.skip(f"{path.name} is not here")
+    program = load_program(path)
+    graph = split_program(program, options)
+    for module in region_modules(graph).modules:
+        text = stablehlo_text(graph.regions[module.first_region], program)
+        assert "mhlo.copy" not in text
+        check_verifies(text)
+        check_verifies(module.canonical_text)
+
+
+def test_the_module_of_a_region_in_full() -> None:
+    body = f"""
+    %c = stablehlo.constant dense<2.0> : {VECTOR}
+    %0 = stablehlo.multiply %a, %c : {VECTOR}
+    {all_reduce("%r", "%0", channel=17)}"""
+    graph, program = graph_of(on_devices(vector_main(body)))
+    assert [canonical_text(region, program) for region in graph.regions] == [
+        (
+            "module {\n"
+            "  func.func public @main(%arg0: tensor<8xf32>) -> (tensor<8xf32>) {\n"
+            '    %0 = "stablehlo.constant"() {value = dense<2.000000e+00> : tensor<8xf32>} : '
+            "() -> tensor<8xf32>\n"
+            '    %1 = "stablehlo.multiply"(%arg0, %0) : (tensor<8xf32>, tensor<8xf32>) -> '
+            "tensor<8xf32>\n"
+            "    return %1 : tensor<8xf32>\n"
+            "  }\n"
+            "}\n"
+        ),
+        (
+            "module attributes {mhlo.num_partitions = 4 : i32, mhlo.num_replicas = 1 : i32} {\n"
+            "  func.func public @main(%arg0: tensor<8xf32>) -> (tensor<8xf32>) {\n"
+            '    %0 = "stablehlo.all_reduce"(%arg0) ({\n'
+            "    ^bb0(%b1_0: tensor<f32>, %b1_1: tensor<f32>):\n"
+            '      %2 = "stablehlo.add"(%b1_0, %b1_1) : (tensor<f32>, tensor<f32>) -> tensor<f32>\n'
+            '      "stablehlo.return"(%2) : (tensor<f32>) -> ()\n'
+            "    }) {channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, "
+            "replica_groups = dense<[[0, 1, 2, 3]]> : tensor<1x4xi64>, use_global_device_ids} : "
+            "(tensor<8xf32>) -> tensor<8xf32>\n"
+            "    return %0 : tensor<8xf32>\n"
+            "  }\n"
+            "}\n"
+        ),
+    ]
+
+
+ONE = f"""
+    %0 = stablehlo.abs %a : {VECTOR}
+    %1 = stablehlo.add %0, %a : {VECTOR}
+    {all_reduce("%r", "%1", channel=3)}"""
+SAME = f"""
+    %x = stablehlo.negate %a : {VECTOR}
+    {all_reduce("%before", "%x", channel=8)}
+    %p = stablehlo.abs %before : {VECTOR}
+    %q = stablehlo.add %p, %before : {VECTOR}
+    {all_reduce("%r", "%q", channel=12)}"""
+
+
+def test_equal_regions_of_different_programs_share_a_fingerprint() -> None:
+    options = SplitOptions()
+    one = fingerprints(on_devices(vector_main(ONE)), options)
+    two = fingerprints(on_devices(vector_main(SAME)).replace("%a", "%given"), options)
+    assert one == two[2:]
+    assert two[1] == two[3]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("stablehlo.abs", "stablehlo.sine"),
+        ("tensor<8xf32>", "tensor<9xf32>"),
+        ("stablehlo.add %0, %a", "stablehlo.add %0, %0"),
+        ("return %r : tensor<8xf32>", "return %0 : tensor<8xf32>"),
+    ],
+)
+def test_different_regions_have_different_fingerprints(old: str, new: str) -> None:
+    text = on_devices(vector_main(ONE))
+    assert old in text
+    options = SplitOptions()
+    assert fingerprints(text, options)[0] != fingerprints(text.replace(old, new), options)[0]
+
+
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [
+        ("slice %a [0:4:1] : (tensor<8xf32>) ->", "slice %a [0:8:2] : (tensor<8xf32>) ->"),
+        ("iota dim = 0 :", "iota dim = 1 :"),
+    ],
+)
+def test_attributes_count(one: str, two: str) -> None:
+    def mark(line: str) -> str:
+        kind = "tensor<4xf32>" if line.startswith("slice") else "tensor<4x4xf32>"
+        body = f"%r = stablehlo.{line} {kind}\nreturn %r : {kind}"
+        return fingerprints(main_function(body, arguments=f"%a: {VECTOR}", results=kind))[0]
+
+    assert mark(one) != mark(two)
+
+
+@pytest.mark.parametrize("kept", ["%2#0", "%2#1"])
+def test_which_of_the_results_are_used_counts(kept: str) -> None:
+    def marks(result: str) -> list[str]:
+        body = f"""
+    %2:2 = stablehlo.optimization_barrier %a, %a : {VECTOR}, {VECTOR}
+    %r = stablehlo.abs {result} : {VECTOR}"""
+        return fingerprints(vector_main(body))
+
+    other = "%2#1" if kept == "%2#0" else "%2#0"
+    assert marks(kept)[0] != marks(other)[0]
+    assert marks(kept)[1] == marks(other)[1]
+
+
+def test_groups_count_but_not_how_they_are_spelt() -> None:
+    listed = all_reduce("%r", "%a", groups=((0, 1), (2, 3)))
+    mesh = 'sdy.mesh @m = <["x"=2, "y"=2]>\n'
+    spelt = listed.replace(
+        "dense<[[0, 1], [2, 3]]> : tensor<2x2xi64>",
+        '#stablehlo.replica_group_mesh_axes<mesh = @m, axes = [#stablehlo.axis_ref<name = "y">]>',
+    )
+    (one,) = fingerprints(on_devices(vector_main(listed)))
+    (two,) = fingerprints(on_devices(mesh + vector_main(spelt)))
+    (other,) = fingerprints(on_devices(vector_main(all_reduce("%r", "%a"))))
+    assert one == two != other
+
+
+def test_unequal_groups_are_padded() -> None:
+    text = all_reduce("%r", "%a").replace(
+        "dense<[[0, 1, 2, 3]]> : tensor<1x4xi64>",
+        "dense<[[0, 1, 2], [3, -1, -1]]> : tensor<2x3xi64>",
+    )
+    graph, program = graph_of(on_devices(vector_main(text)))
+    printed = stablehlo_text(graph.regions[0], program)
+    assert "dense<[[0, 1, 2], [3, -1, -1]]> : tensor<2x3xi64>" in printed
+    check_verifies(printed)
+
+
+def test_device_counts_stand_where_they_matter() -> None:
+    query = "%p = stablehlo.partition_id : tensor<ui32>\n%r = stablehlo.abs %a : " + VECTOR
+    loop = f"""
+    %true = stablehlo.constant dense<true> : tensor<i1>
+    %r = "stablehlo.if"(%true) ({{
+      %p = stablehlo.replica_id : tensor<ui32>
+      stablehlo.return %a : {VECTOR}
+    }}, {{
+      stablehlo.return %a : {VECTOR}
+    }}) : (tensor<i1>) -> {VECTOR}"""
+    for body, expected in ((query, [True, False]), (loop, [True])):
+        graph, program = graph_of(on_devices(vector_main(body)))
+        texts = [canonical_text(region, program) for region in graph.regions]
+        assert ["mhlo.num_partitions = 4" in text for text in texts] == expected
+
+
+def test_helpers_come_with_the_region_and_with_what_they_call() -> None:
+    helpers = """
+    func.func private @"inner most"(%x: tensor<f32>) -> tensor<f32> {
+      %0 = stablehlo.abs %x : tensor<f32>
+      return %0 : tensor<f32>
+    }
+    func.func private @helper(%x: tensor<f32>) -> tensor<f32> {
+      %0 = call @"inner most"(%x) : (tensor<f32>) -> tensor<f32>
+      return %0 : tensor<f32>
+    }
+    """
+    body = f"""
+    %0 = stablehlo.tanh %a : {VECTOR}
+    %r = stablehlo.custom_call @thing(%0) {{called_computations = [@helper]}} : \
+({VECTOR}) -> {VECTOR}"""
+    graph, program = graph_of(on_devices(helpers + vector_main(body)))
+    plain, custom = (stablehlo_text(region, program) for region in graph.regions)
+    assert "func.func private" not in plain
+    assert custom.index("@helper(") < custom.index('@"inner most"(')
+    check_verifies(custom)
+
+
+def test_bytes_are_the_same_every_time() -> None:
+    texts = [
+        [stablehlo_text(region, program) for region in graph.regions]
+        for graph, program in (graph_of(on_devices(vector_main(SAME))) for _ in range(2))
+    ]
+    assert texts[0] == texts[1]
+
+
+def test_loops_that_run_differently_often_are_different_regions() -> None:
+    def loop(name: str, start: str) -> str:
+        return f"""
+    %{name}:2 = stablehlo.while(%i = {start}, %x = %a) : tensor<i32>, {VECTOR}
+    cond {{
+      %limit = stablehlo.constant dense<9> : tensor<i32>
+      %c = stablehlo.compare LT, %i, %limit : (tensor<i32>, tensor<i32>) -> tensor<i1>
+      stablehlo.return %c : tensor<i1>
+    }} do {{
+      %one = stablehlo.constant dense<1> : tensor<i32>
+      %j = stablehlo.add %i, %one : tensor<i32>
+      %y = stablehlo.tanh %x : {VECTOR}
+      stablehlo.return %j, %y : tensor<i32>, {VECTOR}
+    }}"""
+
+    body = f"""
+    %zero = stablehlo.constant dense<0> : tensor<i32>
+    %five = stablehlo.constant dense<5> : tensor<i32>
+    %from0 = stablehlo.reshape %zero : (tensor<i32>) -> tensor<i32>
+    %from5 = stablehlo.reshape %five : (tensor<i32>) -> tensor<i32>
+    {loop("p", "%from0")}
+    {loop("q", "%from5")}
+    {loop("s", "%from0")}
+    %0 = stablehlo.add %p#1, %q#1 : {VECTOR}
+    %r = stablehlo.add %0, %s#1 : {VECTOR}"""
+    graph, _ = graph_of(vector_main(body))
+    loops = [region.id for region in graph.compute_regions if region.operations[0].kind == "while"]
+    modules = region_modules(graph)
+    first, second, third = (modules.module_of_region[number] for number in loops)
+    assert first == third != second
+    assert "// runs 9 times" in modules.modules[first].canonical_text
+    assert "// runs 4 times" in modules.modules[second].canonical_text
+
+
+def test_a_region_without_outputs_is_a_module_too() -> None:
+    body = f"stablehlo.custom_call @effect(%a) {{has_side_effect = true}} : ({VECTOR}) -> ()"
+    graph, program = graph_of(vector_main(body, result="%a"))
+    check_verifies(stablehlo_text(graph.regions[0], program))
+    assert graph.regions[0].outputs == ()
+
+
+def test_variadic_collectives() -> None:
+    body = f"""
+    %0:2 = "stablehlo.all_reduce"(%a, %a) <{{replica_groups = dense<[[0]]> : tensor<1x1xi64>}}> \
+{ADD_BODY} : ({VECTOR}, {VECTOR}) -> ({VECTOR}, {VECTOR})
+    %r = stablehlo.add %0#0, %0#1 : {VECTOR}"""
+    graph, program = graph_of(vector_main(body))
+    for region in graph.regions:
+        check_verifies(stablehlo_text(region, program))
