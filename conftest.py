@@ -14,7 +14,8 @@ pages = Sybil(
 )
 docstrings = Sybil(
     parsers=[DocTestParser(optionflags=ELLIPSIS)],
-    path="src", patterns=["*.py"],
+    path="src",
+    patterns=["*.py"],
 )
 
 pytest_collect_file = (pages + docstrings).pytest()
