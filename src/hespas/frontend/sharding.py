@@ -7,7 +7,8 @@ silently wrong.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from hespas.errors import UnpartitionedError
 from hespas.program.attrs import CustomCallAttrs

@@ -5,18 +5,16 @@ Printing uses the attributes' own text (`Op.attributes`); these are the typed re
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from hespas.program.groups import GroupMode, ReplicaGroups
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoAttrs:
+class NoAttrs(msgspec.Struct, frozen=True, kw_only=True):
     """The operation has nothing that a stage needs to know beyond its types."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DotAttrs:
+class DotAttrs(msgspec.Struct, frozen=True, kw_only=True):
     """``dot_general`` and ``dot``: which dimensions are batched and contracted.
 
     ``precision`` holds one name per operand (``DEFAULT``, ``HIGH``, ``HIGHEST``); empty means
@@ -31,8 +29,7 @@ class DotAttrs:
     algorithm: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConvolutionAttrs:
+class ConvolutionAttrs(msgspec.Struct, frozen=True, kw_only=True):
     """``convolution``: where each dimension lies, and the window over the spatial ones.
 
     ``*_spatial`` give positions in the operand's or result's shape, in window order;
@@ -57,8 +54,7 @@ class ConvolutionAttrs:
     precision: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveAttrs:
+class CollectiveAttrs(msgspec.Struct, frozen=True, kw_only=True):
     """``all_gather``, ``all_reduce``, ``reduce_scatter``, ``all_to_all``, broadcast.
 
     ``dimension`` is the gathered, scattered or split dimension, None where there is none.
@@ -70,8 +66,7 @@ class CollectiveAttrs:
     dimension: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PermuteAttrs:
+class PermuteAttrs(msgspec.Struct, frozen=True, kw_only=True):
     """``collective_permute``: (source, target) pairs, numbered as ``mode`` says."""
 
     pairs: tuple[tuple[int, int], ...]
@@ -79,15 +74,13 @@ class PermuteAttrs:
     channel: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DimensionsAttrs:
+class DimensionsAttrs(msgspec.Struct, frozen=True, kw_only=True):
     """A list of dimensions: reduce, transpose, broadcast_in_dim, reverse, broadcast."""
 
     dimensions: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SliceAttrs:
+class SliceAttrs(msgspec.Struct, frozen=True, kw_only=True):
     """``slice``: bounds and strides, one per dimension."""
 
     start: tuple[int, ...]
@@ -95,15 +88,13 @@ class SliceAttrs:
     strides: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GatherAttrs:
+class GatherAttrs(msgspec.Struct, frozen=True, kw_only=True):
     """``gather`` and ``dynamic_slice``: the shape of one slice."""
 
     slice_sizes: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WindowAttrs:
+class WindowAttrs(msgspec.Struct, frozen=True, kw_only=True):
     """``reduce_window`` and ``select_and_scatter``: the window, one entry per dimension."""
 
     size: tuple[int, ...]
@@ -113,51 +104,44 @@ class WindowAttrs:
     padding: tuple[tuple[int, int], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DimensionAttrs:
+class DimensionAttrs(msgspec.Struct, frozen=True, kw_only=True):
     """A single dimension: sort, concatenate, iota."""
 
     dimension: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompareAttrs:
+class CompareAttrs(msgspec.Struct, frozen=True, kw_only=True):
     """``compare``: the direction, as StableHLO spells it (``LT``, ``LE``, ...)."""
 
     direction: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConstantAttrs:
+class ConstantAttrs(msgspec.Struct, frozen=True, kw_only=True):
     """``constant``: its value where it is one number (scalar or splat), else None."""
 
     value: int | float | bool | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FftAttrs:
+class FftAttrs(msgspec.Struct, frozen=True, kw_only=True):
     """``fft``: the kind (``FFT``, ``IFFT``, ``RFFT``, ``IRFFT``) and the transformed lengths."""
 
     kind: str
     lengths: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EinsumAttrs:
+class EinsumAttrs(msgspec.Struct, frozen=True, kw_only=True):
     """``einsum`` and ``unary_einsum``: the equation, ``ij,jk->ik``."""
 
     equation: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallAttrs:
+class CallAttrs(msgspec.Struct, frozen=True, kw_only=True):
     """``call``, ``composite`` and ``async_start``: the function that is called."""
 
     callee: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CustomCallAttrs:
+class CustomCallAttrs(msgspec.Struct, frozen=True, kw_only=True):
     """``custom_call``: its target and configuration, and the functions it names."""
 
     target: str
@@ -165,30 +149,26 @@ class CustomCallAttrs:
     called_functions: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FusionAttrs:
+class FusionAttrs(msgspec.Struct, frozen=True, kw_only=True):
     """``fusion``: the kind XLA gave it (``kLoop``, ``kInput``, ``kOutput``, ``kCustom``)."""
 
     kind: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BitcastAttrs:
+class BitcastAttrs(msgspec.Struct, frozen=True, kw_only=True):
     """``bitcast``: minor-to-major layouts of operand and result; None is the default one."""
 
     source_layout: tuple[int, ...] | None
     result_layout: tuple[int, ...] | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WhileAttrs:
+class WhileAttrs(msgspec.Struct, frozen=True, kw_only=True):
     """``while``: how often the body runs, where a frontend could tell; None is unknown."""
 
     trip_count: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CaseAttrs:
+class CaseAttrs(msgspec.Struct, frozen=True, kw_only=True):
     """``case`` and ``if``: how often each branch is taken, if the user said; they add to 1."""
 
     weights: tuple[float, ...] | None

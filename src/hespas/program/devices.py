@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from hespas.errors import DeviceCountError, ProgramError
 from hespas.program.attrs import CollectiveAttrs, PermuteAttrs

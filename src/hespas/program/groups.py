@@ -6,10 +6,11 @@ two forms here. The compact form costs nothing for a million devices.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from itertools import product
 from math import prod
+
+import msgspec
 
 from hespas.errors import ProgramError
 
@@ -26,8 +27,7 @@ class GroupMode(Enum):
     FLATTENED_IDS = "flattened_ids"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListedGroups:
+class ListedGroups(msgspec.Struct, frozen=True, kw_only=True):
     """Groups written out; an empty list means one group of everybody."""
 
     groups: tuple[tuple[int, ...], ...]
@@ -37,8 +37,7 @@ class ListedGroups:
         return self.groups
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoldedGroups:
+class FoldedGroups(msgspec.Struct, frozen=True, kw_only=True):
     """0..N-1 folded to ``dimensions``, transposed by ``permutation``, cut in rows.
 
     >>> FoldedGroups(dimensions=(4, 2), permutation=(1, 0), group_size=4).listed()

@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from hespas.errors import ProgramError
 from hespas.program.attrs import Attrs
 from hespas.program.types import Type
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Value:
+class Value(msgspec.Struct, frozen=True, kw_only=True, eq=False, gc=False):
     """One result of an operation, or one argument of a block; equal only to itself."""
 
     type: Type
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
+class Block(msgspec.Struct, frozen=True, kw_only=True):
     """A straight list of operations; the last one is the terminator (``return``)."""
 
     arguments: tuple[Value, ...]
     operations: tuple[Op, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Op:
+class Op(msgspec.Struct, frozen=True, kw_only=True, eq=False, gc=False):
     """One operation; equal only to itself.
 
     ``kind`` is StableHLO's name without the dialect (``dot_general``), or ``fusion``,
@@ -55,8 +53,7 @@ class Op:
         return f"{self.location}: {self.name}" if self.location else self.name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Function:
+class Function(msgspec.Struct, frozen=True, kw_only=True):
     """A named block with arguments and results."""
 
     name: str
@@ -68,8 +65,7 @@ class Function:
         return self.body.operations[-1].operands
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
+class Program(msgspec.Struct, frozen=True, kw_only=True):
     """Functions, the one that runs first, and the devices it was made for.
 
     ``replicas`` and ``partitions`` are None where the source doesn't say. ``source`` names

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 from math import prod
+
+import msgspec
 
 from hespas.errors import UnsupportedError
 
@@ -19,8 +20,7 @@ class NumberKind(Enum):
     COMPLEX = "complex"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ElementType:
+class ElementType(msgspec.Struct, frozen=True, kw_only=True):
     """One scalar type, named as MLIR spells it, with the bits it takes in memory."""
 
     name: str
@@ -76,8 +76,7 @@ def element_type(name: str) -> ElementType:
     return known
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TensorType:
+class TensorType(msgspec.Struct, frozen=True, kw_only=True):
     """A tensor of static shape.
 
     >>> tensor = tensor_type("bf16", 4, 8)
@@ -108,8 +107,7 @@ class TensorType:
         return f"tensor<{dimensions}{self.element.name}>"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TupleType:
+class TupleType(msgspec.Struct, frozen=True, kw_only=True):
     """An ordered group of values under one name."""
 
     members: tuple[Type, ...]
@@ -118,16 +116,14 @@ class TupleType:
         return f"tuple<{', '.join(map(str, self.members))}>"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenType:
+class TokenType(msgspec.Struct, frozen=True, kw_only=True):
     """Orders side effects; holds no data."""
 
     def __str__(self) -> str:
         return "!stablehlo.token"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AsyncType:
+class AsyncType(msgspec.Struct, frozen=True, kw_only=True):
     """What an asynchronous start hands to its done: spelled as its dialect spells it."""
 
     spelling: str

@@ -8,7 +8,8 @@ meaning, so that any StableHLO tool can read, verify and compile the result.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from hespas.errors import UnsupportedError
 from hespas.program.attrs import (

@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from hespas.errors import DeviceCountError, ProgramError
 from hespas.program.attrs import PermuteAttrs
