@@ -90,11 +90,11 @@ def test_a_full_disk_behind_standard_output_is_told(block: Path, tmp_path: Path)
 
 # Says that it has begun to estimate, and then takes its time.
 _SLOW = """
-import sys, time
+import os, sys, time
 from hespas.estimate.roofline import Roofline
 original = Roofline.estimate
 def slow(self, region, program):
-    print("estimating", file=sys.stderr, flush=True)
+    os.write(2, b"estimating\\n")
     time.sleep(0.05)
     return original(self, region, program)
 Roofline.estimate = slow
@@ -112,7 +112,10 @@ def begun(llama: Path, directory: Path, *words: str) -> subprocess.Popen[str]:
         cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert process.stderr is not None
-    assert process.stderr.readline() == "estimating\n"
+    first = process.stderr.readline()
+    if first != "estimating\n":
+        process.kill()
+        pytest.fail(first + process.communicate()[1])
     return process
 
 
