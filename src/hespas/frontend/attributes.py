@@ -33,7 +33,6 @@ from hespas.program.types import TensorType
 from hespas.xla.mlir import OpRecord
 from hespas.xla.mlir_text import (
     read_dense_integers,
-    read_fields,
     read_integer,
     read_integers,
     read_rows,
@@ -78,17 +77,17 @@ def _padding(record: OpRecord, rank: int) -> tuple[tuple[int, int], ...]:
     return tuple((low, high) for low, high in read_rows(text))
 
 
+_DOT_DIMENSIONS = re.compile(r"([lr]hs_(?:batching|contracting))_dimensions = \[([\d, ]*)\]")
+
+
 def _dot_general(record: OpRecord) -> DotAttrs:
-    fields = read_fields(_text(record, "dot_dimension_numbers"))
-
-    def dimensions(name: str) -> tuple[int, ...]:
-        return tuple(map(int, re.findall(r"\d+", fields.get(name, ""))))
-
+    found = _DOT_DIMENSIONS.findall(_text(record, "dot_dimension_numbers"))
+    dimensions = {name: read_integers(numbers) for name, numbers in found}
     return DotAttrs(
-        lhs_batching=dimensions("lhs_batching_dimensions"),
-        rhs_batching=dimensions("rhs_batching_dimensions"),
-        lhs_contracting=dimensions("lhs_contracting_dimensions"),
-        rhs_contracting=dimensions("rhs_contracting_dimensions"),
+        lhs_batching=dimensions.get("lhs_batching", ()),
+        rhs_batching=dimensions.get("rhs_batching", ()),
+        lhs_contracting=dimensions.get("lhs_contracting", ()),
+        rhs_contracting=dimensions.get("rhs_contracting", ()),
         precision=_precision(record),
         algorithm=record.attributes.get("algorithm", ""),
     )
@@ -142,10 +141,14 @@ def _convolution(record: OpRecord) -> ConvolutionAttrs:
     )
 
 
+_HANDLE = re.compile(r"handle = (-?\d+)")
+
+
 def _channel(record: OpRecord) -> int | None:
     text = record.attributes.get("channel_handle")
     if text is not None:
-        handle = int(read_fields(text)["handle"])
+        match = _HANDLE.search(text)
+        handle = int(match[1]) if match else 0
         return handle if handle > 0 else None
     return _integer(record, "channel_id", 0) or None
 

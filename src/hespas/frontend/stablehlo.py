@@ -13,7 +13,7 @@ from hespas.frontend.loops import trip_count
 from hespas.frontend.manual import has_manual_computations, open_manual_computations
 from hespas.frontend.meshes import Mesh, read_mesh
 from hespas.frontend.sharding import refuse_unpartitioned, without_idle_constraints
-from hespas.program.attrs import NO_ATTRS, Attrs, CallAttrs, CaseAttrs, CustomCallAttrs, WhileAttrs
+from hespas.program.attrs import CallAttrs, CaseAttrs, CustomCallAttrs, WhileAttrs
 from hespas.program.program import Function, Program, nested_ops
 from hespas.xla.mlir import (
     FunctionReader,
@@ -101,13 +101,13 @@ def _per_device(
     module_attributes: Mapping[str, str],
 ) -> Program:
     """Return the program of one device; `UnpartitionedError` where there is none yet."""
-    constrained = without_idle_constraints(program)
-    if not has_manual_computations(constrained):
-        refuse_unpartitioned(constrained, main_attributes, module_attributes)
-        return constrained
-    opened = open_manual_computations(constrained, meshes, main_attributes)
-    refuse_unpartitioned(opened, {}, {})
-    return opened
+    constrained = without_idle_constraints(program) if meshes else program
+    if meshes and has_manual_computations(constrained):
+        opened = open_manual_computations(constrained, meshes, main_attributes)
+        refuse_unpartitioned(opened, {}, {})
+        return opened
+    refuse_unpartitioned(constrained, main_attributes, module_attributes)
+    return constrained
 
 
 def _count(attributes: Mapping[str, str], name: str) -> int | None:
@@ -150,16 +150,15 @@ def _read_functions(
     }
     readers = attribute_readers(reading.meshes) | control_flow
 
-    def read_attrs(record: OpRecord) -> Attrs:
-        if record.dialect not in _KNOWN_DIALECTS:
+    def find_reader(dialect: str, kind: str) -> Reader | None:
+        if dialect not in _KNOWN_DIALECTS:
             raise UnsupportedError(
-                f"operations of dialect {record.dialect} are not supported",
+                f"operations of dialect {dialect} are not supported",
                 mend="convert the program to StableHLO",
             )
-        reader = readers.get(record.kind)
-        return NO_ATTRS if reader is None else reader(record)
+        return readers.get(kind)
 
-    walker = FunctionReader(source=module.source, read_attrs=read_attrs, read_type=read_type)
+    walker = FunctionReader(source=module.source, find_reader=find_reader, read_type=read_type)
     functions: dict[str, Function] = {}
     wanted = ["main"]
     while wanted:

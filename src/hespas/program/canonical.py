@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from hashlib import sha256
+from operator import attrgetter
 
 from hespas.program.attrs import CaseAttrs, WhileAttrs
 from hespas.program.program import Block, Op, Value
+
+_TYPE = attrgetter("type")
 
 
 def structure_key(operations: Sequence[Op], results: Sequence[Value]) -> Hashable:
@@ -17,25 +20,38 @@ def structure_key(operations: Sequence[Op], results: Sequence[Value]) -> Hashabl
     """
     numbers: dict[Value, int] = {}
     body = tuple([_op_key(op, numbers) for op in operations])
-    return body, tuple([numbers[value] for value in results])
+    return body, tuple(map(numbers.__getitem__, results))
 
 
 def _op_key(op: Op, numbers: dict[Value, int]) -> Hashable:
-    operands = tuple([numbers.setdefault(value, len(numbers)) for value in op.operands])
-    types = tuple([id(value.type) for value in op.operands])
-    regions = tuple([_block_key(region, numbers) for region in op.regions])
-    for result in op.results:
+    operands, results = op.operands, op.results
+    for value in operands:
+        numbers.setdefault(value, len(numbers))
+    key = (
+        op.dialect,
+        op.kind,
+        op.attributes,
+        tuple(map(numbers.__getitem__, operands)),
+        _type_key(operands),
+        _type_key(results),
+    )
+    if op.regions:
+        told = op.attrs if isinstance(op.attrs, CaseAttrs | WhileAttrs) else None
+        key = (key, told, tuple([_block_key(region, numbers) for region in op.regions]))
+    for result in results:
         numbers[result] = len(numbers)
-    made = tuple([id(value.type) for value in op.results])
-    told = op.attrs if regions and isinstance(op.attrs, CaseAttrs | WhileAttrs) else None
-    return op.dialect, op.kind, op.attributes, operands, types, regions, made, told
+    return key
+
+
+def _type_key(values: Sequence[Value]) -> Hashable:
+    return tuple(map(id, map(_TYPE, values)))
 
 
 def _block_key(block: Block, numbers: dict[Value, int]) -> Hashable:
     for argument in block.arguments:
         numbers[argument] = len(numbers)
-    types = tuple([id(argument.type) for argument in block.arguments])
-    return types, tuple([_op_key(op, numbers) for op in block.operations])
+    body = tuple([_op_key(op, numbers) for op in block.operations])
+    return _type_key(block.arguments), body
 
 
 def fingerprint(text: str) -> str:

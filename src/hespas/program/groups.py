@@ -7,6 +7,7 @@ two forms here. The compact form costs nothing for a million devices.
 from __future__ import annotations
 
 from enum import Enum
+from functools import lru_cache
 from itertools import product
 from math import prod
 
@@ -65,6 +66,7 @@ class FoldedGroups(msgspec.Struct, frozen=True, kw_only=True):
 ReplicaGroups = ListedGroups | FoldedGroups
 
 
+@lru_cache(maxsize=256)
 def device_groups(
     groups: ReplicaGroups, mode: GroupMode, *, replicas: int, partitions: int
 ) -> tuple[tuple[int, ...], ...]:

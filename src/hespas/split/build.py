@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 
 from hespas.program.program import Op, Program, Value, is_communication_op, values_read
 from hespas.split.flatten import FlatProgram
@@ -22,22 +21,25 @@ def build_graph(program: Program, flat: FlatProgram, groups: Sequence[Sequence[O
     linearly with the operations.
     """
     constants = {op.results[0]: op for op in flat.operations if is_constant(op)}
-    region_of: dict[Value, int] = {
+    region_of = {
         result: number
         for number, group in enumerate(groups)
         for op in group
         for result in op.results
-        if result not in constants
     }
-    reads = [_Reads.of(group, constants) for group in groups]
-    used_elsewhere = _used_elsewhere(reads, flat.results)
+    reads = [_outside_values(group) for group in groups]
+    used_elsewhere = set(flat.results).union(*reads)
     regions = tuple(
-        _region(number, group, read, used_elsewhere)
-        for number, (group, read) in enumerate(zip(groups, reads, strict=True))
+        [
+            _region(number, group, values, constants, used_elsewhere)
+            for number, (group, values) in enumerate(zip(groups, reads, strict=True))
+        ]
     )
     producers = tuple(
-        tuple(sorted({region_of[value] for value in read.inputs if value in region_of}))
-        for read in reads
+        [
+            tuple(sorted({region_of[value] for value in region.inputs if value in region_of}))
+            for region in regions
+        ]
     )
     return RegionGraph(
         program=program,
@@ -49,49 +51,38 @@ def build_graph(program: Program, flat: FlatProgram, groups: Sequence[Sequence[O
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Reads:
-    """What a group takes from outside: constants, and values of others, in order of use."""
-
-    inputs: tuple[Value, ...]
-    constants: tuple[Op, ...]
-
-    @staticmethod
-    def of(group: Sequence[Op], constants: dict[Value, Op]) -> _Reads:
-        inside: set[Value] = set()
-        inputs: dict[Value, None] = {}
-        copied: dict[Value, Op] = {}
-        for op in group:
-            for value in values_read(op):
-                if value in constants:
-                    copied[value] = constants[value]
-                elif value not in inside:
-                    inputs[value] = None
-            inside.update(op.results)
-        return _Reads(inputs=tuple(inputs), constants=tuple(copied.values()))
+def _outside_values(group: Sequence[Op]) -> dict[Value, None]:
+    """Return what a group takes from outside, in order of use."""
+    if len(group) == 1:
+        return dict.fromkeys(_values_read(group[0]))
+    inside: set[Value] = set()
+    outside: dict[Value, None] = {}
+    for op in group:
+        for value in _values_read(op):
+            if value not in inside:
+                outside[value] = None
+        inside.update(op.results)
+    return outside
 
 
-def _used_elsewhere(reads: Sequence[_Reads], results: Sequence[Value]) -> set[Value]:
-    used = set(results)
-    for read in reads:
-        used.update(read.inputs)
-    return used
+def _values_read(op: Op) -> Iterable[Value]:
+    return values_read(op) if op.regions else op.operands
 
 
-def _region(number: int, group: Sequence[Op], read: _Reads, used_elsewhere: set[Value]) -> Region:
-    outputs = tuple(result for op in group for result in op.results if result in used_elsewhere)
+def _region(
+    number: int,
+    group: Sequence[Op],
+    values: Iterable[Value],
+    constants: Mapping[Value, Op],
+    used_elsewhere: set[Value],
+) -> Region:
+    copied = tuple([constants[value] for value in values if value in constants])
+    inputs = tuple([value for value in values if value not in constants])
+    outputs = tuple([value for op in group for value in op.results if value in used_elsewhere])
     if is_communication_op(group[0]):
         return Collective(
-            id=number,
-            operation=group[0],
-            constants=read.constants,
-            inputs=read.inputs,
-            outputs=outputs,
+            id=number, operation=group[0], constants=copied, inputs=inputs, outputs=outputs
         )
     return Compute(
-        id=number,
-        operations=tuple(group),
-        constants=read.constants,
-        inputs=read.inputs,
-        outputs=outputs,
+        id=number, operations=tuple(group), constants=copied, inputs=inputs, outputs=outputs
     )

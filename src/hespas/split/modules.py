@@ -43,7 +43,8 @@ def region_modules(graph: RegionGraph) -> RegionModules:
     modules: list[RegionModule] = []
     module_of_region: list[int] = []
     for region in graph.regions:
-        key = structure_key((*region.constants, *operations_of(region)), region.outputs)
+        operations = (*region.constants, *map(normalised, operations_of(region)))
+        key = structure_key(operations, region.outputs)
         number = by_structure.get(key)
         if number is None:
             text = canonical_text(region, graph.program)

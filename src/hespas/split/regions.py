@@ -64,8 +64,4 @@ class RegionGraph:
 
 def operations_of(region: Region) -> tuple[Op, ...]:
     """Return a region's operations, without its constants."""
-    match region:
-        case Compute(operations=operations):
-            return operations
-        case Collective(operation=operation):
-            return (operation,)
+    return region.operations if isinstance(region, Compute) else (region.operation,)

@@ -8,6 +8,7 @@ meaning, so that any StableHLO tool can read, verify and compile the result.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 from msgspec.structs import replace
 
@@ -18,30 +19,36 @@ from hespas.program.attrs import (
     CollectiveAttrs,
     PermuteAttrs,
 )
+from hespas.program.groups import ReplicaGroups
 from hespas.program.program import Block, Op, Value
 from hespas.program.rewrite import Renaming
 from hespas.program.types import ElementType, TensorType
 
-_CHANNEL = "#stablehlo.channel_handle<handle = {}, type = {}>"
+_CHANNEL = "#stablehlo.channel_handle<handle = 1, type = 1>"
+_CHANNEL_NAMES = frozenset({"channel_handle", "channel_id"})
 _LAYOUTS = frozenset({"result_layout", "source_layout", "xla_shape"})
-_DEVICE_TO_DEVICE = 1
 
 
 def normalised(op: Op) -> Op:
     """Return the operation with channel 1 and listed groups, if it communicates."""
-    match op.attrs:
-        case CollectiveAttrs(groups=groups, channel=channel):
-            listed = groups.listed()
-            changed = {"replica_groups": _dense(listed)}
-        case PermuteAttrs(channel=channel):
-            changed: dict[str, str] = {}
-        case _:
-            return op
-    if channel is not None:
-        changed["channel_handle"] = _CHANNEL.format(1, _DEVICE_TO_DEVICE)
-    attributes = dict(op.attributes) | changed
-    attributes.pop("channel_id", None)
-    return replace(op, attributes=tuple(sorted(attributes.items())))
+    attrs = op.attrs
+    if not isinstance(attrs, CollectiveAttrs | PermuteAttrs):
+        return op
+    groups = attrs.groups if isinstance(attrs, CollectiveAttrs) else None
+    kept = tuple([pair for pair in op.attributes if pair[0] not in _CHANNEL_NAMES])
+    return replace(op, attributes=_normal_attributes(kept, groups, attrs.channel is not None))
+
+
+@lru_cache(maxsize=1024)
+def _normal_attributes(
+    kept: tuple[tuple[str, str], ...], groups: ReplicaGroups | None, has_channel: bool
+) -> tuple[tuple[str, str], ...]:
+    changed = dict(kept)
+    if groups is not None:
+        changed["replica_groups"] = _dense(groups.listed())
+    if has_channel:
+        changed["channel_handle"] = _CHANNEL
+    return tuple(sorted(changed.items()))
 
 
 def _dense(groups: tuple[tuple[int, ...], ...]) -> str:

@@ -15,8 +15,10 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
+import msgspec
+
 from hespas.errors import ProgramError, UnsupportedError
-from hespas.program.attrs import Attrs
+from hespas.program.attrs import NO_ATTRS, Attrs
 from hespas.program.program import Block, Function, Op, Value
 from hespas.program.types import Type
 from hespas.xla.mlir_text import split_list
@@ -28,18 +30,14 @@ AttrReader = Callable[["OpRecord"], Attrs]
 TypeReader = Callable[[str], Type]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpRecord:
+class OpRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What an attribute reader sees of an operation.
 
     ``producer`` finds the operation that made a value, where one did.
     """
 
-    dialect: str
-    kind: str
     attributes: Mapping[str, str]
     operands: tuple[Value, ...]
-    results: tuple[Value, ...]
     regions: tuple[Block, ...]
     location: str
     producer: Mapping[Value, Op]
@@ -187,6 +185,8 @@ def module_symbols(module: MlirModule) -> dict[str, Symbol]:
 def _attribute_texts(op: Any, cache: dict[Any, str]) -> dict[str, str]:
     texts: dict[str, str] = {}
     attributes = op.attributes
+    if not len(attributes):
+        return texts
     for name in attributes:
         try:
             attribute = attributes[name]
@@ -214,11 +214,18 @@ def _printed_property(op: Any, name: str) -> str:
 
 @dataclass(slots=True, kw_only=True)
 class FunctionReader:
-    """Walks functions of one module into `Function`s, remembering texts and types it has seen."""
+    """Walks functions of one module into `Function`s, remembering texts and types it has seen.
+
+    ``find_reader`` takes a dialect and a kind and returns what reads the attributes of such
+    operations; it raises `UnsupportedError` for operations that have no place in a program.
+    """
 
     source: str
-    read_attrs: AttrReader
+    find_reader: Callable[[str, str], AttrReader | None]
     read_type: TypeReader
+    kinds: dict[str, tuple[str, str, AttrReader | None]] = field(
+        default_factory=dict[str, tuple[str, str, AttrReader | None]]
+    )
     values: dict[Any, Value] = field(default_factory=dict[Any, Value])
     types: dict[Any, Type] = field(default_factory=dict[Any, Type])
     texts: dict[Any, str] = field(default_factory=dict[Any, str])
@@ -236,7 +243,7 @@ class FunctionReader:
             raise _placed(error, f"{place}: function @{symbol.name}") from error
 
     def _block(self, block: Any) -> Block:
-        arguments = tuple([self._value(argument) for argument in block.arguments])
+        arguments = tuple(map(self._value, block.arguments))
         return Block(
             arguments=arguments,
             operations=tuple([self._op(view.operation) for view in block.operations]),
@@ -257,28 +264,33 @@ class FunctionReader:
         return _location(str(location), self.source)
 
     def _op(self, op: Any) -> Op:
-        values = self.values
-        location = self._place(op.location)
-        texts = _attribute_texts(op, self.texts)
-        dialect, _, kind = op.name.partition(".")
-        operands = tuple([values[operand] for operand in op.operands])
         try:
-            regions = tuple([self._block(body) for region in op.regions for body in region.blocks])
-            results = tuple([self._value(result) for result in op.results])
+            made = self._read(op)
+        except ProgramError as error:
+            place = self._place(op.location) or self.source
+            raise _placed(error, f"{place}: {op.name}") from error
+        for result in made.results:
+            self.producer[result] = made
+        return made
+
+    def _read(self, op: Any) -> Op:
+        dialect, kind, reader = self.kinds.get(op.name) or self._learn(op.name)
+        texts = _attribute_texts(op, self.texts)
+        regions = self._blocks(op.regions)
+        operands = tuple(map(self.values.__getitem__, op.operands))
+        results = tuple(map(self._value, op.results))
+        location = self._place(op.location)
+        attrs: Attrs = NO_ATTRS
+        if reader is not None:
             record = OpRecord(
-                dialect=dialect,
-                kind=kind,
                 attributes=texts,
                 operands=operands,
-                results=results,
                 regions=regions,
                 location=location,
                 producer=self.producer,
             )
-            attrs = self.read_attrs(record)
-        except ProgramError as error:
-            raise _placed(error, f"{location or self.source}: {op.name}") from error
-        made = Op(
+            attrs = reader(record)
+        return Op(
             dialect=dialect,
             kind=kind,
             operands=operands,
@@ -288,9 +300,16 @@ class FunctionReader:
             regions=regions,
             location=location,
         )
-        for result in results:
-            self.producer[result] = made
-        return made
+
+    def _learn(self, name: str) -> tuple[str, str, AttrReader | None]:
+        dialect, _, kind = name.partition(".")
+        found = self.kinds[name] = dialect, kind, self.find_reader(dialect, kind)
+        return found
+
+    def _blocks(self, regions: Any) -> tuple[Block, ...]:
+        if not len(regions):
+            return ()
+        return tuple([self._block(block) for region in regions for block in region.blocks])
 
 
 def _placed(error: ProgramError, place: str) -> ProgramError:

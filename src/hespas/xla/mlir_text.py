@@ -117,6 +117,7 @@ def read_booleans(text: str) -> tuple[bool, ...]:
     return tuple(word == "true" for word in re.findall(r"true|false", text))
 
 
+@lru_cache(maxsize=512)
 def read_dense_integers(text: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Read a dense 64-bit integer attribute: its shape and its elements in row-major order.
 
