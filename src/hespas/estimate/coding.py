@@ -46,6 +46,7 @@ def _encode_op(op: OpEstimate) -> dict[str, object]:
         "bytes_moved": op.bytes_moved,
         "memory_time_at_peak_s": op.memory_time_at_peak_s,
         "energy_j": op.energy_j,
+        "duration_ps": op.duration_ps,
         "per_type": {
             key: [totals.flops, totals.time_at_peak_s] for key, totals in op.per_type.items()
         },
@@ -61,6 +62,7 @@ def _decode_op(data: Any) -> OpEstimate:
         bytes_moved=_amount(data["bytes_moved"]),
         memory_time_at_peak_s=_amount(data["memory_time_at_peak_s"]),
         energy_j=None if energy_j is None else _amount(energy_j),
+        duration_ps=_whole(data["duration_ps"]),
         per_type={
             _text(key): TypeTotals(flops=_amount(flops), time_at_peak_s=_amount(time_s))
             for key, (flops, time_s) in data["per_type"].items()
@@ -74,6 +76,14 @@ def _amount(value: Any) -> float:
     if not (isfinite(value) and value >= 0):
         raise ValueError(f"{value} is no amount")
     return float(value)
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{value!r} is no whole number")
+    if value < 0:
+        raise ValueError(f"{value} is no amount")
+    return value
 
 
 def _text(value: Any) -> str:

@@ -6,6 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+PS_PER_S = 1_000_000_000_000
+FROM_TIME = -1
+"""Stands for a ``duration_ps`` that is ``time_s`` in picoseconds."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypeTotals:
@@ -29,7 +33,9 @@ class OpEstimate:
     """All executions of one kind of operation: how many, how long, and what they do.
 
     ``memory_time_at_peak_s`` is the time that ``bytes_moved`` would take at peak bandwidth.
-    ``energy_j`` is None where the device's power is not known.
+    ``energy_j`` is None where the device's power is not known. ``duration_ps`` is ``time_s`` in
+    the whole picoseconds of simulations, each execution rounded by itself, so that the sum over
+    a program doesn't depend on how the program is cut.
     """
 
     count: float = 0.0
@@ -38,6 +44,11 @@ class OpEstimate:
     memory_time_at_peak_s: float = 0.0
     energy_j: float | None = None
     per_type: Mapping[str, TypeTotals] = field(default_factory=dict[str, TypeTotals])
+    duration_ps: int = FROM_TIME
+
+    def __post_init__(self) -> None:
+        if self.duration_ps == FROM_TIME:
+            object.__setattr__(self, "duration_ps", round(self.time_s * PS_PER_S))
 
     @property
     def flops(self) -> float:
@@ -67,6 +78,7 @@ class OpEstimate:
             memory_time_at_peak_s=self.memory_time_at_peak_s + other.memory_time_at_peak_s,
             energy_j=_sum_known(self.energy_j, other.energy_j),
             per_type=_merged(self.per_type, other.per_type, TypeTotals()),
+            duration_ps=self.duration_ps + other.duration_ps,
         )
 
     def __mul__(self, count: float) -> OpEstimate:
@@ -77,6 +89,7 @@ class OpEstimate:
             memory_time_at_peak_s=self.memory_time_at_peak_s * count,
             energy_j=None if self.energy_j is None else self.energy_j * count,
             per_type={key: totals * count for key, totals in self.per_type.items()},
+            duration_ps=round(self.duration_ps * count),
         )
 
 
@@ -111,6 +124,11 @@ class Estimate:
     def time_s(self) -> float:
         """The sum of the times of all operations, which run one after the other."""
         return sum((op.time_s for op in self.per_op.values()), 0.0)
+
+    @property
+    def duration_ps(self) -> int:
+        """The same in whole picoseconds, each operation rounded by itself."""
+        return sum(op.duration_ps for op in self.per_op.values())
 
     @property
     def dearest_kind(self) -> str:

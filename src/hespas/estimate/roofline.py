@@ -9,6 +9,7 @@ that their times add.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -78,26 +79,20 @@ class Roofline:
         )
 
     def _sum(self, costs: Sequence[Cost]) -> Estimate:
-        per_op: dict[str, OpEstimate] = {}
-        notes: set[str] = set()
-        warnings: set[str] = set()
-        for cost in costs:
-            made = self._one(cost)
-            notes.update(made.notes)
-            warnings.update(made.warnings)
-            for kind, op in made.per_op.items():
-                known = per_op.get(kind)
-                per_op[kind] = op if known is None else known + op
-        return Estimate(per_op=per_op, notes=tuple(notes), warnings=tuple(warnings))
+        leaves = [cost for cost in costs if isinstance(cost, Leaf)]
+        priced: dict[str, OpEstimate] = {}
+        warnings: list[str] = []
+        for (kind, work), count in Counter((leaf.op.name, leaf.work) for leaf in leaves).items():
+            made = self.price(kind, work) * count
+            known = priced.get(kind)
+            priced[kind] = made if known is None else known + made
+            warnings.extend(self._warnings(work))
+        notes = {leaf.assumption for leaf in leaves} - {""}
+        total = Estimate(per_op=priced, notes=tuple(sorted(notes)), warnings=tuple(warnings))
+        return sum((self._opened(cost) for cost in costs if not isinstance(cost, Leaf)), total)
 
-    def _one(self, cost: Cost) -> Estimate:
+    def _opened(self, cost: Loop | Branch) -> Estimate:
         match cost:
-            case Leaf(op=op, work=work, assumption=assumption):
-                return Estimate(
-                    per_op={op.name: self.price(op.name, work)},
-                    notes=(assumption,) if assumption else (),
-                    warnings=self._warnings(work),
-                )
             case Loop(count=count, items=items):
                 return self._sum(items) * count
             case Branch(op=op, alternatives=alternatives, weights=weights):

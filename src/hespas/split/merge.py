@@ -4,7 +4,7 @@ Take two compute regions A and B, B next after A in program order. They become o
 
 1. B is the next step of a path: it reads A, everything else that it reads is there before A
    can start, and everything else that reads A and leads to a collective waits for B anyway;
-   or neither leads to a collective, and every collective that B waits for, A waits for too;
+   or neither leads to a collective, and both wait for the same collectives;
 2. and no earlier computation may still wait for a collective when A starts.
 
 By (1) B can start the moment A ends on any machine, however many streams it has, and nothing
@@ -85,7 +85,7 @@ class _Reach:
         """Tell whether ``region`` may join the block from ``first`` to ``last``."""
         if self._leads_to_collective(last) or self._leads_to_collective(region):
             return self._continues(last, region)
-        return self.before[region] & ~self.before[first] == 0
+        return self.before[region] == self.before[first]
 
     def _continues(self, last: int, region: int) -> bool:
         producers = self.graph.producers[region]

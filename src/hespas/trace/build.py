@@ -22,8 +22,6 @@ from hespas.trace.tasks import (
     TaskGraph,
 )
 
-PS_PER_S = 1_000_000_000_000
-
 _KINDS = {
     "all_gather": CommunicationKind.ALL_GATHER,
     "all_reduce": CommunicationKind.ALL_REDUCE,
@@ -38,7 +36,7 @@ _KINDS = {
 class RegionTime:
     """How long a compute region takes, and the kind of operation that takes most of it."""
 
-    duration_s: float
+    duration_ps: int
     label: str
 
 
@@ -102,7 +100,7 @@ def _add_compute(
             id=number,
             name=f"region_{region.id}",
             depends_on=depends_on,
-            duration_ps=round(time.duration_s * PS_PER_S),
+            duration_ps=time.duration_ps,
             label=time.label,
         )
     )

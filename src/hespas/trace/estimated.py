@@ -13,7 +13,7 @@ def estimated_tasks(graph: RegionGraph, estimates: GraphEstimate) -> TaskGraph:
     times = [
         None
         if estimate is None
-        else RegionTime(duration_s=estimate.time_s, label=estimate.dearest_kind)
+        else RegionTime(duration_ps=estimate.duration_ps, label=estimate.dearest_kind)
         for estimate in estimates.estimate_of_region
     ]
     return build_task_graph(graph, times, name=graph.program.source)

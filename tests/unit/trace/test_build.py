@@ -35,7 +35,7 @@ def built(
         SplitOptions(strategy=SplitStrategy.INDIVIDUAL),
     )
     times = [
-        RegionTime(duration_s=2.5e-6, label="add") if isinstance(region, Compute) else None
+        RegionTime(duration_ps=2_500_000, label="add") if isinstance(region, Compute) else None
         for region in graph.regions
     ]
     return build_task_graph(graph, times, name="step")
@@ -80,7 +80,8 @@ def only(graph: TaskGraph) -> Task:
         (
             (
                 f'%r = "stablehlo.all_to_all"(%a) <{{{CHANNEL}, concat_dimension = 1 : i64, '
-                f"{DENSE}, split_count = 4 : i64, split_dimension = 0 : i64}}> : ({F}) -> tensor<1x32xf32>"
+                f"{DENSE}, split_count = 4 : i64, split_dimension = 0 : i64}}> : "
+                f"({F}) -> tensor<1x32xf32>"
             ),
             CommunicationKind.ALL_TO_ALL,
             "tensor<1x32xf32>",
