@@ -191,9 +191,7 @@ def test_branch_weights(line: str) -> None:
 
 
 def test_as_many_weights_as_branches() -> None:
-    with pytest.raises(
-        ProgramError, match=r"case: 3 branch weights .* 2 branches"
-    ):
+    with pytest.raises(ProgramError, match=r"case: 3 branch weights .* 2 branches"):
         read(BRANCHES, options=LoadOptions(branch_weights={"": (0.5, 0.25, 0.25)}))
 
 
