@@ -8,23 +8,23 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from hespas.errors import ConfigError, ProgramError, UnsupportedError
-from hespas.frontend.attributes import Reader, attribute_readers
+from hespas.frontend.attributes import attribute_readers
 from hespas.frontend.loops import trip_count
 from hespas.frontend.manual import has_manual_computations, open_manual_computations
 from hespas.frontend.meshes import Mesh, read_mesh
+from hespas.frontend.records import Reader
 from hespas.frontend.sharding import refuse_unpartitioned, without_idle_constraints
 from hespas.program.attrs import CallAttrs, CaseAttrs, CustomCallAttrs, WhileAttrs
 from hespas.program.program import Function, Program, nested_ops
 from hespas.xla.mlir import (
-    FunctionReader,
     MlirModule,
-    OpRecord,
     Symbol,
     module_attributes,
     module_symbols,
     parse_mlir,
     run_passes,
 )
+from hespas.xla.mlir_functions import FunctionReader, OpRecord
 from hespas.xla.mlir_text import read_integer, read_type
 
 _CHLO = b"chlo"

@@ -1,46 +1,24 @@
-"""Parse MLIR with jaxlib and walk it into our operations.
+"""Parse MLIR with jaxlib, run its passes, and look at what stands at the top of a module.
 
 jaxlib's bindings are imported on first use: they take longer than everything else in hespas
-together. What an attribute *means* is not decided here; a reader given by the caller turns its
-text into `Attrs`.
+together.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
-import msgspec
-
 from hespas.errors import ProgramError, UnsupportedError
-from hespas.program.attrs import NO_ATTRS, Attrs
-from hespas.program.program import Block, Function, Op, Value
-from hespas.program.types import Type
 from hespas.xla.mlir_text import split_list
 
 PORTABLE_PRODUCER = b"StableHLO_v"
 BYTECODE_MAGIC = b"ML\xefR"
-
-AttrReader = Callable[["OpRecord"], Attrs]
-TypeReader = Callable[[str], Type]
-
-
-class OpRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What an attribute reader sees of an operation.
-
-    ``producer`` finds the operation that made a value, where one did.
-    """
-
-    attributes: Mapping[str, str]
-    operands: tuple[Value, ...]
-    regions: tuple[Block, ...]
-    location: str
-    producer: Mapping[Value, Op]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +101,7 @@ def _parse_error(error: Exception, name: str) -> ProgramError:
     first = diagnostics[0]
     message = " ".join(str(first.message).split())
     return ProgramError(
-        f"cannot be parsed: {message}", place=_location(str(first.location), name) or name
+        f"cannot be parsed: {message}", place=location_text(str(first.location), name) or name
     )
 
 
@@ -132,7 +110,7 @@ _NAMED_LOCATION = re.compile(r'loc\("((?:[^"\\]|\\.)*)"')
 
 
 @lru_cache(maxsize=8192)
-def _location(text: str, source: str) -> str:
+def location_text(text: str, source: str) -> str:
     """Return ``file:line:column`` of an MLIR location, with the name it carries, or nothing."""
     found = _FILE_LOCATION.search(text)
     name = _NAMED_LOCATION.match(text)
@@ -155,7 +133,7 @@ def run_passes(module: MlirModule, pipeline: str) -> None:
 
 def module_attributes(module: MlirModule) -> dict[str, str]:
     """Return the module's attributes by name, as MLIR text."""
-    return _attribute_texts(module.handle.operation, {})
+    return attribute_texts(module.handle.operation, {})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,13 +154,14 @@ def module_symbols(module: MlirModule) -> dict[str, Symbol]:
     symbols: dict[str, Symbol] = {}
     for view in module.handle.body.operations:
         op = view.operation
-        texts = _attribute_texts(op, {})
+        texts = attribute_texts(op, {})
         name = texts.get("sym_name", "").strip('"')
         symbols[name] = Symbol(name=name, op_name=op.name, attributes=texts, handle=op)
     return symbols
 
 
-def _attribute_texts(op: Any, cache: dict[Any, str]) -> dict[str, str]:
+def attribute_texts(op: Any, cache: dict[Any, str]) -> dict[str, str]:
+    """Return an operation's attributes by name; ``cache`` keeps the texts of those seen."""
     texts: dict[str, str] = {}
     attributes = op.attributes
     if not len(attributes):
@@ -210,109 +189,3 @@ def _printed_property(op: Any, name: str) -> str:
         if found == name:
             return value
     raise UnsupportedError(f"attribute {name} cannot be read")
-
-
-@dataclass(slots=True, kw_only=True)
-class FunctionReader:
-    """Walks functions of one module into `Function`s, remembering texts and types it has seen.
-
-    ``find_reader`` takes a dialect and a kind and returns what reads the attributes of such
-    operations; it raises `UnsupportedError` for operations that have no place in a program.
-    """
-
-    source: str
-    find_reader: Callable[[str, str], AttrReader | None]
-    read_type: TypeReader
-    kinds: dict[str, tuple[str, str, AttrReader | None]] = field(
-        default_factory=dict[str, tuple[str, str, AttrReader | None]]
-    )
-    values: dict[Any, Value] = field(default_factory=dict[Any, Value])
-    types: dict[Any, Type] = field(default_factory=dict[Any, Type])
-    texts: dict[Any, str] = field(default_factory=dict[Any, str])
-    producer: dict[Value, Op] = field(default_factory=dict[Value, Op])
-
-    def function(self, symbol: Symbol) -> Function:
-        """Read one ``func.func``; `ProgramError` where it is only declared."""
-        regions = symbol.handle.regions
-        if len(regions) == 0 or len(regions[0].blocks) == 0:
-            raise ProgramError(f"function @{symbol.name} has no body", place=self.source)
-        try:
-            return Function(name=symbol.name, body=self._block(regions[0].blocks[0]))
-        except ProgramError as error:
-            place = self._place(symbol.handle.location) or self.source
-            raise _placed(error, f"{place}: function @{symbol.name}") from error
-
-    def _block(self, block: Any) -> Block:
-        arguments = tuple(map(self._value, block.arguments))
-        return Block(
-            arguments=arguments,
-            operations=tuple([self._op(view.operation) for view in block.operations]),
-        )
-
-    def _value(self, value: Any) -> Value:
-        kind = value.type
-        known = self.types.get(kind)
-        if known is None:
-            known = self.types[kind] = self.read_type(str(kind))
-        made = self.values[value] = Value(type=known)
-        return made
-
-    def _place(self, location: Any) -> str:
-        line: int = getattr(location, "start_line", 0)
-        if line and location.filename == "-":
-            return f"{self.source}:{line}:{location.start_col}"
-        return _location(str(location), self.source)
-
-    def _op(self, op: Any) -> Op:
-        try:
-            made = self._read(op)
-        except ProgramError as error:
-            place = self._place(op.location) or self.source
-            raise _placed(error, f"{place}: {op.name}") from error
-        for result in made.results:
-            self.producer[result] = made
-        return made
-
-    def _read(self, op: Any) -> Op:
-        dialect, kind, reader = self.kinds.get(op.name) or self._learn(op.name)
-        texts = _attribute_texts(op, self.texts)
-        regions = self._blocks(op.regions)
-        operands = tuple(map(self.values.__getitem__, op.operands))
-        results = tuple(map(self._value, op.results))
-        location = self._place(op.location)
-        attrs: Attrs = NO_ATTRS
-        if reader is not None:
-            record = OpRecord(
-                attributes=texts,
-                operands=operands,
-                regions=regions,
-                location=location,
-                producer=self.producer,
-            )
-            attrs = reader(record)
-        return Op(
-            dialect=dialect,
-            kind=kind,
-            operands=operands,
-            results=results,
-            attrs=attrs,
-            attributes=tuple(sorted(texts.items())) if texts else (),
-            regions=regions,
-            location=location,
-        )
-
-    def _learn(self, name: str) -> tuple[str, str, AttrReader | None]:
-        dialect, _, kind = name.partition(".")
-        found = self.kinds[name] = dialect, kind, self.find_reader(dialect, kind)
-        return found
-
-    def _blocks(self, regions: Any) -> tuple[Block, ...]:
-        if not len(regions):
-            return ()
-        return tuple([self._block(block) for region in regions for block in region.blocks])
-
-
-def _placed(error: ProgramError, place: str) -> ProgramError:
-    if error.place:
-        return error
-    return type(error)(error.message, place=place, mend=error.mend)

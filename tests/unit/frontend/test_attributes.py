@@ -7,22 +7,19 @@ import pytest
 from hespas.program.attrs import (
     Attrs,
     BitcastAttrs,
-    CallAttrs,
     CompareAttrs,
     ConvolutionAttrs,
-    CustomCallAttrs,
     DimensionAttrs,
     DimensionsAttrs,
     DotAttrs,
     EinsumAttrs,
     FftAttrs,
-    FusionAttrs,
     GatherAttrs,
     NoAttrs,
     SliceAttrs,
     WindowAttrs,
 )
-from programs import ADD_BODY, main_function, only, ops_of, read, text_of
+from programs import ADD_BODY, main_function, only, read
 
 
 def attrs_of(line: str, kind: str, *, arguments: str, result: str) -> Attrs:
@@ -211,104 +208,3 @@ def test_a_convolution_with_every_attribute() -> None:
         batch_group_count=1,
         precision=("HIGH", "DEFAULT"),
     )
-
-
-def test_custom_calls_that_return_tuples() -> None:
-    text = """
-    func.func @main(%a: tensor<2xf32>) -> tensor<2xf32> {
-      %t = stablehlo.create_token : !stablehlo.token
-      %0 = stablehlo.custom_call @pair(%a) {called_computations = [@helper], \
-backend_config = "a\\22b"} : (tensor<2xf32>) -> tuple<tensor<2xf32>, tensor<i32>>
-      %1 = stablehlo.get_tuple_element %0[1] : \
-(tuple<tensor<2xf32>, tensor<i32>>) -> tensor<i32>
-      %2 = stablehlo.get_tuple_element %0[0] : \
-(tuple<tensor<2xf32>, tensor<i32>>) -> tensor<2xf32>
-      %3 = stablehlo.after_all %t, %t : !stablehlo.token
-      return %2 : tensor<2xf32>
-    }
-    func.func private @helper(%a: tensor<f32>) -> tensor<f32> { return %a : tensor<f32> }
-    """
-    program = read(text)
-    assert only(program, "custom_call").attrs == CustomCallAttrs(
-        target="pair", backend_config='"a\\22b"', called_functions=("helper",)
-    )
-    indices = [op.attrs for op in ops_of(program, "get_tuple_element")]
-    assert indices == [DimensionAttrs(dimension=1), DimensionAttrs(dimension=0)]
-    assert set(program.functions) == {"main", "helper"}
-
-
-def test_pretty_and_generic_forms_are_one_program() -> None:
-    kind = "tensor<2x3xf32>"
-    types = f"({kind}, tensor<f32>) -> tensor<2xf32>"
-    pretty = (
-        "%r = stablehlo.reduce(%a init: %i) applies stablehlo.add across dimensions = [1] : "
-        + types
-    )
-    generic = (
-        f'%r = "stablehlo.reduce"(%a, %i) <{{dimensions = array<i64: 1>}}> {ADD_BODY} : {types}'
-    )
-    texts = [
-        main_function(
-            f"{line}\nreturn %r : tensor<2xf32>",
-            arguments=f"{A23}, %i: tensor<f32>",
-            results="tensor<2xf32>",
-        )
-        for line in (pretty, generic)
-    ]
-    assert text_of(read(texts[0]).functions) == text_of(read(texts[1]).functions)
-    assert only(read(texts[0]), "reduce").attrs == DimensionsAttrs(dimensions=(1,))
-
-
-@pytest.mark.parametrize(
-    ("line", "made"),
-    [
-        ("%r = chlo.square %a : tensor<4xf32> -> tensor<4xf32>", "multiply"),
-        ("%r = chlo.erf %a : tensor<4xf32> -> tensor<4xf32>", "clamp"),
-        ("%r = chlo.asin %a : tensor<4xf32> -> tensor<4xf32>", "atan2"),
-        ("%r = chlo.sinh %a : tensor<4xf32> -> tensor<4xf32>", "exponential"),
-        (("%v, %i = chlo.top_k(%a, k = 4) : tensor<4xf32> -> (tensor<4xf32>, tensor<4xi32>)\n"
-         "%r = stablehlo.abs %v : tensor<4xf32>"), "sort"),
-    ],
-)  # fmt: skip
-def test_chlo_is_legalised(line: str, made: str) -> None:
-    text = main_function(
-        f"{line}\nreturn %r : tensor<4xf32>", arguments="%a: tensor<4xf32>", results="tensor<4xf32>"
-    )
-    program = read(text)
-    assert ops_of(program, made)
-    assert {op.dialect for op in program.main.body.operations} == {"stablehlo", "func"}
-
-
-def test_fusions_have_their_kind_and_body() -> None:
-    body = """
-    %r = "mhlo.fusion"(%a) <{fusion_kind = #mhlo<fusion_kind kLoop>}> ({
-    ^bb0(%x: tensor<4xf32>):
-      %y = stablehlo.tanh %x : tensor<4xf32>
-      mhlo.return %y : tensor<4xf32>
-    }) : (tensor<4xf32>) -> tensor<4xf32>
-    return %r : tensor<4xf32>"""
-    text = main_function(body, arguments="%a: tensor<4xf32>", results="tensor<4xf32>")
-    op = only(read(text), "fusion")
-    assert op.attrs == FusionAttrs(kind="kLoop")
-    assert [inner.kind for inner in op.regions[0].operations] == ["tanh", "return"]
-
-
-def test_composites_and_calls_name_what_they_run() -> None:
-    text = """
-    func.func private @before(%a: tensor<2xf32>) -> tensor<2xf32> { return %a : tensor<2xf32> }
-    func.func @main(%a: tensor<2xf32>) -> tensor<2xf32> {
-      %0 = call @before(%a) : (tensor<2xf32>) -> tensor<2xf32>
-      %1 = stablehlo.composite "my.op" %0 {decomposition = @"odd name"} : \
-(tensor<2xf32>) -> tensor<2xf32>
-      return %1 : tensor<2xf32>
-    }
-    func.func private @"odd name"(%a: tensor<2xf32>) -> tensor<2xf32> {
-      %0 = stablehlo.abs %a : tensor<2xf32>
-      return %0 : tensor<2xf32>
-    }
-    func.func private @unused(%a: tensor<?xf32>) -> tensor<?xf32> { return %a : tensor<?xf32> }
-    """
-    program = read(text)
-    assert only(program, "call").attrs == CallAttrs(callee="before")
-    assert only(program, "composite").attrs == CallAttrs(callee="odd name")
-    assert set(program.functions) == {"main", "before", "odd name"}
