@@ -80,10 +80,13 @@ class GraphEstimate:
     reuse: ReuseStatistics
 
 
-def cache_key(canonical_text: str, estimator: Estimator) -> str:
-    """Return the key of an estimate: region, estimator, its parameters and hespas's version."""
+def cache_key(region: str, estimator: Estimator) -> str:
+    """Return the key of an estimate: region, estimator, its parameters and hespas's version.
+
+    ``region`` stands for what is computed: the fingerprint of the region's canonical text.
+    """
     parts = {
-        "region": canonical_text,
+        "region": region,
         "method": estimator.method,
         "parameters": dict(estimator.parameters),
         "version": __version__,
@@ -107,19 +110,18 @@ def estimate_graph(
     doesn't depend on their number.
     """
     wanted = _wanted(graph, modules, reuse=store is not None)
-    keys = [cache_key(_text(modules, job), estimator) for job in wanted]
-    known = {} if store is None else _known(store, keys)
-    jobs = [job for job, key in zip(wanted, keys, strict=True) if key not in known]
+    keys = {} if store is None else {job: _key(modules, job, estimator) for job in wanted}
+    known = {} if store is None else _known(store, list(keys.values()))
+    jobs = [job for job in wanted if keys.get(job) not in known]
     fresh = dict(zip(jobs, _run(jobs, graph, estimator, threads, progress), strict=True))
     made = tuple(
         _made(job, *fresh[job], from_store=False)
         if job in fresh
-        else _made(job, known[key], 0.0, from_store=True)
-        for job, key in zip(wanted, keys, strict=True)
+        else _made(job, known[keys[job]], 0.0, from_store=True)
+        for job in wanted
     )
     if store is not None:
-        key_of = dict(zip(wanted, keys, strict=True))
-        store.write({key_of[job]: encode_estimate(found) for job, (found, _) in fresh.items()})
+        store.write({keys[job]: encode_estimate(found) for job, (found, _) in fresh.items()})
     return _gathered(graph, wanted, made)
 
 
@@ -153,8 +155,8 @@ def _known(store: Store, keys: Iterable[str]) -> dict[str, Estimate]:
     return {key: decode_estimate(text, place=store.place) for key, text in found.items()}
 
 
-def _text(modules: RegionModules, job: _Job) -> str:
-    return modules.modules[job.module].canonical_text
+def _key(modules: RegionModules, job: _Job, estimator: Estimator) -> str:
+    return cache_key(modules.modules[job.module].fingerprint, estimator)
 
 
 def _made(job: _Job, estimate: Estimate, elapsed_s: float, *, from_store: bool) -> ModuleEstimate:
