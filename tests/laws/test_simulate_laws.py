@@ -185,9 +185,25 @@ def test_folding_changes_nothing_where_much_happens_at_once(graph: TaskGraph) ->
     assert outcome(graph, system, is_folded=True) == outcome(graph, system, is_folded=False)
 
 
-def outcome(graph: TaskGraph, system: System, *, is_folded: bool) -> object:
+@settings(deadline=None)
+@given(graph=graphs(has_collectives=True, has_transfers=True), system=systems())
+def test_the_closed_formulas_give_what_the_events_do(graph: TaskGraph, system: System) -> None:
+    assert outcome(graph, system, is_folded=True) == outcome(graph, system, by_events=True)
+
+
+@settings(deadline=None, max_examples=300)
+@given(graph=graphs(has_collectives=True, has_transfers=True, step_ps=100_000))
+def test_closed_formulas_and_events_agree_where_much_happens_at_once(graph: TaskGraph) -> None:
+    system = plain_system(latency_ns=100, gib_per_s=1e9)
+
+    assert outcome(graph, system, is_folded=True) == outcome(graph, system, by_events=True)
+
+
+def outcome(
+    graph: TaskGraph, system: System, *, is_folded: bool = True, by_events: bool = False
+) -> object:
     try:
-        timeline = simulate(graph, system, is_folded=is_folded)
+        timeline = simulate(graph, system, is_folded=is_folded, by_events=by_events)
     except SimulationError:
         return None
     assert is_folded or len(timeline.classes) == DEVICES

@@ -14,8 +14,10 @@ from hespas.trace.tasks import (
     CollectiveTask,
     CommunicationKind,
     ComputeTask,
+    EmptyTask,
     GroupTable,
     Job,
+    MemoryTask,
     ReceiveTask,
     SendTask,
     Task,
@@ -99,6 +101,8 @@ def view(job: Job, device: int) -> list[object]:
                 what = None
             case SendTask() | ReceiveTask():
                 what = (task.size_bytes, task.tag, partner)
+            case MemoryTask() | EmptyTask():
+                what = task
         seen.append((type(task), task.id, task.name, depends_on, what))
     return seen
 

@@ -13,6 +13,7 @@ from typing import assert_never
 
 from hespas.errors import SimulationError
 from hespas.hardware.system import CollectiveKind
+from hespas.simulate.needs_engine import NeedsEngineError
 from hespas.simulate.rotation import Rotation, rotation_ns
 
 _AG, _RS = CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER
@@ -25,6 +26,7 @@ class Algorithm(Enum):
     RING = "ring"
     DIRECT = "direct"
     HALVING_DOUBLING = "halvingDoubling"
+    DOUBLE_BINARY_TREE = "doubleBinaryTree"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +77,7 @@ def ring_bytes_sent(kind: CollectiveKind, members: int, size_bytes: int) -> int:
     >>> ring_bytes_sent(CollectiveKind.ALL_REDUCE, 4, 1000)
     1500
     """
-    return _ring_steps(kind, members) * _message_bytes(kind, members, size_bytes)
+    return ring_steps(kind, members) * message_bytes(kind, members, size_bytes)
 
 
 def span(
@@ -84,7 +86,8 @@ def span(
     """Return how long ``kind`` takes. ``window`` limits how many peers `DIRECT` serves at once.
 
     Raises `SimulationError` for halving-doubling among a number that isn't a power of two, and
-    for a halving-doubling all-to-all, which doesn't exist.
+    for a halving-doubling all-to-all, which doesn't exist. Raises `NeedsEngineError` for the
+    double binary tree.
     """
     match algorithm:
         case Algorithm.RING:
@@ -93,15 +96,19 @@ def span(
             return _direct(kind, circle, size_bytes, min(window or circle.size, circle.size - 1))
         case Algorithm.HALVING_DOUBLING:
             return _halving_doubling(kind, circle, size_bytes)
+        case Algorithm.DOUBLE_BINARY_TREE:
+            raise NeedsEngineError
         case _:
             assert_never(algorithm)
 
 
-def _message_bytes(kind: CollectiveKind, members: int, size_bytes: int) -> int:
+def message_bytes(kind: CollectiveKind, members: int, size_bytes: int) -> int:
+    """Return the size of each message of a ring or a direct collective."""
     return size_bytes if kind is _AG else size_bytes // members
 
 
-def _ring_steps(kind: CollectiveKind, members: int) -> int:
+def ring_steps(kind: CollectiveKind, members: int) -> int:
+    """Return how many messages each member of a ring sends."""
     match kind:
         case CollectiveKind.ALL_REDUCE:
             return 2 * (members - 1)
@@ -116,8 +123,8 @@ def _ring_steps(kind: CollectiveKind, members: int) -> int:
 
 def _ring(kind: CollectiveKind, circle: Circle, size_bytes: int) -> Span:
     """Return (steps + 1) E + steps D, and for a reduction (n - 1) R."""
-    n, message = circle.size, _message_bytes(kind, circle.size, size_bytes)
-    steps = _ring_steps(kind, n)
+    n, message = circle.size, message_bytes(kind, circle.size, size_bytes)
+    steps = ring_steps(kind, n)
     reduce_ns = circle.reduce_ns(message)
     total_ns = (steps + 1) * circle.endpoint_ns + steps * circle.delay_ns(1, message)
     if kind in (_AR, _RS):
@@ -133,7 +140,7 @@ def _direct(kind: CollectiveKind, circle: Circle, size_bytes: int, window: int) 
     formula for a smaller window, nor for an all-reduce with peers at several distances, whose
     halves overlap.
     """
-    n, message = circle.size, _message_bytes(kind, circle.size, size_bytes)
+    n, message = circle.size, message_bytes(kind, circle.size, size_bytes)
     delays_ns = tuple([circle.delay_ns(distance, message) for distance in range(1, n)])
     reduce_ns = circle.reduce_ns(message)
     if window < n - 1 or (kind is _AR and len(set(delays_ns)) > 1):
@@ -167,27 +174,40 @@ def _rotation(
     return Span(rotation_ns(rotation), circle.endpoint_ns)
 
 
+def halving_doubling_steps(
+    kind: CollectiveKind, members: int, size_bytes: int
+) -> list[tuple[int, int]]:
+    """Return the (distance to the partner, bytes) of each message of halving-doubling.
+
+    Raises `SimulationError` among a number that isn't a power of two, and for an all-to-all.
+
+    >>> halving_doubling_steps(CollectiveKind.ALL_GATHER, 4, 100)
+    [(2, 100), (1, 200)]
+    """
+    levels = members.bit_length() - 1
+    if members != 1 << levels:
+        raise SimulationError(f"halvingDoubling among {members}, which is not a power of two")
+    halving = [(1 << level, size_bytes >> level + 1) for level in range(levels)]
+    match kind:
+        case CollectiveKind.ALL_REDUCE:
+            return [*halving, *reversed(halving)]
+        case CollectiveKind.REDUCE_SCATTER:
+            return halving
+        case CollectiveKind.ALL_GATHER:
+            return [(members >> level + 1, size_bytes << level) for level in range(levels)]
+        case CollectiveKind.ALL_TO_ALL:
+            raise SimulationError("there is no all-to-all by halvingDoubling")
+        case _:
+            assert_never(kind)
+
+
 def _halving_doubling(kind: CollectiveKind, circle: Circle, size_bytes: int) -> Span:
     """Return (steps + 1) E and the sum of D over messages that halve, double, or both.
 
     A reduction adds R of every message of the first half but the first.
     """
-    n = circle.size
-    levels = n.bit_length() - 1
-    if n != 1 << levels:
-        raise SimulationError(f"halvingDoubling among {n}, which is not a power of two")
-    halving = [(1 << level, size_bytes >> level + 1) for level in range(levels)]
-    match kind:
-        case CollectiveKind.ALL_REDUCE:
-            steps = [*halving, *reversed(halving)]
-        case CollectiveKind.REDUCE_SCATTER:
-            steps = halving
-        case CollectiveKind.ALL_GATHER:
-            steps = [(n >> level + 1, size_bytes << level) for level in range(levels)]
-        case CollectiveKind.ALL_TO_ALL:
-            raise SimulationError("there is no all-to-all by halvingDoubling")
-        case _:
-            assert_never(kind)
+    steps = halving_doubling_steps(kind, circle.size, size_bytes)
+    levels = circle.size.bit_length() - 1
     total_ns = (len(steps) + 1) * circle.endpoint_ns
     total_ns += sum(circle.delay_ns(distance, message) for distance, message in steps)
     if kind is not _AG:

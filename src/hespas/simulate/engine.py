@@ -16,9 +16,17 @@ from hespas.errors import SimulationError
 from hespas.simulate.algorithms import Span
 from hespas.simulate.machine import NEVER, Machine
 from hespas.simulate.meeting import Meetings, Message
+from hespas.simulate.needs_engine import NeedsEngineError
 from hespas.simulate.ties import Ties
 from hespas.trace.devices_text import devices_text
-from hespas.trace.tasks import CollectiveTask, ComputeTask, ReceiveTask, SendTask
+from hespas.trace.tasks import (
+    CollectiveTask,
+    ComputeTask,
+    EmptyTask,
+    MemoryTask,
+    ReceiveTask,
+    SendTask,
+)
 
 _PS_PER_NS = 1000
 
@@ -34,9 +42,9 @@ class Durations:
 def run(machines: Sequence[Machine], meetings: Meetings, durations: Durations) -> None:
     """Fill in when each task of each machine starts and ends.
 
-    Raises `SimulationError` if members of a collective don't start it together or somebody
-    waits for ever, and `AmbiguousOrderError` if machines that stand for several devices don't
-    determine the order of events on each of these.
+    Raises `SimulationError` if members of a collective start different ones or somebody waits
+    for ever, and `NeedsEngineError` if they don't start it together or the order of events
+    at one instant matters and isn't clear.
     """
     _Engine(machines, meetings, durations).run()
     meetings.check_complete()
@@ -54,10 +62,7 @@ class _Engine:
         self._machines = machines
         self._meetings = meetings
         self._durations = durations
-        is_folded = any(len(machine.devices) > 1 for machine in machines)
-        # Only messages are events that devices make for each other.
-        has_messages = any(isinstance(t, SendTask) for m in machines for t in m.tasks)
-        self._ties = Ties() if is_folded and has_messages else None
+        self._ties = Ties()
         self._now_ps = 0
         self._sequence = 0
         self._current = 0
@@ -78,28 +83,26 @@ class _Engine:
     def _set_alarm(self, machine: Machine, index: int, time_ps: int) -> None:
         alarms = machine.alarms.get(time_ps)
         if alarms is None:
-            machine.alarms[time_ps] = [index]
+            machine.alarms[time_ps] = [(index, self._now_ps)]
             self._at(time_ps, lambda: self._ring(machine))
         else:
-            alarms.append(index)
+            alarms.append((index, self._now_ps))
 
     def _ring(self, machine: Machine) -> None:
         # What is set for now meanwhile joins the list that is being worked through.
-        for index in machine.alarms[self._now_ps]:
-            self._end(machine, index, self._current)
+        for index, set_ps in machine.alarms[self._now_ps]:
+            self._end(machine, index, self._current, set_ps)
         del machine.alarms[self._now_ps]
 
-    def _end(self, machine: Machine, index: int, event: object) -> None:
-        if self._ties is not None:
-            self._ties.end(machine, index, event, self._now_ps)
+    def _end(self, machine: Machine, index: int, event: object, set_ps: int) -> None:
+        self._ties.end(machine, index, event, self._now_ps, set_ps)
         machine.end(index, self._now_ps)
         self._start_ready(machine)
 
     def _start_ready(self, machine: Machine) -> None:
         now_ps = self._now_ps
         taken = machine.take_ready()
-        if self._ties is not None:
-            self._ties.start(machine, taken)
+        self._ties.start(machine, taken)
         for _, index in taken:
             machine.issue_ps[index] = now_ps
             task = machine.tasks[index]
@@ -112,12 +115,15 @@ class _Engine:
                     self._start_send(machine, index, task)
                 case ReceiveTask():
                     self._start_receive(machine, index, task)
+                case MemoryTask() | EmptyTask():
+                    raise NeedsEngineError
                 case _:
                     assert_never(task)
 
     def _start_collective(self, machine: Machine, index: int, task: CollectiveTask) -> None:
         place = machine.places[index]
-        self._meetings.enter(machine, task, place, self._now_ps)
+        count = self._meetings.enter(machine, task, place, self._now_ps)
+        self._meetings.check_together(place, count)
         span = self._durations.collective(task, place)
         end_ps = self._now_ps + span.total_ns * _PS_PER_NS
         # The device sets its alarm when the last message has come, which decides about ties.
@@ -135,13 +141,16 @@ class _Engine:
     def _arrive(self, machine: Machine, index: int, message: Message) -> None:
         receiver = message.receiver
         message.has_arrived = True
-        self._end(machine, index, self._current)
+        sent_ps = machine.issue_ps[index]
+        self._end(machine, index, self._current, sent_ps)
         if receiver is not None:
             # On a device of a class that sends to itself, the two messages are two events.
             is_same = receiver[0] is machine
-            self._end(*receiver, (self._current, "received") if is_same else self._current)
+            event = (self._current, "received") if is_same else self._current
+            self._end(*receiver, event, sent_ps)
 
     def _start_receive(self, machine: Machine, index: int, task: ReceiveTask) -> None:
         message = self._meetings.receive(machine, index, task, machine.places[index])
         if message.has_arrived:
-            self._at(self._now_ps, lambda: self._end(machine, index, self._current))
+            now_ps = self._now_ps
+            self._at(now_ps, lambda: self._end(machine, index, self._current, now_ps))

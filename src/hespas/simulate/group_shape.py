@@ -55,6 +55,8 @@ def _distances(algorithm: Algorithm, size: int) -> Iterable[int]:
             return range(1, size)
         case Algorithm.HALVING_DOUBLING:
             return [1 << level for level in range((size - 1).bit_length())]
+        case Algorithm.DOUBLE_BINARY_TREE:
+            return ()
         case _:
             assert_never(algorithm)
 

@@ -9,7 +9,7 @@ from hespas.errors import SimulationError
 from hespas.hardware.system import CollectiveKind, System
 from hespas.simulate.algorithms import Algorithm
 
-_NAME = re.compile(r"(one)?(ring|direct|halvingdoubling)([0-9]*)", re.IGNORECASE)
+_NAME = re.compile(r"(one)?(ring|direct|halvingdoubling|doublebinarytree)([0-9]*)", re.IGNORECASE)
 _ALGORITHMS = {algorithm.value.lower(): algorithm for algorithm in Algorithm}
 
 
@@ -36,8 +36,10 @@ def parse_implementation(name: str) -> Implementation:
     Implementation(algorithm=<Algorithm.DIRECT: 'direct'>, window=2, is_one_ring=True)
     """
     match = _NAME.fullmatch(name)
-    if match is None or (match[3] and match[2].lower() != "direct"):
-        mend = "use ring, direct or halvingDoubling"
+    has_number = match is not None and match[3] and match[2].lower() != "direct"
+    one_tree = match is not None and match[1] and match[2].lower() == "doublebinarytree"
+    if match is None or has_number or one_tree:
+        mend = "use ring, direct, halvingDoubling or doubleBinaryTree"
         raise SimulationError(f"the collective algorithm {name} has no model here", mend=mend)
     return Implementation(
         algorithm=_ALGORITHMS[match[2].lower()],
@@ -59,6 +61,12 @@ def implementations(system: System, kind: CollectiveKind) -> tuple[Implementatio
 
 
 def group_implementation(system: System, kind: CollectiveKind) -> Implementation:
-    """Return how a group smaller than the system runs: as told if there is one entry, or RING."""
+    """Return how a group smaller than the system runs: as told if there is one entry, or RING.
+
+    Raises `SimulationError` for the double binary tree, which ASTRA-sim can't run there.
+    """
     told = implementations(system, kind)
+    if len(told) == 1 and told[0].algorithm is Algorithm.DOUBLE_BINARY_TREE:
+        message = "doubleBinaryTree in a group smaller than the system has no model here"
+        raise SimulationError(message, place=system.name)
     return told[0] if len(told) == 1 else _RING

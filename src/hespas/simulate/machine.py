@@ -8,7 +8,7 @@ from heapq import heappop, heappush
 from hespas.simulate.fold import DeviceClass
 from hespas.simulate.timeline import ClassTimeline, class_timeline
 from hespas.trace.roles import ALWAYS, own_tasks
-from hespas.trace.tasks import ComputeTask, ReceiveTask, Task
+from hespas.trace.tasks import ComputeTask, EmptyTask, ReceiveTask, Task
 
 
 class Slot(Enum):
@@ -16,6 +16,7 @@ class Slot(Enum):
 
     COMPUTE = "compute"
     COMMUNICATION = "communication"
+    HOST = "host"
 
 
 EVERYONE = -1
@@ -26,16 +27,15 @@ NEVER = -1
 class Machine:
     """What a class of devices has to do, and what it has done. Times are in ps.
 
-    A device has one slot for computation and one for collectives and sends; receives need
-    none. What waits for a slot is taken by ascending task id.
+    A device has one slot for computation, one for collectives, sends and memory, and one for
+    its CPU; receives need none. What waits for a slot is taken by ascending task id.
     """
 
     __slots__ = (
-        "_communicating",
-        "_computing",
+        "_busy",
         "_graph",
-        "_waiting_communication",
-        "_waiting_compute",
+        "_slots",
+        "_waiting",
         "_waiting_receives",
         "alarms",
         "children",
@@ -57,12 +57,12 @@ class Machine:
         self.missing: list[int] = []
         self.children: list[list[int]] = []
         self._load(devices)
+        self._slots = [_slot(task) for task in self.tasks]
         self.issue_ps = [NEVER] * len(self.tasks)
         self.end_ps = [NEVER] * len(self.tasks)
-        self.alarms: dict[int, list[int]] = {}
-        self._computing = self._communicating = False
-        self._waiting_compute: list[tuple[int, int]] = []
-        self._waiting_communication: list[tuple[int, int]] = []
+        self.alarms: dict[int, list[tuple[int, int]]] = {}
+        self._busy: set[Slot] = set()
+        self._waiting: dict[Slot, list[tuple[int, int]]] = {slot: [] for slot in Slot}
         self._waiting_receives: list[tuple[int, int]] = []
         for index, missing in enumerate(self.missing):
             if not missing:
@@ -85,24 +85,22 @@ class Machine:
                 self.children[index_of[dependency]].append(index)
 
     def _make_ready(self, index: int) -> None:
-        task = self.tasks[index]
-        match task:
-            case ComputeTask():
-                heappush(self._waiting_compute, (task.id, index))
-            case ReceiveTask():
-                self._waiting_receives.append((task.id, index))
-            case _:
-                heappush(self._waiting_communication, (task.id, index))
+        entry = (self.tasks[index].id, index)
+        slot = self._slots[index]
+        if slot is None:
+            self._waiting_receives.append(entry)
+        else:
+            heappush(self._waiting[slot], entry)
 
     def take_ready(self) -> list[tuple[int, int]]:
         """Return what can start now, as (id, index) by ascending id, and take the slots for it."""
         taken: list[tuple[int, int]] = []
-        if self._waiting_compute and not self._computing:
-            self._computing = True
-            taken.append(heappop(self._waiting_compute))
-        if self._waiting_communication and not self._communicating:
-            self._communicating = True
-            taken.append(heappop(self._waiting_communication))
+        for slot, waiting in self._waiting.items():
+            while waiting and slot not in self._busy:
+                entry = heappop(waiting)
+                taken.append(entry)
+                if not isinstance(self.tasks[entry[1]], EmptyTask):
+                    self._busy.add(slot)
         if self._waiting_receives:
             taken += self._waiting_receives
             self._waiting_receives.clear()
@@ -112,11 +110,9 @@ class Machine:
     def end(self, index: int, now_ps: int) -> None:
         """Note that a task ends: free its slot, and make ready what waited only for it."""
         self.end_ps[index] = now_ps
-        task = self.tasks[index]
-        if isinstance(task, ComputeTask):
-            self._computing = False
-        elif not isinstance(task, ReceiveTask):
-            self._communicating = False
+        slot = self._slots[index]
+        if slot is not None and not isinstance(self.tasks[index], EmptyTask):
+            self._busy.remove(slot)
         for child in self.children[index]:
             self.missing[child] -= 1
             if not self.missing[child]:
@@ -124,23 +120,15 @@ class Machine:
 
     def slot_of(self, index: int) -> Slot | None:
         """Return the slot that a task takes; None for a receive."""
-        match self.tasks[index]:
-            case ComputeTask():
-                return Slot.COMPUTE
-            case ReceiveTask():
-                return None
-            case _:
-                return Slot.COMMUNICATION
+        return self._slots[index]
 
     def is_free(self, slot: Slot) -> bool:
         """Return whether nothing takes the slot."""
-        return not (self._computing if slot is Slot.COMPUTE else self._communicating)
+        return slot not in self._busy
 
     def waiting(self, slot: Slot) -> set[int]:
         """Return the ids of the tasks that are ready but for the slot."""
-        is_compute = slot is Slot.COMPUTE
-        heap = self._waiting_compute if is_compute else self._waiting_communication
-        return {task_id for task_id, _ in heap}
+        return {task_id for task_id, _ in self._waiting[slot]}
 
     def children_of(self, index: int) -> set[int]:
         """Return the ids of the tasks that wait for a task."""
@@ -158,3 +146,13 @@ class Machine:
     def timeline(self) -> ClassTimeline:
         """Return what the devices did, once they have ended."""
         return class_timeline(self.devices, self._graph, self.tasks, self.issue_ps, self.end_ps)
+
+
+def _slot(task: Task) -> Slot | None:
+    match task:
+        case ComputeTask():
+            return Slot.HOST if task.is_on_host else Slot.COMPUTE
+        case ReceiveTask():
+            return None
+        case _:
+            return Slot.COMMUNICATION

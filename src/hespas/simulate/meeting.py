@@ -7,11 +7,9 @@ from dataclasses import dataclass, field
 
 from hespas.errors import SimulationError
 from hespas.simulate.machine import EVERYONE, Machine
+from hespas.simulate.needs_engine import NeedsEngineError
 from hespas.trace.devices_text import devices_text
 from hespas.trace.tasks import CollectiveTask, ReceiveTask, SendTask
-
-_PS_PER_NS = 1000
-NEEDS_ENGINE = "this needs the event engine, which this version doesn't have"
 
 
 @dataclass(slots=True)
@@ -22,6 +20,7 @@ class _Collective:
     first: Machine
     start_ps: int
     come: set[int]
+    is_together: bool = True
 
 
 @dataclass(slots=True)
@@ -57,22 +56,27 @@ class Meetings:
         self._collectives: dict[tuple[int, int], _Collective] = {}
         self._queues: dict[tuple[int, int, int], _Queue] = {}
 
-    def enter(self, machine: Machine, task: CollectiveTask, place: int, now_ps: int) -> None:
-        """Note that a class starts its next collective at a place.
+    def enter(self, machine: Machine, task: CollectiveTask, place: int, now_ps: int) -> int:
+        """Note that a class starts its next collective at a place; return how many it had there.
 
-        Raises `SimulationError` unless all members start the same collective at the same time.
+        Raises `SimulationError` unless all members start the same collective.
         """
         count = self._counts.get((place, machine.number), 0)
         self._counts[place, machine.number] = count + 1
         known = self._collectives.get((place, count))
         if known is None:
             self._collectives[place, count] = _Collective(task, machine, now_ps, {machine.number})
-            return
+            return count
         known.come.add(machine.number)
         if (known.task.kind, known.task.size_bytes) != (task.kind, task.size_bytes):
             raise SimulationError(_other_collective(known, machine, task))
-        if known.start_ps != now_ps:
-            raise SimulationError(_other_time(known, machine, task, now_ps))
+        known.is_together = known.is_together and known.start_ps == now_ps
+        return count
+
+    def check_together(self, place: int, count: int) -> None:
+        """Raise `NeedsEngineError` if members have started a collective at different times."""
+        if not self._collectives[place, count].is_together:
+            raise NeedsEngineError
 
     def send(self, machine: Machine, index: int, task: SendTask, place: int) -> Message:
         """Return the message that a send makes."""
@@ -114,12 +118,6 @@ def _who(machine: Machine, task: CollectiveTask) -> str:
 
 def _other_collective(known: _Collective, machine: Machine, task: CollectiveTask) -> str:
     return f"{_who(known.first, known.task)}, and with it {_who(machine, task)}"
-
-
-def _other_time(known: _Collective, machine: Machine, task: CollectiveTask, now_ps: int) -> str:
-    first = f"{_who(known.first, known.task)} at {known.start_ps / _PS_PER_NS:g} ns"
-    second = f"{_who(machine, task)} at {now_ps / _PS_PER_NS:g} ns"
-    return f"{first}, {second}; {NEEDS_ENGINE}"
 
 
 def _unmatched(message: Message) -> str:

@@ -84,3 +84,14 @@ def delay_ns(system: System, way: Route, size_bytes: int) -> int:
     """Return how long a message takes: ``floor(hops * latency + size / bandwidth)``, in ns."""
     dimension = system.dimensions[way.dimension]
     return int(way.hops * dimension.latency_ns + size_bytes / bytes_per_ns(dimension))
+
+
+def reduce_ns(system: System, size_bytes: int) -> int:
+    """Return how long a reduction takes: two reads and a write of local memory.
+
+    Each is rounded down to whole ns, as in ASTRA-sim.
+    """
+    bandwidth_gb_per_s = system.local_memory_bandwidth_gb_per_s
+    if bandwidth_gb_per_s is None:
+        return 0
+    return 3 * int(size_bytes / (bandwidth_gb_per_s * 1e9) * 1e9)

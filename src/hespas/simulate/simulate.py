@@ -9,23 +9,29 @@ from hespas.hardware.system import CollectiveKind, System
 from hespas.simulate.algorithms import Span
 from hespas.simulate.collectives import CollectiveModel
 from hespas.simulate.engine import Durations, run
+from hespas.simulate.events.run import run_events
 from hespas.simulate.fold import Channel, Folded, Place, fold
 from hespas.simulate.group_shape import GroupShape, group_algorithms, group_shape
+from hespas.simulate.kinds import collective_kind, task_text
 from hespas.simulate.machine import EVERYONE, Machine
-from hespas.simulate.meeting import NEEDS_ENGINE, Meetings
+from hespas.simulate.meeting import Meetings
+from hespas.simulate.needs_engine import NeedsEngineError
 from hespas.simulate.network import Network, Route, delay_ns, route
-from hespas.simulate.ties import AmbiguousOrderError
+from hespas.simulate.roofline import with_roofline
 from hespas.simulate.timeline import Timeline
-from hespas.trace.tasks import CollectiveTask, CommunicationKind, Job, SendTask, TaskGraph, as_job
+from hespas.trace.tasks import (
+    CollectiveTask,
+    ComputeTask,
+    EmptyTask,
+    Job,
+    MemoryTask,
+    SendTask,
+    Task,
+    TaskGraph,
+    as_job,
+)
 
-_KINDS = {
-    CommunicationKind.ALL_REDUCE: CollectiveKind.ALL_REDUCE,
-    CommunicationKind.ALL_GATHER: CollectiveKind.ALL_GATHER,
-    CommunicationKind.REDUCE_SCATTER: CollectiveKind.REDUCE_SCATTER,
-    CommunicationKind.ALL_TO_ALL: CollectiveKind.ALL_TO_ALL,
-}
 _UNSUPPORTED_OPTIONS = (
-    "roofline-enabled",
     "replay-only",
     "model-shared-bus",
     "per-node-custom-implementation",
@@ -41,34 +47,71 @@ def simulate(
     queues_per_dimension: int = 1,
     rendezvous: bool = False,
     is_folded: bool = True,
+    by_events: bool = False,
 ) -> Timeline:
-    """Return when each device does what, as ASTRA-sim's analytical simulator has it.
+    """Return when each device does what, as ASTRA-sim's analytical simulator has it, to the ns.
 
-    Exact to the ns wherever the members of each collective start it together. Devices that
-    behave alike are simulated once, unless not ``is_folded``, with the same result. Raises
-    `DeviceCountError` if the job and the system differ in size, and `SimulationError`, which
-    says why, for whatever is outside this model.
+    Where closed formulas hold, devices that behave alike are simulated once, unless not
+    ``is_folded``; elsewhere, or always if ``by_events``, every message of every device is. The
+    result is the same. Raises `DeviceCountError` if the job and the system differ in size, and
+    `SimulationError`, which says why, for whatever is outside this model.
     """
     job = as_job(work)
     if job.device_count != system.device_count:
         message = f"the job is for {job.device_count} devices, {system.name} has"
         raise DeviceCountError(f"{message} {system.device_count}")
-    _refuse(system, network, queues_per_dimension, rendezvous=rendezvous)
+    _refuse(system, queues_per_dimension)
+    if system.options.get("roofline-enabled"):
+        job = with_roofline(job, system)
+    needs_events = by_events or rendezvous or network is not Network.CONGESTION_UNAWARE
+    if not needs_events and _has_closed_form(job):
+        with suppress(NeedsEngineError):
+            return _closed_form(job, system, queues_per_dimension, is_folded=is_folded)
+    return run_events(
+        fold(job, _check_place, each_alone=True),
+        system,
+        network=network,
+        queues_per_dimension=queues_per_dimension,
+        rendezvous=rendezvous,
+    )
+
+
+def _closed_form(
+    job: Job, system: System, queues_per_dimension: int, *, is_folded: bool
+) -> Timeline:
     model = _Model(job, system, queues_per_dimension)
-    if is_folded:
-        with suppress(AmbiguousOrderError):
-            return model.run(fold(job, model.timing))
-    return model.run(fold(job, model.timing, each_alone=True))
+    return model.run(fold(job, model.timing, each_alone=not is_folded))
 
 
-def _refuse(
-    system: System, network: Network, queues_per_dimension: int, *, rendezvous: bool
-) -> None:
+def _has_closed_form(job: Job) -> bool:
+    """Return whether a job has only what the closed formulas know."""
+    return not any(_is_for_events(task) for graph in job.graphs for task in graph.tasks)
+
+
+def _is_for_events(task: Task) -> bool:
+    match task:
+        case MemoryTask() | EmptyTask():
+            return True
+        case ComputeTask():
+            return task.is_on_host
+        case CollectiveTask():
+            return task.recorded_ps is not None
+        case _:
+            return False
+
+
+def _check_place(place: Place) -> None:
+    """Raise `SimulationError` for a group of one device, and a device that sends to itself."""
+    if isinstance(place, Channel):
+        if place.source == place.target:
+            raise SimulationError(f"device {place.source} sends to itself")
+    elif len(place) < 2:
+        message = f"the group {list(place)} has only one member"
+        raise SimulationError(message, mend="leave collectives of one device out")
+
+
+def _refuse(system: System, queues_per_dimension: int) -> None:
     place = system.name
-    if network is not Network.CONGESTION_UNAWARE:
-        raise SimulationError(f"a {network.value} network: {NEEDS_ENGINE}", place=place)
-    if rendezvous:
-        raise SimulationError(f"the rendezvous protocol: {NEEDS_ENGINE}", place=place)
     if queues_per_dimension < 1:
         raise SimulationError(f"{queues_per_dimension} queues per dimension", place=place)
     for option in _UNSUPPORTED_OPTIONS:
@@ -89,7 +132,7 @@ class _Model:
         self._system = system
         self._collectives = CollectiveModel(system, queues_per_dimension)
         used = {
-            _collective_kind(task)
+            collective_kind(task)
             for graph in job.graphs
             for task in graph.tasks
             if isinstance(task, CollectiveTask) and task.group_table is not None
@@ -98,9 +141,8 @@ class _Model:
 
     def timing(self, place: Place) -> Route | GroupShape | None:
         """Return what matters of a place: a channel's route, a group's shape (None: everyone)."""
+        _check_place(place)
         if isinstance(place, Channel):
-            if place.source == place.target:
-                raise SimulationError(f"device {place.source} sends to itself")
             return route(self._system, place.source, place.target)
         if len(place) == self._system.device_count:
             return None
@@ -127,22 +169,10 @@ class _Model:
         return delay_ns(self._system, timing, task.size_bytes)
 
     def _collective(self, task: CollectiveTask, timing: Route | GroupShape | None) -> Span:
-        kind = _collective_kind(task)
-        if task.size_bytes == 0:
-            raise SimulationError("it has no bytes to move", place=_place(task))
+        kind = collective_kind(task)
         try:
             if isinstance(timing, GroupShape):
                 return self._collectives.group_ns(kind, task.size_bytes, timing)
             return self._collectives.everyone_ns(kind, task.size_bytes, task.involved_dimensions)
         except SimulationError as error:
-            raise SimulationError(error.message, place=_place(task), mend=error.mend) from error
-
-
-def _place(task: CollectiveTask) -> str:
-    return f"{task.kind.name} {task.id} ({task.name})"
-
-
-def _collective_kind(task: CollectiveTask) -> CollectiveKind:
-    if task.kind not in _KINDS:
-        raise SimulationError(f"{task.kind.name} has no model here", place=_place(task))
-    return _KINDS[task.kind]
+            raise SimulationError(error.message, place=task_text(task), mend=error.mend) from error

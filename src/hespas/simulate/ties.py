@@ -1,8 +1,9 @@
-"""Notice when the order of events at one instant matters, and folding hides what it is.
+"""Notice when the order of events at one instant matters, and the closed formulas don't tell it.
 
 On a device that stands for others, two events of one instant may come in another order than on
-those. That changes nothing unless another task then gets a slot, which is found out here by
-going through both orders.
+those; and a collective's last message comes in an order among other events that only its
+course tells. That changes nothing unless another task then gets a slot, which is found out here
+by going through both orders.
 """
 
 from __future__ import annotations
@@ -11,18 +12,21 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from hespas.simulate.machine import Machine, Slot
-
-
-class AmbiguousOrderError(Exception):
-    """Two things end at once on a device, and where devices are folded, in an unknown order."""
+from hespas.simulate.needs_engine import NeedsEngineError
+from hespas.trace.tasks import CollectiveTask
 
 
 @dataclass(slots=True)
 class _Ended:
-    """A task that ended at this instant, and by slot, what it released and let start."""
+    """A task that ended at this instant, and by slot, what it released and let start.
+
+    ``set_ps`` is when its end was settled.
+    """
 
     event: object
     index: int
+    is_collective: bool
+    set_ps: int
     released: dict[Slot, set[int]]
     started: dict[Slot, int] = field(default_factory=dict[Slot, int])
 
@@ -33,19 +37,20 @@ class Ties:
     def __init__(self) -> None:
         self._ended: dict[int, tuple[int, list[_Ended]]] = {}
 
-    def end(self, machine: Machine, index: int, event: object, now_ps: int) -> None:
-        """Note that a task is about to end.
+    def end(self, machine: Machine, index: int, event: object, now_ps: int, set_ps: int) -> None:
+        """Note that a task is about to end, which was settled at ``set_ps``.
 
-        Raises `AmbiguousOrderError` if another task would get a slot, had it ended before what
+        Raises `NeedsEngineError` if another task would get a slot, had it ended before what
         ended at this instant in another event; or if so much ends at once that this isn't clear.
         """
         then_ps, ended = self._ended.get(machine.number, (now_ps, []))
         if then_ps != now_ps:
             ended = []
-        new = _Ended(event, index, machine.released_by(index))
-        has_other = any(old.event != event for old in ended)
+        is_collective = isinstance(machine.tasks[index], CollectiveTask)
+        new = _Ended(event, index, is_collective, set_ps, machine.released_by(index))
+        has_other = any(_is_order_open(machine, old, new, now_ps) for old in ended)
         if has_other and (len(ended) > 1 or _order_matters(machine, ended[0], new)):
-            raise AmbiguousOrderError
+            raise NeedsEngineError
         self._ended[machine.number] = (now_ps, [*ended, new])
 
     def start(self, machine: Machine, taken: Iterable[tuple[int, int]]) -> None:
@@ -57,6 +62,16 @@ class Ties:
             slot = machine.slot_of(index)
             if slot is not None:
                 ended[-1].started[slot] = task_id
+
+
+def _is_order_open(machine: Machine, old: _Ended, new: _Ended, now_ps: int) -> bool:
+    """Return whether ``old`` may have ended after ``new``."""
+    if not (old.is_collective or new.is_collective):
+        return old.event != new.event
+    if new.index in machine.children[old.index]:
+        return False
+    is_set_now = any(one.is_collective and one.set_ps == now_ps for one in (old, new))
+    return is_set_now or old.set_ps == new.set_ps or old.event != new.event
 
 
 def _order_matters(machine: Machine, old: _Ended, new: _Ended) -> bool:

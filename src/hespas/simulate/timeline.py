@@ -6,7 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hespas.trace.intervals import Interval, covered_ps, exposed_parts
-from hespas.trace.tasks import ComputeTask, Task, TaskGraph
+from hespas.trace.tasks import (
+    CollectiveTask,
+    ComputeTask,
+    ReceiveTask,
+    SendTask,
+    Task,
+    TaskGraph,
+)
 
 _PS_PER_NS = 1000
 _PS_PER_S = 1_000_000_000_000
@@ -90,12 +97,14 @@ def class_timeline(
     """Return what the starts and ends of a class's tasks amount to."""
     spans = list(zip(issue_ps, end_ps, strict=True))
     computing = sorted(
-        span for task, span in zip(tasks, spans, strict=True) if isinstance(task, ComputeTask)
+        span
+        for task, span in zip(tasks, spans, strict=True)
+        if isinstance(task, ComputeTask) and not task.is_on_host
     )
     talking = {
         task.id: span
         for task, span in zip(tasks, spans, strict=True)
-        if not isinstance(task, ComputeTask)
+        if isinstance(task, CollectiveTask | SendTask | ReceiveTask)
     }
     finish_ps = max(end_ps, default=0)
     communication_ps = covered_ps(talking.values())

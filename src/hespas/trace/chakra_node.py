@@ -11,6 +11,8 @@ from hespas.trace.tasks import (
     CollectiveTask,
     CommunicationKind,
     ComputeTask,
+    EmptyTask,
+    MemoryTask,
     ReceiveTask,
     SendTask,
     Task,
@@ -25,13 +27,16 @@ PENDING_TABLE = -1
 _NS_PER_MICROSECOND = 1000
 _PS_PER_NS = 1000
 _SHORTEST_REPLAY_NS = 1
-# These describe a node without changing when it runs: work (for a roofline replay, which the
-# simulation refuses by itself), and a priority, which one communication at a time makes idle.
+# These describe a node without changing when it runs: work (but for a system whose roofline is
+# enabled), and a priority, which one communication at a time makes idle.
 _IDLE_ATTRIBUTES = frozenset({"num_ops", "tensor_size", "comm_priority"})
 _COMMON = frozenset({"is_cpu_op"}) | _IDLE_ATTRIBUTES
 _COLLECTIVE = frozenset({"comm_type", "comm_size", "pg_name", "involved_dim"}) | _COMMON
 _TRANSFER = frozenset({"comm_size", "comm_src", "comm_dst", "comm_tag"}) | _COMMON
 _ALLOWED: Mapping[int, frozenset[str]] = {
+    NodeType.INVALID: _COMMON,
+    NodeType.MEM_LOAD: _COMMON,
+    NodeType.MEM_STORE: _COMMON,
     NodeType.COMP: frozenset({"duration_ns"}) | _COMMON,
     NodeType.COMM_COLL: _COLLECTIVE,
     NodeType.COMM_SEND: _TRANSFER,
@@ -77,6 +82,9 @@ class _Reader:
             self.fail(f"{name} is negative: {value}")
         return value
 
+    def optional_amount(self, name: str) -> int | None:
+        return self.amount(name) if name in self.values else None
+
 
 def parse_node(node: Node, place: str) -> ParsedNode:
     """Return a node's task. Raises `TraceError` on what is missing or not understood.
@@ -94,8 +102,8 @@ def parse_node(node: Node, place: str) -> ParsedNode:
     if not allowed.issuperset(values):
         unknown = ", ".join(sorted(values.keys() - allowed))
         reader.fail(f"the meaning of attribute {unknown} is not known here")
-    if values.get("is_cpu_op", False):
-        reader.fail("operations on the CPU have no model here")
+    if values.get("is_cpu_op", False) and node.type != NodeType.COMP:
+        reader.fail("communication of the CPU has no model here")
     return _PARSERS[node.type](reader)
 
 
@@ -116,8 +124,28 @@ def _compute(reader: _Reader) -> ParsedNode:
         name=node.name,
         depends_on=_depends_on(node),
         duration_ps=_duration_ps(reader),
+        is_on_host=bool(reader.values.get("is_cpu_op", False)),
+        operations=reader.optional_amount("num_ops"),
+        tensor_bytes=reader.optional_amount("tensor_size"),
     )
     return ParsedNode(task)
+
+
+def _memory(reader: _Reader) -> ParsedNode:
+    node = reader.node
+    task = MemoryTask(
+        id=node.id,
+        name=node.name,
+        depends_on=_depends_on(node),
+        size_bytes=reader.amount("tensor_size"),
+        is_store=node.type == NodeType.MEM_STORE,
+    )
+    return ParsedNode(task)
+
+
+def _empty(reader: _Reader) -> ParsedNode:
+    node = reader.node
+    return ParsedNode(EmptyTask(id=node.id, name=node.name, depends_on=_depends_on(node)))
 
 
 def _duration_ps(reader: _Reader) -> int:
@@ -135,15 +163,17 @@ def _collective(reader: _Reader) -> ParsedNode:
     number = reader.integer("comm_type")
     if number not in {kind.value for kind in CommunicationKind}:
         reader.fail(f"comm_type {number} is not a collective")
+    kind = CommunicationKind(number)
     group = _group(reader)
     task = CollectiveTask(
         id=node.id,
         name=node.name,
         depends_on=_depends_on(node),
-        kind=CommunicationKind(number),
+        kind=kind,
         size_bytes=reader.amount("comm_size"),
         group_table=None if group == EVERYONE else PENDING_TABLE,
         involved_dimensions=_involved(reader) if group == EVERYONE else None,
+        recorded_ps=_duration_ps(reader) if kind is CommunicationKind.BROADCAST else None,
     )
     return ParsedNode(task, group=group)
 
@@ -185,6 +215,9 @@ def _transfer(reader: _Reader) -> ParsedNode:
 
 
 _PARSERS: Mapping[int, Callable[[_Reader], ParsedNode]] = {
+    NodeType.INVALID: _empty,
+    NodeType.MEM_LOAD: _memory,
+    NodeType.MEM_STORE: _memory,
     NodeType.COMP: _compute,
     NodeType.COMM_COLL: _collective,
     NodeType.COMM_SEND: _transfer,

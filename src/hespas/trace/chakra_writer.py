@@ -16,7 +16,9 @@ from hespas.trace.roles import ALWAYS, Roles, find_roles, own_tasks
 from hespas.trace.tasks import (
     CollectiveTask,
     ComputeTask,
+    EmptyTask,
     Job,
+    MemoryTask,
     ReceiveTask,
     SendTask,
     Task,
@@ -134,7 +136,13 @@ class _NodeWriter:
     def _node(self, task: Task, partner: int, device: int, depends_on: tuple[int, ...]) -> bytes:
         match task:
             case ComputeTask():
-                body = self._compute(task, depends_on)
+                body = self._compute(task, depends_on) + self._work(task)
+            case MemoryTask():
+                node_type = wire.NodeType.MEM_STORE if task.is_store else wire.NodeType.MEM_LOAD
+                head = self._head_of(task, node_type, depends_on)
+                body = head + self._attributes(tensor_size=task.size_bytes)
+            case EmptyTask():
+                body = self._head_of(task, wire.NodeType.INVALID, depends_on)
             case CollectiveTask():
                 head = self._head_of(task, wire.NodeType.COMM_COLL, depends_on)
                 body = head + self._collective(task, partner)
@@ -156,7 +164,13 @@ class _NodeWriter:
         node.duration_micros = self._micros[task.id]
         node.data_deps[:] = depends_on
         self._duration_ns.double_val = task.duration_ps / _PS_PER_NS
+        node.attr[0].bool_val = task.is_on_host
         return node.SerializeToString()
+
+    def _work(self, task: ComputeTask) -> bytes:
+        given = {"num_ops": task.operations, "tensor_size": task.tensor_bytes}
+        known = {name: value for name, value in given.items() if value is not None}
+        return self._attributes(**known) if known else b""
 
     def _head_of(self, task: Task, node_type: wire.NodeType, depends_on: tuple[int, ...]) -> bytes:
         node = self._make_node(id=task.id, name=task.name, type=node_type, data_deps=depends_on)
@@ -166,6 +180,9 @@ class _NodeWriter:
     def _collective(self, task: CollectiveTask, partner: int) -> bytes:
         self._check_size(task)
         common = self._attributes(comm_type=task.kind.value, comm_size=task.size_bytes)
+        if task.recorded_ps is not None:
+            micros = task.recorded_ps // _PS_PER_MICROSECOND
+            common += self._make_node(duration_micros=micros).SerializeToString()
         if task.involved_dimensions is not None:
             return common + self._involved(task.involved_dimensions)
         table = task.group_table

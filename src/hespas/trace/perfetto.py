@@ -17,6 +17,8 @@ from hespas.trace.intervals import Interval, exposed_parts
 from hespas.trace.tasks import (
     CollectiveTask,
     ComputeTask,
+    EmptyTask,
+    MemoryTask,
     ReceiveTask,
     SendTask,
     Task,
@@ -25,6 +27,7 @@ from hespas.trace.tasks import (
 
 _PS_PER_US = 1_000_000
 _COMPUTE, _COMMUNICATION, _EXPOSED, _FIRST_RECEIVE = 1, 2, 3, 4
+_HOST = 1_000_000  # after any number of receives
 _TRACKS = {
     _COMPUTE: "compute",
     _COMMUNICATION: "communication",
@@ -80,18 +83,24 @@ def perfetto_events(timeline: Times) -> Iterator[Event]:
         tasks.sort(key=lambda pair: (pair[1], pair[0].id))
         receives = _in_lanes([pair for pair in tasks if isinstance(pair[0], ReceiveTask)])
         lanes = max(receives.values(), default=-1) + 1
-        yield from _names(pid, one.devices, lanes)
+        has_host = any(_is_on_host(task) for task, _ in tasks)
+        yield from _names(pid, one.devices, lanes, has_host=has_host)
         for task, interval in tasks:
             yield _event(pid, _track(task, receives), task, interval)
         for task, interval in _exposed(tasks):
             yield _event(pid, _EXPOSED, task, interval) | {"cat": "exposed"}
 
 
-def _names(pid: int, devices: Iterable[int], lanes: int) -> Iterator[Event]:
+def _is_on_host(task: Task) -> bool:
+    return isinstance(task, ComputeTask) and task.is_on_host
+
+
+def _names(pid: int, devices: Iterable[int], lanes: int, *, has_host: bool) -> Iterator[Event]:
     yield _metadata(pid, 0, "process_name", {"name": devices_text(devices)})
     yield _metadata(pid, 0, "process_sort_index", {"sort_index": pid})
     receives = {_FIRST_RECEIVE + lane: f"receive {lane + 1}" for lane in range(lanes)}
-    for tid, name in (_TRACKS | receives).items():
+    host = {_HOST: "CPU"} if has_host else {}
+    for tid, name in (_TRACKS | receives | host).items():
         yield _metadata(pid, tid, "thread_name", {"name": name})
         yield _metadata(pid, tid, "thread_sort_index", {"sort_index": tid})
 
@@ -118,6 +127,10 @@ def _arguments(task: Task) -> Mapping[str, object]:
     match task:
         case ComputeTask():
             return {"id": task.id, "label": task.label}
+        case MemoryTask():
+            return {"id": task.id, "size_bytes": task.size_bytes}
+        case EmptyTask():
+            return {"id": task.id}
         case CollectiveTask():
             return {"id": task.id, "kind": task.kind.name, "size_bytes": task.size_bytes}
         case SendTask() | ReceiveTask():
@@ -129,8 +142,8 @@ def _arguments(task: Task) -> Mapping[str, object]:
 def _track(task: Task, receives: Mapping[int, int]) -> int:
     match task:
         case ComputeTask():
-            return _COMPUTE
-        case CollectiveTask() | SendTask():
+            return _HOST if task.is_on_host else _COMPUTE
+        case CollectiveTask() | SendTask() | MemoryTask() | EmptyTask():
             return _COMMUNICATION
         case ReceiveTask():
             return _FIRST_RECEIVE + receives[task.id]
@@ -151,11 +164,12 @@ def _in_lanes(receives: Iterable[tuple[Task, Interval]]) -> dict[int, int]:
 
 def _exposed(tasks: Sequence[tuple[Task, Interval]]) -> Iterator[tuple[Task, Interval]]:
     """Yield what no computation hides, each moment once: as the communication begun first."""
-    computing = [interval for task, interval in tasks if isinstance(task, ComputeTask)]
+    hiding = [pair for pair in tasks if isinstance(pair[0], ComputeTask)]
+    computing = [interval for task, interval in hiding if not _is_on_host(task)]
     own: list[tuple[Task, Interval]] = []
     reached = 0
     for task, (start, end) in tasks:
-        if isinstance(task, ComputeTask) or end <= reached:
+        if isinstance(task, ComputeTask | MemoryTask | EmptyTask) or end <= reached:
             continue
         own.append((task, (max(start, reached), end)))
         reached = end

@@ -7,7 +7,16 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from hespas.errors import TraceError
-from hespas.trace.tasks import CollectiveTask, ComputeTask, ReceiveTask, SendTask, Task, TaskGraph
+from hespas.trace.tasks import (
+    CollectiveTask,
+    ComputeTask,
+    EmptyTask,
+    MemoryTask,
+    ReceiveTask,
+    SendTask,
+    Task,
+    TaskGraph,
+)
 
 ALWAYS = -1
 
@@ -58,7 +67,7 @@ def _check_ids(graph: TaskGraph) -> None:
 
 def _role_key(task: Task) -> object:
     match task:
-        case ComputeTask() | CollectiveTask(group_table=None):
+        case ComputeTask() | CollectiveTask(group_table=None) | MemoryTask() | EmptyTask():
             return None
         case CollectiveTask():
             return task.group_table

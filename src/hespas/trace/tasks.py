@@ -31,7 +31,9 @@ class CommunicationKind(Enum):
 class ComputeTask:
     """Computation of a known duration on the device's compute stream.
 
-    ``label`` groups tasks in reports (the dearest operation's kind).
+    ``label`` groups tasks in reports (the dearest operation's kind). ``is_on_host`` puts it on
+    the CPU instead, which also does one thing at a time. ``operations`` and ``tensor_bytes``
+    are the work and the traffic, where a trace has them.
     """
 
     id: int
@@ -39,6 +41,9 @@ class ComputeTask:
     depends_on: tuple[int, ...]
     duration_ps: int
     label: str = ""
+    is_on_host: bool = False
+    operations: int | None = None
+    tensor_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +53,7 @@ class CollectiveTask:
     ``group_table`` indexes `TaskGraph.group_tables`; None means one group of all devices.
     ``size_bytes`` is one rank's input: its shard for all-gather, its full buffer otherwise.
     ``involved_dimensions`` limits a collective of all devices to some network dimensions.
+    ``recorded_ps`` is how long it took where the trace was recorded.
     """
 
     id: int
@@ -57,6 +63,7 @@ class CollectiveTask:
     size_bytes: int
     group_table: int | None
     involved_dimensions: tuple[bool, ...] | None = None
+    recorded_ps: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +97,30 @@ class ReceiveTask:
     tag: int
 
 
-Task = ComputeTask | CollectiveTask | SendTask | ReceiveTask
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryTask:
+    """Every device moves ``size_bytes`` from or to memory outside the devices."""
+
+    id: int
+    name: str
+    depends_on: tuple[int, ...]
+    size_bytes: int
+    is_store: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmptyTask:
+    """Nothing: it ends when it starts.
+
+    What depends on it starts only when another task of the device ends, as ASTRA-sim has it.
+    """
+
+    id: int
+    name: str
+    depends_on: tuple[int, ...]
+
+
+Task = ComputeTask | CollectiveTask | SendTask | ReceiveTask | MemoryTask | EmptyTask
 
 GroupTable = tuple[tuple[int, ...], ...]
 

@@ -57,6 +57,8 @@ class Attributes(Protocol):
 
     def __iter__(self) -> Iterator[Attribute]: ...
 
+    def __getitem__(self, index: int, /) -> Attribute: ...
+
 
 class Message(Protocol):
     """What every message class offers."""

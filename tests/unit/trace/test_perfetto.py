@@ -26,7 +26,6 @@ from hespas.trace.tasks import (
     ComputeTask,
     ReceiveTask,
     SendTask,
-    Task,
     TaskGraph,
 )
 
@@ -59,7 +58,7 @@ def system(devices: int) -> System:
 @pytest.fixture
 def timeline() -> Timeline:
     ends = {"pairs": ((0, 1),), "size_bytes": 1 << 20}
-    tasks: list[Task] = [
+    tasks = (
         ComputeTask(id=1, name="a", depends_on=(), duration_ps=5_000_123, label="dot_general"),
         CollectiveTask(
             id=2,
@@ -75,8 +74,8 @@ def timeline() -> Timeline:
         SendTask(id=6, name="s2", depends_on=(3,), tag=1, **ends),  # pyright: ignore[reportArgumentType]
         ReceiveTask(id=7, name="r2", depends_on=(), tag=1, **ends),  # pyright: ignore[reportArgumentType]
         ComputeTask(id=8, name="c", depends_on=(2, 4, 5, 7), duration_ps=1_500),
-    ]
-    graph = TaskGraph(name="g", device_count=4, tasks=tuple(tasks), group_tables=())
+    )
+    graph = TaskGraph(name="g", device_count=4, tasks=tasks, group_tables=())
     return simulate(graph, system(4))
 
 

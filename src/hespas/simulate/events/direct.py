@@ -1,0 +1,96 @@
+"""Direct: everyone sends to everyone, to some or all of the others at a time.
+
+Source: ASTRA-sim's all-to-all algorithm, which it runs the other collectives with, too.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from hespas.hardware.system import CollectiveKind
+from hespas.simulate.algorithms import message_bytes
+from hespas.simulate.events.seat import Seat
+
+
+class Direct:
+    """Of the messages handed in, message k is for the ``k mod peers``-th next member.
+
+    Each makes a token when it is through the endpoint, and a token allows to send. An
+    all-reduce does everything twice; its second half begins when all of the first has come.
+    """
+
+    __slots__ = (
+        "_handed_in",
+        "_is_all_reduce",
+        "_is_odd_round",
+        "_left",
+        "_peers",
+        "_plain_left",
+        "_queue",
+        "_received",
+        "_reduced_left",
+        "_seat",
+        "_size_bytes",
+        "_tokens",
+        "_window",
+    )
+
+    def __init__(self, seat: Seat, window: int | None) -> None:
+        self._seat = seat
+        self._peers = len(seat.members) - 1
+        self._window = min(window or self._peers, self._peers)
+        self._is_all_reduce = seat.kind is CollectiveKind.ALL_REDUCE
+        self._size_bytes = message_bytes(seat.kind, len(seat.members), seat.size_bytes)
+        self._left = self._peers * (2 if self._is_all_reduce else 1)
+        self._queue: deque[int] = deque()
+        self._handed_in = self._received = self._tokens = 0
+        self._plain_left = self._reduced_left = 0
+        self._is_odd_round = False
+
+    def start(self) -> None:
+        """Hand in as many messages as the window allows."""
+        for _ in range(self._window):
+            self._hand_in()
+
+    def _hand_in(self) -> None:
+        self._queue.append(self._handed_in % self._peers + 1)
+        self._handed_in += 1
+        reduce_ps = self._seat.reduce_ps(self._size_bytes) if self._is_reduced() else None
+        self._seat.wait(self._take_token, reduce_ps=reduce_ps)
+
+    def _is_reduced(self) -> bool:
+        if self._plain_left == self._reduced_left == 0:
+            each = self._peers if self._seat.is_subgroup else 1
+            self._plain_left, self._reduced_left = self._window, each * self._window
+            self._is_odd_round = not self._is_odd_round
+        if self._plain_left:
+            self._plain_left -= 1
+            return False
+        self._reduced_left -= 1
+        is_scatter = self._seat.kind is CollectiveKind.REDUCE_SCATTER
+        return is_scatter or (self._is_all_reduce and self._is_odd_round)
+
+    def _take_token(self, _: object) -> None:
+        self._tokens += 1
+        if not self._is_all_reduce or self._left > self._peers:
+            self._send()
+        elif self._received < self._peers:
+            return
+        else:
+            for _ in range(self._window):
+                self._send()
+        if self._left == 0 and self._tokens == self._window:
+            self._seat.done()
+
+    def _send(self) -> None:
+        if not (self._left and self._tokens and self._queue):
+            return
+        self._left -= 1
+        self._tokens -= 1
+        outgoing, incoming = self._seat.boxes(self._queue.popleft(), self._size_bytes)
+        self._seat.post.send(outgoing)
+        self._seat.post.receive(incoming, self._receive)
+
+    def _receive(self, _: object) -> None:
+        self._received += 1
+        self._hand_in()

@@ -1,0 +1,48 @@
+"""Durations from work and traffic, for a system whose ``roofline-enabled`` is set.
+
+Source: ASTRA-sim's roofline.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hespas.errors import SimulationError
+from hespas.hardware.system import System
+from hespas.trace.tasks import ComputeTask, Job, Task
+
+_PS_PER_NS = 1000
+
+
+def with_roofline(job: Job, system: System) -> Job:
+    """Return the job with the durations that the system's peak and local memory allow.
+
+    A computation of N operations that moves M bytes takes ``floor(N / min(peak, bw N / M))``,
+    in ns; those on a CPU keep their durations. Raises `SimulationError` for a computation that
+    lacks ``num_ops`` or ``tensor_size``, or has 0 of them, and a system without ``peak-perf``
+    (TFLOP/s) or ``local-mem-bw``.
+    """
+    peak, bandwidth = system.options.get("peak-perf"), system.local_memory_bandwidth_gb_per_s
+    if not isinstance(peak, int | float) or bandwidth is None:
+        mend = "add both to system.json"
+        raise SimulationError(
+            "roofline-enabled needs peak-perf and local-mem-bw", place=system.name, mend=mend
+        )
+    graphs = [
+        replace(
+            graph, tasks=tuple([_timed(task, peak * 1e12, bandwidth * 1e9) for task in graph.tasks])
+        )
+        for graph in job.graphs
+    ]
+    return replace(job, graphs=tuple(graphs))
+
+
+def _timed(task: Task, peak: float, bandwidth: float) -> Task:
+    if not isinstance(task, ComputeTask) or task.is_on_host:
+        return task
+    if not task.operations or not task.tensor_bytes:
+        message = "roofline-enabled needs num_ops and tensor_size, both above 0"
+        raise SimulationError(message, place=f"task {task.id} ({task.name})")
+    rate = min(bandwidth * (task.operations / task.tensor_bytes), peak)
+    duration_ns = int(task.operations / rate * 1e9)
+    return replace(task, duration_ps=duration_ns * _PS_PER_NS)
