@@ -128,9 +128,18 @@ def trace(graph: RegionGraph, estimates: GraphEstimate) -> TaskGraph:
 
 
 def simulate(
-    job: Job | TaskGraph, system: System | str, *, network: str = "congestion-unaware"
+    job: Job | TaskGraph,
+    system: System | str,
+    *,
+    network: str = "congestion-unaware",
+    queues_per_dimension: int = 1,
+    rendezvous: bool = False,
+    injection_scale: float = 1.0,
 ) -> Timeline:
     """Run a job on a system (a `System`, a preset's name or a directory).
+
+    ``queues_per_dimension``, ``rendezvous`` and ``injection_scale`` are ASTRA-sim's
+    ``--num-queues-per-dim``, ``--rendezvous-protocol`` and ``--injection-scale``.
 
     Raises `hespas.errors.SimulationError` for what the model does not cover.
 
@@ -144,7 +153,14 @@ def simulate(
     from hespas.simulate.simulate import simulate as run_simulation
 
     described = load_system(system) if isinstance(system, str) else system
-    return run_simulation(job, described, network=network_named(network))
+    return run_simulation(
+        job,
+        described,
+        network=network_named(network),
+        queues_per_dimension=queues_per_dimension,
+        rendezvous=rendezvous,
+        injection_scale=injection_scale,
+    )
 
 
 def predict(

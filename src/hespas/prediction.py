@@ -31,9 +31,17 @@ NETWORK_ASSUMPTION = (
     "network: a device runs one collective at a time, and concurrent transfers do not slow each "
     "other (ASTRA-sim's congestion-unaware model)"
 )
+CONGESTION_ASSUMPTION = (
+    "network: a device runs one collective at a time, and a message has a link to itself while "
+    "others wait (ASTRA-sim's congestion-aware model)"
+)
 TF32_ASSUMPTION = (
     "f32 matrix products of default precision run as tf32 where the device has it, as XLA does"
 )
+_NETWORK_ASSUMPTIONS = {
+    Network.CONGESTION_UNAWARE: NETWORK_ASSUMPTION,
+    Network.CONGESTION_AWARE: CONGESTION_ASSUMPTION,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +57,7 @@ class Prediction:
     tasks: TaskGraph
     system: System | None
     timeline: Timeline | None
+    network: Network = Network.CONGESTION_UNAWARE
 
     @property
     def devices(self) -> int:
@@ -91,7 +100,7 @@ class Prediction:
         listed = [
             ROOFLINE_ASSUMPTION,
             *([TF32_ASSUMPTION] if "tf32" in types else []),
-            *([NETWORK_ASSUMPTION] if self.timeline is not None else []),
+            *([_NETWORK_ASSUMPTIONS[self.network]] if self.timeline is not None else []),
             *self.graph.assumptions,
             *self.estimates.total.notes,
             *_dropped_collectives(self.graph, self.tasks),
@@ -127,7 +136,12 @@ def predicted(
     tasks = estimated_tasks(graph, estimates)
     timeline = None if system is None else simulate(tasks, system, network=network)
     return Prediction(
-        graph=graph, estimates=estimates, tasks=tasks, system=system, timeline=timeline
+        graph=graph,
+        estimates=estimates,
+        tasks=tasks,
+        system=system,
+        timeline=timeline,
+        network=network,
     )
 
 

@@ -241,6 +241,22 @@ def test_the_network_is_chosen(call: Call) -> None:
         assert "congestion-aware" in aware.stdout
 
 
+@pytest.mark.parametrize(
+    "flags",
+    [("--rendezvous-protocol",), ("--injection-scale", "1000"), ("--network", "congestion-aware")],
+)
+def test_what_the_simulator_can_be_told_has_an_effect(call: Call, flags: tuple[str, ...]) -> None:
+    call("hespas", "run", write(REDUCE), *NODE, *SYSTEM, "-o", "out")
+    (prefix,) = {str(file).removesuffix(".0.et") for file in Path("out").rglob("*.0.et")}
+    base = ("hespas", "simulate", prefix, *SYSTEM, "--json", "-")
+    plain, told = answer(call(*base)), answer(call(*base, *flags))
+    if "congestion-aware" in flags:
+        assert told == plain, "messages of one direct all-reduce have a link each"
+    else:
+        assert told["step_time_ns"] > plain["step_time_ns"]
+    assert answer(call(*base, "--num-queues-per-dim", "2")) == plain, "there is one chunk"
+
+
 DEVICE: dict[str, Any] = {"peak_flops": 1e12, "memory_bandwidth": 1e11}
 
 

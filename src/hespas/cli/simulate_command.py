@@ -28,6 +28,23 @@ log = logging.getLogger("hespas")
     help="Groups of devices (default comm_group.json beside the traces, if there is one).",
 )
 @options.network_option
+@click.option(
+    "--num-queues-per-dim",
+    type=click.IntRange(min=1),
+    default=1,
+    help="Queues for chunks in each dimension of the network (default 1).",
+)
+@click.option(
+    "--rendezvous-protocol",
+    is_flag=True,
+    help="Messages wait for a control message of their receiver.",
+)
+@click.option(
+    "--injection-scale",
+    type=click.FloatRange(min=0),
+    default=1.0,
+    help="Multiply the system's endpoint delay (default 1).",
+)
 @click.option("--nodes", is_flag=True, help="Give the start and end of every node (JSON).")
 @options.json_option
 @options.timeline_option
@@ -38,6 +55,9 @@ def command(
     system: str,
     comm_groups: Path | None,
     network: str | None,
+    num_queues_per_dim: int,
+    rendezvous_protocol: bool,
+    injection_scale: float,
     nodes: bool,
     json_file: str | None,
     timeline: Path | None,
@@ -55,7 +75,14 @@ def command(
     traces = prefix / "dev" if prefix.is_dir() else prefix
     job = read_traces(traces, _groups(traces, comm_groups))
     log.info("read the traces of %d devices", job.device_count)
-    result = simulate(job, system, network=network or Network.CONGESTION_UNAWARE.value)
+    result = simulate(
+        job,
+        system,
+        network=network or Network.CONGESTION_UNAWARE.value,
+        queues_per_dimension=num_queues_per_dim,
+        rendezvous=rendezvous_protocol,
+        injection_scale=injection_scale,
+    )
     if timeline is not None:
         write_timeline(result, timeline)
     if json_file is not None:

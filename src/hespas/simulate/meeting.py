@@ -6,10 +6,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from hespas.errors import SimulationError
-from hespas.simulate.machine import EVERYONE, Machine
+from hespas.simulate.machine import EVERYONE, NEVER, Machine
 from hespas.simulate.needs_engine import NeedsEngineError
 from hespas.trace.devices_text import devices_text
 from hespas.trace.tasks import CollectiveTask, ReceiveTask, SendTask
+
+_PS_PER_NS = 1000
 
 
 @dataclass(slots=True)
@@ -106,9 +108,32 @@ class Meetings:
                 if message.sender is None or message.receiver is None:
                     raise SimulationError(_unmatched(message))
 
-    def _never_come(self, collective: _Collective, absent: Iterable[int]) -> str:
+    def _never_come(self, collective: _Collective, absent: Sequence[int]) -> str:
         missing = devices_text(d for number in absent for d in self._machines[number].devices)
-        return f"{_who(collective.first, collective.task)}, but {missing} never do"
+        who = _who(collective.first, collective.task)
+        reasons = [text for number in absent if (text := _waiting(self._machines[number]))]
+        reason = f"; instead {reasons[0]}" if reasons else ""
+        return f"{who} at {_ns(collective.start_ps)}, but {missing} never do{reason}"
+
+
+def _waiting(machine: Machine) -> str | None:
+    """Return what a class has started last and not ended; None if there is nothing."""
+    under_way = [
+        (start_ps, task)
+        for task, start_ps, end_ps in zip(
+            machine.tasks, machine.issue_ps, machine.end_ps, strict=True
+        )
+        if start_ps != NEVER and end_ps == NEVER
+    ]
+    if not under_way:
+        return None
+    start_ps, task = max(under_way, key=lambda pair: (pair[0], pair[1].id))
+    who = devices_text(machine.devices)
+    return f"{who} wait since {_ns(start_ps)} for task {task.id} ({task.name}) to end"
+
+
+def _ns(time_ps: int) -> str:
+    return f"{time_ps / _PS_PER_NS:g} ns"
 
 
 def _who(machine: Machine, task: CollectiveTask) -> str:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
+from math import inf
 
 from hespas.errors import DeviceCountError, SimulationError
-from hespas.hardware.system import CollectiveKind, System
+from hespas.hardware.system import System
 from hespas.simulate.algorithms import Span
 from hespas.simulate.collectives import CollectiveModel
 from hespas.simulate.engine import Durations, run
+from hespas.simulate.events.custom import has_custom_collectives
 from hespas.simulate.events.run import run_events
 from hespas.simulate.fold import Channel, Folded, Place, fold
 from hespas.simulate.group_shape import GroupShape, group_algorithms, group_shape
@@ -31,12 +34,7 @@ from hespas.trace.tasks import (
     as_job,
 )
 
-_UNSUPPORTED_OPTIONS = (
-    "replay-only",
-    "model-shared-bus",
-    "per-node-custom-implementation",
-    *(f"{kind.value}-implementation-custom" for kind in CollectiveKind),
-)
+_UNSUPPORTED_OPTIONS = ("replay-only", "model-shared-bus")
 
 
 def simulate(
@@ -46,6 +44,7 @@ def simulate(
     network: Network = Network.CONGESTION_UNAWARE,
     queues_per_dimension: int = 1,
     rendezvous: bool = False,
+    injection_scale: float = 1.0,
     is_folded: bool = True,
     by_events: bool = False,
 ) -> Timeline:
@@ -53,17 +52,22 @@ def simulate(
 
     Where closed formulas hold, devices that behave alike are simulated once, unless not
     ``is_folded``; elsewhere, or always if ``by_events``, every message of every device is. The
-    result is the same. Raises `DeviceCountError` if the job and the system differ in size, and
+    result is the same. ``injection_scale`` multiplies the system's endpoint delay, rounded down.
+    Raises `DeviceCountError` if the job and the system differ in size, and
     `SimulationError`, which says why, for whatever is outside this model.
     """
     job = as_job(work)
     if job.device_count != system.device_count:
         message = f"the job is for {job.device_count} devices, {system.name} has"
         raise DeviceCountError(f"{message} {system.device_count}")
-    _refuse(system, queues_per_dimension)
+    _refuse(system, queues_per_dimension, injection_scale)
+    # Groups smaller than the system have an endpoint delay of their own, which nothing scales.
+    endpoint_delay_ns = int(system.endpoint_delay_ns * injection_scale)
+    system = replace(system, endpoint_delay_ns=endpoint_delay_ns)
     if system.options.get("roofline-enabled"):
         job = with_roofline(job, system)
     needs_events = by_events or rendezvous or network is not Network.CONGESTION_UNAWARE
+    needs_events = needs_events or has_custom_collectives(system)
     if not needs_events and _has_closed_form(job):
         with suppress(NeedsEngineError):
             return _closed_form(job, system, queues_per_dimension, is_folded=is_folded)
@@ -110,8 +114,10 @@ def _check_place(place: Place) -> None:
         raise SimulationError(message, mend="leave collectives of one device out")
 
 
-def _refuse(system: System, queues_per_dimension: int) -> None:
+def _refuse(system: System, queues_per_dimension: int, injection_scale: float) -> None:
     place = system.name
+    if not 0 <= injection_scale < inf:
+        raise SimulationError(f"the injection scale is {injection_scale}", place=place)
     if queues_per_dimension < 1:
         raise SimulationError(f"{queues_per_dimension} queues per dimension", place=place)
     for option in _UNSUPPORTED_OPTIONS:

@@ -33,6 +33,13 @@ _IDLE_ATTRIBUTES = frozenset({"num_ops", "tensor_size", "comm_priority"})
 _COMMON = frozenset({"is_cpu_op"}) | _IDLE_ATTRIBUTES
 _COLLECTIVE = frozenset({"comm_type", "comm_size", "pg_name", "involved_dim"}) | _COMMON
 _TRANSFER = frozenset({"comm_size", "comm_src", "comm_dst", "comm_tag"}) | _COMMON
+# What tools that make custom collectives note down beside.
+_NOTES = frozenset(
+    {
+        "comm_type", "msg_chunk_cnt", "msg_chunk_idx", "total_chunk_cnt", "local_time_step",
+        "chunk_offset", "hasdep", "deps", "depid", "tb_id", "is_rrc",
+    }
+)  # fmt: skip
 _ALLOWED: Mapping[int, frozenset[str]] = {
     NodeType.INVALID: _COMMON,
     NodeType.MEM_LOAD: _COMMON,
@@ -86,10 +93,11 @@ class _Reader:
         return self.amount(name) if name in self.values else None
 
 
-def parse_node(node: Node, place: str) -> ParsedNode:
+def parse_node(node: Node, place: str, *, with_notes: bool = False) -> ParsedNode:
     """Return a node's task. Raises `TraceError` on what is missing or not understood.
 
-    ``place`` names the file.
+    ``place`` names the file. ``with_notes`` lets transfers carry the notes of tools that make
+    custom collectives.
     """
     values: dict[str, object] = {}
     for attribute in node.attr:
@@ -99,6 +107,8 @@ def parse_node(node: Node, place: str) -> ParsedNode:
     allowed = _ALLOWED.get(node.type)
     if allowed is None:
         reader.fail(f"a node of type {_type_name(node.type)} has no model here")
+    if with_notes:
+        allowed |= _NOTES
     if not allowed.issuperset(values):
         unknown = ", ".join(sorted(values.keys() - allowed))
         reader.fail(f"the meaning of attribute {unknown} is not known here")

@@ -50,6 +50,19 @@ def read_traces(prefix: Path, comm_groups: Path | None = None) -> Job:
     return merge(prefix.name, traces, groups, len(files))
 
 
+def read_messages(path: Path) -> tuple[ParsedNode, ...]:
+    """Read one member's part in a custom collective, dependencies first.
+
+    A peer is a position in the group. Raises `TraceError`, naming file and node.
+    """
+    place = str(path)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise TraceError(f"cannot be read: {error.strerror}", place=place) from None
+    return tuple(_in_order(_parse(data, place, with_notes=True), place))
+
+
 class _Groups:
     """The groups by number, and which of them hold every device."""
 
@@ -125,14 +138,16 @@ def _distinct(files: list[Path]) -> list[_Content]:
     return list(by_hash.values())
 
 
-def _parse(data: bytes, place: str) -> list[ParsedNode]:
+def _parse(data: bytes, place: str, *, with_notes: bool = False) -> list[ParsedNode]:
     messages = list(wire.split_delimited(data, place))
     if not messages:
         raise TraceError("the file holds no metadata", place=place)
     _decode(wire.schema().metadata.FromString, messages[0], f"{place}: metadata")
     parse = wire.schema().node.FromString
     return [
-        parse_node(_decode(parse, message, f"{place}: message {index}"), place)
+        parse_node(
+            _decode(parse, message, f"{place}: message {index}"), place, with_notes=with_notes
+        )
         for index, message in enumerate(messages[1:], 1)
     ]
 

@@ -10,6 +10,7 @@ import pytest
 
 from hespas.errors import DeviceCountError, SimulationError
 from hespas.hardware.system import System
+from hespas.simulate.network import Network
 from hespas.simulate.simulate import simulate
 from hespas.simulate.timeline import Timeline
 from hespas.trace.tasks import (
@@ -273,6 +274,51 @@ def test_a_member_that_never_comes_is_named(make_system: MakeSystem) -> None:
 
     with pytest.raises(SimulationError, match=r"device 0 start .*, but device 1 never do"):
         simulate(job, make_system(("FullyConnected", 2)))
+
+
+def test_members_that_wait_for_each_other_are_named(make_system: MakeSystem) -> None:
+    pairs = ((0, 1), (1, 0))
+    first_reduces = graph(2, [all_reduce(1), receive(2, 1, pairs=pairs), send(3, 1, pairs=pairs)])
+    first_receives = graph(2, [receive(2, pairs=pairs), all_reduce(1, 2), send(3, 1, pairs=pairs)])
+    job = Job(graphs=(first_reduces, first_receives), graph_of_device=(0, 1))
+
+    with pytest.raises(SimulationError) as caught:
+        simulate(job, make_system(("FullyConnected", 2)))
+
+    assert str(caught.value) == (
+        "device 0 start ALL_REDUCE 1 (ar) of 400 bytes at 0 ns, but device 1 never do; "
+        "instead device 1 wait since 0 ns for task 2 (r) to end"
+    )
+
+
+def test_the_injection_scale_multiplies_the_endpoint_delay(make_system: MakeSystem) -> None:
+    system = make_system(("FullyConnected", 4))
+    work = graph(4, [all_reduce(1)])
+
+    for by_events in (False, True):
+        timeline = simulate(work, system, injection_scale=5.9, by_events=by_events)
+        assert nodes_ns(timeline, 0)[1] == (0, RING4 + 7 * 4)
+    with pytest.raises(SimulationError, match="the injection scale is -1"):
+        simulate(work, system, injection_scale=-1)
+
+
+def test_a_link_that_is_taken_makes_messages_wait(make_system: MakeSystem) -> None:
+    system = make_system(("Ring", 4))
+    tasks = [
+        send(1, pairs=((0, 2),)),
+        receive(2, pairs=((0, 2),)),
+        send(3, pairs=((1, 2),)),
+        receive(4, pairs=((1, 2),)),
+    ]
+
+    timeline = simulate(graph(4, tasks), system, network=Network.CONGESTION_AWARE)
+
+    # 50 bytes take 50 ns of a link, and 100 ns of latency; the link from 1 to 2 is free by then.
+    assert nodes_ns(timeline, 0)[1] == (0, 300)
+    assert nodes_ns(timeline, 1)[3] == (0, 150)
+    tasks[2:] = [send(3, pairs=((0, 2),), tag=1), receive(4, pairs=((0, 2),), tag=1)]
+    timeline = simulate(graph(4, tasks), system, network=Network.CONGESTION_AWARE)
+    assert nodes_ns(timeline, 0) == {1: (0, 300), 3: (300, 600)}
 
 
 def test_members_with_other_sizes_are_named(make_system: MakeSystem) -> None:

@@ -43,13 +43,16 @@ class FreeLinks:
         self._system = system
         self._clock = clock
 
+    def _delay_ps(self, source: int, target: int, size_bytes: int) -> int:
+        way = route(self._system, source, target)
+        return delay_ns(self._system, way, size_bytes) * _PS_PER_NS
+
     def carry(self, message: Message, arrive: Act) -> None:
         """Have the message arrive after its delay."""
         box = message[0]
         delay_ps = box.route
         if delay_ps is None:
-            way = route(self._system, box.source, box.target)
-            delay_ps = box.route = delay_ns(self._system, way, box.size_bytes) * _PS_PER_NS
+            delay_ps = box.route = self._delay_ps(box.source, box.target, box.size_bytes)
         self._clock.at(self._clock.now_ps + delay_ps, arrive, message)
 
 

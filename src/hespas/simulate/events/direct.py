@@ -28,6 +28,7 @@ class Direct:
         "_plain_left",
         "_queue",
         "_received",
+        "_reduce_ps",
         "_reduced_left",
         "_seat",
         "_size_bytes",
@@ -41,6 +42,7 @@ class Direct:
         self._window = min(window or self._peers, self._peers)
         self._is_all_reduce = seat.kind is CollectiveKind.ALL_REDUCE
         self._size_bytes = message_bytes(seat.kind, len(seat.members), seat.size_bytes)
+        self._reduce_ps = seat.reduce_ps(self._size_bytes)
         self._left = self._peers * (2 if self._is_all_reduce else 1)
         self._queue: deque[int] = deque()
         self._handed_in = self._received = self._tokens = 0
@@ -55,7 +57,7 @@ class Direct:
     def _hand_in(self) -> None:
         self._queue.append(self._handed_in % self._peers + 1)
         self._handed_in += 1
-        reduce_ps = self._seat.reduce_ps(self._size_bytes) if self._is_reduced() else None
+        reduce_ps = self._reduce_ps if self._is_reduced() else None
         self._seat.wait(self._take_token, reduce_ps=reduce_ps)
 
     def _is_reduced(self) -> bool:
@@ -77,19 +79,22 @@ class Direct:
         elif self._received < self._peers:
             return
         else:
-            for _ in range(self._window):
-                self._send()
+            sent = 0
+            while sent < self._window and self._send():
+                sent += 1
         if self._left == 0 and self._tokens == self._window:
             self._seat.done()
 
-    def _send(self) -> None:
+    def _send(self) -> bool:
+        """Send the next message, and return whether there was one that might go."""
         if not (self._left and self._tokens and self._queue):
-            return
+            return False
         self._left -= 1
         self._tokens -= 1
         outgoing, incoming = self._seat.boxes(self._queue.popleft(), self._size_bytes)
         self._seat.post.send(outgoing)
         self._seat.post.receive(incoming, self._receive)
+        return True
 
     def _receive(self, _: object) -> None:
         self._received += 1

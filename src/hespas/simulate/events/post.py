@@ -6,7 +6,6 @@ source, target, tag and size; of several, the k-th is for the k-th.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Hashable
 from typing import Any, Protocol
 
@@ -30,9 +29,12 @@ class Box:
         self.target = target
         self.size_bytes = size_bytes
         self.arrived = 0
-        self.receivers: deque[_Waiting] = deque()
+        self.receivers: list[_Waiting] = []
         self.route: Any = None
 
+
+Boxes = dict[tuple[int, int, int], Box]
+"""The boxes of one tag, by source, target and size."""
 
 Message = tuple[Box, Act | None, Any]
 """A box, and what the sender has called, with its argument, when the message arrives."""
@@ -52,15 +54,20 @@ class Post:
     def __init__(self, clock: Clock, carrier: Carrier) -> None:
         self._clock = clock
         self._carrier = carrier
-        self._boxes: dict[tuple[Hashable, int, int, int], Box] = {}
+        self._boxes: dict[Hashable, Boxes] = {}
 
     def box(self, tag: Hashable, source: int, target: int, size_bytes: int) -> Box:
         """Return the box of these ends, tag and size."""
-        key = (tag, source, target, size_bytes)
-        box = self._boxes.get(key)
+        boxes = self._boxes.setdefault(tag, {})
+        key = (source, target, size_bytes)
+        box = boxes.get(key)
         if box is None:
-            box = self._boxes[key] = Box(tag, source, target, size_bytes)
+            box = boxes[key] = Box(tag, source, target, size_bytes)
         return box
+
+    def boxes(self, tag: Hashable) -> Boxes:
+        """Return the boxes of a tag that `box` has made."""
+        return self._boxes.setdefault(tag, {})
 
     def send(self, box: Box, act: Act | None = None, argument: object = None) -> None:
         """Send a message; have ``act(argument)`` called when it arrives."""
@@ -76,7 +83,7 @@ class Post:
 
     def _arrive(self, message: Message) -> None:
         box, act, argument = message
-        receiver = box.receivers.popleft() if box.receivers else None
+        receiver = box.receivers.pop(0) if box.receivers else None
         if receiver is None:
             box.arrived += 1
         if act is not None:

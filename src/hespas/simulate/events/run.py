@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from math import ceil
 
 from hespas.errors import SimulationError
 from hespas.hardware.system import System
 from hespas.simulate.events.carriers import make_carrier
 from hespas.simulate.events.clock import Clock
+from hespas.simulate.events.custom import CustomCollectives, CustomRun
 from hespas.simulate.events.device import Device, World
 from hespas.simulate.events.memory import Memory
 from hespas.simulate.events.post import Post, RendezvousPost
-from hespas.simulate.events.rings import Plan, Planner
+from hespas.simulate.events.rings import Planner
 from hespas.simulate.events.streams import Member, Streams
 from hespas.simulate.fold import Channel, Folded, Place
 from hespas.simulate.kinds import collective_kind, task_text
@@ -53,11 +57,24 @@ def run_events(
     )
     for device in [Device(machine, world) for machine in machines]:
         device.start_ready()
-    clock.run()
+    with _no_garbage_collection():
+        clock.run()
     meetings.check_complete()
     for machine in machines:
         _check_ended(machine)
     return Timeline(classes=tuple([machine.timeline() for machine in machines]))
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Spare the collector, which would go through millions of boxes again and again."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 class _Starter:
@@ -68,10 +85,28 @@ class _Starter:
         self._system = system
         self._everyone = system.device_count
         self._planner = Planner(system, queues)
+        self._custom = CustomCollectives(system)
         self._width = ceil(system.active_chunks_per_dimension / queues)
 
     def __call__(self, device: Device, index: int, task: CollectiveTask, count: int) -> None:
-        place = device.machine.places[index]
+        try:
+            self._start(device, index, task, count)
+        except SimulationError as error:
+            if error.place:
+                raise
+            raise SimulationError(error.message, place=task_text(task), mend=error.mend) from error
+
+    def _start(self, device: Device, index: int, task: CollectiveTask, count: int) -> None:
+        kind = collective_kind(task)
+        group = self._group(device.machine.places[index])
+        prefix = self._custom.prefix(task.id, kind)
+        if prefix is not None:
+            self._start_custom(device, index, prefix, group)
+            return
+        if group is None:
+            plan = self._planner.everyone(kind, task.size_bytes, task.involved_dimensions)
+        else:
+            plan = self._planner.group(kind, task.size_bytes, group)
         member = Member(
             device=device.number,
             alarms=device.alarms,
@@ -79,22 +114,32 @@ class _Starter:
             trees=device.trees,
             reduce_ps=self._reduce_ps,
         )
-        tag = ("collective", place, count)
-        plan = self._plan(task, place)
+        tag = ("collective", device.machine.places[index], count)
         Streams(plan, self._width, member, tag, device.ender(index)).start()
+
+    def _start_custom(
+        self, device: Device, index: int, prefix: str, group: tuple[int, ...] | None
+    ) -> None:
+        members = range(self._everyone) if group is None else group
+        nodes = self._custom.nodes(prefix, device.number, members)
+        CustomRun(
+            nodes,
+            members=members,
+            device=device.number,
+            alarms=device.alarms,
+            post=device.world.post,
+            done=device.ender(index),
+        ).start()
+
+    def _group(self, place: int) -> tuple[int, ...] | None:
+        """Return the members at a place; None for everyone."""
+        group = None if place == EVERYONE else self._places[place]
+        if group is None or isinstance(group, Channel) or len(group) == self._everyone:
+            return None
+        return group
 
     def _reduce_ps(self, size_bytes: int) -> int:
         return reduce_ns(self._system, size_bytes) * _PS_PER_NS
-
-    def _plan(self, task: CollectiveTask, place: int) -> Plan:
-        kind = collective_kind(task)
-        try:
-            group = None if place == EVERYONE else self._places[place]
-            if group is None or isinstance(group, Channel) or len(group) == self._everyone:
-                return self._planner.everyone(kind, task.size_bytes, task.involved_dimensions)
-            return self._planner.group(kind, task.size_bytes, group)
-        except SimulationError as error:
-            raise SimulationError(error.message, place=task_text(task), mend=error.mend) from error
 
 
 def _check_ended(machine: Machine) -> None:

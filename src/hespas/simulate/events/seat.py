@@ -8,7 +8,7 @@ from typing import Protocol
 
 from hespas.hardware.system import CollectiveKind
 from hespas.simulate.events.clock import Act, Alarms
-from hespas.simulate.events.post import Box, Post
+from hespas.simulate.events.post import Box, Boxes, Post
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,11 +17,13 @@ class Seat:
 
     ``members`` are the devices of the logical ring, ``position`` is the own one among them, and
     ``direction`` is 1, or -1 for a ring that turns backwards. ``size_bytes`` is the phase's.
-    ``tree`` alternates between 0 and 1 for the two trees. ``done`` is called at the end.
+    ``known_boxes`` are those of ``tag`` that the post has made so far. ``tree`` alternates
+    between 0 and 1 for the two trees. ``done`` is called at the end.
     """
 
     alarms: Alarms
     post: Post
+    known_boxes: Boxes
     tag: Hashable
     members: Sequence[int]
     position: int
@@ -41,17 +43,17 @@ class Seat:
 
     def box_to(self, distance: int, size_bytes: int) -> Box:
         """Return the box for messages to the member at a distance."""
-        own, other = self._ends(distance)
-        return self.post.box(self.tag, own, other, size_bytes)
+        members = self.members
+        other = members[(self.position + distance) % len(members)]
+        key = (members[self.position], other, size_bytes)
+        return self.known_boxes.get(key) or self.post.box(self.tag, *key)
 
     def box_from(self, distance: int, size_bytes: int) -> Box:
         """Return the box of messages from the member at a distance."""
-        own, other = self._ends(distance)
-        return self.post.box(self.tag, other, own, size_bytes)
-
-    def _ends(self, distance: int) -> tuple[int, int]:
         members = self.members
-        return members[self.position], members[(self.position + distance) % len(members)]
+        other = members[(self.position + distance) % len(members)]
+        key = (other, members[self.position], size_bytes)
+        return self.known_boxes.get(key) or self.post.box(self.tag, *key)
 
     def wait(self, act: Act, *, reduce_ps: int | None = None) -> None:
         """Have ``act`` called after the endpoint's delay, and then a reduction if there is one."""

@@ -111,11 +111,13 @@ class Streams:
         plan, member = self._plan, self._member
         phase = plan.phases[self._position[chunk]]
         kind = plan.rings[phase.ring]
+        tag = (self._tag, chunk)
         members, position = kind.seat_of(member.device)
         return Seat(
             alarms=member.alarms,
             post=member.post,
-            tag=(self._tag, chunk),
+            known_boxes=member.post.boxes(tag),
+            tag=tag,
             members=members,
             position=position,
             direction=phase.direction(chunk),

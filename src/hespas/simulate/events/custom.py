@@ -1,0 +1,147 @@
+"""Collectives whose messages are written out in Chakra files, one per member.
+
+Source: ASTRA-sim's custom collectives. ``<kind>-implementation-custom`` in system.json gives the
+prefix of ``<prefix>.<position>.et``, relative to the working directory, for all collectives of a
+kind; ``per-node-custom-implementation`` a YAML map from ids of tasks to prefixes, which goes first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import cast
+
+from hespas.config.files import read_yaml
+from hespas.errors import ConfigError, SimulationError
+from hespas.hardware.system import CollectiveKind, System
+from hespas.simulate.events.clock import Alarms
+from hespas.simulate.events.post import Post
+from hespas.trace.chakra_node import ParsedNode
+from hespas.trace.chakra_reader import read_messages
+from hespas.trace.tasks import ComputeTask, ReceiveTask, SendTask
+
+PER_NODE = "per-node-custom-implementation"
+"""The option that names a map from tasks to prefixes."""
+
+
+def custom_option(kind: CollectiveKind) -> str:
+    """Return the option that gives a kind's prefix."""
+    return f"{kind.value}-implementation-custom"
+
+
+def has_custom_collectives(system: System) -> bool:
+    """Return whether the system writes out any collective."""
+    names = (PER_NODE, *map(custom_option, CollectiveKind))
+    return any(system.options.get(name) for name in names)
+
+
+class CustomCollectives:
+    """The written out collectives of one system; each file is read once.
+
+    Raises `ConfigError` for a map that isn't one from ids to prefixes.
+    """
+
+    def __init__(self, system: System) -> None:
+        self._system = system
+        self._per_node = _read_map(system.options.get(PER_NODE))
+        self._read = cache(read_messages)
+
+    def prefix(self, task_id: int, kind: CollectiveKind) -> str | None:
+        """Return the prefix of the files for a task; None if it isn't written out."""
+        given = self._system.options.get(custom_option(kind))
+        named = cast("Sequence[str]", given)[0] if given else None
+        return self._per_node.get(task_id, named)
+
+    def nodes(self, prefix: str, device: int, members: Sequence[int]) -> Sequence[ParsedNode]:
+        """Return what a device does. Raises `TraceError` for a file that is bad or absent.
+
+        Raises `SimulationError` for a group that isn't in ascending order, in which ASTRA-sim
+        takes one member for another.
+        """
+        if list(members) != sorted(members):
+            message = f"a custom collective in the group {list(members)}"
+            raise SimulationError(message, mend="list its members in ascending order")
+        return self._read(Path(f"{prefix}.{members.index(device)}.et"))
+
+
+def _read_map(given: object) -> Mapping[int, str]:
+    if not given:
+        return {}
+    path = Path(str(given))
+    data = read_yaml(path)
+    if not isinstance(data, dict):
+        raise ConfigError("$ is not a map from ids to prefixes", place=str(path))
+    entries = cast("dict[object, object]", data)
+    for key, value in entries.items():
+        if not isinstance(key, int) or not isinstance(value, str):
+            raise ConfigError(f"{key!r}: {value!r} is not an id and a prefix", place=str(path))
+    return cast("dict[int, str]", entries)
+
+
+class CustomRun:
+    """One member's messages and computations; no slots, no waits at endpoints.
+
+    ``members`` are the devices that the files' peers stand for; ``done`` is called when all
+    nodes have ended. Raises `SimulationError` for a peer that isn't one of them.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[ParsedNode],
+        *,
+        members: Sequence[int],
+        device: int,
+        alarms: Alarms,
+        post: Post,
+        done: Callable[[], None],
+    ) -> None:
+        self._nodes = {node.task.id: node for node in nodes}
+        self._members = members
+        self._device = device
+        self._alarms = alarms
+        self._post = post
+        self._done = done
+        self._left = len(nodes)
+        self._missing = {number: len(node.task.depends_on) for number, node in self._nodes.items()}
+        self._children: dict[int, list[int]] = {number: [] for number in self._nodes}
+        for number in sorted(self._nodes):
+            for dependency in self._nodes[number].task.depends_on:
+                self._children[dependency].append(number)
+
+    def start(self) -> None:
+        """Start what depends on nothing."""
+        for number in sorted(self._nodes):
+            if not self._nodes[number].task.depends_on:
+                self._start(number)
+
+    def _start(self, number: int) -> None:
+        node = self._nodes[number]
+        match node.task:
+            case ComputeTask(duration_ps=duration_ps):
+                self._alarms.after(duration_ps, self._end, number)
+            case SendTask(tag=tag, size_bytes=size_bytes):
+                box = self._post.box(tag, self._device, self._peer(node), size_bytes)
+                self._post.send(box, self._end, number)
+            case ReceiveTask(tag=tag, size_bytes=size_bytes):
+                box = self._post.box(tag, self._peer(node), self._device, size_bytes)
+                self._post.receive(box, self._end, number)
+            case _:
+                raise SimulationError(f"node {number} of a custom collective has no model here")
+
+    def _peer(self, node: ParsedNode) -> int:
+        members = self._members
+        peer = members[node.peer] if node.peer < len(members) else self._device
+        if peer == self._device:
+            message = f"node {node.task.id} of a custom collective names the peer {node.peer}"
+            raise SimulationError(f"{message} of {len(members)}")
+        return peer
+
+    def _end(self, number: int) -> None:
+        self._left -= 1
+        for child in self._children[number]:
+            self._missing[child] -= 1
+            if not self._missing[child]:
+                self._start(child)
+        if not self._left:
+            self._done()
