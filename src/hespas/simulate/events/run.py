@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from math import ceil
 
@@ -66,7 +66,7 @@ def run_events(
 
 
 @contextmanager
-def _no_garbage_collection() -> Iterator[None]:
+def _no_garbage_collection() -> Generator[None]:
     """Spare the collector, which would go through millions of boxes again and again."""
     was_enabled = gc.isenabled()
     gc.disable()
