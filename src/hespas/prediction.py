@@ -28,12 +28,12 @@ ROOFLINE_ASSUMPTION = (
     "from and writing its results to device memory; launches cost nothing"
 )
 NETWORK_ASSUMPTION = (
-    "network: a device runs one collective at a time, and concurrent transfers do not slow each "
-    "other (ASTRA-sim's congestion-unaware model)"
+    "network: a device communicates in program order, one collective at a time, and concurrent "
+    "transfers do not slow each other (ASTRA-sim's congestion-unaware model)"
 )
 CONGESTION_ASSUMPTION = (
-    "network: a device runs one collective at a time, and a message has a link to itself while "
-    "others wait (ASTRA-sim's congestion-aware model)"
+    "network: a device communicates in program order, one collective at a time, and a message has "
+    "a link to itself while others wait (ASTRA-sim's congestion-aware model)"
 )
 TF32_ASSUMPTION = (
     "f32 matrix products of default precision run as tf32 where the device has it, as XLA does"

@@ -113,7 +113,7 @@ class Meetings:
         who = _who(collective.first, collective.task)
         reasons = [text for number in absent if (text := _waiting(self._machines[number]))]
         reason = f"; instead {reasons[0]}" if reasons else ""
-        return f"{who} at {_ns(collective.start_ps)}, but {missing} never do{reason}"
+        return f"{who} at {_ns(collective.start_ps)}, but {missing} never did{reason}"
 
 
 def _waiting(machine: Machine) -> str | None:
@@ -129,7 +129,7 @@ def _waiting(machine: Machine) -> str | None:
         return None
     start_ps, task = max(under_way, key=lambda pair: (pair[0], pair[1].id))
     who = devices_text(machine.devices)
-    return f"{who} wait since {_ns(start_ps)} for task {task.id} ({task.name}) to end"
+    return f"{who} waited from {_ns(start_ps)} on for task {task.id} ({task.name}) to end"
 
 
 def _ns(time_ps: int) -> str:
@@ -138,7 +138,7 @@ def _ns(time_ps: int) -> str:
 
 def _who(machine: Machine, task: CollectiveTask) -> str:
     what = f"{task.kind.name} {task.id} ({task.name}) of {task.size_bytes} bytes"
-    return f"{devices_text(machine.devices)} start {what}"
+    return f"{devices_text(machine.devices)} started {what}"
 
 
 def _other_collective(known: _Collective, machine: Machine, task: CollectiveTask) -> str:

@@ -42,17 +42,32 @@ class RegionTime:
 
 @dataclass(slots=True, kw_only=True)
 class _Builder:
-    """Tasks made so far; ``ends`` holds, for each region, the tasks that finish it."""
+    """Tasks made so far.
+
+    ``ends`` holds, for each region, the tasks that finish it; ``latest`` the tasks of the latest
+    communication.
+    """
 
     program: Program
     tasks: list[Task] = field(default_factory=list[Task])
     ends: list[tuple[int, ...]] = field(default_factory=list[tuple[int, ...]])
     tables: dict[GroupTable, int] = field(default_factory=dict[GroupTable, int])
+    latest: tuple[int, ...] = ()
 
     def depends_on(self, producers: Sequence[int]) -> tuple[int, ...]:
         if len(producers) == 1:
             return self.ends[producers[0]]
         return tuple(sorted({end for producer in producers for end in self.ends[producer]}))
+
+    def communicate(self, *tasks: Task) -> tuple[int, ...]:
+        """Append tasks of one communication, the next in the order that all devices keep."""
+        self.tasks.extend(tasks)
+        self.latest = tuple(task.id for task in tasks)
+        return self.latest
+
+    def after_latest(self, depends_on: tuple[int, ...]) -> tuple[int, ...]:
+        """Add the latest communication to what a communication depends on."""
+        return tuple(sorted({*depends_on, *self.latest}))
 
 
 def build_task_graph(
@@ -61,9 +76,11 @@ def build_task_graph(
     """Make the task graph of a program whose device count is settled.
 
     ``times`` has one entry per region, None for a collective. Ids count up from 0 in program
-    order; names carry the region's id. A collective among groups of one device, or of
-    nothing, moves no data and makes no task. Raises `UnsupportedError` for
-    communication that has no task.
+    order; names carry the region's id. Communication waits for the one before it in the
+    program: left to start what is ready first, devices that differ would start it in different
+    orders and wait for each other for ever. A collective among groups of one device, or of
+    nothing, moves no data and makes no task. Raises `UnsupportedError` for communication that
+    has no task.
     """
     builder = _Builder(program=graph.program)
     for region, producers, time in zip(graph.regions, graph.producers, times, strict=True):
@@ -127,17 +144,16 @@ def _add_collective(
     number = len(builder.tasks)
     everyone = len(table) == 1 and len(table[0]) == builder.program.declared_devices
     group_table = None if everyone else builder.tables.setdefault(table, len(builder.tables))
-    builder.tasks.append(
+    return builder.communicate(
         CollectiveTask(
             id=number,
             name=f"{op.kind}_{region.id}",
-            depends_on=depends_on,
+            depends_on=builder.after_latest(depends_on),
             kind=kind,
             size_bytes=size,
             group_table=group_table,
         )
     )
-    return (number,)
 
 
 def _add_permute(
@@ -149,25 +165,22 @@ def _add_permute(
     if not pairs or size == 0:
         return depends_on
     send = len(builder.tasks)
-    receive = send + 1
-    builder.tasks.append(
+    waits_for = builder.after_latest(depends_on)
+    return builder.communicate(
         SendTask(
             id=send,
             name=f"{op.kind}_{region.id}_send",
-            depends_on=depends_on,
+            depends_on=waits_for,
             pairs=pairs,
             size_bytes=size,
             tag=send,
-        )
-    )
-    builder.tasks.append(
+        ),
         ReceiveTask(
-            id=receive,
+            id=send + 1,
             name=f"{op.kind}_{region.id}_receive",
-            depends_on=depends_on,
+            depends_on=waits_for,
             pairs=pairs,
             size_bytes=size,
             tag=send,
-        )
+        ),
     )
-    return (send, receive)

@@ -272,7 +272,7 @@ def test_what_a_late_member_sends_first_ends_six_hops_away(make_system: MakeSyst
 def test_a_member_that_never_comes_is_named(make_system: MakeSystem) -> None:
     job = Job(graphs=(graph(2, [all_reduce(2)]), graph(2, [compute(1)])), graph_of_device=(0, 1))
 
-    with pytest.raises(SimulationError, match=r"device 0 start .*, but device 1 never do"):
+    with pytest.raises(SimulationError, match=r"device 0 started .*, but device 1 never did"):
         simulate(job, make_system(("FullyConnected", 2)))
 
 
@@ -286,8 +286,8 @@ def test_members_that_wait_for_each_other_are_named(make_system: MakeSystem) -> 
         simulate(job, make_system(("FullyConnected", 2)))
 
     assert str(caught.value) == (
-        "device 0 start ALL_REDUCE 1 (ar) of 400 bytes at 0 ns, but device 1 never do; "
-        "instead device 1 wait since 0 ns for task 2 (r) to end"
+        "device 0 started ALL_REDUCE 1 (ar) of 400 bytes at 0 ns, but device 1 never did; "
+        "instead device 1 waited from 0 ns on for task 2 (r) to end"
     )
 
 

@@ -250,3 +250,13 @@ def test_a_region_that_computes_needs_a_duration() -> None:
     graph = split_program(program, SplitOptions())
     with pytest.raises(ValueError, match="region 0 computes but has no duration"):
         build_task_graph(graph, [None], name="x")
+
+
+def test_communication_keeps_the_order_of_the_program() -> None:
+    # Nothing else makes the second wait for the first.
+    first, second = (f'%{name} = "stablehlo.all_gather"(%a) <{{{GLOBAL}, ' for name in "xr")
+    rest = f"all_gather_dim = 0 : i64}}> : ({F}) -> tensor<16x8xf32>"
+    graph = built(f"{first}{rest}\n{second}{rest}", kind="tensor<16x8xf32>")
+    assert [task.depends_on for task in graph.tasks] == [(), (0,)]
+    shifted = built("\n".join([permute([(0, 1)], "%x"), permute([(1, 2)])]))
+    assert [task.depends_on for task in shifted.tasks] == [(), (), (0, 1), (0, 1)]
