@@ -194,3 +194,9 @@ def test_collectives_of_single_devices_take_no_time_and_are_named(call: Call) ->
     found = answer(call("hespas", *words))
     assert found["step_time_s"] == 0
     assert "1 collectives among single devices" in found["assumptions"][-1]
+
+
+def test_json_without_a_file_goes_to_standard_output(call: Call, block: Path) -> None:
+    bare = call("hespas", "analyze", block, "--json")
+    dashed = call("hespas", "analyze", block, "--json", "-")
+    assert json.loads(bare.stdout) == json.loads(dashed.stdout)

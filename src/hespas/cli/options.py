@@ -142,7 +142,12 @@ timeline_option = click.option(
 )
 
 json_option = click.option(
-    "--json", "json_file", metavar="FILE", help='Write results as JSON; "-" is standard output.'
+    "--json",
+    "json_file",
+    metavar="[FILE]",
+    is_flag=False,
+    flag_value="-",
+    help='Write results as JSON; "-", or no file, is standard output.',
 )
 
 
