@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hespas.config import wire
+from hespas.config.decode import decode
 from hespas.config.files import read_json
 from hespas.config.run_config import (
     EstimatorConfig,
@@ -18,6 +20,7 @@ from hespas.config.run_config import (
     not_built,
 )
 from hespas.config.suggest import suggestion
+from hespas.config.wire import RunWire
 from hespas.errors import ConfigError
 from hespas.program.types import ELEMENT_TYPES
 
@@ -36,9 +39,6 @@ def load_config(path: str | Path) -> RunConfig:
     (``file:line:column``), an unknown or missing key, a wrong type, an impossible figure, and
     a method that this version can't read.
     """
-    from hespas.config.decode import decode  # noqa: PLC0415 - msgspec takes 25 ms to import
-    from hespas.config.wire import RunWire  # noqa: PLC0415 - the same
-
     place = str(path)
     wire = decode(read_json(Path(path)), RunWire, place=place)
     estimator = None if wire.perf_estimator is None else _estimator(wire.perf_estimator, place)
@@ -64,9 +64,6 @@ def _estimator(wire: EstimatorWire, place: str) -> EstimatorConfig:
 
 
 def _hardware(method: str, data: dict[str, object], place: str) -> EstimatorHardware:
-    from hespas.config import wire  # noqa: PLC0415 - msgspec takes 25 ms to import
-    from hespas.config.decode import decode  # noqa: PLC0415 - the same
-
     match method:
         case "roofline":
             return _roofline(decode(data, wire.RooflineWire, place=place, at=_HARDWARE), place)

@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
+from hespas.config.decode import decode
 from hespas.config.files import read_json
 from hespas.config.load import load_config
 from hespas.config.run_config import RooflineHardware, roofline_hardware
@@ -16,6 +17,7 @@ from hespas.errors import DeviceCountError, HardwareError
 from hespas.hardware.device import Device
 from hespas.hardware.system import System
 from hespas.hardware.system_files import read_network, read_system
+from hespas.hardware.wire import NodeWire
 
 PRESETS_DIRECTORY = Path(__file__).resolve().parent.parent / "configs"
 _NODES = PRESETS_DIRECTORY / "nodes"
@@ -216,9 +218,6 @@ def _aliases() -> dict[str, str]:
 
 
 def _read_node(home: Path) -> NodeInfo:
-    from hespas.config.decode import decode  # noqa: PLC0415 - msgspec takes 25 ms to import
-    from hespas.hardware.wire import NodeWire  # noqa: PLC0415 - the same
-
     file = home / "node.json"
     wire = decode(read_json(file), NodeWire, place=str(file))
     return NodeInfo(

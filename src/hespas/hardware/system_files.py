@@ -6,6 +6,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
 
+from hespas.config.decode import decode
 from hespas.config.files import read_json, read_yaml
 from hespas.errors import ConfigError, HardwareError
 from hespas.hardware.system import (
@@ -15,6 +16,7 @@ from hespas.hardware.system import (
     RemoteMemoryKind,
     System,
 )
+from hespas.hardware.wire import NetworkWire, RemoteMemoryWire, SystemWire
 
 if TYPE_CHECKING:
     from hespas.hardware.wire import NetworkWire, SystemWire
@@ -40,9 +42,6 @@ def read_system(
     Without a remote memory file there is no remote memory. Raises `ConfigError` with the file
     and the key for what a file may not hold, `HardwareError` for files that disagree.
     """
-    from hespas.config.decode import decode  # noqa: PLC0415 - msgspec takes 25 ms to import
-    from hespas.hardware.wire import SystemWire  # noqa: PLC0415 - the same
-
     place = str(system_file)
     dimensions = read_network(network_file)
     remote_memory = read_remote_memory(remote_memory_file)
@@ -71,9 +70,6 @@ def read_network(path: Path) -> tuple[NetworkDimension, ...]:
     Bandwidths are in ASTRA-sim's GB/s (2**30 bytes per second), latencies in ns. Raises
     `ConfigError` for what the file may not hold, `HardwareError` for lists of unequal length.
     """
-    from hespas.config.decode import decode  # noqa: PLC0415 - msgspec takes 25 ms to import
-    from hespas.hardware.wire import NetworkWire  # noqa: PLC0415 - the same
-
     wire = decode(read_yaml(path), NetworkWire, place=str(path))
     _refuse_unequal_lengths(wire, str(path))
     rows = zip(wire.topology, wire.npus_count, wire.bandwidth, wire.latency, strict=True)
@@ -96,9 +92,6 @@ def read_remote_memory(path: Path | None) -> RemoteMemory:
     """
     if path is None:
         return RemoteMemory(kind=RemoteMemoryKind.NO_MEMORY_EXPANSION)
-    from hespas.config.decode import decode  # noqa: PLC0415 - msgspec takes 25 ms to import
-    from hespas.hardware.wire import RemoteMemoryWire  # noqa: PLC0415 - the same
-
     wire = decode(read_json(path), RemoteMemoryWire, place=str(path))
     needed: dict[str, object] = {}
     if wire.memory_type is not RemoteMemoryKind.NO_MEMORY_EXPANSION:
