@@ -176,3 +176,14 @@ def test_dialects_that_hespas_does_not_know_are_named_with_the_line() -> None:
         "test.mlir:2:12: math.exp: operations of dialect math are not supported; "
         "convert the program to StableHLO"
     )
+
+
+def test_a_done_without_any_start_does_not_reach_the_verifier() -> None:
+    bundle = "!mhlo.async_bundle<tensor<4xf32>, tensor<16xf32>>"
+    text = (
+        f"func.func @main(%a: {bundle}) -> tensor<16xf32> {{\n"
+        f'%r = "mhlo.async_done"(%a) {{called_computation = @f}} : ({bundle}) -> tensor<16xf32>\n'
+        "return %r : tensor<16xf32> }"
+    )
+    with pytest.raises(ProgramError, match=r"test\.mlir: it holds an async_done, but no async_"):
+        parse_mlir(text.encode(), name="test.mlir")
