@@ -86,8 +86,8 @@ def parse_mlir(source: bytes, *, name: str) -> MlirModule:
 
 def _refuse_lone_done(source: bytes, name: str) -> None:
     """Refuse what jaxlib 0.10.2 verifies by reading memory that is not there."""
-    if b"async_done" in source and b"async_start" not in source:
-        raise ProgramError("it holds an async_done, but no async_start", place=name)
+    if b"mhlo.async_done" in source and b"mhlo.async_start" not in source:
+        raise ProgramError("it holds an mhlo.async_done, but no mhlo.async_start", place=name)
 
 
 def _decoded(source: bytes, name: str) -> str:
