@@ -20,8 +20,7 @@ from hespas.simulate.timeline import ClassTimeline, Timeline
 from hespas.split.regions import RegionGraph
 from hespas.trace.estimated import estimated_tasks
 from hespas.trace.tasks import TaskGraph
-
-_PS_PER_S = 1_000_000_000_000
+from hespas.units import PS_PER_S
 
 ROOFLINE_ASSUMPTION = (
     "roofline: every operation runs alone at the device's peak rates, each reading its operands "
@@ -74,7 +73,7 @@ class Prediction:
     @property
     def step_time_s(self) -> float:
         """From the start to the end of the slowest device."""
-        return self.compute_s if self.slowest is None else self.slowest.finish_ps / _PS_PER_S
+        return self.compute_s if self.slowest is None else self.slowest.finish_ps / PS_PER_S
 
     @property
     def compute_s(self) -> float:
@@ -84,14 +83,14 @@ class Prediction:
     @property
     def communication_s(self) -> float:
         """The time during which communication is under way on the slowest device."""
-        return 0.0 if self.slowest is None else self.slowest.communication_ps / _PS_PER_S
+        return 0.0 if self.slowest is None else self.slowest.communication_ps / PS_PER_S
 
     @property
     def exposed_communication_s(self) -> float:
         """The part of the step in which the slowest device doesn't compute."""
         if self.slowest is None:
             return 0.0
-        return self.slowest.exposed_communication_ps / _PS_PER_S
+        return self.slowest.exposed_communication_ps / PS_PER_S
 
     @property
     def assumptions(self) -> tuple[str, ...]:

@@ -36,9 +36,10 @@ def check_told(program: Program, settings: Settings) -> None:
     options = settings.load_options
     if "" in options.trip_counts and not _asks_for_count(settings):
         raise _idle("--trip-count", "no loop whose count can't be read", program)
-    branches = [op for op in _ops(program) if isinstance(op.attrs, CaseAttrs)]
-    if "" in options.branch_weights and not branches:
+    if "" in options.branch_weights and not _has_branch(program):
         raise _idle("--branch-weights", "no branch", program)
+    if not settings.custom_calls:
+        return
     targets = {op.attrs.target for op in _ops(program) if isinstance(op.attrs, CustomCallAttrs)}
     for target in settings.custom_calls:
         if target not in targets:
@@ -63,6 +64,10 @@ def check_custom_calls(program: Program, stated: Mapping[str, CustomCallCost]) -
                 f"or {target}=flops:N,type:T,bytes:N"
             )
             raise CostError(error.message, place=error.place, mend=mend) from error
+
+
+def _has_branch(program: Program) -> bool:
+    return any(isinstance(op.attrs, CaseAttrs) for op in _ops(program))
 
 
 def _idle(flag: str, lack: str, program: Program) -> ConfigError:

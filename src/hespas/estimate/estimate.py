@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-PS_PER_S = 1_000_000_000_000
+from hespas.units import PS_PER_S
+
 FROM_TIME = -1
 """Stands for a ``duration_ps`` that is ``time_s`` in picoseconds."""
 

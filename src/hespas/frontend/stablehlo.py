@@ -14,8 +14,8 @@ from hespas.frontend.manual import has_manual_computations, open_manual_computat
 from hespas.frontend.meshes import Mesh, read_mesh
 from hespas.frontend.records import Reader
 from hespas.frontend.sharding import refuse_unpartitioned, without_idle_constraints
-from hespas.program.attrs import CallAttrs, CaseAttrs, CustomCallAttrs, WhileAttrs
-from hespas.program.program import Function, Program, nested_ops
+from hespas.program.attrs import CaseAttrs, WhileAttrs
+from hespas.program.program import Function, Program, called_functions, nested_ops
 from hespas.xla.mlir import (
     MlirModule,
     Symbol,
@@ -167,7 +167,7 @@ def _read_functions(
             continue
         symbol = _function_symbol(symbols, name, module.source)
         functions[name] = walker.function(symbol)
-        wanted.extend(_called(functions[name]))
+        wanted.extend(called_functions(nested_ops(functions[name].body)))
     return functions
 
 
@@ -183,19 +183,6 @@ def _function_symbol(symbols: Mapping[str, Symbol], name: str, source: str) -> S
         place=source,
         mend=f"rename the entry function (found {', '.join(known[:5]) or 'no functions'})",
     )
-
-
-def _called(function: Function) -> list[str]:
-    names: list[str] = []
-    for op in nested_ops(function.body):
-        match op.attrs:
-            case CallAttrs(callee=callee):
-                names.append(callee)
-            case CustomCallAttrs(called_functions=called):
-                names.extend(called)
-            case _:
-                pass
-    return names
 
 
 _LINE = re.compile(r":(\d+):\d+\)?$")

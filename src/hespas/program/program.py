@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
 from hespas.errors import ProgramError
-from hespas.program.attrs import Attrs
+from hespas.program.attrs import Attrs, CallAttrs, CustomCallAttrs
 from hespas.program.types import Type
 
 
@@ -145,3 +145,17 @@ def values_read(op: Op) -> Iterator[Value]:
         for inner in region.operations:
             yield from (value for value in values_read(inner) if value not in defined)
             defined.update(inner.results)
+
+
+def called_functions(operations: Iterable[Op]) -> list[str]:
+    """Return the names of the functions that operations call, or hand to custom calls."""
+    names: list[str] = []
+    for op in operations:
+        match op.attrs:
+            case CallAttrs(callee=callee):
+                names.append(callee)
+            case CustomCallAttrs(called_functions=called):
+                names.extend(called)
+            case _:
+                pass
+    return names

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from hespas.simulate.timeline import ClassTimeline, Timeline
 from hespas.trace.devices_text import devices_text
-from hespas.units import format_time
+from hespas.units import PS_PER_S, format_time
 
-_PS_PER_S = 1_000_000_000_000
 _SHOWN = 16
 _HEADINGS = ("finish", "compute", "communication", "exposed communication", "overlap")
 
@@ -35,7 +34,7 @@ def _row(one: ClassTimeline) -> tuple[str, ...]:
         one.exposed_communication_ps,
         one.overlap_ps,
     )
-    return (devices_text(one.devices), *(format_time(ps / _PS_PER_S) for ps in times_ps))
+    return (devices_text(one.devices), *(format_time(ps / PS_PER_S) for ps in times_ps))
 
 
 def _line(row: tuple[str, ...], widths: list[int]) -> str:

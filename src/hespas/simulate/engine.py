@@ -27,8 +27,7 @@ from hespas.trace.tasks import (
     ReceiveTask,
     SendTask,
 )
-
-_PS_PER_NS = 1000
+from hespas.units import PS_PER_NS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,17 +124,17 @@ class _Engine:
         count = self._meetings.enter(machine, task, place, self._now_ps)
         self._meetings.check_together(place, count)
         span = self._durations.collective(task, place)
-        end_ps = self._now_ps + span.total_ns * _PS_PER_NS
+        end_ps = self._now_ps + span.total_ns * PS_PER_NS
         # The device sets its alarm when the last message has come, which decides about ties.
         self._at(
-            end_ps - span.last_wait_ns * _PS_PER_NS,
+            end_ps - span.last_wait_ns * PS_PER_NS,
             lambda: self._set_alarm(machine, index, end_ps),
         )
 
     def _start_send(self, machine: Machine, index: int, task: SendTask) -> None:
         place = machine.places[index]
         message = self._meetings.send(machine, index, task, place)
-        delay_ps = self._durations.message_ns(task, place) * _PS_PER_NS
+        delay_ps = self._durations.message_ns(task, place) * PS_PER_NS
         self._at(self._now_ps + delay_ps, lambda: self._arrive(machine, index, message))
 
     def _arrive(self, machine: Machine, index: int, message: Message) -> None:

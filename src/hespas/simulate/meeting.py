@@ -10,8 +10,7 @@ from hespas.simulate.machine import EVERYONE, NEVER, Machine
 from hespas.simulate.needs_engine import NeedsEngineError
 from hespas.trace.devices_text import devices_text
 from hespas.trace.tasks import CollectiveTask, ReceiveTask, SendTask
-
-_PS_PER_NS = 1000
+from hespas.units import PS_PER_NS
 
 
 @dataclass(slots=True)
@@ -133,7 +132,7 @@ def _waiting(machine: Machine) -> str | None:
 
 
 def _ns(time_ps: int) -> str:
-    return f"{time_ps / _PS_PER_NS:g} ns"
+    return f"{time_ps / PS_PER_NS:g} ns"
 
 
 def _who(machine: Machine, task: CollectiveTask) -> str:

@@ -10,8 +10,7 @@ from dataclasses import replace
 from hespas.errors import SimulationError
 from hespas.hardware.system import System
 from hespas.trace.tasks import ComputeTask, Job, Task
-
-_PS_PER_NS = 1000
+from hespas.units import PS_PER_NS
 
 
 def with_roofline(job: Job, system: System) -> Job:
@@ -45,4 +44,4 @@ def _timed(task: Task, peak: float, bandwidth: float) -> Task:
         raise SimulationError(message, place=f"task {task.id} ({task.name})")
     rate = min(bandwidth * (task.operations / task.tensor_bytes), peak)
     duration_ns = int(task.operations / rate * 1e9)
-    return replace(task, duration_ps=duration_ns * _PS_PER_NS)
+    return replace(task, duration_ps=duration_ns * PS_PER_NS)

@@ -14,9 +14,7 @@ from hespas.trace.tasks import (
     Task,
     TaskGraph,
 )
-
-_PS_PER_NS = 1000
-_PS_PER_S = 1_000_000_000_000
+from hespas.units import PS_PER_NS, PS_PER_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +58,7 @@ class Timeline:
     @property
     def step_time_s(self) -> float:
         """The duration of the step in seconds."""
-        return self.finish_ps / _PS_PER_S
+        return self.finish_ps / PS_PER_S
 
     def of_device(self, device: int) -> ClassTimeline:
         """Return what one device does. Raises `KeyError` for an absent one."""
@@ -126,7 +124,7 @@ def class_timeline(
 
 
 def _ns(time_ps: int) -> int | float:
-    return time_ps // _PS_PER_NS if time_ps % _PS_PER_NS == 0 else time_ps / _PS_PER_NS
+    return time_ps // PS_PER_NS if time_ps % PS_PER_NS == 0 else time_ps / PS_PER_NS
 
 
 def _figures(one: ClassTimeline) -> dict[str, int | float]:

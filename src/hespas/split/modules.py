@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
-from hespas.program.attrs import CallAttrs, CustomCallAttrs
 from hespas.program.canonical import fingerprint, structure_key
-from hespas.program.program import Op, Program, Value, nested_ops
+from hespas.program.program import Op, Program, Value, called_functions, nested_ops
 from hespas.program.text import function_text, module_text, private_function_text
 from hespas.split.regions import Collective, Region, RegionGraph, operations_of
 from hespas.split.standalone import lowered, normalised
@@ -86,26 +85,13 @@ def _module(
 def _helpers(operations: Sequence[Op], program: Program) -> list[str]:
     """Return the functions that operations name, callers before callees, each once."""
     names: dict[str, None] = {}
-    pending = list(_called(operations))
+    pending = list(called_functions(_with_nested(operations)))
     while pending:
         name = pending.pop(0)
         if name not in names:
             names[name] = None
-            pending.extend(_called(program.function(name).body.operations))
+            pending.extend(called_functions(_with_nested(program.function(name).body.operations)))
     return list(names)
-
-
-def _called(operations: Sequence[Op]) -> list[str]:
-    names: list[str] = []
-    for op in _with_nested(operations):
-        match op.attrs:
-            case CustomCallAttrs(called_functions=called):
-                names.extend(called)
-            case CallAttrs(callee=callee):
-                names.append(callee)
-            case _:
-                pass
-    return names
 
 
 def _with_nested(operations: Sequence[Op]) -> Iterator[Op]:

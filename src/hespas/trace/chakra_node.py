@@ -18,6 +18,7 @@ from hespas.trace.tasks import (
     Task,
 )
 from hespas.trace.wire import Node, NodeType
+from hespas.units import PS_PER_NS
 
 EVERYONE = 0
 """The group id that stands for all devices."""
@@ -25,7 +26,6 @@ PENDING_TABLE = -1
 """The group table of a collective whose tables are not made yet."""
 
 _NS_PER_MICROSECOND = 1000
-_PS_PER_NS = 1000
 _SHORTEST_REPLAY_NS = 1
 # These describe a node without changing when it runs: work (but for a system whose roofline is
 # enabled), and a priority, which one communication at a time makes idle.
@@ -162,10 +162,10 @@ def _duration_ps(reader: _Reader) -> int:
     exact_ns = reader.values.get("duration_ns")
     if exact_ns is None:
         whole_ns = reader.node.duration_micros * _NS_PER_MICROSECOND
-        return (whole_ns or _SHORTEST_REPLAY_NS) * _PS_PER_NS
+        return (whole_ns or _SHORTEST_REPLAY_NS) * PS_PER_NS
     if not isinstance(exact_ns, int | float) or not 0 <= exact_ns < float("inf"):
         reader.fail(f"duration_ns is {exact_ns!r}, not a duration")
-    return round(exact_ns * _PS_PER_NS)
+    return round(exact_ns * PS_PER_NS)
 
 
 def _collective(reader: _Reader) -> ParsedNode:

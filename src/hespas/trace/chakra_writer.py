@@ -25,10 +25,10 @@ from hespas.trace.tasks import (
     TaskGraph,
     as_job,
 )
+from hespas.units import PS_PER_NS
 
 COMM_GROUP_FILE = "comm_group.json"
 _PS_PER_MICROSECOND = 1_000_000
-_PS_PER_NS = 1000
 
 Group = tuple[int, ...]
 
@@ -163,7 +163,7 @@ class _NodeWriter:
         node.name = task.name
         node.duration_micros = self._micros[task.id]
         node.data_deps[:] = depends_on
-        self._duration_ns.double_val = task.duration_ps / _PS_PER_NS
+        self._duration_ns.double_val = task.duration_ps / PS_PER_NS
         node.attr[0].bool_val = task.is_on_host
         return node.SerializeToString()
 

@@ -63,12 +63,12 @@ class Attributes(Protocol):
 class Message(Protocol):
     """What every message class offers."""
 
-    def SerializeToString(self, *, deterministic: bool = ...) -> bytes:  # noqa: N802
+    def SerializeToString(self, *, deterministic: bool = ...) -> bytes:  # noqa: N802 (protobuf's name)
         """Return the message's bytes."""
         ...
 
     @classmethod
-    def FromString(cls, data: bytes, /) -> Self:  # noqa: N802
+    def FromString(cls, data: bytes, /) -> Self:  # noqa: N802 (protobuf's name)
         """Parse bytes."""
         ...
 

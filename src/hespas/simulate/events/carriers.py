@@ -13,8 +13,7 @@ from hespas.hardware.system import NetworkDimension, System, Topology
 from hespas.simulate.events.clock import Act, Clock
 from hespas.simulate.events.post import Carrier, Message
 from hespas.simulate.network import Network, bytes_per_ns, delay_ns, route
-
-_PS_PER_NS = 1000
+from hespas.units import PS_PER_NS
 
 
 def make_carrier(network: Network, system: System, clock: Clock) -> Carrier:
@@ -45,7 +44,7 @@ class FreeLinks:
 
     def _delay_ps(self, source: int, target: int, size_bytes: int) -> int:
         way = route(self._system, source, target)
-        return delay_ns(self._system, way, size_bytes) * _PS_PER_NS
+        return delay_ns(self._system, way, size_bytes) * PS_PER_NS
 
     def carry(self, message: Message, arrive: Act) -> None:
         """Have the message arrive after its delay."""
@@ -127,8 +126,8 @@ class SharedLinks:
         taken_ns = trip.message[0].size_bytes / self._rate
         now_ps = self._clock.now_ps
         after_ns = int(self._dimension.latency_ns + taken_ns)
-        self._clock.at(now_ps + after_ns * _PS_PER_NS, self._cross_over, trip)
-        self._clock.at(now_ps + int(taken_ns) * _PS_PER_NS, self._free, link)
+        self._clock.at(now_ps + after_ns * PS_PER_NS, self._cross_over, trip)
+        self._clock.at(now_ps + int(taken_ns) * PS_PER_NS, self._free, link)
 
     def _cross_over(self, trip: _Trip) -> None:
         trip.position += 1

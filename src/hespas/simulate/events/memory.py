@@ -12,8 +12,8 @@ from typing import Any
 from hespas.errors import SimulationError
 from hespas.hardware.system import RemoteMemory, RemoteMemoryKind
 from hespas.simulate.events.clock import Act, Alarms
+from hespas.units import PS_PER_NS
 
-_PS_PER_NS = 1000
 _Request = tuple[Alarms, int, Act, Any]
 
 
@@ -31,7 +31,7 @@ class Memory:
         if is_absent or latency_ns is None or rate is None:
             mend = "give another memory-type in remote_memory.json"
             raise SimulationError("the system has no memory outside the devices", mend=mend)
-        return (int(latency_ns) + int(size_bytes / rate)) * _PS_PER_NS
+        return (int(latency_ns) + int(size_bytes / rate)) * PS_PER_NS
 
     def request(
         self, device: int, alarms: Alarms, size_bytes: int, act: Act, argument: object

@@ -15,8 +15,8 @@ from hespas.simulate.implementations import (
     implementations,
 )
 from hespas.simulate.plan import Phase, chunks_of, phases_of
+from hespas.units import PS_PER_NS
 
-_PS_PER_NS = 1000
 _SUBGROUP_ENDPOINT_NS = 10
 
 
@@ -85,7 +85,7 @@ class Planner:
             chunks=chunks,
             phases=tuple(phases),
             rings=tuple(rings),
-            endpoint_ps=endpoint_ns * _PS_PER_NS,
+            endpoint_ps=endpoint_ns * PS_PER_NS,
             is_subgroup=is_subgroup,
         )
 

@@ -25,8 +25,7 @@ from hespas.simulate.network import Network, reduce_ns
 from hespas.simulate.timeline import Timeline
 from hespas.trace.devices_text import devices_text
 from hespas.trace.tasks import CollectiveTask
-
-_PS_PER_NS = 1000
+from hespas.units import PS_PER_NS
 
 
 def run_events(
@@ -139,7 +138,7 @@ class _Starter:
         return group
 
     def _reduce_ps(self, size_bytes: int) -> int:
-        return reduce_ns(self._system, size_bytes) * _PS_PER_NS
+        return reduce_ns(self._system, size_bytes) * PS_PER_NS
 
 
 def _check_ended(machine: Machine) -> None:
