@@ -68,3 +68,21 @@ class CacheError(HespasError):
 
 class OutputError(HespasError):
     """An output file or directory cannot be written as asked."""
+
+
+class ToolError(HespasError):
+    """Another program, such as a compiler or a simulator, is missing or failed."""
+
+
+class ExtraMissingError(ToolError):
+    """Something needs a package that the base install leaves out."""
+
+    def __init__(self, what: str, *, extra: str) -> None:
+        super().__init__(
+            f"{what} needs packages that are not installed",
+            mend=f"pip install 'hespas[{extra}]'",
+        )
+
+
+class MeasurementError(HespasError):
+    """Measurements are missing, contradict each other, or lie below what physics allows."""

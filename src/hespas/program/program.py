@@ -30,7 +30,8 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, eq=False, gc=False):
     ``kind`` is StableHLO's name without the dialect (``dot_general``), or ``fusion``,
     ``copy``, ``bitcast``, ``async_start``, ``async_update``, ``async_done``, ``call``.
     ``attributes`` holds each attribute's name and MLIR text, sorted by name, for printing.
-    ``location`` is ``file:line:column``, or empty where the source has none.
+    ``location`` is ``file:line:column``, or empty where the source has none. ``instruction`` is
+    the name that a compiler gave it (``fusion.12``), empty elsewhere; it is not printed.
     """
 
     dialect: str
@@ -41,6 +42,7 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, eq=False, gc=False):
     attributes: tuple[tuple[str, str], ...] = ()
     regions: tuple[Block, ...] = ()
     location: str = ""
+    instruction: str = ""
 
     @property
     def name(self) -> str:
@@ -65,11 +67,23 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
         return self.body.operations[-1].operands
 
 
+class Alias(msgspec.Struct, frozen=True, kw_only=True):
+    """A result of the main function that may be written over one of its arguments.
+
+    Both are positions in the main function's lists.
+    """
+
+    result: int
+    argument: int
+
+
 class Program(msgspec.Struct, frozen=True, kw_only=True):
     """Functions, the one that runs first, and the devices it was made for.
 
     ``replicas`` and ``partitions`` are None where the source doesn't say. ``source`` names
     the file, for messages. ``assumptions`` lists what the frontend took for granted.
+    ``is_scheduled``: a compiler put the operations in the order in which the device starts
+    them, each of the main function a kernel of its own. ``aliases`` are sorted.
     """
 
     functions: Mapping[str, Function]
@@ -78,6 +92,8 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     source: str = ""
     module_name: str = "module"
     assumptions: tuple[str, ...] = ()
+    is_scheduled: bool = False
+    aliases: tuple[Alias, ...] = ()
 
     @property
     def main(self) -> Function:

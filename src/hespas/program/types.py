@@ -79,6 +79,10 @@ def element_type(name: str) -> ElementType:
 class TensorType(msgspec.Struct, frozen=True, kw_only=True):
     """A tensor of static shape.
 
+    ``layout`` lists the dimensions from the fastest-varying to the slowest, as XLA's
+    minor-to-major does; None is the default order, last dimension fastest. ``memory_space`` is
+    XLA's number for it: 0 is device memory, 1 a TPU's on-chip memory, 5 the host's.
+
     >>> tensor = tensor_type("bf16", 4, 8)
     >>> str(tensor), tensor.element_count, tensor.size_bytes
     ('tensor<4x8xbf16>', 32, 64)
@@ -86,6 +90,8 @@ class TensorType(msgspec.Struct, frozen=True, kw_only=True):
 
     element: ElementType
     shape: tuple[int, ...]
+    layout: tuple[int, ...] | None = None
+    memory_space: int = 0
 
     @property
     def rank(self) -> int:
@@ -104,7 +110,9 @@ class TensorType(msgspec.Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         dimensions = "".join(f"{size}x" for size in self.shape)
-        return f"tensor<{dimensions}{self.element.name}>"
+        order = "" if self.layout is None else ", order = " + str(list(self.layout))
+        space = f", space = {self.memory_space}" if self.memory_space else ""
+        return f"tensor<{dimensions}{self.element.name}{order}{space}>"
 
 
 class TupleType(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,54 @@
+"""The kernels that a compiler wrote for a scheduled program: launch shapes and PTX."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+Extent = tuple[int, int, int]
+
+
+class KernelLaunch(msgspec.Struct, frozen=True, kw_only=True):
+    """One instruction of the main function that runs as a kernel.
+
+    ``instruction`` is the compiler's name for it (`Op.instruction`), ``kernel`` the entry point
+    in the PTX: equal fusions share one. ``grid`` counts blocks, ``block`` threads.
+    """
+
+    instruction: str
+    kernel: str
+    grid: Extent
+    block: Extent
+    shared_memory_bytes: int
+
+
+class CompiledKernels(msgspec.Struct, frozen=True, kw_only=True):
+    """All kernels of a compiled program.
+
+    ``launches`` stand in schedule order; ``ptx`` holds each kernel's text by its name, without
+    the headers that kernels of a module share.
+    """
+
+    launches: tuple[KernelLaunch, ...]
+    ptx: Mapping[str, str]
+
+    @property
+    def launch_of_instruction(self) -> Mapping[str, KernelLaunch]:
+        """The launches by instruction."""
+        return {launch.instruction: launch for launch in self.launches}
+
+
+def encode_kernels(kernels: CompiledKernels) -> bytes:
+    """Return the kernels as JSON."""
+    return msgspec.json.encode(kernels)
+
+
+def decode_kernels(source: bytes) -> CompiledKernels:
+    """Return the kernels that `encode_kernels` wrote; `msgspec.DecodeError` for anything else.
+
+    >>> empty = CompiledKernels(launches=(), ptx={})
+    >>> decode_kernels(encode_kernels(empty)) == empty
+    True
+    """
+    return msgspec.json.decode(source, type=CompiledKernels)

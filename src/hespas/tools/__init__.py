@@ -1,0 +1,1 @@
+"""Other programs, each in a process of its own."""

@@ -1,0 +1,118 @@
+"""Run another program: in its own directory, with a time limit, a memory limit and a kept log."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+
+from hespas.errors import ToolError
+
+LOG_NAME = "log.txt"
+_LAST_LINES = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How long a program may run, and how much memory it may address; None is no limit."""
+
+    time_s: float
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """A program that ended well: its log, and how long it took."""
+
+    log: Path
+    elapsed_s: float
+
+
+def run_program(
+    command: Sequence[str],
+    *,
+    name: str,
+    directory: Path,
+    limits: Limits,
+    environment: Mapping[str, str] | None = None,
+) -> Finished:
+    r"""Run ``command`` in ``directory`` and wait for it.
+
+    ``name`` stands in messages. Standard output and error go to ``log.txt`` in the directory,
+    which is made if it isn't there. ``environment`` is added to this process's own. Raises
+    `ToolError`, naming the log, where the program is not there, fails, is killed or takes too
+    long; then it and its children are gone.
+
+    >>> import sys, tempfile
+    >>> with tempfile.TemporaryDirectory() as made:
+    ...     done = run_program([sys.executable, "-c", "print('well')"], name="python",
+    ...                        directory=Path(made), limits=Limits(time_s=60))
+    ...     done.log.read_text()
+    'well\\n'
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    log = directory / LOG_NAME
+    started_s = monotonic()
+    with log.open("wb") as output:
+        try:
+            process = subprocess.Popen(
+                list(command),
+                cwd=directory,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **(environment or {})},
+                start_new_session=True,
+                preexec_fn=_limiter(limits.memory_bytes),  # noqa: PLW1509 - no threads hold locks
+            )
+        except OSError as error:
+            raise ToolError(
+                f"{name} cannot be started: {error.strerror or error}", place=str(command[0])
+            ) from error
+        code = _waited(process, limits.time_s, name=name, log=log)
+    if code != 0:
+        raise ToolError(f"{name} {_ending(code)}: {last_words(log)}", place=str(log))
+    return Finished(log=log, elapsed_s=monotonic() - started_s)
+
+
+def _limiter(memory_bytes: int | None) -> Callable[[], None] | None:
+    if memory_bytes is None:
+        return None
+    return lambda: resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+
+
+def _waited(process: subprocess.Popen[bytes], time_s: float, *, name: str, log: Path) -> int:
+    try:
+        return process.wait(timeout=time_s)
+    except subprocess.TimeoutExpired as error:
+        raise ToolError(
+            f"{name} took longer than {time_s:g} s: {last_words(log)}",
+            place=str(log),
+            mend="allow more time",
+        ) from error
+    finally:
+        # Whatever it started dies with it, on Ctrl-C too.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _ending(code: int) -> str:
+    if code > 0:
+        return f"failed with code {code}"
+    try:
+        return f"was ended by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was ended by signal {-code}"
+
+
+def last_words(log: Path) -> str:
+    """Return the last lines of a log, as one line for a message."""
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    return " | ".join(lines[-_LAST_LINES:])[-600:] or "it said nothing"

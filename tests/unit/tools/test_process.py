@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hespas.errors import ToolError
+from hespas.tools.process import Limits, run_program
+
+MINUTE = Limits(time_s=60)
+
+
+def python(code: str) -> list[str]:
+    return [sys.executable, "-c", code]
+
+
+def test_a_failure_names_the_log_and_what_it_ends_with(tmp_path: Path) -> None:
+    with pytest.raises(ToolError, match=r"log\.txt: probe failed with code 3: alas"):
+        run_program(
+            python("print('alas'); raise SystemExit(3)"),
+            name="probe",
+            directory=tmp_path / "made",
+            limits=MINUTE,
+        )
+    assert (tmp_path / "made" / "log.txt").read_text() == "alas\n"
+
+
+def test_a_crash_names_the_signal(tmp_path: Path) -> None:
+    with pytest.raises(ToolError, match="probe was ended by SIGABRT"):
+        run_program(
+            python("import os; os.abort()"), name="probe", directory=tmp_path, limits=MINUTE
+        )
+
+
+def test_a_program_that_takes_too_long_is_gone_with_its_children(tmp_path: Path) -> None:
+    mark = tmp_path / "written_by_the_grandchild"
+    grandchild = f"import time, pathlib; time.sleep(3); pathlib.Path({str(mark)!r}).touch()"
+    code = (
+        "import subprocess, sys, time;"
+        f"subprocess.Popen([sys.executable, '-c', {grandchild!r}]); time.sleep(60)"
+    )
+    with pytest.raises(ToolError, match=r"took longer than 1 s.*allow more time"):
+        run_program(python(code), name="probe", directory=tmp_path, limits=Limits(time_s=1))
+    time.sleep(4)
+    assert not mark.exists()
+
+
+def test_memory_is_limited(tmp_path: Path) -> None:
+    with pytest.raises(ToolError, match="MemoryError"):
+        run_program(
+            python("bytearray(2**31)"),
+            name="probe",
+            directory=tmp_path,
+            limits=Limits(time_s=60, memory_bytes=2**30),
+        )
+
+
+def test_a_missing_program_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ToolError, match="/no/such: probe cannot be started: No such file"):
+        run_program(["/no/such"], name="probe", directory=tmp_path, limits=MINUTE)
+
+
+def test_the_environment_is_added_to(tmp_path: Path) -> None:
+    done = run_program(
+        python("import os; print(os.environ['HESPAS_PROBE'], 'PATH' in os.environ)"),
+        name="probe",
+        directory=tmp_path,
+        limits=MINUTE,
+        environment={"HESPAS_PROBE": "7"},
+    )
+    assert done.log.read_text() == "7 True\n"
