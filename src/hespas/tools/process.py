@@ -55,7 +55,7 @@ def run_program(
     ...                        directory=Path(made), limits=Limits(time_s=60))
     ...     done.log.read_text()
     'well\\n'
-    """
+    'well\n'
     directory.mkdir(parents=True, exist_ok=True)
     log = directory / LOG_NAME
     started_s = monotonic()
