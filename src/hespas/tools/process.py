@@ -54,8 +54,8 @@ def run_program(
     ...     done = run_program([sys.executable, "-c", "print('well')"], name="python",
     ...                        directory=Path(made), limits=Limits(time_s=60))
     ...     done.log.read_text()
-    'well\\n'
     'well\n'
+    """
     directory.mkdir(parents=True, exist_ok=True)
     log = directory / LOG_NAME
     started_s = monotonic()
