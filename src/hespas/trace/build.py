@@ -69,6 +69,10 @@ class _Builder:
         """Add the latest communication to what a communication depends on."""
         return tuple(sorted({*depends_on, *self.latest}))
 
+    def order_only(self, depends_on: tuple[int, ...]) -> tuple[int, ...]:
+        """Return what `after_latest` adds."""
+        return tuple(sorted({*self.latest}.difference(depends_on)))
+
 
 def build_task_graph(
     graph: RegionGraph, times: Sequence[RegionTime | None], *, name: str
@@ -152,6 +156,7 @@ def _add_collective(
             kind=kind,
             size_bytes=size,
             group_table=group_table,
+            order_only=builder.order_only(depends_on),
         )
     )
 
@@ -166,6 +171,7 @@ def _add_permute(
         return depends_on
     send = len(builder.tasks)
     waits_for = builder.after_latest(depends_on)
+    order_only = builder.order_only(depends_on)
     return builder.communicate(
         SendTask(
             id=send,
@@ -174,6 +180,7 @@ def _add_permute(
             pairs=pairs,
             size_bytes=size,
             tag=send,
+            order_only=order_only,
         ),
         ReceiveTask(
             id=send + 1,
@@ -182,5 +189,6 @@ def _add_permute(
             pairs=pairs,
             size_bytes=size,
             tag=send,
+            order_only=order_only,
         ),
     )

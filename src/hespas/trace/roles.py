@@ -16,6 +16,7 @@ from hespas.trace.tasks import (
     SendTask,
     Task,
     TaskGraph,
+    needs,
 )
 
 ALWAYS = -1
@@ -109,18 +110,19 @@ def _place(graph: TaskGraph, task: Task) -> str:
 
 
 def own_tasks(
-    graph: TaskGraph, roles: Roles, key: tuple[int | None, ...]
+    graph: TaskGraph, roles: Roles, key: tuple[int | None, ...], *, keeps_order: bool = True
 ) -> Iterator[tuple[Task, int, tuple[int, ...]]]:
     """Yield what a device does: each task, its partner (see `Roles`) and its dependencies.
 
     Tasks that don't concern the device are left out, and what depended on such a task depends
     on that task's own dependencies. The partner of a task without a role is 0.
-    Raises `TraceError` on a dependency that doesn't come earlier.
+    Unless it ``keeps_order``, communication may overtake communication:
+    see `hespas.trace.tasks.needs`. Raises `TraceError` on a dependency that doesn't come earlier.
     """
     known: set[int] = set()
     inherited: dict[int, tuple[int, ...]] = {}
     for task, role in zip(graph.tasks, roles.role_of_task, strict=True):
-        depends_on = task.depends_on
+        depends_on = task.depends_on if keeps_order else needs(task)
         if not known.issuperset(depends_on):
             raise TraceError("depends on a task that is not before it", place=_place(graph, task))
         if inherited and not inherited.keys().isdisjoint(depends_on):

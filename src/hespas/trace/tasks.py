@@ -53,7 +53,8 @@ class CollectiveTask:
     ``group_table`` indexes `TaskGraph.group_tables`; None means one group of all devices.
     ``size_bytes`` is one rank's input: its shard for all-gather, its full buffer otherwise.
     ``involved_dimensions`` limits a collective of all devices to some network dimensions.
-    ``recorded_ps`` is how long it took where the trace was recorded.
+    ``recorded_ps`` is how long it took where the trace was recorded. ``order_only`` are those of
+    ``depends_on`` that only keep the program's order of communication: see `needs`.
     """
 
     id: int
@@ -64,13 +65,14 @@ class CollectiveTask:
     group_table: int | None
     involved_dimensions: tuple[bool, ...] | None = None
     recorded_ps: int | None = None
+    order_only: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendTask:
     """Every source in ``pairs`` sends ``size_bytes`` to its target.
 
-    A device is the source of at most one pair.
+    A device is the source of at most one pair. ``order_only``: see `CollectiveTask`.
     """
 
     id: int
@@ -79,6 +81,7 @@ class SendTask:
     pairs: tuple[tuple[int, int], ...]
     size_bytes: int
     tag: int
+    order_only: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +89,8 @@ class ReceiveTask:
     """Every target in ``pairs`` receives ``size_bytes`` from its source.
 
     A device is the target of at most one pair. A receive matches the send with the same source,
-    target, tag and size; of several, the first matches the first.
+    target, tag and size; of several, the first matches the first. ``order_only``: see
+    `CollectiveTask`.
     """
 
     id: int
@@ -95,6 +99,7 @@ class ReceiveTask:
     pairs: tuple[tuple[int, int], ...]
     size_bytes: int
     tag: int
+    order_only: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +127,25 @@ class EmptyTask:
 
 Task = ComputeTask | CollectiveTask | SendTask | ReceiveTask | MemoryTask | EmptyTask
 
+
+def needs(task: Task) -> tuple[int, ...]:
+    """Return what a task depends on where communication may overtake communication.
+
+    A device with one stream for all communication follows ``depends_on``, which keeps the order
+    of the program; one with a stream for each group needs only these.
+
+    >>> send = SendTask(id=3, name="", depends_on=(1, 2), pairs=((0, 1),), size_bytes=1, tag=0,
+    ...                 order_only=(2,))
+    >>> needs(send)
+    (1,)
+    """
+    match task:
+        case CollectiveTask() | SendTask() | ReceiveTask() if task.order_only:
+            return tuple([other for other in task.depends_on if other not in task.order_only])
+        case _:
+            return task.depends_on
+
+
 GroupTable = tuple[tuple[int, ...], ...]
 
 
@@ -132,12 +156,15 @@ class TaskGraph:
     A device that can start several tasks starts the one with the lowest id.
 
     ``group_tables`` holds each distinct division of the devices into groups once.
+    ``is_scheduled`` tells that the tasks stand in the order in which the device's compute stream
+    runs them, which hespas' own network model then keeps.
     """
 
     name: str
     device_count: int
     tasks: tuple[Task, ...]
     group_tables: tuple[GroupTable, ...]
+    is_scheduled: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

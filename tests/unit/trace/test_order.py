@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+from hespas.trace.roles import find_roles, own_tasks
+from hespas.trace.tasks import (
+    CollectiveTask,
+    CommunicationKind,
+    ComputeTask,
+    SendTask,
+    TaskGraph,
+)
+
+
+def test_dependencies_that_only_keep_the_order_can_be_left_out() -> None:
+    compute = ComputeTask(id=0, name="c", depends_on=(), duration_ps=1)
+    send = SendTask(id=1, name="s", depends_on=(0,), pairs=((0, 1),), size_bytes=1, tag=1)
+    later = CollectiveTask(
+        id=2,
+        name="k",
+        depends_on=(0, 1),
+        kind=CommunicationKind.ALL_REDUCE,
+        size_bytes=4,
+        group_table=None,
+        order_only=(1,),
+    )
+    graph = TaskGraph(name="g", device_count=2, tasks=(compute, send, later), group_tables=())
+    roles = find_roles(graph)
+
+    def waits(device: int, *, keeps_order: bool) -> tuple[int, ...]:
+        own = own_tasks(graph, roles, roles.key(device), keeps_order=keeps_order)
+        return {task.id: depends_on for task, _, depends_on in own}[2]
+
+    assert waits(0, keeps_order=True) == (0, 1)
+    assert waits(0, keeps_order=False) == (0,)
+    # Device 1 doesn't send: what waits for the send waits for what it waits for.
+    assert waits(1, keeps_order=True) == (0,)
+    assert waits(1, keeps_order=False) == (0,)
