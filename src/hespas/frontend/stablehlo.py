@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from hespas.errors import ConfigError, ProgramError, UnsupportedError
+from hespas.frontend.aliases import read_aliases
 from hespas.frontend.attributes import attribute_readers
 from hespas.frontend.loops import trip_count
 from hespas.frontend.manual import has_manual_computations, open_manual_computations
@@ -90,6 +91,7 @@ def load_stablehlo(source: bytes, *, name: str, options: LoadOptions = NO_OPTION
         source=name,
         module_name=attributes.get("sym_name", "module").strip('"'),
         assumptions=tuple(reading.assumptions),
+        aliases=read_aliases(functions["main"], symbols["main"].attributes, attributes),
     )
     return _per_device(program, meshes, symbols["main"].attributes, attributes)
 

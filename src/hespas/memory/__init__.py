@@ -1,0 +1,1 @@
+"""How much device memory a program holds, and when."""

@@ -1,0 +1,273 @@
+"""How long each buffer of a block is needed.
+
+Operations run in the order in which they stand. A temporary lives from the operation that makes
+it to the last one that reads it; where that one may, it writes its result over it. What a block
+hands to its surroundings has a place there already: an output of the program, or a value that a
+loop carries from one round to the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from hespas.errors import ProgramError
+from hespas.memory.buffers import THROUGHOUT, VIEWS, Buffer, Leaves, new_buffers
+from hespas.memory.in_place import MUST_SHARE, may_write_over
+from hespas.memory.usage import HeldBuffer, Role
+from hespas.program.attrs import CallAttrs
+from hespas.program.program import Block, Op, Program, Value, values_read
+
+Homes = Sequence[Buffer | None]
+"""For each tensor that a block returns, the argument that it is written over, if any."""
+
+_HOLDS_BLOCKS = frozenset({"case", "if", "while"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peak:
+    """The most that temporaries take at a time, the operation then at work, and all of them."""
+
+    size_bytes: int
+    place: str
+    held: tuple[HeldBuffer, ...]
+
+
+NOTHING = Peak(size_bytes=0, place="", held=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockLife:
+    """What a block makes and returns, and what the blocks inside of it need.
+
+    A moment is the position of an operation, the return being the last. ``places`` names the
+    operation of each; ``inner`` gives the peak of what an operation holds, by its moment.
+    """
+
+    results: tuple[Buffer, ...]
+    made: tuple[Buffer, ...]
+    inner: dict[int, Peak]
+    places: tuple[str, ...]
+
+    def temporaries(self) -> Iterator[Buffer]:
+        """Yield the temporaries that have memory of their own."""
+        return (
+            buffer
+            for buffer in self.made
+            if buffer.merged_into is None and buffer.role is Role.TEMPORARY
+        )
+
+
+def block_life(
+    program: Program, block: Block, arguments: Sequence[Buffer], homes: Homes
+) -> BlockLife:
+    """Return how long the buffers of a block are needed.
+
+    ``arguments`` are the buffers of the block's arguments, one for each tensor in them. Raises
+    `ProgramError` for an asynchronous operation that starts nothing.
+    """
+    walk = _Walk(program=program)
+    walk.bind(block.arguments, arguments)
+    last = len(block.operations) - 1
+    for moment, op in enumerate(block.operations):
+        walk.op(op, moment)
+    returned = walk.buffers_of(block.operations[-1].operands)
+    for buffer, home in zip(returned, homes, strict=True):
+        _send_home(buffer, home, last)
+    for sharing in walk.sharing:
+        sharing.settle()
+    return BlockLife(
+        results=returned,
+        made=tuple(walk.made),
+        inner=walk.inner,
+        places=tuple([_place(op) for op in block.operations]),
+    )
+
+
+def argument_buffers(values: Iterable[Value]) -> tuple[Buffer, ...]:
+    """Return the buffers of a block's arguments, there from before the first operation."""
+    return tuple([
+        buffer
+        for number, value in enumerate(values)
+        for buffer in new_buffers(
+            value, role=Role.ARGUMENT, place=f"argument {number}", at=THROUGHOUT
+        )
+    ])  # fmt: skip
+
+
+def peak_of(life: BlockLife, temporaries: Iterable[Buffer]) -> Peak:
+    """Return the first moment at which the temporaries told, and inner blocks, take most."""
+    owned = list(temporaries)
+    change = [0] * (len(life.places) + 1)
+    for buffer in owned:
+        change[buffer.made_at] += buffer.size_bytes
+        change[buffer.held_until + 1] -= buffer.size_bytes
+    most = at = live = 0
+    for moment, step in enumerate(change[:-1]):
+        live += step
+        needed = live + life.inner.get(moment, NOTHING).size_bytes
+        if needed > most:
+            most, at = needed, moment
+    if not most:
+        return NOTHING
+    inner = life.inner.get(at, NOTHING)
+    held = [held_buffer(each) for each in owned if each.made_at <= at <= each.held_until]
+    return Peak(size_bytes=most, place=inner.place or life.places[at], held=(*held, *inner.held))
+
+
+def held_buffer(buffer: Buffer) -> HeldBuffer:
+    """Return what is told of a buffer."""
+    return HeldBuffer(
+        size_bytes=buffer.size_bytes, type=str(buffer.type), role=buffer.role, place=buffer.place
+    )
+
+
+def _place(op: Op) -> str:
+    """Name an operation: by the compiler's name for it, where it has one."""
+    if not op.instruction:
+        return op.place
+    return f"{op.location}: {op.instruction}" if op.location else op.instruction
+
+
+def _send_home(buffer: Buffer, home: Buffer | None, last: int) -> None:
+    """Let a returned buffer be made where it belongs, if that is free by then."""
+    if buffer.role is not Role.TEMPORARY:
+        return
+    buffer.held_until = last
+    if home is None or buffer.made_at >= home.read_at:
+        buffer.role = Role.OUTPUT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sharing:
+    """A buffer that may be written over another, if nothing reads that one later."""
+
+    source: Buffer
+    made: Buffer
+    moment: int
+    must: bool
+
+    def settle(self) -> None:
+        source, made = self.source.actual, self.made
+        is_free = source.role is Role.TEMPORARY and source.read_at == self.moment
+        if not is_free or made.merged_into is not None:
+            return
+        if made.role is Role.TEMPORARY:
+            made.merged_into = source
+            source.read_at = made.read_at
+            source.held_until = max(source.held_until, made.held_until)
+        elif self.must:
+            source.merged_into = made
+            made.made_at = source.made_at
+
+
+@dataclass(slots=True, kw_only=True)
+class _Walk:
+    """One pass over a block. ``working`` is what each asynchronous operation works on."""
+
+    program: Program
+    leaves: Leaves = field(default_factory=Leaves)
+    made: list[Buffer] = field(default_factory=list[Buffer])
+    inner: dict[int, Peak] = field(default_factory=dict[int, Peak])
+    sharing: list[_Sharing] = field(default_factory=list[_Sharing])
+    working: dict[Value, tuple[Buffer, ...]] = field(
+        default_factory=dict[Value, tuple[Buffer, ...]]
+    )
+
+    def bind(self, values: Iterable[Value], buffers: Sequence[Buffer]) -> None:
+        remaining = iter(buffers)
+        for value in values:
+            count = len(argument_buffers((value,)))
+            self.leaves[value] = tuple([next(remaining) for _ in range(count)])
+
+    def buffers_of(self, values: Iterable[Value]) -> tuple[Buffer, ...]:
+        return tuple([buffer for value in values for buffer in self.leaves[value]])
+
+    def op(self, op: Op, moment: int) -> None:
+        for value in op.operands:
+            if value not in self.leaves:
+                # From around the block: it is there throughout.
+                self.leaves[value] = argument_buffers((value,))
+        view = VIEWS.get(op.kind)
+        if view is not None:
+            self.leaves.update(zip(op.results, view(op, self.leaves), strict=True))
+            return
+        self._read(op, moment)
+        match op.kind:
+            case "async_start":
+                self._start(op, moment)
+            case "async_update" | "async_done":
+                self._continue(op, moment)
+            case "constant":
+                self.leaves[op.results[0]] = argument_buffers(op.results)
+            case _:
+                self._make(op, moment)
+
+    def _read(self, op: Op, moment: int) -> None:
+        for value in values_read(op):
+            for buffer in self.leaves.get(value, ()):
+                buffer.read_at = moment
+                buffer.held_until = max(buffer.held_until, moment)
+
+    def _make(self, op: Op, moment: int) -> None:
+        made = self._new(op, op.results, moment)
+        self._note_sharing(op, self.buffers_of(op.operands), made, moment)
+        if op.kind in _HOLDS_BLOCKS:
+            peaks = [self._peak_inside(op, number) for number in range(len(op.regions))]
+            self.inner[moment] = max(peaks, key=lambda peak: peak.size_bytes)
+
+    def _new(self, op: Op, values: Iterable[Value], moment: int) -> tuple[Buffer, ...]:
+        place, made = _place(op), list[Buffer]()
+        for value in values:
+            buffers = new_buffers(value, role=Role.TEMPORARY, place=place, at=moment)
+            self.leaves[value] = buffers
+            made.extend(buffers)
+        self.made.extend(made)
+        return tuple(made)
+
+    def _note_sharing(
+        self, op: Op, sources: Sequence[Buffer], made: Sequence[Buffer], moment: int
+    ) -> None:
+        self.sharing.extend(
+            _Sharing(source=source, made=buffer, moment=moment, must=op.kind in MUST_SHARE)
+            for result, buffer in enumerate(made)
+            for operand, source in enumerate(sources)
+            if may_write_over(op, operand, result, source, buffer)
+        )
+
+    def _peak_inside(self, op: Op, number: int) -> Peak:
+        """Return what a region needs beside the values that it is given."""
+        block = op.regions[number]
+        arguments = argument_buffers(block.arguments)
+        returned = block.operations[-1].operands
+        carries = op.kind == "while" and number == 1
+        homes: Homes = arguments if carries else [None] * len(argument_buffers(returned))
+        life = block_life(self.program, block, arguments, homes)
+        return peak_of(life, life.temporaries())
+
+    def _start(self, op: Op, moment: int) -> None:
+        """Make the results now, and keep the operands until the end."""
+        block = self._started(op)
+        sources = self.buffers_of(op.operands)
+        made = self._new(op, block.operations[-1].operands, moment)
+        self._note_sharing(block.operations[0], sources, made, moment)
+        self.leaves[op.results[0]] = made
+        self.working[op.results[0]] = (*sources, *made)
+
+    def _continue(self, op: Op, moment: int) -> None:
+        bundle = op.operands[0]
+        for buffer in self.working.get(bundle, ()):
+            buffer.held_until = max(buffer.held_until, moment)
+        made = self.leaves[bundle]
+        if op.kind == "async_update":
+            self.leaves[op.results[0]] = made
+            self.working[op.results[0]] = self.working.get(bundle, ())
+        else:
+            self.bind(op.results, made)
+
+    def _started(self, op: Op) -> Block:
+        if op.regions:
+            return op.regions[0]
+        if isinstance(op.attrs, CallAttrs):
+            return self.program.function(op.attrs.callee, place=op.place).body
+        raise ProgramError("it starts nothing", place=op.place)
