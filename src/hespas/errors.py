@@ -58,6 +58,10 @@ class TraceError(HespasError):
     """A trace cannot be read or written."""
 
 
+class AlgorithmError(HespasError):
+    """A collective algorithm is malformed, or does not compute its collective."""
+
+
 class SimulationError(HespasError):
     """The simulation cannot proceed, or the job asks for what the model does not cover."""
 
