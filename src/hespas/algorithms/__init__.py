@@ -1,0 +1,1 @@
+"""Collective algorithms as graphs of transfers: read, verify, generate, write."""
