@@ -86,6 +86,7 @@ def estimate(
     graph: RegionGraph,
     device: Device | str,
     *,
+    method: str = "roofline",
     options: RooflineOptions | None = None,
     custom_calls: Mapping[str, CustomCallCost] | None = None,
     store: Store | None = None,
@@ -93,7 +94,8 @@ def estimate(
 ) -> GraphEstimate:
     """Price every compute region on a device (a `Device`, a preset's name or a path).
 
-    Equal regions are priced once. ``store`` keeps answers between calls; by default they last
+    ``method`` names the estimator (`hespas.estimate.methods.METHODS`); ``options`` are the
+    roofline's. Equal regions are priced once. ``store`` keeps answers between calls; by default they last
     as long as the call. Raises `hespas.errors.CostError` for work that is not known.
 
     >>> graph = split(load("examples/attention_block.mlir"))
@@ -101,18 +103,20 @@ def estimate(
     14.8
     """
     from hespas.estimate.graph import estimate_graph
-    from hespas.estimate.roofline import Roofline, RooflineOptions
+    from hespas.estimate.methods import Wanted, estimator
+    from hespas.estimate.roofline import RooflineOptions
     from hespas.estimate.store import MemoryStore
     from hespas.hardware.presets import load_device
     from hespas.split.modules import region_modules
 
-    estimator = Roofline(
+    wanted = Wanted(
         device=load_device(device) if isinstance(device, str) else device,
-        options=options or RooflineOptions(),
+        roofline_options=options or RooflineOptions(),
         custom_calls=custom_calls or {},
     )
+    chosen = estimator(method, wanted)
     kept = MemoryStore() if store is None else store
-    return estimate_graph(graph, region_modules(graph), estimator, store=kept, threads=threads)
+    return estimate_graph(graph, region_modules(graph), chosen, store=kept, threads=threads)
 
 
 def trace(graph: RegionGraph, estimates: GraphEstimate) -> TaskGraph:

@@ -193,7 +193,7 @@ def without(key: str) -> dict[str, Any]:
         (config(HARDWARE | {"in_memory_only_cache": True}, cache_dir="x"), ("c.json", "cache_dir")),
         ('{"perf_estimator": {"method": "xla"}}', ("'xla' is not built yet", "roofline")),
         ('{"perf_estimator": {"method": "iree"}}', ("'iree' is not built yet", "roofline")),
-        ('{"perf_estimator": {"method": "cocossim"}}', ("'cocossim' is not built yet",)),
+        ('{"perf_estimator": {"method": "cocossim"}}', ("array_rows",)),
         ('{"perf_estimator": {"method": "rofline"}}', ("did you mean 'roofline'",)),
         ("{}", ("no device is given",)),
     ],
@@ -203,15 +203,9 @@ def test_a_bad_configuration_is_refused(call: Call, text: str, parts: tuple[str,
     refused(call("hespas", "run", "c.json", "--mlir_file", program(ADD)), *parts)
 
 
-def test_a_method_that_is_not_built_is_refused_whoever_names_the_device(
-    call: Call, root: Path
-) -> None:
-    xla = root / "configs" / "nodes" / "profiling" / "xla" / "config.json"
-    words = ("--mlir_file", program(ADD), "--output", "out")
-    for flags in ((), NODE, ("--peak-flops", "1e12", "--memory-bandwidth", "1e12")):
-        done = call("hespas_chakra_gen", xla, *words, *flags)
-        refused(done, "xla/config.json", "'xla' is not built yet", "use roofline")
-    assert call("hespas", "split", xla, "--mlir_file", "p.mlir").returncode == 0
+def test_an_unknown_method_is_refused(call: Call) -> None:
+    done = call("hespas", "run", program(ADD), *NODE, "--method", "mesured")
+    refused(done, "there is no method 'mesured'", "did you mean 'measured'")
 
 
 def test_a_log_that_cannot_be_written_is_refused(call: Call) -> None:

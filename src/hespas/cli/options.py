@@ -103,6 +103,11 @@ splitting = combined(
 
 device = combined(
     click.option("--node", help="The device: a preset's name, or a configuration's path."),
+    click.option(
+        "--method",
+        metavar="METHOD",
+        help="Who estimates: roofline (default), measured, kernel, systolic, xla, iree, ...",
+    ),
     both("peak_flops", help="FLOP/s of types that have no rate of their own, as in 9.7TFLOP/s."),
     both("memory_bandwidth", help="Memory bandwidth, as in 1555GB/s."),
     both("per_datatype_flops", metavar="TYPE=RATE,..", help="FLOP/s by type, as in bf16=312e12."),

@@ -40,7 +40,7 @@ def command(json_file: str | None, timeline: Path | None, **given: Any) -> None:
     if json_file is not None:
         write_json(json_file, run_json(prediction))
     if json_file != "-":
-        click.echo(run_text(prediction, settings.device.name))
+        click.echo(run_text(prediction, settings.device_name))
 
 
 def _predict(settings: Settings) -> Prediction:

@@ -9,9 +9,16 @@ from hespas.cli.caching import CacheWish
 from hespas.cli.options import start_logging
 from hespas.cli.parsing import parse_custom_calls, parse_per_line, parse_rates, parse_weights
 from hespas.config.load import load_config
-from hespas.config.run_config import RunConfig, roofline_hardware
+from hespas.config.run_config import (
+    NodeHardware,
+    RooflineHardware,
+    RunConfig,
+    roofline_hardware,
+)
 from hespas.cost.rules.custom_call import CustomCallCost
 from hespas.errors import ConfigError
+from hespas.estimate.methods import Wanted, estimator
+from hespas.estimate.protocol import Estimator
 from hespas.estimate.roofline import RooflineOptions
 from hespas.estimate.store import Store
 from hespas.frontend.stablehlo import LoadOptions
@@ -38,6 +45,7 @@ class Flags:
     separator: str | None = None
     separator_policy: str | None = None
     node: str | None = None
+    method: str | None = None
     peak_flops: str | None = None
     memory_bandwidth: str | None = None
     per_datatype_flops: str | None = None
@@ -129,21 +137,25 @@ class Settings:
         )
 
     def _named_device(self) -> Device | None:
-        if self.config.perf_estimator is not None:
-            # Refuses a method that is not built, even where a flag names the device.
-            roofline_hardware(self.config, place=str(self.config_path))
         if self.flags.node is not None:
             return load_device(self.flags.node)
-        if self.config_path is None or self.config.perf_estimator is None:
+        configured = self.config.perf_estimator
+        if self.config_path is None or configured is None:
             return None
-        return load_device(self.config_path)
+        match configured.hardware:
+            case NodeHardware(node=node):
+                return load_device(node)
+            case RooflineHardware():
+                return load_device(self.config_path)
+            case _:
+                return None
 
     @property
     def roofline_options(self) -> RooflineOptions:
         """What to do about types without a rate: as the device's file says."""
         if self.flags.node is not None:
             hardware = load_hardware(self.flags.node)
-        elif self.config.perf_estimator is not None:
+        elif self._configured_rates:
             hardware = roofline_hardware(self.config, place=str(self.config_path))
         else:
             return RooflineOptions()
@@ -151,6 +163,40 @@ class Settings:
             error_on_unknown_type=bool(hardware.error_on_unknown_type),
             warn_on_unknown_type=bool(hardware.warn_on_unknown_type),
         )
+
+    @property
+    def _configured_rates(self) -> bool:
+        configured = self.config.perf_estimator
+        return configured is not None and isinstance(configured.hardware, RooflineHardware)
+
+    @property
+    def method(self) -> str:
+        """Who estimates: --method before the configuration's."""
+        configured = self.config.perf_estimator
+        return _named(self.flags.method, configured and configured.method, "roofline")
+
+    @property
+    def device_name(self) -> str:
+        """The device's name; that of the method where there is no device."""
+        return self.device.name if self._has_device else self.method
+
+    @property
+    def _has_device(self) -> bool:
+        flags = self.flags
+        given = (flags.node, flags.peak_flops, flags.memory_bandwidth, flags.per_datatype_flops)
+        return any(each is not None for each in given) or self._named_device() is not None
+
+    def estimator(self) -> Estimator:
+        """Return the estimator."""
+        configured = self.config.perf_estimator
+        needs_device = self.method in {"roofline", "measured", "kernel"}
+        wanted = Wanted(
+            device=self.device if needs_device or self._has_device else None,
+            hardware=None if configured is None else configured.hardware,
+            roofline_options=self.roofline_options,
+            custom_calls=self.custom_calls,
+        )
+        return estimator(self.method, wanted)
 
     @property
     def custom_calls(self) -> dict[str, CustomCallCost]:

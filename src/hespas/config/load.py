@@ -13,11 +13,12 @@ from hespas.config.run_config import (
     EstimatorHardware,
     IreeCompile,
     IreeHardware,
+    NodeHardware,
     RooflineHardware,
     RunConfig,
+    SystolicHardware,
     XlaHardware,
     XlaTranslate,
-    not_built,
 )
 from hespas.config.suggest import suggestion
 from hespas.config.wire import RunWire
@@ -25,10 +26,19 @@ from hespas.errors import ConfigError
 from hespas.program.types import ELEMENT_TYPES
 
 if TYPE_CHECKING:
-    from hespas.config.wire import EstimatorWire, IreeCompileWire, IreeWire, RooflineWire, XlaWire
+    from hespas.config.wire import (
+        EstimatorWire,
+        IreeCompileWire,
+        IreeWire,
+        PartWire,
+        RooflineWire,
+        SystolicWire,
+        XlaWire,
+    )
 
-_BUILT_LATER = ("zigzag_onnx", "cocossim", "onnxim")
-_READ = ("roofline", "xla", "iree")
+_PARTS = ("measured", "kernel")
+_ARRAYS = ("systolic", "scalesim", "zigzag_onnx", "cocossim", "onnxim")
+METHODS = ("roofline", *_PARTS, "xla", "iree", *_ARRAYS)
 _HARDWARE = "$.perf_estimator.hardware"
 
 
@@ -71,10 +81,12 @@ def _hardware(method: str, data: dict[str, object], place: str) -> EstimatorHard
             return _xla(decode(data, wire.XlaWire, place=place, at=_HARDWARE))
         case "iree":
             return _iree(decode(data, wire.IreeWire, place=place, at=_HARDWARE))
-        case _ if method in _BUILT_LATER:
-            raise not_built(method, place)
+        case _ if method in _PARTS:
+            return _part(decode(data, wire.PartWire, place=place, at=_HARDWARE))
+        case _ if method in _ARRAYS:
+            return _systolic(decode(data, wire.SystolicWire, place=place, at=_HARDWARE))
         case _:
-            mend = suggestion(method, (*_READ, *_BUILT_LATER))
+            mend = suggestion(method, METHODS)
             raise ConfigError(f'$.perf_estimator.method is "{method}"', place=place, mend=mend)
 
 
@@ -96,6 +108,29 @@ def _roofline(wire: RooflineWire, place: str) -> RooflineHardware:
         hbm_power_ratio=wire.hbm_power_ratio,
         error_on_unknown_type=wire.error_on_unknown_type,
         warn_on_unknown_type=wire.warn_on_unknown_type,
+    )
+
+
+def _part(wire: PartWire) -> NodeHardware:
+    return NodeHardware(
+        node=wire.node,
+        num_npus=wire.num_npus,
+        in_memory_only_cache=wire.in_memory_only_cache,
+    )
+
+
+def _systolic(wire: SystolicWire) -> SystolicHardware:
+    return SystolicHardware(
+        array_rows=wire.array_rows,
+        array_columns=wire.array_columns,
+        clock_hz=wire.clock_hz,
+        memory_bandwidth=wire.memory_bandwidth,
+        vector_flops=wire.vector_flops,
+        dataflow=wire.dataflow,
+        sram_bandwidth=wire.sram_bandwidth,
+        binary=wire.binary,
+        num_npus=wire.num_npus,
+        in_memory_only_cache=wire.in_memory_only_cache,
     )
 
 

@@ -77,7 +77,41 @@ class IreeHardware:
     in_memory_only_cache: bool | None = None
 
 
-EstimatorHardware: TypeAlias = RooflineHardware | XlaHardware | IreeHardware
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeHardware:
+    """The ``hardware`` of methods that know parts by name: ``measured`` and ``kernel``.
+
+    ``node`` is a preset's name, or the path of one's own.
+    """
+
+    node: str
+    num_npus: int | None = None
+    in_memory_only_cache: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SystolicHardware:
+    """The ``hardware`` of the methods ``systolic``, ``scalesim`` and of documented simulators.
+
+    Rates are in Hz, FLOP/s and bytes/s. ``vector_flops`` is the rate of everything that is no
+    matrix product or convolution; ``binary`` the path of a simulator that is a program.
+    """
+
+    array_rows: int
+    array_columns: int
+    clock_hz: float
+    memory_bandwidth: float
+    vector_flops: float
+    dataflow: Literal["weight_stationary", "output_stationary"] = "weight_stationary"
+    sram_bandwidth: float | None = None
+    binary: str | None = None
+    num_npus: int | None = None
+    in_memory_only_cache: bool | None = None
+
+
+EstimatorHardware: TypeAlias = (
+    RooflineHardware | XlaHardware | IreeHardware | NodeHardware | SystolicHardware
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +148,7 @@ def roofline_hardware(config: RunConfig, *, place: str = "") -> RooflineHardware
     """Return the roofline hardware of ``config``.
 
     Raises `ConfigError`, naming ``place``, when the configuration has no ``perf_estimator``, or
-    asks for a method that is documented but not built yet.
+    one of another method.
 
     >>> device = RooflineHardware(peak_flops=1e12, memory_bandwidth=1e11)
     >>> estimator = EstimatorConfig(method="roofline", hardware=device)
@@ -129,10 +163,9 @@ def roofline_hardware(config: RunConfig, *, place: str = "") -> RooflineHardware
             mend="add one, or use a file of configs/nodes/*/roofline",
         )
     if not isinstance(estimator.hardware, RooflineHardware):
-        raise not_built(estimator.method, place)
+        raise ConfigError(
+            f"method {estimator.method!r} describes no device by its rates",
+            place=place,
+            mend="use a configuration of the method roofline",
+        )
     return estimator.hardware
-
-
-def not_built(method: str, place: str) -> ConfigError:
-    """Return the error for a documented ``method`` that a later version brings."""
-    return ConfigError(f"method {method!r} is not built yet", place=place, mend="use roofline")

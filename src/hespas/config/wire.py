@@ -6,7 +6,7 @@ what a file may hold.
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
@@ -81,6 +81,29 @@ class IreeWire(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     num_npus: Count | None = None
     sample: bool | None = None
     compile: IreeCompileWire | None = None
+    in_memory_only_cache: bool | None = None
+
+
+class PartWire(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``hardware`` of the methods ``measured`` and ``kernel``."""
+
+    node: Text
+    num_npus: Count | None = None
+    in_memory_only_cache: bool | None = None
+
+
+class SystolicWire(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``hardware`` of the methods that model a systolic array."""
+
+    array_rows: Count
+    array_columns: Count
+    clock_hz: Rate
+    memory_bandwidth: Rate
+    vector_flops: Rate
+    dataflow: Literal["weight_stationary", "output_stationary"] = "weight_stationary"
+    sram_bandwidth: Rate | None = None
+    binary: Text | None = None
+    num_npus: Count | None = None
     in_memory_only_cache: bool | None = None
 
 

@@ -226,7 +226,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 
 def test_a_file_of_another_method_is_no_device() -> None:
-    with pytest.raises(ConfigError, match="method 'iree' is not built yet; use roofline"):
+    with pytest.raises(ConfigError, match="method 'iree' describes no device"):
         load_device(PRESETS_DIRECTORY / "nodes" / "profiling" / "iree" / "config.json")
 
 

@@ -1,0 +1,102 @@
+"""Find an estimator by the name of its method.
+
+Each method's module is imported when it is asked for. Other packages add methods by an entry
+point of the group ``hespas.estimators`` that names a function like those here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+
+from hespas.config.run_config import EstimatorHardware
+from hespas.config.suggest import suggestion
+from hespas.cost.rules.custom_call import CustomCallCost
+from hespas.errors import ConfigError
+from hespas.estimate.protocol import Estimator
+from hespas.estimate.roofline import Roofline, RooflineOptions
+from hespas.hardware.device import Device
+from hespas.program.kernels import CompiledKernels
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """All that an estimator may be made from.
+
+    ``device`` is None where only a configuration of a profiler or a simulator is given;
+    ``hardware`` is None where no configuration is. ``kernels`` are what a compiler wrote for the
+    program, where that is known.
+    """
+
+    device: Device | None = None
+    hardware: EstimatorHardware | None = None
+    roofline_options: RooflineOptions = field(default_factory=RooflineOptions)
+    custom_calls: Mapping[str, CustomCallCost] = field(default_factory=dict[str, CustomCallCost])
+    kernels: CompiledKernels | None = None
+
+    def needed_device(self, method: str) -> Device:
+        """Return the device; `ConfigError` where none is given."""
+        if self.device is None:
+            raise ConfigError(f"method {method!r} needs a device", mend="give --node")
+        return self.device
+
+
+Factory = Callable[[Wanted], Estimator]
+
+_MODULES = {
+    "measured": "hespas.estimate.measured.method",
+    "kernel": "hespas.estimate.kernel.method",
+    "systolic": "hespas.estimate.systolic.method",
+    "scalesim": "hespas.estimate.systolic.scalesim_method",
+    "zigzag_onnx": "hespas.estimate.systolic.zigzag_method",
+    "cocossim": "hespas.estimate.systolic.cocossim_method",
+    "onnxim": "hespas.estimate.systolic.onnxim_method",
+    "xla": "hespas.estimate.profiled.xla_method",
+    "iree": "hespas.estimate.profiled.iree_method",
+}
+"""Where the function ``make`` of each method stands."""
+
+METHODS = ("roofline", *_MODULES)
+_GROUP = "hespas.estimators"
+
+
+def estimator(method: str, wanted: Wanted) -> Estimator:
+    """Return the estimator of ``method``.
+
+    Raises `ConfigError` for a method that there isn't, or that lacks what it needs.
+
+    >>> device = Device(name="one", peak_flops=1e12, memory_bandwidth_bytes_per_s=1e11)
+    >>> estimator("roofline", Wanted(device=device)).method
+    'roofline'
+    """
+    if method == "roofline":
+        return _roofline(wanted)
+    module = _MODULES.get(method)
+    if module is None:
+        return _added(method)(wanted)
+    if find_spec(module.rpartition(".")[0]) is None or find_spec(module) is None:
+        raise ConfigError(f"method {method!r} is not built yet", mend="use roofline")
+    make: Factory = import_module(module).make
+    return make(wanted)
+
+
+def _roofline(wanted: Wanted) -> Roofline:
+    return Roofline(
+        device=wanted.needed_device("roofline"),
+        options=wanted.roofline_options,
+        custom_calls=wanted.custom_calls,
+    )
+
+
+def _added(method: str) -> Factory:
+    """Return the factory that another package offers."""
+    offered = {point.name: point for point in entry_points(group=_GROUP)}
+    if method not in offered:
+        raise ConfigError(
+            f"there is no method {method!r}", mend=suggestion(method, (*METHODS, *offered))
+        )
+    make: Factory = offered[method].load()
+    return make
