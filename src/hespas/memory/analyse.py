@@ -24,9 +24,10 @@ def memory_use(program: Program) -> MemoryUse:
     """Return how much memory one device needs for a step of a program.
 
     Operations run in the order in which they stand, each value in a buffer of its own type and
-    size; see `hespas.memory.life` for how long. Constants, which are a part of the compiled
-    program, are not counted. In a program that a compiler scheduled, temporaries also use the
-    memory of outputs while that is free, as XLA's buffer assignment lets them.
+    size; see `hespas.memory.life` for how long. Constants, a part of the compiled program, are
+    not counted, nor, before a compiler was at work, broadcasts and ``iota``. In a program that a
+    compiler scheduled, temporaries also use the memory of outputs while that is free, as XLA's
+    buffer assignment lets them.
     """
     main = with_calls_opened(program)
     arguments = argument_buffers(main.body.arguments)

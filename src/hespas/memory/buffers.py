@@ -87,3 +87,10 @@ VIEWS: Mapping[str, Callable[[Op, Leaves], list[tuple[Buffer, ...]]]] = {
     "tuple": _grouped,
 }
 """Operations that make no data: what their results stand for."""
+
+FOLDED_VIEWS = {**VIEWS, "broadcast": _the_same, "broadcast_in_dim": _the_same}
+"""The same where no compiler was at work yet: all of them make broadcasts where they are read."""
+
+CONSTANTS = frozenset({"constant"})
+FOLDED_CONSTANTS = CONSTANTS | {"iota"}
+"""Operations whose results nobody has to keep."""

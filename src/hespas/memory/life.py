@@ -12,7 +12,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from hespas.errors import ProgramError
-from hespas.memory.buffers import THROUGHOUT, VIEWS, Buffer, Leaves, new_buffers
+from hespas.memory.buffers import (
+    CONSTANTS,
+    FOLDED_CONSTANTS,
+    FOLDED_VIEWS,
+    THROUGHOUT,
+    VIEWS,
+    Buffer,
+    Leaves,
+    new_buffers,
+)
 from hespas.memory.in_place import MUST_SHARE, may_write_over
 from hespas.memory.usage import HeldBuffer, Role
 from hespas.program.attrs import CallAttrs
@@ -174,6 +183,10 @@ class _Walk:
         default_factory=dict[Value, tuple[Buffer, ...]]
     )
 
+    @property
+    def _constants(self) -> frozenset[str]:
+        return CONSTANTS if self.program.is_scheduled else FOLDED_CONSTANTS
+
     def bind(self, values: Iterable[Value], buffers: Sequence[Buffer]) -> None:
         remaining = iter(buffers)
         for value in values:
@@ -188,7 +201,8 @@ class _Walk:
             if value not in self.leaves:
                 # From around the block: it is there throughout.
                 self.leaves[value] = argument_buffers((value,))
-        view = VIEWS.get(op.kind)
+        views = VIEWS if self.program.is_scheduled else FOLDED_VIEWS
+        view = views.get(op.kind)
         if view is not None:
             self.leaves.update(zip(op.results, view(op, self.leaves), strict=True))
             return
@@ -198,7 +212,7 @@ class _Walk:
                 self._start(op, moment)
             case "async_update" | "async_done":
                 self._continue(op, moment)
-            case "constant":
+            case kind if kind in self._constants:
                 self.leaves[op.results[0]] = argument_buffers(op.results)
             case _:
                 self._make(op, moment)

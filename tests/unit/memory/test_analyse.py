@@ -1,0 +1,191 @@
+"""The memory of programs before a compiler is at work, reckoned by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from hespas.frontend.stablehlo import load_stablehlo
+from hespas.memory.analyse import memory_use
+from hespas.memory.usage import MemoryUse, Role
+
+KIB = 1024
+"""The bytes of ``tensor<256xf32>``, which most values here are."""
+
+VECTOR = "tensor<256xf32>"
+
+
+def use(body: str, *, arguments: str, results: str) -> MemoryUse:
+    text = f"func.func @main({arguments}) -> ({results}) {{\n{body}\n}}"
+    return memory_use(load_stablehlo(text.encode(), name="here"))
+
+
+def test_a_temporary_lives_until_it_is_read_last() -> None:
+    # %0 and %1 at the multiplication; %0 is not written over, for it has a second reader.
+    found = use(
+        f"""%0 = stablehlo.dot %m, %a : (tensor<256x256xf32>, {VECTOR}) -> {VECTOR}
+        %1 = stablehlo.dot %m, %0 : (tensor<256x256xf32>, {VECTOR}) -> {VECTOR}
+        %2 = stablehlo.dot %m, %1 : (tensor<256x256xf32>, {VECTOR}) -> {VECTOR}
+        %3 = stablehlo.dot %m, %2 : (tensor<256x256xf32>, {VECTOR}) -> {VECTOR}
+        return %3 : {VECTOR}""",
+        arguments=f"%m: tensor<256x256xf32>, %a: {VECTOR}",
+        results=VECTOR,
+    )
+    assert found.argument_bytes == 257 * KIB
+    assert found.output_bytes == KIB
+    assert found.temporary_bytes == 2 * KIB
+    assert found.peak_bytes == 260 * KIB
+    assert found.peak_place == "here:3:14: stablehlo.dot"
+
+
+def test_what_is_there_at_the_peak_stands_the_largest_first() -> None:
+    found = use(
+        f"""%0 = stablehlo.dot %m, %a : (tensor<256x256xf32>, {VECTOR}) -> {VECTOR}
+        %1 = stablehlo.dot %m, %0 : (tensor<256x256xf32>, {VECTOR}) -> {VECTOR}
+        return %1 : {VECTOR}""",
+        arguments=f"%m: tensor<256x256xf32>, %a: {VECTOR}",
+        results=VECTOR,
+    )
+    assert [(each.size_bytes, each.role, each.place) for each in found.held] == [
+        (256 * KIB, Role.ARGUMENT, "argument 0"),
+        (KIB, Role.ARGUMENT, "argument 1"),
+        (KIB, Role.OUTPUT, "result 0"),
+        (KIB, Role.TEMPORARY, "here:2:6: stablehlo.dot"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("second", "temporaries"),
+    [("stablehlo.negate %0", 1), ("stablehlo.reverse %0, dims = [0]", 2)],
+)
+def test_an_elementwise_result_is_written_over_its_dying_operand(
+    second: str, temporaries: int
+) -> None:
+    found = use(
+        f"""%0 = stablehlo.reverse %a, dims = [0] : {VECTOR}
+        %1 = {second} : {VECTOR}
+        %2 = stablehlo.reverse %1, dims = [0] : {VECTOR}
+        return %2 : {VECTOR}""",
+        arguments=f"%a: {VECTOR}",
+        results=VECTOR,
+    )
+    assert found.temporary_bytes == temporaries * KIB
+
+
+def test_an_argument_that_is_not_given_away_is_never_written_over() -> None:
+    found = use(
+        f"""%0 = stablehlo.negate %a : {VECTOR}
+        %1 = stablehlo.reverse %0, dims = [0] : {VECTOR}
+        return %1 : {VECTOR}""",
+        arguments=f"%a: {VECTOR}",
+        results=VECTOR,
+    )
+    assert found.temporary_bytes == KIB
+
+
+@pytest.mark.parametrize("attribute", ["tf.aliasing_output = 0 : i32", "jax.buffer_donor = true"])
+def test_an_output_over_an_argument_takes_no_memory(attribute: str) -> None:
+    found = use(
+        f"%0 = stablehlo.negate %a : {VECTOR}\nreturn %0 : {VECTOR}",
+        arguments=f"%a: {VECTOR} {{{attribute}}}",
+        results=VECTOR,
+    )
+    assert (found.argument_bytes, found.output_bytes, found.alias_bytes) == (KIB, KIB, KIB)
+    assert found.peak_bytes == KIB
+
+
+def test_an_output_waits_for_the_argument_that_it_is_written_over() -> None:
+    found = use(
+        f"""%0 = stablehlo.negate %a : {VECTOR}
+        %1 = stablehlo.reverse %a, dims = [0] : {VECTOR}
+        return %0, %1 : {VECTOR}, {VECTOR}""",
+        arguments=f"%a: {VECTOR} {{tf.aliasing_output = 0 : i32}}",
+        results=f"{VECTOR}, {VECTOR}",
+    )
+    assert found.temporary_bytes == KIB
+
+
+def test_reshapes_broadcasts_and_constants_take_nothing() -> None:
+    found = use(
+        f"""%c = stablehlo.constant dense<1.0> : tensor<f32>
+        %0 = stablehlo.broadcast_in_dim %c, dims = [] : (tensor<f32>) -> tensor<16x16xf32>
+        %1 = stablehlo.reshape %0 : (tensor<16x16xf32>) -> {VECTOR}
+        %2 = stablehlo.iota dim = 0 : {VECTOR}
+        %3 = stablehlo.add %1, %2 : {VECTOR}
+        return %3 : {VECTOR}""",
+        arguments="",
+        results=VECTOR,
+    )
+    assert found.peak_bytes == KIB
+
+
+LOOP = """
+    %zero = stablehlo.constant dense<0> : tensor<i32>
+    %one = stablehlo.constant dense<1> : tensor<i32>
+    %end = stablehlo.constant dense<9> : tensor<i32>
+    %start = stablehlo.reverse %a, dims = [0] : tensor<256xf32>
+    %r:2 = stablehlo.while(%i = %zero, %x = %start) : tensor<i32>, tensor<256xf32>
+    cond {
+      %c = stablehlo.compare LT, %i, %end : (tensor<i32>, tensor<i32>) -> tensor<i1>
+      stablehlo.return %c : tensor<i1>
+    } do {
+      %n = stablehlo.add %i, %one : tensor<i32>
+      BODY
+      stablehlo.return %n, %y : tensor<i32>, tensor<256xf32>
+    }
+    %out = stablehlo.reverse %r#1, dims = [0] : tensor<256xf32>
+    return %out : tensor<256xf32>
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "temporaries"),
+    [
+        ("%y = stablehlo.negate %x : tensor<256xf32>", 1),
+        # The reversed vector may not be made over the one that it is made of.
+        (
+            """%b = stablehlo.reverse %x, dims = [0] : tensor<256xf32>
+            %y = stablehlo.add %b, %x : tensor<256xf32>""",
+            2,
+        ),
+        # %y must be there while %x is still read.
+        (
+            """%y = stablehlo.reverse %x, dims = [0] : tensor<256xf32>
+            %d = stablehlo.dot %x, %a : (tensor<256xf32>, tensor<256xf32>) -> tensor<f32>""",
+            2,
+        ),
+    ],
+)
+def test_a_loop_carries_one_buffer_from_round_to_round(body: str, temporaries: int) -> None:
+    found = use(LOOP.replace("BODY", body), arguments=f"%a: {VECTOR}", results=VECTOR)
+    # The counter and the scalars beside the vectors are a few bytes.
+    assert found.temporary_bytes // KIB == temporaries
+    assert found.temporary_bytes % KIB < 16
+
+
+def test_a_branch_takes_what_its_largest_alternative_takes() -> None:
+    branch = """%b = "stablehlo.if"(%p) ({
+      %0 = stablehlo.reverse %a, dims = [0] : tensor<256xf32>
+      %1 = stablehlo.reverse %0, dims = [0] : tensor<256xf32>
+      %2 = stablehlo.add %0, %1 : tensor<256xf32>
+      stablehlo.return %2 : tensor<256xf32>
+    }, {
+      stablehlo.return %a : tensor<256xf32>
+    }) : (tensor<i1>) -> tensor<256xf32>
+    return %b : tensor<256xf32>"""
+    found = use(branch, arguments=f"%p: tensor<i1>, %a: {VECTOR}", results=VECTOR)
+    assert found.temporary_bytes == 2 * KIB
+    assert found.peak_place.endswith("stablehlo.reverse")
+
+
+def test_called_functions_are_walked() -> None:
+    text = f"""
+    func.func @main(%a: {VECTOR}) -> {VECTOR} {{
+      %0 = call @twice(%a) : ({VECTOR}) -> {VECTOR}
+      return %0 : {VECTOR}
+    }}
+    func.func private @twice(%a: {VECTOR}) -> {VECTOR} {{
+      %0 = stablehlo.reverse %a, dims = [0] : {VECTOR}
+      %1 = stablehlo.reverse %0, dims = [0] : {VECTOR}
+      return %1 : {VECTOR}
+    }}"""
+    assert memory_use(load_stablehlo(text.encode(), name="here")).temporary_bytes == KIB
