@@ -95,8 +95,8 @@ def estimate(
     """Price every compute region on a device (a `Device`, a preset's name or a path).
 
     ``method`` names the estimator (`hespas.estimate.methods.METHODS`); ``options`` are the
-    roofline's. Equal regions are priced once. ``store`` keeps answers between calls; by default they last
-    as long as the call. Raises `hespas.errors.CostError` for work that is not known.
+    roofline's. Equal regions are priced once. ``store`` keeps answers between calls; by default
+    they last as long as the call. Raises `hespas.errors.CostError` for work that is not known.
 
     >>> graph = split(load("examples/attention_block.mlir"))
     >>> round(estimate(graph, "A100_SXM_40GB").total.time_s * 1e6, 1)

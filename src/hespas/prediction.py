@@ -22,10 +22,6 @@ from hespas.trace.estimated import estimated_tasks
 from hespas.trace.tasks import TaskGraph
 from hespas.units import PS_PER_S
 
-ROOFLINE_ASSUMPTION = (
-    "roofline: every operation runs alone at the device's peak rates, each reading its operands "
-    "from and writing its results to device memory; launches cost nothing"
-)
 NETWORK_ASSUMPTION = (
     "network: a device communicates in program order, one collective at a time, and concurrent "
     "transfers do not slow each other (ASTRA-sim's congestion-unaware model)"
@@ -97,7 +93,7 @@ class Prediction:
         """What was taken for granted, each once."""
         types = {key for op in self.estimates.total.per_op.values() for key in op.per_type}
         listed = [
-            ROOFLINE_ASSUMPTION,
+            *self.estimates.assumptions,
             *([TF32_ASSUMPTION] if "tf32" in types else []),
             *([_NETWORK_ASSUMPTIONS[self.network]] if self.timeline is not None else []),
             *self.graph.assumptions,

@@ -72,12 +72,16 @@ class ReuseStatistics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphEstimate:
-    """Estimates of a whole graph: one per distinct region, and which region has which."""
+    """Estimates of a whole graph: one per distinct region, and which region has which.
+
+    ``assumptions`` are those that the estimator makes of every region.
+    """
 
     modules: tuple[ModuleEstimate, ...]
     estimate_of_region: tuple[Estimate | None, ...]
     total: Estimate
     reuse: ReuseStatistics
+    assumptions: tuple[str, ...] = ()
 
 
 def cache_key(region: str, estimator: Estimator) -> str:
@@ -122,7 +126,7 @@ def estimate_graph(
     )
     if store is not None:
         store.write({keys[job]: encode_estimate(found) for job, (found, _) in fresh.items()})
-    return _gathered(graph, wanted, made)
+    return _gathered(graph, wanted, made, estimator.assumptions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -192,7 +196,10 @@ def _run(
 
 
 def _gathered(
-    graph: RegionGraph, wanted: list[_Job], made: tuple[ModuleEstimate, ...]
+    graph: RegionGraph,
+    wanted: list[_Job],
+    made: tuple[ModuleEstimate, ...],
+    assumptions: tuple[str, ...],
 ) -> GraphEstimate:
     estimates: list[Estimate | None] = [None] * len(graph.regions)
     for job, each in zip(wanted, made, strict=True):
@@ -203,6 +210,7 @@ def _gathered(
         estimate_of_region=tuple(estimates),
         total=_total(made),
         reuse=_statistics(made),
+        assumptions=assumptions,
     )
 
 

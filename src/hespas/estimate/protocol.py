@@ -23,6 +23,11 @@ class Estimator(Protocol):
         """Everything besides the region that decides the answer, as JSON values."""
         ...
 
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What it takes for granted of every region, as sentences for people."""
+        ...
+
     def estimate(self, region: Compute, program: Program) -> Estimate:
         """Return what the region costs; a `HespasError` where that is not known."""
         ...

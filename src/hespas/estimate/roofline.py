@@ -23,6 +23,10 @@ from hespas.hardware.device import Device
 from hespas.program.program import Program
 from hespas.split.regions import Compute
 
+ROOFLINE_ASSUMPTION = (
+    "roofline: every operation runs alone at the device's peak rates, each reading its operands "
+    "from and writing its results to device memory; launches cost nothing"
+)
 TRANSCENDENTAL = "transcendental"
 _FALLBACK_TYPES = {"tf32": "f32"}
 
@@ -71,6 +75,11 @@ class Roofline:
             "warn_on_unknown_type": self.options.warn_on_unknown_type,
             "custom_calls": {key: repr(cost) for key, cost in sorted(self.custom_calls.items())},
         }
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What it takes for granted of every region."""
+        return (ROOFLINE_ASSUMPTION,)
 
     def estimate(self, region: Compute, program: Program) -> Estimate:
         """Add up the region's operations; `CostError` for work that is not known."""

@@ -91,6 +91,10 @@ class Slow:
     def parameters(self) -> Mapping[str, object]:
         return {}
 
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        return ("it is slow",)
+
     def estimate(self, region: Compute, program: Program) -> Estimate:  # noqa: ARG002 - the protocol's signature
         self.seen.append(region.id)
         return Estimate(per_op={"x": OpEstimate(count=1.0, time_s=1.0)})
