@@ -134,11 +134,8 @@ class _Flattener:
         renaming.update(zip(op.results, carried, strict=True))
 
     def _branch(self, op: Op, renaming: Renaming) -> None:
-        weights = op.attrs.weights if isinstance(op.attrs, CaseAttrs) else None
-        ranks = weights or [_communicated_bytes(region) for region in op.regions]
-        taken = max(range(len(op.regions)), key=ranks.__getitem__)
-        why = "the heaviest" if weights else "the one that communicates most"
-        self.assumptions.append(f"{op.place}: branch {taken} is taken, {why}")
+        taken, told = taken_branch(op)
+        self.assumptions.append(told)
         made = self._inline(op.regions[taken], [], renaming)
         renaming.update(zip(op.results, made, strict=True))
 
@@ -165,6 +162,15 @@ class _Flattener:
         if isinstance(op.attrs, CallAttrs):
             return self.program.function(op.attrs.callee, place=op.place).body
         raise ProgramError("it starts nothing", place=op.place)
+
+
+def taken_branch(op: Op) -> tuple[int, str]:
+    """Return the branch that stands for all branches of an operation, and a sentence on it."""
+    weights = op.attrs.weights if isinstance(op.attrs, CaseAttrs) else None
+    ranks = weights or [_communicated_bytes(region) for region in op.regions]
+    taken = max(range(len(op.regions)), key=ranks.__getitem__)
+    why = "the heaviest" if weights else "the one that communicates most"
+    return taken, f"{op.place}: branch {taken} is taken, {why}"
 
 
 def _communicated_bytes(block: Block) -> int:

@@ -36,12 +36,20 @@ class RegionModules:
 
 
 def region_modules(graph: RegionGraph) -> RegionModules:
-    """Find the distinct regions of a graph, in time linear in its operations."""
+    """Find the distinct regions of a graph, in time linear in its operations.
+
+    The rounds of an opened loop share operations, which are looked at once.
+    """
+    by_identity: dict[tuple[Op, ...], int] = {}
     by_structure: dict[Hashable, int] = {}
     by_fingerprint: dict[str, int] = {}
     modules: list[RegionModule] = []
     module_of_region: list[int] = []
     for region in graph.regions:
+        known = by_identity.get(operations_of(region)) if graph.program.is_scheduled else None
+        if known is not None:
+            module_of_region.append(known)
+            continue
         operations = (*region.constants, *map(normalised, operations_of(region)))
         key = structure_key(operations, region.outputs)
         number = by_structure.get(key)
@@ -54,6 +62,7 @@ def region_modules(graph: RegionGraph) -> RegionModules:
                 modules.append(
                     RegionModule(first_region=region.id, fingerprint=mark, canonical_text=text)
                 )
+        by_identity[operations_of(region)] = number
         module_of_region.append(number)
     return RegionModules(modules=tuple(modules), module_of_region=tuple(module_of_region))
 

@@ -40,8 +40,8 @@ Region = Compute | Collective
 class RegionGraph:
     """Regions in program order, with edges from producer to consumer.
 
-    ``producers[i]`` lists, ascending, the ids of the regions whose outputs region ``i`` reads;
-    each is less than ``i``.
+    ``producers[i]`` lists, ascending, the ids of the regions whose outputs region ``i`` reads, or
+    for which the schedule makes it wait, where a compiler made one; each is less than ``i``.
     """
 
     program: Program

@@ -13,6 +13,7 @@ from hespas.split.build import build_graph, is_constant
 from hespas.split.flatten import flatten
 from hespas.split.merge import merge_regions
 from hespas.split.regions import RegionGraph
+from hespas.split.scheduled import split_scheduled
 
 COMMUNICATION_SEPARATOR = "is_communication_op"
 DEFAULT_BLOCK_LIMIT = 1024
@@ -72,9 +73,13 @@ class SplitOptions:
 def split_program(program: Program, options: SplitOptions) -> RegionGraph:
     """Cut a program into regions as ``options`` say.
 
-    Every operation but constants lands in exactly one region, in program order. Raises
-    `ConfigError` for a separator that the program doesn't hold.
+    Every operation but constants lands in exactly one region, in program order. A program that
+    a compiler scheduled is cut into its kernels, whatever the strategy. Raises `ConfigError` for
+    a separator that the program doesn't hold, and for options that the cut into kernels ignores.
     """
+    if program.is_scheduled:
+        _check_plain(options, program.source)
+        return split_scheduled(program)
     flat = flatten(program)
     match options.strategy:
         case SplitStrategy.INDIVIDUAL:
@@ -84,6 +89,20 @@ def split_program(program: Program, options: SplitOptions) -> RegionGraph:
             groups = _linear_groups(flat.operations, options)
     graph = build_graph(program, flat, groups)
     return merge_regions(graph, block_limit=options.block_limit) if options.merge else graph
+
+
+def _check_plain(options: SplitOptions, source: str) -> None:
+    given = {
+        "merge": options.merge,
+        "block_lim": options.block_limit is not None,
+        "separator": options.separator != COMMUNICATION_SEPARATOR,
+    }
+    for name in (name for name, has_effect in given.items() if has_effect):
+        raise ConfigError(
+            f"{name} has no effect on a program that is scheduled: its kernels are the regions",
+            place=source,
+            mend="drop it",
+        )
 
 
 def _check_separator(operations: Sequence[Op], separator: str) -> None:
