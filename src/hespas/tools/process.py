@@ -77,7 +77,7 @@ def run_program(
             ) from error
         code = _waited(process, limits.time_s, name=name, log=log)
     if code != 0:
-        raise ToolError(f"{name} {_ending(code)}: {last_words(log)}", place=str(log))
+        raise ToolError(f"{name} {ending(code)}: {last_words(log)}", place=str(log))
     return Finished(log=log, elapsed_s=monotonic() - started_s)
 
 
@@ -103,7 +103,12 @@ def _waited(process: subprocess.Popen[bytes], time_s: float, *, name: str, log: 
         process.wait()
 
 
-def _ending(code: int) -> str:
+def ending(code: int) -> str:
+    """Say how a process ended, by its exit code; negative codes are signals.
+
+    >>> ending(3), ending(-6)
+    ('failed with code 3', 'was ended by SIGABRT')
+    """
     if code > 0:
         return f"failed with code {code}"
     try:
