@@ -1,0 +1,1 @@
+"""StableHLO to the optimised, scheduled HLO of accelerators that are not there."""

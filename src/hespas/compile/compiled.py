@@ -1,0 +1,60 @@
+"""What comes out of compiling."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hespas.program.kernels import CompiledKernels
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryAnalysis:
+    """What XLA's memory analysis says of one device, in bytes.
+
+    >>> MemoryAnalysis(argument_bytes=4, output_bytes=4, alias_bytes=3, temporary_bytes=1,
+    ...                generated_code_bytes=0).total_bytes
+    6
+    """
+
+    argument_bytes: int
+    output_bytes: int
+    alias_bytes: int
+    temporary_bytes: int
+    generated_code_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        """What must be there at once: outputs that are written over arguments count once."""
+        held = self.argument_bytes + self.output_bytes - self.alias_bytes
+        return held + self.temporary_bytes + self.generated_code_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompiledProgram:
+    """A program as the compiler of a target would run it.
+
+    ``hlo_proto`` is a serialized ``HloModuleProto`` and ``hlo_text`` the same module as text;
+    ``kernels`` is None where the target's kernels can't be read, and `notes` say why.
+    ``flags`` are the compiler's options as they were set, ``versions`` those of the packages
+    that compiled, ``log`` what the compiler said.
+    """
+
+    name: str
+    target: str
+    topology: str
+    replicas: int
+    partitions: int
+    hlo_proto: bytes
+    hlo_text: str
+    kernels: CompiledKernels | None
+    memory: MemoryAnalysis
+    flags: Mapping[str, str]
+    versions: Mapping[str, str]
+    notes: tuple[str, ...]
+    log: str
+
+    @property
+    def device_count(self) -> int:
+        """Replicas times partitions."""
+        return self.replicas * self.partitions

@@ -1,0 +1,116 @@
+"""What a compiler is told beside the program, and the flags of XLA that say it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from types import MappingProxyType
+
+from hespas.errors import ConfigError
+
+_MIB = 2**20
+
+
+class Matmuls(Enum):
+    """Who multiplies matrices: NVIDIA's library, or kernels that XLA writes through Triton.
+
+    Without a device XLA measures neither, so that Triton's kernels are not tuned.
+    """
+
+    CUBLAS = "cublas"
+    TRITON = "triton"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompileOptions:
+    """The options of a compilation; the defaults are those of the documented workflow.
+
+    All but ``disabled_passes`` and ``flags`` are for GPUs. ``disabled_passes`` names passes of
+    XLA; None leaves out what the workflow leaves out. ``flags`` are more of XLA's own, by name
+    without dashes, and win over the others. Raises `ConfigError` for a flag that can't be one.
+    """
+
+    matmuls: Matmuls = Matmuls.CUBLAS
+    latency_hiding_scheduler: bool = True
+    pipelined_collectives: bool = True
+    double_buffered_loops: bool = True
+    all_reduce_combine_bytes: int = 128 * _MIB
+    all_gather_combine_bytes: int = 128 * _MIB
+    reduce_scatter_combine_bytes: int = 64 * _MIB
+    disabled_passes: tuple[str, ...] | None = None
+    flags: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+    def __post_init__(self) -> None:
+        for name, value in self.flags.items():
+            _check_flag(name, value)
+        for name in self.disabled_passes or ():
+            if not _PASS.fullmatch(name):
+                raise ConfigError(f"{name!r} is not the name of a pass")
+
+
+DEFAULT_OPTIONS = CompileOptions()
+_WORKFLOW_DISABLES = ("rematerialization",)
+_PASS = re.compile(r"[\w-]+")
+_FLAG = re.compile(r"(?:xla|jax|tpu)_\w+")
+
+
+def _check_flag(name: str, value: str) -> None:
+    if not _FLAG.fullmatch(name):
+        raise ConfigError(
+            f"{name!r} is not a flag of XLA", mend="write it as in xla_gpu_enable_triton_gemm"
+        )
+    if any(letter.isspace() for letter in value):
+        raise ConfigError(f"the value {value!r} of {name} has a space in it")
+
+
+def gpu_flags(options: CompileOptions) -> dict[str, str]:
+    """Return the flags of XLA for a GPU, by name.
+
+    Command buffers are off: they put kernels of a schedule into graphs, one launch for many.
+
+    >>> gpu_flags(CompileOptions(matmuls=Matmuls.TRITON))["xla_gpu_enable_triton_gemm"]
+    'true'
+    """
+    disabled = options.disabled_passes
+    names = _WORKFLOW_DISABLES if disabled is None else disabled
+    pipelined = _switch(on=options.pipelined_collectives)
+    flags = {
+        "xla_gpu_enable_triton_gemm": _switch(on=options.matmuls is Matmuls.TRITON),
+        "xla_gpu_enable_command_buffer": "",
+        "xla_gpu_enable_latency_hiding_scheduler": _switch(on=options.latency_hiding_scheduler),
+        "xla_gpu_enable_highest_priority_async_stream": "true",
+        "xla_gpu_all_reduce_combine_threshold_bytes": str(options.all_reduce_combine_bytes),
+        "xla_gpu_all_gather_combine_threshold_bytes": str(options.all_gather_combine_bytes),
+        "xla_gpu_reduce_scatter_combine_threshold_bytes": str(options.reduce_scatter_combine_bytes),
+        "xla_gpu_enable_pipelined_all_gather": pipelined,
+        "xla_gpu_enable_pipelined_reduce_scatter": pipelined,
+        "xla_gpu_enable_pipelined_all_reduce": pipelined,
+        "xla_gpu_enable_while_loop_double_buffering": _switch(on=options.double_buffered_loops),
+        "xla_gpu_enable_all_gather_combine_by_dim": "false",
+        "xla_gpu_enable_reduce_scatter_combine_by_dim": "false",
+    }
+    if names:
+        flags["xla_disable_hlo_passes"] = ",".join(names)
+    return flags | dict(options.flags)
+
+
+def tpu_flags(options: CompileOptions) -> dict[str, str]:
+    """Return the flags of XLA for a TPU, by name.
+
+    Raises `ConfigError` for options that only a GPU's compiler has.
+    """
+    bare = replace(options, disabled_passes=None, flags=MappingProxyType({}))
+    if bare != DEFAULT_OPTIONS:
+        raise ConfigError(
+            "matmuls, the scheduler, combining, pipelining and double buffering are options of "
+            "GPU compilers",
+            mend="drop them, or give TPU flags by name",
+        )
+    passes = ",".join(options.disabled_passes or ())
+    return ({"xla_disable_hlo_passes": passes} if passes else {}) | dict(options.flags)
+
+
+def _switch(*, on: bool) -> str:
+    return "true" if on else "false"

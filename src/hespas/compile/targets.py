@@ -1,0 +1,131 @@
+"""Accelerators by name, as their compilers know them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from hespas.config.suggest import suggestion
+from hespas.errors import HardwareError
+from hespas.hardware.device import Device
+from hespas.hardware.presets import PRESETS_DIRECTORY, NodeInfo, load_device, node_info
+
+_DIRECTORY = PRESETS_DIRECTORY / "targets"
+_SUFFIX = ".txtpb"
+# XLA's descriptions and datasheets round differently; more than this apart are two parts.
+_SAME = 0.05
+_HOSTS = {"gb200": 4, "gb300": 4}
+_USUAL_HOST = 8
+_TPU_NAMES = {
+    "tpuv2": "v2",
+    "tpuv3": "v3",
+    "tpuv4": "v4",
+    "tpuv5e": "v5e",
+    "tpuv5p": "v5p",
+    "tpuv6e": "v6e",
+    "tpuv7x": "tpu7x",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuTarget:
+    """A GPU: the text of XLA's description of it, and how many stand in a host."""
+
+    name: str
+    description: str
+    devices_per_host: int
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TpuTarget:
+    """A generation of TPUs, as libtpu calls it."""
+
+    name: str
+    generation: str
+
+
+Target = GpuTarget | TpuTarget
+
+
+def target_names() -> tuple[str, ...]:
+    """Return the names of all targets, sorted.
+
+    >>> {"A100_SXM_40", "H100_SXM", "TPUv5e"} <= set(target_names())
+    True
+    """
+    gpus = (path.stem.upper() for path in _DIRECTORY.glob(f"*{_SUFFIX}"))
+    return tuple(sorted([*gpus, *map(_tpu_name, _TPU_NAMES)]))
+
+
+def _tpu_name(folded: str) -> str:
+    return folded.replace("tpu", "TPU")
+
+
+def find_target(name: str) -> Target:
+    """Return a target by its name (large or small letters), or by that of a node preset.
+
+    A preset's memory is put into the description where it is another part's. Raises
+    `HardwareError` for a name that neither is.
+
+    >>> find_target("h100_sxm").name, find_target("H100_80GB").name, find_target("TPUv5e").name
+    ('H100_SXM', 'H100_80GB', 'TPUv5e')
+    """
+    folded = name.casefold()
+    if folded in _TPU_NAMES:
+        return TpuTarget(name=_tpu_name(folded), generation=_TPU_NAMES[folded])
+    file = _DIRECTORY / f"{folded}{_SUFFIX}"
+    if _WORD.fullmatch(folded) and file.is_file():
+        return _gpu(folded.upper(), file)
+    try:
+        node = node_info(name)
+    except HardwareError as error:
+        raise HardwareError(
+            f"no target is named {name!r}", mend=suggestion(name, target_names())
+        ) from error
+    return _of_node(node)
+
+
+_WORD = re.compile(r"\w+")
+
+
+def _of_node(node: NodeInfo) -> Target:
+    if node.target is None:
+        raise HardwareError(
+            f"no compiler at hand has a description of {node.full_name}",
+            mend=f"targets: {', '.join(target_names())}",
+        )
+    if node.target in _TPU_NAMES:
+        return find_target(node.target)
+    found = _gpu(node.name, _DIRECTORY / f"{node.target}{_SUFFIX}")
+    return _with_memory_of(found, load_device(node.name), part=node.target.upper())
+
+
+def _gpu(name: str, file: Path) -> GpuTarget:
+    return GpuTarget(
+        name=name,
+        description=file.read_text(),
+        devices_per_host=_HOSTS.get(file.stem, _USUAL_HOST),
+    )
+
+
+def _with_memory_of(target: GpuTarget, device: Device, *, part: str) -> GpuTarget:
+    wanted = {
+        "memory_bandwidth": device.memory_bandwidth_bytes_per_s,
+        "device_memory_size": device.memory_capacity_bytes,
+    }
+    description, notes = target.description, list(target.notes)
+    for field, value in wanted.items():
+        pattern = re.compile(rf"^  {field}: (\d+)$", re.MULTILINE)
+        found = pattern.search(description)
+        if found is None or value is None or abs(int(found[1]) / value - 1) <= _SAME:
+            continue
+        description = pattern.sub(f"  {field}: {round(value)}", description)
+        notes.append(f"compiled for a {part} with {target.name}'s {field}, {round(value)}")
+    return GpuTarget(
+        name=target.name,
+        description=description,
+        devices_per_host=target.devices_per_host,
+        notes=tuple(notes),
+    )

@@ -1,0 +1,140 @@
+"""Devices that aren't there, for the compilers to compile for."""
+
+# JAX's own types are only partly known.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from itertools import product
+from math import prod
+from typing import Any
+
+from hespas.errors import DeviceCountError, HardwareError
+from hespas.xla.compile_wire import GpuPlace, TpuPlace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topology:
+    """Devices of a target; the handles belong to jaxlib."""
+
+    name: str
+    devices: tuple[Any, ...]
+
+    @property
+    def client(self) -> Any:
+        """The compiler of these devices."""
+        return self.devices[0].client
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chips:
+    """How a generation of TPUs is put together.
+
+    ``dimensions`` of its torus, and the devices that a program sees on a chip.
+    """
+
+    dimensions: int
+    devices_per_chip: int
+
+
+TPU_GENERATIONS = {
+    "v2": Chips(dimensions=2, devices_per_chip=2),
+    "v3": Chips(dimensions=2, devices_per_chip=2),
+    "v4": Chips(dimensions=3, devices_per_chip=2),
+    "v5e": Chips(dimensions=2, devices_per_chip=1),
+    "v5p": Chips(dimensions=3, devices_per_chip=1),
+    "v6e": Chips(dimensions=2, devices_per_chip=1),
+    "tpu7x": Chips(dimensions=3, devices_per_chip=2),
+}
+_HOST = (2, 2, 1)
+
+
+def gpu_topology_name(count: int, *, per_host: int) -> str:
+    """Return XLA's name of ``count`` GPUs: islands x hosts x GPUs of a host.
+
+    Raises `DeviceCountError` where hosts would not be full.
+
+    >>> gpu_topology_name(4, per_host=8), gpu_topology_name(64, per_host=8)
+    ('1x1x4', '1x8x8')
+    """
+    if count <= per_host:
+        return f"1x1x{count}"
+    if count % per_host:
+        raise DeviceCountError(
+            f"{count} devices do not fill hosts of {per_host}",
+            mend="give a number of devices per host that divides them",
+        )
+    return f"1x{count // per_host}x{per_host}"
+
+
+def tpu_topology_shape(count: int, *, generation: str) -> tuple[int, ...]:
+    """Return the squarest shape of chips that has ``count`` devices, the last axis the longest.
+
+    Raises `DeviceCountError` where there is none of whole chips in powers of two.
+
+    >>> tpu_topology_shape(8, generation="v5e"), tpu_topology_shape(32, generation="v5p")
+    ((2, 4), (2, 4, 4))
+    """
+    chips = TPU_GENERATIONS[generation]
+    wanted, rest = divmod(count, chips.devices_per_chip)
+    powers = [2**power for power in range(max(wanted, 1).bit_length())]
+    shapes = [
+        shape
+        for shape in product(powers, repeat=chips.dimensions)
+        if prod(shape) == wanted and list(shape) == sorted(shape)
+    ]
+    if rest or not shapes:
+        raise DeviceCountError(
+            f"no TPU {generation} slice has {count} devices",
+            mend=f"give a power of two that is {chips.devices_per_chip} or more, or a topology",
+        )
+    best = min(shapes, key=lambda shape: (max(shape) / min(shape), shape))
+    # Four chips of a three-dimensional slice stand on one host: 2x2x1.
+    return best if wanted != 4 or chips.dimensions == 2 else _HOST
+
+
+def open_topology(place: GpuPlace | TpuPlace, *, count: int) -> Topology:
+    """Return the devices of a place; ``count`` of them or, of a named topology, all."""
+    match place:
+        case GpuPlace(description=description, devices_per_host=per_host):
+            name = gpu_topology_name(count, per_host=per_host)
+            return _opened("cuda", name, count, target_config=description, topology=name)
+        case TpuPlace(generation=generation, topology=topology):
+            shape = (
+                tpu_topology_shape(count, generation=generation)
+                if topology is None
+                else _shape(topology)
+            )
+            name = f"{generation}:{'x'.join(map(str, shape))}"
+            host = _host_of(shape)
+            return _opened("tpu", name, count, topology_name=name, chips_per_host_bounds=host)
+
+
+def _host_of(shape: tuple[int, ...]) -> list[int]:
+    """Return the chips of a host along each axis: two, where the axis has an even number."""
+    sides = [1, 1, 1]
+    for at, size in enumerate(shape[:2]):
+        sides[at] = _HOST[at] if size % _HOST[at] == 0 else 1
+    return sides
+
+
+def _shape(topology: str) -> tuple[int, ...]:
+    parts = topology.split("x")
+    if not all(part.isdecimal() and int(part) for part in parts):
+        raise HardwareError(f"{topology!r} is not a topology", mend="write it as in 2x4 or 4x4x8")
+    return tuple(map(int, parts))
+
+
+def _opened(platform: str, name: str, count: int, **settings: Any) -> Topology:
+    topologies = import_module("jax.experimental.topologies")
+    described = topologies.get_topology_desc(platform=platform, **settings)
+    devices = tuple(described.devices)
+    if len(devices) != count:
+        raise DeviceCountError(
+            f"the program needs {count} devices, but {name} has {len(devices)}",
+            mend="give another topology",
+        )
+    return Topology(name=name, devices=devices)

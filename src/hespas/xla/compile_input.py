@@ -1,0 +1,253 @@
+"""Make a module fit for an accelerator's compiler, which takes less than jaxlib parses."""
+
+# jaxlib's bindings are only partly typed.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from hespas.errors import DeviceCountError, ProgramError
+from hespas.xla.mlir import MlirModule, parse_mlir
+
+_COPY = "mhlo.copy"
+_ALIASES = "mhlo.input_output_alias"
+_PARTITIONED = "mhlo.spmd_parameters_shardings"
+# XLA writes them when it turns a partitioned HLO module into StableHLO, and reads none of them.
+_LEFT_OVER = (
+    "mhlo.cross_program_prefetches",
+    _ALIASES,
+    "mhlo.is_dynamic",
+    "mhlo.spmd_output_sharding",
+    _PARTITIONED,
+    "mhlo.use_auto_spmd_partitioning",
+)
+_MESH = "sdy.mesh"
+_GROUPS = "replica_groups"
+_PAIRS = "source_target_pairs"
+_CHANNEL = "channel_handle"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A module ready for the compiler, and how it is to be compiled.
+
+    ``partition`` says that it is annotated with shardings, which the compiler has yet to apply;
+    ``shardy`` that these are Shardy's.
+    """
+
+    module: MlirModule
+    replicas: int
+    partitions: int
+    partition: bool
+    shardy: bool
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """The operations that matter here."""
+
+    copies: list[Any]
+    collectives: list[Any]
+    has_shardings: bool
+    has_shardy: bool
+
+
+def prepare(source: bytes, *, name: str, devices: int | None) -> Prepared:
+    """Parse a program, settle its devices, and take out what compilers refuse.
+
+    Copies are erased (the compiler places its own), aliases of arguments and results are said
+    as compilers read them, meshes get the attribute they are looked up by. Raises `ProgramError`
+    for what is no program, `DeviceCountError` where ``devices`` contradicts it.
+    """
+    module = parse_mlir(source, name=name)
+    ir = import_module("jaxlib.mlir.ir")
+    with module.handle.context, ir.Location.unknown(module.handle.context):
+        operation = module.handle.operation
+        found = _look(operation, ir)
+        was_partitioned = _PARTITIONED in operation.attributes
+        replicas, partitions = _settled(operation, found, name=name, devices=devices)
+        _erase_copies(found.copies)
+        _say_aliases(module, ir)
+        _say_meshes(module, ir)
+        for attribute in _LEFT_OVER:
+            if attribute in operation.attributes:
+                del operation.attributes[attribute]
+    partition = (found.has_shardings or found.has_shardy) and not was_partitioned
+    return Prepared(
+        module=module,
+        replicas=replicas,
+        partitions=partitions,
+        partition=partition and partitions > 1,
+        shardy=found.has_shardy,
+        notes=_notes(found, partition=partition),
+    )
+
+
+def _notes(found: _Found, *, partition: bool) -> tuple[str, ...]:
+    notes: list[str] = []
+    if found.copies:
+        notes.append(f"{len(found.copies)} mhlo.copy operations were erased before compiling")
+    if partition:
+        notes.append("the program was partitioned by the compiler")
+    return tuple(notes)
+
+
+def _look(operation: Any, ir: Any) -> _Found:
+    copies: list[Any] = []
+    collectives: list[Any] = []
+    shardings: set[str] = set()
+
+    def visit(op: Any) -> Any:
+        name: str = op.name
+        if name == _COPY:
+            copies.append(op)
+        elif name.startswith("sdy.") and name != _MESH:
+            shardings.add("sdy")
+        attributes = op.attributes
+        if _GROUPS in attributes or _PAIRS in attributes:
+            collectives.append(op)
+        if "mhlo.sharding" in attributes:
+            shardings.add("mhlo")
+        if name == "func.func":
+            _look_at_arguments(op, shardings)
+        return ir.WalkResult.ADVANCE
+
+    operation.walk(visit)
+    if "mhlo.frontend_attributes" in operation.attributes:
+        text = str(operation.attributes["mhlo.frontend_attributes"])
+        shardings.update({"sdy"} if "xla.sdy" in text else set())
+    return _Found(
+        copies=copies,
+        collectives=collectives,
+        has_shardings=bool(shardings),
+        has_shardy="sdy" in shardings,
+    )
+
+
+def _look_at_arguments(function: Any, shardings: set[str]) -> None:
+    for kind in ("arg_attrs", "res_attrs"):
+        if kind in function.attributes:
+            text = str(function.attributes[kind])
+            shardings.update(word for word in ("sdy", "mhlo") if f"{word}.sharding" in text)
+
+
+def _settled(operation: Any, found: _Found, *, name: str, devices: int | None) -> tuple[int, int]:
+    """Return replicas and partitions: the program's own, else its groups', else as asked for."""
+    replicas = _count(operation, "mhlo.num_replicas")
+    partitions = _count(operation, "mhlo.num_partitions")
+    declared = replicas * partitions
+    named = max((_highest(op) + 1 for op in found.collectives), default=0)
+    known = declared if declared > 1 else named
+    if known and devices is not None and devices != known:
+        raise DeviceCountError(
+            f"{devices} devices are asked for, but the program is made for {known}",
+            place=name,
+            mend=f"drop the count, or give {known}",
+        )
+    if declared > 1:
+        return replicas, partitions
+    count = known or devices or 1
+    if count < 1:
+        raise DeviceCountError(f"{count} devices are asked for", mend="give 1 or more")
+    channels = any(_CHANNEL in op.attributes for op in found.collectives)
+    return (1, count) if channels or found.has_shardings else (count, 1)
+
+
+def _count(operation: Any, attribute: str) -> int:
+    if attribute not in operation.attributes:
+        return 1
+    return int(operation.attributes[attribute].value)
+
+
+def _highest(op: Any) -> int:
+    """Return the highest device that a collective names in a list; -1 for none."""
+    ir = import_module("jaxlib.mlir.ir")
+    numpy = import_module("numpy")
+    attributes = op.attributes
+    named = attributes[_GROUPS if _GROUPS in attributes else _PAIRS]
+    try:
+        values = numpy.array(ir.DenseIntElementsAttr(named))
+    except ValueError:
+        return _in_mesh(named, op) - 1
+    return int(values.max(initial=-1))
+
+
+def _in_mesh(groups: Any, op: Any) -> int:
+    """Return the number of devices of the mesh that groups are axes of."""
+    symbol = str(groups).partition("mesh = @")[2].partition(",")[0].strip('" >')
+    root = op
+    while root.parent is not None:
+        root = root.parent
+    for view in root.regions[0].blocks[0].operations:
+        one = view.operation
+        if one.name == _MESH and one.attributes["sym_name"].value == symbol:
+            count = 1
+            for _, size in _axes(str(one.attributes["mesh"])):
+                count *= size
+            return count
+    raise ProgramError(f"mesh @{symbol} is not defined")
+
+
+def _axes(mesh: str) -> Iterator[tuple[str, int]]:
+    """Yield the axes of ``#sdy.mesh<["a"=4, "b"=2]>``."""
+    inner = mesh.partition("[")[2].partition("]")[0]
+    for axis in filter(None, inner.split(",")):
+        name, _, size = axis.rpartition("=")
+        yield name.strip().strip('"'), int(size)
+
+
+def _erase_copies(copies: list[Any]) -> None:
+    for copy in copies:
+        copy.results[0].replace_all_uses_with(copy.operands[0])
+        copy.erase()
+
+
+def _say_aliases(module: MlirModule, ir: Any) -> None:
+    """Turn the module's list of aliases into an attribute of each argument."""
+    attributes = module.handle.operation.attributes
+    if _ALIASES not in attributes:
+        return
+    main = _main(module)
+    arguments = list(main.attributes["arg_attrs"]) if "arg_attrs" in main.attributes else []
+    count = len(main.regions[0].blocks[0].arguments)
+    texts: list[dict[str, Any]] = [
+        {named.name: named.attr for named in each} for each in arguments
+    ] or [{} for _ in range(count)]
+    integer = ir.IntegerType.get_signless(32)
+    for entry in attributes[_ALIASES]:
+        alias = entry["alias"]
+        output = list(entry["output_index"])
+        if len(output) > 1 or list(alias["parameter_index"]):
+            continue
+        argument = int(alias["parameter_number"].value)
+        position = int(output[0]) if output else 0
+        texts[argument]["tf.aliasing_output"] = ir.IntegerAttr.get(integer, position)
+    main.attributes["arg_attrs"] = ir.ArrayAttr.get([ir.DictAttr.get(each) for each in texts])
+
+
+def _main(module: MlirModule) -> Any:
+    for view in module.handle.body.operations:
+        op = view.operation
+        if op.name == "func.func" and op.attributes["sym_name"].value == "main":
+            return op
+    raise ProgramError("the program has no function named main", place=module.source)
+
+
+def _say_meshes(module: MlirModule, ir: Any) -> None:
+    """Give each mesh the attribute by which collectives over its axes are read."""
+    for view in module.handle.body.operations:
+        op = view.operation
+        if op.name != _MESH or "stablehlo.mesh" in op.attributes:
+            continue
+        mesh = str(op.attributes["mesh"])
+        axes = ", ".join(f'{{name = "{name}", size = {size} : i64}}' for name, size in _axes(mesh))
+        ids = mesh.partition("device_ids")[2].partition("[")[2].partition("]")[0]
+        count = len(ids.split(","))
+        listed = f", device_ids = dense<[{ids}]> : tensor<{count}xi64>" if ids else ""
+        op.attributes["stablehlo.mesh"] = ir.Attribute.parse(f"{{axes = [{axes}]{listed}}}")

@@ -1,0 +1,118 @@
+"""Compile one program for an accelerator that isn't there: a process of its own.
+
+Started as ``python -m hespas.xla.compile_worker`` in a directory that holds the request and the
+program (`hespas.xla.compile_wire` names the files); the answer and the module are left there.
+The compilers can abort, and take gigabytes: neither befalls the process that asked.
+"""
+
+# JAX's own types are only partly known.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import re
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from hespas.errors import HespasError, ToolError, UnsupportedError
+from hespas.xla import compile_wire as wire
+from hespas.xla.compile_devices import Topology, open_topology
+from hespas.xla.compile_input import Prepared, prepare
+
+_VERSION = re.compile(r"Failed to serialize StableHLO to plugin version ([\d.]+)")
+_REFUSALS = ("UNIMPLEMENTED", "INVALID_ARGUMENT", "NOT_FOUND")
+_MEMORY = "RESOURCE_EXHAUSTED"
+
+
+def main() -> None:
+    """Read the request in the working directory, compile, and write the answer."""
+    home = Path.cwd()
+    request = wire.decode_request((home / wire.REQUEST_FILE).read_bytes())
+    try:
+        answer: wire.Answer = _compiled(request, home)
+    except HespasError as error:
+        answer = wire.Refused(
+            error=type(error).__name__, message=error.message, place=error.place, mend=error.mend
+        )
+    (home / wire.ANSWER_FILE).write_bytes(wire.encode(answer))
+
+
+def _compiled(request: wire.CompileRequest, home: Path) -> wire.Compiled:
+    source = (home / wire.PROGRAM_FILE).read_bytes()
+    prepared = prepare(source, name=request.name, devices=request.devices)
+    errors = import_module("jax.errors")
+    try:
+        count = prepared.replicas * prepared.partitions
+        topology = open_topology(request.place, count=count)
+        executable = _compile(request, prepared, topology)
+    except errors.JaxRuntimeError as error:
+        sys.stderr.write(f"{error}\n")
+        raise _told(str(error), request.name) from error
+    module = executable.hlo_modules()[0]
+    (home / wire.PROTO_FILE).write_bytes(module.as_serialized_hlo_module_proto())
+    (home / wire.TEXT_FILE).write_text(module.to_string())
+    return wire.Compiled(
+        replicas=prepared.replicas,
+        partitions=prepared.partitions,
+        topology=topology.name,
+        memory=_memory(executable.get_compiled_memory_stats()),
+        notes=prepared.notes,
+    )
+
+
+def _compile(request: wire.CompileRequest, prepared: Prepared, topology: Topology) -> Any:
+    client = import_module("jaxlib.xla_client")
+    internals = import_module("jaxlib._jax")
+    numpy = import_module("numpy")
+    options = client.CompileOptions()
+    options.num_replicas = prepared.replicas
+    options.num_partitions = prepared.partitions
+    build = options.executable_build_options
+    build.num_replicas = prepared.replicas
+    build.num_partitions = prepared.partitions
+    build.use_spmd_partitioning = prepared.partition
+    build.use_shardy_partitioner = prepared.partition and prepared.shardy
+    ids = numpy.array([device.id for device in topology.devices])
+    build.device_assignment = client.DeviceAssignment.create(
+        ids.reshape(prepared.replicas, prepared.partitions)
+    )
+    options.env_option_overrides = list(request.overrides.items())
+    devices = internals.DeviceList(topology.devices)
+    return topology.client.compile(prepared.module.handle, devices, options)
+
+
+def _memory(stats: Any) -> wire.MemoryWire:
+    return wire.MemoryWire(
+        argument_bytes=stats.argument_size_in_bytes,
+        output_bytes=stats.output_size_in_bytes,
+        alias_bytes=stats.alias_size_in_bytes,
+        temporary_bytes=stats.temp_size_in_bytes,
+        generated_code_bytes=stats.generated_code_size_in_bytes,
+    )
+
+
+def _told(message: str, name: str) -> HespasError:
+    """Return the error that a compiler's status stands for."""
+    first = message.strip().partition("\n")[0][:400]
+    version = _VERSION.search(message)
+    if version is not None:
+        why = message.partition("error: ")[2].partition("\n")[0]
+        return UnsupportedError(
+            f"the compiler reads StableHLO {version[1]}, and the program holds what that has "
+            f"not: {why}",
+            place=name,
+            mend="export it with the versions that hespas names",
+        )
+    status = first.partition(":")[0]
+    if status == _MEMORY:
+        return ToolError(f"the compiler ran out of memory: {first}", place=name)
+    if status in _REFUSALS:
+        return UnsupportedError(f"the compiler refuses it: {first}", place=name)
+    return ToolError(f"the compiler failed: {first}", place=name)
+
+
+if __name__ == "__main__":
+    main()
