@@ -15,8 +15,10 @@ class Device:
     """Peak rates of one accelerator, dense, as its vendor's datasheet gives them.
 
     ``peak_flops`` (FLOP/s) serves every element type that ``per_datatype_flops`` (keys as MLIR
-    spells types, and ``tf32``) doesn't name. Memory bandwidth is in bytes/s. Raises
-    `HardwareError` on a figure that is not a positive, finite number.
+    spells types, and ``tf32``) doesn't name. Memory bandwidth is in bytes/s.
+    ``launch_overhead_s`` is what a kernel takes beside its work when launched behind another;
+    None is unknown, and 0 is for devices that launch nothing. Raises `HardwareError` on a figure
+    that is not a positive, finite number.
     """
 
     name: str
@@ -26,6 +28,7 @@ class Device:
     memory_capacity_bytes: int | None = None
     tdp_w: float | None = None
     hbm_power_ratio: float | None = None
+    launch_overhead_s: float | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(
@@ -43,6 +46,11 @@ class Device:
                 raise HardwareError(
                     f"{key} is {value}", place=self.name, mend="give a positive number"
                 )
+        overhead_s = self.launch_overhead_s
+        if overhead_s is not None and not (isfinite(overhead_s) and overhead_s >= 0):
+            raise HardwareError(
+                f"launch_overhead_s is {overhead_s}", place=self.name, mend="give 0 or more"
+            )
         ratio = self.hbm_power_ratio
         if ratio is not None and not 0 <= ratio <= 1:
             raise HardwareError(

@@ -30,13 +30,16 @@ _ASTRA_SIM = "astra-sim"
 class NodeInfo:
     """What a node preset knows beside its rates.
 
-    ``target`` is the name of XLA's description of the part, to compile for it without having
-    one; None where there is none. ``sources`` tells for each figure where it comes from.
+    ``launch_overhead_s`` is what a kernel takes beside its work when launched behind another,
+    None where nobody knows. ``target`` is the name of XLA's description of the part, to compile
+    for it without having one; None where there is none. ``sources`` tells for each figure where
+    it comes from.
     """
 
     name: str
     full_name: str
     memory_capacity_bytes: int
+    launch_overhead_s: float | None
     target: str | None
     aliases: tuple[str, ...]
     notes: tuple[str, ...]
@@ -65,8 +68,9 @@ def load_device(name_or_path: str | Path) -> Device:
     """Return a device: a preset by its name, or a roofline configuration by its path.
 
     The path is that of the file, or of a directory with ``roofline/config.json``; a
-    ``node.json`` beside it gives the memory capacity. Raises `HardwareError` for a name that no
-    preset has, `ConfigError` for a file that is not a roofline configuration.
+    ``node.json`` beside it gives the memory capacity and what a launch costs. Raises
+    `HardwareError` for a name that no preset has, `ConfigError` for a file that is not a roofline
+    configuration.
 
     >>> device = load_device("A100_SXM_40GB")
     >>> device.per_datatype_flops["bf16"], device.memory_bandwidth_bytes_per_s
@@ -77,8 +81,13 @@ def load_device(name_or_path: str | Path) -> Device:
     home = file.parent.parent if file.parent.name == _ROOFLINE.parts[0] else file.parent
     name = home.resolve().name if file.stem == "config" else file.stem
     has_node = (home / "node.json").is_file()
-    capacity = _read_node(home).memory_capacity_bytes if has_node else None
-    return device_of(hardware, name=name, memory_capacity_bytes=capacity)
+    node = _read_node(home) if has_node else None
+    return device_of(
+        hardware,
+        name=name,
+        memory_capacity_bytes=None if node is None else node.memory_capacity_bytes,
+        launch_overhead_s=None if node is None else node.launch_overhead_s,
+    )
 
 
 def load_hardware(name_or_path: str | Path) -> RooflineHardware:
@@ -99,7 +108,11 @@ def _device_file(name_or_path: str | Path) -> Path:
 
 
 def device_of(
-    hardware: RooflineHardware, *, name: str, memory_capacity_bytes: int | None = None
+    hardware: RooflineHardware,
+    *,
+    name: str,
+    memory_capacity_bytes: int | None = None,
+    launch_overhead_s: float | None = None,
 ) -> Device:
     """Return the device that the roofline ``hardware`` of a configuration describes.
 
@@ -113,6 +126,7 @@ def device_of(
         memory_capacity_bytes=memory_capacity_bytes,
         tdp_w=hardware.tdp_w,
         hbm_power_ratio=hardware.hbm_power_ratio,
+        launch_overhead_s=launch_overhead_s,
     )
 
 
@@ -224,6 +238,7 @@ def _read_node(home: Path) -> NodeInfo:
         name=home.name,
         full_name=wire.full_name,
         memory_capacity_bytes=wire.memory_capacity_bytes,
+        launch_overhead_s=wire.launch_overhead_s,
         target=wire.target,
         aliases=wire.aliases,
         notes=wire.notes,

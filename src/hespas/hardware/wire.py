@@ -87,6 +87,7 @@ class NodeWire(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     full_name: Text
     memory_capacity_bytes: Count
+    launch_overhead_s: Amount | None = None
     target: Text | None = None
     aliases: tuple[Text, ...] = ()
     notes: tuple[Text, ...] = ()

@@ -37,6 +37,17 @@ def test_a_device_refuses_an_impossible_power_ratio(ratio: float) -> None:
         Device(name="x", peak_flops=1.0, memory_bandwidth_bytes_per_s=1.0, hbm_power_ratio=ratio)
 
 
+@pytest.mark.parametrize("overhead_s", [-1e-6, inf, nan])
+def test_a_device_refuses_an_impossible_launch_overhead(overhead_s: float) -> None:
+    with pytest.raises(HardwareError, match="launch_overhead_s"):
+        Device(
+            name="x",
+            peak_flops=1.0,
+            memory_bandwidth_bytes_per_s=1.0,
+            launch_overhead_s=overhead_s,
+        )
+
+
 def test_rates_per_type_are_copied_and_frozen() -> None:
     rates = {"f32": 1.0}
     device = Device(

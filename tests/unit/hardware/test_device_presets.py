@@ -84,11 +84,18 @@ def test_a_second_name_is_the_same_device() -> None:
     assert node_info("H100_80GB").aliases == ("H100_SXM_80GB",)
 
 
+def test_launches_cost_on_devices_that_launch_kernels() -> None:
+    assert load_device("H100_80GB").launch_overhead_s == 3e-6
+    assert load_device("TPUv3").launch_overhead_s == 0
+    assert all(load_device(name).launch_overhead_s is not None for name in NODES)
+
+
 @pytest.mark.parametrize("name", NODES)
 def test_every_figure_has_its_source(name: str) -> None:
     file = PRESETS_DIRECTORY / "nodes" / name / "roofline" / "config.json"
     hardware = roofline_hardware(load_config(file))
     figures = {"peak_flops", "memory_bandwidth", "tdp_W", "memory_capacity_bytes", "target"}
+    figures.add("launch_overhead_s")
     figures |= {f"per_datatype_flops.{key}" for key in hardware.per_datatype_flops}
     info = node_info(name)
     assert set(info.sources) == figures
