@@ -1,0 +1,1 @@
+"""Kernels that were measured: tables of published timings, read, completed and interpolated."""

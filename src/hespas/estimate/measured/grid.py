@@ -1,0 +1,186 @@
+"""A table of times over a grid of sizes: completed, made monotone, interpolated.
+
+Times and sizes are handled by their logarithms: a time that is a power of a size is a straight
+line there, and an error in per cent is the same anywhere in the table.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise, product
+from math import exp, isnan, log, nan, prod
+
+from hespas.errors import MeasurementError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axis:
+    """The sizes along one side of a grid, ascending, and their logarithms."""
+
+    name: str
+    sizes: tuple[int, ...]
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.sizes or self.sizes[0] < 1 or any(a >= b for a, b in pairwise(self.sizes)):
+            raise MeasurementError(f"the sizes of {self.name} don't ascend from 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """Logarithms of times in seconds, the last axis first to change; NaN where none is known."""
+
+    axes: tuple[Axis, ...]
+    log_times: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        cells = prod(len(axis.sizes) for axis in self.axes)
+        if len(self.log_times) != cells:
+            raise MeasurementError(f"a grid of {cells} cells holds {len(self.log_times)} times")
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """How far apart neighbours along each axis are."""
+        lengths = [len(axis.sizes) for axis in self.axes]
+        return tuple(prod(lengths[at + 1 :]) for at in range(len(lengths)))
+
+    def cells(self) -> Iterator[tuple[int, ...]]:
+        """Return the sizes of every cell, in order."""
+        return product(*(axis.sizes for axis in self.axes))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """A time read off a grid; ``outside`` names the axes that it leaves."""
+
+    time_s: float
+    outside: tuple[str, ...] = ()
+
+
+def without(grid: Grid, cell: int) -> float:
+    """Return what the neighbours of a cell tell of it, the logarithm of a time.
+
+    The mean, weighed by the axes, of the straight lines through the two neighbours along each
+    axis; at the rim of a gap, through the two cells before or after it. NaN where no axis has
+    them.
+    """
+    between = _weighed(grid, cell, inside=True)
+    return _weighed(grid, cell, inside=False) if isnan(between) else between
+
+
+def _weighed(grid: Grid, cell: int, *, inside: bool) -> float:
+    total = weights = 0.0
+    for axis, stride in zip(grid.axes, grid.strides, strict=True):
+        at = cell // stride % len(axis.sizes)
+        start = cell - at * stride
+        line = grid.log_times[start : start + stride * len(axis.sizes) : stride]
+        time = _on_line(axis.sizes, line, at, inside=inside)
+        if not isnan(time):
+            total += axis.weight * time
+            weights += axis.weight
+    return total / weights if weights else nan
+
+
+def _on_line(sizes: Sequence[int], line: Sequence[float], at: int, *, inside: bool) -> float:
+    """Return what the first pair of cells that are known tells of cell ``at``."""
+    pairs = ((at - 1, at + 1),) if inside else ((at - 2, at - 1), (at + 1, at + 2))
+    for low, high in pairs:
+        if low < 0 or high >= len(line) or isnan(line[low]) or isnan(line[high]):
+            continue
+        part = log(sizes[at] / sizes[low]) / log(sizes[high] / sizes[low])
+        return line[low] + part * (line[high] - line[low])
+    return nan
+
+
+def completed(grid: Grid) -> Grid:
+    """Return the grid with every missing time filled from its neighbours.
+
+    Raises `MeasurementError` where times are missing in more places than neighbours can fill.
+    """
+    times = list(grid.log_times)
+    missing = [cell for cell, time in enumerate(times) if isnan(time)]
+    while missing:
+        known = Grid(axes=grid.axes, log_times=tuple(times))
+        found = {cell: without(known, cell) for cell in missing}
+        for cell, time in found.items():
+            times[cell] = time
+        left = [cell for cell in missing if isnan(times[cell])]
+        if len(left) == len(missing):
+            raise MeasurementError(f"{len(left)} cells have no neighbours to fill them from")
+        missing = left
+    return Grid(axes=grid.axes, log_times=tuple(times))
+
+
+def monotone(grid: Grid) -> Grid:
+    """Return the nearest times that nowhere fall as a size grows, one axis after the other.
+
+    Least squares along each line, by pooling adjacent violators (M. Ayer et al., "An empirical
+    distribution function for sampling with incomplete information", Annals of Mathematical
+    Statistics 26, 1955). Pooling keeps the order of two lines of which one is nowhere above the
+    other, so that a later axis doesn't spoil an earlier one.
+    """
+    times = list(grid.log_times)
+    for axis, stride in reversed(list(zip(grid.axes, grid.strides, strict=True))):
+        length = len(axis.sizes)
+        for start in range(len(times)):
+            if start // stride % length == 0:
+                line = slice(start, start + stride * length, stride)
+                times[line] = _pooled(times[line])
+    return Grid(axes=grid.axes, log_times=tuple(times))
+
+
+def _pooled(line: Sequence[float]) -> list[float]:
+    sums: list[float] = []
+    counts: list[int] = []
+    for value in line:
+        total, count = value, 1
+        while sums and sums[-1] * count > total * counts[-1]:
+            total += sums.pop()
+            count += counts.pop()
+        sums.append(total)
+        counts.append(count)
+    return [total / count for total, count in zip(sums, counts, strict=True) for _ in range(count)]
+
+
+def read(grid: Grid, sizes: Sequence[int]) -> Reading:
+    """Return the time for ``sizes``, one per axis, linear in the logarithms between cells.
+
+    Below the smallest size of an axis the time is that of the smallest; beyond the largest it
+    grows in proportion. Of a completed, monotone grid the answer is monotone in every size.
+    """
+    places = [_place(axis, size) for axis, size in zip(grid.axes, sizes, strict=True)]
+    outside = tuple(place.axis for place in places if place.is_outside)
+    log_time = 0.0
+    for corner in product((0, 1), repeat=len(places)):
+        share, cell = 1.0, 0
+        for upper, place, stride in zip(corner, places, grid.strides, strict=True):
+            share *= place.part if upper else 1 - place.part
+            cell += (place.at + upper) * stride
+        if share:
+            log_time += share * grid.log_times[cell]
+    return Reading(time_s=exp(log_time) * prod(place.beyond for place in places), outside=outside)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """Where a size stands on an axis: after cell ``at``, by ``part`` of the way to the next."""
+
+    axis: str
+    at: int
+    part: float = 0.0
+    beyond: float = 1.0
+    is_outside: bool = False
+
+
+def _place(axis: Axis, size: int) -> _Place:
+    sizes = axis.sizes
+    if size < sizes[0]:
+        return _Place(axis=axis.name, at=0, is_outside=True)
+    if size >= sizes[-1]:
+        beyond = size / sizes[-1]
+        return _Place(axis=axis.name, at=len(sizes) - 1, beyond=beyond, is_outside=beyond > 1)
+    at = bisect_right(sizes, size) - 1
+    part = log(size / sizes[at]) / log(sizes[at + 1] / sizes[at])
+    return _Place(axis=axis.name, at=at, part=part)

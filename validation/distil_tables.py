@@ -1,0 +1,364 @@
+"""Distil the measured tables of hespas from published measurements.
+
+    pip install 'hespas[tables]'
+    python validation/distil_tables.py [--xla-tables DIRECTORY] [PART...]
+
+writes src/hespas/configs/measured/<PART>.xz for every part (or those named). The sources:
+
+* aiconfigurator-core 0.12.0 (NVIDIA, Apache-2.0): timings of GEMMs, attention, quantisation and
+  NCCL collectives under vLLM, SGLang and TensorRT-LLM.
+* openxla/xla, xla/service/gpu/model/matmul_interpolator_data.h (Apache-2.0), as a CSV with the
+  columns arch,b,m,n,k,dtypes,flops_per_s in DIRECTORY/xla_matmul_perf_table.csv: GEMMs of f32,
+  which run as tf32. Without DIRECTORY those tables are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from importlib.metadata import version
+from importlib.util import find_spec
+from itertools import product
+from math import log, nan
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from hespas.errors import ExtraMissingError, MeasurementError
+from hespas.estimate.measured.grid import Axis, Grid
+from hespas.estimate.measured.tables import (
+    FORMAT,
+    TABLES_DIRECTORY,
+    AxisWire,
+    PartWire,
+    TableWire,
+    encode_part,
+)
+
+VERSION = "0.12.0"
+STEP = 1 / 128
+"""Cells are rounded to steps of 0.8 %."""
+
+WEIGHTS = {"m": 2.0, "n": 1.0, "k": 4.0}
+"""Of the axes in filling a gap: tiles make steps in m and n but not in k; n is the coarsest."""
+
+VLLM, SGLANG, TENSORRT = "vllm/0.24.0", "sglang/0.5.14", "trtllm/1.3.0rc20"
+COLLECTIVES = {
+    "all_reduce": "all_reduce",
+    "all_gather": "all_gather",
+    "reduce_scatter": "reduce_scatter",
+    "alltoall": "all_to_all",
+}
+HALF_BYTES = 2
+Rows = Mapping[str, Sequence[Any]]
+Times = Mapping[tuple[int, ...], float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """What to read for a part.
+
+    ``peak_flops`` and ``memory_bandwidth`` are the datasheet's, dense; ``cache_bytes`` is the
+    second-level cache as XLA's description of the part has it.
+    """
+
+    directory: str
+    frameworks: tuple[str, ...] = (VLLM, SGLANG, TENSORRT)
+    f8_frameworks: tuple[str, ...] = (VLLM, SGLANG, TENSORRT)
+    nccl: str
+    peak_flops: Mapping[str, float]
+    memory_bandwidth: float
+    cache_bytes: int
+    xla: str = ""
+    quantize: str = VLLM
+    head_dims: tuple[int, ...] = field(default=(64, 128))
+
+
+RECIPES = {
+    "A100_SXM": Recipe(
+        directory="a100_sxm",
+        frameworks=("vllm/0.14.0", "sglang/0.5.10", "trtllm/1.0.0"),
+        f8_frameworks=(),
+        nccl="2.27.3",
+        peak_flops={"bf16": 312e12},
+        memory_bandwidth=2039e9,
+        cache_bytes=41943040,
+        quantize="",
+        head_dims=(128,),
+    ),
+    "H100_SXM": Recipe(
+        directory="h100_sxm",
+        nccl="2.29.2",
+        peak_flops={"bf16": 989.5e12, "f8": 1979e12, "tf32": 494.5e12},
+        memory_bandwidth=3350e9,
+        cache_bytes=52428800,
+        xla="sm_90",
+    ),
+    "H200_SXM": Recipe(
+        directory="h200_sxm",
+        nccl="2.29.2",
+        peak_flops={"bf16": 989.5e12, "f8": 1979e12},
+        memory_bandwidth=4800e9,
+        cache_bytes=52428800,
+    ),
+    "B200_SXM": Recipe(
+        directory="b200_sxm",
+        nccl="2.29.2",
+        peak_flops={"bf16": 2250e12, "f8": 4500e12, "tf32": 1125e12},
+        memory_bandwidth=7700e9,
+        cache_bytes=132644864,
+        xla="sm_100_B200",
+    ),
+    "B300_SXM": Recipe(
+        directory="b300_sxm",
+        nccl="2.29.2",
+        peak_flops={"bf16": 2250e12, "f8": 4500e12},
+        memory_bandwidth=8000e9,
+        cache_bytes=132644864,
+    ),
+    "GB200": Recipe(
+        directory="gb200",
+        nccl="2.29.2",
+        peak_flops={"bf16": 2500e12, "f8": 5000e12},
+        memory_bandwidth=8000e9,
+        cache_bytes=132644864,
+    ),
+    "GB300": Recipe(
+        directory="gb300",
+        nccl="2.29.2",
+        peak_flops={"bf16": 2500e12, "f8": 5000e12},
+        memory_bandwidth=8000e9,
+        cache_bytes=132644864,
+    ),
+    "L40S": Recipe(
+        directory="l40s",
+        f8_frameworks=(VLLM,),
+        nccl="2.27.3",
+        peak_flops={"bf16": 362.05e12, "f8": 733e12},
+        memory_bandwidth=864e9,
+        cache_bytes=100663296,
+    ),
+}
+
+
+def _root() -> Path:
+    spec = find_spec("aiconfigurator_core")
+    if spec is None or spec.origin is None or find_spec("pyarrow") is None:
+        raise ExtraMissingError("distilling measured tables", extra="tables")
+    found = version("aiconfigurator-core")
+    if found != VERSION:
+        raise MeasurementError(
+            f"aiconfigurator-core is {found}, the tables are distilled from {VERSION}",
+            mend=f"pip install aiconfigurator-core=={VERSION}",
+        )
+    return Path(spec.origin).parent / "systems" / "data"
+
+
+def _read(file: Path) -> Rows:
+    rows: Rows = import_module("pyarrow.parquet").read_table(file).to_pydict()
+    return rows
+
+
+def _gemm_times(file: Path, data_type: str) -> Times:
+    rows = _read(file)
+    listed = zip(rows["gemm_dtype"], rows["m"], rows["n"], rows["k"], rows["latency"], strict=True)
+    return {
+        (m, n, k): latency_ms * 1e-3
+        for kind, m, n, k, latency_ms in listed
+        if kind == data_type and latency_ms > 0
+    }
+
+
+def _made(name: str, source: str, axes: Sequence[Axis], times: Times) -> tuple[TableWire, Grid]:
+    grid = Grid(
+        axes=tuple(axes),
+        log_times=tuple(
+            log(times[cell]) if cell in times else nan
+            for cell in product(*(axis.sizes for axis in axes))
+        ),
+    )
+    wires = tuple(AxisWire(name=a.name, sizes=a.sizes, weight=a.weight) for a in axes)
+    return TableWire(name=name, axes=wires, step=STEP, source=source), grid
+
+
+def _gemm(home: Path, recipe: Recipe, kind: str) -> tuple[TableWire, Grid] | None:
+    """Join the timings of several frameworks.
+
+    bf16: all of them call cuBLAS, so the median is a GEMM timed three times over. f8: each has
+    a kernel of its own, some with the quantisation of an operand; XLA would choose the fastest.
+    """
+    frameworks = recipe.frameworks if kind == "bf16" else recipe.f8_frameworks
+    if not frameworks:
+        return None
+    name = {"bf16": "bfloat16", "f8": "fp8"}[kind]
+    tables = [_gemm_times(home / "gemm" / each / "gemm_perf.parquet", name) for each in frameworks]
+    join = median if kind == "bf16" else min
+    first = tables[0]
+    m_sizes = {m for m, _, _ in first} | {16384, 32768}
+    axes = (
+        Axis(
+            name="m", sizes=_sorted(m for m in m_sizes if m == 1 or m % 2 == 0), weight=WEIGHTS["m"]
+        ),
+        Axis(name="n", sizes=_sorted(n for _, n, _ in first), weight=WEIGHTS["n"]),
+        Axis(name="k", sizes=_sorted(k for _, _, k in first), weight=WEIGHTS["k"]),
+    )
+    times = {
+        cell: join([table[cell] for table in tables if cell in table])
+        for cell in product(*(axis.sizes for axis in axes))
+        if any(cell in table for table in tables)
+    }
+    how = "median of" if kind == "bf16" else "fastest of"
+    return _made(f"gemm.{kind}", f"{how} {', '.join(frameworks)}", axes, times)
+
+
+def _axis(name: str, sizes: Iterable[int]) -> Axis:
+    return Axis(name=name, sizes=_sorted(sizes), weight=WEIGHTS[name])
+
+
+def _sorted(sizes: Iterable[int]) -> tuple[int, ...]:
+    return tuple(sorted(set(sizes)))
+
+
+def _xla_gemm(directory: Path, arch: str) -> tuple[TableWire, Grid]:
+    """GEMMs of f32, which run as tf32.
+
+    A batch counts as more rows: in these measurements 2 products take 1.00 (the median; 0.97 to
+    1.05 in 9 of 10 products of bf16) of the time of one with twice the rows.
+    """
+    found: dict[tuple[int, ...], list[float]] = defaultdict(list)
+    with (directory / "xla_matmul_perf_table.csv").open(encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            if row["arch"] == arch and row["dtypes"] == "f32xf32->f32":
+                b, m, n, k = (int(row[key]) for key in "bmnk")
+                found[b * m, n, k].append(2 * b * m * n * k / float(row["flops_per_s"]))
+    times = {cell: median(each) for cell, each in found.items()}
+    axes = [_axis(name, (cell[at] for cell in times)) for at, name in enumerate("mnk")]
+    return _made("gemm.tf32", "openxla/xla matmul_interpolator_data.h", axes, times)
+
+
+def _attention(home: Path, recipe: Recipe) -> tuple[TableWire, Grid]:
+    """Causal attention by head dimension, batch times heads, and length.
+
+    The median over batches, heads and groups of the same product: the work is the same.
+    """
+    rows = _read(home / "attention" / recipe.frameworks[0] / "context_attention_perf.parquet")
+    count = len(rows["latency"])
+    windows = rows.get("window_size", [0] * count)
+    found: dict[tuple[int, ...], list[float]] = defaultdict(list)
+    for at in range(count):
+        plain = rows["attn_dtype"][at] == rows["kv_cache_dtype"][at] == "bfloat16"
+        if plain and windows[at] == 0 and rows["latency"][at] > 0:
+            cell = (
+                rows["head_dim"][at],
+                rows["batch_size"][at] * rows["num_heads"][at],
+                rows["isl"][at],
+            )
+            found[cell].append(rows["latency"][at] * 1e-3)
+    times = {cell: median(each) for cell, each in found.items()}
+    lengths = _sorted(length for _, _, length in times)
+    powers = [2**power for power in range(15)]
+    heads = [each for each in powers if sum((128, each, s) in times for s in lengths) > 3]
+    axes = (
+        Axis(name="head_dim", sizes=recipe.head_dims),
+        Axis(name="heads", sizes=_sorted(heads)),
+        Axis(name="length", sizes=lengths, weight=2),
+    )
+    return _made("attention.causal.bf16", f"vLLM: {recipe.frameworks[0]}", axes, times)
+
+
+def _collectives(home: Path, recipe: Recipe) -> Iterable[tuple[TableWire, Grid]]:
+    """Return collectives of 16-bit numbers; message_size counts elements of the whole buffer."""
+    rows = _read(home / "comm" / "nccl" / recipe.nccl / "nccl_perf.parquet")
+    for theirs, ours in COLLECTIVES.items():
+        times = {
+            (gpus, elements * HALF_BYTES): latency * 1e-3
+            for name, kind, gpus, elements, latency in zip(
+                rows["op_name"],
+                rows["nccl_dtype"],
+                rows["num_gpus"],
+                rows["message_size"],
+                rows["latency"],
+                strict=True,
+            )
+            if name == theirs and kind == "half"
+        }
+        axes = (
+            Axis(name="gpus", sizes=_sorted(gpus for gpus, _ in times)),
+            Axis(name="size_bytes", sizes=_sorted(size for _, size in times)),
+        )
+        yield _made(f"collective.{ours}", f"NCCL {recipe.nccl}, half", axes, times)
+
+
+def _streaming(home: Path, recipe: Recipe, bf16: Times) -> tuple[float, float, str]:
+    """Return the shortest time of a kernel that moves data, and the bandwidth of long ones.
+
+    From the quantisation of bf16 to f8 (3 bytes an element); where there is none, from products
+    of one row, which read a matrix.
+    """
+    if recipe.quantize:
+        rows = _read(home / "quantize" / recipe.quantize / "scale_matrix_perf.parquet")
+        moved = [
+            (3 * m * k, latency * 1e-3)
+            for m, k, latency in zip(rows["m"], rows["k"], rows["latency"], strict=True)
+            if latency > 0
+        ]
+        source = f"{recipe.quantize}: static_scaled_fp8_quant, bf16 to f8"
+    else:
+        moved = [(2 * n * k, time) for (m, n, k), time in bf16.items() if m == 1]
+        source = "products of one row with a matrix"
+    latency = median(time for size, time in moved if size <= 1e5)
+    large = [(size, time) for size, time in moved if size >= 8 * recipe.cache_bytes]
+    rate = median(size / (time - latency) for size, time in large)
+    return latency, rate / recipe.memory_bandwidth, source
+
+
+def distil(part: str, root: Path, xla: Path | None) -> bytes:
+    """Return the file of a part."""
+    recipe = RECIPES[part]
+    home = root / recipe.directory
+    first = home / "gemm" / recipe.frameworks[0] / "gemm_perf.parquet"
+    latency, efficiency, streaming = _streaming(home, recipe, _gemm_times(first, "bfloat16"))
+    made = [_gemm(home, recipe, "bf16"), _gemm(home, recipe, "f8")]
+    if recipe.xla and xla is not None:
+        made.append(_xla_gemm(xla, recipe.xla))
+    made.append(_attention(home, recipe))
+    made.extend(_collectives(home, recipe))
+    pairs = [each for each in made if each is not None]
+    about = PartWire(
+        format=FORMAT,
+        part=part,
+        measured_on=str(_read(first)["device"][0]),
+        source="aiconfigurator-core (NVIDIA) and openxla/xla, distilled by "
+        "validation/distil_tables.py",
+        licence="Apache-2.0",
+        version=VERSION,
+        peak_flops=dict(recipe.peak_flops),
+        memory_bandwidth=recipe.memory_bandwidth,
+        cache_bytes=recipe.cache_bytes,
+        streaming_latency_s=round(latency, 9),
+        streaming_efficiency=round(efficiency, 4),
+        streaming_source=streaming,
+        tables=tuple(table for table, _ in pairs),
+    )
+    return encode_part(about, [grid for _, grid in pairs])
+
+
+def main() -> None:
+    """Write the files."""
+    parser = argparse.ArgumentParser(description="Distil the measured tables.")
+    parser.add_argument("parts", nargs="*", default=list(RECIPES))
+    parser.add_argument("--xla-tables", type=Path)
+    given = parser.parse_args()
+    root = _root()
+    for part in given.parts:
+        content = distil(part, root, given.xla_tables)
+        (TABLES_DIRECTORY / f"{part}.xz").write_bytes(content)
+        print(part, len(content), "bytes")
+
+
+if __name__ == "__main__":
+    main()
