@@ -103,6 +103,7 @@ def estimate(
     14.8
     """
     from hespas.estimate.graph import estimate_graph
+    from hespas.estimate.launches import for_program
     from hespas.estimate.methods import Wanted, estimator
     from hespas.estimate.roofline import RooflineOptions
     from hespas.estimate.store import MemoryStore
@@ -114,7 +115,7 @@ def estimate(
         roofline_options=options or RooflineOptions(),
         custom_calls=custom_calls or {},
     )
-    chosen = estimator(method, wanted)
+    chosen = for_program(estimator(method, wanted), graph.program)
     kept = MemoryStore() if store is None else store
     return estimate_graph(graph, region_modules(graph), chosen, store=kept, threads=threads)
 
@@ -189,7 +190,7 @@ def predict(
     """
     from hespas.frontend.load import load_program
     from hespas.hardware.fit import settled_program
-    from hespas.hardware.presets import load_system
+    from hespas.hardware.presets import load_device, load_system
     from hespas.prediction import predicted
     from hespas.simulate.network import Network
 
@@ -197,4 +198,11 @@ def predict(
     program = load_program(Path(workload)) if isinstance(workload, str | Path) else workload
     settled = settled_program(program, devices=devices, system=cluster)
     graph = split(settled, strategy=strategy, merge=merge)
-    return predicted(graph, estimate(graph, node), cluster, Network.CONGESTION_UNAWARE)
+    device = load_device(node) if isinstance(node, str) else node
+    return predicted(
+        graph,
+        estimate(graph, device),
+        cluster,
+        Network.CONGESTION_UNAWARE,
+        memory_capacity_bytes=device.memory_capacity_bytes,
+    )

@@ -13,14 +13,17 @@ from hespas.hardware.system import (
     System,
     Topology,
 )
+from hespas.memory.analyse import memory_use
+from hespas.memory.usage import MemoryUse
 from hespas.program.program import Op
 from hespas.simulate.network import Network
 from hespas.simulate.simulate import simulate
 from hespas.simulate.timeline import ClassTimeline, Timeline
 from hespas.split.regions import RegionGraph
+from hespas.trace.build import region_name
 from hespas.trace.estimated import estimated_tasks
 from hespas.trace.tasks import TaskGraph
-from hespas.units import PS_PER_S
+from hespas.units import PS_PER_S, format_quantity
 
 NETWORK_ASSUMPTION = (
     "network: a device communicates in program order, one collective at a time, and concurrent "
@@ -44,7 +47,8 @@ class Prediction:
     """One step of a program on a system.
 
     ``timeline`` is None where no system is given, which only a program that doesn't
-    communicate allows. FLOPs and energy are those of one device's computation.
+    communicate allows. FLOPs, energy and memory are those of one device;
+    ``memory_capacity_bytes`` is None where its memory is not known.
     """
 
     graph: RegionGraph
@@ -52,6 +56,8 @@ class Prediction:
     tasks: TaskGraph
     system: System | None
     timeline: Timeline | None
+    memory: MemoryUse
+    memory_capacity_bytes: int | None = None
     network: Network = Network.CONGESTION_UNAWARE
 
     @property
@@ -104,8 +110,17 @@ class Prediction:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What the user asked to be told."""
-        return self.estimates.total.warnings
+        """What the user asked to be told, and that the step doesn't fit into memory."""
+        return (*self.estimates.total.warnings, *self._memory_warnings())
+
+    def _memory_warnings(self) -> Iterator[str]:
+        peak_bytes, capacity_bytes = self.memory.peak_bytes, self.memory_capacity_bytes
+        if capacity_bytes is None or peak_bytes <= capacity_bytes:
+            return
+        needs = format_quantity(peak_bytes, "B")
+        has = format_quantity(capacity_bytes, "B")
+        unfused = "" if self.graph.program.is_scheduled else "; a compiler that fuses needs less"
+        yield f"the step needs {needs} of device memory, and the device has {has}{unfused}"
 
 
 def _dropped_collectives(graph: RegionGraph, tasks: TaskGraph) -> Iterator[str]:
@@ -113,8 +128,7 @@ def _dropped_collectives(graph: RegionGraph, tasks: TaskGraph) -> Iterator[str]:
     dropped = [
         region.operation
         for region in graph.collective_regions
-        if f"{region.operation.kind}_{region.id}" not in named
-        and f"{region.operation.kind}_{region.id}_send" not in named
+        if region_name(region) not in named and f"{region_name(region)}_send" not in named
     ]
     if dropped:
         first: Op = dropped[0]
@@ -125,7 +139,12 @@ def _dropped_collectives(graph: RegionGraph, tasks: TaskGraph) -> Iterator[str]:
 
 
 def predicted(
-    graph: RegionGraph, estimates: GraphEstimate, system: System | None, network: Network
+    graph: RegionGraph,
+    estimates: GraphEstimate,
+    system: System | None,
+    network: Network,
+    *,
+    memory_capacity_bytes: int | None = None,
 ) -> Prediction:
     """Simulate what was estimated; without a system there is no timeline."""
     tasks = estimated_tasks(graph, estimates)
@@ -136,6 +155,8 @@ def predicted(
         tasks=tasks,
         system=system,
         timeline=timeline,
+        memory=memory_use(graph.program),
+        memory_capacity_bytes=memory_capacity_bytes,
         network=network,
     )
 

@@ -26,7 +26,7 @@ def test_run_answers_with_the_documented_object(predict: Call) -> None:
     found = answer(predict("--json", "-"))
     assert list(found) == [
         "step_time_s", "compute_s", "communication_s", "exposed_communication_s", "devices",
-        "flops", "energy_j", "per_op", "assumptions", "warnings",
+        "flops", "energy_j", "peak_memory_bytes", "per_op", "assumptions", "warnings",
     ]  # fmt: skip
     assert found["devices"] == 4
     # By hand: scores 5242880 B, exponential 8388608 B, mixed 5242880 B, transpose 1048576 B,

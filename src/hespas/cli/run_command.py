@@ -49,6 +49,12 @@ def _predict(settings: Settings) -> Prediction:
     divided = divide(settings, program)
     with output_of(settings) as output:
         estimates = estimate_into(settings, divided, output)
-        prediction = predicted(divided.graph, estimates, system, settings.network)
+        prediction = predicted(
+            divided.graph,
+            estimates,
+            system,
+            settings.network,
+            memory_capacity_bytes=settings.memory_capacity_bytes,
+        )
         write_tasks(prediction.tasks, output)
     return prediction

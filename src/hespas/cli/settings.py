@@ -181,6 +181,11 @@ class Settings:
         return self.device.name if self._has_device else self.method
 
     @property
+    def memory_capacity_bytes(self) -> int | None:
+        """How much memory the device has, where that is known."""
+        return self.device.memory_capacity_bytes if self._has_device else None
+
+    @property
     def _has_device(self) -> bool:
         flags = self.flags
         given = (flags.node, flags.peak_flops, flags.memory_bandwidth, flags.per_datatype_flops)

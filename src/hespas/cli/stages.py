@@ -16,6 +16,7 @@ from hespas.cli.settings import Settings
 from hespas.cli.told import check_custom_calls, check_told, read_program
 from hespas.errors import OutputError
 from hespas.estimate.graph import GraphEstimate, Progress, estimate_graph
+from hespas.estimate.launches import for_program
 from hespas.estimate.store import Store
 from hespas.files import check_file, json_bytes, replaced_file, write_file
 from hespas.hardware.fit import settled_program
@@ -59,7 +60,7 @@ def divide(settings: Settings, program: Program) -> Divided:
 def price(settings: Settings, divided: Divided, store: Store | None) -> GraphEstimate:
     """Estimate every region, with a progress bar where that takes long."""
     check_custom_calls(divided.graph.program, settings.custom_calls)
-    estimator = settings.estimator()
+    estimator = for_program(settings.estimator(), divided.graph.program)
     start_s = perf_counter()
     with _progress("Estimating", len(divided.graph.compute_regions)) as progress:
         result = estimate_graph(

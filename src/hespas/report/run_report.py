@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from textwrap import fill
 
+from hespas.estimate.estimate import OpEstimate
 from hespas.prediction import Prediction
 from hespas.units import format_quantity, format_time
 
@@ -22,6 +23,7 @@ def run_json(prediction: Prediction) -> dict[str, object]:
         "devices": prediction.devices,
         "flops": total.total.flops,
         "energy_j": total.total.energy_j,
+        "peak_memory_bytes": prediction.memory.peak_bytes,
         "per_op": {
             kind: {
                 "count": int(op.count) if op.count.is_integer() else op.count,
@@ -48,6 +50,7 @@ def run_text(prediction: Prediction, device: str) -> str:
         *_dominating(prediction),
         "",
         *_work(prediction),
+        *_memory(prediction),
         "",
         "Assumed:",
         *[_item(assumption) for assumption in prediction.assumptions],
@@ -102,15 +105,29 @@ def _dominating(prediction: Prediction) -> list[str]:
     return lines
 
 
+def _of_peak(total: OpEstimate, utilisation: float) -> str:
+    return f"{100 * utilisation:.1f} % of peak" if total.knows_peaks else ""
+
+
 def _work(prediction: Prediction) -> list[str]:
     total = prediction.estimates.total.total
     arithmetic = format_quantity(total.flops, "FLOP")
     moved = format_quantity(total.bytes_moved, "B")
     rows = [
-        ("Arithmetic", arithmetic, f"{100 * total.flops_utilisation:.1f} % of peak"),
-        ("Memory traffic", moved, f"{100 * total.memory_utilisation:.1f} % of peak"),
+        ("Arithmetic", arithmetic, _of_peak(total, total.flops_utilisation)),
+        ("Memory traffic", moved, _of_peak(total, total.memory_utilisation)),
     ]
     if total.energy_j is not None:
         rows.append(("Energy", format_quantity(total.energy_j, "J"), ""))
     lines = [f"  {name:<22}{figure:>12}   {note}".rstrip() for name, figure, note in rows]
     return ["Per device, while it computes:", *lines]
+
+
+def _memory(prediction: Prediction) -> list[str]:
+    """Return a line on memory, for programs that a compiler has fused: others need less."""
+    if not prediction.graph.program.is_scheduled:
+        return []
+    peak = format_quantity(prediction.memory.peak_bytes, "B")
+    capacity_bytes = prediction.memory_capacity_bytes
+    of = f"of {format_quantity(capacity_bytes, 'B')}" if capacity_bytes else ""
+    return [f"  {'Memory, at the peak':<22}{peak:>12}   {of}".rstrip()]

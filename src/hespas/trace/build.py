@@ -70,7 +70,12 @@ class _Builder:
         return tuple(sorted({*depends_on, *self.latest}))
 
     def order_only(self, depends_on: tuple[int, ...]) -> tuple[int, ...]:
-        """Return what `after_latest` adds."""
+        """Return what `after_latest` adds, unless one stream carries all that communicates.
+
+        A scheduled program's device has such a stream.
+        """
+        if self.program.is_scheduled:
+            return ()
         return tuple(sorted({*self.latest}.difference(depends_on)))
 
 
@@ -119,13 +124,24 @@ def _add_compute(
     builder.tasks.append(
         ComputeTask(
             id=number,
-            name=f"region_{region.id}",
+            name=region_name(region),
             depends_on=depends_on,
             duration_ps=time.duration_ps,
             label=time.label,
         )
     )
     return (number,)
+
+
+def region_name(region: Region) -> str:
+    """Return the name of a region's task: the compiler's, where the region is an instruction."""
+    match region:
+        case Compute(operations=(op,)) if op.instruction:
+            return op.instruction
+        case Compute():
+            return f"region_{region.id}"
+        case Collective(operation=op):
+            return op.instruction or f"{op.kind}_{region.id}"
 
 
 def operand_bytes(op: Op) -> int:
@@ -151,7 +167,7 @@ def _add_collective(
     return builder.communicate(
         CollectiveTask(
             id=number,
-            name=f"{op.kind}_{region.id}",
+            name=region_name(region),
             depends_on=builder.after_latest(depends_on),
             kind=kind,
             size_bytes=size,
@@ -175,7 +191,7 @@ def _add_permute(
     return builder.communicate(
         SendTask(
             id=send,
-            name=f"{op.kind}_{region.id}_send",
+            name=f"{region_name(region)}_send",
             depends_on=waits_for,
             pairs=pairs,
             size_bytes=size,
@@ -184,7 +200,7 @@ def _add_permute(
         ),
         ReceiveTask(
             id=send + 1,
-            name=f"{op.kind}_{region.id}_receive",
+            name=f"{region_name(region)}_receive",
             depends_on=waits_for,
             pairs=pairs,
             size_bytes=size,
