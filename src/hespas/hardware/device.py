@@ -11,14 +11,30 @@ from hespas.errors import HardwareError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredTables:
+    """Which measured tables serve a device: those of ``part``.
+
+    ``factors`` multiply the times of some of them (``gemm.bf16``, ``gemm``, ``attention``,
+    ``streaming``, ``all``), as the device was measured to differ.
+    """
+
+    part: str
+    factors: Mapping[str, float] = field(default_factory=dict[str, float])
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "factors", MappingProxyType(dict(self.factors)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
     """Peak rates of one accelerator, dense, as its vendor's datasheet gives them.
 
     ``peak_flops`` (FLOP/s) serves every element type that ``per_datatype_flops`` (keys as MLIR
     spells types, and ``tf32``) doesn't name. Memory bandwidth is in bytes/s.
     ``launch_overhead_s`` is what a kernel takes beside its work when launched behind another;
-    None is unknown, and 0 is for devices that launch nothing. Raises `HardwareError` on a figure
-    that is not a positive, finite number.
+    None is unknown, and 0 is for devices that launch nothing. ``measured`` names the tables of
+    measured kernels that serve it. Raises `HardwareError` on a figure that is not a positive,
+    finite number.
     """
 
     name: str
@@ -29,6 +45,7 @@ class Device:
     tdp_w: float | None = None
     hbm_power_ratio: float | None = None
     launch_overhead_s: float | None = None
+    measured: MeasuredTables | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(

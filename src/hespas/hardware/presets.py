@@ -14,7 +14,7 @@ from hespas.config.load import load_config
 from hespas.config.run_config import RooflineHardware, roofline_hardware
 from hespas.config.suggest import suggestion
 from hespas.errors import DeviceCountError, HardwareError
-from hespas.hardware.device import Device
+from hespas.hardware.device import Device, MeasuredTables
 from hespas.hardware.system import System
 from hespas.hardware.system_files import read_network, read_system
 from hespas.hardware.wire import NodeWire
@@ -32,8 +32,8 @@ class NodeInfo:
 
     ``launch_overhead_s`` is what a kernel takes beside its work when launched behind another,
     None where nobody knows. ``target`` is the name of XLA's description of the part, to compile
-    for it without having one; None where there is none. ``sources`` tells for each figure where
-    it comes from.
+    for it without having one; None where there is none. ``measured`` names the tables of measured
+    kernels. ``sources`` tells for each figure where it comes from.
     """
 
     name: str
@@ -41,6 +41,7 @@ class NodeInfo:
     memory_capacity_bytes: int
     launch_overhead_s: float | None
     target: str | None
+    measured: MeasuredTables | None
     aliases: tuple[str, ...]
     notes: tuple[str, ...]
     sources: Mapping[str, str]
@@ -87,6 +88,7 @@ def load_device(name_or_path: str | Path) -> Device:
         name=name,
         memory_capacity_bytes=None if node is None else node.memory_capacity_bytes,
         launch_overhead_s=None if node is None else node.launch_overhead_s,
+        measured=None if node is None else node.measured,
     )
 
 
@@ -113,6 +115,7 @@ def device_of(
     name: str,
     memory_capacity_bytes: int | None = None,
     launch_overhead_s: float | None = None,
+    measured: MeasuredTables | None = None,
 ) -> Device:
     """Return the device that the roofline ``hardware`` of a configuration describes.
 
@@ -127,6 +130,7 @@ def device_of(
         tdp_w=hardware.tdp_w,
         hbm_power_ratio=hardware.hbm_power_ratio,
         launch_overhead_s=launch_overhead_s,
+        measured=measured,
     )
 
 
@@ -240,7 +244,18 @@ def _read_node(home: Path) -> NodeInfo:
         memory_capacity_bytes=wire.memory_capacity_bytes,
         launch_overhead_s=wire.launch_overhead_s,
         target=wire.target,
+        measured=_measured(wire, str(file)),
         aliases=wire.aliases,
         notes=wire.notes,
         sources=MappingProxyType(wire.sources),
     )
+
+
+def _measured(wire: NodeWire, place: str) -> MeasuredTables | None:
+    if wire.tables is not None:
+        return MeasuredTables(part=wire.tables, factors=wire.calibration)
+    if wire.calibration:
+        raise HardwareError(
+            "calibration has no effect without tables", place=place, mend="add tables"
+        )
+    return None

@@ -89,6 +89,8 @@ class NodeWire(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     memory_capacity_bytes: Count
     launch_overhead_s: Amount | None = None
     target: Text | None = None
+    tables: Text | None = None
+    calibration: dict[str, Rate] = {}
     aliases: tuple[Text, ...] = ()
     notes: tuple[Text, ...] = ()
     sources: dict[str, Text] = {}
