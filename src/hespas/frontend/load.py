@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hespas.errors import ProgramError, UnsupportedError
-from hespas.frontend.stablehlo import NO_OPTIONS, LoadOptions, load_stablehlo
+from hespas.errors import ProgramError
+from hespas.frontend.hlo.load import load_hlo
+from hespas.frontend.options import NO_OPTIONS, LoadOptions
+from hespas.frontend.stablehlo import load_stablehlo
 from hespas.program.program import Program
-
-_HLO_MODULE = b"HloModule"
+from hespas.xla.hlo_module import is_hlo_proto, is_hlo_text
 
 
 def load_program(path: Path, *, options: LoadOptions = NO_OPTIONS) -> Program:
-    """Read StableHLO text, MLIR bytecode or a portable artifact; the content decides which.
+    """Read a program; the content decides what it is.
 
-    Raises `ProgramError` for a file that is missing, unreadable or not a program.
+    It may be StableHLO text, MLIR bytecode or a portable artifact, HLO text, or a serialised
+    HloProto or HloModuleProto. Raises `ProgramError` for a file that is missing, unreadable or
+    not a program.
     """
     try:
         source = path.read_bytes()
@@ -22,10 +25,11 @@ def load_program(path: Path, *, options: LoadOptions = NO_OPTIONS) -> Program:
         raise ProgramError("no such file", place=str(path), mend="check the path") from error
     except OSError as error:
         raise ProgramError(f"cannot be read: {error.strerror}", place=str(path)) from error
-    if source.lstrip().startswith(_HLO_MODULE):
-        raise UnsupportedError(
-            "this is HLO text, which this version cannot read",
-            place=str(path),
-            mend="convert it to StableHLO",
-        )
-    return load_stablehlo(source, name=str(path), options=options)
+    return load_source(source, name=str(path), options=options)
+
+
+def load_source(source: bytes, *, name: str, options: LoadOptions = NO_OPTIONS) -> Program:
+    """Read a program from memory; ``name`` stands in messages."""
+    if is_hlo_text(source) or is_hlo_proto(source):
+        return load_hlo(source, name=name, options=options)
+    return load_stablehlo(source, name=name, options=options)

@@ -50,7 +50,7 @@ def read_mesh(text: str) -> Mesh:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _AxisPart:
+class AxisPart:
     """``size`` of an axis, ``before`` devices apart from its major end."""
 
     name: str
@@ -66,7 +66,7 @@ def read_axis_groups(text: str, meshes: Mapping[str, Mesh]) -> ReplicaGroups:
     fields = read_fields(text)
     mesh = _mesh_of(fields["mesh"], meshes)
     sizes = dict(mesh.axes)
-    used: list[_AxisPart] = []
+    used: list[AxisPart] = []
     for reference in split_list(fields["axes"].strip("[]")):
         axis = read_fields(reference)
         name = axis["name"].strip('"')
@@ -74,8 +74,8 @@ def read_axis_groups(text: str, meshes: Mapping[str, Mesh]) -> ReplicaGroups:
             raise ProgramError(f"mesh axis {name!r} is not defined", mend=f"axes: {list(sizes)}")
         part = _SUB_AXIS.search(axis.get("sub_axis_info", ""))
         before, size = (int(part[1]), int(part[2])) if part else (1, sizes[name])
-        used.append(_AxisPart(name=name, before=before, size=size))
-    return _fold(mesh, used)
+        used.append(AxisPart(name=name, before=before, size=size))
+    return axis_groups(mesh, used)
 
 
 def _mesh_of(text: str, meshes: Mapping[str, Mesh]) -> Mesh:
@@ -87,7 +87,8 @@ def _mesh_of(text: str, meshes: Mapping[str, Mesh]) -> Mesh:
     return meshes[name]
 
 
-def _fold(mesh: Mesh, used: list[_AxisPart]) -> ReplicaGroups:
+def axis_groups(mesh: Mesh, used: list[AxisPart]) -> ReplicaGroups:
+    """Return one group for each place on the axes that are not ``used``."""
     parts = [part for name, size in mesh.axes for part in _split(name, size, used)]
     grouped = [parts.index(part) for part in used]
     others = [index for index in range(len(parts)) if index not in grouped]
@@ -102,7 +103,7 @@ def _fold(mesh: Mesh, used: list[_AxisPart]) -> ReplicaGroups:
     return ListedGroups(groups=tuple(tuple(ids[at] for at in row) for row in folded.listed()))
 
 
-def _split(name: str, size: int, used: list[_AxisPart]) -> list[_AxisPart]:
+def _split(name: str, size: int, used: list[AxisPart]) -> list[AxisPart]:
     """Cut an axis where a used part of it begins and ends."""
     cuts = {1, size}
     for part in used:
@@ -110,6 +111,6 @@ def _split(name: str, size: int, used: list[_AxisPart]) -> list[_AxisPart]:
             cuts |= {part.before, part.before * part.size}
     ordered = sorted(cuts)
     if len(ordered) == 1:
-        return [_AxisPart(name=name, before=1, size=1)]
+        return [AxisPart(name=name, before=1, size=1)]
     pairs = pairwise(ordered)
-    return [_AxisPart(name=name, before=low, size=high // low) for low, high in pairs]
+    return [AxisPart(name=name, before=low, size=high // low) for low, high in pairs]

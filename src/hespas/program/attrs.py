@@ -141,18 +141,39 @@ class CallAttrs(msgspec.Struct, frozen=True, kw_only=True):
     callee: str
 
 
+class InPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """A result that is written over an operand; both are positions in an operation's lists."""
+
+    result: int
+    operand: int
+
+
 class CustomCallAttrs(msgspec.Struct, frozen=True, kw_only=True):
-    """``custom_call``: its target and configuration, and the functions it names."""
+    """``custom_call``: its target and configuration, and the functions it names.
+
+    ``convolution`` is set where a library's convolution is called: its operands are named as
+    XLA names them, whatever the direction. ``precision`` is as in `DotAttrs`.
+    """
 
     target: str
     backend_config: str
     called_functions: tuple[str, ...]
+    convolution: ConvolutionAttrs | None = None
+    precision: tuple[str, ...] = ()
+    in_place: tuple[InPlace, ...] = ()
 
 
 class FusionAttrs(msgspec.Struct, frozen=True, kw_only=True):
-    """``fusion``: the kind XLA gave it (``kLoop``, ``kInput``, ``kOutput``, ``kCustom``)."""
+    """``fusion``: the kind XLA gave it (``kLoop``, ``kInput``, ``kOutput``, ``kCustom``).
+
+    ``backend_kind`` says what writes a ``kCustom`` one (``__triton``, ``__cudnn$fusion``), and
+    ``backend_config`` is the compiler's configuration of it as JSON; both may be empty.
+    """
 
     kind: str
+    backend_kind: str = ""
+    backend_config: str = ""
+    in_place: tuple[InPlace, ...] = ()
 
 
 class BitcastAttrs(msgspec.Struct, frozen=True, kw_only=True):

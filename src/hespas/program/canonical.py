@@ -18,15 +18,33 @@ def structure_key(operations: Sequence[Op], results: Sequence[Value]) -> Hashabl
     Cheap, and good within one process: types are compared by identity, so that two equal
     lists may rarely get two keys. `fingerprint` of their text then tells.
     """
-    numbers: dict[Value, int] = {}
+    numbers = _Numbers()
     body = tuple([_op_key(op, numbers) for op in operations])
     return body, tuple(map(numbers.__getitem__, results))
 
 
-def _op_key(op: Op, numbers: dict[Value, int]) -> Hashable:
+class _Numbers(dict[Value, int]):
+    """Numbers values in order of appearance; one that is defined again gets a new number.
+
+    That happens where equal fusions share one body.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._next = 0
+
+    def __missing__(self, value: Value) -> int:
+        self.define(value)
+        return self[value]
+
+    def define(self, value: Value) -> None:
+        """Give a value the next number."""
+        self[value] = self._next
+        self._next += 1
+
+
+def _op_key(op: Op, numbers: _Numbers) -> Hashable:
     operands, results = op.operands, op.results
-    for value in operands:
-        numbers.setdefault(value, len(numbers))
     key = (
         op.dialect,
         op.kind,
@@ -39,7 +57,7 @@ def _op_key(op: Op, numbers: dict[Value, int]) -> Hashable:
         told = op.attrs if isinstance(op.attrs, CaseAttrs | WhileAttrs) else None
         key = (key, told, tuple([_block_key(region, numbers) for region in op.regions]))
     for result in results:
-        numbers[result] = len(numbers)
+        numbers.define(result)
     return key
 
 
@@ -47,9 +65,9 @@ def _type_key(values: Sequence[Value]) -> Hashable:
     return tuple(map(id, map(_TYPE, values)))
 
 
-def _block_key(block: Block, numbers: dict[Value, int]) -> Hashable:
+def _block_key(block: Block, numbers: _Numbers) -> Hashable:
     for argument in block.arguments:
-        numbers[argument] = len(numbers)
+        numbers.define(argument)
     body = tuple([_op_key(op, numbers) for op in block.operations])
     return _type_key(block.arguments), body
 

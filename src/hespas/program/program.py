@@ -51,8 +51,9 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, eq=False, gc=False):
 
     @property
     def place(self) -> str:
-        """Where it stands, for messages: location and name."""
-        return f"{self.location}: {self.name}" if self.location else self.name
+        """Where it stands, for messages: location, name and instruction."""
+        name = f"{self.name} (%{self.instruction})" if self.instruction else self.name
+        return f"{self.location}: {name}" if self.location else name
 
 
 class Function(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hespas.errors import ProgramError, UnpartitionedError, UnsupportedError
+from hespas.errors import ProgramError, UnpartitionedError
 from hespas.frontend.load import load_program
 from programs import VECTOR, on_devices, vector_main
 
@@ -28,10 +28,16 @@ def test_a_directory(tmp_path: Path) -> None:
 
 
 def test_hlo_text_is_told_apart(tmp_path: Path) -> None:
-    path = tmp_path / "a.hlo"
-    path.write_text("\nHloModule jit_step\n")
-    with pytest.raises(UnsupportedError, match="HLO text"):
-        load_program(path)
+    path = tmp_path / "a.mlir"
+    path.write_text(
+        "\nHloModule step, num_partitions=2\nENTRY e {\n"
+        "  p = f32[8] parameter(0)\n  ROOT r = f32[8] tanh(p)\n}\n"
+    )
+
+    program = load_program(path)
+
+    assert [op.name for op in program.main.body.operations] == ["stablehlo.tanh", "func.return"]
+    assert program.declared_devices == 2
 
 
 def _argument(sharding: str) -> str:

@@ -1,0 +1,108 @@
+"""HLO text and protos to `Program`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hespas.errors import ProgramError, UnpartitionedError
+from hespas.frontend.hlo.asynchronous import HANDLERS
+from hespas.frontend.hlo.locations import Locations
+from hespas.frontend.hlo.reader import ModuleReader
+from hespas.frontend.hlo.shared import Originals
+from hespas.frontend.hlo.types import leaf_count, leaf_number
+from hespas.frontend.options import NO_OPTIONS, LoadOptions, Told
+from hespas.program.program import Alias, Function, Program
+from hespas.program.types import Type
+from hespas.xla.hlo_module import HloModule, read_hlo_module
+
+_MARKERS = frozenset({"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape"})
+
+
+def load_hlo(source: bytes, *, name: str, options: LoadOptions = NO_OPTIONS) -> Program:
+    """Read HLO text, an HloProto or an HloModuleProto; ``name`` stands in messages.
+
+    Operations stand in the order of the schedule where there is one. Raises `ProgramError`
+    where the source cannot be read, `UnsupportedError` for an opcode or a type that has no
+    model, `UnpartitionedError` for a program whose shardings were not applied yet, and
+    `ConfigError` for options that speak of a loop or branch that isn't there.
+    """
+    return program_of(read_hlo_module(source, name=name), name=name, options=options)
+
+
+def program_of(module: HloModule, *, name: str, options: LoadOptions = NO_OPTIONS) -> Program:
+    """Return a parsed module as a `Program`; errors as for `load_hlo`."""
+    message = module.message
+    _refuse_unpartitioned(message, name)
+    computations = {each.id: each for each in message.computations}
+    reader = ModuleReader(
+        module=message,
+        source=name,
+        told=Told(options=options, unit="instruction"),
+        handlers=HANDLERS,
+        locations=Locations(message.stack_frame_index),
+        computations=computations,
+        originals=Originals(computations=computations),
+    )
+    entry = _entry(message, computations, name)
+    main = Function(name="main", body=reader.block(entry, "func"))
+    reader.told.check(name)
+    return Program(
+        functions={"main": main} | reader.functions,
+        replicas=module.replicas,
+        partitions=module.partitions,
+        source=name,
+        module_name=message.name,
+        assumptions=tuple(reader.told.assumptions),
+        is_scheduled=entry in message.schedule.sequences,
+        aliases=_aliases(reader, computations[entry]),
+    )
+
+
+def _entry(message: Any, computations: dict[int, Any], name: str) -> int:
+    if message.entry_computation_id in computations:
+        return message.entry_computation_id
+    wanted = message.entry_computation_name
+    for number, computation in computations.items():
+        if wanted and computation.name == wanted:
+            return number
+    raise ProgramError("the module has no entry computation", place=name)
+
+
+def _aliases(reader: ModuleReader, entry: Any) -> tuple[Alias, ...]:
+    """Return ``input_output_alias`` as positions among flattened results and arguments."""
+    entries = reader.module.input_output_alias.entries
+    if not entries:
+        return ()
+    instructions = {each.id: each for each in entry.instructions}
+    made = reader.types.read(instructions[entry.root_id].shape)
+    given: dict[int, Type] = {
+        each.parameter_number: reader.types.read(each.shape)
+        for each in entry.instructions
+        if each.opcode == "parameter"
+    }
+    found: list[Alias] = []
+    for alias in entries:
+        number = alias.parameter_number
+        if number not in given:
+            raise ProgramError(f"parameter {number} is aliased but not there", place=reader.source)
+        before = sum(leaf_count(given[at]) for at in range(number))
+        found.append(
+            Alias(
+                result=leaf_number(made, tuple(alias.output_shape_index)),
+                argument=before + leaf_number(given[number], tuple(alias.parameter_shape_index)),
+            )
+        )
+    return tuple(sorted(found, key=lambda alias: (alias.result, alias.argument)))
+
+
+def _refuse_unpartitioned(message: Any, name: str) -> None:
+    """Raise `UnpartitionedError` where the partitioner's markers are still there."""
+    for computation in message.computations:
+        for instruction in computation.instructions:
+            if instruction.opcode == "custom-call" and instruction.custom_call_target in _MARKERS:
+                raise UnpartitionedError(
+                    "the program is sharded but not yet partitioned "
+                    f"(%{instruction.name} is {instruction.custom_call_target})",
+                    place=name,
+                    mend="export it after XLA's SPMD partitioner, where it holds its collectives",
+                )

@@ -1,0 +1,240 @@
+"""Instructions that hold others, or that only take tuples apart: control flow, fusions, calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hespas.errors import ProgramError
+from hespas.frontend.hlo import config, mlir
+from hespas.frontend.hlo.constants import read_constant
+from hespas.frontend.hlo.contractions import convolution_attrs, convolution_texts, precisions
+from hespas.frontend.hlo.opcodes import OPCODES
+from hespas.frontend.hlo.reader import Handler, ModuleReader
+from hespas.frontend.hlo.scope import Scope
+from hespas.frontend.hlo.types import flat, leaf_number, place_in
+from hespas.frontend.loops import trip_count
+from hespas.program.attrs import (
+    NO_ATTRS,
+    BitcastAttrs,
+    CallAttrs,
+    CustomCallAttrs,
+    FusionAttrs,
+    InPlace,
+)
+from hespas.program.program import Value
+from hespas.program.text import quoted_symbol
+from hespas.program.types import TensorType
+
+_CONVOLUTION_PREFIX = "__cudnn$conv"
+
+
+def plain(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
+    """Read an instruction that is one operation, the computations it applies as regions."""
+    opcode = OPCODES[instruction.opcode]
+    attrs, attributes = (NO_ATTRS, ()) if opcode.read is None else opcode.read(instruction)
+    called = instruction.called_computation_ids
+    reader.emit(
+        instruction,
+        scope,
+        name=(opcode.dialect, opcode.kind),
+        attrs=attrs,
+        attributes=attributes,
+        regions=tuple([reader.body(number) for number in called]) if called else (),
+    )
+
+
+def tuple_of(reader: ModuleReader, instruction: Any, scope: Scope) -> None:  # noqa: ARG001
+    """Put trees together; nothing runs."""
+    scope.trees[instruction.id] = tuple(map(scope.tree, instruction.operand_ids))
+
+
+def element(reader: ModuleReader, instruction: Any, scope: Scope) -> None:  # noqa: ARG001
+    """Take a member out of a tuple; nothing runs."""
+    whole, index = scope.tree(instruction.operand_ids[0]), instruction.tuple_index
+    if isinstance(whole, Value) or not 0 <= index < len(whole):
+        raise ProgramError(f"its operand has no member {index}")
+    scope.trees[instruction.id] = whole[index]
+
+
+def same(reader: ModuleReader, instruction: Any, scope: Scope) -> None:  # noqa: ARG001
+    """Give the first operand another name: ``add-dependency`` only orders."""
+    scope.trees[instruction.id] = scope.tree(instruction.operand_ids[0])
+
+
+def constant(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
+    """Read a literal."""
+    kind = reader.types.read(instruction.shape)
+    attrs, attributes = read_constant(instruction.literal, kind)
+    name = ("stablehlo", "constant")
+    reader.emit(instruction, scope, name=name, attrs=attrs, attributes=attributes)
+
+
+def bitcast(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
+    """Read another view of the same bytes."""
+    (operand,) = scope.operands(instruction)
+    made = reader.types.read(instruction.shape)
+    attrs = BitcastAttrs(
+        source_layout=operand.type.layout if isinstance(operand.type, TensorType) else None,
+        result_layout=made.layout if isinstance(made, TensorType) else None,
+    )
+    reader.emit(instruction, scope, name=("mhlo", "bitcast"), attrs=attrs, operands=(operand,))
+
+
+def fusion(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
+    """Read a fusion; equal bodies are one block."""
+    attrs = FusionAttrs(
+        kind=instruction.fusion_kind,
+        backend_kind=config.fusion_kind(instruction.backend_config),
+        backend_config=config.kernel_config(instruction.backend_config),
+        in_place=_in_place(reader, instruction, scope),
+    )
+    texts = {"fusion_kind": f"#mhlo<fusion_kind {attrs.kind}>"} | _in_place_text(attrs.in_place)
+    if attrs.backend_config:
+        texts["backend_config"] = mlir.string(attrs.backend_config)
+    body = reader.body(_called(instruction), "mhlo")
+    reader.emit(
+        instruction,
+        scope,
+        name=("mhlo", "fusion"),
+        attrs=attrs,
+        attributes=mlir.listed(texts),
+        regions=(body,),
+    )
+
+
+def _called(instruction: Any) -> int:
+    if len(instruction.called_computation_ids) != 1:
+        count = len(instruction.called_computation_ids)
+        raise ProgramError(f"{instruction.opcode} calls {count} computations, not one")
+    return instruction.called_computation_ids[0]
+
+
+def _in_place(reader: ModuleReader, instruction: Any, scope: Scope) -> tuple[InPlace, ...]:
+    """Read ``output_to_operand_aliasing``, tuples opened on both sides."""
+    if not instruction.output_operand_aliasing:
+        return ()
+    made = reader.types.read(instruction.shape)
+    given = [scope.tree(number) for number in instruction.operand_ids]
+    starts = [len(flat(given[:at])) for at in range(len(given))]
+    found: list[InPlace] = []
+    for alias in instruction.output_operand_aliasing:
+        if not 0 <= alias.operand_index < len(given):
+            raise ProgramError(f"operand {alias.operand_index} is aliased but not there")
+        at: int = alias.operand_index
+        inner = place_in(given[at], tuple(alias.operand_shape_index))
+        place = leaf_number(made, tuple(alias.output_shape_index))
+        found.append(InPlace(result=place, operand=starts[at] + inner))
+    return tuple(found)
+
+
+def _in_place_text(aliases: tuple[InPlace, ...]) -> dict[str, str]:
+    if not aliases:
+        return {}
+    pairs = ", ".join(f"{alias.result} = {alias.operand}" for alias in aliases)
+    return {"output_operand_aliasing": f"[{pairs}]"}
+
+
+def call(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
+    """Read a call; the computation becomes a function."""
+    callee = reader.function(_called(instruction))
+    reader.emit(
+        instruction,
+        scope,
+        name=("func", "call"),
+        attrs=CallAttrs(callee=callee),
+        attributes=(("callee", f"@{quoted_symbol(callee)}"),),
+    )
+
+
+def custom_call(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
+    """Read a call of a library or of a kernel written by hand."""
+    target: str = instruction.custom_call_target
+    described = target.startswith(_CONVOLUTION_PREFIX)
+    convolution = convolution_attrs(instruction) if described else None
+    called = tuple(map(reader.function, instruction.called_computation_ids))
+    attrs = CustomCallAttrs(
+        target=target,
+        backend_config=config.kernel_config(instruction.backend_config),
+        called_functions=called,
+        convolution=convolution,
+        precision=precisions(instruction.precision_config),
+        in_place=_in_place(reader, instruction, scope),
+    )
+    texts = {"call_target_name": mlir.string(target)} | _in_place_text(attrs.in_place)
+    if attrs.backend_config:
+        texts["backend_config"] = mlir.string(attrs.backend_config)
+    if convolution is not None:
+        texts |= convolution_texts(convolution)
+    if called:
+        names = ", ".join(f"@{quoted_symbol(name)}" for name in called)
+        texts["called_computations"] = f"[{names}]"
+    name = ("stablehlo", "custom_call")
+    reader.emit(instruction, scope, name=name, attrs=attrs, attributes=mlir.listed(texts))
+
+
+def top_k(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
+    """Read ``topk``, which GPUs run as a library's kernel of the same meaning."""
+    attrs = CustomCallAttrs(target="TopK", backend_config="", called_functions=())
+    texts = {
+        "call_target_name": '"TopK"',
+        "k": mlir.integer(instruction.k),
+        "largest": str(instruction.largest).lower(),
+    }
+    name = ("stablehlo", "custom_call")
+    reader.emit(instruction, scope, name=name, attrs=attrs, attributes=mlir.listed(texts))
+
+
+def loop(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
+    """Read a ``while``: how often it runs stands in its configuration, or can be read off."""
+    if len(instruction.called_computation_ids) != 2:
+        raise ProgramError("a while has a body and a condition")
+    body_number, condition_number = instruction.called_computation_ids
+    condition, body = reader.block(condition_number), reader.block(body_number)
+    operands = scope.operands(instruction)
+    count = config.trip_count(instruction.backend_config)
+    if count is None:
+        count = trip_count(operands, condition, body, reader.producer)
+    reader.emit(
+        instruction,
+        scope,
+        name=("stablehlo", "while"),
+        attrs=reader.told.loop(instruction.name, f"%{instruction.name}", count),
+        regions=(condition, body),
+        operands=operands,
+    )
+
+
+def conditional(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
+    """Read a branch; each alternative takes its own operand from around it."""
+    chosen, *given = instruction.operand_ids
+    called = instruction.called_computation_ids
+    if len(given) != len(called):
+        raise ProgramError(f"{len(called)} branches have {len(given)} operands")
+    branches = zip(called, given, strict=True)
+    regions = tuple([reader.branch(number, scope.tree(operand)) for number, operand in branches])
+    (index,) = scope.values([chosen])
+    is_predicate = isinstance(index.type, TensorType) and index.type.element.name == "i1"
+    reader.emit(
+        instruction,
+        scope,
+        name=("stablehlo", "if" if is_predicate else "case"),
+        attrs=reader.told.branch(instruction.name, f"%{instruction.name}", len(regions)),
+        regions=regions,
+        operands=(index,),
+    )
+
+
+HANDLERS: dict[str, Handler] = {
+    **dict.fromkeys(OPCODES, plain),
+    "add-dependency": same,
+    "bitcast": bitcast,
+    "call": call,
+    "conditional": conditional,
+    "constant": constant,
+    "custom-call": custom_call,
+    "fusion": fusion,
+    "get-tuple-element": element,
+    "topk": top_k,
+    "tuple": tuple_of,
+    "while": loop,
+}

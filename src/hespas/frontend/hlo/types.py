@@ -1,0 +1,126 @@
+"""From HLO's shapes to types, and the trees that tuples of values form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from hespas.errors import UnsupportedError
+from hespas.program.program import Value
+from hespas.program.types import TensorType, TokenType, TupleType, Type, element_type
+from hespas.xla.hlo_schema import enum_names
+
+Tree = Value | tuple["Tree", ...]
+"""What an instruction makes: one value, or a tuple of trees."""
+
+_NAMED = {
+    "PRED": "i1",
+    "BF16": "bf16",
+    "C64": "complex<f32>",
+    "C128": "complex<f64>",
+    "F8E5M2": "f8E5M2",
+    "F8E4M3": "f8E4M3",
+    "F8E4M3FN": "f8E4M3FN",
+    "F8E4M3B11FNUZ": "f8E4M3B11FNUZ",
+    "F8E3M4": "f8E3M4",
+    "F8E5M2FNUZ": "f8E5M2FNUZ",
+    "F8E4M3FNUZ": "f8E4M3FNUZ",
+    "F8E8M0FNU": "f8E8M0FNU",
+    "F6E2M3FN": "f6E2M3FN",
+    "F6E3M2FN": "f6E3M2FN",
+    "F4E2M1FN": "f4E2M1FN",
+    **{f"S{bits}": f"i{bits}" for bits in (2, 4, 8, 16, 32, 64)},
+    **{f"U{bits}": f"ui{bits}" for bits in (2, 4, 8, 16, 32, 64)},
+    **{f"F{bits}": f"f{bits}" for bits in (16, 32, 64)},
+}
+
+
+@dataclass(slots=True)
+class TypeReader:
+    """Reads shapes, each distinct one once, so that equal types are one object."""
+
+    _of_bytes: dict[bytes, Type] = field(default_factory=dict[bytes, Type])
+    _of_type: dict[Type, Type] = field(default_factory=dict[Type, Type])
+
+    def read(self, shape: Any) -> Type:
+        """Return the type of an ``xla.ShapeProto``; `UnsupportedError` for what has none."""
+        key = shape.SerializeToString()
+        known = self._of_bytes.get(key)
+        if known is None:
+            made = self._read(shape)
+            known = self._of_bytes[key] = self._of_type.setdefault(made, made)
+        return known
+
+    def _read(self, shape: Any) -> Type:
+        name = enum_names("xla.PrimitiveType")[shape.element_type]
+        if name == "TUPLE":
+            return TupleType(members=tuple([self.read(member) for member in shape.tuple_shapes]))
+        if name == "TOKEN":
+            return TokenType()
+        if name not in _NAMED:
+            raise UnsupportedError(f"element type {name.lower()} is not known")
+        if any(shape.is_dynamic_dimension):
+            raise UnsupportedError("a dimension's size is known only when it runs")
+        order = tuple(shape.layout.minor_to_major)
+        rank = len(shape.dimensions)
+        return TensorType(
+            element=element_type(_NAMED[name]),
+            shape=tuple(shape.dimensions),
+            layout=None if order in ((), tuple(range(rank))[::-1]) else order,
+            memory_space=shape.layout.memory_space,
+        )
+
+
+def fresh_tree(kind: Type) -> Tree:
+    """Make values for every tensor and token of a type."""
+    if isinstance(kind, TupleType):
+        return tuple([fresh_tree(member) for member in kind.members])
+    return Value(type=kind)
+
+
+def leaves(tree: Tree) -> Iterator[Value]:
+    """Yield the values of a tree, in order."""
+    if isinstance(tree, Value):
+        yield tree
+        return
+    for member in tree:
+        yield from leaves(member)
+
+
+def flat(trees: Iterator[Tree] | list[Tree]) -> tuple[Value, ...]:
+    """Return the values of several trees, one after another."""
+    return tuple([value for tree in trees for value in leaves(tree)])
+
+
+def leaf_number(kind: Type, path: tuple[int, ...]) -> int:
+    """Return which of a type's values stands at a path of tuple indices.
+
+    >>> from hespas.program.types import tensor_type
+    >>> pair = TupleType(members=(tensor_type("f32"), tensor_type("f32")))
+    >>> leaf_number(TupleType(members=(pair, pair)), (1, 0))
+    2
+    """
+    number = 0
+    for index in path:
+        if not isinstance(kind, TupleType) or index >= len(kind.members):
+            raise UnsupportedError(f"there is nothing at {list(path)} of {kind}")
+        number += sum(map(leaf_count, kind.members[:index]))
+        kind = kind.members[index]
+    return number
+
+
+def place_in(tree: Tree, path: tuple[int, ...]) -> int:
+    """Return which of a tree's values stands at a path, as `leaf_number` does for types."""
+    number = 0
+    for index in path:
+        if isinstance(tree, Value) or index >= len(tree):
+            raise UnsupportedError(f"there is nothing at {list(path)} of a tuple")
+        number += len(flat(list(tree[:index])))
+        tree = tree[index]
+    return number
+
+
+def leaf_count(kind: Type) -> int:
+    """Return how many values a type stands for."""
+    return sum(map(leaf_count, kind.members)) if isinstance(kind, TupleType) else 1

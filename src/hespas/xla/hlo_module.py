@@ -1,0 +1,124 @@
+"""HLO modules as protobuf messages, from text or from either kind of serialised proto."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from hespas.errors import ProgramError
+from hespas.xla.hlo_schema import message_class
+
+_HLO_TEXT = re.compile(rb"(?:\s|//[^\n]*\n|/\*.*?\*/)*HloModule\b", re.DOTALL)
+_CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1f]")
+_FIRST_FIELD = b"\n"
+_BEGINNING = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HloModule:
+    """A module; ``message`` is an ``xla.HloModuleProto``.
+
+    ``replicas`` and ``partitions`` are None where the source doesn't say.
+    """
+
+    message: Any
+    replicas: int | None
+    partitions: int | None
+
+
+def is_hlo_text(source: bytes) -> bool:
+    """Tell whether this is HLO text.
+
+    >>> is_hlo_text(b"HloModule jit_step, is_scheduled=true"), is_hlo_text(b"module {}")
+    (True, False)
+    """
+    return _HLO_TEXT.match(source[:_BEGINNING]) is not None
+
+
+def is_hlo_proto(source: bytes) -> bool:
+    """Tell whether this may be an HloProto or an HloModuleProto: both begin with field 1.
+
+    Text may begin with the same byte, a line feed, but holds no control characters.
+    """
+    return source.startswith(_FIRST_FIELD) and _CONTROL.search(source[:_BEGINNING]) is not None
+
+
+def read_hlo_module(source: bytes, *, name: str) -> HloModule:
+    """Read HLO text, an HloProto or an HloModuleProto; ``name`` stands in messages.
+
+    Raises `ProgramError` with line and column for text that XLA cannot parse, and for a proto
+    that is damaged or holds no computation.
+    """
+    if is_hlo_text(source):
+        return _from_text(source, name)
+    message = _from_proto(source, name)
+    assignment = message.device_assignment
+    return HloModule(
+        message=message,
+        replicas=assignment.replica_count or None,
+        partitions=assignment.computation_count or None,
+    )
+
+
+def _from_text(source: bytes, name: str) -> HloModule:
+    try:
+        text = source.decode()
+    except UnicodeDecodeError as error:
+        raise ProgramError(f"byte {error.start} is not UTF-8", place=name) from error
+    try:
+        parsed = import_module("jaxlib._hlo").hlo_module_from_text(text)
+    except RuntimeError as error:
+        raise _text_error(str(error), name) from error
+    message = message_class("xla.HloModuleProto").FromString(
+        parsed.as_serialized_hlo_module_proto()
+    )
+    start = text.index("HloModule")
+    header = text[start : text.find("\n", start)]
+    return HloModule(
+        message=message,
+        replicas=_count(header, "replica_count"),
+        partitions=_count(header, "num_partitions"),
+    )
+
+
+def _count(header: str, name: str) -> int | None:
+    """Read a number off the module's first line, where the parser leaves it out of the proto."""
+    found = re.search(rf", {name}=(\d+)", header)
+    return int(found[1]) if found else None
+
+
+_DIAGNOSTIC = re.compile(r"was parsing (\d+):(\d+): error: (.*)")
+
+
+def _text_error(message: str, name: str) -> ProgramError:
+    found = _DIAGNOSTIC.search(message)
+    if found is None:
+        return ProgramError(f"cannot be parsed: {' '.join(message.split())}", place=name)
+    return ProgramError(f"cannot be parsed: {found[3]}", place=f"{name}:{found[1]}:{found[2]}")
+
+
+def _from_proto(source: bytes, name: str) -> Any:
+    for read in (_of_hlo_proto, _of_module_proto):
+        try:
+            module = read(source)
+        except DecodeError:
+            continue
+        if module.computations:
+            return module
+    raise ProgramError(
+        "it is neither an HloProto nor an HloModuleProto, or it is damaged",
+        place=name,
+        mend="give a complete *.hlo.pb of an XLA dump, or HLO text",
+    )
+
+
+def _of_hlo_proto(source: bytes) -> Any:
+    return message_class("xla.HloProto").FromString(source).hlo_module
+
+
+def _of_module_proto(source: bytes) -> Any:
+    return message_class("xla.HloModuleProto").FromString(source)
