@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple, NoReturn, cast
 
 from hespas.errors import TraceError
@@ -38,6 +39,7 @@ _NOTES = frozenset(
     {
         "comm_type", "msg_chunk_cnt", "msg_chunk_idx", "total_chunk_cnt", "local_time_step",
         "chunk_offset", "hasdep", "deps", "depid", "tb_id", "is_rrc",
+        "step_type", "srcbuf", "srcoff", "dstbuf", "dstoff", "inplace",
     }
 )  # fmt: skip
 _ALLOWED: Mapping[int, frozenset[str]] = {
@@ -55,13 +57,15 @@ class ParsedNode(NamedTuple):
     """A task whose group table or pairs are still to be filled in.
 
     ``group`` is a collective's group id; ``own`` and ``peer`` are the two ends of a transfer
-    (``own`` is None where the node doesn't name its own device).
+    (``own`` is None where the node doesn't name its own device). ``notes`` are what tools that
+    make custom collectives note down beside.
     """
 
     task: Task
     group: int = EVERYONE
     own: int | None = None
     peer: int = -1
+    notes: Mapping[str, object] = MappingProxyType({})
 
 
 @dataclass(slots=True)
@@ -114,7 +118,11 @@ def parse_node(node: Node, place: str, *, with_notes: bool = False) -> ParsedNod
         reader.fail(f"the meaning of attribute {unknown} is not known here")
     if values.get("is_cpu_op", False) and node.type != NodeType.COMP:
         reader.fail("communication of the CPU has no model here")
-    return _PARSERS[node.type](reader)
+    parsed = _PARSERS[node.type](reader)
+    if not with_notes:
+        return parsed
+    notes = {name: value for name, value in values.items() if name in _NOTES}
+    return parsed._replace(notes=MappingProxyType(notes))
 
 
 def _type_name(number: int) -> str:
