@@ -1,0 +1,1 @@
+"""Kernels read, not guessed: what the compiler's PTX says about the time that a kernel takes."""

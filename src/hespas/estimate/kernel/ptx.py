@@ -1,0 +1,181 @@
+"""PTX text -> instructions and basic blocks.
+
+Only what a reader of costs needs: opcodes, operands, guards, labels and the declared block of
+threads. Source of the syntax: NVIDIA, "Parallel Thread Execution ISA", sections 4 and 9.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from hespas.errors import ProgramError
+
+Operand = str | int
+"""A register (``%r1``), a whole number, or any other text as it stands."""
+
+_ENTRY = re.compile(r"\.entry\s+([\w$]+)")
+_LABEL = re.compile(r"^(\$?[\w$]+):(?!:)\s*(.*)$")
+_STATEMENT = re.compile(r"^(?:@(!?)(%[\w$]+)\s+)?([a-z][\w.:]*)\s*(.*)$", re.DOTALL)
+_OPERAND = re.compile(r"\{[^}]*\}|\[[^\]]*\]|[^,\s]+")
+_NUMBER = re.compile(r"^-?(?:0[xX][0-9a-fA-F]+|\d+)U?$")
+_REGISTER = re.compile(r"%[\w$]+(?:\.[xyz])?")
+_ADDRESS = re.compile(r"^\[\s*([\w$%.]+)\s*(?:\+\s*(-?\d+))?\s*\]$")
+_BLOCK_OF_THREADS = re.compile(r"\.(?:reqntid|maxntid)\s+(\d+)(?:,\s*(\d+))?(?:,\s*(\d+))?")
+_NO_RESULT = frozenset(
+    {"st", "red", "bar", "barrier", "bra", "brx", "ret", "exit", "trap", "membar", "fence", "call"}
+    | {"griddepcontrol", "cp", "mbarrier", "prefetch", "discard", "wgmma", "nanosleep", "tcgen05"}
+)
+
+
+class Instruction(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One instruction.
+
+    ``parts`` is the opcode at its dots, ``writes`` the registers that it sets, ``sources`` the
+    other operands in order; operands in braces stand one by one. ``guard`` is the predicate
+    that it waits for, negated where ``guard_is_negated``.
+    """
+
+    opcode: str
+    parts: tuple[str, ...]
+    writes: tuple[str, ...]
+    sources: tuple[Operand, ...]
+    guard: str = ""
+    guard_is_negated: bool = False
+
+    @property
+    def name(self) -> str:
+        """The opcode's first word."""
+        return self.parts[0]
+
+    @property
+    def reads(self) -> Iterator[str]:
+        """The registers that it depends on, with those of addresses."""
+        if self.guard:
+            yield self.guard
+        for source in self.sources:
+            if isinstance(source, str):
+                yield from _REGISTER.findall(source)
+
+
+class Kernel(msgspec.Struct, frozen=True, kw_only=True):
+    """One entry point.
+
+    ``labels`` gives for each label the position in ``instructions`` that it stands before.
+    ``threads`` is the declared number of threads in a block, None where the text has none.
+    """
+
+    name: str
+    instructions: tuple[Instruction, ...]
+    labels: Mapping[str, int]
+    threads: int | None
+
+
+def read_kernel(text: str, *, place: str = "") -> Kernel:
+    """Read the one kernel of a PTX text; `ProgramError` where there is none.
+
+    >>> kernel = read_kernel('''
+    ... .visible .entry fill(.param .u64 out) .reqntid 128, 1, 1
+    ... {
+    ...   .reg .b64 %rd<4>;
+    ...   ld.param.b64 %rd1, [out];
+    ...   st.global.v2.b32 [%rd1+8], {%r1, %r2};
+    ...   ret;
+    ... }''')
+    >>> kernel.name, kernel.threads, [each.opcode for each in kernel.instructions]
+    ('fill', 128, ['ld.param.b64', 'st.global.v2.b32', 'ret'])
+    >>> kernel.instructions[1].sources
+    ('[%rd1+8]', '%r1', '%r2')
+    """
+    entry = _ENTRY.search(text)
+    start = text.find("{", entry.end()) if entry else -1
+    if entry is None or start < 0:
+        raise ProgramError("the text has no PTX kernel", place=place, mend="give one .entry")
+    declared = _BLOCK_OF_THREADS.search(text, entry.end(), start)
+    instructions: list[Instruction] = []
+    labels: dict[str, int] = {}
+    for statement in _statements(text[start + 1 :]):
+        label = _LABEL.match(statement)
+        if label is not None:
+            labels[label[1]] = len(instructions)
+            statement = label[2]  # noqa: PLW2901 - a label may stand before an instruction
+        if statement and statement[0] != ".":
+            instructions.append(_instruction(statement, place=place or entry[1]))
+    return Kernel(
+        name=entry[1],
+        instructions=tuple(instructions),
+        labels=labels,
+        threads=_product(declared) if declared else None,
+    )
+
+
+def _product(match: re.Match[str]) -> int:
+    count = 1
+    for extent in match.groups():
+        count *= int(extent or 1)
+    return count
+
+
+def _statements(body: str) -> Iterator[str]:
+    """Yield statements and labels of one kernel, up to the brace that closes it."""
+    depth = 1
+    pending = ""
+    for raw in body.splitlines():
+        line = raw.partition("//")[0].strip()
+        if line in {"{", "}"}:
+            depth += 1 if line == "{" else -1
+            if not depth:
+                return
+            continue
+        if not line:
+            continue
+        *ended, pending = f"{pending} {line}".split(";")
+        yield from (part.strip() for part in ended if part.strip())
+        pending = pending.strip()
+        if pending.endswith(":"):
+            yield pending
+            pending = ""
+
+
+def _instruction(statement: str, *, place: str) -> Instruction:
+    statement = statement.lstrip("{} ")
+    match = _STATEMENT.match(statement)
+    if match is None:
+        raise ProgramError(f"cannot read the PTX statement {statement[:60]!r}", place=place)
+    opcode = match[3]
+    parts = tuple(opcode.split("."))
+    operands = _OPERAND.findall(match[4])
+    has_result = parts[0] not in _NO_RESULT and bool(operands)
+    written = _flat(operands[0].replace("|", ",")) if has_result else []
+    return Instruction(
+        opcode=opcode,
+        parts=parts,
+        writes=tuple(each for each in written if isinstance(each, str)),
+        sources=tuple(
+            source for operand in operands[has_result:] for source in _flat(operand)
+        ),
+        guard=match[2] or "",
+        guard_is_negated=bool(match[1]),
+    )
+
+
+def _flat(operand: str) -> list[Operand]:
+    if operand[0] == "[":
+        return [operand]
+    names = operand.strip("{}").split(",")
+    return [_value(name.strip()) for name in names]
+
+
+def _value(text: str) -> Operand:
+    return int(text.rstrip("U"), 0) if _NUMBER.match(text) else text
+
+
+def address_of(instruction: Instruction) -> tuple[str, int]:
+    """Return the base and the offset of a memory access; an empty base where it has none."""
+    for source in instruction.sources:
+        if isinstance(source, str) and source[0] == "[":
+            match = _ADDRESS.match(source)
+            return (match[1], int(match[2] or 0)) if match else ("", 0)
+    return "", 0
