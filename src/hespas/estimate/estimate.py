@@ -62,6 +62,13 @@ class OpEstimate:
         return sum((totals.time_at_peak_s for totals in self.per_type.values()), 0.0)
 
     @property
+    def knows_peaks(self) -> bool:
+        """Whether the time at peak rates is known, for work that there is."""
+        return self.compute_time_at_peak_s + self.memory_time_at_peak_s > 0 or not (
+            self.flops or self.bytes_moved
+        )
+
+    @property
     def flops_utilisation(self) -> float:
         """The part of the peak arithmetic rate that is used, 0 to 1."""
         return _ratio(self.compute_time_at_peak_s, self.time_s)

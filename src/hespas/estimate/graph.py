@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import sha256
@@ -117,15 +117,19 @@ def estimate_graph(
     keys = {} if store is None else {job: _key(modules, job, estimator) for job in wanted}
     known = {} if store is None else _known(store, list(keys.values()))
     jobs = [job for job in wanted if keys.get(job) not in known]
-    fresh = dict(zip(jobs, _run(jobs, graph, estimator, threads, progress), strict=True))
+    fresh: dict[_Job, tuple[Estimate, float]] = {}
+    try:
+        fresh.update(zip(jobs, _run(jobs, graph, estimator, threads, progress), strict=True))
+    finally:
+        # What a profiler measured before it failed, or before Ctrl-C, is there the next time.
+        if store is not None:
+            store.write({keys[job]: encode_estimate(found) for job, (found, _) in fresh.items()})
     made = tuple(
         _made(job, *fresh[job], from_store=False)
         if job in fresh
         else _made(job, known[keys[job]], 0.0, from_store=True)
         for job in wanted
     )
-    if store is not None:
-        store.write({keys[job]: encode_estimate(found) for job, (found, _) in fresh.items()})
     return _gathered(graph, wanted, made, estimator.assumptions)
 
 
@@ -181,7 +185,7 @@ def _run(
     estimator: Estimator,
     threads: int,
     progress: Progress | None,
-) -> Iterable[tuple[Estimate, float]]:
+) -> Generator[tuple[Estimate, float]]:
     def one(job: _Job) -> tuple[Estimate, float]:
         start_s = perf_counter()
         estimate = estimator.estimate(job.region, graph.program)
@@ -190,9 +194,10 @@ def _run(
         return estimate, perf_counter() - start_s
 
     if threads == 1:
-        return [one(job) for job in jobs]
+        yield from map(one, jobs)
+        return
     with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(one, jobs))
+        yield from pool.map(one, jobs)
 
 
 def _gathered(

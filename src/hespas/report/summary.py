@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hespas.estimate.estimate import OpEstimate
 from hespas.estimate.graph import GraphEstimate
 from hespas.units import format_quantity
 
@@ -18,8 +19,7 @@ def estimate_summary(result: GraphEstimate) -> str:
     bandwidth = total.bytes_moved / total.time_s if total.time_s else 0.0
     lines = [
         *_reuse_lines(result),
-        f"FLOPS/s utilisation: {total.flops_utilisation:.3f}",
-        f"Memory bandwidth utilisation: {total.memory_utilisation:.3f}",
+        *_utilisation(total),
         f"Average FLOPS/s: {format_quantity(rate, 'FLOPS/s', '.3f')}",
         f"Average Memory Bandwidth: {format_quantity(bandwidth, 'B/s', '.3f')}",
         f"Compute Runtime Estimation: {total.time_s * 1e6:.3f} us",
@@ -27,6 +27,16 @@ def estimate_summary(result: GraphEstimate) -> str:
     if total.energy_j is not None:
         lines.append(f"Energy: {format_quantity(total.energy_j, 'J')}")
     return "\n".join([*lines, *_proportions(result)])
+
+
+def _utilisation(total: OpEstimate) -> list[str]:
+    """Say which part of the peaks is used, where peaks are known."""
+    if not total.knows_peaks:
+        return []
+    return [
+        f"FLOPS/s utilisation: {total.flops_utilisation:.3f}",
+        f"Memory bandwidth utilisation: {total.memory_utilisation:.3f}",
+    ]
 
 
 def _reuse_lines(result: GraphEstimate) -> list[str]:

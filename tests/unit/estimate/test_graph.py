@@ -201,7 +201,7 @@ def test_names_places_and_device_counts_do_not_matter(text: str) -> None:
     assert estimated(split(text), store).reuse.region_hits == 4
 
 
-def test_a_failure_keeps_nothing(tmp_path: Path) -> None:
+def test_a_failure_keeps_what_was_estimated_before_it(tmp_path: Path) -> None:
     text = vector_main(
         "%b = stablehlo.sine %a : tensor<8xf32>\n"
         "%r = stablehlo.custom_call @mine(%b) : (tensor<8xf32>) -> tensor<8xf32>"

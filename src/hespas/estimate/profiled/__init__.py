@@ -1,0 +1,1 @@
+"""Estimators that run the program's regions and take the time."""

@@ -1,0 +1,191 @@
+"""``method: xla``: compile each region with XLA, run it here, and take the time."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import platform
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from importlib import metadata
+from pathlib import Path
+
+import msgspec
+
+from hespas.config.run_config import XlaHardware
+from hespas.config.suggest import suggestion
+from hespas.cost.expand import expand
+from hespas.cost.rules.custom_call import CustomCallCost
+from hespas.cost.structure import total
+from hespas.errors import ConfigError, ToolError
+from hespas.estimate.estimate import Estimate
+from hespas.estimate.methods import Wanted
+from hespas.estimate.profiled.timing import SAMPLED, Repeats, argument_arrays, estimate_of
+from hespas.files import write_file
+from hespas.program.program import Program
+from hespas.split.modules import stablehlo_text
+from hespas.split.regions import Compute
+from hespas.tools.worker import Worker
+
+_PLATFORMS = {
+    "cpu": "cpu",
+    "host": "cpu",
+    "nvidiagpu": "cuda",
+    "cuda": "cuda",
+    "gpu": "cuda",
+    "tpu": "tpu",
+}
+_FLOOR_RUNS = Repeats(warm_up_runs=20, least_runs=200, most_runs=200, enough_s=0.0)
+
+
+class Timed(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker's answer."""
+
+    durations_s: tuple[float, ...]
+    compile_s: float
+    device: str
+    error: str
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Profiler:
+    """Asks a worker process; remembers the dispatch floor that the worker measured."""
+
+    worker: Worker
+    floor_s: float | None = None
+    asked: int = 0
+
+    def time(self, text: str, arguments: object, repeats: Repeats, *, place: str) -> Timed:
+        """Compile and run a module; `ToolError` where the worker fails or refuses."""
+        self.asked += 1
+        file = self.worker.directory / f"module_{self.asked}.mlir"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_file(file, text.encode())
+        return self._ask({"module": str(file), "arguments": arguments}, repeats, place=place)
+
+    def floor(self) -> float:
+        """Return the fastest time in which a module that does nothing runs."""
+        if self.floor_s is None:
+            timed = self._ask({"module": ""}, _FLOOR_RUNS, place="a module that does nothing")
+            self.floor_s = min(timed.durations_s)
+        return self.floor_s
+
+    def _ask(self, what: Mapping[str, object], repeats: Repeats, *, place: str) -> Timed:
+        runs = {key: value for key, value in asdict(repeats).items() if key != "limit_s"}
+        try:
+            answer = self.worker.ask({**what, **runs}, time_s=repeats.limit_s)
+        except ToolError as error:
+            raise ToolError(
+                f"{place}: {error.message}", place=error.place, mend=error.mend
+            ) from error
+        timed = msgspec.convert(answer, Timed)
+        if timed.error:
+            raise ToolError(f"{self.worker.name} cannot run it: {timed.error}", place=place)
+        return timed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class XlaProfile:
+    """Times regions on one device of this machine, through PJRT.
+
+    The first answer tells which device it is; the estimates' cache keeps machines apart.
+    """
+
+    platform: str
+    repeats: Repeats
+    profiler: Profiler
+    custom_calls: Mapping[str, CustomCallCost]
+    machine: str
+
+    @property
+    def method(self) -> str:
+        """Its name in configuration files."""
+        return "xla"
+
+    @property
+    def parameters(self) -> Mapping[str, object]:
+        """The machine, the compiler and how often regions run."""
+        return {
+            "platform": self.platform,
+            "machine": self.machine,
+            "jaxlib": metadata.version("jaxlib"),
+            "repeats": asdict(self.repeats),
+        }
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What it takes for granted of every region."""
+        how = (
+            f"xla: each region was compiled by itself and run on this machine's {self.platform} "
+            f"({self.machine}), with zeros for inputs; what XLA would fuse across regions is not"
+        )
+        return (how,)
+
+    def estimate(self, region: Compute, program: Program) -> Estimate:
+        """Compile and run a region; `ToolError` where that fails."""
+        place = f"region {region.id} of {program.source or program.module_name}"
+        arguments = argument_arrays(region.inputs, place=place)
+        text = stablehlo_text(region, program)
+        floor_s = self.profiler.floor()
+        timed = self.profiler.time(text, arguments, self.repeats, place=place)
+        work = total(expand(region.operations, program.functions, custom_calls=self.custom_calls))
+        return estimate_of(timed.durations_s, floor_s=floor_s, where=timed.device, work=work)
+
+
+@lru_cache(maxsize=1)
+def machine_name() -> str:
+    """Return the processor's model and how many of them a process may use."""
+    model = platform.processor() or platform.machine()
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    named = next((line for line in lines if line.startswith("model name")), "")
+    return f"{named.partition(':')[2].strip() or model}, {os.cpu_count()} cores"
+
+
+def make(wanted: Wanted) -> XlaProfile:
+    """Return the profiler that a configuration of the method ``xla`` describes.
+
+    Without one it profiles this machine's CPU.
+    """
+    hardware = wanted.hardware
+    if not isinstance(hardware, XlaHardware):
+        hardware = XlaHardware(type="cpu")
+    backend = hardware.translate.target_backends if hardware.translate else None
+    chosen = _platform(backend or hardware.type or "cpu")
+    directory = Path(tempfile.mkdtemp(prefix="hespas-xla-"))
+    worker = Worker(
+        command=[sys.executable, "-m", "hespas.xla.profile_worker", chosen],
+        name=f"XLA's profiler for {chosen}",
+        directory=directory,
+        environment={"TF_CPP_MIN_LOG_LEVEL": "2"},
+    )
+    profiler = Profiler(worker=worker)
+    atexit.register(_finish, worker)
+    repeats = SAMPLED if hardware.sample else Repeats()
+    return XlaProfile(
+        platform=chosen,
+        repeats=repeats,
+        profiler=profiler,
+        custom_calls=wanted.custom_calls,
+        machine=machine_name(),
+    )
+
+
+def _finish(worker: Worker) -> None:
+    worker.close()
+    shutil.rmtree(worker.directory, ignore_errors=True)
+
+
+def _platform(name: str) -> str:
+    found = _PLATFORMS.get(name.lower())
+    if found is None:
+        raise ConfigError(
+            f"there is no platform {name!r} to profile on", mend=suggestion(name, _PLATFORMS)
+        )
+    return found
