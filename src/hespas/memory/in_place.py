@@ -1,83 +1,72 @@
-"""Which operations may write a result over an operand that nothing reads any more.
+"""Which results are written over an operand that nothing reads any more.
 
-Source: the rules of XLA's buffer assignment. An operation that computes each element of the
-result from the same element of the operand may; so may one that changes a part of it; so may a
-reduction over devices. A fusion may if that holds along every way from the operand to the
-result.
+Source: the in-place rules of XLA's dataflow analysis. An operation that changes a part of its
+operand works in place, a fusion that ends in one does, and so do loops, all-reduces that run
+asynchronously, and calls of which the compiler says so. Before a compiler was at work, an
+operation may as well that computes each element from the same element of an operand.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from hespas.cost.rules import elementwise
-from hespas.memory.buffers import Buffer
+from hespas.program.attrs import CustomCallAttrs, FusionAttrs
 from hespas.program.program import Block, Op, Value
 
+Pairs = Iterator[tuple[int, int]]
+"""Positions of operands, and of the results that are written over them."""
+
 _UPDATES = frozenset({"dynamic_update_slice", "scatter"})
-MUST_SHARE = _UPDATES | {"while"}
-"""Operations that always write over an operand that nothing reads later."""
-
-_SAME_ELEMENT = frozenset(elementwise.RULES)
 _RENAMING = frozenset({"bitcast", "reshape"})
-_REDUCED_IN_PLACE = frozenset({"all_reduce", "cross-replica-sum"})
+_SAME_ELEMENT = frozenset(elementwise.RULES)
+_REDUCED = frozenset({"all_reduce", "cross-replica-sum"})
 
 
-def may_write_over(op: Op, operand: int, result: int, source: Buffer, made: Buffer) -> bool:
-    """Tell whether result buffer ``made`` of ``op`` may be written over ``source``.
-
-    ``operand`` and ``result`` are the positions of the two among the operands and results.
-    """
-    if source.size_bytes != made.size_bytes:
-        return False
-    match op.kind:
-        case kind if kind in _UPDATES:
-            return operand == 0
-        case "while":
-            return operand == result
-        case "fusion":
-            return source.type.shape == made.type.shape and _reaches(op.regions[0], operand, result)
-        case kind if kind in _REDUCED_IN_PLACE:
-            return operand == result
-        case kind:
-            return kind in _SAME_ELEMENT and source.type.shape == made.type.shape
+def always_in_place(op: Op) -> Pairs:
+    """Yield what an operation of any program does in place."""
+    match op.attrs:
+        case FusionAttrs(in_place=aliases) | CustomCallAttrs(in_place=aliases):
+            yield from ((alias.operand, alias.result) for alias in aliases)
+        case _:
+            pass
+    if op.kind in {"while", "scatter"}:
+        yield from ((number, number) for number in range(len(op.results)))
+    elif op.kind in _UPDATES:
+        yield 0, 0
+    elif op.kind == "fusion":
+        yield from _updated_arguments(op.regions[0])
 
 
-def _reaches(body: Block, operand: int, result: int) -> bool:
-    """Tell whether a result of a fusion depends on an operand element by element."""
-    wanted = body.operations[-1].operands[result]
-    uses = _uses(body)
-    pending, seen = [body.arguments[operand]], set[Value]()
-    found = False
-    while pending:
-        value = pending.pop()
-        if value in seen:
-            continue
-        seen.add(value)
-        found = found or value is wanted
-        for op in uses.get(value, ()):
-            if op.kind == "return":
-                continue
-            if not _keeps_place(op, value):
-                return False
-            pending.extend(op.results)
-    return found
+def started_in_place(op: Op) -> Pairs:
+    """Yield what an operation does in place that is started asynchronously."""
+    if op.kind in _REDUCED:
+        yield from ((number, number) for number in range(len(op.results)))
 
 
-def _keeps_place(op: Op, value: Value) -> bool:
-    if op.kind in _UPDATES:
-        return value is op.operands[0] and value not in op.operands[1:]
-    return op.kind in _RENAMING or op.kind in _SAME_ELEMENT
+def perhaps_in_place(op: Op) -> Pairs:
+    """Yield what a compiler may make of an operation."""
+    yield from started_in_place(op)
+    if op.kind in _SAME_ELEMENT:
+        yield from ((number, 0) for number in range(len(op.operands)))
 
 
-def _uses(body: Block) -> dict[Value, list[Op]]:
-    uses: dict[Value, list[Op]] = {}
-    for op, value in _reads(body):
-        uses.setdefault(value, []).append(op)
-    return uses
+def _updated_arguments(body: Block) -> Pairs:
+    """Yield the arguments of a fusion that a result is an update of."""
+    producer = {value: op for op in body.operations for value in op.results}
+    arguments = {value: number for number, value in enumerate(body.arguments)}
+    for result, value in enumerate(body.operations[-1].operands):
+        source = _updated(value, producer)
+        if source in arguments:
+            yield arguments[source], result
 
 
-def _reads(body: Block) -> Iterator[tuple[Op, Value]]:
-    for op in body.operations:
-        for value in dict.fromkeys(op.operands):
-            yield op, value
+def _updated(value: Value, producer: Mapping[Value, Op]) -> Value | None:
+    """Return what a value is an update of, None where it is made anew."""
+    is_update = False
+    made = producer.get(value)
+    while made is not None and made.kind in _UPDATES | _RENAMING:
+        is_update = is_update or made.kind in _UPDATES
+        value = made.operands[0]
+        made = producer.get(value)
+    return value if is_update and made is None else None

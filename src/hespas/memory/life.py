@@ -1,15 +1,17 @@
 """How long each buffer of a block is needed.
 
 Operations run in the order in which they stand. A temporary lives from the operation that makes
-it to the last one that reads it; where that one may, it writes its result over it. What a block
-hands to its surroundings has a place there already: an output of the program, or a value that a
-loop carries from one round to the next.
+it to the last one that reads it; where that one works in place, its result goes on in the same
+memory. What a block hands to its surroundings has a place there already: an output of the
+program, or a value that a loop carries from one round to the next. That place is free for others
+from when the old value is read last until the new one is made; a value that no round changes is
+never copied.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hespas.errors import ProgramError
 from hespas.memory.buffers import (
@@ -22,7 +24,12 @@ from hespas.memory.buffers import (
     Leaves,
     new_buffers,
 )
-from hespas.memory.in_place import MUST_SHARE, may_write_over
+from hespas.memory.in_place import (
+    Pairs,
+    always_in_place,
+    perhaps_in_place,
+    started_in_place,
+)
 from hespas.memory.usage import HeldBuffer, Role
 from hespas.program.attrs import CallAttrs
 from hespas.program.program import Block, Op, Program, Value, values_read
@@ -51,12 +58,14 @@ class BlockLife:
 
     A moment is the position of an operation, the return being the last. ``places`` names the
     operation of each; ``inner`` gives the peak of what an operation holds, by its moment.
+    ``renewed`` pairs what a loop carries in with what takes its place, made after it is read last.
     """
 
     results: tuple[Buffer, ...]
     made: tuple[Buffer, ...]
     inner: dict[int, Peak]
     places: tuple[str, ...]
+    renewed: tuple[tuple[Buffer, Buffer], ...] = ()
 
     def temporaries(self) -> Iterator[Buffer]:
         """Yield the temporaries that have memory of their own."""
@@ -81,10 +90,11 @@ def block_life(
     for moment, op in enumerate(block.operations):
         walk.op(op, moment)
     returned = walk.buffers_of(block.operations[-1].operands)
-    for buffer, home in zip(returned, homes, strict=True):
-        _send_home(buffer, home, last)
+    lent = {home for home in homes if home is not None}
     for sharing in walk.sharing:
-        sharing.settle()
+        sharing.settle(lent)
+    for buffer, home in zip(returned, homes, strict=True):
+        _send_home(buffer.actual, home, last)
     return BlockLife(
         results=returned,
         made=tuple(walk.made),
@@ -111,6 +121,9 @@ def peak_of(life: BlockLife, temporaries: Iterable[Buffer]) -> Peak:
     for buffer in owned:
         change[buffer.made_at] += buffer.size_bytes
         change[buffer.held_until + 1] -= buffer.size_bytes
+    for old, new in life.renewed:
+        change[old.read_at + 1] -= old.size_bytes
+        change[new.made_at] += old.size_bytes
     most = at = live = 0
     for moment, step in enumerate(change[:-1]):
         live += step
@@ -138,6 +151,15 @@ def _place(op: Op) -> str:
     return f"{op.location}: {op.instruction}" if op.location else op.instruction
 
 
+def _renewed(
+    carried: Iterable[Buffer], returned: Iterable[Buffer]
+) -> Iterator[tuple[Buffer, Buffer]]:
+    """Yield what a round reads for the last time before it makes what takes its place."""
+    for old, new in zip(carried, returned, strict=True):
+        if new.actual.role is Role.OUTPUT and old.read_at < new.actual.made_at:
+            yield old, new.actual
+
+
 def _send_home(buffer: Buffer, home: Buffer | None, last: int) -> None:
     """Let a returned buffer be made where it belongs, if that is free by then."""
     if buffer.role is not Role.TEMPORARY:
@@ -149,25 +171,22 @@ def _send_home(buffer: Buffer, home: Buffer | None, last: int) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sharing:
-    """A buffer that may be written over another, if nothing reads that one later."""
+    """A buffer that is written over another, if nothing reads that one later."""
 
     source: Buffer
     made: Buffer
     moment: int
-    must: bool
 
-    def settle(self) -> None:
+    def settle(self, lent: set[Buffer]) -> None:
+        """Merge the two; of the arguments, only those that are ``lent`` may be written over."""
         source, made = self.source.actual, self.made
-        is_free = source.role is Role.TEMPORARY and source.read_at == self.moment
-        if not is_free or made.merged_into is not None:
+        is_ours = source.role is Role.TEMPORARY or source in lent
+        fits = source.size_bytes == made.size_bytes and source.read_at == self.moment
+        if not (is_ours and fits) or made.merged_into is not None:
             return
-        if made.role is Role.TEMPORARY:
-            made.merged_into = source
-            source.read_at = made.read_at
-            source.held_until = max(source.held_until, made.held_until)
-        elif self.must:
-            source.merged_into = made
-            made.made_at = source.made_at
+        made.merged_into = source
+        source.read_at = made.read_at
+        source.held_until = max(source.held_until, made.held_until)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -225,7 +244,12 @@ class _Walk:
 
     def _make(self, op: Op, moment: int) -> None:
         made = self._new(op, op.results, moment)
-        self._note_sharing(op, self.buffers_of(op.operands), made, moment)
+        sources = self.buffers_of(op.operands)
+        self._note_sharing(always_in_place(op), sources, made, moment)
+        if not self.program.is_scheduled:
+            self._note_sharing(perhaps_in_place(op), sources, made, moment)
+        if op.kind == "while":
+            self._keep_unchanged(op)
         if op.kind in _HOLDS_BLOCKS:
             peaks = [self._peak_inside(op, number) for number in range(len(op.regions))]
             self.inner[moment] = max(peaks, key=lambda peak: peak.size_bytes)
@@ -240,14 +264,24 @@ class _Walk:
         return tuple(made)
 
     def _note_sharing(
-        self, op: Op, sources: Sequence[Buffer], made: Sequence[Buffer], moment: int
+        self, pairs: Pairs, sources: Sequence[Buffer], made: Sequence[Buffer], moment: int
     ) -> None:
         self.sharing.extend(
-            _Sharing(source=source, made=buffer, moment=moment, must=op.kind in MUST_SHARE)
-            for result, buffer in enumerate(made)
-            for operand, source in enumerate(sources)
-            if may_write_over(op, operand, result, source, buffer)
+            _Sharing(source=sources[operand], made=made[result], moment=moment)
+            for operand, result in pairs
+            if operand < len(sources)
         )
+
+    def _keep_unchanged(self, op: Op) -> None:
+        """Let what no round of a loop changes be what it was before."""
+        body = op.regions[1]
+        kept = zip(body.arguments, body.operations[-1].operands, strict=True)
+        unneeded = set[Buffer]()
+        for (given, returned), operand, result in zip(kept, op.operands, op.results, strict=True):
+            if given is returned:
+                unneeded.update(self.leaves[result])
+                self.leaves[result] = self.leaves[operand]
+        self.made = [buffer for buffer in self.made if buffer not in unneeded]
 
     def _peak_inside(self, op: Op, number: int) -> Peak:
         """Return what a region needs beside the values that it is given."""
@@ -257,6 +291,8 @@ class _Walk:
         carries = op.kind == "while" and number == 1
         homes: Homes = arguments if carries else [None] * len(argument_buffers(returned))
         life = block_life(self.program, block, arguments, homes)
+        if carries:
+            life = replace(life, renewed=tuple(_renewed(arguments, life.results)))
         return peak_of(life, life.temporaries())
 
     def _start(self, op: Op, moment: int) -> None:
@@ -264,7 +300,7 @@ class _Walk:
         block = self._started(op)
         sources = self.buffers_of(op.operands)
         made = self._new(op, block.operations[-1].operands, moment)
-        self._note_sharing(block.operations[0], sources, made, moment)
+        self._note_sharing(started_in_place(block.operations[0]), sources, made, moment)
         self.leaves[op.results[0]] = made
         self.working[op.results[0]] = (*sources, *made)
 
