@@ -5,36 +5,30 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import assert_never
 
 import msgspec
 
 from hespas import errors
+from hespas.compile.cache import CompiledCache
 from hespas.compile.compiled import CompiledProgram, MemoryAnalysis
-from hespas.compile.options import DEFAULT_OPTIONS, CompileOptions, gpu_flags, tpu_flags
-from hespas.compile.targets import GpuTarget, Target, TpuTarget, find_target
-from hespas.compile.versions import compiler_versions
-from hespas.errors import ConfigError, HespasError, ToolError
+from hespas.compile.job import ANY_LAYOUT, Job, Layout, job_of
+from hespas.compile.options import DEFAULT_OPTIONS, CompileOptions
+from hespas.compile.targets import GpuTarget, find_target
+from hespas.compile.toolkit import lay_out_toolkit
+from hespas.errors import ConfigError, HespasError, ToolError, UnsupportedError
 from hespas.program.kernels import CompiledKernels
 from hespas.tools.process import LOG_NAME, Limits, run_program
 from hespas.xla import compile_wire as wire
+from hespas.xla.compile_kernels import read_kernels
 
 DEFAULT_LIMITS = Limits(time_s=3600, memory_bytes=32 * 2**30)
-"""An hour, and 32 GiB of addresses; the largest program tried took a fifth of that."""
+"""An hour, and 32 GiB of addresses."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """All that decides what comes out of a compilation, the program and the versions included."""
-
-    source: bytes
-    name: str
-    target: Target
-    request: wire.CompileRequest
-    flags: dict[str, str]
-    versions: dict[str, str]
+_TOOLKIT = "toolkit"
+_UNKNOWN_FLAG = "Unknown flag"
+_MEMORY_SIGNS = ("bad_alloc", "out of memory", "Cannot allocate memory", "MemoryError")
 
 
 def compile_program(
@@ -42,79 +36,46 @@ def compile_program(
     *,
     name: str,
     target: str,
-    devices: int | None = None,
-    devices_per_host: int | None = None,
-    topology: str | None = None,
+    layout: Layout = ANY_LAYOUT,
     options: CompileOptions = DEFAULT_OPTIONS,
     limits: Limits = DEFAULT_LIMITS,
+    cache: CompiledCache | None = None,
 ) -> CompiledProgram:
     """Compile StableHLO for a target that need not be there.
 
     ``source`` is text, bytecode or a portable artifact, before or after partitioning, and
-    ``name`` what messages call it. ``devices`` is needed where the program doesn't say how many;
-    ``devices_per_host`` is for GPUs and ``topology`` (``4x4``) for TPUs. Raises
-    `ExtraMissingError` without the target's compiler, `HardwareError` for an unknown target,
+    ``name`` what messages call it. Raises `ExtraMissingError` without the target's compiler,
+    `HardwareError` for an unknown target, `ConfigError` for options that it has not,
     `DeviceCountError`, `ProgramError` and `UnsupportedError` for programs that don't fit, and
     `ToolError`, naming the kept log, where the compiler fails or exceeds ``limits``.
     """
-    job = job_of(
-        source,
-        name=name,
-        target=find_target(target),
-        devices=devices,
-        devices_per_host=devices_per_host,
-        topology=topology,
-        options=options,
-    )
-    return run_job(job, limits)
-
-
-def job_of(
-    source: bytes,
-    *,
-    name: str,
-    target: Target,
-    devices: int | None,
-    devices_per_host: int | None,
-    topology: str | None,
-    options: CompileOptions,
-) -> Job:
-    """Return what is to be done; raises what `compile_program` raises before it compiles."""
-    versions = compiler_versions(target)
-    place: wire.GpuPlace | wire.TpuPlace
-    match target:
-        case GpuTarget():
-            if topology is not None:
-                raise ConfigError("a topology is for TPUs", mend="give the devices per host")
-            per_host = devices_per_host or target.devices_per_host
-            place = wire.GpuPlace(description=target.description, devices_per_host=per_host)
-            flags, overrides = gpu_flags(options), {}
-        case TpuTarget():
-            if devices_per_host is not None:
-                raise ConfigError("devices per host are for GPUs", mend="give a topology")
-            place = wire.TpuPlace(generation=target.generation, topology=topology)
-            flags = tpu_flags(options)
-            overrides = flags
-        case _:
-            assert_never(target)
-    request = wire.CompileRequest(name=name, place=place, devices=devices, overrides=overrides)
-    return Job(
-        source=source, name=name, target=target, request=request, flags=flags, versions=versions
-    )
+    job = job_of(source, name=name, target=find_target(target), layout=layout, options=options)
+    found = None if cache is None else cache.read(job)
+    if found is not None:
+        return found
+    result = run_job(job, limits)
+    if cache is not None:
+        cache.write(job, result)
+    return result
 
 
 def run_job(job: Job, limits: Limits) -> CompiledProgram:
-    """Compile, in a process of its own; its directory stays where it fails."""
+    """Compile, in a process of its own; its directory stays where the compiler fails."""
     home = Path(tempfile.mkdtemp(prefix="hespas-compile-"))
     (home / wire.PROGRAM_FILE).write_bytes(job.source)
     (home / wire.REQUEST_FILE).write_bytes(wire.encode(job.request))
-    run_program(
-        [sys.executable, "-m", "hespas.xla.compile_worker"],
-        name=f"the compiler for {job.target.name}",
-        directory=home,
-        limits=limits,
-        environment=_environment(job),
-    )
+    if isinstance(job.target, GpuTarget):
+        lay_out_toolkit(home / _TOOLKIT)
+    try:
+        run_program(
+            [sys.executable, "-m", "hespas.xla.compile_worker"],
+            name=f"the compiler for {job.target.name}",
+            directory=home,
+            limits=limits,
+            environment=_environment(job),
+        )
+    except ToolError as error:
+        raise _failure(error, home / LOG_NAME, limits) from error
     result = _read(job, home)
     shutil.rmtree(home, ignore_errors=True)
     return result
@@ -123,7 +84,8 @@ def run_job(job: Job, limits: Limits) -> CompiledProgram:
 def _environment(job: Job) -> dict[str, str]:
     """Return what the compiling process sees: nothing of the user's own settings of XLA."""
     is_gpu = isinstance(job.target, GpuTarget)
-    flags = {**job.flags, "xla_dump_to": wire.DUMP_DIRECTORY} if is_gpu else {}
+    ours = {"xla_dump_to": wire.DUMP_DIRECTORY, "xla_gpu_cuda_data_dir": _TOOLKIT}
+    flags = {**job.flags, **ours} if is_gpu else {}
     return {
         "XLA_FLAGS": " ".join(f"--{name}={value}" for name, value in flags.items()),
         "LIBTPU_INIT_ARGS": "",
@@ -134,6 +96,22 @@ def _environment(job: Job) -> dict[str, str]:
         "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
         "OPENBLAS_NUM_THREADS": "1",
     }
+
+
+def _failure(error: ToolError, log: Path, limits: Limits) -> HespasError:
+    """Say what a process that died wrote down, where that is known."""
+    text = log.read_text(errors="replace") if log.is_file() else ""
+    if _UNKNOWN_FLAG in text:
+        line = next(line for line in text.splitlines() if _UNKNOWN_FLAG in line)
+        return ConfigError(f"the compiler knows it not: {line.strip()[-200:]}", place=str(log))
+    if limits.memory_bytes is not None and any(sign in text for sign in _MEMORY_SIGNS):
+        limit = f"{limits.memory_bytes / 2**30:g} GiB"
+        return ToolError(
+            f"the compiler ran out of memory (it may have {limit})",
+            place=str(log),
+            mend="allow more",
+        )
+    return error
 
 
 def _read(job: Job, home: Path) -> CompiledProgram:
@@ -163,8 +141,7 @@ def _refusal(refused: wire.Refused, log: Path) -> HespasError:
 
 def _result(job: Job, answer: wire.Compiled, home: Path) -> CompiledProgram:
     text = (home / wire.TEXT_FILE).read_text()
-    kernels: CompiledKernels | None = None
-    target_notes = job.target.notes if isinstance(job.target, GpuTarget) else ()
+    kernels, notes = _kernels(job, home, text)
     memory = answer.memory
     return CompiledProgram(
         name=job.name,
@@ -184,6 +161,16 @@ def _result(job: Job, answer: wire.Compiled, home: Path) -> CompiledProgram:
         ),
         flags=job.flags,
         versions=job.versions,
-        notes=(*target_notes, *answer.notes),
+        notes=(*answer.notes, *notes),
         log=(home / LOG_NAME).read_text(errors="replace"),
     )
+
+
+def _kernels(job: Job, home: Path, text: str) -> tuple[CompiledKernels | None, tuple[str, ...]]:
+    """Return the kernels, and notes on the target; None, and why, where there are none."""
+    if not isinstance(job.target, GpuTarget):
+        return None, ("the kernels of a TPU are not readable",)
+    try:
+        return read_kernels(home / wire.DUMP_DIRECTORY, module_text=text), job.target.notes
+    except UnsupportedError as error:
+        return None, (*job.target.notes, f"no kernels: {error}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from importlib.metadata import PackageNotFoundError, requires, version
 
+from hespas.compile import toolkit
 from hespas.compile.targets import GpuTarget, Target
 from hespas.errors import ExtraMissingError, ToolError
 
@@ -23,7 +24,8 @@ def compiler_versions(target: Target) -> dict[str, str]:
     match target:
         case GpuTarget():
             plugin = _installed(_GPU_PACKAGE, target, extra="gpu")
-            return _checked(_GPU_PACKAGE, plugin, wanted=jaxlib, jaxlib=jaxlib)
+            versions = _checked(_GPU_PACKAGE, plugin, wanted=jaxlib, jaxlib=jaxlib)
+            return {**versions, toolkit.PACKAGE: toolkit.toolkit_version()}
         case _:
             plugin = _installed(_TPU_PACKAGE, target, extra="tpu")
             return _checked(_TPU_PACKAGE, plugin, wanted=_pinned_libtpu(), jaxlib=jaxlib)

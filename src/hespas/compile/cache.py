@@ -1,0 +1,117 @@
+"""Where compiled programs are kept between runs, by all that decides them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+
+import msgspec
+
+from hespas.compile.compiled import CompiledProgram
+from hespas.compile.job import Job
+from hespas.errors import CacheError, OutputError
+from hespas.files import write_file
+
+log = logging.getLogger("hespas")
+_MARK = b"hespas compiled 1\n"
+_DIGEST_BYTES = 32
+_SUFFIX = ".compiled"
+
+
+def default_directory() -> Path:
+    """Return the directory that the user's cache directory has for compiled programs."""
+    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(home).expanduser() / "hespas" / "compiled"
+
+
+class _Key(msgspec.Struct, frozen=True, kw_only=True):
+    """What decides a result; the program's name is not among it."""
+
+    mark: bytes
+    source: bytes
+    request: bytes
+    flags: list[tuple[str, str]]
+    versions: list[tuple[str, str]]
+
+
+def job_key(job: Job) -> str:
+    """Return the name of a job's result: equal only where all that decides it is equal."""
+    key = _Key(
+        mark=_MARK,
+        source=sha256(job.source).digest(),
+        request=msgspec.msgpack.encode(msgspec.structs.replace(job.request, name="")),
+        flags=_pairs(job.flags),
+        versions=_pairs(job.versions),
+    )
+    return sha256(msgspec.msgpack.encode(key)).hexdigest()
+
+
+def _pairs(mapping: Mapping[str, str]) -> list[tuple[str, str]]:
+    return sorted(mapping.items())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompiledCache:
+    """A directory with a compressed file for each result.
+
+    A file is moved into place whole. One that is damaged is compiled again, with a warning.
+    """
+
+    directory: Path
+
+    def read(self, job: Job) -> CompiledProgram | None:
+        """Return the result of a job, or None where it is not there, or damaged."""
+        path = self.path_of(job)
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise _unusable(self.directory, error) from error
+        found = _decoded(content)
+        if found is None:
+            log.warning("%s: the cached program is damaged; it is compiled again", path)
+            return None
+        return replace(found, name=job.name)
+
+    def write(self, job: Job, result: CompiledProgram) -> None:
+        """Keep a result; `CacheError` where the directory can't be written."""
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            write_file(self.path_of(job), _encoded(result))
+        except (OSError, OutputError) as error:
+            raise _unusable(self.directory, error) from error
+
+    def path_of(self, job: Job) -> Path:
+        """Return the file of a job's result."""
+        return self.directory / f"{job_key(job)}{_SUFFIX}"
+
+
+def _encoded(result: CompiledProgram) -> bytes:
+    packed = zlib.compress(msgspec.msgpack.encode(result), level=6)
+    return _MARK + sha256(packed).digest() + packed
+
+
+def _decoded(content: bytes) -> CompiledProgram | None:
+    start = len(_MARK) + _DIGEST_BYTES
+    digest, packed = content[len(_MARK) : start], content[start:]
+    if not content.startswith(_MARK) or sha256(packed).digest() != digest:
+        return None
+    try:
+        return msgspec.msgpack.decode(zlib.decompress(packed), type=CompiledProgram)
+    except (zlib.error, msgspec.DecodeError):
+        return None
+
+
+def _unusable(directory: Path, error: Exception) -> CacheError:
+    why = error.strerror if isinstance(error, OSError) else error
+    return CacheError(
+        f"the cache of compiled programs cannot be used: {why}",
+        place=str(directory),
+        mend="give a writable --cache-dir, or --disable-cache",
+    )
