@@ -50,8 +50,7 @@ def verify(algorithm: Algorithm) -> Verified:
     check_structure(algorithm)
     execution = Execution(algorithm)
     _check_ended(execution)
-    for required in required_values(algorithm):
-        _check_result(execution, required)
+    _check_results(execution)
     return Verified(
         algorithm=algorithm,
         transfers=tuple(execution.transfers),
@@ -110,16 +109,28 @@ def _why(execution: Execution, block: Block) -> tuple[str, Block | None]:
     return reason, senders[0]
 
 
-def _check_result(execution: Execution, required: Required) -> None:
+def _check_results(execution: Execution) -> None:
+    """Raise for the first wrong chunk, of which one whose fault has a known step says more."""
+    wrong: Required | None = None
+    for required in required_values(execution.algorithm):
+        found = execution.values.get(execution.slot(required.rank, required.place))
+        if not _problem(found, required.value):
+            continue
+        wrong = wrong or required
+        if found is not None and found.fault:
+            wrong = required
+            break
+    if wrong is not None:
+        raise _wrong_result(execution, wrong)
+
+
+def _wrong_result(execution: Execution, required: Required) -> AlgorithmError:
     slot = execution.slot(required.rank, required.place)
-    found = execution.values.get(slot)
-    problem = _problem(found, required.value)
-    if not problem:
-        return
+    problem = _problem(execution.values.get(slot), required.value)
     chunk = place_text(required.place)
     writer = execution.last_writer(slot)
     written = f" (written last by {writer})" if writer else " (never written)"
-    raise AlgorithmError(
+    return AlgorithmError(
         f"rank {required.rank}'s {chunk} {problem}{written}", place=execution.algorithm.name
     )
 

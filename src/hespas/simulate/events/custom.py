@@ -1,19 +1,21 @@
-"""Collectives whose messages are written out in Chakra files, one per member.
+"""Collectives whose messages are written out in Chakra files, one per member, or in XML.
 
 Source: ASTRA-sim's custom collectives. ``<kind>-implementation-custom`` in system.json gives the
 prefix of ``<prefix>.<position>.et``, relative to the working directory, for all collectives of a
 kind; ``per-node-custom-implementation`` a YAML map from ids of tasks to prefixes, which goes first.
+What ends in ``.xml`` is an algorithm of MSCCL instead, which is verified before it is used.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from hespas.config.files import read_yaml
-from hespas.errors import ConfigError, SimulationError
+from hespas.errors import AlgorithmError, ConfigError, SimulationError
 from hespas.hardware.system import CollectiveKind, System
 from hespas.simulate.events.clock import Alarms
 from hespas.simulate.events.post import Post
@@ -21,6 +23,12 @@ from hespas.trace.chakra_node import ParsedNode
 from hespas.trace.chakra_reader import read_messages
 from hespas.trace.tasks import ComputeTask, ReceiveTask, SendTask
 
+if TYPE_CHECKING:
+    from hespas.algorithms.algorithm import Algorithm
+
+log = logging.getLogger("hespas")
+
+_XML = ".xml"
 PER_NODE = "per-node-custom-implementation"
 """The option that names a map from tasks to prefixes."""
 
@@ -37,7 +45,7 @@ def has_custom_collectives(system: System) -> bool:
 
 
 class CustomCollectives:
-    """The written out collectives of one system; each file is read once.
+    """The written out collectives of one system; each file is read, and verified, once.
 
     Raises `ConfigError` for a map that isn't one from ids to prefixes.
     """
@@ -46,6 +54,9 @@ class CustomCollectives:
         self._system = system
         self._per_node = _read_map(system.options.get(PER_NODE))
         self._read = cache(read_messages)
+        self._algorithm = cache(_read_algorithm)
+        self._graphs = cache(self._xml_graphs)
+        self._warn = cache(_warn_of_graphs)
 
     def prefix(self, task_id: int, kind: CollectiveKind) -> str | None:
         """Return the prefix of the files for a task; None if it isn't written out."""
@@ -53,16 +64,58 @@ class CustomCollectives:
         named = cast("Sequence[str]", given)[0] if given else None
         return self._per_node.get(task_id, named)
 
-    def nodes(self, prefix: str, device: int, members: Sequence[int]) -> Sequence[ParsedNode]:
-        """Return what a device does. Raises `TraceError` for a file that is bad or absent.
+    def nodes(
+        self,
+        prefix: str,
+        device: int,
+        members: Sequence[int],
+        *,
+        kind: CollectiveKind,
+        size_bytes: int,
+    ) -> Sequence[ParsedNode]:
+        """Return what a device does.
 
-        Raises `SimulationError` for a group that isn't in ascending order, in which ASTRA-sim
-        takes one member for another.
+        Raises `TraceError` for a file that is bad or absent, `AlgorithmError` for an algorithm
+        that doesn't compute the collective, and `SimulationError` for a group that isn't in
+        ascending order, in which ASTRA-sim takes one member for another. A Chakra graph that
+        does something else runs as it is, as in ASTRA-sim, with a warning.
         """
+        if prefix.endswith(_XML):
+            return self._graphs(prefix, kind, len(members), size_bytes)[members.index(device)]
         if list(members) != sorted(members):
             message = f"a custom collective in the group {list(members)}"
             raise SimulationError(message, mend="list its members in ascending order")
+        self._warn(prefix, kind, len(members))
         return self._read(Path(f"{prefix}.{members.index(device)}.et"))
+
+    def _xml_graphs(
+        self, path: str, kind: CollectiveKind, members: int, size_bytes: int
+    ) -> Sequence[Sequence[ParsedNode]]:
+        from hespas.algorithms.collectives import collective_graphs  # noqa: PLC0415 (as below)
+
+        algorithm = self._algorithm(path)
+        return collective_graphs(
+            Path(path), algorithm, kind=kind, members=members, size_bytes=size_bytes
+        )
+
+
+def _read_algorithm(path: str) -> Algorithm:
+    # numpy comes with it, which few runs need.
+    from hespas.algorithms.collectives import read_verified  # noqa: PLC0415
+
+    return read_verified(Path(path))
+
+
+def _warn_of_graphs(prefix: str, kind: CollectiveKind, members: int) -> None:
+    """Warn of graphs that don't compute what they are used for."""
+    from hespas.algorithms.collectives import COLLECTIVE_OF  # noqa: PLC0415 (as above)
+    from hespas.algorithms.graph_verify import verify_graphs  # noqa: PLC0415 (as above)
+
+    graphs = [read_messages(Path(f"{prefix}.{position}.et")) for position in range(members)]
+    try:
+        verify_graphs(graphs, COLLECTIVE_OF[kind], name=prefix)
+    except AlgorithmError as error:
+        log.warning("%s is no %s, and runs as it is: %s", prefix, kind.value, error)
 
 
 def _read_map(given: object) -> Mapping[int, str]:

@@ -100,7 +100,7 @@ class _Starter:
         group = self._group(device.machine.places[index])
         prefix = self._custom.prefix(task.id, kind)
         if prefix is not None:
-            self._start_custom(device, index, prefix, group)
+            self._start_custom(device, index, prefix, task)
             return
         if group is None:
             plan = self._planner.everyone(kind, task.size_bytes, task.involved_dimensions)
@@ -116,11 +116,16 @@ class _Starter:
         tag = ("collective", device.machine.places[index], count)
         Streams(plan, self._width, member, tag, device.ender(index)).start()
 
-    def _start_custom(
-        self, device: Device, index: int, prefix: str, group: tuple[int, ...] | None
-    ) -> None:
+    def _start_custom(self, device: Device, index: int, prefix: str, task: CollectiveTask) -> None:
+        group = self._group(device.machine.places[index])
         members = range(self._everyone) if group is None else group
-        nodes = self._custom.nodes(prefix, device.number, members)
+        nodes = self._custom.nodes(
+            prefix,
+            device.number,
+            members,
+            kind=collective_kind(task),
+            size_bytes=task.size_bytes,
+        )
         CustomRun(
             nodes,
             members=members,
