@@ -15,11 +15,15 @@ from hespas.program.program import Op
 from hespas.program.types import ElementType, NumberKind
 
 _FULL_PRECISION = "HIGHEST"
+Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Multiplier:
-    """What the hardware multiplies, and the FLOPs of one multiply-accumulate on it."""
+class Multiplier:
+    """What the hardware multiplies, and the FLOPs of one multiply-accumulate on it.
+
+    ``type_name`` is a key of `Work.flops`.
+    """
 
     type_name: str
     flops: int
@@ -35,30 +39,40 @@ def dot(op: Op) -> Work:
         raise CostError("the dimensions of a dot are not known", place=op.place)
     lhs = operand(op, 0)
     contracted = prod([lhs.shape[at] for at in attrs.lhs_contracting])
-    multiplier = _multiplier(lhs.element, operand(op, 1).element, attrs.precision, attrs.algorithm)
+    multiplier = multiplier_of(
+        lhs.element, operand(op, 1).element, attrs.precision, attrs.algorithm
+    )
     macs = result(op).element_count * contracted
     return traffic(op, flops=flop_counts(multiplier.type_name, macs * multiplier.flops))
 
 
 def convolution(op: Op) -> Work:
-    """2 FLOPs for each product of a kernel element with a real input element.
-
-    Each output element of each batch and output feature sums over the input features of its
-    group, which are the kernel's input features, and over the window.
-    """
+    """2 FLOPs for each product of a kernel element with a real input element."""
     attrs = op.attrs
     if not isinstance(attrs, ConvolutionAttrs):
         raise CostError("the window of a convolution is not known", place=op.place)
-    output, kernel = result(op).shape, operand(op, 1).shape
-    channels = kernel[attrs.kernel_input_feature] * output[attrs.output_feature]
-    pairs = prod([real_pairs(axis) for axis in _axes(op, attrs)])
-    multiplier = _multiplier(operand(op, 0).element, operand(op, 1).element, attrs.precision, "")
-    macs = output[attrs.output_batch] * channels * pairs
+    image, kernel = operand(op, 0), operand(op, 1)
+    macs = convolution_macs(attrs, image.shape, kernel.shape, result(op).shape)
+    multiplier = multiplier_of(image.element, kernel.element, attrs.precision, "")
     return traffic(op, flops=flop_counts(multiplier.type_name, macs * multiplier.flops))
 
 
-def _axes(op: Op, attrs: ConvolutionAttrs) -> list[WindowAxis]:
-    image, kernel, output = operand(op, 0).shape, operand(op, 1).shape, result(op).shape
+def convolution_macs(attrs: ConvolutionAttrs, image: Shape, kernel: Shape, output: Shape) -> int:
+    """Count the multiply-accumulates of a convolution.
+
+    Each output element of each batch and output feature sums over the input features of its
+    group, which are the kernel's input features, and over the window, where it meets real
+    elements of the image.
+    """
+    channels = kernel[attrs.kernel_input_feature] * output[attrs.output_feature]
+    axes = window_axes(attrs, image, kernel, output)
+    return output[attrs.output_batch] * channels * prod([real_pairs(axis) for axis in axes])
+
+
+def window_axes(
+    attrs: ConvolutionAttrs, image: Shape, kernel: Shape, output: Shape
+) -> list[WindowAxis]:
+    """Return a convolution's spatial dimensions."""
     return [
         WindowAxis(
             input_size=image[attrs.input_spatial[at]],
@@ -76,7 +90,7 @@ def _axes(op: Op, attrs: ConvolutionAttrs) -> list[WindowAxis]:
 def einsum(op: Op) -> Work:
     """2 FLOPs for each combination of indices, with all letters of the equation apart."""
     sizes = _letter_sizes(op)
-    multiplier = _multiplier(operand(op, 0).element, operand(op, 1).element, (), "")
+    multiplier = multiplier_of(operand(op, 0).element, operand(op, 1).element, (), "")
     return traffic(op, flops=flop_counts(multiplier.type_name, sizes * multiplier.flops))
 
 
@@ -102,10 +116,10 @@ _ALGORITHM_TYPE = re.compile(r"(?:lhs|rhs)_precision_type = (\w+)")
 _ALGORITHM_PASSES = re.compile(r"num_primitive_operations = (\d+)")
 
 
-def _multiplier(
+def multiplier_of(
     lhs: ElementType, rhs: ElementType, precision: tuple[str, ...], algorithm: str
-) -> _Multiplier:
-    """Decide what the hardware multiplies.
+) -> Multiplier:
+    """Return what the hardware multiplies.
 
     A multiply-accumulate is 2 FLOPs, a complex one 8 (4 products and 4 sums of reals). The type
     is the wider operand's, whatever the accumulator: bf16 x bf16 -> f32 runs at the bf16 rate.
@@ -118,17 +132,17 @@ def _multiplier(
         return _algorithm_multiplier(algorithm, element)
     name = arithmetic_type(element)
     if element.kind is NumberKind.COMPLEX:
-        return _Multiplier(type_name=name, flops=8)
+        return Multiplier(type_name=name, flops=8)
     if name == "f32" and _FULL_PRECISION not in precision:
         name = "tf32"
-    return _Multiplier(type_name=name, flops=2)
+    return Multiplier(type_name=name, flops=2)
 
 
-def _algorithm_multiplier(algorithm: str, element: ElementType) -> _Multiplier:
+def _algorithm_multiplier(algorithm: str, element: ElementType) -> Multiplier:
     named = _ALGORITHM_TYPE.findall(algorithm)
     passes = _ALGORITHM_PASSES.search(algorithm)
     name: str = named[0] if named else arithmetic_type(element)
-    return _Multiplier(type_name=name, flops=2 * int(passes[1] if passes else 1))
+    return Multiplier(type_name=name, flops=2 * int(passes[1] if passes else 1))
 
 
 RULES = {

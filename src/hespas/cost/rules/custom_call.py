@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 
+from hespas.cost.rules import library
 from hespas.cost.rules.linear_algebra import cholesky, triangular_solve
 from hespas.cost.rules.movement import nothing
 from hespas.cost.rules.sizes import arithmetic_type, ceil_log2, operand, traffic
@@ -106,12 +107,13 @@ _ANNOTATIONS = (
     "xla.sdy.GlobalToLocalShape",
     "xla.sdy.LocalToGlobalShape",
 )
-_TOP_K = ("TopK", "mhlo.topk", "stablehlo.dynamic_top_k")
+_TOP_K = ("TopK", "__gpu$TopK", "mhlo.topk", "stablehlo.dynamic_top_k")
 _THREEFRY = ("cu_threefry2x32", "cu_threefry2x32_ffi", "hip_threefry2x32_ffi")
 _CHOLESKY = ("cusolver_potrf_ffi", "hipsolver_potrf_ffi", *(f"lapack_{t}potrf_ffi" for t in "sdcz"))
 _TRIANGULAR = tuple(f"lapack_{t}trsm_ffi" for t in "sdcz")
 
 TARGETS = {
+    **library.TARGETS,
     **dict.fromkeys((*_ANNOTATIONS, *_PLACEMENTS), nothing),
     **dict.fromkeys(_TOP_K, top_k),
     **dict.fromkeys(_THREEFRY, threefry),

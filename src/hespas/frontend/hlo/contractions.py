@@ -4,30 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from hespas.errors import ProgramError
 from hespas.frontend.hlo import mlir
 from hespas.program.attrs import Attrs, ConvolutionAttrs, DotAttrs
+from hespas.program.dot_algorithms import algorithm_text
 from hespas.xla.hlo_schema import enum_names
-
-# What each multiplies, what it sums in, and how many products make one.
-# Source: openxla/xla, ``PrecisionConfig.Algorithm`` in xla/xla_data.proto.
-_ALGORITHMS = {
-    "ALG_DOT_F8_F8_F32": ("f8E5M2", "f32", 1),
-    "ALG_DOT_ANY_F8_ANY_F8_F32": ("f8E5M2", "f32", 1),
-    "ALG_DOT_F8_F8_F32_FAST_ACCUM": ("f8E5M2", "f32", 1),
-    "ALG_DOT_ANY_F8_ANY_F8_F32_FAST_ACCUM": ("f8E5M2", "f32", 1),
-    "ALG_DOT_F16_F16_F16": ("f16", "f16", 1),
-    "ALG_DOT_F16_F16_F32": ("f16", "f32", 1),
-    "ALG_DOT_BF16_BF16_BF16": ("bf16", "bf16", 1),
-    "ALG_DOT_BF16_BF16_F32": ("bf16", "f32", 1),
-    "ALG_DOT_BF16_BF16_F32_X3": ("bf16", "f32", 3),
-    "ALG_DOT_BF16_BF16_F32_X6": ("bf16", "f32", 6),
-    "ALG_DOT_BF16_BF16_F32_X9": ("bf16", "f32", 9),
-    "ALG_DOT_TF32_TF32_F32": ("tf32", "f32", 1),
-    "ALG_DOT_TF32_TF32_F32_X3": ("tf32", "f32", 3),
-    "ALG_DOT_F32_F32_F32": ("f32", "f32", 1),
-    "ALG_DOT_F64_F64_F64": ("f64", "f64", 1),
-}
 
 
 def precisions(config: Any) -> tuple[str, ...]:
@@ -40,23 +20,6 @@ def precisions(config: Any) -> tuple[str, ...]:
 def precision_text(found: tuple[str, ...]) -> str:
     """Print a precision for each operand."""
     return f"[{', '.join([mlir.stablehlo('precision', name) for name in found])}]"
-
-
-def algorithm(config: Any) -> str:
-    """Print the algorithm of a dot as StableHLO does; empty where none is set."""
-    name = enum_names("xla.PrecisionConfig.Algorithm")[config.algorithm]
-    if name == "ALG_UNSET":
-        return ""
-    if name not in _ALGORITHMS:
-        raise ProgramError(f"dot algorithm {name} is not known")
-    multiplied, summed, products = _ALGORITHMS[name]
-    fast = str(name.endswith("FAST_ACCUM")).lower()
-    return (
-        f"#stablehlo.dot_algorithm<lhs_precision_type = {multiplied}, rhs_precision_type = "
-        f"{multiplied}, accumulation_type = {summed}, lhs_component_count = 1, "
-        f"rhs_component_count = 1, num_primitive_operations = {products}, "
-        f"allow_imprecise_accumulation = {fast}>"
-    )
 
 
 def dot(instruction: Any) -> tuple[Attrs, mlir.Attributes]:
@@ -77,13 +40,14 @@ def ragged_dot(instruction: Any) -> tuple[Attrs, mlir.Attributes]:
 
 def dot_of(numbered: Any, precision: Any) -> tuple[DotAttrs, mlir.Attributes]:
     """Read an ``xla.DotDimensionNumbers`` and an ``xla.PrecisionConfig``."""
+    algorithms = enum_names("xla.PrecisionConfig.Algorithm")
     attrs = DotAttrs(
         lhs_batching=tuple(numbered.lhs_batch_dimensions),
         rhs_batching=tuple(numbered.rhs_batch_dimensions),
         lhs_contracting=tuple(numbered.lhs_contracting_dimensions),
         rhs_contracting=tuple(numbered.rhs_contracting_dimensions),
         precision=precisions(precision),
-        algorithm=algorithm(precision),
+        algorithm=algorithm_text(algorithms[precision.algorithm]),
     )
     named = {
         "lhs_batching_dimensions": attrs.lhs_batching,

@@ -1,0 +1,113 @@
+"""Fused attention that cuDNN runs as one kernel: scores never reach memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hespas.cost.library_config import attention_config
+from hespas.cost.rules.contraction import multiplier_of
+from hespas.cost.rules.sizes import operand
+from hespas.errors import CostError
+from hespas.program.attrs import CustomCallAttrs
+from hespas.program.program import Op
+from hespas.program.types import TensorType
+
+_PREFIX = "__cudnn$fmha"
+_CAUSAL = frozenset({"CAUSAL", "PADDING_CAUSAL"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attention:
+    """``softmax(q k^T) v`` for each batch and head, or its gradients.
+
+    ``key_heads`` are fewer than ``heads`` where queries share keys. ``head_size`` is the length
+    of a query or key, ``value_size`` of a value. ``window`` is how many keys up to its own place
+    a query sees, 0 for all. ``multiplied`` is a key of `Work.flops`.
+    """
+
+    batch: int
+    heads: int
+    key_heads: int
+    query_length: int
+    key_length: int
+    head_size: int
+    value_size: int
+    is_causal: bool
+    is_backward: bool
+    has_bias: bool
+    dropout_rate: float
+    window: int
+    multiplied: str
+
+    @property
+    def scores(self) -> int:
+        """Pairs of a query and a key that the mask leaves, over all batches and heads.
+
+        Query i sees keys 0 to i under a causal mask, and the last ``window`` of those.
+        """
+        seen = self.query_length * self.key_length
+        if self.is_causal or self.window:
+            seen = sum(self._seen(at) for at in range(self.query_length))
+        return self.batch * self.heads * seen
+
+    def _seen(self, query: int) -> int:
+        last = min(query + 1, self.key_length)
+        return min(last, self.window) if self.window else last
+
+    @property
+    def flops(self) -> int:
+        """2 FLOPs for each multiply-accumulate of the matrix products.
+
+        Forward: ``q k^T`` and ``p v``. Backward: ``q k^T`` again, then ``dv = p^T do``,
+        ``dp = do v^T``, ``dq = ds k`` and ``dk = ds^T q``.
+        Source: Dao, "FlashAttention-2", 2023, section 2.3.
+        """
+        if self.is_backward:
+            return 2 * self.scores * (3 * self.head_size + 2 * self.value_size)
+        return 2 * self.scores * (self.head_size + self.value_size)
+
+
+def is_attention(target: str) -> bool:
+    """Tell whether a custom call's target is cuDNN's fused attention."""
+    return target.startswith(_PREFIX)
+
+
+def attentions(op: Op) -> tuple[Attention, ...]:
+    """Return the fused attention that an operation is; empty for any other operation.
+
+    Raises `CostError` where its configuration cannot be read or its operands are not queries,
+    keys and values of four dimensions.
+    """
+    attrs = op.attrs
+    if not isinstance(attrs, CustomCallAttrs) or not is_attention(attrs.target):
+        return ()
+    config = attention_config(op)
+    dimensions = config.intermediate_tensor_shape.dimensions
+    query, key, value = (_four(op, at) for at in range(3))
+    if len(dimensions) != 4:
+        raise CostError("its scores do not have four dimensions", place=op.place)
+    batch, heads, query_length, key_length = dimensions
+    return (
+        Attention(
+            batch=batch,
+            heads=heads,
+            key_heads=key.shape[config.head_axis],
+            query_length=query_length,
+            key_length=key_length,
+            head_size=query.shape[3],
+            value_size=value.shape[3],
+            is_causal=config.mask_type in _CAUSAL,
+            is_backward="Backward" in attrs.target,
+            has_bias="ScaleBias" in attrs.target,
+            dropout_rate=config.dropout_rate,
+            window=config.sliding_window_length,
+            multiplied=multiplier_of(query.element, key.element, (), "").type_name,
+        ),
+    )
+
+
+def _four(op: Op, at: int) -> TensorType:
+    kind = operand(op, at) if at < len(op.operands) else None
+    if kind is None or kind.rank != 4:
+        raise CostError(f"operand {at} should have four dimensions", place=op.place)
+    return kind

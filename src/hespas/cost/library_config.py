@@ -1,0 +1,147 @@
+"""What XLA's GPU compiler tells the libraries it calls: the JSON beside an instruction."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TypeVar
+
+import msgspec
+
+from hespas.errors import CostError
+from hespas.program.attrs import CustomCallAttrs, DotAttrs, FusionAttrs
+from hespas.program.dot_algorithms import algorithm_text
+from hespas.program.program import Op
+
+S = TypeVar("S", bound=msgspec.Struct)
+Numbers = tuple[int, ...]
+
+
+class _DotNumbers(msgspec.Struct, frozen=True):
+    lhs_contracting_dimensions: Numbers = ()
+    rhs_contracting_dimensions: Numbers = ()
+    lhs_batch_dimensions: Numbers = ()
+    rhs_batch_dimensions: Numbers = ()
+
+
+class _Precision(msgspec.Struct, frozen=True):
+    operand_precision: tuple[str, ...] = ()
+    algorithm: str = ""
+
+
+class GemmConfig(msgspec.Struct, frozen=True):
+    """cuBLAS's part of a configuration; ``beta`` scales the addend, 0 where there is none."""
+
+    dot_dimension_numbers: _DotNumbers
+    precision_config: _Precision = _Precision()
+    epilogue: str = "DEFAULT"
+    beta: float = 0.0
+
+    @property
+    def dot(self) -> DotAttrs:
+        """The dimensions and the precision, as a dot has them."""
+        numbers, precision = self.dot_dimension_numbers, self.precision_config
+        return DotAttrs(
+            lhs_batching=numbers.lhs_batch_dimensions,
+            rhs_batching=numbers.rhs_batch_dimensions,
+            lhs_contracting=numbers.lhs_contracting_dimensions,
+            rhs_contracting=numbers.rhs_contracting_dimensions,
+            precision=precision.operand_precision,
+            algorithm=algorithm_text(precision.algorithm),
+        )
+
+
+class ConvolutionConfig(msgspec.Struct, frozen=True):
+    """cuDNN's part of a configuration for a convolution."""
+
+    activation_mode: str = "kNone"
+    side_input_scale: float = 0.0
+
+
+class _Intermediate(msgspec.Struct, frozen=True):
+    dimensions: Numbers
+
+
+class AttentionConfig(msgspec.Struct, frozen=True):
+    """cuDNN's part of a configuration for fused attention.
+
+    The intermediate tensor holds one score for each batch, head, query and key.
+    """
+
+    intermediate_tensor_shape: _Intermediate
+    mask_type: str = "NO_MASK"
+    dropout_rate: float = 0.0
+    sliding_window_length: int = 0
+    bmm2_dot_dimension_numbers: _DotNumbers | None = None
+    bmm1_grad_gemm2_dot_dimension_numbers: _DotNumbers | None = None
+
+    @property
+    def head_axis(self) -> int:
+        """Which of the four dimensions of keys and values counts the heads."""
+        numbers = self.bmm2_dot_dimension_numbers or self.bmm1_grad_gemm2_dot_dimension_numbers
+        batched = () if numbers is None else numbers.rhs_batch_dimensions
+        return batched[1] if len(batched) == 2 else 1
+
+
+class _Tile(msgspec.Struct, frozen=True):
+    sizes: Numbers = ()
+
+
+class BlockConfig(msgspec.Struct, frozen=True):
+    """How a Triton fusion divides its results among blocks."""
+
+    output_tiles: tuple[_Tile, ...] = ()
+    num_warps: int = 0
+
+
+class _FusionConfig(msgspec.Struct, frozen=True):
+    kind: str = ""
+    block_level_fusion_config: BlockConfig = BlockConfig()
+
+
+class _Configs(msgspec.Struct, frozen=True):
+    gemm_backend_config: GemmConfig | None = None
+    cudnn_conv_backend_config: ConvolutionConfig | None = None
+    cudnn_fmha_backend_config: AttentionConfig | None = None
+    fusion_backend_config: _FusionConfig | None = None
+
+
+@lru_cache(maxsize=4096)
+def _configs(text: str) -> _Configs:
+    # Protobuf writes numbers of 64 bits as strings.
+    return msgspec.json.decode(text, type=_Configs, strict=False) if text else _Configs()
+
+
+def _of(op: Op) -> _Configs:
+    if not isinstance(op.attrs, CustomCallAttrs | FusionAttrs):
+        raise CostError("it has no configuration", place=op.place)
+    try:
+        return _configs(op.attrs.backend_config)
+    except msgspec.DecodeError as error:
+        raise CostError(f"its backend_config cannot be read: {error}", place=op.place) from error
+
+
+def gemm_config(op: Op) -> GemmConfig:
+    """Return what cuBLAS is told; `CostError` where it isn't told anything."""
+    return _present(op, _of(op).gemm_backend_config, "gemm_backend_config")
+
+
+def convolution_config(op: Op) -> ConvolutionConfig:
+    """Return what cuDNN is told of a convolution; the defaults where it isn't told anything."""
+    return _of(op).cudnn_conv_backend_config or ConvolutionConfig()
+
+
+def attention_config(op: Op) -> AttentionConfig:
+    """Return what cuDNN is told of attention; `CostError` where it isn't told anything."""
+    return _present(op, _of(op).cudnn_fmha_backend_config, "cudnn_fmha_backend_config")
+
+
+def block_config(op: Op) -> BlockConfig:
+    """Return how a fusion divides its results; nothing is known where it doesn't say."""
+    fusion = _of(op).fusion_backend_config
+    return BlockConfig() if fusion is None else fusion.block_level_fusion_config
+
+
+def _present(op: Op, found: S | None, name: str) -> S:
+    if found is None:
+        raise CostError(f"its backend_config holds no {name}", place=op.place)
+    return found
