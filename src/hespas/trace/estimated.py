@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from hespas.estimate.estimate import Estimate
 from hespas.estimate.graph import GraphEstimate
-from hespas.split.regions import RegionGraph
+from hespas.split.regions import Compute, Region, RegionGraph
 from hespas.trace.build import RegionTime, build_task_graph
 from hespas.trace.tasks import TaskGraph
 
@@ -13,7 +14,16 @@ def estimated_tasks(graph: RegionGraph, estimates: GraphEstimate) -> TaskGraph:
     times = [
         None
         if estimate is None
-        else RegionTime(duration_ps=estimate.duration_ps, label=estimate.dearest_kind)
-        for estimate in estimates.estimate_of_region
+        else RegionTime(duration_ps=estimate.duration_ps, label=_label(region, estimate))
+        for region, estimate in zip(graph.regions, estimates.estimate_of_region, strict=True)
     ]
     return build_task_graph(graph, times, name=graph.program.source)
+
+
+def _label(region: Region, estimate: Estimate) -> str:
+    """Return the kind of a region's only operation, or of the one that takes most of the time."""
+    match region:
+        case Compute(operations=(op,)):
+            return op.name
+        case _:
+            return estimate.dearest_kind
