@@ -29,6 +29,7 @@ _COMMANDS = {
     "estimate": "Price the computation of a program on a device.",
     "trace": "Write the Chakra traces of all devices.",
     "simulate": "Run Chakra traces on a system.",
+    "algorithm": "Verify, show and convert a collective algorithm.",
     "hardware": "List the presets of nodes and systems.",
 }
 

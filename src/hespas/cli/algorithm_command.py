@@ -1,0 +1,148 @@
+"""``hespas algorithm``: collective algorithms of one's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from hespas.cli import options
+from hespas.cli.stages import check_targets, write_json
+from hespas.errors import AlgorithmError, ConfigError
+from hespas.files import check_file, write_file
+from hespas.units import parse_quantity
+
+if TYPE_CHECKING:
+    from hespas.algorithms.algorithm import Algorithm, Collective
+    from hespas.algorithms.verify import Verified
+
+_COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
+
+
+@click.command("algorithm", short_help="Verify, show and convert a collective algorithm.")
+@click.argument("source")
+@click.option("--ranks", type=click.IntRange(min=2), help="How many ranks: made for, or checked.")
+@click.option(
+    "--collective",
+    type=click.Choice(_COLLECTIVES),
+    help="What a made algorithm, or Chakra graphs, compute (default all-reduce).",
+)
+@click.option(
+    "--size", default="1MiB", show_default=True, help="Bytes of a rank's input, as in 64MiB."
+)
+@click.option(
+    "--chakra",
+    type=options.FILE,
+    metavar="DIR",
+    help="Write Chakra graphs, DIR/NAME.RANK.et, as ASTRA-sim reads them.",
+)
+@click.option("--xml", type=options.FILE, metavar="FILE", help="Write MSCCL's XML.")
+@options.json_option
+@options.common
+def command(
+    *,
+    source: str,
+    ranks: int | None,
+    collective: str | None,
+    size: str,
+    chakra: Path | None,
+    xml: Path | None,
+    json_file: str | None,
+    log_level: str | None,
+    log_path: Path | None,
+) -> None:
+    """Verify that SOURCE computes its collective, and show what it does.
+
+    SOURCE is a file of MSCCL's XML, the prefix of Chakra graphs (PREFIX.0.et, ...), or the name
+    of a common algorithm to make for --ranks: ring, direct, halving-doubling,
+    double-binary-tree.
+    """
+    from hespas.report.algorithm_text import (  # noqa: PLC0415 (numpy comes with it)
+        algorithm_json,
+        algorithm_text,
+    )
+
+    options.start_logging(log_level, log_path)
+    check_targets(json_file, None)
+    if xml is not None:
+        check_file(xml)
+    size_bytes = round(parse_quantity(size, "B", place="--size"))
+    if size_bytes < 1:
+        raise ConfigError(f"{size} is not a size", place="--size", mend="give 1 byte or more")
+    verified = _verified(source, ranks, collective)
+    if verified is None:
+        if chakra or xml or json_file:
+            message = "the graphs don't say which chunks they move, so nothing can be written"
+            raise AlgorithmError(message, place=source)
+        return
+    algorithm = verified.algorithm
+    if chakra is not None:
+        from hespas.algorithms.graph_files import write_graphs  # noqa: PLC0415 (as above)
+
+        write_graphs(algorithm, chakra / algorithm.name, size_bytes=size_bytes)
+    if xml is not None:
+        from hespas.algorithms.msccl_xml import algorithm_xml  # noqa: PLC0415 (as above)
+
+        write_file(xml, algorithm_xml(algorithm).encode())
+    if json_file is not None:
+        write_json(json_file, algorithm_json(verified, size_bytes=size_bytes))
+    if json_file != "-":
+        click.echo(algorithm_text(verified, size_bytes=size_bytes))
+
+
+def _verified(source: str, ranks: int | None, name: str | None) -> Verified | None:
+    """Return the verified algorithm; None for graphs that don't say enough, which is told."""
+    from hespas.algorithms.algorithm import Collective  # noqa: PLC0415 (as above)
+    from hespas.algorithms.collectives import read_verified  # noqa: PLC0415 (as above)
+    from hespas.algorithms.generate import GENERATORS  # noqa: PLC0415 (as above)
+    from hespas.algorithms.verify import verify  # noqa: PLC0415 (as above)
+
+    known = {
+        "all-reduce": Collective.ALL_REDUCE,
+        "all-gather": Collective.ALL_GATHER,
+        "reduce-scatter": Collective.REDUCE_SCATTER,
+        "all-to-all": Collective.ALL_TO_ALL,
+    }
+    collective = known[name or "all-reduce"]
+    if source in {generated for generated, _ in GENERATORS}:
+        return verify(_made(source, collective, ranks))
+    if not source.endswith(".xml"):
+        return _graphs(Path(source), collective, ranks)
+    algorithm = read_verified(Path(source))
+    if name is not None and algorithm.collective is not collective:
+        message = f"the algorithm does {algorithm.collective.value}, not {collective.value}"
+        raise AlgorithmError(message, place=source)
+    _check_ranks(source, ranks, len(algorithm.ranks))
+    return verify(algorithm)
+
+
+def _made(source: str, collective: Collective, ranks: int | None) -> Algorithm:
+    from hespas.algorithms.generate import GENERATORS  # noqa: PLC0415 (as above)
+
+    if ranks is None:
+        raise click.UsageError(f"{source} is made for a number of ranks: give --ranks")
+    if (source, collective) not in GENERATORS:
+        raise AlgorithmError(f"there is no {source} algorithm for {collective.value}")
+    return GENERATORS[source, collective](ranks)
+
+
+def _graphs(prefix: Path, collective: Collective, ranks: int | None) -> Verified | None:
+    from hespas.algorithms.graph_files import read_graphs  # noqa: PLC0415 (as above)
+    from hespas.algorithms.graph_verify import verify_graphs  # noqa: PLC0415 (as above)
+
+    graphs = read_graphs(prefix)
+    _check_ranks(str(prefix), ranks, len(graphs))
+    found = verify_graphs(graphs, collective, name=prefix.name)
+    if found.verified is None:
+        click.echo(
+            f"{prefix}: every message has its receive, nobody waits for ever, and every rank can "
+            f"have heard of every other; whether they compute {collective.value} cannot be told: "
+            f"{found.unknown}"
+        )
+    return found.verified
+
+
+def _check_ranks(source: str, wanted: int | None, found: int) -> None:
+    if wanted is not None and wanted != found:
+        raise AlgorithmError(f"the algorithm is for {found} ranks, not {wanted}", place=source)
