@@ -123,6 +123,7 @@ def _systolic(wire: SystolicWire) -> SystolicHardware:
     return SystolicHardware(
         array_rows=wire.array_rows,
         array_columns=wire.array_columns,
+        array_count=wire.array_count,
         clock_hz=wire.clock_hz,
         memory_bandwidth=wire.memory_bandwidth,
         vector_flops=wire.vector_flops,

@@ -93,12 +93,14 @@ class NodeHardware:
 class SystolicHardware:
     """The ``hardware`` of the methods ``systolic``, ``scalesim`` and of documented simulators.
 
-    Rates are in Hz, FLOP/s and bytes/s. ``vector_flops`` is the rate of everything that is no
+    ``array_count`` arrays share the columns of a product. Rates are in Hz, FLOP/s and bytes/s.
+    ``vector_flops`` is the rate of everything that is no
     matrix product or convolution; ``binary`` the path of a simulator that is a program.
     """
 
     array_rows: int
     array_columns: int
+    array_count: int = 1
     clock_hz: float
     memory_bandwidth: float
     vector_flops: float

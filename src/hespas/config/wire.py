@@ -97,6 +97,7 @@ class SystolicWire(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     array_rows: Count
     array_columns: Count
+    array_count: Count = 1
     clock_hz: Rate
     memory_bandwidth: Rate
     vector_flops: Rate

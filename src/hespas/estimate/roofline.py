@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 
 from hespas.cost.expand import expand
 from hespas.cost.rules.custom_call import CustomCallCost
-from hespas.cost.structure import Branch, Cost, Leaf, Loop
+from hespas.cost.structure import Leaf
 from hespas.cost.work import Work
 from hespas.errors import HardwareError
 from hespas.estimate.estimate import Estimate, OpEstimate, TypeTotals
+from hespas.estimate.opened import opened
 from hespas.hardware.device import Device
 from hespas.program.program import Program
 from hespas.split.regions import Compute
@@ -83,12 +84,10 @@ class Roofline:
 
     def estimate(self, region: Compute, program: Program) -> Estimate:
         """Add up the region's operations; `CostError` for work that is not known."""
-        return self._sum(
-            expand(region.operations, program.functions, custom_calls=self.custom_calls)
-        )
+        costs = expand(region.operations, program.functions, custom_calls=self.custom_calls)
+        return opened(costs, self._sum)
 
-    def _sum(self, costs: Sequence[Cost]) -> Estimate:
-        leaves = [cost for cost in costs if isinstance(cost, Leaf)]
+    def _sum(self, leaves: Sequence[Leaf]) -> Estimate:
         priced: dict[str, OpEstimate] = {}
         warnings: list[str] = []
         for (kind, work), count in Counter((leaf.op.name, leaf.work) for leaf in leaves).items():
@@ -97,15 +96,7 @@ class Roofline:
             priced[kind] = made if known is None else known + made
             warnings.extend(self._warnings(work))
         notes = {leaf.assumption for leaf in leaves} - {""}
-        total = Estimate(per_op=priced, notes=tuple(sorted(notes)), warnings=tuple(warnings))
-        return sum((self._opened(cost) for cost in costs if not isinstance(cost, Leaf)), total)
-
-    def _opened(self, cost: Loop | Branch) -> Estimate:
-        match cost:
-            case Loop(count=count, items=items):
-                return self._sum(items) * count
-            case Branch(op=op, alternatives=alternatives, weights=weights):
-                return _choose([self._sum(each) for each in alternatives], weights, op.name)
+        return Estimate(per_op=priced, notes=tuple(sorted(notes)), warnings=tuple(warnings))
 
     def price(self, kind: str, work: Work) -> OpEstimate:
         """Return what one execution costs; ``kind`` names it in errors."""
@@ -164,15 +155,3 @@ class Roofline:
         if ratio is None:
             return self.device.tdp_w * time_s
         return self.device.tdp_w * (ratio * memory_s + (1 - ratio) * compute_s)
-
-
-def _choose(
-    alternatives: Sequence[Estimate], weights: Sequence[float] | None, name: str
-) -> Estimate:
-    """Return the weighted mean of the branches, or the dearest where no weights are given."""
-    if weights is not None:
-        parts = (each * weight for each, weight in zip(alternatives, weights, strict=True))
-        return sum(parts, Estimate())
-    dearest = max(range(len(alternatives)), key=lambda at: alternatives[at].time_s)
-    note = f"a {name} without branch weights is priced as its dearest branch"
-    return alternatives[dearest] + Estimate(notes=(note,))

@@ -1,0 +1,1 @@
+"""Estimators that model a systolic array of multipliers."""

@@ -1,0 +1,120 @@
+"""Cycles of a matrix product on a systolic array, in closed form.
+
+A product C[m, n] = A[m, k] B[k, n] runs in folds. Weight stationary: a fold holds R x C weights,
+a piece of B with R of the k rows and C of the n columns; loading them takes R cycles, then m rows
+of A pass in m + R + C - 2. Output stationary: a fold holds R x C results; k products for each
+pass in k + R + C - 2.
+
+    weight stationary   ceil(k / R) ceil(n / C) (2R + C + m - 2) - 1
+    output stationary   ceil(m / R) ceil(n / C) (R + C + k - 2) - 1
+
+The last cycle is counted from 0, as SCALE-Sim does. Source: the "Total Cycles" of SCALE-Sim
+3.0.0 (MIT), which these equal where its memory doesn't stall; A. Samajdar et al., "A systematic
+methodology for characterizing scalability of DNN accelerators using SCALE-Sim", ISPASS 2020.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from math import ceil
+
+from hespas.errors import HardwareError
+
+
+class Dataflow(Enum):
+    """What stays in the array while the rest streams past."""
+
+    WEIGHT_STATIONARY = "weight_stationary"
+    OUTPUT_STATIONARY = "output_stationary"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Product:
+    """A matrix product: ``m`` rows, ``n`` columns, ``k`` summed over."""
+
+    m: int
+    n: int
+    k: int
+
+    @property
+    def multiplications(self) -> int:
+        """The multiply-accumulates."""
+        return self.m * self.n * self.k
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SystolicArray:
+    """``rows`` x ``columns`` multipliers at ``clock_hz``; bandwidths in bytes/s.
+
+    ``count`` equal arrays share a product: each has its part of the columns.
+
+    ``sram_bandwidth_bytes_per_s`` is what the array's edges can be fed with; None is enough.
+    Raises `HardwareError` for figures that are not above zero.
+    """
+
+    rows: int
+    columns: int
+    clock_hz: float
+    dataflow: Dataflow
+    count: int = 1
+    sram_bandwidth_bytes_per_s: float | None = None
+
+    def __post_init__(self) -> None:
+        figures = {
+            "array_rows": self.rows,
+            "array_columns": self.columns,
+            "clock_hz": self.clock_hz,
+        }
+        for name, figure in figures.items():
+            if not figure > 0:
+                raise HardwareError(f"{name} is {figure}", mend="give a positive number")
+
+    @property
+    def multipliers(self) -> int:
+        """How many products all of them make in a cycle."""
+        return self.count * self.rows * self.columns
+
+    @property
+    def peak_flops(self) -> float:
+        """FLOP/s with every multiplier busy, a multiplication and an addition each cycle."""
+        return 2 * self.multipliers * self.clock_hz
+
+    def columns_each(self, product: Product) -> int:
+        """Return how many of a product's columns one array has."""
+        return ceil(product.n / self.count)
+
+
+def cycles(product: Product, array: SystolicArray) -> int:
+    """Return the cycles of one product, shared by all arrays.
+
+    >>> tpu = SystolicArray(rows=128, columns=128, clock_hz=940e6,
+    ...                     dataflow=Dataflow.WEIGHT_STATIONARY)
+    >>> cycles(Product(m=128, n=128, k=128), tpu), cycles(Product(m=512, n=512, k=512), tpu)
+    (509, 14303)
+    """
+    rows, columns = array.rows, array.columns
+    across = ceil(array.columns_each(product) / columns)
+    match array.dataflow:
+        case Dataflow.WEIGHT_STATIONARY:
+            return ceil(product.k / rows) * across * (2 * rows + columns + product.m - 2) - 1
+        case Dataflow.OUTPUT_STATIONARY:
+            return ceil(product.m / rows) * across * (rows + columns + product.k - 2) - 1
+
+
+def sram_bytes(product: Product, array: SystolicArray, element_bytes: int) -> int:
+    """Return the bytes that cross the edges of one array, folds at the rim filled up.
+
+    Weight stationary: each fold loads R x C weights, then takes m x R inputs and gives m x C
+    sums. Output stationary: each takes k x (R + C) inputs and gives R x C results.
+    """
+    rows, columns = array.rows, array.columns
+    across = ceil(array.columns_each(product) / columns)
+    match array.dataflow:
+        case Dataflow.WEIGHT_STATIONARY:
+            folds = ceil(product.k / rows) * across
+            elements = rows * columns + product.m * (rows + columns)
+        case Dataflow.OUTPUT_STATIONARY:
+            folds = ceil(product.m / rows) * across
+            elements = product.k * (rows + columns) + rows * columns
+    return folds * elements * element_bytes
