@@ -21,6 +21,7 @@ class ProtocolWire(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     up_to_bytes: Count | None
     overhead_s: Amount = 0.0
     bandwidth_fraction: Fraction = 1.0
+    waits_for_receiver: bool = False
 
 
 class ParametersWire(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -26,13 +26,15 @@ class Protocol:
     """How messages of up to ``up_to_bytes`` (None: of any size) cross a link.
 
     Each takes ``overhead_s`` more, such as the handshake of a rendezvous, and gets
-    ``bandwidth_fraction`` of the bandwidth, as one that sends a flag with every datum does.
+    ``bandwidth_fraction`` of the bandwidth, as one that sends a flag with every datum does. One
+    that ``waits_for_receiver`` leaves only when its receive has been posted.
     """
 
     name: str
     up_to_bytes: int | None
-    overhead_s: float
-    bandwidth_fraction: float
+    overhead_s: float = 0.0
+    bandwidth_fraction: float = 1.0
+    waits_for_receiver: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +165,7 @@ def _protocol(wire: ProtocolWire) -> Protocol:
         up_to_bytes=wire.up_to_bytes,
         overhead_s=wire.overhead_s,
         bandwidth_fraction=wire.bandwidth_fraction,
+        waits_for_receiver=wire.waits_for_receiver,
     )
 
 

@@ -52,6 +52,11 @@ class Flows:
             del self._on_link[link][number]
             self._changed[link] = None
 
+    def left(self, number: int, now: int) -> int:
+        """Return what a flow has still to move."""
+        flow = self._flows[number]
+        return max(0, flow.left - flow.rate * (now - flow.updated))
+
     def settle(self, now: int) -> None:
         """Give every flow its fair rate after changes."""
         if not self._changed:

@@ -1,0 +1,70 @@
+"""Collectives as measured: from the tables of link presets, scaled where they lack a size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import log2
+
+from hespas.hardware.links import Link, MeasuredCollective
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What the tables say of one collective on an idle network.
+
+    ``moved_bytes`` is what a ring would move over each wire, which stands for how the collective
+    loads them. ``note`` tells an approximation, None where the very size was measured.
+    """
+
+    name: str
+    latency_s: float
+    transfer_s: float
+    moved_bytes: float
+    note: str | None
+
+
+def measured(link: Link, kind: str, members: int, size_bytes: int) -> Measured | None:
+    """Return what a link's tables say; None where they don't know this kind of collective.
+
+    ``size_bytes`` is one rank's input. Groups of a size that wasn't measured are scaled from the
+    nearest one: the latency by the steps of the algorithm, the bandwidth by the share of the
+    buffer that each wire carries.
+    """
+    sizes = sorted(link.collectives.get(kind, {}))
+    if not sizes:
+        return None
+    nearest = min(sizes, key=lambda size: (abs(log2(size / members)), size))
+    buffer_bytes = size_bytes * members if kind == "all_gather" else size_bytes
+    fit = link.measured(kind, nearest, buffer_bytes)
+    if fit is None:
+        return None
+    slower = _steps(fit, members) / _steps(fit, nearest)
+    share = bus_factor(kind, members) / bus_factor(kind, nearest)
+    note = f"{link.name}: {kind} among {members} is scaled from the measurement among {nearest}"
+    return Measured(
+        name=f"{fit.algorithm} ({fit.protocol})",
+        latency_s=fit.latency_s * slower,
+        transfer_s=buffer_bytes / fit.bandwidth_bytes_per_s * share,
+        moved_bytes=buffer_bytes * bus_factor(kind, members),
+        note=None if nearest == members else note,
+    )
+
+
+def bus_factor(kind: str, members: int) -> float:
+    """Return the share of the whole buffer that a ring moves over each wire.
+
+    Source: nccl-tests, doc/PERFORMANCE.md.
+
+    >>> bus_factor("all_reduce", 4), bus_factor("all_gather", 4), bus_factor("send_recv", 2)
+    (1.5, 0.75, 1.0)
+    """
+    share = (members - 1) / members
+    return {"all_reduce": 2 * share, "send_recv": 1.0}.get(kind, share)
+
+
+def _steps(fit: MeasuredCollective, members: int) -> float:
+    """Return how the number of steps grows with the members, by the name of the algorithm."""
+    name = fit.algorithm.lower()
+    if any(word in name for word in ("nvls", "sharp", "switch", "collnet")):
+        return 1
+    return log2(members) if "tree" in name else members - 1

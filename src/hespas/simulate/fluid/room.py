@@ -1,0 +1,38 @@
+"""Refuse what would not fit in memory, before it starts."""
+
+from __future__ import annotations
+
+import os
+
+from hespas.errors import SimulationError
+
+_BYTES_PER_MESSAGE = 250
+_GIB = 1 << 30
+
+
+def available_bytes() -> int | None:
+    """Return how much memory is free or can be freed; None where the system doesn't tell."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as lines:  # noqa: PTH123 - not a file
+            for line in lines:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) * 1024
+    except (OSError, ValueError):
+        pass
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError):
+        return None
+
+
+def check_room(messages: int, *, bytes_each: int = _BYTES_PER_MESSAGE) -> None:
+    """Raise `SimulationError` if so many messages to keep track of exceed the memory."""
+    needed = messages * bytes_each
+    available = available_bytes()
+    if available is not None and needed > available:
+        message = (
+            f"the job has {messages} messages to keep track of at a time, which take about "
+            f"{needed / _GIB:.1f} GiB of memory, and {available / _GIB:.1f} GiB are available"
+        )
+        mend = "make devices alike, use groups of fewer devices or another algorithm"
+        raise SimulationError(message, mend=mend)
