@@ -1,0 +1,1 @@
+"""From measurements to presets: the fits, and the files that they make."""
