@@ -31,8 +31,8 @@ def command(json_file: str | None, config_file: Path | None, **given: Any) -> No
     """
     settings = settings_of(Flags(**given), config_file)
     check_targets(json_file, None, settings.output)
-    program = load(settings, system=None, alone=True)
-    divided = divide(settings, program)
+    loaded = load(settings, system=None, alone=True)
+    divided = divide(settings, loaded)
     with output_of(settings) as output:
         estimates = estimate_into(settings, divided, output)
     if json_file is not None:

@@ -84,6 +84,24 @@ program = combined(
     ),
 )
 
+optimising = combined(
+    click.option(
+        "--optimise", is_flag=True, default=None, help="Compile the program for the node first."
+    ),
+    both("disable_passes", metavar="PASS,..", help="With it: passes of XLA to leave out."),
+    click.option(
+        "--matmuls",
+        type=click.Choice(["cublas", "triton"]),
+        help="With it: what multiplies matrices on a GPU (default cublas).",
+    ),
+    click.option(
+        "--latency-hiding-scheduler/--no-latency-hiding-scheduler",
+        default=None,
+        help="With it: put work between a collective's start and its end (default).",
+    ),
+    both("xla_flag", multiple=True, metavar="NAME=VALUE", help="With it: a flag of XLA's own."),
+)
+
 splitting = combined(
     both(
         "split_fn",

@@ -18,6 +18,7 @@ from hespas.report.run_report import run_json, run_text
 @click.command("run", short_help="Predict a step.")
 @options.workload_argument
 @options.program
+@options.optimising
 @options.device
 @options.network
 @options.splitting
@@ -45,8 +46,8 @@ def command(json_file: str | None, timeline: Path | None, **given: Any) -> None:
 
 def _predict(settings: Settings) -> Prediction:
     system = settings.system
-    program = load(settings, system=system, alone=False)
-    divided = divide(settings, program)
+    loaded = load(settings, system=system, alone=False)
+    divided = divide(settings, loaded)
     with output_of(settings) as output:
         estimates = estimate_into(settings, divided, output)
         prediction = predicted(

@@ -6,8 +6,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hespas.cli.caching import CacheWish
+from hespas.cli.compiling import CompileFlags, options_of
 from hespas.cli.options import start_logging
 from hespas.cli.parsing import parse_custom_calls, parse_per_line, parse_rates, parse_weights
+from hespas.compile.options import CompileOptions
 from hespas.config.load import load_config
 from hespas.config.run_config import (
     NodeHardware,
@@ -25,6 +27,7 @@ from hespas.frontend.stablehlo import LoadOptions
 from hespas.hardware.device import Device
 from hespas.hardware.presets import device_names, load_device, load_hardware, load_system
 from hespas.hardware.system import System
+from hespas.program.kernels import CompiledKernels
 from hespas.simulate.network import Network, network_named
 from hespas.split.strategies import SplitOptions, split_options
 from hespas.units import parse_quantity
@@ -58,6 +61,11 @@ class Flags:
     network: str | None = None
     output: Path | None = None
     clean: bool | None = None
+    optimise: bool | None = None
+    disable_passes: str | None = None
+    matmuls: str | None = None
+    latency_hiding_scheduler: bool | None = None
+    xla_flag: tuple[str, ...] = ()
     log_level: str | None = None
     log_path: Path | None = None
 
@@ -191,8 +199,34 @@ class Settings:
         given = (flags.node, flags.peak_flops, flags.memory_bandwidth, flags.per_datatype_flops)
         return any(each is not None for each in given) or self._named_device() is not None
 
-    def estimator(self) -> Estimator:
-        """Return the estimator."""
+    @property
+    def optimise(self) -> bool:
+        """Whether the program is compiled for the node first."""
+        given = {
+            "--disable-passes": self.flags.disable_passes is not None,
+            "--matmuls": self.flags.matmuls is not None,
+            "--latency-hiding-scheduler": self.flags.latency_hiding_scheduler is not None,
+            "--xla-flag": bool(self.flags.xla_flag),
+        }
+        for name in (name for name, is_given in given.items() if is_given):
+            if not self.flags.optimise:
+                raise ConfigError(f"{name} has no effect without --optimise", mend="add it")
+        return bool(self.flags.optimise)
+
+    @property
+    def compile_options(self) -> CompileOptions:
+        """What the compiler is told."""
+        return options_of(
+            CompileFlags(
+                disable_passes=self.flags.disable_passes,
+                matmuls=self.flags.matmuls,
+                latency_hiding_scheduler=self.flags.latency_hiding_scheduler,
+                xla_flag=self.flags.xla_flag,
+            )
+        )
+
+    def estimator(self, kernels: CompiledKernels | None = None) -> Estimator:
+        """Return the estimator; ``kernels`` are what a compiler wrote for the program."""
         configured = self.config.perf_estimator
         needs_device = self.method in {"roofline", "measured", "kernel"}
         wanted = Wanted(
@@ -200,6 +234,7 @@ class Settings:
             hardware=None if configured is None else configured.hardware,
             roofline_options=self.roofline_options,
             custom_calls=self.custom_calls,
+            kernels=kernels,
         )
         return estimator(self.method, wanted)
 

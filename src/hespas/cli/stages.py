@@ -13,7 +13,8 @@ from time import perf_counter
 import click
 
 from hespas.cli.settings import Settings
-from hespas.cli.told import check_custom_calls, check_told, read_program
+from hespas.cli.source import source_of
+from hespas.cli.told import check_custom_calls, check_told, parsed
 from hespas.errors import OutputError
 from hespas.estimate.graph import GraphEstimate, Progress, estimate_graph
 from hespas.estimate.launches import for_program
@@ -22,6 +23,7 @@ from hespas.files import check_file, json_bytes, replaced_file, write_file
 from hespas.hardware.fit import settled_program
 from hespas.hardware.system import System
 from hespas.program.devices import with_device_count
+from hespas.program.kernels import CompiledKernels
 from hespas.program.program import Program
 from hespas.simulate.timeline import Timeline
 from hespas.split.modules import RegionModules, region_modules
@@ -33,34 +35,46 @@ log = logging.getLogger("hespas")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """A program, and the kernels that a compiler wrote for it, where that is known."""
+
+    program: Program
+    kernels: CompiledKernels | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Divided:
-    """A split program with its distinct modules."""
+    """A split program with its distinct modules, and its kernels as in `Loaded`."""
 
     graph: RegionGraph
     modules: RegionModules
+    kernels: CompiledKernels | None = None
 
 
-def load(settings: Settings, *, system: System | None, alone: bool) -> Program:
+def load(settings: Settings, *, system: System | None, alone: bool) -> Loaded:
     """Read the program; ``alone`` is for work that needs no system even if it communicates."""
-    program = read_program(settings.workload, options=settings.load_options)
-    check_told(program, settings)
+    source = source_of(settings, system)
+    read = parsed(source, settings.load_options)
+    check_told(read, settings, source)
     if alone:
-        return with_device_count(program, requested=settings.devices, system=None)
-    return settled_program(program, devices=settings.devices, system=system)
+        program = with_device_count(read, requested=settings.devices, system=None)
+    else:
+        program = settled_program(read, devices=settings.devices, system=system)
+    return Loaded(program=program, kernels=source.kernels)
 
 
-def divide(settings: Settings, program: Program) -> Divided:
+def divide(settings: Settings, loaded: Loaded) -> Divided:
     """Split the program and find its distinct regions."""
-    graph = split_program(program, settings.split)
+    graph = split_program(loaded.program, settings.split)
     modules = region_modules(graph)
     log.info("%d regions, %d distinct", len(graph.regions), len(modules.modules))
-    return Divided(graph=graph, modules=modules)
+    return Divided(graph=graph, modules=modules, kernels=loaded.kernels)
 
 
 def price(settings: Settings, divided: Divided, store: Store | None) -> GraphEstimate:
     """Estimate every region, with a progress bar where that takes long."""
     check_custom_calls(divided.graph.program, settings.custom_calls)
-    estimator = for_program(settings.estimator(), divided.graph.program)
+    estimator = for_program(settings.estimator(divided.kernels), divided.graph.program)
     start_s = perf_counter()
     with _progress("Estimating", len(divided.graph.compute_regions)) as progress:
         result = estimate_graph(

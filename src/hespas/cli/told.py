@@ -7,11 +7,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
+
 from hespas.cli.settings import Settings
+from hespas.cli.source import Source
 from hespas.config.suggest import suggestion
 from hespas.cost.rules.custom_call import CustomCallCost, custom_call
 from hespas.errors import ConfigError, CostError, HespasError
-from hespas.frontend.load import load_program
+from hespas.frontend.load import load_program, load_source
 from hespas.frontend.stablehlo import NO_OPTIONS, LoadOptions
 from hespas.program.attrs import CaseAttrs, CustomCallAttrs, WhileAttrs
 from hespas.program.program import Op, Program, nested_ops
@@ -31,10 +34,24 @@ def read_program(path: Path, *, options: LoadOptions = NO_OPTIONS) -> Program:
     return program
 
 
-def check_told(program: Program, settings: Settings) -> None:
+def parsed(source: Source, options: LoadOptions) -> Program:
+    """Return the program of a source, with notes on what was done to it before."""
+    try:
+        program = load_source(source.content, name=source.name, options=options)
+    except HespasError as error:
+        if not error.place:
+            error.place = source.name
+        raise
+    log.info("read %s", program.source)
+    if not source.notes:
+        return program
+    return msgspec.structs.replace(program, assumptions=(*source.notes, *program.assumptions))
+
+
+def check_told(program: Program, settings: Settings, source: Source) -> None:
     """Raise `ConfigError` for a trip count, weights or a custom call that the program lacks."""
     options = settings.load_options
-    if "" in options.trip_counts and not _asks_for_count(settings):
+    if "" in options.trip_counts and not _asks_for_count(settings, source):
         raise _idle("--trip-count", "no loop whose count can't be read", program)
     if "" in options.branch_weights and not _has_branch(program):
         raise _idle("--branch-weights", "no branch", program)
@@ -76,11 +93,11 @@ def _idle(flag: str, lack: str, program: Program) -> ConfigError:
     )
 
 
-def _asks_for_count(settings: Settings) -> bool:
+def _asks_for_count(settings: Settings, source: Source) -> bool:
     """Tell whether a count for every loop reaches one: it is for those without their own."""
     options = settings.load_options
     lines = {line: count for line, count in options.trip_counts.items() if line}
-    untold = load_program(settings.workload, options=replace(options, trip_counts=lines))
+    untold = parsed(source, replace(options, trip_counts=lines))
     loops = (op.attrs for op in _ops(untold) if isinstance(op.attrs, WhileAttrs))
     return any(attrs.trip_count is None for attrs in loops)
 

@@ -33,8 +33,8 @@ def command(json_file: str | None, **given: Any) -> None:
     check_targets(json_file, None, settings.output)
     if settings.output is None:
         raise ConfigError("no output directory is given", mend="give --output")
-    program = load(settings, system=None, alone=True)
-    divided = divide(settings, program)
+    loaded = load(settings, system=None, alone=True)
+    divided = divide(settings, loaded)
     with output_of(settings) as output:
         estimates = estimate_into(settings, divided, output)
         tasks = estimated_tasks(divided.graph, estimates)
