@@ -41,7 +41,7 @@ class KernelAnalysis(msgspec.Struct, frozen=True, kw_only=True):
 
     ``slots`` are machine instructions of all its warps. ``load_sectors`` is what loads ask of
     L2 if L1 holds what one straight stretch of code loads, ``fresh_sectors`` if it holds
-    everything that the block loads; ``store_sectors`` what stores send to L2. ``l1_lines`` are
+XX``l1_lines`` are
     cycles of the L1 cache, ``shared_passes`` cycles of shared memory. ``barriers`` counts waits
     of the whole block.
     """

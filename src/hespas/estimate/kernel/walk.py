@@ -184,12 +184,14 @@ def _choose(state: Walk, number: int) -> int:
             return far
     state.data_branches.add(block.stop - 1)
     between = [
-        position
+        state.kernel.instructions[position]
         for each in state.flow.blocks[near:far]
-        for position in each.steps
-        if position in state.accesses
+        for position in range(each.start, each.stop)
     ]
-    return near if between else far
+    # The slow ways of library functions, for arguments that are hardly ever met, keep a table.
+    is_library = any("local" in each.parts for each in between)
+    works = any(is_access(each) for each in between) and not is_library
+    return near if works else far
 
 
 def _guard(state: Walk, instruction: Instruction) -> int | Array | None:
