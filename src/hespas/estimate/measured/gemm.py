@@ -17,6 +17,7 @@ from math import exp, log
 
 from hespas.errors import HardwareError
 from hespas.estimate.measured.grid import Grid, completed, monotone, read
+from hespas.estimate.measured.pricer import Timed
 from hespas.estimate.measured.tables import Part, load_part
 from hespas.hardware.device import Device
 from hespas.program.types import ELEMENT_TYPES
@@ -60,14 +61,6 @@ class Product:
     def elements(self) -> int:
         """Elements of the three matrices."""
         return self.batch * (self.m * self.k + self.n * self.k + self.m * self.n)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timed:
-    """A time, and what was assumed to tell it."""
-
-    time_s: float
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,161 @@
+"""``method: measured``: each operation by the tables that fit it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import ceil, prod
+
+from hespas.cost.attention import attentions
+from hespas.cost.convolution import Convolution, Direction, convolutions
+from hespas.cost.expand import expand
+from hespas.cost.gemm import Gemm, gemms
+from hespas.cost.structure import Leaf
+from hespas.estimate.estimate import FROM_TIME, Estimate, OpEstimate
+from hespas.estimate.measured.attention import AttentionModel
+from hespas.estimate.measured.gemm import GemmModel, Product
+from hespas.estimate.measured.pricer import KernelPricer, Timed
+from hespas.estimate.measured.streaming import Streaming
+from hespas.estimate.measured.tables import FORMAT
+from hespas.estimate.opened import opened
+from hespas.program.program import Program
+from hespas.split.regions import Compute
+from hespas.split.scheduled import FREE
+
+_CONVOLUTIONS = (
+    "convolutions take as long as the matrix products that they are, without the unfolded image"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """Prices regions by tables.
+
+    Matrix products go to ``gemm``, fused attention to ``attention``, and everything else to
+    ``kernels``, or to ``streaming`` where that is None or knows nothing of a kernel.
+    """
+
+    gemm: GemmModel
+    attention: AttentionModel
+    streaming: Streaming
+    kernels: KernelPricer | None = None
+
+    @property
+    def method(self) -> str:
+        """Its name in configuration files."""
+        return "measured"
+
+    @property
+    def parameters(self) -> Mapping[str, object]:
+        """The device, which tables serve it, and the parameters of what prices the rest."""
+        device = self.gemm.device
+        about = self.gemm.part.about
+        return {
+            **self.streaming.roofline.parameters,
+            "launch_overhead_s": device.launch_overhead_s,
+            "tables": about.part,
+            "tables_format": FORMAT,
+            "tables_version": about.version,
+            "factors": {} if device.measured is None else dict(device.measured.factors),
+            "streaming": dict(self.streaming.parameters),
+            "kernels": None if self.kernels is None else dict(self.kernels.parameters),
+        }
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What it takes for granted of every region."""
+        about = self.gemm.part.about
+        products = (
+            f"measured: matrix products take what tables say, measured on {about.measured_on} with "
+            "operands that may have been in the cache"
+        )
+        kernels = () if self.kernels is None else self.kernels.assumptions
+        return (products, *kernels, *self.streaming.assumptions)
+
+    def estimate(self, region: Compute, program: Program) -> Estimate:
+        """Add up the region's operations; `CostError` for work that is not known."""
+        calls = self.streaming.roofline.custom_calls
+        costs = expand(region.operations, program.functions, custom_calls=calls)
+        return opened(costs, lambda leaves: self._sum(leaves, program))
+
+    def _sum(self, leaves: Sequence[Leaf], program: Program) -> Estimate:
+        priced: dict[str, OpEstimate] = {}
+        notes: set[str] = set()
+        for leaf in leaves:
+            timed = self.time(leaf, program)
+            made = self._estimate(leaf, timed.time_s)
+            priced[leaf.op.name] = priced.get(leaf.op.name, OpEstimate()) + made
+            notes.update(timed.notes)
+            notes.update({leaf.assumption} - {""})
+        return Estimate(per_op=priced, notes=tuple(sorted(notes)))
+
+    def time(self, leaf: Leaf, program: Program) -> Timed:
+        """Return how long one operation takes, and what was assumed."""
+        op = leaf.op
+        if op.kind in FREE:
+            return Timed(time_s=0.0)
+        found = [self.attention.price(each) for each in attentions(op)]
+        found.extend(self._gemm(each) for each in gemms(op))
+        found.extend(self._convolution(each) for each in _real_convolutions(leaf))
+        if found:
+            return self._library(leaf, program, found)
+        known = None if self.kernels is None else self.kernels.price(leaf, program)
+        return self.streaming.price(leaf, program) if known is None else known
+
+    def _library(self, leaf: Leaf, program: Program, found: Sequence[Timed]) -> Timed:
+        """Return the time of a kernel around products: not less than its own bytes take.
+
+        Tables were measured kernel behind kernel in one graph; a launch by itself takes as much
+        more as the device's launches exceed the shortest kernel measured.
+        """
+        total = sum(found, Timed(time_s=0.0))
+        about = self.gemm.part.about
+        gap_s = max(0.0, self.streaming.overhead_s - about.streaming_latency_s)
+        uncached = max(0, leaf.work.bytes_moved - about.cache_bytes)
+        busy_s = max(total.time_s, self.streaming.moving_s(uncached))
+        return Timed(time_s=busy_s + (gap_s if program.is_scheduled else 0.0), notes=total.notes)
+
+    def _gemm(self, gemm: Gemm) -> Timed:
+        product = Product(type_name=gemm.multiplied, m=gemm.m, n=gemm.n, k=gemm.k, batch=gemm.batch)
+        return self.gemm.price(product) * (gemm.flops_per_product / 2)
+
+    def _convolution(self, convolution: Convolution) -> Timed:
+        timed = self.gemm.price(as_product(convolution))
+        share = convolution.flops_per_product / 2
+        return Timed(time_s=timed.time_s * share, notes=(*timed.notes, _CONVOLUTIONS))
+
+    def _estimate(self, leaf: Leaf, time_s: float) -> OpEstimate:
+        peak = self.streaming.roofline.price(leaf.op.name, leaf.work)
+        tdp_w, ratio = self.gemm.device.tdp_w, self.gemm.device.hbm_power_ratio
+        energy_j = tdp_w * time_s if tdp_w is not None and ratio is None else peak.energy_j
+        return replace(peak, time_s=time_s, duration_ps=FROM_TIME, energy_j=energy_j)
+
+
+def _real_convolutions(leaf: Leaf) -> Iterator[Convolution]:
+    """Yield convolutions that are no products already."""
+    if not gemms(leaf.op):
+        yield from convolutions(leaf.op)
+
+
+def as_product(convolution: Convolution) -> Product:
+    """Return the matrix product that a convolution is, its image unfolded.
+
+    Forward: places of the result x output features x (window x input features). A backward one
+    exchanges what is summed over. Groups are a batch. Products with padding don't count.
+    """
+    attrs = convolution.attrs
+    groups = attrs.feature_group_count * attrs.batch_group_count
+    made, image, kernel = convolution.result, convolution.image, convolution.kernel
+    places = made.element_count // made.shape[attrs.output_feature]
+    features_out = ceil(made.shape[attrs.output_feature] / groups)
+    features_in = ceil(image.shape[attrs.input_feature] / groups)
+    window = prod(kernel.shape[at] for at in attrs.kernel_spatial)
+    match convolution.direction:
+        case Direction.FORWARD:
+            rows, columns = places, features_out
+        case Direction.BACKWARD_INPUT:
+            rows, columns = image.element_count // image.shape[attrs.input_feature], features_in
+        case Direction.BACKWARD_FILTER:
+            rows, columns = window * features_in, features_out
+    summed = max(1, round(convolution.products / (groups * rows * columns)))
+    return Product(type_name=convolution.multiplied, m=rows, n=columns, k=summed, batch=groups)
