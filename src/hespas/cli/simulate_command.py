@@ -9,10 +9,15 @@ import click
 
 from hespas.api import simulate
 from hespas.cli import options
+from hespas.cli.backends import Backend
+from hespas.cli.backends import backend as backend_options
 from hespas.cli.stages import check_targets, write_json, write_timeline
 from hespas.errors import TraceError
+from hespas.hardware.presets import load_system
+from hespas.report.external_text import external_text
 from hespas.report.simulation_text import simulation_text
-from hespas.simulate.network import Network
+from hespas.simulate.external.astra_sim import AstraSimOptions
+from hespas.simulate.network import Network, network_named
 from hespas.trace.chakra import read_traces
 
 log = logging.getLogger("hespas")
@@ -45,6 +50,7 @@ log = logging.getLogger("hespas")
     default=1.0,
     help="Multiply the system's endpoint delay (default 1).",
 )
+@backend_options
 @click.option("--nodes", is_flag=True, help="Give the start and end of every node (JSON).")
 @options.json_option
 @options.timeline_option
@@ -58,6 +64,10 @@ def command(
     num_queues_per_dim: int,
     rendezvous_protocol: bool,
     injection_scale: float,
+    backend: str,
+    astra_sim: Path | None,
+    backend_dir: Path | None,
+    time_limit: float | None,
     nodes: bool,
     json_file: str | None,
     timeline: Path | None,
@@ -71,14 +81,35 @@ def command(
     options.start_logging(log_level, log_path)
     if nodes and json_file is None:
         raise click.UsageError("--nodes has no effect without --json")
+    engine = Backend(
+        name=backend, astra_sim=astra_sim, directory=backend_dir, time_limit_s=time_limit
+    )
+    engine.check(wants_tasks=nodes or timeline is not None)
     check_targets(json_file, timeline)
+    described = load_system(system)
     traces = prefix / "dev" if prefix.is_dir() else prefix
     job = read_traces(traces, _groups(traces, comm_groups))
     log.info("read the traces of %d devices", job.device_count)
+    network = network or Network.CONGESTION_UNAWARE.value
+    if not engine.is_own:
+        settings = AstraSimOptions(
+            network=network_named(network),
+            queues_per_dimension=num_queues_per_dim,
+            rendezvous=rendezvous_protocol,
+            injection_scale=injection_scale,
+            binary=astra_sim,
+            time_limit_s=time_limit or 3600.0,
+        )
+        found = engine.run(job, described, settings)
+        if json_file is not None:
+            write_json(json_file, found.as_json())
+        if json_file != "-":
+            click.echo(external_text(found))
+        return
     result = simulate(
         job,
-        system,
-        network=network or Network.CONGESTION_UNAWARE.value,
+        described,
+        network=network,
         queues_per_dimension=num_queues_per_dim,
         rendezvous=rendezvous_protocol,
         injection_scale=injection_scale,

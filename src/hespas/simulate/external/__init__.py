@@ -1,0 +1,1 @@
+"""Other simulators, each in a process of its own."""
