@@ -34,11 +34,12 @@ def trip_count(
     compared with a constant, wherever those constants are defined.
     """
     loop = _Loop(start=start, condition=condition, body=body, producer=producer)
-    comparison = producer.get(condition.operations[-1].operands[0])
+    comparison = producer.get(_copied(loop, condition.operations[-1].operands[0]))
     if comparison is None or not isinstance(comparison.attrs, CompareAttrs):
         return None
     left, right = comparison.operands
     direction = comparison.attrs.direction
+    left, right = _copied(loop, left), _copied(loop, right)
     index = _argument_index(condition, left)
     if index is None or _constant(loop, right) is None:
         left, right = right, left
@@ -87,15 +88,24 @@ def _step(loop: _Loop, index: int) -> int | None:
         return None
     counter = loop.body.arguments[index]
     left, right = made.operands
-    if left is counter:
+    if _copied(loop, left) is counter:
         step = _constant(loop, right)
-    elif right is counter and made.kind == "add":
+    elif _copied(loop, right) is counter and made.kind == "add":
         step = _constant(loop, left)
     else:
         return None
     if step is None:
         return None
     return step if made.kind == "add" else -step
+
+
+def _copied(loop: _Loop, value: Value) -> Value:
+    """Follow a value back through what doesn't change it."""
+    made = loop.producer.get(value)
+    while made is not None and made.kind in _TRANSPARENT and made.operands:
+        value = made.operands[made.results.index(value)]
+        made = loop.producer.get(value)
+    return value
 
 
 def _constant(loop: _Loop, value: Value) -> int | None:

@@ -8,13 +8,23 @@ how often a loop runs and how often a branch is taken, follows them as a comment
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 
 from hespas.program.attrs import Attrs, CaseAttrs, WhileAttrs
 from hespas.program.program import Block, Function, Op, Value
+from hespas.program.types import Type
 
-_PLAIN_SYMBOL = re.compile(r"[A-Za-z_$.\-][A-Za-z0-9_$.\-]*")
+_PLAIN_SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_$.]*")
+TypeText = Callable[[Type], str]
+
+
+@lru_cache(maxsize=8)
+def _remembered(type_text: TypeText) -> TypeText:
+    """Return the same, each type printed once."""
+    return lru_cache(maxsize=65536)(type_text)
+
+
 _ANNOTATIONS = frozenset({"mhlo.sharding", "sdy.sharding", "mhlo.frontend_attributes"})
 
 
@@ -34,9 +44,13 @@ def attributes_text(attributes: tuple[tuple[str, str], ...]) -> str:
 
 
 class Printer:
-    """Prints operations of one function, numbering values as they appear."""
+    """Prints operations of one function, numbering values as they appear.
 
-    def __init__(self) -> None:
+    ``type_text`` prints types: `str` with layouts, `hespas.program.types.plain_text` without.
+    """
+
+    def __init__(self, type_text: TypeText = str) -> None:
+        self._type_text = _remembered(type_text)
         self._names: dict[Value, str] = {}
         self._next = 0
 
@@ -44,7 +58,7 @@ class Printer:
         """Name block arguments and print them with their types."""
         for at, value in enumerate(values):
             self._names[value] = f"%{prefix}{at}"
-        return ", ".join(f"{self._names[value]}: {value.type}" for value in values)
+        return ", ".join(f"{self._names[value]}: {self._type_text(value.type)}" for value in values)
 
     def names(self, values: Iterable[Value]) -> str:
         """Print values by name, separated by commas."""
@@ -57,7 +71,7 @@ class Printer:
         inner = indent + "  "
         regions = ", ".join([self._region(region, inner) for region in op.regions])
         bodies = f" ({regions})" if regions else ""
-        types = _signature(op)
+        types = self._signature(op)
         attributes = attributes_text(op.attributes)
         name = f'"{op.dialect}.{op.kind}"'
         note = _note(op.attrs) if regions else ""
@@ -74,6 +88,17 @@ class Printer:
         for at, result in enumerate(op.results):
             self._names[result] = f"%{number}#{at}"
         return f"%{number}:{len(op.results)} = "
+
+    def _signature(self, op: Op) -> str:
+        operands = ", ".join([self._type_text(value.type) for value in op.operands])
+        results = [self._type_text(value.type) for value in op.results]
+        if len(results) == 1:
+            return f"({operands}) -> {results[0]}"
+        return f"({operands}) -> ({', '.join(results)})"
+
+    def types(self, values: Iterable[Value]) -> str:
+        """Print the types of values, separated by commas."""
+        return ", ".join([self._type_text(value.type) for value in values])
 
     def _region(self, block: Block, indent: str) -> str:
         prefix = f"b{self._next}_"
@@ -93,17 +118,6 @@ def _note(attrs: Attrs) -> str:
             return ""
 
 
-def _signature(op: Op) -> str:
-    operands = ", ".join([_type_text(value.type) for value in op.operands])
-    results = [_type_text(value.type) for value in op.results]
-    if len(results) == 1:
-        return f"({operands}) -> {results[0]}"
-    return f"({operands}) -> ({', '.join(results)})"
-
-
-_type_text = lru_cache(maxsize=65536)(str)
-
-
 def function_text(
     name: str,
     arguments: Sequence[Value],
@@ -111,18 +125,19 @@ def function_text(
     results: Sequence[Value],
     *,
     visibility: str = "public",
+    type_text: TypeText = str,
 ) -> str:
     """Print a function that runs ``operations`` and returns ``results``."""
-    printer = Printer()
+    printer = Printer(type_text)
     header = printer.arguments(arguments, "arg")
     lines = "".join([f"{printer.op(op)}\n" for op in operations])
-    types = ", ".join([str(value.type) for value in results])
+    types = printer.types(results)
     last = f"    return {printer.names(results)} : {types}\n" if results else "    return\n"
     signature = f"@{quoted_symbol(name)}({header}) -> ({types})"
     return f"  func.func {visibility} {signature} {{\n{lines}{last}  }}\n"
 
 
-def private_function_text(function: Function) -> str:
+def private_function_text(function: Function, *, type_text: TypeText = str) -> str:
     """Print a function that others call."""
     body = function.body
     return function_text(
@@ -131,6 +146,7 @@ def private_function_text(function: Function) -> str:
         body.operations[:-1],
         body.operations[-1].operands,
         visibility="private",
+        type_text=type_text,
     )
 
 

@@ -76,12 +76,17 @@ def element_type(name: str) -> ElementType:
     return known
 
 
+DEVICE_MEMORY, HOST_MEMORY = 0, 5
+"""Numbers of memory spaces that `TensorType` names."""
+
+
 class TensorType(msgspec.Struct, frozen=True, kw_only=True):
     """A tensor of static shape.
 
     ``layout`` lists the dimensions from the fastest-varying to the slowest, as XLA's
     minor-to-major does; None is the default order, last dimension fastest. ``memory_space`` is
-    XLA's number for it: 0 is device memory, 1 a TPU's on-chip memory, 5 the host's.
+    XLA's number for it: 0 is device memory, 5 the host's, any other a TPU's on-chip memory (1
+    its vector memory).
 
     >>> tensor = tensor_type("bf16", 4, 8)
     >>> str(tensor), tensor.element_count, tensor.size_bytes
@@ -107,6 +112,16 @@ class TensorType(msgspec.Struct, frozen=True, kw_only=True):
     def size_bytes(self) -> int:
         """The memory it takes, types under a byte packed."""
         return (prod(self.shape) * self.element.bits + 7) // 8
+
+    @property
+    def is_on_chip(self) -> bool:
+        """Whether it lies beside the arithmetic, so that using it moves nothing in memory."""
+        return self.memory_space not in (DEVICE_MEMORY, HOST_MEMORY)
+
+    @property
+    def plain_text(self) -> str:
+        """The type as StableHLO spells it, without layout and memory space."""
+        return f"tensor<{''.join([f'{size}x' for size in self.shape])}{self.element.name}>"
 
     def __str__(self) -> str:
         dimensions = "".join(f"{size}x" for size in self.shape)
@@ -142,6 +157,21 @@ class AsyncType(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Type = TensorType | TupleType | TokenType | AsyncType
+
+
+def plain_text(kind: Type) -> str:
+    """Print a type as StableHLO spells it, without layouts and memory spaces.
+
+    >>> plain_text(TensorType(element=element_type("bf16"), shape=(2, 3), layout=(0, 1)))
+    'tensor<2x3xbf16>'
+    """
+    match kind:
+        case TensorType():
+            return kind.plain_text
+        case TupleType(members=members):
+            return f"tuple<{', '.join(map(plain_text, members))}>"
+        case TokenType() | AsyncType():
+            return str(kind)
 
 
 @lru_cache(maxsize=4096)

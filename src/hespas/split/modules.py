@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from hespas.program.canonical import fingerprint, structure_key
 from hespas.program.program import Op, Program, Value, called_functions, nested_ops
-from hespas.program.text import function_text, module_text, private_function_text
+from hespas.program.text import TypeText, function_text, module_text, private_function_text
+from hespas.program.types import plain_text
 from hespas.split.regions import Collective, Region, RegionGraph, operations_of
 from hespas.split.standalone import lowered, normalised
 
@@ -78,15 +79,21 @@ def stablehlo_text(region: Region, program: Program) -> str:
     kept = [normalised(op) for op in (*region.constants, *operations_of(region))]
     operations, renaming = lowered(kept)
     outputs = [renaming.get(value, value) for value in region.outputs]
-    return _module(region, operations, outputs, program)
+    return _module(region, operations, outputs, program, type_text=plain_text)
 
 
 def _module(
-    region: Region, operations: Sequence[Op], outputs: Sequence[Value], program: Program
+    region: Region,
+    operations: Sequence[Op],
+    outputs: Sequence[Value],
+    program: Program,
+    *,
+    type_text: TypeText = str,
 ) -> str:
-    main = function_text("main", region.inputs, operations, outputs)
+    main = function_text("main", region.inputs, operations, outputs, type_text=type_text)
     helpers = "".join(
-        private_function_text(program.function(name)) for name in _helpers(operations, program)
+        private_function_text(program.function(name), type_text=type_text)
+        for name in _helpers(operations, program)
     )
     return module_text(main + helpers, attributes=_device_counts(region, operations, program))
 

@@ -144,7 +144,8 @@ def test_names_and_places_do_not_count() -> None:
     ("name", "printed"),
     [
         ("main", "main"),
-        ("region_0.1$x-y", "region_0.1$x-y"),
+        ("region_0.1$x", "region_0.1$x"),
+        ("x-y", '"x-y"'),
         ("0abc", '"0abc"'),
         ("a b", '"a b"'),
         ("é", '"é"'),

@@ -96,9 +96,12 @@ def threefry(op: Op) -> Work:
 _PLACEMENTS = ("MoveToDevice", "MoveToHost", "annotate_device_placement")
 _PLACED = "custom call {}: a transfer between host and device, if there is one, is not counted"
 
-# Notes to the compiler: the value goes through as it is.
+# Notes to the compiler, and what a TPU's compiler says of memory: values go through as they are.
 _ANNOTATIONS = (
+    "AllocateBuffer",
+    "AllocatePersistentBuffer",
     "AssumeGatherIndicesInBound",
+    "ConcatBitcast",
     "LayoutConstraint",
     "SPMDFullToShardShape",
     "SPMDShardToFullShape",

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from hespas.cost.rules import elementwise
+from hespas.cost.rules.sizes import memory_bytes
 from hespas.cost.work import Work
 from hespas.program.program import Block, Op, Value
 from hespas.program.types import TensorType, size_bytes
@@ -30,15 +31,16 @@ _ONE_TO_ONE = (
 def fusion(op: Op, bodies: tuple[Work, ...]) -> Work:
     """Do the body's arithmetic; read what the results need, and write the results."""
     needed, written = _block_traffic(op.regions[0])
+    made = zip(op.results, written, strict=True)
     arguments = zip(op.regions[0].arguments, op.operands, strict=True)
     read = dict.fromkeys(op.operands, 0)
     for inner, outer in arguments:
-        read[outer] = min(size_bytes(outer.type), read[outer] + needed.bytes_of(inner))
+        read[outer] = min(memory_bytes(outer.type), read[outer] + needed.bytes_of(inner))
     return Work(
         flops=bodies[0].flops,
         transcendentals=bodies[0].transcendentals,
         bytes_read=sum(read.values()),
-        bytes_written=written,
+        bytes_written=sum([min(memory_bytes(value.type), count) for value, count in made]),
     )
 
 
@@ -69,21 +71,21 @@ def _size(value: Value) -> int:
     return value.type.element_count if isinstance(value.type, TensorType) else 1
 
 
-def _block_traffic(block: Block) -> tuple[_Needed, int]:
-    """Return what a kernel needs of its arguments, and the bytes that it writes."""
+def _block_traffic(block: Block) -> tuple[_Needed, list[int]]:
+    """Return what a kernel needs of its arguments, and the bytes that it writes of each result."""
     producer = {value: op for op in block.operations for value in op.results}
     needed = _Needed()
-    written = 0
+    written: list[int] = []
     in_place: set[Op] = set()
     for root in block.operations[-1].operands:
         update = _update_in_place(root, producer, block)
         if update is None:
             needed.add_all((root,))
-            written += size_bytes(root.type)
+            written.append(size_bytes(root.type))
         else:
             in_place.add(update)
             needed.add_all(update.operands[1:])
-            written += size_bytes(update.operands[1].type)
+            written.append(size_bytes(update.operands[1].type))
     _walk_back(block, needed, in_place)
     return needed, written
 

@@ -9,11 +9,18 @@ from __future__ import annotations
 from hespas.cost.attention import attentions
 from hespas.cost.convolution import CUDNN_CONVOLUTIONS, convolutions
 from hespas.cost.gemm import gemms
-from hespas.cost.rules.sizes import arithmetic_type, bytes_of, ceil_log2, operand, result
+from hespas.cost.rules.sizes import (
+    arithmetic_type,
+    bytes_of,
+    ceil_log2,
+    memory_bytes,
+    operand,
+    result,
+)
 from hespas.cost.work import Work, flop_counts, summed
 from hespas.errors import CostError
 from hespas.program.program import Op, Value
-from hespas.program.types import NumberKind, TensorType, size_bytes
+from hespas.program.types import NumberKind, TensorType
 
 _BYTE_BITS = 8
 
@@ -35,7 +42,7 @@ def results_kept(op: Op) -> tuple[Value, ...]:
 def _traffic(op: Op) -> Work:
     return Work(
         bytes_read=bytes_of(op.operands),
-        bytes_written=sum(size_bytes(value.type) for value in results_kept(op)),
+        bytes_written=sum(memory_bytes(value.type) for value in results_kept(op)),
     )
 
 

@@ -5,10 +5,9 @@ Bytes are those the operation has to touch. A slice reads the slice, not what it
 
 from __future__ import annotations
 
-from hespas.cost.rules.sizes import bytes_of, operand, result, traffic
+from hespas.cost.rules.sizes import bytes_of, in_memory, memory_bytes, operand, result, traffic
 from hespas.cost.work import ZERO, Work
 from hespas.program.program import Op
-from hespas.program.types import size_bytes
 
 
 def nothing(op: Op) -> Work:  # noqa: ARG001 - every rule takes the operation
@@ -23,7 +22,7 @@ def moved(op: Op) -> Work:
 
 def written(op: Op) -> Work:
     """Write a result that is made from nothing, or from its own indices."""
-    return Work(bytes_written=result(op).size_bytes)
+    return Work(bytes_written=memory_bytes(result(op)))
 
 
 def sliced(op: Op) -> Work:
@@ -32,26 +31,28 @@ def sliced(op: Op) -> Work:
     That holds for slices at fixed and at computed places and for gathers. Rows that are
     gathered twice are read twice.
     """
-    cut = result(op).size_bytes
+    cut = result(op)
+    read = in_memory(operand(op, 0), cut.size_bytes)
     indices = bytes_of(op.operands[1:])
-    return Work(bytes_read=cut + indices, bytes_written=cut)
+    return Work(bytes_read=read + indices, bytes_written=memory_bytes(cut))
 
 
 def dynamic_update_slice(op: Op) -> Work:
     """In place: the update and its indices are read, the update's size is written."""
-    return Work(bytes_read=bytes_of(op.operands[1:]), bytes_written=operand(op, 1).size_bytes)
+    written = in_memory(result(op), operand(op, 1).size_bytes)
+    return Work(bytes_read=bytes_of(op.operands[1:]), bytes_written=written)
 
 
 def pad(op: Op) -> Work:
     """Read the operand, less what negative padding cuts off, and write the result."""
-    made = result(op).size_bytes
-    read = min(operand(op, 0).size_bytes, made) + bytes_of(op.operands[1:2])
-    return Work(bytes_read=read, bytes_written=made)
+    padded, made = operand(op, 0), result(op)
+    read = in_memory(padded, min(padded.size_bytes, made.size_bytes))
+    return Work(bytes_read=read + bytes_of(op.operands[1:2]), bytes_written=memory_bytes(made))
 
 
 def infeed(op: Op) -> Work:
     """Write what comes from the host to memory."""
-    return Work(bytes_written=sum(size_bytes(value.type) for value in op.results))
+    return Work(bytes_written=sum(memory_bytes(value.type) for value in op.results))
 
 
 def outfeed(op: Op) -> Work:

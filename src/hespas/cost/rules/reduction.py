@@ -12,6 +12,7 @@ from hespas.cost.rules.sizes import (
     arithmetic_type,
     bytes_of,
     ceil_log2,
+    in_memory,
     operand,
     result,
     traffic,
@@ -87,7 +88,10 @@ def scatter(op: Op, bodies: Bodies) -> Work:
     count = (len(op.operands) - 1) // 2
     updates = op.operands[count + 1 :]
     touched = sum(
-        min(operand(op, at).size_bytes, operand(op, count + 1 + at).size_bytes)
+        in_memory(
+            operand(op, at),
+            min(operand(op, at).size_bytes, operand(op, count + 1 + at).size_bytes),
+        )
         for at in range(count)
     )
     fallen_on = 0 if _only_replaces(op, count) else touched

@@ -7,7 +7,15 @@ from collections.abc import Iterable
 from hespas.cost.work import FlopCounts, Work
 from hespas.errors import CostError
 from hespas.program.program import Op, Value
-from hespas.program.types import ElementType, NumberKind, TensorType, size_bytes
+from hespas.program.types import (
+    AsyncType,
+    ElementType,
+    NumberKind,
+    TensorType,
+    TokenType,
+    TupleType,
+    Type,
+)
 
 _RANK = {
     NumberKind.BOOLEAN: 0,
@@ -60,9 +68,25 @@ def wider(left: ElementType, right: ElementType) -> ElementType:
     return right
 
 
+def memory_bytes(kind: Type) -> int:
+    """Return the bytes that a value takes in memory: none where it lies on the chip."""
+    match kind:
+        case TensorType():
+            return 0 if kind.is_on_chip else kind.size_bytes
+        case TupleType(members=members) | AsyncType(members=members):
+            return sum(map(memory_bytes, members))
+        case TokenType():
+            return 0
+
+
+def in_memory(kind: TensorType, count: int) -> int:
+    """Return ``count`` bytes of a tensor if it lies in memory, none if it lies on the chip."""
+    return 0 if kind.is_on_chip else count
+
+
 def bytes_of(values: Iterable[Value]) -> int:
     """Return the bytes that the values take, each counted once however often it appears."""
-    return sum([size_bytes(value.type) for value in dict.fromkeys(values)])
+    return sum([memory_bytes(value.type) for value in dict.fromkeys(values)])
 
 
 def traffic(op: Op, *, flops: FlopCounts = (), transcendentals: int = 0) -> Work:
@@ -71,7 +95,7 @@ def traffic(op: Op, *, flops: FlopCounts = (), transcendentals: int = 0) -> Work
         flops=flops,
         transcendentals=transcendentals,
         bytes_read=bytes_of(op.operands),
-        bytes_written=sum([size_bytes(value.type) for value in op.results]),
+        bytes_written=sum([memory_bytes(value.type) for value in op.results]),
     )
 
 

@@ -108,9 +108,20 @@ def read_collective(instruction: Any, opcode: str) -> tuple[CollectiveAttrs, mli
     texts = {"replica_groups": _groups_text(groups)}
     if dimension is not None:
         texts[_DIMENSION_NAMES[opcode]] = mlir.integer(dimension)
+    if opcode == "all-to-all" and dimension is not None:
+        texts["concat_dimension"] = mlir.integer(dimension)
+        texts["split_count"] = mlir.integer(_group_size(groups))
     if mode is GroupMode.FLATTENED_IDS:
         texts["use_global_device_ids"] = "unit"
     return attrs, mlir.listed(texts)
+
+
+def _group_size(groups: ReplicaGroups) -> int:
+    match groups:
+        case ListedGroups(groups=listed):
+            return max(map(len, listed), default=0)
+        case FoldedGroups(group_size=size):
+            return size
 
 
 def _groups_text(groups: ReplicaGroups) -> str:

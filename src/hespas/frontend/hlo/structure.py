@@ -11,7 +11,7 @@ from hespas.frontend.hlo.contractions import convolution_attrs, convolution_text
 from hespas.frontend.hlo.opcodes import OPCODES
 from hespas.frontend.hlo.reader import Handler, ModuleReader
 from hespas.frontend.hlo.scope import Scope
-from hespas.frontend.hlo.types import flat, leaf_number, place_in
+from hespas.frontend.hlo.types import flat, leaf_count, leaf_number, place_in
 from hespas.frontend.loops import trip_count
 from hespas.program.attrs import (
     NO_ATTRS,
@@ -88,7 +88,9 @@ def fusion(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
         backend_config=config.kernel_config(instruction.backend_config),
         in_place=_in_place(reader, instruction, scope),
     )
-    texts = {"fusion_kind": f"#mhlo<fusion_kind {attrs.kind}>"} | _in_place_text(attrs.in_place)
+    made = leaf_count(reader.types.read(instruction.shape))
+    aliases = _in_place_text(attrs.in_place, made)
+    texts = {"fusion_kind": f"#mhlo<fusion_kind {attrs.kind}>"} | aliases
     if attrs.backend_config:
         texts["backend_config"] = mlir.string(attrs.backend_config)
     body = reader.body(_called(instruction), "mhlo")
@@ -127,11 +129,16 @@ def _in_place(reader: ModuleReader, instruction: Any, scope: Scope) -> tuple[InP
     return tuple(found)
 
 
-def _in_place_text(aliases: tuple[InPlace, ...]) -> dict[str, str]:
+def _in_place_text(aliases: tuple[InPlace, ...], results: int) -> dict[str, str]:
     if not aliases:
         return {}
-    pairs = ", ".join(f"{alias.result} = {alias.operand}" for alias in aliases)
-    return {"output_operand_aliasing": f"[{pairs}]"}
+    entries = [
+        "#stablehlo.output_operand_alias<output_tuple_indices = "
+        f"{[alias.result] if results > 1 else []}, operand_index = {alias.operand}, "
+        "operand_tuple_indices = []>"
+        for alias in aliases
+    ]
+    return {"output_operand_aliases": f"[{', '.join(entries)}]"}
 
 
 def call(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
@@ -160,7 +167,8 @@ def custom_call(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
         precision=precisions(instruction.precision_config),
         in_place=_in_place(reader, instruction, scope),
     )
-    texts = {"call_target_name": mlir.string(target)} | _in_place_text(attrs.in_place)
+    made = leaf_count(reader.types.read(instruction.shape))
+    texts = {"call_target_name": mlir.string(target)} | _in_place_text(attrs.in_place, made)
     if attrs.backend_config:
         texts["backend_config"] = mlir.string(attrs.backend_config)
     if convolution is not None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from hespas.errors import UnsupportedError
 from hespas.program.program import Value
-from hespas.program.types import TensorType, TokenType, TupleType, Type, element_type
+from hespas.program.types import HOST_MEMORY, TensorType, TokenType, TupleType, Type, element_type
 from hespas.xla.hlo_schema import enum_names
 
 Tree = Value | tuple["Tree", ...]
@@ -68,8 +68,19 @@ class TypeReader:
             element=element_type(_NAMED[name]),
             shape=tuple(shape.dimensions),
             layout=None if order in ((), tuple(range(rank))[::-1]) else order,
-            memory_space=shape.layout.memory_space,
+            memory_space=_memory_space(shape.layout),
         )
+
+
+def _memory_space(layout: Any) -> int:
+    """Return where a tensor lies, as `TensorType` numbers it.
+
+    Only TPUs have memory on the chip for tensors, and only their layouts have tiles; a GPU's
+    compiler uses the same numbers for parts of device memory. Source: openxla/xla,
+    ``xla/layout.h`` and ``xla/service/gpu/gpu_memory_space_assignment.h``.
+    """
+    space: int = layout.memory_space
+    return space if layout.tiles or space == HOST_MEMORY else 0
 
 
 def fresh_tree(kind: Type) -> Tree:
