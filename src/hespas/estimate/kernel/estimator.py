@@ -1,0 +1,81 @@
+"""``method: kernel``: kernels as they are read, and the roofline for what libraries run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from hespas.cost.expand import expand
+from hespas.cost.structure import Leaf
+from hespas.estimate.estimate import FROM_TIME, Estimate, OpEstimate
+from hespas.estimate.kernel.pricer import ReadKernels
+from hespas.estimate.measured.pricer import Timed
+from hespas.estimate.opened import opened
+from hespas.estimate.roofline import Roofline
+from hespas.program.program import Program
+from hespas.split.regions import Compute
+from hespas.split.scheduled import FREE
+
+_LIBRARY_KINDS = frozenset({"custom_call", "dot_general", "dot", "convolution", "dynamic_conv"})
+_LIBRARY = "kernel: libraries' kernels have no PTX here, and are priced by the roofline"
+_UNCOMPILED = (
+    "kernel: the program is not compiled: every operation is priced as a kernel of its own, "
+    "without its launch"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelEstimator:
+    """Prices regions by reading their kernels."""
+
+    kernels: ReadKernels
+    roofline: Roofline
+
+    @property
+    def method(self) -> str:
+        """Its name in configuration files."""
+        return "kernel"
+
+    @property
+    def parameters(self) -> Mapping[str, object]:
+        """Those of both."""
+        return {"kernels": dict(self.kernels.parameters), **self.roofline.parameters}
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What it takes for granted of every region."""
+        return (*self.kernels.assumptions, _LIBRARY)
+
+    def estimate(self, region: Compute, program: Program) -> Estimate:
+        """Add up the region's operations; `CostError` for work that is not known."""
+        calls = self.roofline.custom_calls
+        costs = expand(region.operations, program.functions, custom_calls=calls)
+        return opened(costs, lambda leaves: self._sum(leaves, program))
+
+    def _sum(self, leaves: Sequence[Leaf], program: Program) -> Estimate:
+        priced: dict[str, OpEstimate] = {}
+        notes = set[str]() if program.is_scheduled else {_UNCOMPILED}
+        for leaf in leaves:
+            timed = self._time(leaf, program)
+            peak = self.roofline.price(leaf.op.name, leaf.work)
+            made = replace(peak, time_s=timed.time_s, duration_ps=FROM_TIME)
+            priced[leaf.op.name] = priced.get(leaf.op.name, OpEstimate()) + made
+            notes.update(timed.notes)
+            notes.update({leaf.assumption} - {""})
+        return Estimate(per_op=priced, notes=tuple(sorted(notes)))
+
+    def _time(self, leaf: Leaf, program: Program) -> Timed:
+        """Return the time of an operation: never less than its arithmetic takes at the peaks."""
+        if leaf.op.kind in FREE:
+            return Timed(time_s=0.0)
+        peak = self.roofline.price(leaf.op.name, leaf.work)
+        if leaf.op.kind in _LIBRARY_KINDS:
+            launch_s = self.kernels.gpu.launch_s if program.is_scheduled else 0.0
+            return Timed(time_s=peak.time_s + launch_s)
+        timed = self.kernels.price(leaf, program)
+        products_s = sum(
+            totals.time_at_peak_s
+            for name, totals in peak.per_type.items()
+            if name in self.roofline.device.per_datatype_flops
+        )
+        return Timed(time_s=max(timed.time_s, products_s), notes=timed.notes)

@@ -1,0 +1,139 @@
+"""Price the kernels of a compiled program by reading them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from hashlib import sha256
+
+from hespas.cost.structure import Leaf
+from hespas.errors import HardwareError
+from hespas.estimate.kernel.analysis import KernelAnalysis, analyse
+from hespas.estimate.kernel.by_kind import kind_of, terms_by_kind
+from hespas.estimate.kernel.price import KernelTerms, terms_of
+from hespas.estimate.measured.pricer import Timed
+from hespas.hardware.device import Device
+from hespas.hardware.microarchitecture import Microarchitecture, load_microarchitecture
+from hespas.program.kernels import CompiledKernels, KernelLaunch, encode_kernels
+from hespas.program.program import Op, Program
+from hespas.split.scheduled import FREE
+
+_NO_KERNELS = CompiledKernels(launches=(), ptx={})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """A kernel's terms, and what was read of it: None where only its HLO was there."""
+
+    terms: KernelTerms
+    analysis: KernelAnalysis | None
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadKernels:
+    """Prices kernels that are no products: by their PTX where it is known, else by their kind.
+
+    An implementation of `hespas.estimate.measured.pricer.KernelPricer`.
+    """
+
+    device: Device
+    gpu: Microarchitecture
+    kernels: CompiledKernels
+    known: dict[tuple[object, ...], KernelAnalysis] = field(
+        default_factory=dict[tuple[object, ...], KernelAnalysis], compare=False, repr=False
+    )
+
+    @property
+    def parameters(self) -> Mapping[str, object]:
+        """The figures of the device, and what stands for all kernels' texts and launches."""
+        figures = {
+            name: getattr(self.gpu, name)
+            for name in self.gpu.__dataclass_fields__
+            if name != "sources"
+        }
+        bandwidth = self.device.memory_bandwidth_bytes_per_s
+        return {**figures, "memory_bandwidth": bandwidth, "kernels": self._fingerprint}
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        return sha256(encode_kernels(self.kernels)).hexdigest()
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What it takes for granted of every kernel."""
+        assumed = sorted(
+            name for name, source in self.gpu.sources.items() if source.startswith("assumed")
+        )
+        return (
+            "kernel: limits of a kernel that was read add as the root of their squares; assumed of "
+            f"the inside of {self.device.name}: {', '.join(assumed)}",
+        )
+
+    @cached_property
+    def _launches(self) -> Mapping[str, KernelLaunch]:
+        return self.kernels.launch_of_instruction
+
+    def price(self, leaf: Leaf, program: Program) -> Timed:
+        """Return the time of a kernel, its launch included if the program is compiled."""
+        if leaf.op.kind in FREE:
+            return Timed(time_s=0.0)
+        reading = self.read(leaf)
+        launch_s = 0.0 if program.is_scheduled else reading.terms.launch_s
+        return Timed(time_s=reading.terms.time_s - launch_s, notes=reading.notes)
+
+    def read(self, leaf: Leaf) -> Reading:
+        """Return what is known of an operation's kernel."""
+        bandwidth = self.device.memory_bandwidth_bytes_per_s
+        moved = float(leaf.work.bytes_moved)
+        launch = self._launches.get(leaf.op.instruction) if leaf.op.instruction else None
+        if launch is None or launch.kernel not in self.kernels.ptx:
+            terms = terms_by_kind(
+                leaf.op, self.gpu, bytes_moved=moved, memory_bandwidth_bytes_per_s=bandwidth
+            )
+            return Reading(terms=terms, analysis=None, notes=(_kind_note(leaf.op),))
+        analysis = self._analysis(launch)
+        terms = terms_of(
+            analysis, self.gpu, bytes_moved=moved, memory_bandwidth_bytes_per_s=bandwidth
+        )
+        return Reading(terms=terms, analysis=analysis, notes=_notes(analysis))
+
+    def _analysis(self, launch: KernelLaunch) -> KernelAnalysis:
+        key = (launch.kernel, launch.grid, launch.block, launch.shared_memory_bytes)
+        if key not in self.known:
+            self.known[key] = analyse(self.kernels.ptx[launch.kernel], launch)
+        return self.known[key]
+
+
+def _kind_note(op: Op) -> str:
+    return f"kernels without PTX are priced by their kind: a {kind_of(op)} kernel"
+
+
+def _notes(analysis: KernelAnalysis) -> tuple[str, ...]:
+    found: list[str] = []
+    if analysis.unknown_loops:
+        found.append(
+            f"kernel {analysis.name}: {analysis.unknown_loops} loops end where data says, and are "
+            "counted as going round once"
+        )
+    if analysis.data_addresses:
+        found.append(
+            f"kernel {analysis.name}: {analysis.data_addresses} accesses go where data says, and "
+            "are taken to be scattered"
+        )
+    return tuple(found)
+
+
+def kernel_pricer(device: Device, kernels: CompiledKernels | None) -> ReadKernels | None:
+    """Return the pricer of a device; None where its inside is not described.
+
+    >>> from hespas.hardware.presets import load_device
+    >>> kernel_pricer(load_device("TPUv3"), None) is None
+    True
+    """
+    try:
+        gpu = load_microarchitecture(device.name)
+    except HardwareError:
+        return None
+    return ReadKernels(device=device, gpu=gpu, kernels=kernels or _NO_KERNELS)
