@@ -17,7 +17,6 @@ from hespas.hardware.device import Device
 from hespas.hardware.microarchitecture import Microarchitecture, load_microarchitecture
 from hespas.program.kernels import CompiledKernels, KernelLaunch, encode_kernels
 from hespas.program.program import Op, Program
-from hespas.split.scheduled import FREE
 
 _NO_KERNELS = CompiledKernels(launches=(), ptx={})
 
@@ -75,13 +74,15 @@ class ReadKernels:
     def _launches(self) -> Mapping[str, KernelLaunch]:
         return self.kernels.launch_of_instruction
 
-    def price(self, leaf: Leaf, program: Program) -> Timed:
-        """Return the time of a kernel, its launch included if the program is compiled."""
-        if leaf.op.kind in FREE:
-            return Timed(time_s=0.0)
+    def price(self, leaf: Leaf, program: Program) -> Timed | None:
+        """Return the time of a kernel, its launch included; None where it is no kernel's.
+
+        The operations of a program that is not compiled are parts of kernels not known yet.
+        """
+        if not program.is_scheduled:
+            return None
         reading = self.read(leaf)
-        launch_s = 0.0 if program.is_scheduled else reading.terms.launch_s
-        return Timed(time_s=reading.terms.time_s - launch_s, notes=reading.notes)
+        return Timed(time_s=reading.terms.time_s, notes=reading.notes)
 
     def read(self, leaf: Leaf) -> Reading:
         """Return what is known of an operation's kernel."""

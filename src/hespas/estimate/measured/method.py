@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hespas.estimate.kernel.pricer import kernel_pricer
 from hespas.estimate.measured.attention import attention_model
 from hespas.estimate.measured.estimator import Measured
 from hespas.estimate.measured.gemm import gemm_model
@@ -16,7 +17,8 @@ def make(wanted: Wanted) -> Measured:
 
     Raises `ConfigError` without a device, `HardwareError` for a device that no tables serve.
     """
-    return measured(wanted, kernels=None)
+    device = wanted.needed_device("measured")
+    return measured(wanted, kernels=kernel_pricer(device, wanted.kernels))
 
 
 def measured(wanted: Wanted, *, kernels: KernelPricer | None) -> Measured:
