@@ -79,5 +79,5 @@ class KernelEstimator:
             for name, totals in peak.per_type.items()
             if name in self.roofline.device.per_datatype_flops
         )
-        time_s = max(reading.terms.time_s - launch_s, products_s)
+        time_s = max(self.kernels.time_s(reading) - launch_s, products_s)
         return Timed(time_s=time_s, notes=reading.notes)

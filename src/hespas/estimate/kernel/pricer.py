@@ -10,13 +10,13 @@ from hashlib import sha256
 from hespas.cost.structure import Leaf
 from hespas.errors import HardwareError
 from hespas.estimate.kernel.analysis import KernelAnalysis, analyse
-from hespas.estimate.kernel.by_kind import kind_of, terms_by_kind
+from hespas.estimate.kernel.by_kind import terms_by_kind
 from hespas.estimate.kernel.price import KernelTerms, terms_of
 from hespas.estimate.measured.pricer import Timed
 from hespas.hardware.device import Device
 from hespas.hardware.microarchitecture import Microarchitecture, load_microarchitecture
 from hespas.program.kernels import CompiledKernels, KernelLaunch, encode_kernels
-from hespas.program.program import Op, Program
+from hespas.program.program import Program
 
 _NO_KERNELS = CompiledKernels(launches=(), ptx={})
 
@@ -53,7 +53,20 @@ class ReadKernels:
             if name != "sources"
         }
         bandwidth = self.device.memory_bandwidth_bytes_per_s
-        return {**figures, "memory_bandwidth": bandwidth, "kernels": self._fingerprint}
+        return {
+            **figures,
+            "memory_bandwidth": bandwidth,
+            "factor": self.factor,
+            "kernels": self._fingerprint,
+        }
+
+    @property
+    def factor(self) -> float:
+        """By how much calibration multiplies what kernels take beside their launch."""
+        factors: Mapping[str, float] = {}
+        if self.device.measured is not None:
+            factors = self.device.measured.factors
+        return factors.get("streaming", 1.0) * factors.get("all", 1.0)
 
     @cached_property
     def _fingerprint(self) -> str:
@@ -65,9 +78,14 @@ class ReadKernels:
         assumed = sorted(
             name for name, source in self.gpu.sources.items() if source.startswith("assumed")
         )
+        how = (
+            "kernels are read in the PTX that the compiler wrote, and their limits add as the root "
+            "of their squares"
+            if self.kernels.ptx
+            else "no kernel's PTX is known: each is priced by its kind and its bytes"
+        )
         return (
-            "kernel: limits of a kernel that was read add as the root of their squares; assumed of "
-            f"the inside of {self.device.name}: {', '.join(assumed)}",
+            f"kernel: {how}; assumed of the inside of {self.device.name}: {', '.join(assumed)}",
         )
 
     @cached_property
@@ -82,7 +100,12 @@ class ReadKernels:
         if not program.is_scheduled:
             return None
         reading = self.read(leaf)
-        return Timed(time_s=reading.terms.time_s, notes=reading.notes)
+        return Timed(time_s=self.time_s(reading), notes=reading.notes)
+
+    def time_s(self, reading: Reading) -> float:
+        """Return how long the kernel of a reading takes, as the device is calibrated."""
+        launch_s = reading.terms.launch_s
+        return self.factor * (reading.terms.time_s - launch_s) + launch_s
 
     def read(self, leaf: Leaf) -> Reading:
         """Return what is known of an operation's kernel."""
@@ -93,7 +116,7 @@ class ReadKernels:
             terms = terms_by_kind(
                 leaf.op, self.gpu, bytes_moved=moved, memory_bandwidth_bytes_per_s=bandwidth
             )
-            return Reading(terms=terms, analysis=None, notes=(_kind_note(leaf.op),))
+            return Reading(terms=terms, analysis=None, notes=())
         analysis = self._analysis(launch)
         terms = terms_of(
             analysis, self.gpu, bytes_moved=moved, memory_bandwidth_bytes_per_s=bandwidth
@@ -105,10 +128,6 @@ class ReadKernels:
         if key not in self.known:
             self.known[key] = analyse(self.kernels.ptx[launch.kernel], launch)
         return self.known[key]
-
-
-def _kind_note(op: Op) -> str:
-    return f"kernels without PTX are priced by their kind: a {kind_of(op)} kernel"
 
 
 def _notes(analysis: KernelAnalysis) -> tuple[str, ...]:
