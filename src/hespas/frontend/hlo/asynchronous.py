@@ -55,7 +55,7 @@ def start_of_one(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
         scope.synchronous.add(instruction.id)
     else:
         started = ended(arguments, inner.operations, op.results, "stablehlo")
-        _start(reader, instruction, scope, started)
+        start_block(reader, instruction, scope, started)
 
 
 def _member(instruction: Any, at: int) -> Any:
@@ -65,7 +65,7 @@ def _member(instruction: Any, at: int) -> Any:
     return members[at]
 
 
-def _start(reader: ModuleReader, instruction: Any, scope: Scope, started: Block) -> None:
+def start_block(reader: ModuleReader, instruction: Any, scope: Scope, started: Block) -> None:
     """Append an ``async_start`` of a block, which makes a bundle of the block's results."""
     members = tuple([value.type for value in started.operations[-1].operands])
     spelling = f"!mhlo.async_bundle<{', '.join(map(str, members))}>"
@@ -89,7 +89,7 @@ def start(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
         scope.trees[instruction.id] = reader.inlined(called, given, scope.inner())
         scope.synchronous.add(instruction.id)
     else:
-        _start(reader, instruction, scope, reader.block(called))
+        start_block(reader, instruction, scope, reader.block(called))
 
 
 def update(reader: ModuleReader, instruction: Any, scope: Scope) -> None:

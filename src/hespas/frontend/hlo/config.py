@@ -20,17 +20,23 @@ _BOOKKEEPING = frozenset(
 # What a TPU's compiler notes: limits it was given and what it came to expect.
 _TPU_BOOKKEEPING = frozenset(
     {
-        "estimated_cycles",
+        "aliasing_operands",
+        "async_collective_fusion_config",
+        "barrier_config",
+        "continuation_config",
         "flag_configs",
+        "float_type_correction_info",
         "indices_config",
-        "is_index_aligned",
-        "iteration_bounds",
-        "megacore_config",
-        "memory_space_assignment_config",
+        "output_chunk_bound_config",
+        "retry_config",
         "scoped_memory_configs",
         "used_scoped_memory_configs",
     }
 )
+
+_TPU_WINDOW = "window_config"
+# Of a window: how a kernel cuts its operands and result into blocks.
+_WINDOW_KEPT = ("kernel_window_bounds", "input_window_bounds", "output_window_bounds")
 
 Config = dict[str, Any]
 NO_CONFIG: Config = {}
@@ -61,6 +67,9 @@ def kernel_config(source: bytes) -> str:
         return source.decode(errors="backslashreplace")
     left_out = _BOOKKEEPING | _TPU_BOOKKEEPING
     kept = {key: value for key, value in config.items() if key not in left_out}
+    if _TPU_WINDOW in kept:
+        window = cast("Config", kept[_TPU_WINDOW])
+        kept[_TPU_WINDOW] = {key: window[key] for key in _WINDOW_KEPT if window.get(key)}
     return json.dumps(kept, sort_keys=True, separators=(",", ":")) if kept else ""
 
 
@@ -76,6 +85,13 @@ def is_synchronous(source: bytes) -> bool:
     """Tell whether a start and its done are one collective that the compute stream waits for."""
     collective = (decoded(source) or NO_CONFIG).get("collective_backend_config")
     return isinstance(collective, dict) and cast("Config", collective).get("is_sync") is True
+
+
+def estimated_cycles(source: bytes) -> int | None:
+    """Return how many cycles a TPU's compiler expects an instruction to take."""
+    window = cast("Config", (decoded(source) or NO_CONFIG).get(_TPU_WINDOW, NO_CONFIG))
+    cycles = window.get("estimated_cycles")
+    return int(cycles) if isinstance(cycles, int | str) else None
 
 
 def fusion_kind(source: bytes) -> str:

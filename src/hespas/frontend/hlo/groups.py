@@ -96,9 +96,15 @@ _DIMENSION_NAMES = {
 
 def read_collective(instruction: Any, opcode: str) -> tuple[CollectiveAttrs, mlir.Attributes]:
     """Read a collective with groups; ``opcode`` is its name without ``-start``."""
-    groups, mode = replica_groups(instruction), group_mode(instruction, opcode)
     named = instruction.dimensions if opcode in _DIMENSION_NAMES else ()
-    dimension = named[0] if named else None
+    return collective_of(instruction, opcode, named[0] if named else None)
+
+
+def collective_of(
+    instruction: Any, opcode: str, dimension: int | None
+) -> tuple[CollectiveAttrs, mlir.Attributes]:
+    """Return the attributes of a collective among an instruction's groups."""
+    groups, mode = replica_groups(instruction), group_mode(instruction, opcode)
     attrs = CollectiveAttrs(
         groups=groups,
         mode=mode,
@@ -110,13 +116,14 @@ def read_collective(instruction: Any, opcode: str) -> tuple[CollectiveAttrs, mli
         texts[_DIMENSION_NAMES[opcode]] = mlir.integer(dimension)
     if opcode == "all-to-all" and dimension is not None:
         texts["concat_dimension"] = mlir.integer(dimension)
-        texts["split_count"] = mlir.integer(_group_size(groups))
+        texts["split_count"] = mlir.integer(group_size(groups))
     if mode is GroupMode.FLATTENED_IDS:
         texts["use_global_device_ids"] = "unit"
     return attrs, mlir.listed(texts)
 
 
-def _group_size(groups: ReplicaGroups) -> int:
+def group_size(groups: ReplicaGroups) -> int:
+    """Return how many devices the largest group has; 0 where one group holds everybody."""
     match groups:
         case ListedGroups(groups=listed):
             return max(map(len, listed), default=0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hespas.errors import ProgramError, UnpartitionedError
-from hespas.frontend.hlo.asynchronous import HANDLERS
+from hespas.frontend.hlo.collective_fusions import HANDLERS
 from hespas.frontend.hlo.locations import Locations
 from hespas.frontend.hlo.reader import ModuleReader
 from hespas.frontend.hlo.shared import Originals

@@ -89,12 +89,22 @@ class ModuleReader:
         return [fresh_tree(self.types.read(each.shape)) for each in found]
 
     def inlined(self, number: int, parameters: Sequence[Tree], scope: Scope) -> Tree:
-        """Read a computation's instructions into a scope and return what its root made."""
+        """Read a computation's instructions into a scope and return what its root made.
+
+        Instructions that the scope knows already are left out.
+        """
         computation = self.computation(number)
+        return self.until(computation, computation.root_id, parameters, scope)
+
+    def until(self, computation: Any, last: int, parameters: Sequence[Tree], scope: Scope) -> Tree:
+        """Read the instructions that stand before one, and that one; return what it made."""
         with self._opened(computation):
             for instruction in self._ordered(computation):
-                self._instruction(instruction, parameters, scope)
-        return scope.tree(computation.root_id)
+                if instruction.id not in scope.trees:
+                    self._instruction(instruction, parameters, scope)
+                if instruction.id == last and last != computation.root_id:
+                    break
+        return scope.tree(last)
 
     @contextmanager
     def _opened(self, computation: Any) -> Generator[None]:
