@@ -12,7 +12,7 @@ HEADER = """HloModule step, is_scheduled=true, num_partitions=4{aliases}
 
 %fused (p: f32[256]) -> f32[256] {{
   %p = f32[256] parameter(0)
-  ROOT %n = f32[256] negate(%p)
+  ROOT %n = f32[256] reverse(%p), dimensions={{0}}
 }}
 
 %add (x: f32[], y: f32[]) -> f32[] {{
@@ -28,7 +28,7 @@ HEADER = """HloModule step, is_scheduled=true, num_partitions=4{aliases}
   ROOT %less = pred[] compare(%i, %end), direction=LT
 }}
 {functions}
-ENTRY %main (a: f32[256]) -> f32[256] {{
+ENTRY %main (a: f32[256]) -> {result} {{
   %a = f32[256] parameter(0)
 {body}
 }}
@@ -85,6 +85,9 @@ def scheduled(*lines: str, functions: str = "", aliases: str = "") -> Program:
     *before, last = lines
     body = "\n".join([*(f"  {line}" for line in before), f"  ROOT {last}"])
     text = HEADER.format(
-        functions=functions, body=body, aliases=f", input_output_alias={aliases}" if aliases else ""
+        functions=functions,
+        body=body,
+        aliases=f", input_output_alias={aliases}" if aliases else "",
+        result=last.split(" = ")[1].split()[0],
     )
     return with_device_count(load_hlo(text.encode(), name="step.hlo"), requested=None, system=None)

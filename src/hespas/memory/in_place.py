@@ -2,8 +2,8 @@
 
 Source: the in-place rules of XLA's dataflow analysis. An operation that changes a part of its
 operand works in place, a fusion that ends in one does, and so do loops, all-reduces that run
-asynchronously, and calls of which the compiler says so. Before a compiler was at work, an
-operation may as well that computes each element from the same element of an operand.
+asynchronously, and calls of which the compiler says so. What computes each element from the same
+element of an operand may work in place as well.
 """
 
 from __future__ import annotations
@@ -45,10 +45,47 @@ def started_in_place(op: Op) -> Pairs:
 
 
 def perhaps_in_place(op: Op) -> Pairs:
-    """Yield what a compiler may make of an operation."""
-    yield from started_in_place(op)
+    """Yield what a compiler may do in place: results made element by element from an operand."""
     if op.kind in _SAME_ELEMENT:
         yield from ((number, 0) for number in range(len(op.operands)))
+    elif op.kind == "fusion":
+        yield from _element_by_element(op.regions[0])
+
+
+def _element_by_element(body: Block) -> Pairs:
+    """Yield the arguments of a fusion that are only read where a result is written."""
+    users: dict[Value, list[Op]] = {}
+    for op in body.operations:
+        for value in dict.fromkeys(op.operands):
+            users.setdefault(value, []).append(op)
+    results = {value: number for number, value in enumerate(body.operations[-1].operands)}
+    for operand, argument in enumerate(body.arguments):
+        reached = _reached(argument, users, results)
+        if reached is not None:
+            yield operand, reached
+
+
+def _reached(
+    argument: Value, users: Mapping[Value, list[Op]], results: Mapping[Value, int]
+) -> int | None:
+    """Return the only result that depends on an argument, if it does so element by element."""
+    found: int | None = None
+    pending, seen = [argument], set[Value]()
+    while pending:
+        value = pending.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        for op in users.get(value, ()):
+            if op.kind == "return":
+                if len(users[value]) > 1 or found is not None:
+                    return None
+                found = results[value]
+            elif op.kind in _RENAMING or op.kind in _SAME_ELEMENT:
+                pending.extend(op.results)
+            else:
+                return None
+    return found
 
 
 def _updated_arguments(body: Block) -> Pairs:

@@ -91,8 +91,10 @@ def block_life(
         walk.op(op, moment)
     returned = walk.buffers_of(block.operations[-1].operands)
     lent = {home for home in homes if home is not None}
+    returned_buffers = frozenset(returned)
     for sharing in walk.sharing:
-        sharing.settle(lent)
+        if sharing.must or not (program.is_scheduled and sharing.made in returned_buffers):
+            sharing.settle(lent)
     for buffer, home in zip(returned, homes, strict=True):
         _send_home(buffer.actual, home, last)
     return BlockLife(
@@ -171,11 +173,16 @@ def _send_home(buffer: Buffer, home: Buffer | None, last: int) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sharing:
-    """A buffer that is written over another, if nothing reads that one later."""
+    """A buffer that is written over another, if nothing reads that one later.
+
+    XLA does what it ``must``, and the rest where an operation reads what another one made, as it
+    made it, and where nobody else has a place for the result.
+    """
 
     source: Buffer
     made: Buffer
     moment: int
+    must: bool
 
     def settle(self, lent: set[Buffer]) -> None:
         """Merge the two; of the arguments, only those that are ``lent`` may be written over."""
@@ -191,7 +198,11 @@ class _Sharing:
 
 @dataclass(slots=True, kw_only=True)
 class _Walk:
-    """One pass over a block. ``working`` is what each asynchronous operation works on."""
+    """One pass over a block.
+
+    ``working`` is what each asynchronous operation works on, ``single`` holds the values that
+    are all that an operation makes.
+    """
 
     program: Program
     leaves: Leaves = field(default_factory=Leaves)
@@ -201,6 +212,7 @@ class _Walk:
     working: dict[Value, tuple[Buffer, ...]] = field(
         default_factory=dict[Value, tuple[Buffer, ...]]
     )
+    single: set[Value] = field(default_factory=set[Value])
 
     @property
     def _constants(self) -> frozenset[str]:
@@ -246,8 +258,11 @@ class _Walk:
         made = self._new(op, op.results, moment)
         sources = self.buffers_of(op.operands)
         self._note_sharing(always_in_place(op), sources, made, moment)
+        self._note_perhaps(op, made, moment)
         if not self.program.is_scheduled:
-            self._note_sharing(perhaps_in_place(op), sources, made, moment)
+            self._note_sharing(started_in_place(op), sources, made, moment)
+        if len(op.results) == 1:
+            self.single.add(op.results[0])
         if op.kind == "while":
             self._keep_unchanged(op)
         if op.kind in _HOLDS_BLOCKS:
@@ -267,10 +282,21 @@ class _Walk:
         self, pairs: Pairs, sources: Sequence[Buffer], made: Sequence[Buffer], moment: int
     ) -> None:
         self.sharing.extend(
-            _Sharing(source=sources[operand], made=made[result], moment=moment)
+            _Sharing(source=sources[operand], made=made[result], moment=moment, must=True)
             for operand, result in pairs
-            if operand < len(sources)
         )
+
+    def _note_perhaps(self, op: Op, made: Sequence[Buffer], moment: int) -> None:
+        for operand, result in perhaps_in_place(op):
+            value = op.operands[operand]
+            if self.program.is_scheduled and value not in self.single:
+                continue
+            sources = self.leaves[value]
+            self.sharing.extend(
+                _Sharing(source=source, made=made[result], moment=moment, must=False)
+                for source in sources
+                if source.type.shape == made[result].type.shape
+            )
 
     def _keep_unchanged(self, op: Op) -> None:
         """Let what no round of a loop changes be what it was before."""

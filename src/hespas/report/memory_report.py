@@ -1,0 +1,84 @@
+"""The memory of a step, for people and for programs."""
+
+from __future__ import annotations
+
+from hespas.memory.usage import HeldBuffer, MemoryUse
+from hespas.units import format_quantity
+
+
+def memory_json(use: MemoryUse, capacity_bytes: int | None, *, shown: int) -> dict[str, object]:
+    """Return the documented object, with the ``shown`` largest buffers at the peak."""
+    return {
+        "peak_memory_bytes": use.peak_bytes,
+        "memory_capacity_bytes": capacity_bytes,
+        "fits": None if capacity_bytes is None else use.peak_bytes <= capacity_bytes,
+        "argument_bytes": use.argument_bytes,
+        "output_bytes": use.output_bytes,
+        "alias_bytes": use.alias_bytes,
+        "temporary_bytes": use.temporary_bytes,
+        "peak_place": use.peak_place,
+        "held": [
+            {
+                "size_bytes": buffer.size_bytes,
+                "type": buffer.type,
+                "role": buffer.role.value,
+                "place": buffer.place,
+            }
+            for buffer in use.held[:shown]
+        ],
+        "held_buffers": len(use.held),
+    }
+
+
+def memory_text(use: MemoryUse, capacity_bytes: int | None, *, source: str, shown: int) -> str:
+    """Return the answer as lines of text, with the ``shown`` largest buffers at the peak.
+
+    ``source`` names the program, and is left out of the places in it.
+    """
+    at = _short(use.peak_place, source)
+    rows = [
+        ("Peak", use.peak_bytes, _fit(use.peak_bytes, capacity_bytes)),
+        ("  arguments", use.argument_bytes, ""),
+        ("  outputs", use.output_bytes, _in_place(use)),
+        ("  temporaries", use.temporary_bytes, at and f"at {at}"),
+    ]
+    lines = [f"{name:<16}{_size(size):>12}  {note}".rstrip() for name, size, note in rows]
+    return "\n".join([*lines, *_held(use, source, shown)])
+
+
+def _fit(peak_bytes: int, capacity_bytes: int | None) -> str:
+    if capacity_bytes is None:
+        return ""
+    verb = "fits into" if peak_bytes <= capacity_bytes else "does not fit into"
+    return f"{verb} {_size(capacity_bytes)}"
+
+
+def _in_place(use: MemoryUse) -> str:
+    return f"{_size(use.alias_bytes)} of them written over arguments" if use.alias_bytes else ""
+
+
+def _short(place: str, source: str) -> str:
+    """Return a place without the program's name; compilers read programs under the name ``-``."""
+    return place.removeprefix(f"{source}:").removeprefix("-:")
+
+
+def _held(use: MemoryUse, source: str, shown: int) -> list[str]:
+    buffers = use.held[:shown]
+    if not buffers:
+        return []
+    width = max(len(buffer.type) for buffer in buffers)
+    lines = [_line(buffer, width, source) for buffer in buffers]
+    rest = use.held[shown:]
+    if rest:
+        size = _size(sum(buffer.size_bytes for buffer in rest))
+        lines.append(f"{size:>12}  {len(rest)} more")
+    return ["", "At the peak:", *lines]
+
+
+def _line(buffer: HeldBuffer, width: int, source: str) -> str:
+    size, place = _size(buffer.size_bytes), _short(buffer.place, source)
+    return f"{size:>12}  {buffer.role.value:<9}  {buffer.type:<{width}}  {place}"
+
+
+def _size(size_bytes: int) -> str:
+    return format_quantity(size_bytes, "B")

@@ -1,0 +1,109 @@
+"""The memory of compiled programs: what is in place, what waits, what is reused."""
+
+from __future__ import annotations
+
+from hespas.memory.analyse import memory_use
+from scheduled import V, done, kernel, loop, scheduled, start, sync
+
+KIB = 1024
+
+
+ELEMENTWISE = """
+%elementwise (p: f32[256]) -> f32[256] {
+  %p = f32[256] parameter(0)
+  ROOT %n = f32[256] negate(%p)
+}
+"""
+
+
+def test_a_kernel_has_a_result_of_its_own() -> None:
+    chain = [kernel(f"k{at + 1}", f"k{at}" if at else "a") for at in range(5)]
+    # Of every two that are there at a time, the output holds one.
+    assert memory_use(scheduled(*chain)).temporary_bytes == KIB
+    between = f"%k2 = {V} fusion(%k1), kind=kLoop, calls=%elementwise"
+    in_place = scheduled(
+        kernel("k1", "a"), between, f"%k3 = {V} add(%k1, %k2)", functions=ELEMENTWISE
+    )
+    assert memory_use(in_place).temporary_bytes == 2 * KIB
+
+
+def test_a_fusion_that_keeps_places_may_write_over_what_an_operation_alone_made() -> None:
+    over = f"%k2 = {V} fusion(%k1), kind=kLoop, calls=%elementwise"
+    end = "%k3 = f32[1] slice(%k2), slice={[0:1]}"
+    direct = scheduled(kernel("k1", "a"), over, end, functions=ELEMENTWISE)
+    assert memory_use(direct).temporary_bytes == KIB
+    viewed = scheduled(
+        kernel("k1", "a"),
+        f"%b = {V} bitcast(%k1)",
+        over.replace("%k1", "%b"),
+        end,
+        functions=ELEMENTWISE,
+    )
+    assert memory_use(viewed).temporary_bytes == 2 * KIB
+
+
+def test_an_output_lends_its_memory_before_it_is_made() -> None:
+    # k0 lies where k2 will be, for nothing reads it any more by then; k1 does not fit there.
+    chain = scheduled(kernel("k0", "a"), kernel("k1", "k0"), kernel("k2", "k1"))
+    assert memory_use(chain).temporary_bytes == KIB
+    # Here k0 is read by the kernel that makes the output.
+    both = scheduled(kernel("k0", "a"), kernel("k1", "k0"), f"%k2 = {V} add(%k0, %k1)")
+    assert memory_use(both).temporary_bytes == 2 * KIB
+
+
+def test_what_a_collective_works_on_stays_until_its_end() -> None:
+    gather = (
+        "%g = (f32[256], f32[1024]) all-gather-start(%k0), channel_id=1, "
+        "replica_groups={{0,1,2,3}}, dimensions={0}, use_global_device_ids=true"
+    )
+    ended = "%d = f32[1024] all-gather-done(%g)"
+    read = "%s = f32[256] slice(%d), slice={[0:256]}"
+    later = scheduled(kernel("k0", "a"), gather, kernel("k1", "a"), ended, read)
+    # The operand and four times as much that comes of it; k1 lies in the output.
+    assert memory_use(later).temporary_bytes == 5 * KIB
+
+
+def test_an_asynchronous_all_reduce_works_in_place() -> None:
+    asynchronous = scheduled(
+        kernel("k0", "a"), start("r", "k0"), done("d", "r"), kernel("k1", "d"), kernel("k2", "k1")
+    )
+    assert memory_use(asynchronous).temporary_bytes == KIB
+    synchronous = scheduled(
+        kernel("k0", "a"), sync("r", "k0"), kernel("k1", "r"), f"%k2 = {V} add(%k1, %k1)"
+    )
+    assert memory_use(synchronous).temporary_bytes == 2 * KIB
+
+
+def test_a_fusion_that_updates_a_slice_works_in_place() -> None:
+    update = """
+%update (p: f32[256], u: f32[16], i: s32[]) -> f32[256] {
+  %p = f32[256] parameter(0)
+  %u = f32[16] parameter(1)
+  %i = s32[] parameter(2)
+  ROOT %n = f32[256] dynamic-update-slice(%p, %u, %i)
+}
+"""
+    program = scheduled(
+        kernel("k0", "a"),
+        "%cut = f32[16] slice(%a), slice={[0:16]}",
+        "%at = s32[] constant(3)",
+        f"%k1 = {V} fusion(%k0, %cut, %at), kind=kLoop, calls=%update",
+        f"%k2 = {V} fusion(%k1, %cut, %at), kind=kLoop, calls=%update",
+        functions=update,
+    )
+    # All three vectors are the output.
+    assert memory_use(program).temporary_bytes == 16 * 4
+
+
+def test_a_value_that_no_round_changes_is_not_copied() -> None:
+    function, lines = loop("l", "a", "%w = f32[256] bitcast(%v)")
+    unchanged = function.replace("%w = f32[256] bitcast(%v)\n", "").replace("%w)", "%v)")
+    program = scheduled(*lines, kernel("k", "l"), functions=unchanged)
+    # The counter, in and out.
+    assert memory_use(program).temporary_bytes <= 16
+
+
+def test_outputs_over_arguments_take_no_memory() -> None:
+    program = scheduled(kernel("k0", "a"), kernel("k1", "k0"), aliases="{ {}: (0, {}, may-alias) }")
+    use = memory_use(program)
+    assert (use.alias_bytes, use.peak_bytes) == (KIB, 2 * KIB)
