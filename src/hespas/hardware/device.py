@@ -10,12 +10,17 @@ from types import MappingProxyType
 from hespas.errors import HardwareError
 
 
+FACTORS = ("all", "gemm", "attention", "kernels")
+"""What a calibration multiplies, besides ``gemm.TYPE``."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredTables:
     """Which measured tables serve a device: those of ``part``.
 
-    ``factors`` multiply the times of some of them (``gemm.bf16``, ``gemm``, ``attention``,
-    ``streaming``, ``all``), as the device was measured to differ.
+    ``factors`` multiply times, as the device was measured to differ: those of products of a type
+    (``gemm.bf16``) or of all others (``gemm``), of ``attention``, of ``kernels`` that are no
+    products, and of ``all`` together. Raises `HardwareError` for another name.
     """
 
     part: str
@@ -23,6 +28,14 @@ class MeasuredTables:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "factors", MappingProxyType(dict(self.factors)))
+        for name in self.factors:
+            if name not in FACTORS and not name.startswith("gemm."):
+                known = ", ".join(FACTORS)
+                raise HardwareError(
+                    f"there is no factor {name!r}",
+                    place=self.part,
+                    mend=f"give {known} or gemm.TYPE",
+                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ import pytest
 
 from hespas.config.run_config import RooflineHardware
 from hespas.errors import HardwareError
-from hespas.hardware.device import Device
+from hespas.hardware.device import Device, MeasuredTables
 from hespas.hardware.presets import device_of
 from hespas.hardware.system import NetworkDimension, Topology
 
@@ -104,3 +104,8 @@ def test_a_dimension_refuses_an_impossible_bandwidth(bandwidth: float) -> None:
 def test_a_dimension_refuses_an_impossible_latency(latency_ns: float) -> None:
     with pytest.raises(HardwareError, match=r"^latency is .*; give 0 ns or more$"):
         _dimension(latency_ns=latency_ns)
+
+
+def test_a_calibration_of_nothing_known_is_refused() -> None:
+    with pytest.raises(HardwareError, match=r"H100_SXM: there is no factor 'gem'; give all, gemm"):
+        MeasuredTables(part="H100_SXM", factors={"gem": 1.2})

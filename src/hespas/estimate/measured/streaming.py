@@ -83,5 +83,5 @@ def streaming_of(about: PartWire, roofline: Roofline) -> Streaming:
         roofline=roofline,
         efficiency=about.streaming_efficiency,
         overhead_s=about.streaming_latency_s if overhead_s is None else overhead_s,
-        factor=factors.get("streaming", 1.0) * factors.get("all", 1.0),
+        factor=factors.get("kernels", 1.0) * factors.get("all", 1.0),
     )

@@ -13,7 +13,7 @@ from hespas.estimate.estimate import Estimate
 from hespas.estimate.measured.attention import attention_model
 from hespas.estimate.measured.estimator import Measured
 from hespas.estimate.measured.gemm import Product
-from hespas.estimate.measured.method import make, measured
+from hespas.estimate.measured.method import measured
 from hespas.estimate.measured.pricer import Timed
 from hespas.estimate.methods import Wanted, estimator
 from hespas.frontend.hlo.load import load_hlo
@@ -50,7 +50,7 @@ ENTRY %main (a: bf16[4096,2048], b: bf16[2048,16384]) -> bf16[4096,16384] {
 
 def model(**factors: float) -> Measured:
     tables = MeasuredTables(part="H100_SXM", factors=factors)
-    return make(Wanted(device=replace(H100, measured=tables)))
+    return measured(Wanted(device=replace(H100, measured=tables)), kernels=None)
 
 
 def kernels() -> RegionGraph:
@@ -107,7 +107,7 @@ def test_calibration_reaches_every_part() -> None:
         busy_s = faster.per_op[name].time_s - launch_s
         assert slower.per_op[name].time_s == pytest.approx(2 * busy_s + launch_s)
     assert model(all=2.0).parameters != model().parameters
-    assert model(streaming=1.3).parameters != model().parameters
+    assert model(kernels=1.3).parameters != model().parameters
 
 
 class Constant:
@@ -127,6 +127,9 @@ def test_a_pricer_of_kernels_is_asked_before_bytes_and_not_for_products() -> Non
     assert found.per_op["mhlo.fusion"].time_s == 1.0
     assert found.per_op["stablehlo.dot_general"].time_s < 1e-3
     assert "a second" in found.notes
+    tables = MeasuredTables(part="H100_SXM", factors={"kernels": 3.0})
+    slower = measured(Wanted(device=replace(H100, measured=tables)), kernels=Constant())
+    assert total(kernels(), slower).per_op["mhlo.fusion"].time_s == 3.0
     assert using.parameters["kernels"] == {"kind": "constant"}
     assert Constant.assumptions[0] in using.assumptions
 
