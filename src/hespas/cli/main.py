@@ -28,6 +28,7 @@ _COMMANDS = {
     "split": "Cut a program into regions and write them as modules.",
     "estimate": "Price the computation of a program on a device.",
     "trace": "Write the Chakra traces of all devices.",
+    "memory": "Tell how much device memory a step needs, and for what.",
     "simulate": "Run Chakra traces on a system.",
     "algorithm": "Verify, show and convert a collective algorithm.",
     "hardware": "List the presets of nodes and systems.",
