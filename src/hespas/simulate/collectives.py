@@ -23,7 +23,7 @@ from hespas.simulate.implementations import (
 from hespas.simulate.needs_engine import NeedsEngineError
 from hespas.simulate.network import Route, delay_ns, hops, reduce_ns, route
 from hespas.simulate.pipeline import Stage, pipeline_ns
-from hespas.simulate.plan import chunks_of, phases_of
+from hespas.simulate.plan import PhaseRing, chunks_of, phases_of
 
 _SUBGROUP_ENDPOINT_NS = 10
 
@@ -34,6 +34,7 @@ class _Ring:
 
     circle: Circle
     implementation: Implementation
+    dimension: int = 0
 
     def span(self, kind: CollectiveKind, size_bytes: int) -> Span:
         implementation = self.implementation
@@ -70,7 +71,10 @@ class CollectiveModel:
     def _chunked(self, kind: CollectiveKind, size_bytes: int, rings: list[_Ring]) -> Span:
         """Cut the collective into chunks, and send them through the phases."""
         chunks, chunk_bytes = chunks_of(self._system, kind, size_bytes)
-        sizes = [(ring.implementation.algorithm, ring.circle.size) for ring in rings]
+        sizes = [
+            PhaseRing(ring.implementation.algorithm, ring.circle.size, ring.dimension)
+            for ring in rings
+        ]
         phases = list(phases_of(self._system, kind, chunk_bytes, sizes, self._queues))
         spans = [rings[phase.ring].span(phase.kind, phase.size_bytes) for phase in phases]
         last_wait_ns = spans[-1].last_wait_ns
@@ -89,11 +93,10 @@ class CollectiveModel:
     def _world_rings(self, kind: CollectiveKind) -> list[_Ring]:
         rings: list[_Ring] = []
         for index, implementation in enumerate(implementations(self._system, kind)):
-            if implementation.is_one_ring and index > 0:
-                raise SimulationError("one ring of all devices after other dimensions")
             if implementation.is_one_ring:
-                return [_Ring(self._one_ring(), implementation)]
-            rings.append(_Ring(self._dimension_circle(index), implementation))
+                # One ring of all devices, also after other dimensions, ends the list.
+                return [*rings, _Ring(self._one_ring(), implementation, index)]
+            rings.append(_Ring(self._dimension_circle(index), implementation, index))
         return rings
 
     def _one_ring(self) -> Circle:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil
+from typing import NamedTuple
 
 from hespas.errors import SimulationError
 from hespas.hardware.system import CollectiveKind, System
@@ -17,12 +18,20 @@ _AR, _AG = CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_GATHER
 _RS = CollectiveKind.REDUCE_SCATTER
 
 
+class PhaseRing(NamedTuple):
+    """A ring that a phase runs along, and the dimension whose queues it takes."""
+
+    algorithm: Algorithm
+    members: int
+    dimension: int
+
+
 @dataclass(frozen=True, slots=True)
 class Phase:
     """What a chunk does along one ring, ``size_bytes`` at its start.
 
-    ``queues`` are those that chunks wait in, in turn. ``direction`` is -1 where the ring turns
-    backwards: for queues of the upper half, by turns where ``queues`` has both.
+    ``queues`` are those that chunks wait in, in turn. A ring turns backwards for the queues that
+    aren't ``lower_queues``.
     """
 
     ring: int
@@ -31,13 +40,13 @@ class Phase:
     queues: range
     lower_queues: range
 
-    def queue(self, chunk: int) -> int:
-        """Return the queue that the chunk of a number takes."""
-        return self.queues[chunk % len(self.queues)]
+    def queue(self, turn: int) -> int:
+        """Return the queue that a chunk takes when it is its turn."""
+        return self.queues[turn % len(self.queues)]
 
-    def direction(self, chunk: int) -> int:
+    def direction(self, turn: int) -> int:
         """Return 1, or -1 for a ring that turns backwards."""
-        return 1 if self.queue(chunk) in self.lower_queues else -1
+        return 1 if self.queue(turn) in self.lower_queues else -1
 
 
 def chunks_of(system: System, kind: CollectiveKind, size_bytes: int) -> tuple[int, int]:
@@ -60,14 +69,15 @@ def phases_of(
     system: System,
     kind: CollectiveKind,
     size_bytes: int,
-    rings: Sequence[tuple[Algorithm, int]],
+    rings: Sequence[PhaseRing],
     queues: int,
 ) -> Iterator[Phase]:
-    """Yield what a chunk does along rings, given as (algorithm, members), in order."""
+    """Yield what a chunk does along rings, in order."""
     for index, phase in _phase_kinds(system, kind, len(rings)):
-        algorithm, members = rings[index]
-        pool = _queue_pool(system, kind, index, phase, queues)
-        lower = range(index * queues, index * queues + (queues + 1) // 2)
+        algorithm, members, dimension = rings[index]
+        pool = _queue_pool(system, kind, dimension, phase, queues)
+        first = dimension * queues
+        lower = range(first, first + max(1, queues // 2))
         if queues == 1 and phase is _AG and kind is _AR:
             lower = range(0)
         yield Phase(index, phase, size_bytes, pool, lower)
@@ -91,10 +101,10 @@ def _phase_kinds(
 
 
 def _queue_pool(
-    system: System, kind: CollectiveKind, ring: int, phase: CollectiveKind, queues: int
+    system: System, kind: CollectiveKind, dimension: int, phase: CollectiveKind, queues: int
 ) -> range:
     """Return the queues that the chunks of a phase take in turn."""
-    first = ring * queues
+    first = dimension * queues
     is_cut = kind is _AR and system.collective_optimization != "baseline"
     if not is_cut or queues == 1:
         return range(first, first + queues)

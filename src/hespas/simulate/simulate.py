@@ -68,6 +68,8 @@ def simulate(
         job = with_roofline(job, system)
     needs_events = by_events or rendezvous or network is not Network.CONGESTION_UNAWARE
     needs_events = needs_events or has_custom_collectives(system)
+    # Whose turn it is in several queues goes on from collective to collective.
+    needs_events = needs_events or queues_per_dimension > 1
     if not needs_events and _has_closed_form(job):
         with suppress(NeedsEngineError):
             return _closed_form(job, system, queues_per_dimension, is_folded=is_folded)

@@ -10,6 +10,7 @@ from hespas.errors import SimulationError
 from hespas.simulate.events.clock import Alarms, Clock
 from hespas.simulate.events.memory import Memory
 from hespas.simulate.events.post import Post
+from hespas.simulate.events.queues import Queues
 from hespas.simulate.machine import Machine
 from hespas.simulate.meeting import Meetings
 from hespas.trace.tasks import (
@@ -33,24 +34,26 @@ class Collectives(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """What all devices share."""
+    """What all devices share; ``width`` is how many chunks a queue runs at once."""
 
     clock: Clock
     post: Post
     memory: Memory
     meetings: Meetings
     start_collective: Collectives
+    width: int
 
 
 class Device:
     """One device, its state in ``machine``."""
 
-    __slots__ = ("alarms", "machine", "trees", "world")
+    __slots__ = ("alarms", "machine", "queues", "trees", "world")
 
     def __init__(self, machine: Machine, world: World) -> None:
         self.machine = machine
         self.world = world
         self.alarms = Alarms(world.clock)
+        self.queues = Queues(world.width)
         self.trees: dict[tuple[int, int], int] = {}
 
     @property

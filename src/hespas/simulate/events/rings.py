@@ -14,7 +14,7 @@ from hespas.simulate.implementations import (
     group_implementation,
     implementations,
 )
-from hespas.simulate.plan import Phase, chunks_of, phases_of
+from hespas.simulate.plan import Phase, PhaseRing, chunks_of, phases_of
 from hespas.units import PS_PER_NS
 
 _SUBGROUP_ENDPOINT_NS = 10
@@ -22,11 +22,15 @@ _SUBGROUP_ENDPOINT_NS = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RingKind:
-    """Logical rings of ``size`` devices that are ``stride`` apart; or one of ``members``."""
+    """Logical rings of ``size`` devices that are ``stride`` apart; or one of ``members``.
+
+    ``dimension`` is the one whose queues they take.
+    """
 
     implementation: Implementation
     size: int
     stride: int
+    dimension: int = 0
     members: tuple[int, ...] | None = None
 
     def seat_of(self, device: int) -> tuple[Sequence[int], int]:
@@ -78,7 +82,9 @@ class Planner:
         self, kind: CollectiveKind, size_bytes: int, rings: list[RingKind], *, is_subgroup: bool
     ) -> Plan:
         chunks, chunk_bytes = chunks_of(self._system, kind, size_bytes)
-        sizes = [(ring.implementation.algorithm, ring.size) for ring in rings]
+        sizes = [
+            PhaseRing(ring.implementation.algorithm, ring.size, ring.dimension) for ring in rings
+        ]
         phases = phases_of(self._system, kind, chunk_bytes, sizes, self._queues)
         endpoint_ns = _SUBGROUP_ENDPOINT_NS if is_subgroup else self._system.endpoint_delay_ns
         return Plan(
@@ -93,10 +99,12 @@ class Planner:
         counts = [dimension.npus_count for dimension in self._system.dimensions]
         rings: list[RingKind] = []
         for index, told in enumerate(implementations(self._system, kind)):
-            if told.is_one_ring and index > 0:
-                raise SimulationError("one ring of all devices after other dimensions")
             if told.is_one_ring:
-                return [RingKind(implementation=told, size=prod(counts), stride=1)]
-            stride = prod(counts[:index])
-            rings.append(RingKind(implementation=told, size=counts[index], stride=stride))
+                # One ring of all devices, also after other dimensions, ends the list.
+                size, stride = prod(counts), 1
+            else:
+                size, stride = counts[index], prod(counts[:index])
+            rings.append(RingKind(implementation=told, size=size, stride=stride, dimension=index))
+            if told.is_one_ring:
+                break
         return rings

@@ -27,6 +27,8 @@ from hespas.trace.devices_text import devices_text
 from hespas.trace.tasks import CollectiveTask
 from hespas.units import PS_PER_NS
 
+_CUSTOM_QUEUE = 0
+
 
 def run_events(
     folded: Folded,
@@ -53,6 +55,7 @@ def run_events(
         start_collective=_Starter(
             [one.place for one in folded.places], system, queues_per_dimension
         ),
+        width=ceil(system.active_chunks_per_dimension / queues_per_dimension),
     )
     for device in [Device(machine, world) for machine in machines]:
         device.start_ready()
@@ -85,7 +88,6 @@ class _Starter:
         self._everyone = system.device_count
         self._planner = Planner(system, queues)
         self._custom = CustomCollectives(system)
-        self._width = ceil(system.active_chunks_per_dimension / queues)
 
     def __call__(self, device: Device, index: int, task: CollectiveTask, count: int) -> None:
         try:
@@ -110,11 +112,12 @@ class _Starter:
             device=device.number,
             alarms=device.alarms,
             post=device.world.post,
+            queues=device.queues,
             trees=device.trees,
             reduce_ps=self._reduce_ps,
         )
         tag = ("collective", device.machine.places[index], count)
-        Streams(plan, self._width, member, tag, device.ender(index)).start()
+        Streams(plan, member, tag, device.ender(index)).start()
 
     def _start_custom(self, device: Device, index: int, prefix: str, task: CollectiveTask) -> None:
         group = self._group(device.machine.places[index])
@@ -126,14 +129,22 @@ class _Starter:
             kind=collective_kind(task),
             size_bytes=task.size_bytes,
         )
-        CustomRun(
+        end = device.ender(index)
+
+        def done() -> None:
+            end()
+            device.queues.leave(_CUSTOM_QUEUE)
+
+        run = CustomRun(
             nodes,
             members=members,
             device=device.number,
             alarms=device.alarms,
             post=device.world.post,
-            done=device.ender(index),
-        ).start()
+            done=done,
+        )
+        device.queues.enter(_CUSTOM_QUEUE, run.start)
+        device.queues.kick(_CUSTOM_QUEUE)
 
     def _group(self, place: int) -> tuple[int, ...] | None:
         """Return the members at a place; None for everyone."""

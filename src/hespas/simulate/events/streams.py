@@ -1,12 +1,11 @@
 """One member's chunks on their way through the phases of a collective.
 
-Source: ASTRA-sim's stream scheduler. Every phase has queues; a queue lets a number of chunks
-run at once, in order of arrival, and a chunk goes on as soon as its own member is through.
+Source: ASTRA-sim's stream scheduler. Every phase has queues, and a chunk goes on as soon as its
+own member is through.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +15,7 @@ from hespas.simulate.algorithms import Algorithm
 from hespas.simulate.events.clock import Alarms
 from hespas.simulate.events.direct import Direct
 from hespas.simulate.events.post import Post
+from hespas.simulate.events.queues import Queues
 from hespas.simulate.events.relay import halving_doubling, ring
 from hespas.simulate.events.rings import Plan
 from hespas.simulate.events.seat import Running, Seat
@@ -29,6 +29,7 @@ class Member:
     device: int
     alarms: Alarms
     post: Post
+    queues: Queues
     trees: dict[tuple[int, int], int]
     reduce_ps: Callable[[int], int]
 
@@ -36,60 +37,46 @@ class Member:
 class Streams:
     """The chunks of one collective on one device; ``done`` is called when all are through."""
 
-    __slots__ = (
-        "_done",
-        "_left",
-        "_member",
-        "_plan",
-        "_position",
-        "_running",
-        "_tag",
-        "_waiting",
-        "_width",
-    )
+    __slots__ = ("_done", "_first_turns", "_left", "_member", "_plan", "_position", "_tag")
 
-    def __init__(
-        self, plan: Plan, width: int, member: Member, tag: Hashable, done: Callable[[], None]
-    ) -> None:
+    def __init__(self, plan: Plan, member: Member, tag: Hashable, done: Callable[[], None]) -> None:
         self._plan = plan
-        self._width = width
         self._member = member
         self._tag = tag
         self._done = done
         self._left = plan.chunks
         self._position = [-1] * plan.chunks
-        self._waiting: dict[int, deque[int]] = {}
-        self._running: dict[int, int] = {}
+        self._first_turns = [
+            member.queues.allocate(phase.queues, plan.chunks) for phase in plan.phases
+        ]
 
     def start(self) -> None:
         """Put all chunks into the queues of the first phase."""
         for chunk in range(self._plan.chunks):
             self._proceed(chunk)
 
+    def _queue(self, chunk: int, position: int) -> int:
+        return self._plan.phases[position].queue(self._first_turns[position] + chunk)
+
     def _proceed(self, chunk: int) -> None:
-        phases = self._plan.phases
+        queues = self._member.queues
         position = self._position[chunk]
         self._position[chunk] = following = position + 1
-        if following == len(phases):
+        is_through = following == len(self._plan.phases)
+        if is_through:
             self._left -= 1
             if not self._left:
+                # What the device then starts waits behind this chunk, which still runs.
                 self._done()
-                return
         else:
-            self._waiting.setdefault(phases[following].queue(chunk), deque()).append(chunk)
+            queues.enter(self._queue(chunk, following), partial(self._run, chunk))
         if position >= 0:
-            queue = phases[position].queue(chunk)
-            self._running[queue] -= 1
-            self._kick(queue)
-        if following < len(phases):
-            self._kick(phases[following].queue(chunk))
+            queues.leave(self._queue(chunk, position))
+        if not is_through:
+            queues.kick(self._queue(chunk, following))
 
-    def _kick(self, queue: int) -> None:
-        waiting = self._waiting.get(queue)
-        while waiting and self._running.get(queue, 0) < self._width:
-            chunk = waiting.popleft()
-            self._running[queue] = self._running.get(queue, 0) + 1
-            self._algorithm(chunk).start()
+    def _run(self, chunk: int) -> None:
+        self._algorithm(chunk).start()
 
     def _algorithm(self, chunk: int) -> Running:
         phase = self._plan.phases[self._position[chunk]]
@@ -109,18 +96,19 @@ class Streams:
 
     def _seat(self, chunk: int) -> Seat:
         plan, member = self._plan, self._member
-        phase = plan.phases[self._position[chunk]]
+        position = self._position[chunk]
+        phase = plan.phases[position]
         kind = plan.rings[phase.ring]
         tag = (self._tag, chunk)
-        members, position = kind.seat_of(member.device)
+        members, own = kind.seat_of(member.device)
         return Seat(
             alarms=member.alarms,
             post=member.post,
             known_boxes=member.post.boxes(tag),
             tag=tag,
             members=members,
-            position=position,
-            direction=phase.direction(chunk),
+            position=own,
+            direction=phase.direction(self._first_turns[position] + chunk),
             kind=phase.kind,
             size_bytes=phase.size_bytes,
             endpoint_ps=plan.endpoint_ps,
