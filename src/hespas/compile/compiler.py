@@ -10,14 +10,15 @@ from typing import assert_never
 
 import msgspec
 
-from hespas import errors
 from hespas.compile.cache import CompiledCache
 from hespas.compile.compiled import CompiledProgram, MemoryAnalysis
+from hespas.compile.failures import explained, refusal
 from hespas.compile.job import ANY_LAYOUT, Job, Layout, job_of
 from hespas.compile.options import DEFAULT_OPTIONS, CompileOptions
+from hespas.compile.passes import absent_passes
 from hespas.compile.targets import GpuTarget, find_target
 from hespas.compile.toolkit import lay_out_toolkit
-from hespas.errors import ConfigError, HespasError, ToolError, UnsupportedError
+from hespas.errors import ToolError, UnsupportedError
 from hespas.program.kernels import CompiledKernels
 from hespas.tools.process import LOG_NAME, Limits, run_program
 from hespas.xla import compile_wire as wire
@@ -27,8 +28,6 @@ DEFAULT_LIMITS = Limits(time_s=3600, memory_bytes=32 * 2**30)
 """An hour, and 32 GiB of addresses."""
 
 _TOOLKIT = "toolkit"
-_UNKNOWN_FLAG = "Unknown flag"
-_MEMORY_SIGNS = ("bad_alloc", "out of memory", "Cannot allocate memory", "MemoryError")
 
 
 def compile_program(
@@ -75,8 +74,8 @@ def run_job(job: Job, limits: Limits) -> CompiledProgram:
             environment=_environment(job),
         )
     except ToolError as error:
-        raise _failure(error, home / LOG_NAME, limits) from error
-    result = _read(job, home)
+        raise explained(error, home / LOG_NAME, limits) from error
+    result = _read(job, home, limits)
     shutil.rmtree(home, ignore_errors=True)
     return result
 
@@ -98,23 +97,7 @@ def _environment(job: Job) -> dict[str, str]:
     }
 
 
-def _failure(error: ToolError, log: Path, limits: Limits) -> HespasError:
-    """Say what a process that died wrote down, where that is known."""
-    text = log.read_text(errors="replace") if log.is_file() else ""
-    if _UNKNOWN_FLAG in text:
-        line = next(line for line in text.splitlines() if _UNKNOWN_FLAG in line)
-        return ConfigError(f"the compiler knows it not: {line.strip()[-200:]}", place=str(log))
-    if limits.memory_bytes is not None and any(sign in text for sign in _MEMORY_SIGNS):
-        limit = f"{limits.memory_bytes / 2**30:g} GiB"
-        return ToolError(
-            f"the compiler ran out of memory (it may have {limit})",
-            place=str(log),
-            mend="allow more",
-        )
-    return error
-
-
-def _read(job: Job, home: Path) -> CompiledProgram:
+def _read(job: Job, home: Path, limits: Limits) -> CompiledProgram:
     log = home / LOG_NAME
     try:
         answer = wire.decode_answer((home / wire.ANSWER_FILE).read_bytes())
@@ -122,21 +105,11 @@ def _read(job: Job, home: Path) -> CompiledProgram:
         raise ToolError("the compiler left no answer", place=str(log)) from error
     match answer:
         case wire.Refused():
-            raise _refusal(answer, log)
+            raise refusal(answer, log, limits)
         case wire.Compiled():
             return _result(job, answer, home)
         case _:
             assert_never(answer)
-
-
-def _refusal(refused: wire.Refused, log: Path) -> HespasError:
-    kind: type[HespasError] = getattr(errors, refused.error)
-    place = refused.place
-    if kind is ToolError:
-        place = f"{place}: {log}" if place else str(log)
-    else:
-        shutil.rmtree(log.parent, ignore_errors=True)
-    return kind(refused.message, place=place, mend=refused.mend)
 
 
 def _result(job: Job, answer: wire.Compiled, home: Path) -> CompiledProgram:
@@ -161,7 +134,7 @@ def _result(job: Job, answer: wire.Compiled, home: Path) -> CompiledProgram:
         ),
         flags=job.flags,
         versions=job.versions,
-        notes=(*answer.notes, *notes),
+        notes=(*answer.notes, *notes, *absent_passes(job)),
         log=(home / LOG_NAME).read_text(errors="replace"),
     )
 

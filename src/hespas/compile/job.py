@@ -8,8 +8,10 @@ from typing import assert_never
 from hespas.compile.options import CompileOptions, gpu_flags, tpu_flags
 from hespas.compile.targets import GpuTarget, Target, TpuTarget
 from hespas.compile.versions import compiler_versions
-from hespas.errors import ConfigError, DeviceCountError
+from hespas.errors import ConfigError, DeviceCountError, ProgramError
 from hespas.xla import compile_wire as wire
+
+_HLO = b"HloModule"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +52,10 @@ def job_of(
     """Return what is to be done.
 
     Raises `ExtraMissingError` without the target's compiler, `ToolError` for mixed versions and
-    `ConfigError` for options that the target has not.
+    `ConfigError` for options that the target has not, `ProgramError` for HLO.
     """
+    if source.lstrip().startswith(_HLO):
+        raise ProgramError("this is HLO, not StableHLO", place=name, mend="give the StableHLO")
     place = _place(target, layout)
     versions = compiler_versions(target)
     is_gpu = isinstance(target, GpuTarget)

@@ -51,7 +51,9 @@ class CompileOptions:
 
 
 DEFAULT_OPTIONS = CompileOptions()
-_WORKFLOW_DISABLES = ("rematerialization",)
+WORKFLOW_DISABLES = ("rematerialization",)
+"""The passes that the documented workflow leaves out."""
+
 _PASS = re.compile(r"[\w-]+")
 _FLAG = re.compile(r"(?:xla|jax|tpu)_\w+")
 
@@ -74,7 +76,7 @@ def gpu_flags(options: CompileOptions) -> dict[str, str]:
     'true'
     """
     disabled = options.disabled_passes
-    names = _WORKFLOW_DISABLES if disabled is None else disabled
+    names = WORKFLOW_DISABLES if disabled is None else disabled
     pipelined = _switch(on=options.pipelined_collectives)
     flags = {
         "xla_gpu_enable_triton_gemm": _switch(on=options.matmuls is Matmuls.TRITON),

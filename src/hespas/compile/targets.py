@@ -13,6 +13,7 @@ from hespas.hardware.presets import PRESETS_DIRECTORY, NodeInfo, load_device, no
 
 _DIRECTORY = PRESETS_DIRECTORY / "targets"
 _SUFFIX = ".txtpb"
+_DESCRIPTION = "gpu_device_info"
 # XLA's descriptions and datasheets round differently; more than this apart are two parts.
 _SAME = 0.05
 _HOSTS = {"gb200": 4, "gb300": 4}
@@ -66,8 +67,9 @@ def _tpu_name(folded: str) -> str:
 def find_target(name: str) -> Target:
     """Return a target by its name (large or small letters), or by that of a node preset.
 
-    A preset's memory is put into the description where it is another part's. Raises
-    `HardwareError` for a name that neither is.
+    A preset's memory is put into the description where it is another part's. A path is that of
+    a description: text of XLA's ``GpuTargetConfigProto``, as dumps hold it. Raises
+    `HardwareError` for a name that none of these is.
 
     >>> find_target("h100_sxm").name, find_target("H100_80GB").name, find_target("TPUv5e").name
     ('H100_SXM', 'H100_80GB', 'TPUv5e')
@@ -78,6 +80,8 @@ def find_target(name: str) -> Target:
     file = _DIRECTORY / f"{folded}{_SUFFIX}"
     if _WORD.fullmatch(folded) and file.is_file():
         return _gpu(folded.upper(), file)
+    if Path(name).is_file():
+        return _gpu(Path(name).name, Path(name))
     try:
         node = node_info(name)
     except HardwareError as error:
@@ -103,9 +107,17 @@ def _of_node(node: NodeInfo) -> Target:
 
 
 def _gpu(name: str, file: Path) -> GpuTarget:
+    try:
+        description = file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise HardwareError("cannot be read as text", place=str(file)) from error
+    if _DESCRIPTION not in description:
+        raise HardwareError(
+            "is no description of a GPU for XLA", place=str(file), mend="give a target's name"
+        )
     return GpuTarget(
         name=name,
-        description=file.read_text(),
+        description=description,
         devices_per_host=_HOSTS.get(file.stem, _USUAL_HOST),
     )
 

@@ -12,7 +12,7 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from hespas.errors import DeviceCountError, HardwareError
+from hespas.errors import DeviceCountError, HardwareError, ToolError
 from hespas.xla.compile_wire import GpuPlace, TpuPlace
 
 
@@ -33,17 +33,19 @@ class Topology:
 class Chips:
     """How a generation of TPUs is put together.
 
-    ``dimensions`` of its torus, and the devices that a program sees on a chip.
+    ``dimensions`` of its torus, the devices that a program sees on a chip, and the name of the
+    configuration in which it does, where that is not the usual one.
     """
 
     dimensions: int
     devices_per_chip: int
+    configuration: str | None = None
 
 
 TPU_GENERATIONS = {
     "v2": Chips(dimensions=2, devices_per_chip=2),
     "v3": Chips(dimensions=2, devices_per_chip=2),
-    "v4": Chips(dimensions=3, devices_per_chip=2),
+    "v4": Chips(dimensions=3, devices_per_chip=1, configuration="megacore"),
     "v5e": Chips(dimensions=2, devices_per_chip=1),
     "v5p": Chips(dimensions=3, devices_per_chip=1),
     "v6e": Chips(dimensions=2, devices_per_chip=1),
@@ -109,8 +111,11 @@ def open_topology(place: GpuPlace | TpuPlace, *, count: int) -> Topology:
                 else _shape(topology)
             )
             name = f"{generation}:{'x'.join(map(str, shape))}"
-            host = _host_of(shape)
-            return _opened("tpu", name, count, topology_name=name, chips_per_host_bounds=host)
+            settings: dict[str, Any] = {"chips_per_host_bounds": _host_of(shape)}
+            configuration = TPU_GENERATIONS[generation].configuration
+            if configuration is not None:
+                settings["chip_config_name"] = configuration
+            return _opened("tpu", name, count, topology_name=name, **settings)
 
 
 def _host_of(shape: tuple[int, ...]) -> list[int]:
@@ -130,7 +135,10 @@ def _shape(topology: str) -> tuple[int, ...]:
 
 def _opened(platform: str, name: str, count: int, **settings: Any) -> Topology:
     topologies = import_module("jax.experimental.topologies")
-    described = topologies.get_topology_desc(platform=platform, **settings)
+    try:
+        described = topologies.get_topology_desc(platform=platform, **settings)
+    except NotImplementedError as error:
+        raise ToolError(f"the {platform} compiler could not be loaded") from error
     devices = tuple(described.devices)
     if len(devices) != count:
         raise DeviceCountError(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from hespas.errors import DeviceCountError, ProgramError
+from hespas.errors import DeviceCountError, ProgramError, UnsupportedError
 from hespas.xla.mlir import MlirModule, parse_mlir
 
 _COPY = "mhlo.copy"
@@ -26,6 +26,8 @@ _LEFT_OVER = (
     _PARTITIONED,
     "mhlo.use_auto_spmd_partitioning",
 )
+_SHARDINGS = ("mhlo.sharding", "sdy.sharding")
+_OF_FUNCTIONS = ("arg_attrs", "res_attrs")
 _MESH = "sdy.mesh"
 _GROUPS = "replica_groups"
 _PAIRS = "source_target_pairs"
@@ -54,16 +56,19 @@ class _Found:
 
     copies: list[Any]
     collectives: list[Any]
+    partition_ids: list[Any]
     has_shardings: bool
     has_shardy: bool
 
 
-def prepare(source: bytes, *, name: str, devices: int | None) -> Prepared:
+def prepare(source: bytes, *, name: str, devices: int | None, partitions_apart: bool) -> Prepared:
     """Parse a program, settle its devices, and take out what compilers refuse.
 
     Copies are erased (the compiler places its own), aliases of arguments and results are said
-    as compilers read them, meshes get the attribute they are looked up by. Raises `ProgramError`
-    for what is no program, `DeviceCountError` where ``devices`` contradicts it.
+    as compilers read them, meshes get the attribute they are looked up by. Without
+    ``partitions_apart``, partitions of a program that is already partitioned become replicas:
+    libtpu has no other way to compile it. Raises `ProgramError` for what is no program,
+    `DeviceCountError` where ``devices`` contradicts it.
     """
     module = parse_mlir(source, name=name)
     ir = import_module("jaxlib.mlir.ir")
@@ -78,19 +83,24 @@ def prepare(source: bytes, *, name: str, devices: int | None) -> Prepared:
         for attribute in _LEFT_OVER:
             if attribute in operation.attributes:
                 del operation.attributes[attribute]
-    partition = (found.has_shardings or found.has_shardy) and not was_partitioned
+        if was_partitioned:
+            _drop_shardings(operation, ir)
+        partition = found.has_shardings and not was_partitioned and partitions > 1
+        joined = partitions > 1 and not partition and not partitions_apart
+        if joined:
+            replicas, partitions = _joined(found, replicas, partitions, name=name)
     return Prepared(
         module=module,
         replicas=replicas,
         partitions=partitions,
-        partition=partition and partitions > 1,
+        partition=partition,
         shardy=found.has_shardy,
-        notes=_notes(found, partition=partition),
+        notes=_notes(found, partition=partition, joined=joined),
     )
 
 
-def _notes(found: _Found, *, partition: bool) -> tuple[str, ...]:
-    notes: list[str] = []
+def _notes(found: _Found, *, partition: bool, joined: bool) -> tuple[str, ...]:
+    notes = ["its partitions were compiled as replicas"] if joined else []
     if found.copies:
         notes.append(f"{len(found.copies)} mhlo.copy operations were erased before compiling")
     if partition:
@@ -101,18 +111,21 @@ def _notes(found: _Found, *, partition: bool) -> tuple[str, ...]:
 def _look(operation: Any, ir: Any) -> _Found:
     copies: list[Any] = []
     collectives: list[Any] = []
+    partition_ids: list[Any] = []
     shardings: set[str] = set()
 
     def visit(op: Any) -> Any:
         name: str = op.name
         if name == _COPY:
             copies.append(op)
+        elif name == "stablehlo.partition_id":
+            partition_ids.append(op)
         elif name.startswith("sdy.") and name != _MESH:
             shardings.add("sdy")
         attributes = op.attributes
         if _GROUPS in attributes or _PAIRS in attributes:
             collectives.append(op)
-        if "mhlo.sharding" in attributes:
+        if _SHARDINGS[0] in attributes:
             shardings.add("mhlo")
         if name == "func.func":
             _look_at_arguments(op, shardings)
@@ -125,13 +138,14 @@ def _look(operation: Any, ir: Any) -> _Found:
     return _Found(
         copies=copies,
         collectives=collectives,
+        partition_ids=partition_ids,
         has_shardings=bool(shardings),
         has_shardy="sdy" in shardings,
     )
 
 
 def _look_at_arguments(function: Any, shardings: set[str]) -> None:
-    for kind in ("arg_attrs", "res_attrs"):
+    for kind in _OF_FUNCTIONS:
         if kind in function.attributes:
             text = str(function.attributes[kind])
             shardings.update(word for word in ("sdy", "mhlo") if f"{word}.sharding" in text)
@@ -157,6 +171,27 @@ def _settled(operation: Any, found: _Found, *, name: str, devices: int | None) -
         raise DeviceCountError(f"{count} devices are asked for", mend="give 1 or more")
     channels = any(_CHANNEL in op.attributes for op in found.collectives)
     return (1, count) if channels or found.has_shardings else (count, 1)
+
+
+def _joined(found: _Found, replicas: int, partitions: int, *, name: str) -> tuple[int, int]:
+    """Make replicas of partitions: their groups, without channels, are of replicas."""
+    if replicas > 1:
+        raise UnsupportedError(
+            f"{replicas} replicas of {partitions} partitions have no form for this compiler",
+            place=name,
+            mend="give the program before it is partitioned",
+        )
+    ir = import_module("jaxlib.mlir.ir")
+    for op in found.collectives:
+        for attribute in (_CHANNEL, "use_global_device_ids"):
+            if attribute in op.attributes:
+                del op.attributes[attribute]
+    for op in found.partition_ids:
+        with ir.InsertionPoint(op):
+            own = ir.Operation.create("stablehlo.replica_id", results=[op.results[0].type])
+        op.results[0].replace_all_uses_with(own.results[0])
+        op.erase()
+    return partitions, 1
 
 
 def _count(operation: Any, attribute: str) -> int:
@@ -229,6 +264,26 @@ def _say_aliases(module: MlirModule, ir: Any) -> None:
         position = int(output[0]) if output else 0
         texts[argument]["tf.aliasing_output"] = ir.IntegerAttr.get(integer, position)
     main.attributes["arg_attrs"] = ir.ArrayAttr.get([ir.DictAttr.get(each) for each in texts])
+
+
+def _drop_shardings(operation: Any, ir: Any) -> None:
+    """Forget how a program was partitioned: compilers would take its parts for the whole."""
+
+    def visit(op: Any) -> Any:
+        for name in set(_SHARDINGS) & set(op.attributes):
+            del op.attributes[name]
+        for kind in _OF_FUNCTIONS:
+            if op.name == "func.func" and kind in op.attributes:
+                kept = [
+                    ir.DictAttr.get(
+                        {named.name: named.attr for named in each if named.name not in _SHARDINGS}
+                    )
+                    for each in op.attributes[kind]
+                ]
+                op.attributes[kind] = ir.ArrayAttr.get(kept)
+        return ir.WalkResult.ADVANCE
+
+    operation.walk(visit)
 
 
 def _main(module: MlirModule) -> Any:

@@ -17,12 +17,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from hespas.errors import HespasError, ToolError, UnsupportedError
+from hespas.errors import ConfigError, HespasError, ToolError, UnsupportedError
 from hespas.xla import compile_wire as wire
 from hespas.xla.compile_devices import Topology, open_topology
 from hespas.xla.compile_input import Prepared, prepare
 
 _VERSION = re.compile(r"Failed to serialize StableHLO to plugin version ([\d.]+)")
+_OPTION = re.compile(r"No such compile option: '(\w+)'")
 _REFUSALS = ("UNIMPLEMENTED", "INVALID_ARGUMENT", "NOT_FOUND")
 _MEMORY = "RESOURCE_EXHAUSTED"
 
@@ -42,7 +43,12 @@ def main() -> None:
 
 def _compiled(request: wire.CompileRequest, home: Path) -> wire.Compiled:
     source = (home / wire.PROGRAM_FILE).read_bytes()
-    prepared = prepare(source, name=request.name, devices=request.devices)
+    prepared = prepare(
+        source,
+        name=request.name,
+        devices=request.devices,
+        partitions_apart=isinstance(request.place, wire.GpuPlace),
+    )
     errors = import_module("jax.errors")
     try:
         count = prepared.replicas * prepared.partitions
@@ -106,6 +112,9 @@ def _told(message: str, name: str) -> HespasError:
             place=name,
             mend="export it with the versions that hespas names",
         )
+    option = _OPTION.search(message)
+    if option is not None:
+        return ConfigError(f"the compiler has no flag {option[1]}")
     status = first.partition(":")[0]
     if status == _MEMORY:
         return ToolError(f"the compiler ran out of memory: {first}", place=name)

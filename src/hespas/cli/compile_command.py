@@ -1,0 +1,148 @@
+"""``hespas compile``: StableHLO to the optimised, scheduled HLO of a target."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hespas.cli import compiling, options
+from hespas.cli.stages import check_targets, write_json
+from hespas.compile.compiled import CompiledProgram
+from hespas.compile.compiler import compile_program
+from hespas.compile.targets import TpuTarget, find_target
+from hespas.errors import ConfigError, OutputError, ProgramError, UnsupportedError
+from hespas.files import check_file, write_file
+from hespas.program.kernels import encode_kernels
+from hespas.units import format_bytes_binary
+
+
+@click.command("compile", short_help="Optimise and schedule a program as a target's compiler does.")
+@click.argument("program", type=options.FILE)
+@click.option("--target", required=True, metavar="TARGET", help="What to compile for.")
+@options.both("output", "-o", type=options.FILE, help="HLO text; a proto if it ends in .pb.")
+@click.option("--kernels", type=options.FILE, help="The kernels of a GPU, as JSON.")
+@compiling.layout
+@compiling.compilation
+@compiling.cache
+@options.json_option
+@options.common
+def command(
+    *,
+    program: Path,
+    target: str,
+    output: Path | None,
+    kernels: Path | None,
+    cache_dir: Path | None,
+    disable_cache: bool,
+    json_file: str | None,
+    **given: Any,
+) -> None:
+    """Compile PROGRAM, StableHLO before or after partitioning, for a target that isn't there.
+
+    TARGET is a GPU or TPU (H100_SXM, TPUv5e), the node preset of one, or a file with XLA's
+    description of a GPU. Needs hespas[gpu] or hespas[tpu].
+    """
+    levels = {name: given.pop(name) for name in ("log_level", "log_path")}
+    options.start_logging(levels["log_level"], levels["log_path"])
+    flags = compiling.CompileFlags(**given)
+    _check_files(target, json_file, output, kernels)
+    compiled = compile_program(
+        _source(program),
+        name=str(program),
+        target=target,
+        layout=compiling.layout_of(flags),
+        options=compiling.options_of(flags),
+        limits=compiling.limits_of(flags),
+        cache=compiling.cache_of(directory=cache_dir, disabled=disable_cache),
+    )
+    if kernels is not None:
+        _write_kernels(compiled, kernels)
+    if output is not None:
+        is_proto = output.suffix == ".pb"
+        write_file(output, compiled.hlo_proto if is_proto else compiled.hlo_text.encode())
+    if json_file is not None:
+        write_json(json_file, compiled_json(compiled))
+    if json_file != "-":
+        click.echo(compiled_text(compiled))
+
+
+def _check_files(
+    target: str, json_file: str | None, output: Path | None, kernels: Path | None
+) -> None:
+    """Refuse files that can't be written before the work, not after it."""
+    check_targets(json_file, None)
+    named = [file for file in (output, kernels) if file is not None]
+    for file in named:
+        check_file(file)
+    if len(named) == 2 and named[0].absolute() == named[1].absolute():
+        raise OutputError("is named twice", place=str(output), mend="name two files")
+    if kernels is not None and isinstance(find_target(target), TpuTarget):
+        raise ConfigError("the kernels of a TPU are not readable", mend="drop --kernels")
+
+
+def _source(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError as error:
+        raise ProgramError("no such file", place=str(path), mend="check the path") from error
+    except OSError as error:
+        raise ProgramError(f"cannot be read: {error.strerror}", place=str(path)) from error
+
+
+def _write_kernels(compiled: CompiledProgram, file: Path) -> None:
+    if compiled.kernels is None:
+        raise UnsupportedError("; ".join(compiled.notes), place=compiled.name)
+    write_file(file, encode_kernels(compiled.kernels))
+
+
+def compiled_json(compiled: CompiledProgram) -> Mapping[str, object]:
+    """Return what is known of a compiled program beside the program, as JSON values."""
+    memory = compiled.memory
+    kernels = compiled.kernels
+    return {
+        "target": compiled.target,
+        "topology": compiled.topology,
+        "replicas": compiled.replicas,
+        "partitions": compiled.partitions,
+        "kernel_launches": None if kernels is None else len(kernels.launches),
+        "distinct_kernels": None if kernels is None else len(kernels.ptx),
+        "memory": {
+            "argument_bytes": memory.argument_bytes,
+            "output_bytes": memory.output_bytes,
+            "alias_bytes": memory.alias_bytes,
+            "temporary_bytes": memory.temporary_bytes,
+            "generated_code_bytes": memory.generated_code_bytes,
+            "total_bytes": memory.total_bytes,
+        },
+        "flags": dict(compiled.flags),
+        "versions": dict(compiled.versions),
+        "notes": list(compiled.notes),
+    }
+
+
+def compiled_text(compiled: CompiledProgram) -> str:
+    """Return a summary for people."""
+    memory = compiled.memory
+    shown = {
+        "arguments": memory.argument_bytes,
+        "outputs": memory.output_bytes,
+        "of these in place": memory.alias_bytes,
+        "temporary": memory.temporary_bytes,
+        "code": memory.generated_code_bytes,
+        "together": memory.total_bytes,
+    }
+    sizes = ", ".join(f"{what} {format_bytes_binary(size)}" for what, size in shown.items())
+    made = " and ".join(f"{name} {number}" for name, number in compiled.versions.items())
+    devices = f"{compiled.replicas} replicas x {compiled.partitions} partitions"
+    lines = [
+        f"Compiled for {compiled.target} ({compiled.topology}): {devices}",
+        f"Compilers: {made}",
+        f"Memory of a device: {sizes}",
+    ]
+    if compiled.kernels is not None:
+        count, distinct = len(compiled.kernels.launches), len(compiled.kernels.ptx)
+        lines.append(f"Kernels: {count} launches of {distinct}")
+    return "\n".join([*lines, *(f"Note: {note}" for note in compiled.notes)])
