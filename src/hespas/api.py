@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from hespas.estimate.graph import GraphEstimate
     from hespas.estimate.roofline import RooflineOptions
     from hespas.estimate.store import Store
+    from hespas.hardware.cluster import Cluster
     from hespas.hardware.device import Device
     from hespas.hardware.system import System
     from hespas.prediction import Prediction
@@ -136,17 +137,23 @@ def simulate(
     job: Job | TaskGraph,
     system: System | str,
     *,
-    network: str = "congestion-unaware",
-    queues_per_dimension: int = 1,
+    model: str = "astra-sim",
+    network: str | None = None,
+    queues_per_dimension: int | None = None,
     rendezvous: bool = False,
-    injection_scale: float = 1.0,
+    injection_scale: float | None = None,
+    algorithm: str | None = None,
+    cluster: Cluster | None = None,
 ) -> Timeline:
     """Run a job on a system (a `System`, a preset's name or a directory).
 
-    ``queues_per_dimension``, ``rendezvous`` and ``injection_scale`` are ASTRA-sim's
-    ``--num-queues-per-dim``, ``--rendezvous-protocol`` and ``--injection-scale``.
+    ``model`` is ``astra-sim`` or ``hespas``, our own. ``network``, ``queues_per_dimension``,
+    ``rendezvous`` and ``injection_scale`` are ASTRA-sim's ``--network-backend``,
+    ``--num-queues-per-dim``, ``--rendezvous-protocol`` and ``--injection-scale``; ``algorithm``
+    tells our own model the algorithm of collectives. ``cluster`` is what is not perfect.
 
-    Raises `hespas.errors.SimulationError` for what the model does not cover.
+    Raises `hespas.errors.SimulationError` for what the model does not cover, and
+    `hespas.errors.ConfigError` for what has no effect on it.
 
     >>> graph = split(load("examples/attention_block.mlir"))
     >>> tasks = trace(graph, estimate(graph, "A100_SXM_40GB"))
@@ -154,18 +161,20 @@ def simulate(
     27.6
     """
     from hespas.hardware.presets import load_system
+    from hespas.simulate.models import ModelChoice, model_named, simulate_job
     from hespas.simulate.network import network_named
-    from hespas.simulate.simulate import simulate as run_simulation
 
     described = load_system(system) if isinstance(system, str) else system
-    return run_simulation(
-        job,
-        described,
-        network=network_named(network),
+    choice = ModelChoice(
+        model=model_named(model),
+        network=None if network is None else network_named(network),
         queues_per_dimension=queues_per_dimension,
         rendezvous=rendezvous,
         injection_scale=injection_scale,
+        algorithm=algorithm,
+        cluster=cluster,
     )
+    return simulate_job(job, described, choice)
 
 
 def predict(
@@ -176,12 +185,14 @@ def predict(
     devices: int | None = None,
     strategy: str = "linear_split",
     merge: bool = False,
+    model: str = "astra-sim",
+    algorithm: str | None = None,
 ) -> Prediction:
     """Predict how long one step of a program takes, on devices of one type.
 
     ``node`` and ``system`` are descriptions, presets' names or paths; a program that
-    communicates needs a system. The other functions here give access to every stage and
-    option. Raises `hespas.errors.HespasError`, as they do.
+    communicates needs a system. ``model`` and ``algorithm``: see `simulate`. The other functions
+    here give access to every stage and option. Raises `hespas.errors.HespasError`, as they do.
 
     >>> prediction = predict("examples/attention_block.mlir", "A100_SXM_40GB",
     ...                      "A100_SXM_40GB_4GPU")
@@ -192,6 +203,7 @@ def predict(
     from hespas.hardware.fit import settled_program
     from hespas.hardware.presets import load_device, load_system
     from hespas.prediction import predicted
+    from hespas.simulate.models import ModelChoice, model_named
     from hespas.simulate.network import Network
 
     cluster = load_system(system) if isinstance(system, str) else system
@@ -205,4 +217,5 @@ def predict(
         cluster,
         Network.CONGESTION_UNAWARE,
         memory_capacity_bytes=device.memory_capacity_bytes,
+        model=ModelChoice(model=model_named(model), algorithm=algorithm),
     )

@@ -16,6 +16,7 @@ from hespas.hardware.system import (
 from hespas.memory.analyse import memory_use
 from hespas.memory.usage import MemoryUse
 from hespas.program.program import Op
+from hespas.simulate.models import ModelChoice, simulate_job
 from hespas.simulate.network import Network
 from hespas.simulate.simulate import simulate
 from hespas.simulate.timeline import ClassTimeline, Timeline
@@ -101,12 +102,17 @@ class Prediction:
         listed = [
             *self.estimates.assumptions,
             *([TF32_ASSUMPTION] if "tf32" in types else []),
-            *([_NETWORK_ASSUMPTIONS[self.network]] if self.timeline is not None else []),
+            *self._network_assumptions(),
             *self.graph.assumptions,
             *self.estimates.total.notes,
             *_dropped_collectives(self.graph, self.tasks),
         ]
         return tuple(dict.fromkeys(listed))
+
+    def _network_assumptions(self) -> tuple[str, ...]:
+        if self.timeline is None:
+            return ()
+        return self.timeline.assumptions or (_NETWORK_ASSUMPTIONS[self.network],)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -145,10 +151,15 @@ def predicted(
     network: Network,
     *,
     memory_capacity_bytes: int | None = None,
+    model: ModelChoice | None = None,
 ) -> Prediction:
-    """Simulate what was estimated; without a system there is no timeline."""
+    """Simulate what was estimated; without a system there is no timeline.
+
+    ``model`` is ASTRA-sim's with its ``network`` unless given.
+    """
     tasks = estimated_tasks(graph, estimates)
-    timeline = None if system is None else simulate(tasks, system, network=network)
+    choice = model or ModelChoice(network=network)
+    timeline = None if system is None else simulate_job(tasks, system, choice)
     return Prediction(
         graph=graph,
         estimates=estimates,

@@ -150,9 +150,44 @@ network_option = click.option(
     help="How transfers share links (default congestion-unaware).",
 )
 
+model = combined(
+    click.option(
+        "--model",
+        type=click.Choice(["astra-sim", "hespas"]),
+        help="Who times communication: ASTRA-sim's model, to the ns, or hespas' own, with streams "
+        "that overlap and links that are shared (default astra-sim).",
+    ),
+    click.option(
+        "--algorithm",
+        type=click.Choice(
+            [
+                "told",
+                "auto",
+                "direct",
+                "dissemination",
+                "doubleBinaryTree",
+                "halvingDoubling",
+                "hierarchical",
+                "inSwitch",
+                "binomialTree",
+                "ring",
+            ]
+        ),
+        help="How collectives run in hespas' own model: as the system tells (default), the "
+        "cheapest way, or all by one algorithm where it can run them.",
+    ),
+    click.option(
+        "--cluster",
+        type=FILE,
+        metavar="FILE",
+        help="What is not perfect: slow devices, bad links, jitter (YAML or JSON).",
+    ),
+)
+
 network = combined(
     click.option("--system", help="The cluster: a preset's name, or a directory."),
     network_option,
+    model,
 )
 
 output = combined(

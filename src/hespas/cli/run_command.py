@@ -56,6 +56,7 @@ def _predict(settings: Settings) -> Prediction:
             system,
             settings.network,
             memory_capacity_bytes=settings.memory_capacity_bytes,
+            model=settings.model,
         )
         write_tasks(prediction.tasks, output)
     return prediction

@@ -24,10 +24,12 @@ from hespas.estimate.protocol import Estimator
 from hespas.estimate.roofline import RooflineOptions
 from hespas.estimate.store import Store
 from hespas.frontend.stablehlo import LoadOptions
+from hespas.hardware.cluster import read_cluster
 from hespas.hardware.device import Device
 from hespas.hardware.presets import device_names, load_device, load_hardware, load_system
 from hespas.hardware.system import System
 from hespas.program.kernels import CompiledKernels
+from hespas.simulate.models import Model, ModelChoice, model_named
 from hespas.simulate.network import Network, network_named
 from hespas.split.strategies import SplitOptions, split_options
 from hespas.units import parse_quantity
@@ -59,6 +61,9 @@ class Flags:
     threads: int | None = None
     system: str | None = None
     network: str | None = None
+    model: str | None = None
+    algorithm: str | None = None
+    cluster: Path | None = None
     output: Path | None = None
     clean: bool | None = None
     optimise: bool | None = None
@@ -248,14 +253,36 @@ class Settings:
         """The cluster, where one was given."""
         if self.flags.system is not None:
             return load_system(self.flags.system)
-        if self.flags.network is not None:
-            raise ConfigError("--network has no effect without --system", mend="give --system")
+        given = {
+            "--network": self.flags.network,
+            "--model": self.flags.model,
+            "--algorithm": self.flags.algorithm,
+            "--cluster": self.flags.cluster,
+        }
+        for flag, value in given.items():
+            if value is not None:
+                raise ConfigError(f"{flag} has no effect without --system", mend="give --system")
         return None
 
     @property
     def network(self) -> Network:
         """How transfers share links."""
         return network_named(self.flags.network or Network.CONGESTION_UNAWARE.value)
+
+    @property
+    def model(self) -> ModelChoice:
+        """Who times communication, with what it is told."""
+        flags = self.flags
+        cluster = None if flags.cluster is None else read_cluster(flags.cluster)
+        if cluster is not None and cluster.programs:
+            message = "programs are for hespas simulate: there is one program here"
+            raise ConfigError(message, place=str(flags.cluster), mend="leave them out")
+        return ModelChoice(
+            model=model_named(flags.model or Model.ASTRA_SIM.value),
+            network=None if flags.network is None else network_named(flags.network),
+            algorithm=flags.algorithm,
+            cluster=cluster,
+        )
 
     @property
     def output(self) -> Path | None:

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
 
-from hespas.api import simulate
 from hespas.cli import options
 from hespas.cli.backends import Backend
 from hespas.cli.backends import backend as backend_options
 from hespas.cli.stages import check_targets, write_json, write_timeline
 from hespas.errors import TraceError
+from hespas.hardware.cluster import Cluster, read_cluster
 from hespas.hardware.presets import load_system
+from hespas.hardware.system import System
 from hespas.report.external_text import external_text
 from hespas.report.simulation_text import simulation_text
 from hespas.simulate.external.astra_sim import AstraSimOptions
+from hespas.simulate.imperfect import joined_job
+from hespas.simulate.models import Model, ModelChoice, model_named, simulate_job
 from hespas.simulate.network import Network, network_named
 from hespas.trace.chakra import read_traces
+from hespas.trace.tasks import Job
 
 log = logging.getLogger("hespas")
 
@@ -33,10 +38,10 @@ log = logging.getLogger("hespas")
     help="Groups of devices (default comm_group.json beside the traces, if there is one).",
 )
 @options.network_option
+@options.model
 @click.option(
     "--num-queues-per-dim",
     type=click.IntRange(min=1),
-    default=1,
     help="Queues for chunks in each dimension of the network (default 1).",
 )
 @click.option(
@@ -47,7 +52,6 @@ log = logging.getLogger("hespas")
 @click.option(
     "--injection-scale",
     type=click.FloatRange(min=0),
-    default=1.0,
     help="Multiply the system's endpoint delay (default 1).",
 )
 @backend_options
@@ -61,9 +65,12 @@ def command(
     system: str,
     comm_groups: Path | None,
     network: str | None,
-    num_queues_per_dim: int,
+    model: str | None,
+    algorithm: str | None,
+    cluster: Path | None,
+    num_queues_per_dim: int | None,
     rendezvous_protocol: bool,
-    injection_scale: float,
+    injection_scale: float | None,
     backend: str,
     astra_sim: Path | None,
     backend_dir: Path | None,
@@ -88,15 +95,16 @@ def command(
     check_targets(json_file, timeline)
     described = load_system(system)
     traces = prefix / "dev" if prefix.is_dir() else prefix
-    job = read_traces(traces, _groups(traces, comm_groups))
+    imperfections = None if cluster is None else read_cluster(cluster)
+    job = _job(traces, comm_groups, imperfections, described)
     log.info("read the traces of %d devices", job.device_count)
-    network = network or Network.CONGESTION_UNAWARE.value
     if not engine.is_own:
+        _refuse_model({"--model": model, "--algorithm": algorithm, "--cluster": cluster})
         settings = AstraSimOptions(
-            network=network_named(network),
-            queues_per_dimension=num_queues_per_dim,
+            network=network_named(network or Network.CONGESTION_UNAWARE.value),
+            queues_per_dimension=num_queues_per_dim or 1,
             rendezvous=rendezvous_protocol,
-            injection_scale=injection_scale,
+            injection_scale=1.0 if injection_scale is None else injection_scale,
             binary=astra_sim,
             time_limit_s=time_limit or 3600.0,
         )
@@ -106,20 +114,39 @@ def command(
         if json_file != "-":
             click.echo(external_text(found))
         return
-    result = simulate(
-        job,
-        described,
-        network=network,
+    choice = ModelChoice(
+        model=model_named(model or Model.ASTRA_SIM.value),
+        network=None if network is None else network_named(network),
         queues_per_dimension=num_queues_per_dim,
         rendezvous=rendezvous_protocol,
         injection_scale=injection_scale,
+        algorithm=algorithm,
+        cluster=imperfections,
     )
+    result = simulate_job(job, described, choice)
     if timeline is not None:
         write_timeline(result, timeline)
     if json_file is not None:
         write_json(json_file, result.as_json(with_nodes=nodes))
     if json_file != "-":
         click.echo(simulation_text(result))
+
+
+def _job(traces: Path, comm_groups: Path | None, cluster: Cluster | None, system: System) -> Job:
+    """Read the traces; a cluster with several programs has traces of its own for each."""
+    if cluster is None or not cluster.programs:
+        return read_traces(traces, _groups(traces, comm_groups))
+    programs: list[tuple[Job, tuple[int, ...]]] = []
+    for one in cluster.programs:
+        files = one.traces / "dev" if one.traces.is_dir() else one.traces
+        programs.append((read_traces(files, _groups(files, None)), one.devices))
+    return joined_job(programs, system.device_count, place=cluster.source)
+
+
+def _refuse_model(given: Mapping[str, object]) -> None:
+    for flag, value in given.items():
+        if value is not None:
+            raise click.UsageError(f"{flag} has no effect on another --backend")
 
 
 def _groups(traces: Path, given: Path | None) -> Path | None:

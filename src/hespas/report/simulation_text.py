@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from textwrap import fill
+
 from hespas.simulate.timeline import ClassTimeline, Timeline
 from hespas.trace.devices_text import devices_text
 from hespas.units import PS_PER_S, format_time
@@ -23,7 +25,13 @@ def simulation_text(timeline: Timeline) -> str:
         lines.append(
             f"... and {len(timeline.classes) - _SHOWN} more classes of devices: see --json"
         )
+    if timeline.assumptions:
+        lines += ["Assumed:", *(_item(one) for one in timeline.assumptions)]
     return "\n".join(lines)
+
+
+def _item(text: str) -> str:
+    return fill(f"  - {text}", 100, subsequent_indent="    ", break_on_hyphens=False)
 
 
 def _row(one: ClassTimeline) -> tuple[str, ...]:

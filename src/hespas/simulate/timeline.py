@@ -46,9 +46,14 @@ class ClassTimeline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """What all devices do, in classes; each device is in one of them."""
+    """What all devices do, in classes; each device is in one of them.
+
+    ``model`` names who says so, ``assumptions`` what it takes for granted, where it tells.
+    """
 
     classes: tuple[ClassTimeline, ...]
+    model: str = "astra-sim"
+    assumptions: tuple[str, ...] = ()
 
     @property
     def finish_ps(self) -> int:
@@ -70,8 +75,8 @@ class Timeline:
     def as_json(self, *, with_nodes: bool = False) -> dict[str, object]:
         """Return the object that ``hespas simulate`` prints; times in ns, whole ones as ints.
 
-        Keys: ``step_time_ns``; ``devices``, by device; and, if asked for, ``nodes``, by device
-        and task id, as [issue, end].
+        Keys: ``step_time_ns``; ``devices``, by device; ``model`` and ``assumptions``, where the
+        model has any; and, if asked for, ``nodes``, by device and task id, as [issue, end].
         """
         per_device = {device: one for one in self.classes for device in one.devices}
         figures = {id(one): _figures(one) for one in self.classes}
@@ -79,6 +84,8 @@ class Timeline:
             "step_time_ns": _ns(self.finish_ps),
             "devices": {str(d): figures[id(per_device[d])] for d in sorted(per_device)},
         }
+        if self.assumptions:
+            result |= {"model": self.model, "assumptions": list(self.assumptions)}
         if with_nodes:
             nodes = {id(one): _nodes(one) for one in self.classes}
             result["nodes"] = {str(d): nodes[id(per_device[d])] for d in sorted(per_device)}

@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from hespas.errors import DeviceCountError, SimulationError
-from hespas.hardware.interconnect import Interconnect, interconnect_of
+from hespas.hardware.cluster import Cluster
+from hespas.hardware.interconnect import Graph, Interconnect, interconnect_of
 from hespas.hardware.system import System
 from hespas.simulate.fluid.classes import find_classes
+from hespas.simulate.fluid.course import PIECES
 from hespas.simulate.fluid.engine import Engine
 from hespas.simulate.fluid.memory import MemoryTimes
+from hespas.simulate.fluid.overrides import OverriddenWiring
 from hespas.simulate.fluid.plans import Planner
 from hespas.simulate.fluid.pricing import Pricer
 from hespas.simulate.fluid.told import TOLD
+from hespas.simulate.fluid.ways import Wiring
 from hespas.simulate.fluid.wirings import make_wiring
 from hespas.simulate.timeline import Timeline
 from hespas.trace.roles import find_roles
 from hespas.trace.tasks import CollectiveTask, Job, TaskGraph, as_job
+
+ASSUMPTION = (
+    "network: every group of devices has a stream of its own, on which its collectives keep the "
+    "program's order; concurrent transfers share links max-min fairly, and a collective moves as "
+    f"fast as its slowest message, in at most {PIECES} pieces of equal steps where it shares links "
+    "(hespas' own model)"
+)
+_WITH_ROOT = ("broadcast", "reduce", "gather", "scatter")
 
 
 def simulate_fluid(
@@ -22,14 +36,17 @@ def simulate_fluid(
     system: System | Interconnect,
     *,
     algorithm: str = TOLD,
+    cluster: Cluster | None = None,
     is_folded: bool = True,
 ) -> Timeline:
     """Return when each device does what, where transfers share links max-min fairly.
 
     ``algorithm`` is that of all collectives: a name, ``auto`` for the cheapest on an idle
-    network, or ``told``. Devices that behave alike are simulated once, unless not ``is_folded``;
-    the result is the same. Raises `DeviceCountError` if the job and the network differ in size,
-    and `SimulationError`, which says why, for whatever is outside this model and for deadlocks.
+    network, or ``told``. Of a ``cluster`` the links count; for its devices see
+    `hespas.simulate.imperfect.on_cluster`. Devices that behave alike are simulated once, unless
+    not ``is_folded``; the result is the same. Raises `DeviceCountError` if the job and the network
+    differ in size, and `SimulationError`, which says why, for whatever is outside this model and
+    for deadlocks.
     """
     job = as_job(work)
     interconnect = interconnect_of(system) if isinstance(system, System) else system
@@ -37,14 +54,35 @@ def simulate_fluid(
         message = f"the job is for {job.device_count} devices, {interconnect.name} has"
         raise DeviceCountError(f"{message} {interconnect.device_count}")
     _refuse(job)
-    wiring = make_wiring(interconnect)
+    is_irregular = cluster is not None and bool(cluster.links)
+    wiring: Wiring = make_wiring(interconnect)
+    if cluster is not None and cluster.links:
+        wiring = OverriddenWiring(wiring, cluster)
     planner = Planner(Pricer(interconnect, wiring), algorithm)
     roles = [find_roles(graph) for graph in job.graphs]
-    classes = find_classes(job, roles, wiring, planner, is_irregular=False, is_folded=is_folded)
+    classes = find_classes(
+        job, roles, wiring, planner, is_irregular=is_irregular, is_folded=is_folded
+    )
     remote = system.remote_memory if isinstance(system, System) else None
     engine = Engine(classes, MemoryTimes(remote))
     engine.run()
-    return Timeline(classes=tuple([device.timeline() for device in engine.devices]))
+    return Timeline(
+        classes=tuple([device.timeline() for device in engine.devices]),
+        model="hespas",
+        assumptions=tuple(_assumptions(planner, interconnect)),
+    )
+
+
+def _assumptions(planner: Planner, interconnect: Interconnect) -> Iterator[str]:
+    yield ASSUMPTION
+    for kind, algorithms in sorted(planner.used.items()):
+        if kind in _WITH_ROOT:
+            yield f"the first member of a group is the root of its {kind}"
+        if kind != "send_recv":
+            yield f"{kind} runs as {', '.join(sorted(algorithms))}"
+    yield from planner.notes
+    if isinstance(interconnect.fabric, Graph):
+        yield "a message takes a way of fewest links, the same always for the same two ends"
 
 
 def _refuse(job: Job) -> None:

@@ -1,0 +1,152 @@
+"""A job on a cluster whose devices differ: some slower, some late, all with jitter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import exp
+from random import Random
+from typing import assert_never
+
+from hespas.errors import SimulationError
+from hespas.hardware.cluster import Cluster, Distribution, Jitter
+from hespas.trace.tasks import (
+    CollectiveTask,
+    ComputeTask,
+    GroupTable,
+    Job,
+    ReceiveTask,
+    SendTask,
+    Task,
+    TaskGraph,
+    needs,
+)
+from hespas.units import PS_PER_S
+
+
+def on_cluster(job: Job, cluster: Cluster) -> Job:
+    """Return the job as the devices of a cluster run it.
+
+    Devices that differ follow graphs of their own; a delay is a task of the CPU that everything
+    waits for. Raises `SimulationError` for devices that the job doesn't have.
+    """
+    named = {*cluster.compute_scales, *cluster.delays_s}
+    absent = sorted(device for device in named if not 0 <= device < job.device_count)
+    if absent:
+        message = f"device {absent[0]} is not among the {job.device_count} devices"
+        raise SimulationError(message, place=cluster.source)
+    if not cluster.changes_devices:
+        return job
+    graphs: list[TaskGraph] = []
+    known: dict[object, int] = {}
+    graph_of_device: list[int] = []
+    for device, index in enumerate(job.graph_of_device):
+        scale = cluster.compute_scales.get(device, 1.0)
+        delay_ps = round(cluster.delays_s.get(device, 0.0) * PS_PER_S)
+        key = (index, scale, delay_ps, device if cluster.jitter else None)
+        if key not in known:
+            known[key] = len(graphs)
+            graph = _scaled(job.graphs[index], scale, cluster.jitter, device)
+            graphs.append(_delayed(graph, delay_ps))
+        graph_of_device.append(known[key])
+    return Job(graphs=tuple(graphs), graph_of_device=tuple(graph_of_device))
+
+
+def _scaled(graph: TaskGraph, scale: float, jitter: Jitter | None, device: int) -> TaskGraph:
+    random = None if jitter is None else Random(f"{jitter.seed} {device}")  # noqa: S311 - no secret
+
+    def scaled(task: Task) -> Task:
+        if not isinstance(task, ComputeTask):
+            return task
+        factor = scale if jitter is None or random is None else scale * _factor(jitter, random)
+        return replace(task, duration_ps=round(task.duration_ps * factor))
+
+    if scale == 1.0 and jitter is None:
+        return graph
+    return replace(graph, tasks=tuple([scaled(task) for task in graph.tasks]))
+
+
+def _factor(jitter: Jitter, random: Random) -> float:
+    sigma = jitter.sigma
+    match jitter.distribution:
+        case Distribution.LOGNORMAL:
+            return exp(random.gauss(-sigma * sigma / 2, sigma))
+        case Distribution.UNIFORM:
+            return 1 + random.uniform(-sigma, sigma)
+        case Distribution.EXPONENTIAL:
+            return 1 + random.expovariate(1 / sigma)
+        case _:
+            assert_never(jitter.distribution)
+
+
+def _delayed(graph: TaskGraph, delay_ps: int) -> TaskGraph:
+    if not delay_ps:
+        return graph
+    number = max((task.id for task in graph.tasks), default=0) + 1
+    delay = ComputeTask(
+        id=number, name="delay", depends_on=(), duration_ps=delay_ps, is_on_host=True
+    )
+    tasks = [
+        task if needs(task) else replace(task, depends_on=(*task.depends_on, number))
+        for task in graph.tasks
+    ]
+    return replace(graph, tasks=(delay, *tasks))
+
+
+def joined_job(
+    programs: Sequence[tuple[Job, tuple[int, ...]]], device_count: int, *, place: str
+) -> Job:
+    """Return one job of several, each on devices of its own.
+
+    A job of as many devices as it is given names them from 0 in their order; one of all devices
+    names them as they are, so that programs can send to each other. Raises `SimulationError` for
+    devices with two programs or none, and jobs of other sizes.
+    """
+    graphs: list[TaskGraph] = []
+    found: dict[int, int] = {}
+    for job, devices in programs:
+        if job.device_count not in (len(devices), device_count):
+            message = f"a program for {job.device_count} devices is given {len(devices)}"
+            raise SimulationError(message, place=place)
+        is_local = job.device_count == len(devices)
+        first = len(graphs)
+        graphs += [_moved(graph, devices if is_local else None, device_count)
+                   for graph in job.graphs]  # fmt: skip
+        for position, device in enumerate(devices):
+            if device in found or not 0 <= device < device_count:
+                message = f"device {device} has two programs, or isn't there"
+                raise SimulationError(message, place=place)
+            found[device] = first + job.graph_of_device[position if is_local else device]
+    missing = [device for device in range(device_count) if device not in found]
+    if missing:
+        raise SimulationError(f"device {missing[0]} has no program", place=place)
+    order = tuple([found[device] for device in range(device_count)])
+    return Job(graphs=tuple(graphs), graph_of_device=order)
+
+
+def _moved(graph: TaskGraph, devices: tuple[int, ...] | None, device_count: int) -> TaskGraph:
+    if devices is None:
+        return graph
+    tables: list[GroupTable] = [
+        tuple([tuple([devices[member] for member in group]) for group in table])
+        for table in graph.group_tables
+    ]
+    if any(isinstance(task, CollectiveTask) and task.group_table is None for task in graph.tasks):
+        tables.append((devices,))
+
+    def moved(task: Task) -> Task:
+        match task:
+            case CollectiveTask(group_table=None):
+                return replace(task, group_table=len(tables) - 1)
+            case SendTask() | ReceiveTask():
+                pairs = tuple([(devices[one], devices[other]) for one, other in task.pairs])
+                return replace(task, pairs=pairs)
+            case _:
+                return task
+
+    return replace(
+        graph,
+        device_count=device_count,
+        tasks=tuple([moved(task) for task in graph.tasks]),
+        group_tables=tuple(tables),
+    )
