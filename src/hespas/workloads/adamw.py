@@ -1,0 +1,100 @@
+"""AdamW with clipped gradients and a warm-up schedule, as optax and MaxText compute it."""
+
+# JAX's own types are only partly known.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+Tree = Any
+State = Mapping[str, Any]
+
+METRICS = ("loss", "gradient_norm", "raw_gradient_norm", "weight_norm")
+_FIRST_DECAY, _SECOND_DECAY, _EPSILON, _WEIGHT_DECAY = 0.9, 0.95, 1e-8, 0.1
+_LARGEST_NORM = 1.0
+_PEAK_RATE, _FINAL_RATE, _WARMUP_STEPS, _ALL_STEPS = 3e-5, 3e-6, 1000, 150001
+_LAST_COUNT = 2**31 - 1
+
+
+def training_state(weights: Tree, counter: jax.ShapeDtypeStruct) -> dict[str, Any]:
+    """Return the abstract state: weights, both moments, and three counters of steps."""
+    moments = {"weights": weights, "first_moment": weights, "second_moment": weights}
+    return moments | dict.fromkeys(("adam_count", "schedule_count", "step"), counter)
+
+
+def training_step(
+    loss: Callable[[Tree, Tree], jax.Array], state: State, batch: Tree
+) -> tuple[dict[str, Any], dict[str, jax.Array]]:
+    """Return the state after a step, and its loss and norms."""
+    value, raw = jax.value_and_grad(loss)(state["weights"], batch)
+    gradients = _clipped(raw)
+    first = _moved(state["first_moment"], gradients, _FIRST_DECAY, 1)
+    second = _moved(state["second_moment"], gradients, _SECOND_DECAY, 2)
+    count = _next(state["adam_count"])
+    updates = jax.tree.map(
+        lambda mean, square: mean / (jnp.sqrt(square + 0.0) + _EPSILON),
+        _unbiased(first, _FIRST_DECAY, count),
+        _unbiased(second, _SECOND_DECAY, count),
+    )
+    updates = jax.tree.map(lambda u, weight: u + _WEIGHT_DECAY * weight, updates, state["weights"])
+    rate = _learning_rate(state["schedule_count"])
+    updates = jax.tree.map(lambda update: jnp.array(-rate, update.dtype) * update, updates)
+    weights = jax.tree.map(
+        lambda weight, update: jnp.asarray(weight + update, weight.dtype), state["weights"], updates
+    )
+    metrics = (value, _norm(gradients), _norm(raw), _norm(weights))
+    changed = {
+        "weights": weights,
+        "first_moment": first,
+        "second_moment": second,
+        "adam_count": count,
+        "schedule_count": _next(state["schedule_count"]),
+        "step": state["step"] + 1,
+    }
+    return changed, dict(zip(METRICS, metrics, strict=True))
+
+
+def _clipped(gradients: Tree) -> Tree:
+    """Scale gradients so that their norm is at most 1."""
+    norm = jnp.sqrt(sum(jnp.sum(leaf * leaf) for leaf in jax.tree.leaves(gradients)))
+    small = jnp.squeeze(norm < _LARGEST_NORM)
+    return jax.tree.map(
+        lambda leaf: jax.lax.select(small, leaf, leaf / norm.astype(leaf.dtype) * _LARGEST_NORM),
+        gradients,
+    )
+
+
+def _moved(moment: Tree, gradients: Tree, decay: float, order: int) -> Tree:
+    return jax.tree.map(
+        lambda gradient, old: (1 - decay) * gradient**order + decay * old, gradients, moment
+    )
+
+
+def _unbiased(moment: Tree, decay: float, count: jax.Array) -> Tree:
+    return jax.tree.map(lambda leaf: leaf / (1 - decay**count).astype(leaf.dtype), moment)
+
+
+def _next(count: jax.Array) -> jax.Array:
+    """Count one further, but not beyond the largest integer."""
+    return jnp.where(count < _LAST_COUNT, count + 1, _LAST_COUNT)
+
+
+def _learning_rate(count: jax.Array) -> jax.Array:
+    """Rise linearly, then fall along a cosine."""
+    step = count.astype(jnp.float32)
+    rising = _PEAK_RATE * step / _WARMUP_STEPS
+    progress = jnp.minimum((step - _WARMUP_STEPS) / (_ALL_STEPS - _WARMUP_STEPS - 1), 1.0)
+    half = 0.5 * (_PEAK_RATE - _FINAL_RATE)
+    falling = _FINAL_RATE + half * (1 + jnp.cos(jnp.pi * progress))
+    return jnp.where(step < _WARMUP_STEPS, rising, falling)
+
+
+def _norm(tree: Tree) -> jax.Array:
+    squares = jax.tree.map(lambda leaf: jnp.sum(jnp.square(leaf)), tree)
+    return jnp.sqrt(jax.tree.reduce(lambda total, one: total + one, squares, initializer=0.0))
