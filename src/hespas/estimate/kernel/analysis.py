@@ -39,11 +39,11 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
 class KernelAnalysis(msgspec.Struct, frozen=True, kw_only=True):
     """One block of threads, in the middle of the grid, which stands for all.
 
-    ``slots`` are machine instructions of all its warps. ``load_sectors`` is what loads ask of
-    L2 if L1 holds what one straight stretch of code loads, ``fresh_sectors`` if it holds
-XX``l1_lines`` are
-    cycles of the L1 cache, ``shared_passes`` cycles of shared memory. ``barriers`` counts waits
-    of the whole block.
+        ``slots`` are machine instructions of all its warps. ``load_sectors`` is what loads ask of
+        L2 if L1 holds what one straight stretch of code loads, ``fresh_sectors`` if it holds
+    XX``l1_lines`` are
+        cycles of the L1 cache, ``shared_passes`` cycles of shared memory. ``barriers`` counts waits
+        of the whole block.
     """
 
     name: str
@@ -53,6 +53,9 @@ XX``l1_lines`` are
     load_sectors: float
     fresh_sectors: float
     store_sectors: float
+    loop_sectors: float
+    loop_runs: float
+    loop_rounds: float
     l1_lines: float
     shared_passes: float
     shared_bytes: int
@@ -92,6 +95,9 @@ def analyse(text: str, launch: KernelLaunch) -> KernelAnalysis:
         load_sectors=walked.load_sectors,
         fresh_sectors=walked.fresh_sectors,
         store_sectors=sum(each.sectors for i, each in _global(walked) if _is_store(kernel, i)),
+        loop_sectors=walked.loop_sectors,
+        loop_runs=walked.loop_runs,
+        loop_rounds=_rounds(walked),
         l1_lines=sum(each.lines for _, each in _global(walked)),
         shared_passes=sum(each.passes for each in walked.accesses.values()),
         shared_bytes=launch.shared_memory_bytes,
@@ -107,6 +113,13 @@ def analyse(text: str, launch: KernelLaunch) -> KernelAnalysis:
         data_branches=len(walked.data_branches),
         data_addresses=len(walked.data_addresses),
     )
+
+
+def _rounds(walked: Walk) -> float:
+    """Return how often the busiest loop goes round."""
+    inside = {number for body in walked.flow.loops.values() for number in body}
+    warps = -(-walked.threads // WARP)
+    return max((walked.runs[number] / warps for number in inside), default=0.0)
 
 
 def _counts(walked: Walk) -> list[float]:

@@ -122,7 +122,10 @@ def _shift_left(parts: Sequence[str], operands: Sequence[Value]) -> Value:
 
 
 def _shift_right(parts: Sequence[str], operands: Sequence[Value]) -> Value:
-    value, by = _sensitive(operands[0], "u" + parts[-1][1:] if parts[-1][0] == "b" else parts[-1]), operands[1]
+    value, by = (
+        _sensitive(operands[0], "u" + parts[-1][1:] if parts[-1][0] == "b" else parts[-1]),
+        operands[1],
+    )
     if isinstance(value, int) and isinstance(by, int):
         return value >> min(by & 0xFFFFFFFF, 64)
     if isinstance(value, np.ndarray) and value.dtype == np.uint64:
@@ -146,7 +149,9 @@ def _divide(function: Callable[[Value, Value], Value]) -> Rule:
     def rule(parts: Sequence[str], operands: Sequence[Value]) -> Value:
         left, right = (_sensitive(each, parts[-1]) for each in operands[:2])
         # Of what is not negative; a zero divisor gives what no address depends on.
-        return function(abs(left), right if isinstance(right, int) and right else np.maximum(right, 1))
+        return function(
+            abs(left), right if isinstance(right, int) and right else np.maximum(right, 1)
+        )
 
     return rule
 
@@ -221,8 +226,12 @@ _RULES: Mapping[str, Rule] = {
     "abs": lambda parts, operands: abs(operands[0]),
     "shl": _shift_left,
     "shr": _shift_right,
-    "min": _typed(lambda a, b: min(a, b) if isinstance(a, int) and isinstance(b, int) else np.minimum(a, b)),
-    "max": _typed(lambda a, b: max(a, b) if isinstance(a, int) and isinstance(b, int) else np.maximum(a, b)),
+    "min": _typed(
+        lambda a, b: min(a, b) if isinstance(a, int) and isinstance(b, int) else np.minimum(a, b)
+    ),
+    "max": _typed(
+        lambda a, b: max(a, b) if isinstance(a, int) and isinstance(b, int) else np.maximum(a, b)
+    ),
     "div": _divide(operator.floordiv),
     "rem": _divide(operator.mod),
     "selp": _select,

@@ -202,9 +202,7 @@ def _conversion(each: Instruction, readers: Mapping[str, list[Instruction]]) -> 
     return _LOGIC if is_fast else _SPECIAL
 
 
-def _bf16_conversion(
-    each: Instruction, to: str, readers: Mapping[str, list[Instruction]]
-) -> Slots:
+def _bf16_conversion(each: Instruction, to: str, readers: Mapping[str, list[Instruction]]) -> Slots:
     """To f32 is a shift; from f32 a packing one, or for a single value a slow conversion.
 
     The assembler converts on the slow pipe (``F2F``) a value that is widened again, and packs

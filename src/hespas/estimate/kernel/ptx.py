@@ -153,9 +153,7 @@ def _instruction(statement: str, *, place: str) -> Instruction:
         opcode=opcode,
         parts=parts,
         writes=tuple(each for each in written if isinstance(each, str)),
-        sources=tuple(
-            source for operand in operands[has_result:] for source in _flat(operand)
-        ),
+        sources=tuple(source for operand in operands[has_result:] for source in _flat(operand)),
         guard=match[2] or "",
         guard_is_negated=bool(match[1]),
     )

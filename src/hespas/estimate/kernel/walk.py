@@ -57,7 +57,8 @@ class Walk:
 
     ``runs`` counts for each basic block the warps that ran it, ``accesses`` what each access
     touched, by position; ``load_sectors`` the sectors that loads ask L2 for if L1 keeps what
-    one basic block loads, ``fresh_sectors`` if it keeps everything. ``unknown_loops`` are the
+    one basic block loads, ``fresh_sectors`` if it keeps everything. In loops
+    ``loop_sectors`` different ones lie in ``loop_runs`` runs without gaps. ``unknown_loops`` are the
     heads of loops that end where data says, counted as one iteration; ``data_branches`` the
     positions of branches on data, ``data_addresses`` those of accesses whose address is data.
     """
@@ -77,8 +78,11 @@ class Walk:
     comparisons: dict[int, list[tuple[Value, Value]]] = field(
         default_factory=dict[int, list[tuple[Value, Value]]]
     )
+    loop_sectors: float = 0.0
+    loop_runs: float = 0.0
     seen: Array = field(default_factory=lambda: np.empty(0, dtype=np.int64))
-    window: list[Array] = field(default_factory=list[Array])
+    loaded: list[Array] = field(default_factory=list[Array])
+    stored: list[Array] = field(default_factory=list[Array])
     visits: dict[int, list[_Visit]] = field(default_factory=dict[int, "list[_Visit]"])
     loops: dict[int, Loop] = field(default_factory=dict[int, Loop])
 
@@ -148,16 +152,15 @@ def _run(state: Walk, number: int, mask: Array | None) -> list[tuple[int, Array 
     """Run one basic block; return where its threads go."""
     block = state.flow.blocks[number]
     state.runs[number] += active_warps(mask, state.threads)
-    state.window.clear()
+    state.loaded.clear()
+    state.stored.clear()
     for position in block.steps:
         _step(state, position, mask)
-    _close_window(state)
+    _close(state, number)
     return _leave(state, number, mask)
 
 
-def _leave(
-    state: Walk, number: int, mask: Array | None
-) -> list[tuple[int, Array | None]]:
+def _leave(state: Walk, number: int, mask: Array | None) -> list[tuple[int, Array | None]]:
     block = state.flow.blocks[number]
     last = state.kernel.instructions[block.stop - 1]
     if last.name != "bra" or not last.guard:
@@ -278,9 +281,7 @@ def _parameter(operand: str, bits: int) -> int:
     return _PARAMETER_SPACING * (number + 1) if bits == 64 else 0
 
 
-def _assign(
-    state: Walk, instruction: Instruction, value: Value | None, mask: Array | None
-) -> None:
+def _assign(state: Walk, instruction: Instruction, value: Value | None, mask: Array | None) -> None:
     for name in instruction.writes:
         before = state.registers.get(name)
         if mask is None or value is None or before is None:
@@ -296,9 +297,7 @@ def _is_same_number(left: Value, right: Value) -> bool:
     return isinstance(left, int) and isinstance(right, int) and left == right
 
 
-def _access(
-    state: Walk, position: int, instruction: Instruction, mask: Array | None
-) -> None:
+def _access(state: Walk, position: int, instruction: Instruction, mask: Array | None) -> None:
     base, offset = address_of(instruction)
     start = _value(state, base) if base else None
     counts = state.accesses[position]
@@ -323,8 +322,7 @@ def _access(
     counts.lines += found.lines
     is_array = isinstance(address, np.ndarray) and len(address) > 1
     counts.stride = int(cast("Array", address)[1] - cast("Array", address)[0]) if is_array else 0
-    if instruction.name == "ld":
-        state.window.append(found.ids)
+    (state.loaded if instruction.name == "ld" else state.stored).append(found.ids)
 
 
 def _loaded(address: Value, number: int) -> Value:
@@ -335,15 +333,22 @@ def _loaded(address: Value, number: int) -> Value:
     return scattered.astype(np.int32)
 
 
-def _close_window(state: Walk) -> None:
-    if not state.window:
-        return
-    ids = np.unique(np.concatenate(state.window))
-    ids = ids[ids >= 0]
-    state.load_sectors += len(ids)
-    fresh = ids[~np.isin(ids, state.seen, assume_unique=True)]
-    state.fresh_sectors += len(fresh)
-    state.seen = np.concatenate([state.seen, fresh])
+def _close(state: Walk, number: int) -> None:
+    """Count what one run of a basic block touched, each sector once."""
+    is_inside = any(number in body for body in state.flow.loops.values())
+    for found in (state.loaded, state.stored):
+        if not found:
+            continue
+        ids = np.unique(np.concatenate(found))
+        ids = ids[ids >= 0]
+        if is_inside:
+            state.loop_sectors += len(ids)
+            state.loop_runs += 1 + int(np.count_nonzero(np.diff(ids) != 1))
+        if found is state.loaded:
+            state.load_sectors += len(ids)
+            fresh = ids[~np.isin(ids, state.seen, assume_unique=True)]
+            state.fresh_sectors += len(fresh)
+            state.seen = np.concatenate([state.seen, fresh])
 
 
 def width_bytes(instruction: Instruction) -> int:
@@ -441,6 +446,7 @@ def _difference(left: Value, right: Value) -> Value:
 
 def _counts(state: Walk) -> Array:
     rows = [*state.runs, state.load_sectors, state.fresh_sectors]
+    rows += [state.loop_sectors, state.loop_runs]
     for each in state.accesses.values():
         rows += [each.warps, each.threads, each.sectors, each.lines, each.passes]
     return np.array(rows)
@@ -451,10 +457,11 @@ def _add_counts(state: Walk, counts: Array) -> None:
     state.runs = [run + next(values) for run in state.runs]
     state.load_sectors += next(values)
     state.fresh_sectors += next(values)
+    state.loop_sectors += next(values)
+    state.loop_runs += next(values)
     for each in state.accesses.values():
         each.warps += next(values)
         each.threads += next(values)
         each.sectors += next(values)
         each.lines += next(values)
         each.passes += next(values)
-
