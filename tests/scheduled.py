@@ -80,14 +80,19 @@ def loop(name: str, operand: str, *body: str, count: int | None = 3) -> tuple[st
     )
 
 
-def scheduled(*lines: str, functions: str = "", aliases: str = "") -> Program:
-    """Read a program of such lines, the last of which makes the result, for four devices."""
+def scheduled_text(*lines: str, functions: str = "", aliases: str = "") -> str:
+    """Return a program of such lines, the last of which makes the result, for four devices."""
     *before, last = lines
     body = "\n".join([*(f"  {line}" for line in before), f"  ROOT {last}"])
-    text = HEADER.format(
+    return HEADER.format(
         functions=functions,
         body=body,
         aliases=f", input_output_alias={aliases}" if aliases else "",
         result=last.split(" = ")[1].split()[0],
     )
+
+
+def scheduled(*lines: str, functions: str = "", aliases: str = "") -> Program:
+    """Read such a program."""
+    text = scheduled_text(*lines, functions=functions, aliases=aliases)
     return with_device_count(load_hlo(text.encode(), name="step.hlo"), requested=None, system=None)

@@ -1,0 +1,112 @@
+"""Programs that a compiler scheduled: read as HLO, or made by ``--optimise``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
+
+import pytest
+
+from scheduled import done, kernel, scheduled_text, start
+
+Call = Callable[..., CompletedProcess[str]]
+NODE = ("--node", "H100_SXM_80GB")
+SYSTEM = ("--system", "H100_80GB_4GPU")
+
+needs_gpu_compiler = pytest.mark.skipif(
+    find_spec("jax_plugins.xla_cuda12") is None, reason="needs hespas[gpu]"
+)
+
+
+@pytest.fixture
+def hlo(tmp_path: Path) -> Path:
+    file = tmp_path / "step.hlo"
+    lines = [kernel("k0", "a"), start("r", "k0"), kernel("k1", "a"), done("d", "r")]
+    file.write_text(scheduled_text(*lines, kernel("k2", "d")))
+    return file
+
+
+def answer(done: CompletedProcess[str]) -> dict[str, Any]:
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_a_scheduled_program_is_predicted_kernel_by_kernel(call: Call, hlo: Path) -> None:
+    timeline = hlo.parent / "timeline.json"
+    done = call("hespas", "run", hlo, *NODE, *SYSTEM, "--json", "-", "--timeline", timeline)
+    found = answer(done)
+    assert found["per_op"]["kernel launch"]["count"] == 3
+    assert found["peak_memory_bytes"] == 3 * 1024
+    # The all-reduce starts with k1, which takes longer for its launch alone.
+    assert 0 < found["communication_s"] < 3e-6
+    assert found["exposed_communication_s"] == 0
+    assert found["step_time_s"] == pytest.approx(9e-6, rel=1e-3)
+    events = json.loads(timeline.read_text())["traceEvents"]
+    names = [event["name"] for event in events if event.get("cat") == "compute"]
+    assert names == ["k0", "k1", "k2"]
+
+
+def test_what_was_assumed_of_kernels_and_their_memory_is_told(call: Call, hlo: Path) -> None:
+    done = call("hespas", "run", hlo, *NODE, *SYSTEM)
+    assert "Memory, at the peak       3.072 kB   of 85.9 GB" in done.stdout
+    assert "each launch costs 3 us" in done.stdout
+
+
+def test_a_step_that_does_not_fit_is_told(call: Call, llama: Path) -> None:
+    system = ("--system", "H100_80GB_4GPU", "--json", "-")
+    found = answer(call("hespas", "run", llama, *NODE, *system))
+    assert found["warnings"] == []
+    small = Path("node.json")
+    small.write_text('{"full_name": "small", "memory_capacity_bytes": 1000000000}')
+    rates = {"peak_flops": 1e12, "memory_bandwidth": 1e12}
+    config = {"perf_estimator": {"method": "roofline", "hardware": rates}}
+    Path("config.json").write_text(json.dumps(config))
+    found = answer(call("hespas", "run", llama, "--node", "./config.json", *system))
+    (told,) = found["warnings"]
+    assert told.startswith("the step needs 8.911 GB of device memory, and the device has 1 GB")
+
+
+def test_memory_tells_the_peak_and_what_is_there(call: Call, hlo: Path) -> None:
+    done = call("hespas", "memory", hlo, *NODE)
+    lines = done.stdout.splitlines()
+    assert lines[2] == "Peak                3.072 kB  fits into 85.9 GB"
+    assert "    1.024 kB  temporary  tensor<256xf32>  k0" in lines
+    found = answer(call("hespas", "memory", hlo, "--top", "1", "--json", "-"))
+    assert (found["peak_memory_bytes"], found["fits"], len(found["held"])) == (3072, None, 1)
+
+
+@pytest.mark.parametrize(
+    "words", [("--matmuls", "triton"), ("--disable-passes", "x"), ("--xla-flag", "xla_x=1")]
+)
+def test_compiler_options_need_optimise(call: Call, block: Path, words: tuple[str, ...]) -> None:
+    done = call("hespas", "run", block, *NODE, *SYSTEM, *words)
+    assert done.returncode == 2
+    assert f"{words[0]} has no effect without --optimise" in done.stderr
+
+
+def test_optimise_needs_a_node(call: Call, block: Path) -> None:
+    rates = ("--peak-flops", "1TFLOP/s", "--memory-bandwidth", "1TB/s")
+    done = call("hespas", "run", block, *rates, *SYSTEM, "--optimise")
+    assert done.returncode == 2
+    assert "--optimise compiles for a node" in done.stderr
+
+
+@needs_gpu_compiler
+def test_optimise_compiles_for_the_node_and_keeps_what_came_out(
+    call: Call, block: Path, tmp_path: Path
+) -> None:
+    words = (*NODE, *SYSTEM, "--optimise", "--cache-dir", tmp_path / "cache", "--json", "-")
+    plain = answer(call("hespas", "run", block, *NODE, *SYSTEM, "--json", "-"))
+    found = answer(call("hespas", "run", block, *words))
+    assert found["per_op"]["kernel launch"]["count"] < sum(
+        op["count"] for op in plain["per_op"].values()
+    )
+    assert any("XLA optimises and schedules it for H100" in told for told in found["assumptions"])
+    (kept,) = (tmp_path / "cache").glob("*.compiled")
+    written = kept.stat().st_mtime_ns
+    assert answer(call("hespas", "run", block, *words)) == found
+    assert kept.stat().st_mtime_ns == written
