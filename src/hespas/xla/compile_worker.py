@@ -21,6 +21,7 @@ from hespas.errors import ConfigError, HespasError, ToolError, UnsupportedError
 from hespas.xla import compile_wire as wire
 from hespas.xla.compile_devices import Topology, open_topology
 from hespas.xla.compile_input import Prepared, prepare
+from hespas.xla.compile_recover import recover
 
 _VERSION = re.compile(r"Failed to serialize StableHLO to plugin version ([\d.]+)")
 _OPTION = re.compile(r"No such compile option: '(\w+)'")
@@ -50,23 +51,38 @@ def _compiled(request: wire.CompileRequest, home: Path) -> wire.Compiled:
         partitions_apart=isinstance(request.place, wire.GpuPlace),
     )
     errors = import_module("jax.errors")
+    count = prepared.replicas * prepared.partitions
+    topology = _topology(request, count)
     try:
-        count = prepared.replicas * prepared.partitions
-        topology = open_topology(request.place, count=count)
         executable = _compile(request, prepared, topology)
     except errors.JaxRuntimeError as error:
         sys.stderr.write(f"{error}\n")
-        raise _told(str(error), request.name) from error
-    module = executable.hlo_modules()[0]
+        recovered = recover(home / wire.DUMP_DIRECTORY, str(error))
+        if recovered is None:
+            raise _told(str(error), request.name) from error
+        module = import_module("jaxlib._hlo").hlo_module_from_text(recovered.text)
+        memory, notes = recovered.memory, (*prepared.notes, recovered.note)
+    else:
+        module = executable.hlo_modules()[0]
+        memory, notes = _memory(executable.get_compiled_memory_stats()), prepared.notes
     (home / wire.PROTO_FILE).write_bytes(module.as_serialized_hlo_module_proto())
     (home / wire.TEXT_FILE).write_text(module.to_string())
     return wire.Compiled(
         replicas=prepared.replicas,
         partitions=prepared.partitions,
         topology=topology.name,
-        memory=_memory(executable.get_compiled_memory_stats()),
-        notes=prepared.notes,
+        memory=memory,
+        notes=notes,
     )
+
+
+def _topology(request: wire.CompileRequest, count: int) -> Topology:
+    errors = import_module("jax.errors")
+    try:
+        return open_topology(request.place, count=count)
+    except errors.JaxRuntimeError as error:
+        sys.stderr.write(f"{error}\n")
+        raise _told(str(error), request.name) from error
 
 
 def _compile(request: wire.CompileRequest, prepared: Prepared, topology: Topology) -> Any:
