@@ -81,7 +81,7 @@ def _sensitive(value: Value, kind: str) -> Value:
 
 
 def _plain(function: Callable[[Value, Value], Value]) -> Rule:
-    return lambda parts, operands: function(operands[0], operands[1])
+    return lambda _, operands: function(operands[0], operands[1])
 
 
 def _typed(function: Callable[[Value, Value], Value]) -> Rule:
@@ -114,7 +114,7 @@ def _multiply_add(parts: Sequence[str], operands: Sequence[Value]) -> Value:
     return narrowed(_multiply(parts, operands), bits_of(parts)) + operands[2]
 
 
-def _shift_left(parts: Sequence[str], operands: Sequence[Value]) -> Value:
+def _shift_left(_: Sequence[str], operands: Sequence[Value]) -> Value:
     value, by = operands
     if isinstance(value, int) and isinstance(by, int):
         return value << min(by & 0xFFFFFFFF, 64)
@@ -138,7 +138,7 @@ def _convert(parts: Sequence[str], operands: Sequence[Value]) -> Value | None:
     if len(kinds) < 2:
         return operands[0] if "f32" not in parts[1:2] else None
     value, of = operands[0], kinds[-1]
-    if of == "u16" or of == "u8":
+    if of in {"u8", "u16"}:
         return value & ((1 << int(of[1:])) - 1)
     if of == "u32":
         return unsigned(value, 32)
@@ -156,7 +156,7 @@ def _divide(function: Callable[[Value, Value], Value]) -> Rule:
     return rule
 
 
-def _select(parts: Sequence[str], operands: Sequence[Value]) -> Value:
+def _select(_: Sequence[str], operands: Sequence[Value]) -> Value:
     yes, no, chosen = operands
     if isinstance(chosen, int):
         return yes if chosen else no
@@ -170,14 +170,14 @@ def _negate_bits(parts: Sequence[str], operands: Sequence[Value]) -> Value:
     return ~value
 
 
-def _extract(parts: Sequence[str], operands: Sequence[Value]) -> Value:
+def _extract(_: Sequence[str], operands: Sequence[Value]) -> Value:
     value, start, length = operands
     return (unsigned(value, 32) >> start) & ((1 << int(cast("int", length))) - 1)
 
 
 def _funnel(parts: Sequence[str], operands: Sequence[Value]) -> Value:
     low, high, by = operands
-    amount = int(cast("int", by)) & 31 if isinstance(by, int) else 0
+    amount = by & 31 if isinstance(by, int) else 0
     joined = (unsigned(high, 32) << 32) | unsigned(low, 32)
     return (joined << amount) >> 32 if "l" in parts else joined >> amount
 
@@ -211,19 +211,19 @@ _COMPARISONS: Mapping[str, Callable[[Value, Value], Any]] = {
 
 Rule = Callable[[Sequence[str], Sequence[Value]], Value | None]
 _RULES: Mapping[str, Rule] = {
-    "mov": lambda parts, operands: operands[0],
-    "cvta": lambda parts, operands: operands[0],
+    "mov": lambda _, operands: operands[0],
+    "cvta": lambda _, operands: operands[0],
     "cvt": _convert,
-    "add": _plain(operator.add),
-    "sub": _plain(operator.sub),
+    "add": _plain(lambda a, b: a + b),
+    "sub": _plain(lambda a, b: a - b),
     "mul": _multiply,
     "mad": _multiply_add,
-    "and": _plain(operator.and_),
-    "or": _plain(operator.or_),
-    "xor": _plain(operator.xor),
+    "and": _plain(lambda a, b: a & b),
+    "or": _plain(lambda a, b: a | b),
+    "xor": _plain(lambda a, b: a ^ b),
     "not": _negate_bits,
-    "neg": lambda parts, operands: -operands[0],
-    "abs": lambda parts, operands: abs(operands[0]),
+    "neg": lambda _, operands: -operands[0],
+    "abs": lambda _, operands: abs(operands[0]),
     "shl": _shift_left,
     "shr": _shift_right,
     "min": _typed(
@@ -232,8 +232,8 @@ _RULES: Mapping[str, Rule] = {
     "max": _typed(
         lambda a, b: max(a, b) if isinstance(a, int) and isinstance(b, int) else np.maximum(a, b)
     ),
-    "div": _divide(operator.floordiv),
-    "rem": _divide(operator.mod),
+    "div": _divide(lambda a, b: a // b),
+    "rem": _divide(lambda a, b: a % b),
     "selp": _select,
     "setp": _compare,
     "bfe": _extract,

@@ -6,7 +6,8 @@ follows from a division; a loop goes on as it does for the least such number.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import cast
 
 import msgspec
@@ -81,11 +82,12 @@ def further_iterations(
     loop: Loop,
     history: Mapping[int, Sequence[tuple[Value, Value]]],
     kernel: Kernel,
-    from_data: Set[str],
+    from_data: AbstractSet[str],
 ) -> int | None:
     """Return for how many more iterations every comparison keeps its answer.
 
-    Comparisons of data, which set a register of ``from_data``, are taken to keep theirs. None where nothing that is known ends the loop; 0 where a comparison doesn't move steadily.
+    Comparisons of data, which set a register of ``from_data``, are taken to keep theirs. None
+    where nothing that is known ends the loop; 0 where a comparison doesn't move steadily.
     """
     left = _FOREVER
     for position in loop.comparisons:

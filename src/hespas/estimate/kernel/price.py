@@ -7,11 +7,12 @@
     turnover        warps x cycles to start and retire one / clock
 
 What L2 moves for device memory is in the efficiency of kernels that only stream, so that only the
-rest counts: sectors that are asked for again, or carry less than they could. A block that goes round a long loop drifts apart from its neighbours, so that memory sees short
-runs of addresses where together they would be long: ``turns`` is `MEMORY_TURN_BYTES` for each run,
-over the bytes of the run. Pipes, L1 and turnover belong to one multiprocessor, which runs its share of the blocks: the
-busiest one decides, ceil(blocks / multiprocessors) of them. A kernel overlaps its limits only in
-part, so that they add as the root of their squares; starting blocks overlaps with all else.
+rest counts: sectors that are asked for again, or carry less than they could. A block that goes
+round a long loop drifts apart from its neighbours, so that memory sees short runs of addresses
+where together they would be long: ``turns`` is `MEMORY_TURN_BYTES` for each run, over the bytes
+of the run. Pipes, L1 and turnover belong to one multiprocessor, which runs its share of the blocks:
+the busiest one decides, ceil(blocks / multiprocessors) of them. A kernel overlaps its limits only
+in part, so that they add as the root of their squares; starting blocks overlaps with all else.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from math import ceil, hypot
 from hespas.estimate.kernel.analysis import KernelAnalysis
 from hespas.estimate.kernel.sectors import SECTOR_BYTES, WARP
 from hespas.hardware.microarchitecture import Microarchitecture
-
 
 MEMORY_TURN_BYTES = 200.0
 """What memory could move while it turns to another run of addresses.
