@@ -190,8 +190,8 @@ class Settings:
 
     @property
     def device_name(self) -> str:
-        """The device's name; that of the method where there is no device."""
-        return self.device.name if self._has_device else self.method
+        """The device's name; where there is none, what stands in its place."""
+        return self.device.name if self._has_device else f"the device of method {self.method}"
 
     @property
     def memory_capacity_bytes(self) -> int | None:

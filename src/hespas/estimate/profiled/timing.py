@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from hespas.cost.work import ZERO, Work
@@ -63,6 +63,23 @@ def estimate_of(
         per_type={name: TypeTotals(flops=float(count)) for name, count in work.flops},
     )
     return Estimate(per_op={PROFILED: timed}, notes=tuple(notes))
+
+
+def without_peaks(estimate: Estimate) -> Estimate:
+    """Return an estimate without what it says of a device's peaks and power.
+
+    Beside times that were measured elsewhere they would tell of a part as if it were the whole.
+    """
+    per_op = {
+        kind: replace(
+            op,
+            memory_time_at_peak_s=0.0,
+            energy_j=None,
+            per_type={key: TypeTotals(flops=each.flops) for key, each in op.per_type.items()},
+        )
+        for kind, op in estimate.per_op.items()
+    }
+    return replace(estimate, per_op=per_op)
 
 
 WIDE_SPREAD = 1.5

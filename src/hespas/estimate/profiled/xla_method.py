@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import atexit
-import os
-import platform
 import shutil
 import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
 
@@ -24,6 +21,7 @@ from hespas.cost.structure import total
 from hespas.errors import ConfigError, ToolError
 from hespas.estimate.estimate import Estimate
 from hespas.estimate.methods import Wanted
+from hespas.estimate.profiled.machine import machine_name
 from hespas.estimate.profiled.timing import SAMPLED, Repeats, argument_arrays, estimate_of
 from hespas.files import write_file
 from hespas.program.program import Program
@@ -134,18 +132,6 @@ class XlaProfile:
         timed = self.profiler.time(text, arguments, self.repeats, place=place)
         work = total(expand(region.operations, program.functions, custom_calls=self.custom_calls))
         return estimate_of(timed.durations_s, floor_s=floor_s, where=timed.device, work=work)
-
-
-@lru_cache(maxsize=1)
-def machine_name() -> str:
-    """Return the processor's model and how many of them a process may use."""
-    model = platform.processor() or platform.machine()
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    named = next((line for line in lines if line.startswith("model name")), "")
-    return f"{named.partition(':')[2].strip() or model}, {os.cpu_count()} cores"
 
 
 def make(wanted: Wanted) -> XlaProfile:
