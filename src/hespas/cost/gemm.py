@@ -81,7 +81,8 @@ def gemms(op: Op) -> tuple[Gemm, ...]:
 
     A convolution whose window is a point, as TPU compilers write dots, counts as a product.
     Empty for an operation without products; raises `CostError` for a library's call whose
-    configuration cannot be read. Loops and branches are not opened.
+    configuration cannot be read. Loops and branches are not opened, and a ``ragged_dot``, whose
+    matrices have sizes that are known only when it runs, is left out.
     """
     match op.attrs:
         case DotAttrs() | ConvolutionAttrs():
@@ -126,7 +127,7 @@ def _inside(op: Op, writer: GemmWriter) -> Iterator[Gemm]:
 
 def _single(op: Op, writer: GemmWriter) -> tuple[Gemm, ...]:
     match op.attrs:
-        case DotAttrs() as attrs:
+        case DotAttrs() as attrs if op.kind != "ragged_dot":
             return (_dot(op, attrs, writer),)
         case ConvolutionAttrs() as attrs:
             found = _point_convolution(op, attrs, writer)

@@ -19,6 +19,7 @@ class DotAttrs(msgspec.Struct, frozen=True, kw_only=True):
 
     ``precision`` holds one name per operand (``DEFAULT``, ``HIGH``, ``HIGHEST``); empty means
     default. ``algorithm`` is the text of a ``dot_algorithm``, empty where none is set.
+    ``is_divided`` marks a ``ragged_dot`` that contracts each group of rows by itself.
     """
 
     lhs_batching: tuple[int, ...]
@@ -27,6 +28,7 @@ class DotAttrs(msgspec.Struct, frozen=True, kw_only=True):
     rhs_contracting: tuple[int, ...]
     precision: tuple[str, ...] = ()
     algorithm: str = ""
+    is_divided: bool = False
 
 
 class ConvolutionAttrs(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ import pytest
 
 from hespas.cost.rules.table import BODY_RULES, GAPS, OPENED, RULES, joined
 from hespas.cost.work import ZERO
+from hespas.frontend.hlo.opcodes import OPCODES
 from hespas.program.program import Op
 
 _KNOWN = RULES.keys() | BODY_RULES.keys() | OPENED | {"custom_call"}
@@ -24,6 +25,12 @@ def test_every_stablehlo_operation_has_a_rule_or_a_stated_reason() -> None:
     assert kinds - _KNOWN == set(GAPS)
 
 
+def test_every_hlo_opcode_has_a_rule_or_a_stated_reason() -> None:
+    kinds = {opcode.kind for opcode in OPCODES.values()}
+
+    assert kinds - _KNOWN <= set(GAPS)
+
+
 def test_no_operation_has_two_rules() -> None:
     tables = [set(RULES), set(BODY_RULES), set(OPENED), {"custom_call"}, set(GAPS)]
 
@@ -33,7 +40,8 @@ def test_no_operation_has_two_rules() -> None:
 
 
 def test_every_rule_is_for_an_operation_that_exists() -> None:
-    existing = _dialect_kinds("stablehlo") | _dialect_kinds("mhlo") | {"call"}
+    of_hlo = {opcode.kind for opcode in OPCODES.values()}
+    existing = _dialect_kinds("stablehlo") | _dialect_kinds("mhlo") | {"call"} | of_hlo
 
     assert _KNOWN - existing == set()
 

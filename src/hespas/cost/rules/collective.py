@@ -45,6 +45,8 @@ RULES = {
     "collective_permute": nothing,
     "cross-replica-sum": all_reduce,
     "recv": nothing,
+    "recv_done": nothing,
     "reduce_scatter": reduce_scatter,
     "send": nothing,
+    "send_done": nothing,
 }

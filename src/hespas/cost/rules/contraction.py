@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from hespas.cost.rules.positions import WindowAxis, real_pairs
@@ -44,6 +44,20 @@ def dot(op: Op) -> Work:
     )
     macs = result(op).element_count * contracted
     return traffic(op, flops=flop_counts(multiplier.type_name, macs * multiplier.flops))
+
+
+def ragged_dot(op: Op) -> Work:
+    """Count as `dot`, each row with the one matrix of its group.
+
+    Where groups divide the contracted dimension, each of them makes a matrix of the result from
+    its own rows: the result's size counts once, not for every group.
+    """
+    whole = dot(op)
+    if not isinstance(op.attrs, DotAttrs) or not op.attrs.is_divided:
+        return whole
+    groups = operand(op, 2).element_count
+    flops = tuple([(name, count // groups) for name, count in whole.flops])
+    return replace(whole, flops=flops)
 
 
 def convolution(op: Op) -> Work:
@@ -150,5 +164,7 @@ RULES = {
     "dot": dot,
     "dot_general": dot,
     "einsum": einsum,
+    "ragged_dot": ragged_dot,
+    "scaled_dot": dot,
     "unary_einsum": unary_einsum,
 }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from hespas.frontend.hlo import mlir
 from hespas.program.attrs import Attrs, ConvolutionAttrs, DotAttrs
 from hespas.program.dot_algorithms import algorithm_text
@@ -31,11 +33,12 @@ def ragged_dot(instruction: Any) -> tuple[Attrs, mlir.Attributes]:
     """Read a dot whose groups of rows meet different matrices."""
     numbered = instruction.ragged_dot_dimension_numbers
     attrs, texts = dot_of(numbered.dot_dimension_numbers, instruction.precision_config)
+    divided = set(numbered.lhs_ragged_dimensions) <= set(attrs.lhs_contracting)
     ragged = {
         "lhs_ragged_dimensions": mlir.array(tuple(numbered.lhs_ragged_dimensions)),
         "rhs_group_dimensions": mlir.array(tuple(numbered.rhs_group_dimensions)),
     }
-    return attrs, mlir.listed(dict(texts) | ragged)
+    return replace(attrs, is_divided=divided), mlir.listed(dict(texts) | ragged)
 
 
 def dot_of(numbered: Any, precision: Any) -> tuple[DotAttrs, mlir.Attributes]:

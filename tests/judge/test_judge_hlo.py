@@ -1,0 +1,134 @@
+"""Our counts of compiled programs against XLA's HloCostAnalysis: kernel by kernel, and in all.
+
+Left out is what it counts otherwise: a custom call, of which it knows nothing, is -1, and the
+sums of a reduce-scatter are 0.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hespas.cost.expand import expand
+from hespas.cost.structure import Cost, Leaf, Loop, total, without_loops
+from hespas.cost.work import Work, summed
+from hespas.frontend.hlo.load import load_hlo
+from hespas.frontend.options import LoadOptions
+from hespas.program.program import Op, Program, nested_ops
+from hespas.xla.cost_analysis import hlo_proto_cost
+from hespas.xla.hlo_module import read_hlo_module
+from hespas.xla.hlo_schema import message_class
+
+_ROOT = Path(__file__).parents[2]
+_WORKLOADS = ("llama3_100m_h100_4.hlo", "llama8b_h100_64.scan.hlo", "tiny_h100_8.cublas.hlo")
+
+
+def _fused_names() -> list[str]:
+    source = (Path(__file__).parent / "programs" / "export_programs.py").read_text()
+    listed = re.search(r"FUSED = \((.*?)\)", source, re.DOTALL)
+    assert listed
+    return re.findall(r'"(\w+)"', listed[1])
+
+
+def _workload(name: str) -> bytes:
+    path = (_ROOT / "../shared/data/workloads" / name).resolve()
+    if not path.exists():
+        pytest.skip(f"{name} is not here")
+    return path.read_bytes()
+
+
+def _leaves(costs: Iterable[Cost]) -> Iterator[Leaf]:
+    for cost in costs:
+        match cost:
+            case Leaf():
+                yield cost
+            case Loop(items=items):
+                yield from _leaves(items)
+            case _:
+                pytest.fail("these programs do not branch")
+
+
+def _once(program: Program) -> list[Leaf]:
+    costs = expand(program.main.body.operations, program.functions)
+    return list(_leaves(without_loops(costs)))
+
+
+@pytest.mark.parametrize("name", _fused_names())
+def test_programs_compiled_for_the_cpu_agree_exactly(name: str, exported: Path) -> None:
+    proto = (exported / f"{name}.fused.hlo.pb").read_bytes()
+    program = load_hlo(proto, name=name, options=LoadOptions(trip_counts={"": 1}))
+    theirs = hlo_proto_cost(proto)
+
+    ours = summed(leaf.work for leaf in _once(program))
+
+    assert program.is_scheduled
+    assert (ours.total_flops, ours.transcendentals) == (theirs.flops, theirs.transcendentals)
+
+
+@pytest.mark.parametrize("name", _WORKLOADS)
+def test_programs_compiled_for_gpus_agree_but_for_rounding(name: str) -> None:
+    source = _workload(name)
+    proto = read_hlo_module(source, name=name).message.SerializeToString()
+    theirs = hlo_proto_cost(proto)
+    leaves = _once(load_hlo(source, name=name))
+    calls = [leaf for leaf in leaves if leaf.op.kind == "custom_call"]
+    counted = [leaf for leaf in leaves if leaf.op.kind not in ("custom_call", "reduce_scatter")]
+
+    ours = summed(leaf.work for leaf in counted)
+
+    assert ours.total_flops == pytest.approx(theirs.flops + len(calls), rel=1e-4)
+    assert ours.transcendentals == pytest.approx(theirs.transcendentals + len(calls), rel=1e-4)
+
+
+def _fusion_modules(message: Any) -> Iterator[tuple[str, bytes]]:
+    """Yield each fusion's name, and a module that runs its body and nothing else."""
+    computations = {each.id: each for each in message.computations}
+    for computation in message.computations:
+        for instruction in computation.instructions:
+            if instruction.opcode == "fusion":
+                body = computations[instruction.called_computation_ids[0]]
+                alone = message_class("xla.HloModuleProto")(
+                    name=body.name,
+                    entry_computation_name=body.name,
+                    entry_computation_id=body.id,
+                    host_program_shape=body.program_shape,
+                )
+                alone.computations.extend(_called_first(body, computations))
+                yield instruction.name, alone.SerializeToString()
+
+
+def _called_first(body: Any, computations: dict[int, Any]) -> list[Any]:
+    found: dict[int, Any] = {}
+    for instruction in body.instructions:
+        for number in instruction.called_computation_ids:
+            inner = _called_first(computations[number], computations)
+            found.update({each.id: each for each in inner})
+    return [*found.values(), body]
+
+
+def _body_work(fusion: Op) -> Work:
+    return total(expand(fusion.regions[0].operations))
+
+
+@pytest.mark.parametrize("name", _WORKLOADS)
+def test_every_distinct_fusion_agrees_exactly(name: str) -> None:
+    source = _workload(name)
+    program = load_hlo(source, name=name)
+    fusions = {op.instruction: op for op in nested_ops(program.main.body) if op.kind == "fusion"}
+    distinct = {op.regions[0]: op.instruction for op in fusions.values()}
+    message = read_hlo_module(source, name=name).message
+    alone = dict(_fusion_modules(message))
+
+    differing: list[str] = []
+    for instruction in distinct.values():
+        ours, theirs = _body_work(fusions[instruction]), hlo_proto_cost(alone[instruction])
+        # XLA adds up in single precision: within 24 bits of the sum.
+        agrees = ours.total_flops == pytest.approx(theirs.flops, rel=2**-22)
+        if not agrees or ours.transcendentals != theirs.transcendentals:
+            differing.append(f"{instruction}: {ours.total_flops} against {theirs.flops}")
+    assert len(distinct) > 50
+    assert differing == []
