@@ -32,8 +32,10 @@ _SHORTEST_REPLAY_NS = 1
 # enabled), and a priority, which one communication at a time makes idle.
 _IDLE_ATTRIBUTES = frozenset({"num_ops", "tensor_size", "comm_priority"})
 _COMMON = frozenset({"is_cpu_op"}) | _IDLE_ATTRIBUTES
-_COLLECTIVE = frozenset({"comm_type", "comm_size", "pg_name", "involved_dim"}) | _COMMON
-_TRANSFER = frozenset({"comm_size", "comm_src", "comm_dst", "comm_tag"}) | _COMMON
+_COLLECTIVE = (
+    frozenset({"comm_type", "comm_size", "pg_name", "involved_dim", "order_only"}) | _COMMON
+)
+_TRANSFER = frozenset({"comm_size", "comm_src", "comm_dst", "comm_tag", "order_only"}) | _COMMON
 # What tools that make custom collectives note down beside.
 _NOTES = frozenset(
     {
@@ -135,6 +137,15 @@ def _depends_on(node: Node) -> tuple[int, ...]:
     return tuple(dict.fromkeys((*node.data_deps, *node.ctrl_deps)))
 
 
+def _order_only(reader: _Reader) -> tuple[int, ...]:
+    """Return the dependencies that only keep the order of communication, as hespas notes them."""
+    noted = reader.values.get("order_only", "")
+    numbers = noted.split() if isinstance(noted, str) else ["?"]
+    if not all(number.isdecimal() for number in numbers):
+        reader.fail(f"order_only is {noted!r}, not a list of nodes")
+    return tuple([int(number) for number in numbers])
+
+
 def _compute(reader: _Reader) -> ParsedNode:
     node = reader.node
     task = ComputeTask(
@@ -192,6 +203,7 @@ def _collective(reader: _Reader) -> ParsedNode:
         group_table=None if group == EVERYONE else PENDING_TABLE,
         involved_dimensions=_involved(reader) if group == EVERYONE else None,
         recorded_ps=_duration_ps(reader) if kind is CommunicationKind.BROADCAST else None,
+        order_only=_order_only(reader),
     )
     return ParsedNode(task, group=group)
 
@@ -228,6 +240,7 @@ def _transfer(reader: _Reader) -> ParsedNode:
         pairs=(),
         size_bytes=reader.amount("comm_size"),
         tag=reader.amount("comm_tag"),
+        order_only=_order_only(reader),
     )
     return ParsedNode(task, own=own, peer=reader.amount(peer_name))
 

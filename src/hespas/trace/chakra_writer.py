@@ -116,7 +116,7 @@ class _NodeWriter:
         self._compute_node.attr.add(name="is_cpu_op", bool_val=False)
         self._duration_ns = self._compute_node.attr.add(name="duration_ns")
         self._micros = _whole_micros(graph.tasks)
-        self._known: dict[tuple[int, int, int, tuple[int, ...]], bytes] = {}
+        self._known: dict[tuple[int, int, int, tuple[int, ...], tuple[int, ...]], bytes] = {}
         metadata = wire.schema().metadata(version=wire.SCHEMA_VERSION)
         self._head = wire.delimited([metadata.SerializeToString()])
 
@@ -124,12 +124,16 @@ class _NodeWriter:
         """Return the file of the devices that have this key, of which ``device`` is one."""
         known = self._known
         parts = [self._head]
-        for task, partner, depends_on in own_tasks(self._graph, self._roles, key):
+        needed = own_tasks(self._graph, self._roles, key, keeps_order=False)
+        ordered = own_tasks(self._graph, self._roles, key)
+        for (task, partner, depends_on), (*_, needs) in zip(ordered, needed, strict=True):
             # A send's bytes name both ends, a collective's only the group.
             end = device if isinstance(task, SendTask | ReceiveTask) else ALWAYS
-            node_key = (task.id, partner, end, depends_on)
+            node_key = (task.id, partner, end, depends_on, needs)
             if node_key not in known:
-                known[node_key] = self._node(task, partner, device, depends_on)
+                body = self._node(task, partner, device, depends_on)
+                body += self._order_only(depends_on, needs)
+                known[node_key] = wire.varint(len(body)) + body
             parts.append(known[node_key])
         return b"".join(parts)
 
@@ -154,7 +158,14 @@ class _NodeWriter:
                 body = head + self._transfer(task, partner, device)
             case _:
                 assert_never(task)
-        return wire.varint(len(body)) + body
+        return body
+
+    def _order_only(self, depends_on: tuple[int, ...], needs: tuple[int, ...]) -> bytes:
+        """Return the note of the dependencies that only keep the order of communication."""
+        if len(needs) == len(depends_on):
+            return b""
+        others = sorted({*depends_on}.difference(needs))
+        return self._attributes(order_only=" ".join(map(str, others)))
 
     def _compute(self, task: ComputeTask, depends_on: tuple[int, ...]) -> bytes:
         # One message is filled again and again: making one each time would double the cost.

@@ -156,15 +156,12 @@ class TaskGraph:
     A device that can start several tasks starts the one with the lowest id.
 
     ``group_tables`` holds each distinct division of the devices into groups once.
-    ``is_scheduled`` tells that the tasks stand in the order in which the device's compute stream
-    runs them, which hespas' own network model then keeps.
     """
 
     name: str
     device_count: int
     tasks: tuple[Task, ...]
     group_tables: tuple[GroupTable, ...]
-    is_scheduled: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,16 +1,20 @@
 from __future__ import annotations
 
+from pathlib import Path
+
+from hespas.trace.chakra import read_traces, write_traces
 from hespas.trace.roles import find_roles, own_tasks
 from hespas.trace.tasks import (
     CollectiveTask,
     CommunicationKind,
     ComputeTask,
+    ReceiveTask,
     SendTask,
     TaskGraph,
 )
 
 
-def test_dependencies_that_only_keep_the_order_can_be_left_out() -> None:
+def make_graph() -> TaskGraph:
     compute = ComputeTask(id=0, name="c", depends_on=(), duration_ps=1)
     send = SendTask(id=1, name="s", depends_on=(0,), pairs=((0, 1),), size_bytes=1, tag=1)
     later = CollectiveTask(
@@ -22,7 +26,13 @@ def test_dependencies_that_only_keep_the_order_can_be_left_out() -> None:
         group_table=None,
         order_only=(1,),
     )
-    graph = TaskGraph(name="g", device_count=2, tasks=(compute, send, later), group_tables=())
+    receive = ReceiveTask(id=3, name="r", depends_on=(), pairs=((0, 1),), size_bytes=1, tag=1)
+    tasks = (compute, send, later, receive)
+    return TaskGraph(name="g", device_count=2, tasks=tasks, group_tables=())
+
+
+def test_dependencies_that_only_keep_the_order_can_be_left_out() -> None:
+    graph = make_graph()
     roles = find_roles(graph)
 
     def waits(device: int, *, keeps_order: bool) -> tuple[int, ...]:
@@ -34,3 +44,17 @@ def test_dependencies_that_only_keep_the_order_can_be_left_out() -> None:
     # Device 1 doesn't send: what waits for the send waits for what it waits for.
     assert waits(1, keeps_order=True) == (0,)
     assert waits(1, keeps_order=False) == (0,)
+
+
+def test_traces_note_them(tmp_path: Path) -> None:
+    *_, groups = write_traces(make_graph(), tmp_path)
+
+    job = read_traces(tmp_path / "dev", groups)
+
+    first, second = (job.graphs[index] for index in job.graph_of_device)
+    found = {task.id: task for task in first.tasks}[2]
+    assert isinstance(found, CollectiveTask)
+    assert (found.depends_on, found.order_only) == ((0, 1), (1,))
+    other = {task.id: task for task in second.tasks}[2]
+    assert isinstance(other, CollectiveTask)
+    assert (other.depends_on, other.order_only) == ((0,), ())

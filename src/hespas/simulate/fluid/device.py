@@ -118,7 +118,7 @@ class Device:
                 assert_never(task)
 
     def _is_in_order(self, key: Key) -> bool:
-        return key[1] != NEVER or (key[0] == "compute" and self.graph.is_scheduled)
+        return key[1] != NEVER
 
     def _enter(self, index: int, key: Key | None) -> None:
         if key is not None and self._is_in_order(key):
