@@ -16,6 +16,7 @@ from hespas.hardware.system import (
 from hespas.memory.analyse import memory_use
 from hespas.memory.usage import MemoryUse
 from hespas.program.program import Op
+from hespas.simulate.chains import chained, opened
 from hespas.simulate.models import ModelChoice, simulate_job
 from hespas.simulate.network import Network
 from hespas.simulate.simulate import simulate
@@ -159,7 +160,9 @@ def predicted(
     """
     tasks = estimated_tasks(graph, estimates)
     choice = model or ModelChoice(network=network)
-    timeline = None if system is None else simulate_job(tasks, system, choice)
+    timeline = None
+    if system is not None:
+        timeline = _simulated(tasks, system, choice, in_rows=graph.program.is_scheduled)
     return Prediction(
         graph=graph,
         estimates=estimates,
@@ -170,6 +173,16 @@ def predicted(
         memory_capacity_bytes=memory_capacity_bytes,
         network=network,
     )
+
+
+def _simulated(
+    tasks: TaskGraph, system: System, choice: ModelChoice, *, in_rows: bool
+) -> Timeline:
+    """Simulate, kernels ``in_rows`` where that is the same: where no device is a special one."""
+    if not in_rows or choice.cluster is not None:
+        return simulate_job(tasks, system, choice)
+    rows = chained(tasks)
+    return opened(simulate_job(rows.graph, system, choice), rows)
 
 
 def computation_alone(tasks: TaskGraph) -> Timeline:
