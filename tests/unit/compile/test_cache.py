@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from compilers import JOB, RESULT
+from hespas.compile.cache import CompiledCache, default_directory, job_key
+from hespas.compile.job import Job
+from hespas.errors import CacheError
+from hespas.xla.compile_wire import TpuPlace
+
+
+def changed(**request: object) -> Job:
+    return replace(JOB, request=msgspec.structs.replace(JOB.request, **request))
+
+
+def test_what_is_kept_comes_back(tmp_path: Path) -> None:
+    cache = CompiledCache(directory=tmp_path / "made" / "here")
+    assert cache.read(JOB) is None
+    cache.write(JOB, RESULT)
+    assert cache.read(JOB) == RESULT
+    assert [path.name for path in cache.directory.iterdir()] == [cache.path_of(JOB).name]
+
+
+def test_another_name_of_the_same_program_is_the_same(tmp_path: Path) -> None:
+    cache = CompiledCache(directory=tmp_path)
+    cache.write(JOB, RESULT)
+    other = replace(changed(name="b.mlir"), name="b.mlir")
+    assert cache.read(other) == replace(RESULT, name="b.mlir")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(JOB, source=b"module { }"),
+        replace(JOB, flags={"xla_a": "1", "xla_b": "3"}),
+        replace(JOB, flags={"xla_a": "1"}),
+        replace(JOB, versions={"jaxlib": "1", "libtpu": "3"}),
+        changed(devices=8),
+        changed(place=TpuPlace(generation="v5p", topology=None)),
+        changed(place=TpuPlace(generation="v5e", topology="1x4")),
+        changed(overrides={"xla_a": "1"}),
+    ],
+)
+def test_all_that_decides_the_result_is_in_its_key(other: Job) -> None:
+    assert job_key(other) != job_key(JOB)
+
+
+def test_the_order_of_flags_is_not_in_the_key() -> None:
+    assert job_key(replace(JOB, flags={"xla_b": "2", "xla_a": "1"})) == job_key(JOB)
+
+
+@pytest.mark.parametrize("cut", [0, 5, 40, 80])
+def test_a_damaged_entry_is_no_entry(
+    tmp_path: Path, cut: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = CompiledCache(directory=tmp_path)
+    cache.write(JOB, RESULT)
+    path = cache.path_of(JOB)
+    content = bytearray(path.read_bytes())
+    content[cut] ^= 1
+    path.write_bytes(bytes(content))
+    with caplog.at_level(logging.WARNING, logger="hespas"):
+        assert cache.read(JOB) is None
+    assert "is damaged; it is compiled again" in caplog.text
+
+
+def test_a_cut_entry_is_no_entry(tmp_path: Path) -> None:
+    cache = CompiledCache(directory=tmp_path)
+    cache.write(JOB, RESULT)
+    path = cache.path_of(JOB)
+    path.write_bytes(path.read_bytes()[:-7])
+    assert cache.read(JOB) is None
+
+
+def test_a_directory_that_cannot_be_one_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    cache = CompiledCache(directory=tmp_path / "file")
+    with pytest.raises(CacheError, match=r"cannot be used.*--disable-cache"):
+        cache.write(JOB, RESULT)
+    with pytest.raises(CacheError, match="cannot be used"):
+        cache.read(JOB)
+
+
+def test_the_users_cache_directory_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/some/where")
+    assert default_directory() == Path("/some/where/hespas/compiled")
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    monkeypatch.setenv("HOME", "/home/me")
+    assert default_directory() == Path("/home/me/.cache/hespas/compiled")

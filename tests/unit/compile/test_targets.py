@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from hespas.compile.targets import GpuTarget, TpuTarget, find_target, target_names
+from hespas.errors import HardwareError
+from hespas.hardware.presets import device_names, load_device, node_info
+
+
+def figure(target: GpuTarget, field: str) -> float:
+    found = re.search(rf"^  {field}: ([\d.]+)$", target.description, re.MULTILINE)
+    assert found is not None
+    return float(found[1])
+
+
+def gpu(name: str) -> GpuTarget:
+    found = find_target(name)
+    assert isinstance(found, GpuTarget)
+    return found
+
+
+def test_every_target_is_found_in_any_letters() -> None:
+    for name in target_names():
+        assert find_target(name).name == name
+        assert find_target(name.lower()).name == name
+
+
+@pytest.mark.parametrize(
+    ("name", "cores", "capability"),
+    [
+        ("A100_SXM_40", 108, "major: 8"),
+        ("H100_SXM", 132, "major: 9"),
+        ("H100_PCIE", 114, "major: 9"),
+        ("H200", 132, "major: 9"),
+        ("B200", 148, "major: 10"),
+    ],
+)
+def test_descriptions_are_of_their_parts(name: str, cores: int, capability: str) -> None:
+    target = gpu(name)
+    assert figure(target, "core_count") == cores
+    assert f"cuda_compute_capability {{ {capability}" in target.description
+
+
+def test_every_node_preset_with_a_target_has_its_own_memory() -> None:
+    named = [name for name in device_names() if node_info(name).target is not None]
+    assert len(named) > 6
+    for name in named:
+        device = load_device(name)
+        target = gpu(name)
+        bandwidth = device.memory_bandwidth_bytes_per_s
+        assert figure(target, "memory_bandwidth") == pytest.approx(bandwidth, rel=0.051)
+        assert device.memory_capacity_bytes is not None
+        capacity = figure(target, "device_memory_size")
+        assert capacity == pytest.approx(device.memory_capacity_bytes, rel=0.051)
+
+
+def test_another_parts_memory_is_told() -> None:
+    assert gpu("H100_SXM_80GB").notes == ()
+    target = gpu("V100_32GB")
+    assert len(target.notes) == 1
+    assert "V100_32GB's device_memory_size, 34359738368" in target.notes[0]
+
+
+def test_tpus_have_generations() -> None:
+    assert find_target("tpuv6E") == TpuTarget(name="TPUv6e", generation="v6e")
+    assert find_target("TPUv3") == TpuTarget(name="TPUv3", generation="v3")
+
+
+def test_the_description_of_a_dump_is_a_target(tmp_path: Path) -> None:
+    file = tmp_path / "module_0014.gpu_target_config.pbtxt"
+    file.write_text(gpu("H100_SXM").description)
+    target = gpu(str(file))
+    assert (target.name, target.description) == (file.name, gpu("H100_SXM").description)
+    file.write_text("nothing of the kind")
+    with pytest.raises(HardwareError, match=r"pbtxt: is no description of a GPU"):
+        find_target(str(file))
+
+
+def test_unknown_targets_are_suggested() -> None:
+    with pytest.raises(HardwareError, match="did you mean 'H100_SXM'"):
+        find_target("h100_sx")
+    with pytest.raises(HardwareError, match=r"MI300X.*targets: A100_PCIE_80"):
+        find_target("MI300X")
+    with pytest.raises(HardwareError, match=r"no target is named '\.\./LICENSE'"):
+        find_target("../LICENSE")
