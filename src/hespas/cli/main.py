@@ -31,9 +31,11 @@ _COMMANDS = {
     "estimate": "Price the computation of a program on a device.",
     "trace": "Write the Chakra traces of all devices.",
     "memory": "Tell how much device memory a step needs, and for what.",
+    "kernels": "Tell which kernels take longest, and why.",
     "simulate": "Run Chakra traces on a system.",
     "algorithm": "Verify, show and convert a collective algorithm.",
     "hardware": "List the presets of nodes and systems.",
+    "calibrate": "Make a preset from measurements of one's own cluster.",
 }
 
 

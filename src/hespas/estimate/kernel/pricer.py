@@ -66,7 +66,7 @@ class ReadKernels:
         factors: Mapping[str, float] = {}
         if self.device.measured is not None:
             factors = self.device.measured.factors
-        return factors.get("streaming", 1.0) * factors.get("all", 1.0)
+        return factors.get("kernels", 1.0) * factors.get("all", 1.0)
 
     @cached_property
     def _fingerprint(self) -> str:
@@ -153,7 +153,7 @@ def kernel_pricer(device: Device, kernels: CompiledKernels | None) -> ReadKernel
     True
     """
     try:
-        gpu = load_microarchitecture(device.name)
+        gpu = load_microarchitecture(device.part)
     except HardwareError:
         return None
     return ReadKernels(device=device, gpu=gpu, kernels=kernels or _NO_KERNELS)
