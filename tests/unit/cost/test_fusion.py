@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from hespas.cost.work import Work
 
 WorkOf = Callable[[str], Work]
@@ -147,3 +149,32 @@ def test_nested_fusions_are_one_kernel(work_of: WorkOf) -> None:
     )
 
     assert work == Work(flops=(("f32", 1000),), transcendentals=10, bytes_read=40, bytes_written=40)
+
+
+_SCATTERED = (
+    "indices_are_sorted = false, scatter_dimension_numbers = #stablehlo.scatter<"
+    "update_window_dims = [1], inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], "
+    "index_vector_dim = 1>, unique_indices = false"
+)
+
+
+@pytest.mark.parametrize(("combined", "read"), [("%s", 8 * 20 * 4), ("%b", 0)])
+def test_a_scatter_in_place_touches_the_rows_that_it_changes(
+    work_of: WorkOf, combined: str, read: int
+) -> None:
+    table, rows, places = "tensor<100x20xf32>", "tensor<8x20xf32>", "tensor<8x1xi32>"
+    work = work_of(
+        _fusion(
+            {"t": table, "i": places, "u": rows},
+            f"""%r = "stablehlo.scatter"(%t, %i, %u) ({{
+                ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+                  %s = stablehlo.add %a, %b : tensor<f32>
+                  stablehlo.return {combined} : tensor<f32>
+                }}) {{{_SCATTERED}}} : ({table}, {places}, {rows}) -> {table}
+                mhlo.return %r : {table}""",
+            table,
+        )
+    )
+
+    assert work.bytes_read == 8 * 4 + 8 * 20 * 4 + read
+    assert work.bytes_written == 8 * 20 * 4

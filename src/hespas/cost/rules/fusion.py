@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from hespas.cost.rules import elementwise
+from hespas.cost.rules.reduction import only_replaces
 from hespas.cost.rules.sizes import memory_bytes
 from hespas.cost.work import Work
 from hespas.program.program import Block, Op, Value
@@ -20,6 +21,8 @@ _CUTTING = frozenset(
     {"dynamic_slice", "gather", "real_dynamic_slice", "slice", "torch_index_select"}
 )
 _RENAMING = frozenset({"bitcast", "reshape"})
+# Operations that write over a part of their first operand, and which one holds what is written.
+_UPDATES = {"dynamic_update_slice": 1, "scatter": 2}
 # One element of the result needs at most one of each operand.
 _ONE_TO_ONE = (
     frozenset(elementwise.RULES)
@@ -85,15 +88,18 @@ def _block_traffic(block: Block) -> tuple[_Needed, list[int]]:
         else:
             in_place.add(update)
             needed.add_all(update.operands[1:])
-            written.append(size_bytes(update.operands[1].type))
+            values = update.operands[_UPDATES[update.kind]]
+            if update.kind == "scatter" and not only_replaces(update, 1):
+                needed.add(update.operands[0], _size(values))
+            written.append(min(size_bytes(root.type), size_bytes(values.type)))
     _walk_back(block, needed, in_place)
     return needed, written
 
 
 def _update_in_place(root: Value, producer: Mapping[Value, Op], block: Block) -> Op | None:
-    """Return the ``dynamic_update_slice`` of an argument that a result is, if it is one."""
+    """Return the update of an argument that a result is, if it is one: of a slice, or scattered."""
     update = producer.get(_unrenamed(root, producer))
-    if update is None or update.kind != "dynamic_update_slice":
+    if update is None or update.kind not in _UPDATES or len(update.results) > 1:
         return None
     updated = _unrenamed(update.operands[0], producer)
     return update if any(updated is argument for argument in block.arguments) else None

@@ -94,7 +94,7 @@ def scatter(op: Op, bodies: Bodies) -> Work:
         )
         for at in range(count)
     )
-    fallen_on = 0 if _only_replaces(op, count) else touched
+    fallen_on = 0 if only_replaces(op, count) else touched
     arithmetic = bodies[0].arithmetic * operand(op, -1).element_count
     return Work(
         flops=arithmetic.flops,
@@ -104,7 +104,8 @@ def scatter(op: Op, bodies: Bodies) -> Work:
     )
 
 
-def _only_replaces(op: Op, count: int) -> bool:
+def only_replaces(op: Op, count: int) -> bool:
+    """Tell whether a scatter into ``count`` operands keeps nothing of what was there."""
     body = op.regions[0]
     return body.operations[-1].operands == body.arguments[count:]
 
