@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -15,6 +15,8 @@ from hespas.config.run_config import RooflineHardware, roofline_hardware
 from hespas.config.suggest import suggestion
 from hespas.errors import DeviceCountError, HardwareError
 from hespas.hardware.device import Device, MeasuredTables
+from hespas.hardware.interconnect import system_of
+from hespas.hardware.interconnect_files import read_interconnect
 from hespas.hardware.system import System
 from hespas.hardware.system_files import read_network, read_system
 from hespas.hardware.wire import NodeWire
@@ -24,6 +26,7 @@ _NODES = PRESETS_DIRECTORY / "nodes"
 _SYSTEMS = PRESETS_DIRECTORY / "systems"
 _ROOFLINE = Path("roofline", "config.json")
 _ASTRA_SIM = "astra-sim"
+_OWN = Path("hespas", "network.json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +36,8 @@ class NodeInfo:
     ``launch_overhead_s`` is what a kernel takes beside its work when launched behind another,
     None where nobody knows. ``target`` is the name of XLA's description of the part, to compile
     for it without having one; None where there is none. ``measured`` names the tables of measured
-    kernels. ``sources`` tells for each figure where it comes from.
+    kernels, ``based_on`` the preset that this one is a calibration of. ``sources`` tells for each
+    figure where it comes from.
     """
 
     name: str
@@ -42,6 +46,7 @@ class NodeInfo:
     launch_overhead_s: float | None
     target: str | None
     measured: MeasuredTables | None
+    based_on: str | None
     aliases: tuple[str, ...]
     notes: tuple[str, ...]
     sources: Mapping[str, str]
@@ -89,6 +94,7 @@ def load_device(name_or_path: str | Path) -> Device:
         memory_capacity_bytes=None if node is None else node.memory_capacity_bytes,
         launch_overhead_s=None if node is None else node.launch_overhead_s,
         measured=None if node is None else node.measured,
+        based_on=None if node is None else node.based_on,
     )
 
 
@@ -104,6 +110,20 @@ def load_hardware(name_or_path: str | Path) -> RooflineHardware:
     return roofline_hardware(load_config(file), place=str(file))
 
 
+def node_directory(name_or_path: str | Path) -> Path:
+    """Return the directory of a node: that of a preset, or of a configuration by its path.
+
+    Raises `HardwareError` for a name that no preset has, and for a node without ``node.json``.
+    """
+    file = _device_file(name_or_path)
+    home = file.parent.parent if file.parent.name == _ROOFLINE.parts[0] else file.parent
+    if not (home / "node.json").is_file():
+        raise HardwareError(
+            "there is no node.json", place=str(home), mend="give a preset, or a directory with it"
+        )
+    return home
+
+
 def _device_file(name_or_path: str | Path) -> Path:
     path = _path_of(name_or_path, device_names())
     return _config_file(_NODES / _node_name(str(name_or_path)) if path is None else path)
@@ -116,6 +136,7 @@ def device_of(
     memory_capacity_bytes: int | None = None,
     launch_overhead_s: float | None = None,
     measured: MeasuredTables | None = None,
+    based_on: str | None = None,
 ) -> Device:
     """Return the device that the roofline ``hardware`` of a configuration describes.
 
@@ -131,6 +152,7 @@ def device_of(
         hbm_power_ratio=hardware.hbm_power_ratio,
         launch_overhead_s=launch_overhead_s,
         measured=measured,
+        based_on=based_on,
     )
 
 
@@ -149,8 +171,9 @@ def load_system(name_or_path: str | Path) -> System:
     """Return a system: a preset by its name, or the directory of its files by its path.
 
     The directory holds ``system.json``, ``network.yml`` and ``remote_memory.json``, or a
-    directory ``astra-sim`` with them. Raises `HardwareError` for a name that no preset has and
-    for files that disagree, `ConfigError` for what a file may not hold.
+    directory ``astra-sim`` with them; and, for hespas' own model, ``hespas/network.json``, which
+    may stand alone. Raises `HardwareError` for a name that no preset has and for files that
+    disagree, `ConfigError` for what a file may not hold.
 
     >>> system = load_system("A100_SXM_40GB_4GPU_8")
     >>> system.device_count, system.dimensions[1].topology.value
@@ -161,12 +184,24 @@ def load_system(name_or_path: str | Path) -> System:
     inner = directory / _ASTRA_SIM
     home = inner if inner.is_dir() else directory
     named = home.resolve()
-    return read_system(
+    own = directory / _OWN
+    if own.is_file() and not inner.is_dir() and not (home / "system.json").is_file():
+        return system_of(read_interconnect(own, name=named.name))
+    system = read_system(
         name=named.parent.name if named.name == _ASTRA_SIM else named.name,
         system_file=home / "system.json",
         network_file=home / "network.yml",
         remote_memory_file=home / "remote_memory.json",
     )
+    return _with_interconnect(system, own) if own.is_file() else system
+
+
+def _with_interconnect(system: System, file: Path) -> System:
+    found = read_interconnect(file, name=system.name)
+    if found.device_count != system.device_count:
+        message = f"{found.device_count} devices, and network.yml has {system.device_count}"
+        raise HardwareError(message, place=str(file), mend="describe the same system in both")
+    return replace(system, interconnect=found)
 
 
 def presets_that_fit(device_count: int) -> tuple[str, ...]:
@@ -245,6 +280,7 @@ def _read_node(home: Path) -> NodeInfo:
         launch_overhead_s=wire.launch_overhead_s,
         target=wire.target,
         measured=_measured(wire, str(file)),
+        based_on=wire.based_on,
         aliases=wire.aliases,
         notes=wire.notes,
         sources=MappingProxyType(wire.sources),

@@ -32,8 +32,8 @@ class Measured:
     """Prices regions by tables.
 
     Matrix products go to ``gemm``, fused attention to ``attention``, and everything else to
-    ``kernels``, or to ``streaming`` where that is None or knows nothing of a kernel. A device's
-    calibration multiplies them all.
+    ``kernels``, or to ``streaming`` where that is None or knows nothing of a kernel. Each of
+    them applies the device's calibration.
     """
 
     gemm: GemmModel
@@ -101,9 +101,7 @@ class Measured:
         if found:
             return self._library(leaf, program, found)
         known = None if self.kernels is None else self.kernels.price(leaf, program)
-        if known is None:
-            return self.streaming.price(leaf, program)
-        return known * self.streaming.factor
+        return self.streaming.price(leaf, program) if known is None else known
 
     def _library(self, leaf: Leaf, program: Program, found: Sequence[Timed]) -> Timed:
         """Return the time of a kernel around products: not less than its own bytes take.

@@ -102,7 +102,7 @@ class GemmModel:
     def _factors(self, type_name: str) -> float:
         measured = self.device.measured
         factors: Mapping[str, float] = {} if measured is None else measured.factors
-        named = factors.get(f"gemm.{_TABLES.get(type_name, type_name)}", factors.get("gemm", 1.0))
+        named = factors.get(f"gemm.{table_of(type_name)}", factors.get("gemm", 1.0))
         return named * factors.get("all", 1.0)
 
     def _rate(self, type_name: str) -> float:
@@ -189,6 +189,15 @@ class _Rates:
     def roofline_s(self, m: int, n: int, k: int) -> float:
         moved = self.size * (m * k + n * k + m * n)
         return max(2 * m * n * k / self.flops, moved / self.memory)
+
+
+def table_of(type_name: str) -> str:
+    """Return the type whose table serves a type; the type itself where it is only scaled.
+
+    >>> table_of("f16"), table_of("f8E5M2"), table_of("f64")
+    ('bf16', 'f8', 'f64')
+    """
+    return _TABLES.get(type_name, type_name)
 
 
 def gemm_model(device: Device) -> GemmModel:

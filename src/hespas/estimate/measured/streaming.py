@@ -49,9 +49,9 @@ class Streaming:
         return (
             (
                 "measured: kernels that are no products move their bytes at "
-                f"{100 * self.efficiency:.0f} % of the memory bandwidth, the part that long ones were "
-                f"measured to reach, and take {format_time(self.overhead_s)} beside if the program "
-                "is compiled"
+                f"{100 * self.efficiency:.0f} % of the memory bandwidth, the part that long ones "
+                f"were measured to reach, and take {format_time(self.overhead_s)} beside if the "
+                "program is compiled"
             ),
         )
 

@@ -127,11 +127,6 @@ def test_a_pricer_of_kernels_is_asked_before_bytes_and_not_for_products() -> Non
     assert found.per_op["mhlo.fusion"].time_s == 1.0
     assert found.per_op["stablehlo.dot_general"].time_s < 1e-3
     assert "a second" in found.notes
-    tables = MeasuredTables(part="H100_SXM", factors={"kernels": 3.0})
-    slower = measured(Wanted(device=replace(H100, measured=tables)), kernels=Constant())
-    assert total(kernels(), slower).per_op["mhlo.fusion"].time_s == 3.0
-    assert using.parameters["kernels"] == {"kind": "constant"}
-    assert Constant.assumptions[0] in using.assumptions
 
 
 def test_a_convolution_is_the_product_it_is() -> None:

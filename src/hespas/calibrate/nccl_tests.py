@@ -1,0 +1,163 @@
+"""What nccl-tests prints: collectives of one kind among one group, size by size.
+
+A line of results starts ``size count type redop root time algbw busbw``; the time is out of place
+and, as the header says, in us. ``# Rank`` lines count the group.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hespas.calibrate.piecewise import Piece, Point, fit, residuals
+from hespas.calibrate.samples import check_agreement
+from hespas.config.files import read_text
+from hespas.errors import MeasurementError
+from hespas.units import format_time
+
+KINDS = {
+    "all_reduce": "all_reduce",
+    "allreduce": "all_reduce",
+    "all_gather": "all_gather",
+    "allgather": "all_gather",
+    "reduce_scatter": "reduce_scatter",
+    "reducescatter": "reduce_scatter",
+    "alltoall": "all_to_all",
+    "all_to_all": "all_to_all",
+    "sendrecv": "send_recv",
+    "send_recv": "send_recv",
+}
+_RESULT = re.compile(r"\s*\d+\s+\d+\s+\w+\s+\w+\s+-?\d+\s+[\d.]+\s+[\d.]+\s+[\d.]+")
+_RANK = re.compile(r"#\s+Rank\s+\d+\s")
+_PROGRAM = re.compile(r"(\w+)_perf\b")
+SHORTEST_COLLECTIVE_S = 1e-6
+"""No collective crosses a link and back in less."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveRun:
+    """Measurements of one kind among ``gpus`` devices, and the pieces fitted to them."""
+
+    kind: str
+    gpus: int
+    points: tuple[Point, ...]
+    pieces: tuple[Piece, ...]
+
+    @property
+    def errors(self) -> tuple[float, ...]:
+        """Relative errors of the fit, point by point."""
+        return residuals(self.pieces, self.points)
+
+
+def read_run(path: Path, kind: str = "", *, fastest_bytes_per_s: float | None) -> CollectiveRun:
+    """Return what a file of nccl-tests output holds.
+
+    ``kind`` is told by the file (``all_reduce_perf`` in it, or its name) where it is empty.
+    ``fastest_bytes_per_s`` is what no wire of the device exceeds. Raises `MeasurementError`,
+    naming ``file:line``, for an unknown kind or group, for times whose unit is not us, that lie
+    below the physical floor, or that contradict each other.
+    """
+    text = read_text(path)
+    lines = text.splitlines()
+    known = kind or _kind(path, text)
+    gpus = sum(1 for line in lines if _RANK.match(line))
+    if gpus < 2:
+        raise MeasurementError(
+            "it doesn't list two ranks or more", place=str(path), mend="keep the header's # Rank"
+        )
+    points = tuple(
+        _point(line, f"{path}:{number}")
+        for number, line in enumerate(lines, start=1)
+        if _RESULT.match(line)
+    )
+    if not any("(us)" in line for line in lines if line.startswith("#")):
+        raise MeasurementError(
+            "the header doesn't say that times are in us", place=str(path), mend="keep the header"
+        )
+    check_agreement(
+        points,
+        key=lambda point: point.size_bytes,
+        time_s=lambda point: point.time_s,
+        place=lambda point: point.place,
+        name=lambda point: f"{known} of {point.size_bytes} bytes",
+    )
+    for point in points:
+        _check_floor(point, known, gpus, fastest_bytes_per_s)
+    measured = [point for point in points if point.size_bytes]
+    if len(measured) < 2:
+        raise MeasurementError("there are fewer than two sizes", place=str(path))
+    return CollectiveRun(kind=known, gpus=gpus, points=tuple(measured), pieces=fit(measured))
+
+
+def _kind(path: Path, text: str) -> str:
+    told = [KINDS[name] for name in _PROGRAM.findall(text) if name in KINDS]
+    told += [KINDS[name] for name in sorted(KINDS, key=len) if name in path.name.lower()]
+    if not told:
+        raise MeasurementError(
+            "it doesn't say which collective it measures",
+            place=str(path),
+            mend="give --nccl all_reduce=FILE",
+        )
+    return told[0]
+
+
+def _point(line: str, place: str) -> Point:
+    size, _, _, _, _, time_us, algorithm_bandwidth = line.split()[:7]
+    point = Point(size_bytes=int(size), time_s=float(time_us) * 1e-6, place=place)
+    told = float(algorithm_bandwidth)
+    found = point.size_bytes / point.time_s / 1e9 if point.time_s else 0.0
+    if abs(found - told) > max(0.05 * told, 0.011):
+        raise MeasurementError(
+            f"{size} bytes in {format_time(point.time_s)} are {found:.4g} GB/s, but algbw says "
+            f"{told:.4g}",
+            place=place,
+            mend="give times in us",
+        )
+    return point
+
+
+def _check_floor(point: Point, kind: str, gpus: int, fastest_bytes_per_s: float | None) -> None:
+    if point.size_bytes and point.time_s < SHORTEST_COLLECTIVE_S:
+        raise MeasurementError(
+            f"{kind} of {point.size_bytes} bytes in {format_time(point.time_s)} is below the "
+            f"physical floor of {format_time(SHORTEST_COLLECTIVE_S)}",
+            place=point.place,
+            mend="give times in us",
+        )
+    if fastest_bytes_per_s is None:
+        return
+    # Whoever reduces, every device sends or receives what the others have: (n - 1) / n of it all.
+    share = 1.0 if kind == "send_recv" else (gpus - 1) / gpus
+    least_s = point.size_bytes * share / fastest_bytes_per_s
+    if point.time_s < least_s:
+        raise MeasurementError(
+            f"{kind} of {point.size_bytes} bytes in {format_time(point.time_s)} is below the "
+            f"{format_time(least_s)} that the link's bandwidth allows",
+            place=point.place,
+            mend="give times in us, or the right --link",
+        )
+
+
+def collectives_json(
+    runs: Sequence[CollectiveRun],
+) -> dict[str, dict[str, list[dict[str, object]]]]:
+    """Return the ``collectives`` of a link preset. Two runs of one kind and group are refused."""
+    made: dict[str, dict[str, list[dict[str, object]]]] = {}
+    for run in runs:
+        by_size = made.setdefault(run.kind, {})
+        if str(run.gpus) in by_size:
+            message = f"{run.kind} among {run.gpus} is measured in two files"
+            raise MeasurementError(message, place=run.points[0].place, mend="give one of them")
+        by_size[str(run.gpus)] = [
+            {
+                "algorithm": "measured",
+                "protocol": "measured",
+                "up_to_bytes": piece.up_to_bytes,
+                "latency_s": piece.latency_s,
+                "bandwidth_bytes_per_s": piece.bandwidth_bytes_per_s,
+            }
+            for piece in run.pieces
+        ]
+    return made

@@ -1,0 +1,219 @@
+"""The files of a calibrated preset: a node of the user's own, and the links between its devices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from hespas.calibrate.nccl_tests import CollectiveRun, collectives_json
+from hespas.calibrate.plot import Panel, svg
+from hespas.calibrate.samples import FactorFit, worst
+from hespas.config.files import read_json
+from hespas.errors import OutputError
+from hespas.files import json_bytes, write_file
+from hespas.hardware.links import Link
+from hespas.hardware.presets import node_directory
+
+REPORT = "calibration.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """What was fitted: factors of a node, collectives of a link, and the presets they start from.
+
+    ``sources`` are the files of the measurements.
+    """
+
+    node: str
+    link: Link | None
+    factors: Sequence[FactorFit]
+    runs: Sequence[CollectiveRun]
+    sources: Sequence[str]
+
+
+def write_calibration(calibration: Calibration, target: Path) -> tuple[Path, ...]:
+    """Write the preset's files into a directory and return them.
+
+    Raises `OutputError` for a directory that holds other files than an earlier calibration's.
+    """
+    _check_target(target)
+    files = _files(calibration, target.resolve().name)
+    target.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        file = target / name
+        file.parent.mkdir(exist_ok=True)
+        write_file(file, content)
+    return tuple(target / name for name in files)
+
+
+def _check_target(target: Path) -> None:
+    if target.exists() and not target.is_dir():
+        raise OutputError("is a file, not a directory", place=str(target))
+    if target.is_dir() and any(target.iterdir()) and not (target / REPORT).is_file():
+        raise OutputError(
+            "holds files of another origin", place=str(target), mend="choose another directory"
+        )
+
+
+def _files(calibration: Calibration, name: str) -> dict[str, bytes]:
+    files: dict[str, bytes] = {}
+    if calibration.factors:
+        home = node_directory(calibration.node)
+        files["node.json"] = json_bytes(_node(calibration, home))
+        roofline = Path("roofline", "config.json")
+        files[str(roofline)] = (home / roofline).read_bytes()
+    if calibration.runs:
+        files["link.json"] = json_bytes(_link(calibration, name))
+    files["calibration.svg"] = svg(_panels(calibration)).encode()
+    files[REPORT] = json_bytes(report_json(calibration))
+    return files
+
+
+def _mapping(file: Path) -> dict[str, Any]:
+    return cast("dict[str, Any]", read_json(file))
+
+
+def _node(calibration: Calibration, home: Path) -> dict[str, Any]:
+    """Return the base's description with the factors; its second names stay its own."""
+    base = _mapping(home / "node.json")
+    known = cast("Mapping[str, float]", base.get("calibration", {}))
+    fitted = {fit.name: fit.factor * known.get(fit.name, 1.0) for fit in calibration.factors}
+    told = f"calibrated from {calibration.node} with {', '.join(calibration.sources)}"
+    return {
+        **base,
+        "full_name": f"{base['full_name']}, calibrated",
+        "aliases": [],
+        "based_on": base.get("based_on", home.name),
+        "notes": [*base.get("notes", []), told],
+        "calibration": {**known, **fitted},
+    }
+
+
+def _link(calibration: Calibration, name: str) -> dict[str, Any]:
+    base = calibration.link
+    told = f"measured with nccl-tests: {', '.join(calibration.sources)}"
+    made: dict[str, Any] = {"name": name, "source": told}
+    if base is not None and base.parameters is not None:
+        parameters = base.parameters
+        made["source"] = f"{told}; its wire as in {base.name}"
+        made["link"] = {
+            "bandwidth_bytes_per_s": parameters.bandwidth_bytes_per_s,
+            "latency_s": parameters.latency_s,
+            "step_overhead_s": parameters.step_overhead_s,
+            "reduces_in_switch": parameters.reduces_in_switch,
+        }
+    return {**made, "collectives": collectives_json(calibration.runs)}
+
+
+def report_json(calibration: Calibration) -> dict[str, Any]:
+    """Return the fits and their residuals as JSON values."""
+    return {
+        "node": calibration.node,
+        "link": None if calibration.link is None else calibration.link.name,
+        "sources": list(calibration.sources),
+        "factors": [
+            {
+                "name": fit.name,
+                "factor": fit.factor,
+                "points": [
+                    {
+                        "what": sample.label,
+                        "place": sample.place,
+                        "measured_s": sample.measured_s,
+                        "predicted_s": sample.predicted_s,
+                        "error": error,
+                    }
+                    for sample, error in zip(fit.samples, fit.errors_after, strict=True)
+                ],
+            }
+            for fit in calibration.factors
+        ],
+        "collectives": [
+            {
+                "kind": run.kind,
+                "gpus": run.gpus,
+                "points": [
+                    {
+                        "size_bytes": point.size_bytes,
+                        "place": point.place,
+                        "measured_s": point.time_s,
+                        "error": error,
+                    }
+                    for point, error in zip(run.points, run.errors, strict=True)
+                ],
+            }
+            for run in calibration.runs
+        ],
+    }
+
+
+def _panels(calibration: Calibration) -> list[Panel]:
+    panels = [_factor_panel(fit) for fit in calibration.factors]
+    return panels + [_run_panel(run) for run in calibration.runs]
+
+
+def _factor_panel(fit: FactorFit) -> Panel:
+    points = [(each.measured_s, fit.factor * each.predicted_s) for each in fit.samples]
+    ends = [value for point in points for value in point]
+    return Panel(
+        title=f"{fit.name}: x {fit.factor}",
+        x_name="measured (s)",
+        y_name="predicted (s)",
+        points=points,
+        line=[(min(ends), min(ends)), (max(ends), max(ends))],
+    )
+
+
+def _run_panel(run: CollectiveRun) -> Panel:
+    points = sorted((float(point.size_bytes), point.time_s) for point in run.points)
+    fitted = {
+        size: time * (1 + e) for (size, time), e in zip(points, _sorted_errors(run), strict=True)
+    }
+    return Panel(
+        title=f"{run.kind} among {run.gpus}",
+        x_name="size (bytes)",
+        y_name="time (s)",
+        points=points,
+        line=sorted(fitted.items()),
+    )
+
+
+def _sorted_errors(run: CollectiveRun) -> list[float]:
+    pairs = zip(run.points, run.errors, strict=True)
+    return [
+        error for _, error in sorted(pairs, key=lambda pair: (pair[0].size_bytes, pair[0].time_s))
+    ]
+
+
+def report_text(calibration: Calibration) -> str:
+    """Return the fits and their residuals for people."""
+    lines: list[str] = []
+    for fit in calibration.factors:
+        after = sorted(abs(error) for error in fit.errors_after)
+        lines.append(
+            f"{fit.name}: x {fit.factor}, {len(after)} measurements; median error "
+            f"{_percent(fit.median_error_before)} before, {_percent(after[len(after) // 2])} "
+            f"after, worst {_percent(after[-1])}"
+        )
+        lines += [
+            f"  {sample.label} ({sample.place}): {_signed(sample.error)} before"
+            for sample in worst(fit.samples)
+        ]
+    for run in calibration.runs:
+        errors = sorted(abs(error) for error in run.errors)
+        lines.append(
+            f"{run.kind} among {run.gpus}: {len(run.pieces)} pieces for {len(errors)} "
+            f"measurements; median error {_percent(errors[len(errors) // 2])}, "
+            f"worst {_percent(errors[-1])}"
+        )
+    return "\n".join(lines)
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f} %"
+
+
+def _signed(value: float) -> str:
+    return f"{100 * value:+.1f} %"

@@ -1,0 +1,170 @@
+"""``hespas calibrate``: measurements of the user's own cluster become a preset."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from hespas.api import estimate, load, simulate, split, trace
+from hespas.calibrate.gemm_csv import fit_gemms
+from hespas.calibrate.nccl_tests import KINDS, CollectiveRun, read_run
+from hespas.calibrate.preset import Calibration, report_json, report_text, write_calibration
+from hespas.calibrate.profile import fit_profile
+from hespas.calibrate.samples import FactorFit
+from hespas.calibrate.steps import PredictedStep, fit_steps
+from hespas.cli import options
+from hespas.cli.stages import check_targets, write_json
+from hespas.errors import ConfigError, MeasurementError
+from hespas.estimate.measured.gemm import gemm_model
+from hespas.estimate.measured.method import make
+from hespas.estimate.methods import Wanted
+from hespas.hardware.device import Device, MeasuredTables
+from hespas.hardware.links import Link, load_link
+from hespas.hardware.presets import load_device
+
+
+@click.command("calibrate", short_help="Make a preset from measurements of one's own cluster.")
+@click.option("--node", required=True, help="The node to start from: a preset's name or a path.")
+@click.option("--link", help="The link to start from, for its wire: a preset's name or a path.")
+@click.option("--system", help="The cluster of --steps: a preset's name, or a directory.")
+@click.option(
+    "--gemm",
+    "gemm_files",
+    type=options.FILE,
+    multiple=True,
+    metavar="CSV",
+    help="Times of matrix products: m,n,k,dtype,latency_us.",
+)
+@click.option(
+    "--nccl",
+    "nccl_files",
+    multiple=True,
+    metavar="[KIND=]FILE",
+    help="What nccl-tests printed; KIND (all_reduce, ..) where the file doesn't say it.",
+)
+@click.option(
+    "--profile",
+    type=options.FILE,
+    metavar="TRACE",
+    help="A trace.json.gz of jax.profiler, of --program.",
+)
+@click.option("--program", type=options.FILE, metavar="HLO", help="The program that was profiled.")
+@click.option(
+    "--steps", type=options.FILE, metavar="CSV", help="Measured step times: workload,seconds."
+)
+@click.option(
+    "--output", "-o", type=options.FILE, required=True, help="The directory of the new preset."
+)
+@options.json_option
+@options.debug
+def command(
+    *,
+    node: str,
+    link: str | None,
+    system: str | None,
+    gemm_files: tuple[Path, ...],
+    nccl_files: tuple[str, ...],
+    profile: Path | None,
+    program: Path | None,
+    steps: Path | None,
+    output: Path,
+    json_file: str | None,
+) -> None:
+    """Fit the presets to measurements, tell how well they fit, and write a preset of one's own.
+
+    The directory that --output names is then a node for --node (where --gemm, --profile or
+    --steps were given), and its link.json a link (where --nccl was).
+    """
+    _check_effects(link=link, system=system, nccl=nccl_files, steps=steps)
+    if (profile is None) != (program is None):
+        raise ConfigError("--profile and --program belong together", mend="give both")
+    check_targets(json_file, None)
+    base = None if link is None else load_link(link)
+    device = load_device(node)
+    fits: list[FactorFit] = [
+        fit for file in gemm_files for fit in fit_gemms(file, gemm_model(device))
+    ]
+    if profile is not None and program is not None:
+        fits += fit_profile(profile, load(program), make(Wanted(device=device)))
+    _check_once(fits)
+    if steps is not None:
+        calibrated = _with_factors(device, fits)
+        fits.append(fit_steps(steps, lambda workload: _predicted(workload, calibrated, system)))
+    runs = [_run(text, base) for text in nccl_files]
+    if not fits and not runs:
+        mend = "give --gemm, --nccl, --profile or --steps"
+        raise ConfigError("there is nothing to calibrate with", mend=mend)
+    named = [*gemm_files, profile, steps, *(_file(text)[1] for text in nccl_files)]
+    calibration = Calibration(
+        node=node,
+        link=base,
+        factors=fits,
+        runs=runs,
+        sources=[file.name for file in named if file is not None],
+    )
+    written = write_calibration(calibration, output)
+    if json_file is not None:
+        write_json(json_file, report_json(calibration))
+    if json_file != "-":
+        click.echo(report_text(calibration))
+        click.echo(f"Written: {', '.join(str(file) for file in written)}")
+
+
+def _check_effects(
+    *, link: str | None, system: str | None, nccl: tuple[str, ...], steps: Path | None
+) -> None:
+    if link is not None and not nccl:
+        raise ConfigError("--link has no effect without --nccl", mend="give --nccl")
+    if system is not None and steps is None:
+        raise ConfigError("--system has no effect without --steps", mend="give --steps")
+
+
+def _check_once(fits: list[FactorFit]) -> None:
+    """Raise `MeasurementError` where two files fit one factor: which is right is not known."""
+    seen: dict[str, FactorFit] = {}
+    for fit in fits:
+        other = seen.setdefault(fit.name, fit)
+        if other is not fit:
+            raise MeasurementError(
+                f"{fit.name} is measured here and in {other.samples[0].place}",
+                place=fit.samples[0].place,
+                mend="give one of them, or join the files",
+            )
+
+
+def _with_factors(device: Device, fits: list[FactorFit]) -> Device:
+    measured = device.measured
+    if measured is None:
+        return device
+    factors = dict(measured.factors)
+    for fit in fits:
+        factors[fit.name] = fit.factor * factors.get(fit.name, 1.0)
+    return replace(device, measured=MeasuredTables(part=measured.part, factors=factors))
+
+
+def _predicted(workload: Path, device: Device, system: str | None) -> PredictedStep:
+    graph = split(load(workload))
+    estimates = estimate(graph, device, method="measured")
+    compute_s = estimates.total.time_s
+    if not graph.collective_regions:
+        return PredictedStep(compute_s=compute_s, exposed_s=0.0)
+    if system is None:
+        raise ConfigError("the workload communicates", place=str(workload), mend="give --system")
+    step_s = simulate(trace(graph, estimates), system).step_time_s
+    return PredictedStep(compute_s=compute_s, exposed_s=max(0.0, step_s - compute_s))
+
+
+def _file(text: str) -> tuple[str, Path]:
+    kind, separator, name = text.partition("=")
+    if separator and kind in KINDS:
+        return KINDS[kind], Path(name)
+    return "", Path(text)
+
+
+def _run(text: str, base: Link | None) -> CollectiveRun:
+    kind, file = _file(text)
+    wire = None if base is None else base.parameters
+    fastest = None if wire is None else wire.bandwidth_bytes_per_s
+    return read_run(file, kind, fastest_bytes_per_s=fastest)
