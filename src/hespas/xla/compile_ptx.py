@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 _ENTRY = re.compile(r"^\.visible \.entry ([\w$.]+)\(", re.MULTILINE)
-_HEADER = re.compile(r"^(?:\.(?:version|target|address_size)\b.*|//.*|)\n", re.MULTILINE)
+_HEADER = re.compile(r"^[ \t]*(?:\.(?:version|target|address_size)\b.*|//.*|)\n", re.MULTILINE)
 
 
 def read_ptx(text: str) -> dict[str, str]:

@@ -59,7 +59,7 @@ def _compiled(request: wire.CompileRequest, home: Path) -> wire.Compiled:
         sys.stderr.write(f"{error}\n")
         recovered = recover(home / wire.DUMP_DIRECTORY, str(error))
         if recovered is None:
-            raise _told(str(error), request.name) from error
+            raise told(str(error), request.name) from error
         module = import_module("jaxlib._hlo").hlo_module_from_text(recovered.text)
         memory, notes = recovered.memory, (*prepared.notes, recovered.note)
     else:
@@ -82,7 +82,7 @@ def _topology(request: wire.CompileRequest, count: int) -> Topology:
         return open_topology(request.place, count=count)
     except errors.JaxRuntimeError as error:
         sys.stderr.write(f"{error}\n")
-        raise _told(str(error), request.name) from error
+        raise told(str(error), request.name) from error
 
 
 def _compile(request: wire.CompileRequest, prepared: Prepared, topology: Topology) -> Any:
@@ -116,7 +116,7 @@ def _memory(stats: Any) -> wire.MemoryWire:
     )
 
 
-def _told(message: str, name: str) -> HespasError:
+def told(message: str, name: str) -> HespasError:
     """Return the error that a compiler's status stands for."""
     first = message.strip().partition("\n")[0][:400]
     version = _VERSION.search(message)
