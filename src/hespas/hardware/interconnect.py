@@ -10,7 +10,13 @@ from types import MappingProxyType
 
 from hespas.errors import HardwareError
 from hespas.hardware.links import Link, LinkParameters
-from hespas.hardware.system import CollectiveKind, System, Topology
+from hespas.hardware.system import (
+    CollectiveKind,
+    RemoteMemory,
+    RemoteMemoryKind,
+    System,
+    Topology,
+)
 
 
 class Shape(Enum):
@@ -159,6 +165,24 @@ def switched(devices: int, *, bandwidth_bytes_per_s: float, latency_s: float) ->
     return Interconnect(name="switch", fabric=Dimensions(dimensions=(dimension,)))
 
 
+def system_of(interconnect: Interconnect) -> System:
+    """Return a system that has nothing but a network for hespas' own model."""
+    return System(
+        name=interconnect.name,
+        dimensions=(),
+        implementations={},
+        endpoint_delay_ns=0,
+        preferred_dataset_splits=1,
+        active_chunks_per_dimension=1,
+        collective_optimization="baseline",
+        scheduling_policy="LIFO",
+        local_memory_bandwidth_gb_per_s=None,
+        remote_memory=RemoteMemory(kind=RemoteMemoryKind.NO_MEMORY_EXPANSION),
+        options={},
+        interconnect=interconnect,
+    )
+
+
 _SHAPES = {
     Topology.RING: Shape.RING,
     Topology.FULLY_CONNECTED: Shape.FULLY_CONNECTED,
@@ -168,11 +192,13 @@ _KINDS = {kind: kind.value.replace("-", "_") for kind in CollectiveKind}
 
 
 def interconnect_of(system: System) -> Interconnect:
-    """Return the network that a system's files for ASTRA-sim describe.
+    """Return a system's network: its own description, or that of its files for ASTRA-sim.
 
-    Its collectives run as system.json tells, where it does; messages and reductions are rounded
-    down to ns, as in ASTRA-sim.
+    With the latter, collectives run as system.json tells, where it does, and messages and
+    reductions are rounded down to ns, as in ASTRA-sim.
     """
+    if system.interconnect is not None:
+        return system.interconnect
     dimensions = [
         Dimension(
             shape=_SHAPES[one.topology],

@@ -10,8 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from math import isfinite, prod
+from typing import TYPE_CHECKING
 
 from hespas.errors import HardwareError
+
+if TYPE_CHECKING:
+    from hespas.hardware.interconnect import Interconnect
 
 
 class Topology(Enum):
@@ -82,6 +86,8 @@ class System:
     ``implementations`` gives, per collective, one algorithm name per dimension.
     ``local_memory_bandwidth_gb_per_s`` is decimal (1e9 B/s); None where the file has no
     ``local-mem-bw``. ``options`` keeps the remaining keys of ``system.json`` as read.
+    ``interconnect`` is the network as hespas' own model sees it, where a file describes that; a
+    system without files for ASTRA-sim has no ``dimensions``.
     """
 
     name: str
@@ -95,8 +101,11 @@ class System:
     local_memory_bandwidth_gb_per_s: float | None
     remote_memory: RemoteMemory
     options: Mapping[str, object]
+    interconnect: Interconnect | None = None
 
     @property
     def device_count(self) -> int:
         """The number of devices: the product over the dimensions."""
+        if not self.dimensions and self.interconnect is not None:
+            return self.interconnect.device_count
         return prod(dimension.npus_count for dimension in self.dimensions)

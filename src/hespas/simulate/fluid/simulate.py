@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from hespas.errors import DeviceCountError, SimulationError
 from hespas.hardware.cluster import Cluster
 from hespas.hardware.interconnect import Graph, Interconnect, interconnect_of
-from hespas.hardware.system import System
+from hespas.hardware.system import CollectiveKind, System
+from hespas.simulate.events.custom import PER_NODE, custom_option
 from hespas.simulate.fluid.classes import find_classes
 from hespas.simulate.fluid.course import PIECES
 from hespas.simulate.fluid.engine import Engine
@@ -18,6 +19,7 @@ from hespas.simulate.fluid.pricing import Pricer
 from hespas.simulate.fluid.told import TOLD
 from hespas.simulate.fluid.ways import Wiring
 from hespas.simulate.fluid.wirings import make_wiring
+from hespas.simulate.roofline import with_roofline
 from hespas.simulate.timeline import Timeline
 from hespas.trace.roles import find_roles
 from hespas.trace.tasks import CollectiveTask, Job, TaskGraph, as_job
@@ -50,10 +52,14 @@ def simulate_fluid(
     """
     job = as_job(work)
     interconnect = interconnect_of(system) if isinstance(system, System) else system
+    if isinstance(system, System) and system.options.get("roofline-enabled"):
+        job = with_roofline(job, system)
     if job.device_count != interconnect.device_count:
         message = f"the job is for {job.device_count} devices, {interconnect.name} has"
         raise DeviceCountError(f"{message} {interconnect.device_count}")
     _refuse(job)
+    if isinstance(system, System):
+        _refuse_options(system)
     is_irregular = cluster is not None and bool(cluster.links)
     wiring: Wiring = make_wiring(interconnect)
     if cluster is not None and cluster.links:
@@ -83,6 +89,15 @@ def _assumptions(planner: Planner, interconnect: Interconnect) -> Iterator[str]:
     yield from planner.notes
     if isinstance(interconnect.fabric, Graph):
         yield "a message takes a way of fewest links, the same always for the same two ends"
+
+
+def _refuse_options(system: System) -> None:
+    """Raise `SimulationError` for what system.json asks of ASTRA-sim alone."""
+    custom = (PER_NODE, *(custom_option(kind) for kind in CollectiveKind))
+    for option in ("replay-only", "model-shared-bus", *custom):
+        if system.options.get(option):
+            message = f"{option} has no model in hespas' own network model"
+            raise SimulationError(message, place=system.name, mend="use --model astra-sim")
 
 
 def _refuse(job: Job) -> None:
