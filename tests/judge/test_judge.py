@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from hespas.cost.expand import expand
 from hespas.cost.structure import Cost, total, without_loops
 from hespas.errors import HespasError
+from hespas.frontend.hlo.load import load_hlo
 from hespas.frontend.load import load_program
 from hespas.frontend.stablehlo import LoadOptions, load_stablehlo
 from hespas.program.program import Block, Op, Program, Value, nested_ops
@@ -134,6 +135,16 @@ def test_counts_agree_or_the_difference_is_listed(name: str, exported: Path) -> 
     else:
         assert ours != theirs, "docs/cost.md lists a difference that is gone"
         assert (ours, theirs) == listed
+
+
+@pytest.mark.parametrize("name", _program_names())
+def test_hlo_counts_as_the_stablehlo_that_it_is_converted_to(name: str, exported: Path) -> None:
+    proto = hlo_proto(_printed(load_program(exported / f"{name}.mlir")), name=name)
+    converted = load_stablehlo(stablehlo_of_hlo(proto), name=name, options=_ANY_TRIP_COUNT)
+
+    direct = load_hlo(proto, name=name, options=_ANY_TRIP_COUNT)
+
+    assert _our_counts(direct) == _our_counts(converted)
 
 
 def test_every_listed_difference_is_of_a_program_that_exists() -> None:

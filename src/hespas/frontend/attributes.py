@@ -71,6 +71,7 @@ def _dot(record: OpRecord) -> DotAttrs:
         lhs_contracting=(tensor(record, 0).rank - 1,),
         rhs_contracting=(0,),
         precision=_precision(record),
+        algorithm=record.attributes.get("algorithm", ""),
     )
 
 
