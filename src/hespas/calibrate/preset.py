@@ -79,7 +79,10 @@ def _node(calibration: Calibration, home: Path) -> dict[str, Any]:
     """Return the base's description with the factors; its second names stay its own."""
     base = _mapping(home / "node.json")
     known = cast("Mapping[str, float]", base.get("calibration", {}))
-    fitted = {fit.name: fit.factor * known.get(fit.name, 1.0) for fit in calibration.factors}
+    fitted = {
+        fit.name: float(f"{fit.factor * known.get(fit.name, 1.0):.4g}")
+        for fit in calibration.factors
+    }
     told = f"calibrated from {calibration.node} with {', '.join(calibration.sources)}"
     return {
         **base,

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from hespas.hardware.links import load_link
+from hespas.hardware.presets import load_device
+
+Run = Callable[..., "CompletedProcess[str]"]
+GEMM = "m,n,k,dtype,latency_us\n4096,4096,4096,bf16,200\n2048,2048,2048,bf16,30\n"
+RANKS = "".join(f"#  Rank {at} Group 0 Pid 1 on node device {at}\n" for at in range(4))
+NCCL = (
+    f"# all_reduce_perf\n{RANKS}#  (B) (elements) (us) (GB/s) (GB/s)\n"
+    " 2048 512 float sum -1 12.0 0.17 0.26 0 12.0 0.17 0.26 0\n"
+    " 134217728 33554432 float sum -1 630.0 213.04 319.6 0 630.0 213.04 319.6 0\n"
+)
+
+
+def hespas(call: Run, *words: str) -> CompletedProcess[str]:
+    return call("hespas", *words)
+
+
+@pytest.fixture
+def measurements(tmp_path: Path) -> Path:
+    (tmp_path / "gemm.csv").write_text(GEMM)
+    (tmp_path / "nccl.txt").write_text(NCCL)
+    return tmp_path
+
+
+def test_a_calibrated_node_and_link_load_and_predict(
+    call: Run, measurements: Path, block: Path
+) -> None:
+    mine = measurements / "mine"
+    done = hespas(
+        call, "calibrate", "--node", "H100_80GB", "--link", "NVLink4_H100", "-o", str(mine),
+        "--gemm", str(measurements / "gemm.csv"), "--nccl", str(measurements / "nccl.txt"),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "gemm.bf16: x 1.1" in done.stdout
+    assert "all_reduce among 4:" in done.stdout
+    device = load_device(mine)
+    assert device.measured is not None
+    assert device.measured.part == "H100_SXM"
+    assert set(device.measured.factors) == {"gemm.bf16"}
+    assert device.part == "H100_80GB"
+    fit = load_link(mine / "link.json").measured("all_reduce", 4, 2**27)
+    assert fit is not None
+    assert fit.time_s(2**27) == pytest.approx(630e-6, rel=0.01)
+    ET.parse(mine / "calibration.svg")  # noqa: S314 - our own file
+    report = json.loads((mine / "calibration.json").read_text())
+    assert report["factors"][0]["points"][0]["what"] == "4096 x 4096 x 4096 of bf16"
+    plain, slower = (
+        json.loads(
+            hespas(
+                call, "estimate", str(block), "--node", node, "--method", "measured", "--json"
+            ).stdout
+        )
+        for node in ("H100_80GB", str(mine))
+    )
+    assert slower != plain
+
+
+def test_calibrating_again_replaces_and_multiplies(call: Run, measurements: Path) -> None:
+    first, second = measurements / "first", measurements / "second"
+    gemm = ("--gemm", str(measurements / "gemm.csv"))
+    assert hespas(call, "calibrate", "--node", "H100_80GB", *gemm, "-o", str(first)).returncode == 0
+    again = hespas(call, "calibrate", "--node", str(first), *gemm, "-o", str(second))
+    assert "gemm.bf16: x 1.0," in again.stdout
+    tables = load_device(first).measured, load_device(second).measured
+    assert tables[0] == tables[1]
+    assert load_device(second).part == "H100_80GB"
+    before = (second / "node.json").read_bytes()
+    assert hespas(call, "calibrate", "--node", str(first), *gemm, "-o", str(second)).returncode == 0
+    assert (second / "node.json").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "there is nothing to calibrate with; give --gemm, --nccl, --profile or --steps"),
+        (["--gemm", "gemm.csv", "--link", "NVLink4_H100"], "--link has no effect without --nccl"),
+        (["--gemm", "gemm.csv", "--system", "x"], "--system has no effect without --steps"),
+        (["--profile", "trace.json.gz"], "--profile and --program belong together"),
+        (["--gemm", "gemm.csv", "--gemm", "gemm.csv"], "gemm.bf16 is measured here and in"),
+        (["--gemm", "none.csv"], "none.csv: cannot be read"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(
+    call: Run,
+    measurements: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    message: str,
+) -> None:
+    monkeypatch.chdir(measurements)
+    done = hespas(call, "calibrate", "--node", "H100_80GB", "-o", "mine", *arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert not (measurements / "mine").exists()
+
+
+def test_a_directory_of_something_else_is_left_alone(call: Run, measurements: Path) -> None:
+    gemm = str(measurements / "gemm.csv")
+    done = hespas(call, "calibrate", "--node", "H100_80GB", "--gemm", gemm, "-o", str(measurements))
+    assert done.returncode == 2
+    assert "holds files of another origin" in done.stderr
+    assert not (measurements / "node.json").exists()
+
+
+def test_step_times_of_a_workload_that_communicates_need_a_system(
+    call: Run, measurements: Path, block: Path
+) -> None:
+    (measurements / "steps.csv").write_text(f"workload,seconds\n{block},50e-6\n")
+    start = ("calibrate", "--node", "A100_SXM_40GB", "--steps", str(measurements / "steps.csv"))
+    done = hespas(call, *start, "-o", str(measurements / "mine"))
+    assert done.returncode == 2
+    assert "the workload communicates; give --system" in done.stderr
+    done = hespas(call, *start, "-o", str(measurements / "mine"), "--system", "A100_SXM_40GB_4GPU")
+    assert done.returncode == 0, done.stderr
+    measured = load_device(measurements / "mine").measured
+    assert measured is not None
+    assert set(measured.factors) == {"all"}

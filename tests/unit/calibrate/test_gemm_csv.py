@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hespas.calibrate.gemm_csv import fit_gemms
+from hespas.calibrate.samples import FactorFit
+from hespas.errors import MeasurementError
+from hespas.estimate.measured.gemm import Product, gemm_model
+from hespas.hardware.presets import load_device
+
+MODEL = gemm_model(load_device("H100_80GB"))
+
+
+def fitted(tmp_path: Path, *lines: str) -> tuple[FactorFit, ...]:
+    file = tmp_path / "gemm.csv"
+    file.write_text("\n".join(lines) + "\n")
+    return fit_gemms(file, MODEL)
+
+
+def told_us(m: int, n: int, k: int, kind: str = "bf16", batch: int = 1) -> float:
+    product = Product(type_name=kind, m=m, n=n, k=k, batch=batch)
+    return MODEL.price(product).time_s * 1e6
+
+
+@pytest.mark.parametrize(
+    ("header", "scale"),
+    [("latency_us", 1), ("Latency (ms)", 1e-3), ("time[ns]", 1e3), ("duration_s", 1e-6)],
+)
+def test_the_factor_is_what_was_slower_in_any_unit(
+    tmp_path: Path, header: str, scale: float
+) -> None:
+    lines = [f"{s},{s},{s},bfloat16,{1.25 * told_us(s, s, s) * scale!r}" for s in (512, 1024, 4096)]
+    (fit,) = fitted(tmp_path, f"m,n,k,dtype,{header}", *lines)
+    assert (fit.name, fit.factor) == ("gemm.bf16", 1.25)
+    assert fit.median_error_before == pytest.approx(0.2)
+    assert max(abs(error) for error in fit.errors_after) < 1e-9
+
+
+def test_types_are_fitted_apart_and_an_outlier_pulls_none(tmp_path: Path) -> None:
+    times = [1.1, 1.1, 1.1, 1.1, 3.0]
+    sizes = [256, 512, 1024, 2048, 4096]
+    lines = [f"{s},{s},{s},bf16,{x * told_us(s, s, s)}" for s, x in zip(sizes, times, strict=True)]
+    lines.append(f"4096,4096,4096,fp8,{0.97 * told_us(4096, 4096, 4096, 'f8E4M3FN')}")
+    found = fitted(tmp_path, "m,n,k,dtype,latency_us", *lines)
+    assert [(fit.name, fit.factor) for fit in found] == [("gemm.bf16", 1.1), ("gemm.f8", 0.97)]
+
+
+def test_a_batch_may_stand_in_a_column_of_its_own(tmp_path: Path) -> None:
+    time_us = told_us(512, 512, 512, batch=64)
+    (fit,) = fitted(tmp_path, "batch,m,n,k,dtype,latency_us", f"64,512,512,512,bf16,{time_us}")
+    assert fit.factor == 1.0
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (
+            ["m,n,k,dtype,latency_ns", "4096,4096,4096,bf16,180"],
+            r"gemm\.csv:2: .* in 180 ns is below the physical floor of 138\.9 us; correct the unit",
+        ),
+        (
+            ["m,n,k,dtype,latency_us", "32,32,32,bf16,0.003"],
+            r"gemm\.csv:2: .* in 3 ns is below the physical floor of 500 ns",
+        ),
+        (
+            ["m,n,k,dtype,latency_ms", "4096,4096,4096,bf16,180"],
+            r"gemm\.csv:2: .* in 180 ms is 10\d\d times the 17\d\.\d us expected; correct the unit",
+        ),
+        (
+            [
+                "m,n,k,dtype,latency_us",
+                "512,512,512,bf16,4",
+                "1024,512,512,bf16,5",
+                "512,512,512,bf16,9",
+            ],
+            r"gemm\.csv:2: .* takes 4 us here, but 9 us in .*gemm\.csv:4; measure again",
+        ),
+        (["m,n,k,dtype,latency", "1,2,3,bf16,4"], r"gemm\.csv:1: .*one time with its unit"),
+        (["m,n,dtype,latency_us", "1,2,bf16,4"], r"gemm\.csv:1: the header lacks k"),
+        (["m,n,k,dtype,latency_us", "1,2,3,bf61,4"], r"gemm\.csv:2: there is no type 'bf61'"),
+        (["m,n,k,dtype,latency_us", "1,2,x,bf16,4"], r"gemm\.csv:2: k is 'x'"),
+        (["m,n,k,dtype,latency_us", "1,2,3,bf16,soon"], r"gemm\.csv:2: 'soon' is no time"),
+        (["m,n,k,dtype,latency_us", "1,2,3,bf16"], r"gemm\.csv:2: 4 columns .* header has 5"),
+        (["m,n,k,dtype,latency_us"], "there is no measurement"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_its_line(
+    tmp_path: Path, lines: list[str], message: str
+) -> None:
+    with pytest.raises(MeasurementError, match=message):
+        fitted(tmp_path, *lines)

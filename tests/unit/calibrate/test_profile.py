@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from hespas.calibrate.profile import fit_profile, read_profile
+from hespas.calibrate.samples import FactorFit
+from hespas.errors import MeasurementError
+from hespas.estimate.measured.method import measured
+from hespas.estimate.methods import Wanted
+from hespas.frontend.hlo.load import load_hlo
+from hespas.hardware.presets import load_device
+from hespas.program.program import Program
+
+PROGRAM = """HloModule step, is_scheduled=true, num_partitions=1
+
+%fused (p: bf16[4096,16384]) -> bf16[4096,16384] {
+  %p = bf16[4096,16384] parameter(0)
+  ROOT %n = bf16[4096,16384] negate(%p)
+}
+
+ENTRY %main (a: bf16[4096,2048], b: bf16[2048,16384]) -> bf16[4096,16384] {
+  %a = bf16[4096,2048] parameter(0)
+  %b = bf16[2048,16384] parameter(1)
+  %d = bf16[4096,16384] dot(%a, %b), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  %f.1 = bf16[4096,16384] fusion(%d), kind=kLoop, calls=%fused
+  ROOT %f.2 = bf16[4096,16384] fusion(%f.1), kind=kLoop, calls=%fused
+}
+"""
+ESTIMATOR = measured(Wanted(device=load_device("H100_80GB")), kernels=None)
+
+
+def program() -> Program:
+    return load_hlo(PROGRAM.encode(), name="step.hlo")
+
+
+def event(name: str, duration_us: float, **more: object) -> dict[str, object]:
+    return {
+        "ph": "X",
+        "name": f"{name}_kernel",
+        "dur": duration_us,
+        "args": {"hlo_op": name, "hlo_module": "step"},
+        **more,
+    }
+
+
+def written(tmp_path: Path, *events: object) -> Path:
+    file = tmp_path / "host.trace.json.gz"
+    host = {"ph": "X", "name": "PjitFunction(step)", "dur": 9000}
+    file.write_bytes(gzip.compress(json.dumps({"traceEvents": [host, *events]}).encode()))
+    return file
+
+
+def fitted(path: Path) -> dict[str, FactorFit]:
+    return {fit.name: fit for fit in fit_profile(path, program(), ESTIMATOR)}
+
+
+def test_runs_and_devices_are_averaged_and_kernels_of_one_instruction_added(tmp_path: Path) -> None:
+    once = [event("d", 300.0), event("d", 100.0), event("f.1", 90.0), event("f.2", 110.0)]
+    file = written(tmp_path, *once, *once)
+    assert {each.instruction: round(each.time_s * 1e6, 6) for each in read_profile(file)} == {
+        "d": 400.0,
+        "f.1": 90.0,
+        "f.2": 110.0,
+    }
+
+
+def test_products_and_kernels_get_factors_of_their_own(tmp_path: Path) -> None:
+    found = fitted(written(tmp_path, event("d", 600), event("f.1", 99), event("f.2", 99)))
+    assert set(found) == {"gemm.bf16", "kernels"}
+    (product,) = found["gemm.bf16"].samples
+    assert product.label == "d"
+    assert found["gemm.bf16"].factor == pytest.approx(600e-6 / product.predicted_s, rel=1e-3)
+    assert len(found["kernels"].samples) == 2
+
+
+def test_a_profile_of_another_program_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(MeasurementError, match=r"none of its 1 instructions is in step\.hlo"):
+        fitted(written(tmp_path, event("loop_add_fusion.7", 5)))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"\x1f\x8bnot gzip", "cannot be read|no JSON"),
+        (b"not json", "the profile is no JSON"),
+        (b'{"displayTimeUnit": "ns"}', "has no traceEvents"),
+        (b'{"traceEvents": [{"ph": "X", "name": "a", "dur": 3}]}', "no event names an instruction"),
+    ],
+)
+def test_what_is_no_profile_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
+    file = tmp_path / "trace.json.gz"
+    file.write_bytes(content)
+    with pytest.raises(MeasurementError, match=message):
+        read_profile(file)
+
+
+def test_a_missing_profile_is_named(tmp_path: Path) -> None:
+    with pytest.raises(MeasurementError, match=r"gone\.gz: the profile cannot be read"):
+        read_profile(tmp_path / "gone.gz")
