@@ -11,7 +11,9 @@ from hespas.errors import ProgramError
 from hespas.estimate.kernel.pipes import NOTHING, Slots, slots_of
 from hespas.estimate.kernel.ptx import Instruction, Kernel, read_kernel
 from hespas.estimate.kernel.sectors import SECTOR_BYTES, WARP
-from hespas.estimate.kernel.walk import AccessCounts, Walk, walk, width_bytes
+from hespas.estimate.kernel.state import AccessCounts, Walk
+from hespas.estimate.kernel.step import width_bytes
+from hespas.estimate.kernel.walk import walk
 from hespas.program.kernels import KernelLaunch
 
 _TENSOR_CORE = frozenset({"mma", "wgmma", "tcgen05"})

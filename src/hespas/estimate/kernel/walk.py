@@ -7,92 +7,20 @@ registers move by a constant step is walked three times and then multiplied.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 
-from hespas.estimate.kernel.arithmetic import (
-    Array,
-    Value,
-    bits_of,
-    compared,
-    evaluate,
-    narrowed,
-)
-from hespas.estimate.kernel.flow import NOWHERE, Flow, flow_of, is_access
+from hespas.estimate.kernel.arithmetic import Array, Value, narrowed
+from hespas.estimate.kernel.flow import NOWHERE, flow_of, is_access
 from hespas.estimate.kernel.loops import Loop, further_iterations, loop_of
-from hespas.estimate.kernel.ptx import Instruction, Kernel, Operand, address_of
-from hespas.estimate.kernel.sectors import active_warps, bank_passes, touched
+from hespas.estimate.kernel.ptx import Kernel
+from hespas.estimate.kernel.sectors import active_warps
+from hespas.estimate.kernel.state import AccessCounts, Visit, Walk, add_counts, counts_of
+from hespas.estimate.kernel.step import close, guard, special_registers, step
 from hespas.program.kernels import Extent
 
-_FLOATS = frozenset({"f16", "bf16", "f32", "f64", "f16x2", "bf16x2"})
-# What a thread cannot know without running: memory and other threads.
-_FROM_DATA = frozenset({"ld", "atom", "shfl", "redux", "vote", "match", "ldmatrix", "elect"})
-_PARAMETER_SPACING = 1 << 40
-_SHARED_SPACING = 1 << 20
 _MOST_STEPS = 20_000
-
-
-@dataclass(slots=True, kw_only=True)
-class AccessCounts:
-    """Sums over the block: ``sectors`` per instruction, warp by warp; ``lines`` likewise.
-
-    ``stride`` is the distance in bytes between the first two threads, ``passes`` are cycles of
-    shared memory.
-    """
-
-    warps: float = 0.0
-    threads: float = 0.0
-    sectors: float = 0.0
-    lines: float = 0.0
-    passes: float = 0.0
-    stride: int = 0
-
-
-@dataclass(slots=True, kw_only=True)
-class Walk:
-    """The state of a walk, and its result.
-
-    ``runs`` counts for each basic block the warps that ran it, ``accesses`` what each access
-    touched, by position; ``load_sectors`` the sectors that loads ask L2 for if L1 keeps what
-    one basic block loads, ``fresh_sectors`` if it keeps everything. In loops
-    ``loop_sectors`` different ones lie in ``loop_runs`` runs without gaps. ``unknown_loops`` are
-    the heads of loops that end where data says, counted as one iteration; ``data_branches`` the
-    positions of branches on data, ``data_addresses`` those of accesses whose address is data.
-    """
-
-    kernel: Kernel
-    flow: Flow
-    threads: int
-    registers: dict[str, Value | None] = field(default_factory=dict[str, Value | None])
-    runs: list[float] = field(default_factory=list[float])
-    accesses: dict[int, AccessCounts] = field(default_factory=dict[int, AccessCounts])
-    load_sectors: float = 0.0
-    fresh_sectors: float = 0.0
-    unknown_loops: set[int] = field(default_factory=set[int])
-    data_branches: set[int] = field(default_factory=set[int])
-    data_addresses: set[int] = field(default_factory=set[int])
-    from_data: set[str] = field(default_factory=set[str])
-    comparisons: dict[int, list[tuple[Value, Value]]] = field(
-        default_factory=dict[int, list[tuple[Value, Value]]]
-    )
-    loop_sectors: float = 0.0
-    loop_runs: float = 0.0
-    seen: Array = field(default_factory=lambda: np.empty(0, dtype=np.int64))
-    loaded: list[Array] = field(default_factory=list[Array])
-    stored: list[Array] = field(default_factory=list[Array])
-    visits: dict[int, list[_Visit]] = field(default_factory=dict[int, "list[_Visit]"])
-    loops: dict[int, Loop] = field(default_factory=dict[int, Loop])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Visit:
-    """What was known when a loop came back to its head."""
-
-    carried: Mapping[str, Value | None]
-    counts: Array
 
 
 def walk(kernel: Kernel, *, grid: Extent, block: Extent, index: int) -> Walk:
@@ -101,7 +29,7 @@ def walk(kernel: Kernel, *, grid: Extent, block: Extent, index: int) -> Walk:
     flow = flow_of(kernel)
     state = Walk(kernel=kernel, flow=flow, threads=threads)
     state.runs = [0.0] * len(flow.blocks)
-    state.registers.update(_special_registers(grid, block, index))
+    state.registers.update(special_registers(grid, block, index))
     state.accesses = {
         position: AccessCounts()
         for position, each in enumerate(kernel.instructions)
@@ -122,24 +50,6 @@ def walk(kernel: Kernel, *, grid: Extent, block: Extent, index: int) -> Walk:
     return state
 
 
-def _special_registers(grid: Extent, block: Extent, index: int) -> dict[str, Value | None]:
-    lanes = np.arange(block[0] * block[1] * block[2], dtype=np.int32)
-    found: dict[str, Value | None] = {
-        "%tid.x": lanes % block[0] if block[1] * block[2] > 1 else lanes,
-        "%tid.y": (lanes // block[0]) % block[1] if block[1] > 1 else 0,
-        "%tid.z": lanes // (block[0] * block[1]) if block[2] > 1 else 0,
-        "%ctaid.x": index % grid[0],
-        "%ctaid.y": index // grid[0] % grid[1],
-        "%ctaid.z": index // (grid[0] * grid[1]),
-        "%laneid": lanes % 32,
-        "%warpid": lanes // 32,
-    }
-    for axis, name in enumerate("xyz"):
-        found[f"%ntid.{name}"] = block[axis]
-        found[f"%nctaid.{name}"] = grid[axis]
-    return found
-
-
 def _join(pending: dict[int, Array | None], target: int, going: Array | None) -> None:
     if target not in pending:
         pending[target] = going
@@ -155,8 +65,8 @@ def _run(state: Walk, number: int, mask: Array | None) -> list[tuple[int, Array 
     state.loaded.clear()
     state.stored.clear()
     for position in block.steps:
-        _step(state, position, mask)
-    _close(state, number)
+        step(state, position, mask)
+    close(state, number)
     return _leave(state, number, mask)
 
 
@@ -166,7 +76,7 @@ def _leave(state: Walk, number: int, mask: Array | None) -> list[tuple[int, Arra
     if last.name != "bra" or not last.guard:
         only = block.after if block.target == NOWHERE else block.target
         return [] if only == NOWHERE else [(only, mask)]
-    taken = _guard(state, last)
+    taken = guard(state, last)
     if taken is None:
         return [(_choose(state, number), mask)]
     if isinstance(taken, int):
@@ -197,174 +107,6 @@ def _choose(state: Walk, number: int) -> int:
     return near if works else far
 
 
-def _guard(state: Walk, instruction: Instruction) -> int | Array | None:
-    """Return whether the threads take part: all or none, each by itself, or None: unknown."""
-    if not instruction.guard:
-        return 1
-    value = state.registers.get(instruction.guard)
-    if value is None or instruction.guard in state.from_data:
-        return None
-    if isinstance(value, int):
-        return int(bool(value) != instruction.guard_is_negated)
-    return ~value if instruction.guard_is_negated else value
-
-
-def _step(state: Walk, position: int, mask: Array | None) -> None:
-    instruction = state.kernel.instructions[position]
-    if instruction.guard and instruction.name != "bra":
-        allowed = _guard(state, instruction)
-        if isinstance(allowed, int) and not allowed:
-            return
-        if isinstance(allowed, np.ndarray):
-            mask = allowed if mask is None else allowed & mask
-            if not mask.any():
-                return
-    if position in state.accesses:
-        _access(state, position, instruction, mask)
-    elif instruction.writes:
-        _assign(state, instruction, _result(state, position, instruction), mask)
-        _mark(state, instruction)
-
-
-def _mark(state: Walk, instruction: Instruction) -> None:
-    """Keep track of the registers whose value depends on memory or on other threads."""
-    from_memory = instruction.name in _FROM_DATA and "param" not in instruction.parts
-    if from_memory or not state.from_data.isdisjoint(instruction.reads):
-        state.from_data.update(instruction.writes)
-    elif state.from_data:
-        state.from_data.difference_update(instruction.writes)
-
-
-def _result(state: Walk, position: int, instruction: Instruction) -> Value | None:
-    parts = instruction.parts
-    if parts[0] == "ld" and "param" in parts:
-        return _parameter(str(instruction.sources[0]), bits_of(parts))
-    if parts[-1] in _FLOATS and parts[0] not in {"mov", "selp"}:
-        return None
-    operands = [_value(state, source) for source in instruction.sources]
-    if any(operand is None for operand in operands):
-        return None
-    known = cast("list[Value]", operands)
-    if parts[0] == "setp":
-        history = state.comparisons.setdefault(position, [])
-        history.append(compared(parts, known))
-        del history[:-3]
-    found = evaluate(parts, known)
-    if found is None or isinstance(found, int) or parts[0] == "setp":
-        return found if parts[-1] == "pred" else _narrow(found, parts)
-    return found.astype(np.bool_) if parts[-1] == "pred" else _narrow(found, parts)
-
-
-def _narrow(value: Value | None, parts: tuple[str, ...]) -> Value | None:
-    return None if value is None else narrowed(value, bits_of(parts))
-
-
-def _value(state: Walk, source: Operand) -> Value | None:
-    if isinstance(source, int):
-        return source
-    if source[0] == "%":
-        return state.registers.get(source)
-    return _name(source)
-
-
-def _name(text: str) -> int | None:
-    """Return the address of a shared or local variable, told apart by its name."""
-    if text[0].isdigit() or text[0] in "-[":
-        return None
-    return _SHARED_SPACING * (1 + sum(text.encode()) % 1024)
-
-
-def _parameter(operand: str, bits: int) -> int:
-    """Return the address that a parameter holds, told apart by its number; 0 for a number."""
-    digits = operand.strip("[] ").rpartition("_")[2]
-    number = int(digits) if digits.isdigit() else 0
-    return _PARAMETER_SPACING * (number + 1) if bits == 64 else 0
-
-
-def _assign(state: Walk, instruction: Instruction, value: Value | None, mask: Array | None) -> None:
-    for name in instruction.writes:
-        before = state.registers.get(name)
-        if mask is None or value is None or before is None:
-            state.registers[name] = value
-        elif not _is_same_number(value, before):
-            like = value if isinstance(value, np.ndarray) else before
-            chosen = np.where(mask, value, before)
-            is_array = isinstance(like, np.ndarray)
-            state.registers[name] = chosen.astype(cast("Any", like).dtype) if is_array else chosen
-
-
-def _is_same_number(left: Value, right: Value) -> bool:
-    return isinstance(left, int) and isinstance(right, int) and left == right
-
-
-def _access(state: Walk, position: int, instruction: Instruction, mask: Array | None) -> None:
-    base, offset = address_of(instruction)
-    start = _value(state, base) if base else None
-    counts = state.accesses[position]
-    if base in state.from_data:
-        state.data_addresses.add(position)
-    if start is None:
-        start = np.arange(state.threads, dtype=np.int64) * 4096
-        state.data_addresses.add(position)
-    address = narrowed(start, 64) + offset
-    if instruction.name == "ld":
-        for number, name in enumerate(instruction.writes):
-            state.registers[name] = _loaded(address, number)
-        state.from_data.update(instruction.writes)
-    if "shared" in instruction.parts:
-        width = width_bytes(instruction)
-        counts.passes += bank_passes(address, mask, state.threads, width)
-        return
-    found = touched(address, mask, state.threads)
-    counts.warps += found.warps
-    counts.threads += found.threads
-    counts.sectors += found.sectors
-    counts.lines += found.lines
-    is_array = isinstance(address, np.ndarray) and len(address) > 1
-    counts.stride = int(cast("Array", address)[1] - cast("Array", address)[0]) if is_array else 0
-    (state.loaded if instruction.name == "ld" else state.stored).append(found.ids)
-
-
-def _loaded(address: Value, number: int) -> Value:
-    """Return a stand-in for what memory holds: the same for the same address, else scattered."""
-    if isinstance(address, int):
-        return 0
-    scattered = ((address >> 2) * 40503 + number) & 0x7FFF
-    return scattered.astype(np.int32)
-
-
-def _close(state: Walk, number: int) -> None:
-    """Count what one run of a basic block touched, each sector once."""
-    is_inside = any(number in body for body in state.flow.loops.values())
-    for found in (state.loaded, state.stored):
-        if not found:
-            continue
-        ids = np.unique(np.concatenate(found))
-        ids = ids[ids >= 0]
-        if is_inside:
-            state.loop_sectors += len(ids)
-            state.loop_runs += 1 + int(np.count_nonzero(np.diff(ids) != 1))
-        if found is state.loaded:
-            state.load_sectors += len(ids)
-            fresh = ids[~np.isin(ids, state.seen, assume_unique=True)]
-            state.fresh_sectors += len(fresh)
-            state.seen = np.concatenate([state.seen, fresh])
-
-
-def width_bytes(instruction: Instruction) -> int:
-    """Return the bytes that one thread moves.
-
-    >>> from hespas.estimate.kernel.ptx import read_kernel
-    >>> kernel = read_kernel(".entry k() { st.global.v4.b16 [%rd1], {%a, %b, %c, %d}; ret; }")
-    >>> width_bytes(kernel.instructions[0])
-    8
-    """
-    kind = instruction.parts[-1]
-    lanes = next((int(p[1:]) for p in instruction.parts if p[0] == "v" and p[1:].isdigit()), 1)
-    bits = "".join(character for character in kind if character.isdigit())
-    return max(1, int(bits or 32) // 8) * lanes
-
-
 def _come_back(
     state: Walk, head: int, going: Array | None, pending: dict[int, Array | None]
 ) -> None:
@@ -384,14 +126,14 @@ def _come_back(
         del state.visits[inner]
 
 
-def _visit(state: Walk, loop: Loop) -> _Visit:
-    return _Visit(
+def _visit(state: Walk, loop: Loop) -> Visit:
+    return Visit(
         carried={name: state.registers.get(name) for name in loop.carried},
-        counts=_counts(state),
+        counts=counts_of(state),
     )
 
 
-def _multiply(state: Walk, loop: Loop, visits: list[_Visit]) -> bool:
+def _multiply(state: Walk, loop: Loop, visits: list[Visit]) -> bool:
     """Multiply as many iterations as are alike; False where nothing known ends the loop."""
     steps = _steps(visits)
     if steps is None:
@@ -402,10 +144,9 @@ def _multiply(state: Walk, loop: Loop, visits: list[_Visit]) -> bool:
         return False
     if further < 1:
         return True
-    _add_counts(state, (visits[-1].counts - visits[-2].counts) * further)
-    for name, step in steps.items():
-        value = state.registers[name]
-        moved = cast("Value", value) + step * further
+    add_counts(state, (visits[-1].counts - visits[-2].counts) * further)
+    for name, moving in steps.items():
+        moved = cast("Value", state.registers[name]) + moving * further
         is_wide = isinstance(moved, int) or moved.dtype == np.int64
         state.registers[name] = narrowed(moved, 64) if is_wide else moved
     for position in loop.comparisons:
@@ -421,7 +162,7 @@ def _moved(history: list[tuple[Value, Value]], further: int) -> tuple[Value, Val
     return left + (left - left_before) * further, right + (right - right_before) * further
 
 
-def _steps(visits: list[_Visit]) -> dict[str, Value] | None:
+def _steps(visits: list[Visit]) -> dict[str, Value] | None:
     """Return by how much each register moves in an iteration; None where it is no constant."""
     steps: dict[str, Value] = {}
     for name, last in visits[-1].carried.items():
@@ -429,39 +170,15 @@ def _steps(visits: list[_Visit]) -> dict[str, Value] | None:
         if last is None or middle is None or first is None:
             if last is not middle or middle is not first:
                 return None
-            continue
-        step = _difference(last, middle)
-        if np.any(step != _difference(middle, first)):
+        elif _is_truth(last) or _is_truth(middle) or _is_truth(first):
+            if np.any(last != middle) or np.any(middle != first):
+                return None
+        elif np.any(last - middle != middle - first):
             return None
-        steps[name] = step
+        else:
+            steps[name] = last - middle
     return steps
 
 
-def _difference(left: Value, right: Value) -> Value:
-    both = [each for each in (left, right) if isinstance(each, np.ndarray)]
-    if any(each.dtype == np.bool_ for each in both):
-        return cast("Value", np.not_equal(left, right).astype(np.int64) * (1 << 40))
-    return left - right
-
-
-def _counts(state: Walk) -> Array:
-    rows = [*state.runs, state.load_sectors, state.fresh_sectors]
-    rows += [state.loop_sectors, state.loop_runs]
-    for each in state.accesses.values():
-        rows += [each.warps, each.threads, each.sectors, each.lines, each.passes]
-    return np.array(rows)
-
-
-def _add_counts(state: Walk, counts: Array) -> None:
-    values = iter(cast("list[float]", counts.tolist()))
-    state.runs = [run + next(values) for run in state.runs]
-    state.load_sectors += next(values)
-    state.fresh_sectors += next(values)
-    state.loop_sectors += next(values)
-    state.loop_runs += next(values)
-    for each in state.accesses.values():
-        each.warps += next(values)
-        each.threads += next(values)
-        each.sectors += next(values)
-        each.lines += next(values)
-        each.passes += next(values)
+def _is_truth(value: Value) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype == np.bool_

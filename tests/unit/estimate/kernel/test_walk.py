@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from hespas.estimate.kernel.flow import flow_of
 from hespas.estimate.kernel.ptx import Kernel, read_kernel
 from hespas.estimate.kernel.sectors import bank_passes, touched
-from hespas.estimate.kernel.walk import Walk, walk
+from hespas.estimate.kernel.state import Walk
+from hespas.estimate.kernel.walk import walk
 
 
 def kernel(body: str) -> Kernel:
