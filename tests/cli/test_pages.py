@@ -22,7 +22,7 @@ from hespas.cli.main import command_named, commands, run
 from hespas.config.wire import RooflineWire, RunWire
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ("commands", "configuration", "output", "estimates")
+PAGES = ("commands", "configuration", "output", "estimates", "memory")
 _BLOCK = re.compile(r"```console\n(.*?)```\n", re.DOTALL)
 _STAGES = {
     "hespas_chakra_gen": "trace",
@@ -84,7 +84,7 @@ def test_a_page_shows_what_commands_print(
 
 def test_every_flag_is_documented() -> None:
     text = page("commands").read_text().replace("_", "-")
-    for name in ("run", "analyze", "split", "estimate", "trace", "simulate", "hardware"):
+    for name in ("run", "analyze", "split", "estimate", "trace", "memory", "simulate", "hardware"):
         for parameter in command_named(name).params:
             for flag in parameter.opts:
                 if flag.startswith("--"):

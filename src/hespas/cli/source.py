@@ -9,6 +9,7 @@ from time import perf_counter
 
 from hespas.cli.compiling import cache_of
 from hespas.cli.settings import Settings
+from hespas.compile.cache import CompiledCache
 from hespas.compile.compiled import CompiledProgram
 from hespas.compile.compiler import compile_program
 from hespas.compile.job import Layout
@@ -53,9 +54,7 @@ def source_of(settings: Settings, system: System | None) -> Source:
             target=node,
             layout=_layout(settings, system),
             options=settings.compile_options,
-            cache=cache_of(
-                directory=settings.flags.cache_dir, disabled=bool(settings.flags.disable_cache)
-            ),
+            cache=_cache(settings),
         )
     except HespasError as error:
         if not error.place:
@@ -88,6 +87,12 @@ def _layout(settings: Settings, system: System | None) -> Layout:
         return Layout(devices=settings.devices)
     hosts = system.dimensions[0].npus_count if len(system.dimensions) > 1 else None
     return Layout(devices=settings.devices or system.device_count, per_host=hosts)
+
+
+def _cache(settings: Settings) -> CompiledCache | None:
+    flags = settings.flags
+    disabled = bool(flags.disable_cache or flags.in_memory_only_cache)
+    return cache_of(directory=flags.cache_dir, disabled=disabled)
 
 
 def _told(compiled: CompiledProgram) -> str:

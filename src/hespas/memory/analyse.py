@@ -25,9 +25,9 @@ def memory_use(program: Program) -> MemoryUse:
 
     Operations run in the order in which they stand, each value in a buffer of its own type and
     size; see `hespas.memory.life` for how long. Constants, a part of the compiled program, are
-    not counted, nor, before a compiler was at work, broadcasts and ``iota``. In a program that a
-    compiler scheduled, temporaries also use the memory of outputs while that is free, as XLA's
-    buffer assignment lets them.
+    not counted, nor, before a compiler was at work, broadcasts, copies and ``iota``. In a program
+    that a compiler scheduled, temporaries also use the memory of outputs while that is free, as
+    XLA's buffer assignment lets them.
     """
     main = with_calls_opened(program)
     arguments = argument_buffers(main.body.arguments)

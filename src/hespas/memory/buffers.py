@@ -88,8 +88,11 @@ VIEWS: Mapping[str, Callable[[Op, Leaves], list[tuple[Buffer, ...]]]] = {
 }
 """Operations that make no data: what their results stand for."""
 
-FOLDED_VIEWS = {**VIEWS, "broadcast": _the_same, "broadcast_in_dim": _the_same}
-"""The same where no compiler was at work yet: all of them make broadcasts where they are read."""
+FOLDED_VIEWS = {**VIEWS, **dict.fromkeys(("broadcast", "broadcast_in_dim", "copy"), _the_same)}
+"""The same where no compiler was at work yet.
+
+All of them make broadcasts where they are read, and decide by themselves what to copy.
+"""
 
 CONSTANTS = frozenset({"constant"})
 FOLDED_CONSTANTS = CONSTANTS | {"iota"}
