@@ -22,6 +22,7 @@ from hespas.simulate.external.astra_sim import AstraSimOptions
 from hespas.simulate.imperfect import joined_job
 from hespas.simulate.models import Model, ModelChoice, model_named, simulate_job
 from hespas.simulate.network import Network, network_named
+from hespas.simulate.replay import is_replay
 from hespas.trace.chakra import read_traces
 from hespas.trace.tasks import Job
 
@@ -96,7 +97,8 @@ def command(
     described = load_system(system)
     traces = prefix / "dev" if prefix.is_dir() else prefix
     imperfections = None if cluster is None else read_cluster(cluster)
-    job = _job(traces, comm_groups, imperfections, described)
+    is_recorded = engine.is_own and is_replay(described)
+    job = _job(traces, comm_groups, imperfections, described, is_recorded=is_recorded)
     log.info("read the traces of %d devices", job.device_count)
     if not engine.is_own:
         _refuse_model({"--model": model, "--algorithm": algorithm, "--cluster": cluster})
@@ -132,14 +134,22 @@ def command(
         click.echo(simulation_text(result))
 
 
-def _job(traces: Path, comm_groups: Path | None, cluster: Cluster | None, system: System) -> Job:
+def _job(
+    traces: Path,
+    comm_groups: Path | None,
+    cluster: Cluster | None,
+    system: System,
+    *,
+    is_recorded: bool,
+) -> Job:
     """Read the traces; a cluster with several programs has traces of its own for each."""
     if cluster is None or not cluster.programs:
-        return read_traces(traces, _groups(traces, comm_groups))
+        return read_traces(traces, _groups(traces, comm_groups), is_recorded=is_recorded)
     programs: list[tuple[Job, tuple[int, ...]]] = []
     for one in cluster.programs:
         files = one.traces / "dev" if one.traces.is_dir() else one.traces
-        programs.append((read_traces(files, _groups(files, None)), one.devices))
+        job = read_traces(files, _groups(files, None), is_recorded=is_recorded)
+        programs.append((job, one.devices))
     return joined_job(programs, system.device_count, place=cluster.source)
 
 

@@ -25,7 +25,8 @@ from hespas.simulate.network import Route, delay_ns, hops, reduce_ns, route
 from hespas.simulate.pipeline import Stage, pipeline_ns
 from hespas.simulate.plan import PhaseRing, chunks_of, phases_of
 
-_SUBGROUP_ENDPOINT_NS = 10
+SUBGROUP_ENDPOINT_NS = 10
+"""What endpoints of groups smaller than the system wait, whatever the system says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +127,7 @@ class CollectiveModel:
 
         return Circle(
             size=size,
-            endpoint_ns=_SUBGROUP_ENDPOINT_NS if is_subgroup else system.endpoint_delay_ns,
+            endpoint_ns=SUBGROUP_ENDPOINT_NS if is_subgroup else system.endpoint_delay_ns,
             delay_ns=cache(delay),
             reduce_ns=partial(reduce_ns, self._system),
             is_subgroup=is_subgroup,

@@ -32,10 +32,14 @@ from hespas.units import PS_PER_NS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Durations:
-    """How long communication takes: a collective at a place, a message through a place."""
+    """How long communication takes: a collective at a place, a message through a place.
+
+    ``endpoint_ns`` is what a collective's members wait before each message.
+    """
 
     collective: Callable[[CollectiveTask, int], Span]
     message_ns: Callable[[SendTask, int], int]
+    endpoint_ns: Callable[[int], int]
 
 
 def run(machines: Sequence[Machine], meetings: Meetings, durations: Durations) -> None:
@@ -123,6 +127,7 @@ class _Engine:
         place = machine.places[index]
         count = self._meetings.enter(machine, task, place, self._now_ps)
         self._meetings.check_together(place, count)
+        self._refuse_instant(self._durations.endpoint_ns(place))
         span = self._durations.collective(task, place)
         end_ps = self._now_ps + span.total_ns * PS_PER_NS
         # The device sets its alarm when the last message has come, which decides about ties.
@@ -135,7 +140,12 @@ class _Engine:
         place = machine.places[index]
         message = self._meetings.send(machine, index, task, place)
         delay_ps = self._durations.message_ns(task, place) * PS_PER_NS
+        self._refuse_instant(delay_ps)
         self._at(self._now_ps + delay_ps, lambda: self._arrive(machine, index, message))
+
+    def _refuse_instant(self, wait: int) -> None:
+        if wait == 0 and self._now_ps == 0:
+            raise NeedsEngineError  # which says what is wrong with it
 
     def _arrive(self, machine: Machine, index: int, message: Message) -> None:
         receiver = message.receiver

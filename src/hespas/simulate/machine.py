@@ -8,7 +8,7 @@ from heapq import heappop, heappush
 from hespas.simulate.fold import DeviceClass
 from hespas.simulate.timeline import ClassTimeline, class_timeline
 from hespas.trace.roles import ALWAYS, own_tasks
-from hespas.trace.tasks import ComputeTask, EmptyTask, ReceiveTask, Task
+from hespas.trace.tasks import CollectiveTask, ComputeTask, EmptyTask, ReceiveTask, Task
 
 
 class Slot(Enum):
@@ -152,6 +152,10 @@ def _slot(task: Task) -> Slot | None:
     match task:
         case ComputeTask():
             return Slot.HOST if task.is_on_host else Slot.COMPUTE
+        case EmptyTask(is_compute=True):
+            return Slot.COMPUTE
+        case CollectiveTask(takes_slot=False):
+            return None
         case ReceiveTask():
             return None
         case _:

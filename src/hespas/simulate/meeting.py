@@ -12,6 +12,9 @@ from hespas.trace.devices_text import devices_text
 from hespas.trace.tasks import CollectiveTask, ReceiveTask, SendTask
 from hespas.units import PS_PER_NS
 
+TAG_LIMIT = 500_000_000
+"""What the tags of ASTRA-sim's sends and receives are taken modulo."""
+
 
 @dataclass(slots=True)
 class _Collective:
@@ -81,7 +84,7 @@ class Meetings:
 
     def send(self, machine: Machine, index: int, task: SendTask, place: int) -> Message:
         """Return the message that a send makes."""
-        queue = self._queues.setdefault((place, task.tag, task.size_bytes), _Queue())
+        queue = self._queue(task, place)
         message = queue.take(queue.sends)
         queue.sends += 1
         message.sender = (machine, index)
@@ -89,11 +92,15 @@ class Meetings:
 
     def receive(self, machine: Machine, index: int, task: ReceiveTask, place: int) -> Message:
         """Return the message that a receive awaits."""
-        queue = self._queues.setdefault((place, task.tag, task.size_bytes), _Queue())
+        queue = self._queue(task, place)
         message = queue.take(queue.receives)
         queue.receives += 1
         message.receiver = (machine, index)
         return message
+
+    def _queue(self, task: SendTask | ReceiveTask, place: int) -> _Queue:
+        key = (place, task.tag % TAG_LIMIT, task.size_bytes)
+        return self._queues.setdefault(key, _Queue())
 
     def check_complete(self) -> None:
         """Raise `SimulationError` if somebody waits for what never comes."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from hespas.errors import SimulationError
 from hespas.hardware.system import System
-from hespas.trace.tasks import ComputeTask, Job, Task
+from hespas.trace.tasks import ComputeTask, EmptyTask, Job, Task
 from hespas.units import PS_PER_NS
 
 
@@ -17,9 +17,10 @@ def with_roofline(job: Job, system: System) -> Job:
     """Return the job with the durations that the system's peak and local memory allow.
 
     A computation of N operations that moves M bytes takes ``floor(N / min(peak, bw N / M))``,
-    in ns; those on a CPU keep their durations. Raises `SimulationError` for a computation that
-    lacks ``num_ops`` or ``tensor_size``, or has 0 of them, and a system without ``peak-perf``
-    (TFLOP/s) or ``local-mem-bw``.
+    in ns; those on a CPU keep their durations. One of no bytes is skipped: it ends when it
+    starts, and what depends on it starts when another task of the device ends. Raises
+    `SimulationError` for a computation that lacks ``num_ops`` or ``tensor_size``, or has 0
+    operations, and a system without ``peak-perf`` (TFLOP/s) or ``local-mem-bw``.
     """
     peak, bandwidth = system.options.get("peak-perf"), system.local_memory_bandwidth_gb_per_s
     if not isinstance(peak, int | float) or bandwidth is None:
@@ -39,8 +40,11 @@ def with_roofline(job: Job, system: System) -> Job:
 def _timed(task: Task, peak: float, bandwidth: float) -> Task:
     if not isinstance(task, ComputeTask) or task.is_on_host:
         return task
+    if task.operations is not None and task.tensor_bytes == 0:
+        # ASTRA-sim skips it, as a node that does nothing.
+        return EmptyTask(id=task.id, name=task.name, depends_on=task.depends_on, is_compute=True)
     if not task.operations or not task.tensor_bytes:
-        message = "roofline-enabled needs num_ops and tensor_size, both above 0"
+        message = "roofline-enabled needs num_ops, above 0, and tensor_size"
         raise SimulationError(message, place=f"task {task.id} ({task.name})")
     rate = min(bandwidth * (task.operations / task.tensor_bytes), peak)
     duration_ns = int(task.operations / rate * 1e9)

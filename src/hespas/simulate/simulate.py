@@ -9,7 +9,7 @@ from math import inf
 from hespas.errors import DeviceCountError, SimulationError
 from hespas.hardware.system import System
 from hespas.simulate.algorithms import Span
-from hespas.simulate.collectives import CollectiveModel
+from hespas.simulate.collectives import SUBGROUP_ENDPOINT_NS, CollectiveModel
 from hespas.simulate.engine import Durations, run
 from hespas.simulate.events.custom import has_custom_collectives
 from hespas.simulate.events.run import run_events
@@ -20,6 +20,7 @@ from hespas.simulate.machine import EVERYONE, Machine
 from hespas.simulate.meeting import Meetings
 from hespas.simulate.needs_engine import NeedsEngineError
 from hespas.simulate.network import Network, Route, delay_ns, route
+from hespas.simulate.replay import check_recorded, is_replay, with_replayed
 from hespas.simulate.roofline import with_roofline
 from hespas.simulate.timeline import Timeline
 from hespas.trace.tasks import (
@@ -34,7 +35,7 @@ from hespas.trace.tasks import (
     as_job,
 )
 
-_UNSUPPORTED_OPTIONS = ("replay-only", "model-shared-bus")
+_UNSUPPORTED_OPTIONS = ("model-shared-bus",)
 
 
 def simulate(
@@ -64,6 +65,18 @@ def simulate(
     # Groups smaller than the system have an endpoint delay of their own, which nothing scales.
     endpoint_delay_ns = int(system.endpoint_delay_ns * injection_scale)
     system = replace(system, endpoint_delay_ns=endpoint_delay_ns)
+    if is_replay(system):
+        check_recorded(job)
+        return with_replayed(
+            run_events(
+                # Nobody meets anybody, so that devices of one graph do the same.
+                fold(job, _check_place, each_alone=not is_folded),
+                system,
+                network=network,
+                queues_per_dimension=queues_per_dimension,
+                rendezvous=rendezvous,
+            )
+        )
     if system.options.get("roofline-enabled"):
         job = with_roofline(job, system)
     needs_events = by_events or rendezvous or network is not Network.CONGESTION_UNAWARE
@@ -165,6 +178,11 @@ class _Model:
                 task, None if place == EVERYONE else timings[place]
             ),
             message_ns=lambda task, place: self._message_ns(task, timings[place]),
+            endpoint_ns=lambda place: (
+                self._system.endpoint_delay_ns
+                if place == EVERYONE or timings[place] is None
+                else SUBGROUP_ENDPOINT_NS
+            ),
         )
         run(machines, Meetings(machines, [one.members for one in folded.places]), durations)
         return Timeline(classes=tuple([machine.timeline() for machine in machines]))

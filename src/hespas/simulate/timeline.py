@@ -24,9 +24,9 @@ class ClassTimeline:
     ``nodes`` gives (issue, end) by task id. ``compute_ps`` is the sum of the computations,
     ``communication_ps`` the time during which any communication is under way (a receive from
     when it is posted), ``overlap_ps`` the time during which both are.
-    ``exposed_communication_ps`` is what ASTRA-sim calls so: the finish less ``compute_ps``,
-    idle time included. ``exposed_ps`` gives, by communication task, the part of it that no
-    computation hides.
+    ``exposed_communication_ps`` is what ASTRA-sim calls so: the finish less ``compute_ps``, and
+    less ``replayed_ps``, the sum of replayed communication; idle time included. ``exposed_ps``
+    gives, by communication task, the part of it that no computation hides.
     """
 
     devices: tuple[int, ...]
@@ -37,11 +37,12 @@ class ClassTimeline:
     communication_ps: int
     overlap_ps: int
     exposed_ps: Mapping[int, int]
+    replayed_ps: int = 0
 
     @property
     def exposed_communication_ps(self) -> int:
-        """The finish less the sum of the computations."""
-        return self.finish_ps - self.compute_ps
+        """The finish less the sum of the computations, and of replayed communication."""
+        return self.finish_ps - self.compute_ps - self.replayed_ps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

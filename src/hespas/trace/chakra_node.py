@@ -31,7 +31,11 @@ _SHORTEST_REPLAY_NS = 1
 # These describe a node without changing when it runs: work (but for a system whose roofline is
 # enabled), and a priority, which one communication at a time makes idle.
 _IDLE_ATTRIBUTES = frozenset({"num_ops", "tensor_size", "comm_priority"})
-_COMMON = frozenset({"is_cpu_op"}) | _IDLE_ATTRIBUTES
+# Where Chakra's converter found a node in a PyTorch trace.
+_PYTORCH_ATTRIBUTES = frozenset(
+    {"rf_id", "fw_parent", "seq_id", "scope", "tid", "fw_tid", "op_schema", "stream"}
+)
+_COMMON = frozenset({"is_cpu_op"}) | _IDLE_ATTRIBUTES | _PYTORCH_ATTRIBUTES
 _COLLECTIVE = (
     frozenset({"comm_type", "comm_size", "pg_name", "involved_dim", "order_only"}) | _COMMON
 )
@@ -60,7 +64,8 @@ class ParsedNode(NamedTuple):
 
     ``group`` is a collective's group id; ``own`` and ``peer`` are the two ends of a transfer
     (``own`` is None where the node doesn't name its own device). ``notes`` are what tools that
-    make custom collectives note down beside.
+    make custom collectives note down beside. ``unknown`` are the attributes whose meaning is not
+    known here.
     """
 
     task: Task
@@ -68,6 +73,7 @@ class ParsedNode(NamedTuple):
     own: int | None = None
     peer: int = -1
     notes: Mapping[str, object] = MappingProxyType({})
+    unknown: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -99,11 +105,14 @@ class _Reader:
         return self.amount(name) if name in self.values else None
 
 
-def parse_node(node: Node, place: str, *, with_notes: bool = False) -> ParsedNode:
+def parse_node(
+    node: Node, place: str, *, with_notes: bool = False, is_recorded: bool = False
+) -> ParsedNode:
     """Return a node's task. Raises `TraceError` on what is missing or not understood.
 
     ``place`` names the file. ``with_notes`` lets transfers carry the notes of tools that make
-    custom collectives.
+    custom collectives. ``is_recorded`` makes tasks of what all nodes lasted; then sizes, groups
+    and peers may be absent.
     """
     values: dict[str, object] = {}
     for attribute in node.attr:
@@ -115,12 +124,14 @@ def parse_node(node: Node, place: str, *, with_notes: bool = False) -> ParsedNod
         reader.fail(f"a node of type {_type_name(node.type)} has no model here")
     if with_notes:
         allowed |= _NOTES
-    if not allowed.issuperset(values):
-        unknown = ", ".join(sorted(values.keys() - allowed))
-        reader.fail(f"the meaning of attribute {unknown} is not known here")
+    unknown = () if allowed.issuperset(values) else tuple(sorted(values.keys() - allowed))
+    if is_recorded and node.type != NodeType.COMP:
+        return _recorded(reader)._replace(unknown=unknown)
     if values.get("is_cpu_op", False) and node.type != NodeType.COMP:
         reader.fail("communication of the CPU has no model here")
     parsed = _PARSERS[node.type](reader)
+    if unknown:
+        parsed = parsed._replace(unknown=unknown)
     if not with_notes:
         return parsed
     notes = {name: value for name, value in values.items() if name in _NOTES}
@@ -215,6 +226,27 @@ def _group(reader: _Reader) -> int:
     if not isinstance(name, str) or not (name.isascii() and name.isdigit()):
         reader.fail(f"pg_name is {name!r}, not a group number")
     return int(name)
+
+
+def _recorded(reader: _Reader) -> ParsedNode:
+    """Return communication, memory access or nothing, that lasts as long as it was recorded."""
+    node, values = reader.node, reader.values
+    if values.get("is_cpu_op", False):
+        return _compute(reader)
+    number = values.get("comm_type") if node.type == NodeType.COMM_COLL else None
+    kinds: dict[object, CommunicationKind] = {kind.value: kind for kind in CommunicationKind}
+    size_bytes = values.get("comm_size", values.get("tensor_size", 0))
+    task = CollectiveTask(
+        id=node.id,
+        name=node.name,
+        depends_on=_depends_on(node),
+        kind=kinds.get(number, CommunicationKind.BROADCAST),
+        size_bytes=size_bytes if isinstance(size_bytes, int) and size_bytes > 0 else 0,
+        group_table=None,
+        recorded_ps=_duration_ps(reader),
+        takes_slot=node.type != NodeType.COMM_RECV,
+    )
+    return ParsedNode(task)
 
 
 def _involved(reader: _Reader) -> tuple[bool, ...] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections import Counter
@@ -19,27 +20,33 @@ from hespas.trace.groups_file import read_groups
 from hespas.trace.merge import Trace, merge
 from hespas.trace.tasks import CollectiveTask, Job, ReceiveTask, SendTask
 
+log = logging.getLogger("hespas")
+
 Group = tuple[int, ...]
 _Message = TypeVar("_Message")
 _Claims = Mapping[tuple[int, int | None, int], ParsedNode]
 
 
-def read_traces(prefix: Path, comm_groups: Path | None = None) -> Job:
+def read_traces(prefix: Path, comm_groups: Path | None = None, *, is_recorded: bool = False) -> Job:
     """Read ``<prefix>.<device>.et`` for devices 0, 1, ... and the groups they name.
 
     Equal files are parsed once; devices that differ only in groups and peers share a graph.
     A compute node lasts ``duration_ns`` where it has one, else ``duration_micros``, of which 0
     stands for 1 ns, as in ASTRA-sim. A group name that is absent, "" or "0" means all devices.
-    Raises `TraceError`, naming file and node, on whatever is missing, damaged, contradictory
-    or without a model here (CPU operations, memory nodes, unknown attributes).
+    ``is_recorded`` makes tasks of how long everything took where the trace was recorded, for
+    systems with ``replay-only``. Attributes whose meaning is not known are left out of account, and
+    named in a warning. Raises `TraceError`, naming file and node, on whatever is missing,
+    damaged, contradictory or without a model here (metadata nodes, communication of the CPU).
     """
     files = _find_files(prefix)
     groups = {} if comm_groups is None else read_groups(comm_groups, len(files))
     context = _Groups(groups, len(files))
     traces: list[Trace] = []
+    unknown: Counter[str] = Counter()
     for content in _distinct(files):
         place = str(files[content.devices[0]])
-        parsed = _parse(content.data, place)
+        parsed = _parse(content.data, place, is_recorded=is_recorded)
+        unknown.update([name for node in parsed for name in node.unknown])
         collectives = [node for node in parsed if isinstance(node.task, CollectiveTask)]
         context.check_order([node.group for node in collectives], place)
         nodes = [_localised(node, context) for node in parsed]
@@ -47,6 +54,9 @@ def read_traces(prefix: Path, comm_groups: Path | None = None) -> Job:
         for device in content.devices:
             _check(claims, device, str(files[device]), context)
         traces.append(_trace(_in_order(nodes, place), tuple(content.devices)))
+    if unknown:
+        names = ", ".join(f"{name} ({unknown[name]} nodes)" for name in sorted(unknown))
+        log.warning("%s: not known here, and left out of account: attribute %s", prefix, names)
     return merge(prefix.name, traces, groups, len(files))
 
 
@@ -138,7 +148,9 @@ def _distinct(files: list[Path]) -> list[_Content]:
     return list(by_hash.values())
 
 
-def _parse(data: bytes, place: str, *, with_notes: bool = False) -> list[ParsedNode]:
+def _parse(
+    data: bytes, place: str, *, with_notes: bool = False, is_recorded: bool = False
+) -> list[ParsedNode]:
     messages = list(wire.split_delimited(data, place))
     if not messages:
         raise TraceError("the file holds no metadata", place=place)
@@ -146,7 +158,10 @@ def _parse(data: bytes, place: str, *, with_notes: bool = False) -> list[ParsedN
     parse = wire.schema().node.FromString
     return [
         parse_node(
-            _decode(parse, message, f"{place}: message {index}"), place, with_notes=with_notes
+            _decode(parse, message, f"{place}: message {index}"),
+            place,
+            with_notes=with_notes,
+            is_recorded=is_recorded,
         )
         for index, message in enumerate(messages[1:], 1)
     ]

@@ -53,8 +53,10 @@ class CollectiveTask:
     ``group_table`` indexes `TaskGraph.group_tables`; None means one group of all devices.
     ``size_bytes`` is one rank's input: its shard for all-gather, its full buffer otherwise.
     ``involved_dimensions`` limits a collective of all devices to some network dimensions.
-    ``recorded_ps`` is how long it took where the trace was recorded. ``order_only`` are those of
-    ``depends_on`` that only keep the program's order of communication: see `needs`.
+    ``recorded_ps`` is how long it took where the trace was recorded: it then takes that, waiting
+    for nobody. Recorded sends, receives and memory accesses are such tasks too; of a receive
+    ``takes_slot`` is False, since a device may have any number of them under way. ``order_only``
+    are those of ``depends_on`` that only keep the program's order of communication: see `needs`.
     """
 
     id: int
@@ -65,6 +67,7 @@ class CollectiveTask:
     group_table: int | None
     involved_dimensions: tuple[bool, ...] | None = None
     recorded_ps: int | None = None
+    takes_slot: bool = True
     order_only: tuple[int, ...] = ()
 
 
@@ -117,12 +120,14 @@ class MemoryTask:
 class EmptyTask:
     """Nothing: it ends when it starts.
 
-    What depends on it starts only when another task of the device ends, as ASTRA-sim has it.
+    What depends on it starts only when another task of the device ends, as ASTRA-sim has it. It
+    starts when nothing communicates, or where ``is_compute``, when nothing is computed.
     """
 
     id: int
     name: str
     depends_on: tuple[int, ...]
+    is_compute: bool = False
 
 
 Task = ComputeTask | CollectiveTask | SendTask | ReceiveTask | MemoryTask | EmptyTask

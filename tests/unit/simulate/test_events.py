@@ -137,7 +137,9 @@ def test_a_roofline_gives_durations(make_system: MakeSystem) -> None:
     timeline = simulate(graph(1, bound_by_memory, bound_by_peak), system)
 
     assert timeline.of_device(0).nodes == {1: (0, 50_000), 2: (50_000, 550_000)}
-    with pytest.raises(SimulationError, match=r"task 1 \(c\): .* needs num_ops and tensor_size"):
+    with pytest.raises(
+        SimulationError, match=r"task 1 \(c\): .* needs num_ops, above 0, and tensor_size"
+    ):
         simulate(graph(1, compute(1)), system)
 
 

@@ -244,7 +244,6 @@ COLL, SEND, COMP = wire.NodeType.COMM_COLL, wire.NodeType.COMM_SEND, wire.NodeTy
         ([node_bytes(1, wire.NodeType.MEM_LOAD)], "tensor_size is missing"),
         ([node_bytes(1, wire.NodeType.METADATA)], "a node of type METADATA has no model here"),
         ([node_bytes(1, SEND, is_cpu_op=True)], "communication of the CPU has no model here"),
-        ([node_bytes(1, COMP, colour="red")], "the meaning of attribute colour is not known"),
         ([node_bytes(1, COMP, duration_ns="long")], "duration_ns is 'long', not a duration"),
         ([node_bytes(1, COMP), node_bytes(1, COMP)], "node 1 (n1): the id is used twice"),
         ([b"\x08"], "message 1: the message is damaged"),

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from hespas.errors import SimulationError
 from hespas.hardware.system import NetworkDimension, System, Topology
-from hespas.simulate.events.clock import Act, Clock
+from hespas.simulate.events.clock import Act, Clock, check_not_at_start
 from hespas.simulate.events.post import Carrier, Message
 from hespas.simulate.network import Network, bytes_per_ns, delay_ns, route
 from hespas.units import PS_PER_NS
@@ -52,6 +52,8 @@ class FreeLinks:
         delay_ps = box.route
         if delay_ps is None:
             delay_ps = box.route = self._delay_ps(box.source, box.target, box.size_bytes)
+        if delay_ps == 0:
+            check_not_at_start(self._clock.now_ps, delay_ps, "a message")
         self._clock.at(self._clock.now_ps + delay_ps, arrive, message)
 
 
@@ -125,6 +127,7 @@ class SharedLinks:
         link.is_busy = True
         taken_ns = trip.message[0].size_bytes / self._rate
         now_ps = self._clock.now_ps
+        check_not_at_start(now_ps, int(taken_ns), "a message")
         after_ns = int(self._dimension.latency_ns + taken_ns)
         self._clock.at(now_ps + after_ns * PS_PER_NS, self._cross_over, trip)
         self._clock.at(now_ps + int(taken_ns) * PS_PER_NS, self._free, link)

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Any, TypeAlias
 
+from hespas.errors import SimulationError
+
 # An act takes one argument, so that setting one allocates a pair and no closure.
 Act: TypeAlias = Callable[[Any], None]
 
@@ -42,6 +44,16 @@ class Clock:
             del all_acts[now_ps]
 
 
+def check_not_at_start(now_ps: int, wait_ps: int, what: str) -> None:
+    """Raise `SimulationError` for communication that takes no time at time 0.
+
+    ASTRA-sim's event queue aborts there; at any later time it goes on.
+    """
+    if now_ps == 0 and wait_ps == 0:
+        message = f"{what} takes no time at the very start, where ASTRA-sim aborts"
+        raise SimulationError(message, mend="give a latency or an endpoint-delay above 0")
+
+
 class Alarms:
     """What one device sets for itself: all of one instant happens when the first of it would."""
 
@@ -50,6 +62,11 @@ class Alarms:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._acts: dict[int, list[tuple[Act, Any]]] = {}
+
+    @property
+    def now_ps(self) -> int:
+        """The current time."""
+        return self._clock.now_ps
 
     def after(self, wait_ps: int, act: Act, argument: object = None) -> None:
         """Have ``act(argument)`` called in ``wait_ps``."""

@@ -19,6 +19,7 @@ from hespas.errors import AlgorithmError, ConfigError, SimulationError
 from hespas.hardware.system import CollectiveKind, System
 from hespas.simulate.events.clock import Alarms
 from hespas.simulate.events.post import Post
+from hespas.simulate.meeting import TAG_LIMIT
 from hespas.trace.chakra_node import ParsedNode
 from hespas.trace.chakra_reader import read_messages
 from hespas.trace.tasks import ComputeTask, ReceiveTask, SendTask
@@ -174,10 +175,10 @@ class CustomRun:
             case ComputeTask(duration_ps=duration_ps):
                 self._alarms.after(duration_ps, self._end, number)
             case SendTask(tag=tag, size_bytes=size_bytes):
-                box = self._post.box(tag, self._device, self._peer(node), size_bytes)
+                box = self._post.box(tag % TAG_LIMIT, self._device, self._peer(node), size_bytes)
                 self._post.send(box, self._end, number)
             case ReceiveTask(tag=tag, size_bytes=size_bytes):
-                box = self._post.box(tag, self._peer(node), self._device, size_bytes)
+                box = self._post.box(tag % TAG_LIMIT, self._peer(node), self._device, size_bytes)
                 self._post.receive(box, self._end, number)
             case _:
                 raise SimulationError(f"node {number} of a custom collective has no model here")

@@ -12,10 +12,9 @@ from hespas.simulate.events.memory import Memory
 from hespas.simulate.events.post import Post
 from hespas.simulate.events.queues import Queues
 from hespas.simulate.machine import Machine
-from hespas.simulate.meeting import Meetings
+from hespas.simulate.meeting import TAG_LIMIT, Meetings
 from hespas.trace.tasks import (
     CollectiveTask,
-    CommunicationKind,
     ComputeTask,
     EmptyTask,
     MemoryTask,
@@ -94,7 +93,7 @@ class Device:
                 assert_never(task)
 
     def _start_collective(self, index: int, task: CollectiveTask) -> None:
-        if task.kind is CommunicationKind.BROADCAST and task.recorded_ps is not None:
+        if task.recorded_ps is not None:
             self.alarms.after(task.recorded_ps, self.end, index)
             return
         place = self.machine.places[index]
@@ -106,13 +105,15 @@ class Device:
             raise SimulationError(f"send {task.id} ({task.name}) has no bytes to send")
         self.world.meetings.send(self.machine, index, task, self.machine.places[index])
         pairs = dict(task.pairs)
-        box = self.world.post.box(task.tag, self.number, pairs[self.number], task.size_bytes)
+        box = self.world.post.box(
+            task.tag % TAG_LIMIT, self.number, pairs[self.number], task.size_bytes
+        )
         self.world.post.send(box, self.end, index)
 
     def _start_receive(self, index: int, task: ReceiveTask) -> None:
         self.world.meetings.receive(self.machine, index, task, self.machine.places[index])
         source = next(source for source, target in task.pairs if target == self.number)
-        box = self.world.post.box(task.tag, source, self.number, task.size_bytes)
+        box = self.world.post.box(task.tag % TAG_LIMIT, source, self.number, task.size_bytes)
         self.world.post.receive(box, self.end, index)
 
     def ender(self, index: int) -> partial[None]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from hespas.errors import SimulationError
 from hespas.hardware.system import RemoteMemory, RemoteMemoryKind
-from hespas.simulate.events.clock import Act, Alarms
+from hespas.simulate.events.clock import Act, Alarms, check_not_at_start
 from hespas.units import PS_PER_NS
 
 _Request = tuple[Alarms, int, Act, Any]
@@ -38,6 +38,7 @@ class Memory:
     ) -> None:
         """Have ``act(argument)`` called when ``size_bytes`` have been moved."""
         duration_ps = self.duration_ps(size_bytes)
+        check_not_at_start(alarms.now_ps, duration_ps, "a memory access")
         node = self._shared_by(device)
         if node is None:
             alarms.after(duration_ps, act, argument)

@@ -10,7 +10,7 @@ from math import ceil
 from hespas.errors import SimulationError
 from hespas.hardware.system import System
 from hespas.simulate.events.carriers import make_carrier
-from hespas.simulate.events.clock import Clock
+from hespas.simulate.events.clock import Clock, check_not_at_start
 from hespas.simulate.events.custom import CustomCollectives, CustomRun
 from hespas.simulate.events.device import Device, World
 from hespas.simulate.events.memory import Memory
@@ -108,6 +108,7 @@ class _Starter:
             plan = self._planner.everyone(kind, task.size_bytes, task.involved_dimensions)
         else:
             plan = self._planner.group(kind, task.size_bytes, group)
+        check_not_at_start(device.world.clock.now_ps, plan.endpoint_ps, "an endpoint's delay")
         member = Member(
             device=device.number,
             alarms=device.alarms,
