@@ -25,20 +25,20 @@ class Matmuls(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompileOptions:
-    """The options of a compilation; the defaults are those of the documented workflow.
+    """The options of a compilation; None is what the documented workflow sets.
 
     All but ``disabled_passes`` and ``flags`` are for GPUs. ``disabled_passes`` names passes of
-    XLA; None leaves out what the workflow leaves out. ``flags`` are more of XLA's own, by name
-    without dashes, and win over the others. Raises `ConfigError` for a flag that can't be one.
+    XLA to leave out, ``flags`` more of its flags, by name without dashes; these win over the
+    others. Raises `ConfigError` for a flag that can't be one.
     """
 
-    matmuls: Matmuls = Matmuls.CUBLAS
-    latency_hiding_scheduler: bool = True
-    pipelined_collectives: bool = True
-    double_buffered_loops: bool = True
-    all_reduce_combine_bytes: int = 128 * _MIB
-    all_gather_combine_bytes: int = 128 * _MIB
-    reduce_scatter_combine_bytes: int = 64 * _MIB
+    matmuls: Matmuls | None = None
+    latency_hiding_scheduler: bool | None = None
+    pipelined_collectives: bool | None = None
+    double_buffered_loops: bool | None = None
+    all_reduce_combine_bytes: int | None = None
+    all_gather_combine_bytes: int | None = None
+    reduce_scatter_combine_bytes: int | None = None
     disabled_passes: tuple[str, ...] | None = None
     flags: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
@@ -77,19 +77,22 @@ def gpu_flags(options: CompileOptions) -> dict[str, str]:
     """
     disabled = options.disabled_passes
     names = WORKFLOW_DISABLES if disabled is None else disabled
-    pipelined = _switch(on=options.pipelined_collectives)
+    pipelined = _switch(options.pipelined_collectives)
+    combine = {
+        "all_reduce": _or(options.all_reduce_combine_bytes, 128 * _MIB),
+        "all_gather": _or(options.all_gather_combine_bytes, 128 * _MIB),
+        "reduce_scatter": _or(options.reduce_scatter_combine_bytes, 64 * _MIB),
+    }
     flags = {
-        "xla_gpu_enable_triton_gemm": _switch(on=options.matmuls is Matmuls.TRITON),
+        "xla_gpu_enable_triton_gemm": _switch(options.matmuls is Matmuls.TRITON),
         "xla_gpu_enable_command_buffer": "",
-        "xla_gpu_enable_latency_hiding_scheduler": _switch(on=options.latency_hiding_scheduler),
+        "xla_gpu_enable_latency_hiding_scheduler": _switch(options.latency_hiding_scheduler),
         "xla_gpu_enable_highest_priority_async_stream": "true",
-        "xla_gpu_all_reduce_combine_threshold_bytes": str(options.all_reduce_combine_bytes),
-        "xla_gpu_all_gather_combine_threshold_bytes": str(options.all_gather_combine_bytes),
-        "xla_gpu_reduce_scatter_combine_threshold_bytes": str(options.reduce_scatter_combine_bytes),
+        **{f"xla_gpu_{kind}_combine_threshold_bytes": str(size) for kind, size in combine.items()},
         "xla_gpu_enable_pipelined_all_gather": pipelined,
         "xla_gpu_enable_pipelined_reduce_scatter": pipelined,
         "xla_gpu_enable_pipelined_all_reduce": pipelined,
-        "xla_gpu_enable_while_loop_double_buffering": _switch(on=options.double_buffered_loops),
+        "xla_gpu_enable_while_loop_double_buffering": _switch(options.double_buffered_loops),
         "xla_gpu_enable_all_gather_combine_by_dim": "false",
         "xla_gpu_enable_reduce_scatter_combine_by_dim": "false",
     }
@@ -114,5 +117,9 @@ def tpu_flags(options: CompileOptions) -> dict[str, str]:
     return ({"xla_disable_hlo_passes": passes} if passes else {}) | dict(options.flags)
 
 
-def _switch(*, on: bool) -> str:
-    return "true" if on else "false"
+def _switch(wish: bool | None) -> str:
+    return "false" if wish is False else "true"
+
+
+def _or(wish: int | None, usual: int) -> int:
+    return usual if wish is None else wish

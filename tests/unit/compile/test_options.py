@@ -37,9 +37,9 @@ def test_the_defaults_are_the_documented_workflow() -> None:
             "false",
         ),
         (
-            CompileOptions(all_reduce_combine_bytes=1),
+            CompileOptions(all_reduce_combine_bytes=0),
             "xla_gpu_all_reduce_combine_threshold_bytes",
-            "1",
+            "0",
         ),
         (
             CompileOptions(all_gather_combine_bytes=2),
@@ -73,8 +73,12 @@ def test_a_tpu_takes_passes_and_flags_only() -> None:
     assert tpu_flags(CompileOptions()) == {}
     options = CompileOptions(disabled_passes=("dce",), flags={"xla_tpu_x": "1"})
     assert tpu_flags(options) == {"xla_disable_hlo_passes": "dce", "xla_tpu_x": "1"}
-    with pytest.raises(ConfigError, match="options of GPU compilers"):
-        tpu_flags(CompileOptions(matmuls=Matmuls.TRITON))
+    for option in (
+        CompileOptions(matmuls=Matmuls.CUBLAS),
+        CompileOptions(double_buffered_loops=True),
+    ):
+        with pytest.raises(ConfigError, match="options of GPU compilers"):
+            tpu_flags(option)
 
 
 @pytest.mark.parametrize("name", ["--xla_x", "x", "xla x", ""])
