@@ -31,11 +31,13 @@ class BasicBlock(msgspec.Struct, frozen=True, kw_only=True):
 class Flow(msgspec.Struct, frozen=True, kw_only=True):
     """A kernel cut into basic blocks, in an order in which only loops lead back.
 
-    ``loops`` gives the blocks of each loop by its head.
+    ``loops`` gives the blocks of each loop by its head. ``followed`` are the registers that
+    addresses, guards and branches depend on.
     """
 
     blocks: tuple[BasicBlock, ...]
     loops: Mapping[int, frozenset[int]]
+    followed: frozenset[str]
 
 
 def is_access(instruction: Instruction) -> bool:
@@ -70,6 +72,7 @@ def flow_of(kernel: Kernel) -> Flow:
         loops={
             number[head]: frozenset(number[each] for each in body) for head, body in loops.items()
         },
+        followed=frozenset(followed),
     )
 
 

@@ -8,6 +8,7 @@ the instruction with its operands in registers. Where the three differ, the newe
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 
 import msgspec
 
@@ -122,17 +123,18 @@ def slots_of(instructions: Sequence[Instruction]) -> tuple[Slots, ...]:
     the wide multiplication before it, a test for zero into the ``and`` that it tests.
     """
     writer = {name: each for each in instructions for name in each.writes}
-    readers: dict[str, list[Instruction]] = {}
+    readers: dict[str, list[str]] = {}
     for each in instructions:
-        for name in each.reads:
-            readers.setdefault(name, []).append(each)
+        if each.name in {"cvt", "mov"}:
+            for name in each.reads:
+                readers.setdefault(name, []).append(each.name)
     return tuple(_slots(each, writer, readers) for each in instructions)
 
 
 def _slots(
     each: Instruction,
     writer: Mapping[str, Instruction],
-    readers: Mapping[str, list[Instruction]],
+    readers: Mapping[str, list[str]],
 ) -> Slots:
     if each.name == "cvt":
         return _conversion(each, readers)
@@ -140,36 +142,36 @@ def _slots(
         return NOTHING
     if each.name == "mov":
         return _move(each)
-    if "param" in each.parts or each.parts[-1] == "pred":
+    return _typed(each.opcode)
+
+
+@cache
+def _typed(opcode: str) -> Slots:
+    name, *words = opcode.split(".")
+    kind = words[-1] if words else ""
+    if "param" in words or kind == "pred":
         return NOTHING
-    return _typed(each)
-
-
-def _typed(each: Instruction) -> Slots:
-    known = _BY_OPCODE.get(each.opcode)
-    if known is not None:
-        return known
-    kind = each.parts[-1]
-    slots = _BY_NAME.get(each.name, _OTHER)
-    if kind == "f64" and each.name not in {"ld", "st", "selp", "mov"}:
-        return _DOUBLE
-    if kind in _FLOAT_TYPES and each.name in {"add", "sub", "mul", "fma", "neg", "abs"}:
-        return _FUSED
-    if slots is _MEMORY or slots is _OTHER:
+    slots = _BY_OPCODE.get(opcode, _BY_NAME.get(name, _OTHER))
+    if opcode in _BY_OPCODE:
         return slots
-    if "wide" in each.parts or "hi" in each.parts:
-        return slots * 2
-    return slots * 2 if kind in {"s64", "u64", "b64"} else slots
+    if kind == "f64" and name not in {"ld", "st", "selp", "mov"}:
+        return _DOUBLE
+    if kind in _FLOAT_TYPES and name in {"add", "sub", "mul", "fma", "neg", "abs"}:
+        return _FUSED
+    is_double = {"wide", "hi"}.intersection(words) or kind in {"s64", "u64", "b64"}
+    return slots * 2 if is_double and slots not in {_MEMORY, _OTHER} else slots
 
 
 def _is_folded(each: Instruction, writer: Mapping[str, Instruction]) -> bool:
-    made_by = {writer[name].name for name in _names(each) if name in writer}
-    if each.name == "setp" and each.sources[-1:] == (0,):
-        return "and" in made_by
-    if each.name in {"add", "or"} and each.parts[-1] in {"s64", "u64", "b64"}:
-        return any("wide" in writer[name].parts for name in _names(each) if name in writer)
+    if each.name not in {"setp", "add", "or"}:
+        return False
+    makers = [writer[name] for name in _names(each) if name in writer]
+    if each.name == "setp":
+        return each.sources[-1:] == (0,) and any(maker.name == "and" for maker in makers)
+    if each.parts[-1] in {"s64", "u64", "b64"}:
+        return any("wide" in maker.parts for maker in makers)
     # LEA and LOP3 take a shifted or masked operand as it is.
-    return each.name in {"add", "or"} and "shl" in made_by and each.parts[-1] in {"s32", "b32"}
+    return each.parts[-1] in {"s32", "b32"} and any(maker.name == "shl" for maker in makers)
 
 
 def _names(each: Instruction) -> list[str]:
@@ -185,7 +187,7 @@ def _move(each: Instruction) -> Slots:
     return Slots(logic=0.5) if is_split else NOTHING
 
 
-def _conversion(each: Instruction, readers: Mapping[str, list[Instruction]]) -> Slots:
+def _conversion(each: Instruction, readers: Mapping[str, list[str]]) -> Slots:
     types = [part for part in each.parts if part.rstrip("0123456789x") in {"f", "bf", "s", "u"}]
     to, of = types[0], types[-1]
     if to[0] in "su" and of[0] in "su":
@@ -202,7 +204,7 @@ def _conversion(each: Instruction, readers: Mapping[str, list[Instruction]]) -> 
     return _LOGIC if is_fast else _SPECIAL
 
 
-def _bf16_conversion(each: Instruction, to: str, readers: Mapping[str, list[Instruction]]) -> Slots:
+def _bf16_conversion(each: Instruction, to: str, readers: Mapping[str, list[str]]) -> Slots:
     """To f32 is a shift; from f32 a packing one, or for a single value a slow conversion.
 
     The assembler converts on the slow pipe (``F2F``) a value that is widened again, and packs
@@ -212,5 +214,5 @@ def _bf16_conversion(each: Instruction, to: str, readers: Mapping[str, list[Inst
         return _EITHER
     if to == "bf16x2":
         return _LOGIC
-    users = {user.name for user in readers.get(each.writes[0], [])}
+    users = readers.get(each.writes[0], [])
     return _SPECIAL if "cvt" in users and "mov" not in users else _LOGIC

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache, lru_cache
 
 import msgspec
 
@@ -51,13 +52,15 @@ class Instruction(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.parts[0]
 
     @property
-    def reads(self) -> Iterator[str]:
+    def reads(self) -> tuple[str, ...]:
         """The registers that it depends on, with those of addresses."""
-        if self.guard:
-            yield self.guard
-        for source in self.sources:
-            if isinstance(source, str):
-                yield from _REGISTER.findall(source)
+        return _registers((self.guard, *self.sources) if self.guard else self.sources)
+
+
+@lru_cache(maxsize=65536)
+def _registers(sources: tuple[Operand, ...]) -> tuple[str, ...]:
+    text = " ".join([source for source in sources if isinstance(source, str)])
+    return tuple(_REGISTER.findall(text)) if "%" in text else ()
 
 
 class Kernel(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,30 +143,45 @@ def _statements(body: str) -> Iterator[str]:
 
 
 def _instruction(statement: str, *, place: str) -> Instruction:
-    statement = statement.lstrip("{} ")
-    match = _STATEMENT.match(statement)
+    match = _STATEMENT.match(statement.lstrip("{} "))
     if match is None:
         raise ProgramError(f"cannot read the PTX statement {statement[:60]!r}", place=place)
-    opcode = match[3]
-    parts = tuple(opcode.split("."))
-    operands = _OPERAND.findall(match[4])
-    has_result = parts[0] not in _NO_RESULT and bool(operands)
-    written = _flat(operands[0].replace("|", ",")) if has_result else []
+    negated, guard, opcode, rest = match.groups()
+    parts = _parts(opcode)
+    operands = _operands(rest)
+    written: tuple[Operand, ...] = ()
+    if operands and parts[0] not in _NO_RESULT:
+        written, *operands = operands
     return Instruction(
         opcode=opcode,
         parts=parts,
-        writes=tuple(each for each in written if isinstance(each, str)),
-        sources=tuple(source for operand in operands[has_result:] for source in _flat(operand)),
-        guard=match[2] or "",
-        guard_is_negated=bool(match[1]),
+        writes=tuple([each for each in written if isinstance(each, str)]),
+        sources=tuple([source for operand in operands for source in operand]),
+        guard=guard or "",
+        guard_is_negated=bool(negated),
     )
 
 
-def _flat(operand: str) -> list[Operand]:
+@cache
+def _parts(opcode: str) -> tuple[str, ...]:
+    return tuple(opcode.split("."))
+
+
+def _operands(text: str) -> list[tuple[Operand, ...]]:
+    """Return the operands, each as the values that stand in it."""
+    if "{" in text or "[" in text:
+        return [_flat(operand) for operand in _OPERAND.findall(text)]
+    return [_flat(operand.strip()) for operand in text.split(",")] if text else []
+
+
+@lru_cache(maxsize=65536)
+def _flat(operand: str) -> tuple[Operand, ...]:
     if operand[0] == "[":
-        return [operand]
-    names = operand.strip("{}").split(",")
-    return [_value(name.strip()) for name in names]
+        return (operand,)
+    if operand[0] == "{" or "|" in operand:
+        names = operand.strip("{}").replace("|", ",").split(",")
+        return tuple([_value(name.strip()) for name in names])
+    return (_value(operand),)
 
 
 def _value(text: str) -> Operand:
@@ -174,6 +192,11 @@ def address_of(instruction: Instruction) -> tuple[str, int]:
     """Return the base and the offset of a memory access; an empty base where it has none."""
     for source in instruction.sources:
         if isinstance(source, str) and source[0] == "[":
-            match = _ADDRESS.match(source)
-            return (match[1], int(match[2] or 0)) if match else ("", 0)
+            return _address(source)
     return "", 0
+
+
+@lru_cache(maxsize=65536)
+def _address(operand: str) -> tuple[str, int]:
+    match = _ADDRESS.match(operand)
+    return (match[1], int(match[2] or 0)) if match else ("", 0)

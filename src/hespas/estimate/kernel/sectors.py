@@ -16,6 +16,7 @@ from hespas.estimate.kernel.arithmetic import Array, Value
 
 WARP = 32
 SECTOR_BYTES = 32
+LINE_BYTES = 128
 _LINE_SHIFT = 7
 _SECTOR_SHIFT = 5
 _NOWHERE = -1

@@ -12,6 +12,7 @@ from hespas.estimate.kernel.arithmetic import Array, Value
 from hespas.estimate.kernel.flow import Flow
 from hespas.estimate.kernel.loops import Loop
 from hespas.estimate.kernel.ptx import Kernel
+from hespas.estimate.kernel.sectors import Touched
 
 
 @dataclass(slots=True, kw_only=True)
@@ -62,8 +63,21 @@ class Walk:
     seen: Array = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     loaded: list[Array] = field(default_factory=list[Array])
     stored: list[Array] = field(default_factory=list[Array])
+    patterns: dict[tuple[int, int, int], Pattern] = field(
+        default_factory=dict[tuple[int, int, int], "Pattern"]
+    )
     visits: dict[int, list[Visit]] = field(default_factory=dict[int, "list[Visit]"])
     loops: dict[int, Loop] = field(default_factory=dict[int, Loop])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pattern:
+    """What an access touched, for those whose addresses are whole lines away from it."""
+
+    start: Value
+    mask: Array | None
+    offset: int
+    found: Touched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

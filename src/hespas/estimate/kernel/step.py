@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -15,8 +16,14 @@ from hespas.estimate.kernel.arithmetic import (
     narrowed,
 )
 from hespas.estimate.kernel.ptx import Instruction, Operand, address_of
-from hespas.estimate.kernel.sectors import bank_passes, touched
-from hespas.estimate.kernel.state import Walk
+from hespas.estimate.kernel.sectors import (
+    LINE_BYTES,
+    SECTOR_BYTES,
+    Touched,
+    bank_passes,
+    touched,
+)
+from hespas.estimate.kernel.state import Pattern, Walk
 from hespas.program.kernels import Extent
 
 _FLOATS = frozenset({"f16", "bf16", "f32", "f64", "f16x2", "bf16x2"})
@@ -158,13 +165,14 @@ def _access(state: Walk, position: int, instruction: Instruction, mask: Array | 
     address = narrowed(start, 64) + offset
     if instruction.name == "ld":
         for number, name in enumerate(instruction.writes):
-            state.registers[name] = _loaded(address, number)
+            if name in state.flow.followed:
+                state.registers[name] = _loaded(address, number)
         state.from_data.update(instruction.writes)
     if "shared" in instruction.parts:
         width = width_bytes(instruction)
         counts.passes += bank_passes(address, mask, state.threads, width)
         return
-    found = touched(address, mask, state.threads)
+    found = _touched(state, start, offset, mask)
     counts.warps += found.warps
     counts.threads += found.threads
     counts.sectors += found.sectors
@@ -172,6 +180,22 @@ def _access(state: Walk, position: int, instruction: Instruction, mask: Array | 
     is_array = isinstance(address, np.ndarray) and len(address) > 1
     counts.stride = int(cast("Array", address)[1] - cast("Array", address)[0]) if is_array else 0
     (state.loaded if instruction.name == "ld" else state.stored).append(found.ids)
+
+
+def _touched(state: Walk, start: Value, offset: int, mask: Array | None) -> Touched:
+    """Return what an access touches: the same as one whole lines away from it."""
+    address = narrowed(start, 64) + offset
+    if isinstance(address, int):
+        return touched(address, mask, state.threads)
+    key = (id(start), id(mask), offset % LINE_BYTES)
+    known = state.patterns.get(key)
+    if known is None:
+        found = touched(address, mask, state.threads)
+        state.patterns[key] = Pattern(start=start, mask=mask, offset=offset, found=found)
+        return found
+    ids = known.found.ids
+    moved = np.where(ids >= 0, ids + (offset - known.offset) // SECTOR_BYTES, ids)
+    return replace(known.found, ids=moved)
 
 
 def _loaded(address: Value, number: int) -> Value:

@@ -64,6 +64,7 @@ def _run(state: Walk, number: int, mask: Array | None) -> list[tuple[int, Array 
     state.runs[number] += active_warps(mask, state.threads)
     state.loaded.clear()
     state.stored.clear()
+    state.patterns.clear()
     for position in block.steps:
         step(state, position, mask)
     close(state, number)
