@@ -65,6 +65,23 @@ def test_a_calibrated_node_and_link_load_and_predict(
     assert slower != plain
 
 
+def test_a_calibrated_system_runs_in_both_models(
+    call: Run, measurements: Path, block: Path
+) -> None:
+    mine = str(measurements / "mine")
+    nccl = ("--nccl", str(measurements / "nccl.txt"), "--system", "A100_SXM_40GB_4GPU")
+    done = hespas(call, "calibrate", "--node", "A100_SXM_40GB", *nccl, "-o", mine)
+    assert done.returncode == 0, done.stderr
+    assert load_link(Path(mine) / "link.json").parameters is not None
+    for model in ("hespas", "astra-sim"):
+        start = ("run", str(block), "--node", "A100_SXM_40GB", "--model", model, "--json")
+        times = [
+            json.loads(hespas(call, *start, "--system", system).stdout)["communication_s"]
+            for system in ("A100_SXM_40GB_4GPU", mine)
+        ]
+        assert (times[0] != times[1]) == (model == "hespas")
+
+
 def test_calibrating_again_replaces_and_multiplies(call: Run, measurements: Path) -> None:
     first, second = measurements / "first", measurements / "second"
     gemm = ("--gemm", str(measurements / "gemm.csv"))
@@ -84,7 +101,7 @@ def test_calibrating_again_replaces_and_multiplies(call: Run, measurements: Path
     [
         ([], "there is nothing to calibrate with; give --gemm, --nccl, --profile or --steps"),
         (["--gemm", "gemm.csv", "--link", "NVLink4_H100"], "--link has no effect without --nccl"),
-        (["--gemm", "gemm.csv", "--system", "x"], "--system has no effect without --steps"),
+        (["--gemm", "gemm.csv", "--system", "x"], "--system has no effect without --steps or"),
         (["--profile", "trace.json.gz"], "--profile and --program belong together"),
         (["--gemm", "gemm.csv", "--gemm", "gemm.csv"], "gemm.bf16 is measured here and in"),
         (["--gemm", "none.csv"], "none.csv: cannot be read"),

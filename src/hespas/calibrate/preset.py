@@ -11,23 +11,26 @@ from hespas.calibrate.nccl_tests import CollectiveRun, collectives_json
 from hespas.calibrate.plot import Panel, svg
 from hespas.calibrate.samples import FactorFit, worst
 from hespas.config.files import read_json
-from hespas.errors import OutputError
+from hespas.errors import HardwareError, OutputError
 from hespas.files import json_bytes, write_file
-from hespas.hardware.links import Link
+from hespas.hardware.links import Link, link_names, load_link
 from hespas.hardware.presets import node_directory
 
 REPORT = "calibration.json"
+_NETWORK = Path("hespas", "network.json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
     """What was fitted: factors of a node, collectives of a link, and the presets they start from.
 
-    ``sources`` are the files of the measurements.
+    ``system`` is the directory of a system whose first dimension the link is. ``sources`` are the
+    files of the measurements.
     """
 
     node: str
     link: Link | None
+    system: Path | None
     factors: Sequence[FactorFit]
     runs: Sequence[CollectiveRun]
     sources: Sequence[str]
@@ -43,7 +46,7 @@ def write_calibration(calibration: Calibration, target: Path) -> tuple[Path, ...
     target.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
         file = target / name
-        file.parent.mkdir(exist_ok=True)
+        file.parent.mkdir(parents=True, exist_ok=True)
         write_file(file, content)
     return tuple(target / name for name in files)
 
@@ -66,6 +69,8 @@ def _files(calibration: Calibration, name: str) -> dict[str, bytes]:
         files[str(roofline)] = (home / roofline).read_bytes()
     if calibration.runs:
         files["link.json"] = json_bytes(_link(calibration, name))
+        if calibration.system is not None:
+            files |= _system(calibration.system)
     files["calibration.svg"] = svg(_panels(calibration)).encode()
     files[REPORT] = json_bytes(report_json(calibration))
     return files
@@ -108,6 +113,37 @@ def _link(calibration: Calibration, name: str) -> dict[str, Any]:
             "reduces_in_switch": parameters.reduces_in_switch,
         }
     return {**made, "collectives": collectives_json(calibration.runs)}
+
+
+def _system(home: Path) -> dict[str, bytes]:
+    """Return the files of the system with the new link in the place of its first."""
+    network, first, *more = _dimensions(home)
+    described = {**network, "dimensions": [{**first, "link": "../link.json"}, *more]}
+    files = {str(_NETWORK): json_bytes(described)}
+    for file in sorted((home / "astra-sim").glob("*")):
+        files[f"astra-sim/{file.name}"] = file.read_bytes()
+    return files
+
+
+def _dimensions(home: Path) -> list[dict[str, Any]]:
+    """Return the network of a system, then its dimensions; `HardwareError` where it has none."""
+    file = home / _NETWORK
+    network = _mapping(file) if file.is_file() else {}
+    if "dimensions" not in network:
+        raise HardwareError(
+            "the system has no dimensions of its own for hespas' model",
+            place=str(file),
+            mend="leave out --system, and name link.json in a network.json",
+        )
+    return [network, *cast("list[dict[str, Any]]", network["dimensions"])]
+
+
+def first_link(home: Path) -> Link | None:
+    """Return the link of a system's first dimension; None where it is no preset or file."""
+    link = _dimensions(home)[1].get("link")
+    if not isinstance(link, str):
+        return None
+    return load_link(link if link in link_names() else home / _NETWORK.parent / link)
 
 
 def report_json(calibration: Calibration) -> dict[str, Any]:

@@ -10,7 +10,13 @@ import click
 from hespas.api import estimate, load, simulate, split, trace
 from hespas.calibrate.gemm_csv import fit_gemms
 from hespas.calibrate.nccl_tests import KINDS, CollectiveRun, read_run
-from hespas.calibrate.preset import Calibration, report_json, report_text, write_calibration
+from hespas.calibrate.preset import (
+    Calibration,
+    first_link,
+    report_json,
+    report_text,
+    write_calibration,
+)
 from hespas.calibrate.profile import fit_profile
 from hespas.calibrate.samples import FactorFit
 from hespas.calibrate.steps import PredictedStep, fit_steps
@@ -22,13 +28,13 @@ from hespas.estimate.measured.method import make
 from hespas.estimate.methods import Wanted
 from hespas.hardware.device import Device, MeasuredTables
 from hespas.hardware.links import Link, load_link
-from hespas.hardware.presets import load_device
+from hespas.hardware.presets import load_device, system_directory
 
 
 @click.command("calibrate", short_help="Make a preset from measurements of one's own cluster.")
 @click.option("--node", required=True, help="The node to start from: a preset's name or a path.")
 @click.option("--link", help="The link to start from, for its wire: a preset's name or a path.")
-@click.option("--system", help="The cluster of --steps: a preset's name, or a directory.")
+@click.option("--system", help="The cluster: a preset's name, or a directory.")
 @click.option(
     "--gemm",
     "gemm_files",
@@ -75,13 +81,15 @@ def command(
     """Fit the presets to measurements, tell how well they fit, and write a preset of one's own.
 
     The directory that --output names is then a node for --node (where --gemm, --profile or
-    --steps were given), and its link.json a link (where --nccl was).
+    --steps were given), its link.json a link (where --nccl was), and with --system a system
+    for --system too.
     """
     _check_effects(link=link, system=system, nccl=nccl_files, steps=steps)
     if (profile is None) != (program is None):
         raise ConfigError("--profile and --program belong together", mend="give both")
     check_targets(json_file, None)
-    base = None if link is None else load_link(link)
+    home = None if system is None or not nccl_files else system_directory(system)
+    base = load_link(link) if link is not None else None if home is None else first_link(home)
     device = load_device(node)
     fits: list[FactorFit] = [
         fit for file in gemm_files for fit in fit_gemms(file, gemm_model(device))
@@ -100,6 +108,7 @@ def command(
     calibration = Calibration(
         node=node,
         link=base,
+        system=home,
         factors=fits,
         runs=runs,
         sources=[file.name for file in named if file is not None],
@@ -117,8 +126,9 @@ def _check_effects(
 ) -> None:
     if link is not None and not nccl:
         raise ConfigError("--link has no effect without --nccl", mend="give --nccl")
-    if system is not None and steps is None:
-        raise ConfigError("--system has no effect without --steps", mend="give --steps")
+    if system is not None and steps is None and not nccl:
+        mend = "give --steps or --nccl"
+        raise ConfigError("--system has no effect without --steps or --nccl", mend=mend)
 
 
 def _check_once(fits: list[FactorFit]) -> None:

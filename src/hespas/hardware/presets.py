@@ -179,8 +179,7 @@ def load_system(name_or_path: str | Path) -> System:
     >>> system.device_count, system.dimensions[1].topology.value
     (32, 'Switch')
     """
-    path = _path_of(name_or_path, system_names())
-    directory = _SYSTEMS / _system_name(str(name_or_path)) if path is None else path
+    directory = system_directory(name_or_path)
     inner = directory / _ASTRA_SIM
     home = inner if inner.is_dir() else directory
     named = home.resolve()
@@ -194,6 +193,15 @@ def load_system(name_or_path: str | Path) -> System:
         remote_memory_file=home / "remote_memory.json",
     )
     return _with_interconnect(system, own) if own.is_file() else system
+
+
+def system_directory(name_or_path: str | Path) -> Path:
+    """Return the directory of a system: that of a preset, or the path that is given.
+
+    Raises `HardwareError` for a name that no preset has.
+    """
+    path = _path_of(name_or_path, system_names())
+    return _SYSTEMS / _system_name(str(name_or_path)) if path is None else path
 
 
 def _with_interconnect(system: System, file: Path) -> System:
