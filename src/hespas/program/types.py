@@ -91,6 +91,8 @@ class TensorType(msgspec.Struct, frozen=True, kw_only=True):
     >>> tensor = tensor_type("bf16", 4, 8)
     >>> str(tensor), tensor.element_count, tensor.size_bytes
     ('tensor<4x8xbf16>', 32, 64)
+    >>> str(TensorType(element=tensor.element, shape=(4, 8), layout=(0, 1), memory_space=1))
+    'tensor<4x8xbf16, {order = [0, 1], space = 1}>'
     """
 
     element: ElementType
@@ -124,10 +126,12 @@ class TensorType(msgspec.Struct, frozen=True, kw_only=True):
         return f"tensor<{''.join([f'{size}x' for size in self.shape])}{self.element.name}>"
 
     def __str__(self) -> str:
-        dimensions = "".join(f"{size}x" for size in self.shape)
-        order = "" if self.layout is None else ", order = " + str(list(self.layout))
-        space = f", space = {self.memory_space}" if self.memory_space else ""
-        return f"tensor<{dimensions}{self.element.name}{order}{space}>"
+        if self.layout is None and not self.memory_space:
+            return self.plain_text
+        # MLIR lets a tensor carry any attribute as its encoding.
+        parts = [] if self.layout is None else [f"order = {list(self.layout)}"]
+        parts += [f"space = {self.memory_space}"] if self.memory_space else []
+        return f"{self.plain_text[:-1]}, {{{', '.join(parts)}}}>"
 
 
 class TupleType(msgspec.Struct, frozen=True, kw_only=True):

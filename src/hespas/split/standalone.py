@@ -7,7 +7,7 @@ meaning, so that any StableHLO tool can read, verify and compile the result.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 from msgspec.structs import replace
@@ -80,6 +80,8 @@ def _lower(op: Op, renaming: Renaming, made: list[Op]) -> None:
             made.append(_stablehlo("optimization_barrier", operands, op.results))
         case "bitcast", BitcastAttrs():
             _bitcast(op, operands[0], made)
+        case "reduce_scatter", CollectiveAttrs() if len(operands) > 1:
+            made.extend(_one_by_one(_without_layouts(op, operands, renaming)))
         case _:
             made.append(_without_layouts(op, operands, renaming))
 
@@ -96,6 +98,12 @@ def _inline(
         _lower(op, renaming, made)
     for result, value in zip(results, block.operations[-1].operands, strict=True):
         renaming[result] = renaming.get(value, value)
+
+
+def _one_by_one(op: Op) -> Iterator[Op]:
+    """Yield a combined operation as one for each operand: StableHLO knows no other."""
+    for operand, result in zip(op.operands, op.results, strict=True):
+        yield replace(op, operands=(operand,), results=(result,))
 
 
 def _without_layouts(op: Op, operands: tuple[Value, ...], renaming: Renaming) -> Op:

@@ -11,15 +11,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from hespas.errors import ProgramError
 from hespas.program.attrs import NO_ATTRS, Attrs
 from hespas.program.program import Block, Function, Op, Value
-from hespas.program.types import Type
+from hespas.program.types import TensorType, Type
 from hespas.xla.mlir import Symbol, attribute_texts, location_text
+from hespas.xla.mlir_text import Layout, read_layouts
 
 AttrReader = Callable[["OpRecord"], Attrs]
 TypeReader = Callable[[str], Type]
+
+_LAYOUTS = frozenset({"result_layout", "xla_shape"})
 
 
 class OpRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +55,7 @@ class FunctionReader:
     )
     values: dict[Any, Value] = field(default_factory=dict[Any, Value])
     types: dict[Any, Type] = field(default_factory=dict[Any, Type])
+    laid_out: dict[Type, Type] = field(default_factory=dict[Type, Type])
     texts: dict[Any, str] = field(default_factory=dict[Any, str])
     producer: dict[Value, Op] = field(default_factory=dict[Value, Op])
 
@@ -80,6 +85,16 @@ class FunctionReader:
         made = self.values[value] = Value(type=known)
         return made
 
+    def _laid_out(self, handle: Any, value: Value, layout: Layout) -> Value:
+        """Return the value with the layout that a compiler chose for it."""
+        kind = value.type
+        if layout is None or not isinstance(kind, TensorType) or len(layout) != kind.rank:
+            return value
+        made = replace(kind, layout=layout)
+        known = self.laid_out.setdefault(made, made)
+        value = self.values[handle] = Value(type=known)
+        return value
+
     def _place(self, location: Any) -> str:
         line: int = getattr(location, "start_line", 0)
         if line and location.filename == "-":
@@ -102,6 +117,10 @@ class FunctionReader:
         regions = self._blocks(op.regions)
         operands = tuple(map(self.values.__getitem__, op.operands))
         results = tuple(map(self._value, op.results))
+        layouts = () if _LAYOUTS.isdisjoint(texts) else read_layouts(texts)
+        if len(layouts) == len(results):
+            pairs = zip(op.results, results, layouts, strict=True)
+            results = tuple([self._laid_out(*each) for each in pairs])
         location = self._place(op.location)
         attrs: Attrs = NO_ATTRS
         if reader is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from array import array
+from collections.abc import Mapping
 from functools import lru_cache
 from math import prod
 from sys import byteorder
@@ -183,3 +184,33 @@ def read_symbols(text: str) -> tuple[str, ...]:
     """
     found = re.findall(r'@(?:"((?:[^"\\]|\\.)*)"|([\w$.\-]+))', text)
     return tuple(quoted or plain for quoted, plain in found)
+
+
+Layout = tuple[int, ...] | None
+"""Dimensions from the fastest-varying to the slowest; None is the default order."""
+
+_SHAPE = re.compile(r"[a-z][a-z0-9]*\[[\d,]*\](?:\{([\d,]*)[^}]*\})?")
+
+
+def read_layouts(attributes: Mapping[str, str]) -> tuple[Layout, ...]:
+    """Read the layout of each result from ``xla_shape``, or from ``result_layout``.
+
+    Compilers' StableHLO carries them beside the types; empty where neither can be read.
+
+    >>> read_layouts({"xla_shape": '"(bf16[4,8]{0,1:T(8,128)}, f32[8]{0})"'})
+    ((0, 1), None)
+    >>> read_layouts({"result_layout": "dense<[0, 2, 1]> : tensor<3xindex>"})
+    ((0, 2, 1),)
+    """
+    shape = attributes.get("xla_shape")
+    if shape is not None:
+        found = [match[1] or "" for match in _SHAPE.finditer(shape)]
+        return tuple([_layout(tuple(map(int, filter(None, part.split(","))))) for part in found])
+    text = attributes.get("result_layout", "")
+    if not text.startswith("dense<"):
+        return ()
+    return (_layout(read_dense_integers(text)[1]),)
+
+
+def _layout(order: tuple[int, ...]) -> Layout:
+    return None if order in ((), tuple(range(len(order)))[::-1]) else order

@@ -11,6 +11,8 @@ from hespas.program.attrs import (
     DimensionsAttrs,
     FusionAttrs,
 )
+from hespas.program.program import Value
+from hespas.program.types import TensorType
 from programs import ADD_BODY, main_function, only, ops_of, read, text_of
 
 A23 = "%a: tensor<2x3xf32>"
@@ -115,3 +117,40 @@ def test_composites_and_calls_name_what_they_run() -> None:
     assert only(program, "call").attrs == CallAttrs(callee="before")
     assert only(program, "composite").attrs == CallAttrs(callee="odd name")
     assert set(program.functions) == {"main", "before", "odd name"}
+
+
+@pytest.mark.parametrize(
+    ("told", "layouts"),
+    [
+        ('result_layout = dense<[0, 1]> : tensor<2xindex>, xla_shape = "f32[2,3]{0,1}"', [(0, 1)]),
+        ("result_layout = dense<[0, 1]> : tensor<2xindex>", [(0, 1)]),
+        ("result_layout = dense<[1, 0]> : tensor<2xindex>", [None]),
+    ],
+)
+def test_layouts_of_optimised_stablehlo(told: str, layouts: list[tuple[int, ...] | None]) -> None:
+    program = read(
+        main_function(
+            f"%r = mhlo.copy %a {{{told}}} : tensor<2x3xf32>\nreturn %r : tensor<2x3xf32>",
+            arguments=A23,
+            results="tensor<2x3xf32>",
+        )
+    )
+    assert [_layout(value) for value in only(program, "copy").results] == layouts
+
+
+def test_each_result_of_a_fusion_has_its_own_layout() -> None:
+    body = f"""
+    %f:2 = "mhlo.fusion"(%a) <{{fusion_kind = #mhlo<fusion_kind kLoop>}}> ({{
+    ^bb0({A23.replace("%a", "%x")}):
+      mhlo.return %x, %x : tensor<2x3xf32>, tensor<2x3xf32>
+    }}) {{xla_shape = "(f32[2,3]{{1,0}}, f32[2,3]{{0,1:T(8,128)}})"}}
+      : (tensor<2x3xf32>) -> (tensor<2x3xf32>, tensor<2x3xf32>)
+    return %f#1 : tensor<2x3xf32>
+    """
+    program = read(main_function(body, arguments=A23, results="tensor<2x3xf32>"))
+    assert [_layout(value) for value in only(program, "fusion").results] == [None, (0, 1)]
+
+
+def _layout(value: Value) -> tuple[int, ...] | None:
+    assert isinstance(value.type, TensorType)
+    return value.type.layout

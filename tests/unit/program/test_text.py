@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 import pytest
 
 from hespas.frontend.stablehlo import LoadOptions
+from hespas.program.attrs import NO_ATTRS
 from hespas.program.canonical import fingerprint, structure_key
-from hespas.program.program import Program
+from hespas.program.program import Block, Op, Program, Value
 from hespas.program.text import attributes_text, module_text, quoted_symbol
 from hespas.program.types import TokenType, TupleType, size_bytes, tensor_type, tensors
 from programs import VECTOR, check_verifies, main_function, read, text_of, vector_main
@@ -162,3 +165,27 @@ def test_sizes_of_what_is_no_tensor() -> None:
     assert size_bytes(nested) == 14
     assert tensors(nested) == (tensor_type("f32", 3), tensor_type("i1", 2))
     assert str(nested) == "tuple<tuple<tensor<3xf32>, !stablehlo.token>, tensor<2xi1>>"
+
+
+def _op(kind: str, operands: tuple[Value, ...], *regions: Block) -> Op:
+    made = (Value(type=tensor_type("f32")),)
+    return Op(
+        dialect="mhlo", kind=kind, operands=operands, results=made, attrs=NO_ATTRS, regions=regions
+    )
+
+
+def test_arguments_of_a_body_that_is_used_twice_are_told_apart() -> None:
+    left, right = Value(type=tensor_type("f32")), Value(type=tensor_type("f32"))
+    bodies = [
+        Block(arguments=(left, right), operations=(_op("negate", (value,)),))
+        for value in (left, right)
+    ]
+
+    def key(second: Block) -> Hashable:
+        outer = Value(type=left.type)
+        return structure_key(
+            [_op("fusion", (outer, outer), bodies[0]), _op("fusion", (outer, outer), second)], ()
+        )
+
+    assert key(bodies[0]) == key(bodies[0])
+    assert key(bodies[0]) != key(bodies[1])
