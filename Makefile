@@ -3,13 +3,26 @@ PYTHON ?= python3
 BIN := .venv/bin
 EXAMPLE := examples/llama3_100m_fsdp4.mlir
 
-.PHONY: demo test lock clean
+COMPILERS := .venv-compilers
+
+.PHONY: demo test test-compilers lock clean
 
 demo: .venv/run-installed
 	$(BIN)/hespas run $(EXAMPLE) --node A100_SXM_40GB --system A100_SXM_40GB_4GPU
 
 test: .venv/dev-installed
 	PATH="$(CURDIR)/$(BIN):$$PATH" ./check full
+
+# The extras gpu and tpu hold 1.4 GB, so that they have a place of their own.
+test-compilers: $(COMPILERS)/installed
+	HESPAS_COMPILERS=required $(COMPILERS)/bin/python -m pytest -q tests/unit/compile \
+		tests/unit/xla/test_compile_*.py tests/cli/test_compile.py
+
+$(COMPILERS)/installed: pyproject.toml requirements/compilers.lock
+	test -e $(COMPILERS)/bin/python || $(PYTHON) -m venv $(COMPILERS)
+	$(COMPILERS)/bin/python -m pip install --quiet --requirement requirements/compilers.lock
+	$(COMPILERS)/bin/python -m pip install --quiet --no-deps --editable .
+	touch $@
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
@@ -29,6 +42,21 @@ lock: .venv/dev-installed
 		--output-file requirements/run.lock
 	$(BIN)/uv pip compile --quiet --universal --no-emit-index-url --no-header pyproject.toml \
 		--group dev --output-file requirements/dev.lock
+	$(BIN)/uv pip compile --quiet --universal --no-emit-index-url --no-header pyproject.toml \
+		--extra gpu --extra tpu --group compilers --output-file requirements/compilers.lock
+
+# SimGrid, an independent judge of how links are shared (docs/simgrid.md), in an environment of its
+# own. Nothing else needs it. Its build takes g++, cmake, Boost's headers and ten minutes of CPU time,
+# and pybind11 before version 3.
+simgrid: .venv/dev-installed .simgrid/installed
+	$(BIN)/python validation/simgrid_judge.py
+
+.simgrid/installed:
+	$(PYTHON) -m venv .simgrid
+	echo 'pybind11<3' > .simgrid/constraints.txt
+	PIP_CONSTRAINT=$(CURDIR)/.simgrid/constraints.txt \
+		.simgrid/bin/python -m pip install --quiet simgrid==4.1
+	touch $@
 
 clean:
-	rm -rf .venv
+	rm -rf .venv .simgrid $(COMPILERS)

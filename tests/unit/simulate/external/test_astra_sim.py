@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from hespas.errors import ConfigError, DeviceCountError, SimulationError, ToolError
+from hespas.hardware.interconnect import switched, system_of
 from hespas.hardware.presets import load_system
 from hespas.hardware.system import CollectiveKind, RemoteMemory, RemoteMemoryKind, System
 from hespas.hardware.system_files import read_system
@@ -335,3 +336,10 @@ def test_paths_of_custom_collectives_become_absolute(
     xml = replace(system, options={"all-reduce-implementation-custom": ["a.xml"]})
     with pytest.raises(ConfigError, match=r"ASTRA-sim reads no XML: a\.xml; .*--chakra"):
         write_system(xml, tmp_path)
+
+
+def test_a_network_that_astra_sim_cannot_describe_is_refused(tmp_path: Path) -> None:
+    network = switched(4, bandwidth_bytes_per_s=1e9, latency_s=1e-6)
+
+    with pytest.raises(ConfigError, match="reads no network of hespas' own model"):
+        write_system(system_of(network), tmp_path)
