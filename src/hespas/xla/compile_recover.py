@@ -1,7 +1,8 @@
 """A module that XLA optimised and scheduled, but could not write as an executable.
 
-Leaving passes out can have that end: a collective that stays synchronous has no kernel. What
-XLA dumped before it gave up is the module as asked for, with its buffers.
+Leaving passes out can have that end: a collective that stays synchronous has no kernel. So can
+a target that needs a kernel of CUDA's own libraries. What XLA dumped before it gave up is the
+module as asked for, with its buffers.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from hespas.xla.compile_wire import MemoryWire
 
-_NO_KERNEL = re.compile(r"Unsupported instruction opcode: [\w-]+")
+_NO_KERNEL = re.compile(r"Unsupported instruction opcode: [\w-]+|Error loading CUDA libraries")
 _ALLOCATION = re.compile(r"^allocation \d+: size (\d+), (.*?):?$", re.MULTILINE)
 _MODULE = "*_gpu_after_optimizations.txt"
 _BUFFERS = "*_gpu_after_optimizations-buffer-assignment.txt"
