@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hespas.trace.intervals import Interval, covered_ps, exposed_parts
 from hespas.trace.tasks import (
@@ -26,7 +26,8 @@ class ClassTimeline:
     when it is posted), ``overlap_ps`` the time during which both are.
     ``exposed_communication_ps`` is what ASTRA-sim calls so: the finish less ``compute_ps``, and
     less ``replayed_ps``, the sum of replayed communication; idle time included. ``exposed_ps``
-    gives, by communication task, the part of it that no computation hides.
+    gives, by communication task, the part of it that no computation hides. ``streams`` names, by
+    task id, the stream of communication that doesn't share the one stream of all.
     """
 
     devices: tuple[int, ...]
@@ -38,6 +39,7 @@ class ClassTimeline:
     overlap_ps: int
     exposed_ps: Mapping[int, int]
     replayed_ps: int = 0
+    streams: Mapping[int, str] = field(default_factory=dict[int, str])
 
     @property
     def exposed_communication_ps(self) -> int:

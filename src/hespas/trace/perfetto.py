@@ -1,8 +1,8 @@
 """Write a timeline in Chrome's trace-event format, which ui.perfetto.dev opens.
 
 Source: the Trace Event Format; "X" is a complete event, "M" a name. One process stands for the
-devices that behave alike. Its tracks: computation; collectives and sends; receives, as many
-tracks as there are at once; and the communication that no computation hides.
+devices that behave alike. Its tracks: computation; collectives and sends, one for each stream;
+receives, as many tracks as there are at once; and the communication that no computation hides.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from hespas.trace.tasks import (
 _PS_PER_US = 1_000_000
 _COMPUTE, _COMMUNICATION, _EXPOSED, _FIRST_RECEIVE = 1, 2, 3, 4
 _HOST = 1_000_000  # after any number of receives
+_FIRST_STREAM = 2_000_000
 _TRACKS = {
     _COMPUTE: "compute",
     _COMMUNICATION: "communication",
@@ -53,6 +54,11 @@ class ClassTimes(Protocol):
     @property
     def nodes(self) -> Mapping[int, Interval]:
         """The start and end of each task that concerns the devices."""
+        ...
+
+    @property
+    def streams(self) -> Mapping[int, str]:
+        """The name of the stream of each task that isn't in the one stream of communication."""
         ...
 
 
@@ -84,9 +90,12 @@ def perfetto_events(timeline: Times) -> Iterator[Event]:
         receives = _in_lanes([pair for pair in tasks if isinstance(pair[0], ReceiveTask)])
         lanes = max(receives.values(), default=-1) + 1
         has_host = any(_is_on_host(task) for task, _ in tasks)
-        yield from _names(pid, one.devices, lanes, has_host=has_host)
+        used = sorted({one.streams[task.id] for task, _ in tasks if task.id in one.streams})
+        streams = {name: _FIRST_STREAM + number for number, name in enumerate(used)}
+        yield from _names(pid, one.devices, lanes, has_host=has_host, streams=streams)
         for task, interval in tasks:
-            yield _event(pid, _track(task, receives), task, interval)
+            stream = streams.get(one.streams.get(task.id, ""))
+            yield _event(pid, stream or _track(task, receives), task, interval)
         for task, interval in _exposed(tasks):
             yield _event(pid, _EXPOSED, task, interval) | {"cat": "exposed"}
 
@@ -95,12 +104,21 @@ def _is_on_host(task: Task) -> bool:
     return isinstance(task, ComputeTask) and task.is_on_host
 
 
-def _names(pid: int, devices: Iterable[int], lanes: int, *, has_host: bool) -> Iterator[Event]:
+def _names(
+    pid: int,
+    devices: Iterable[int],
+    lanes: int,
+    *,
+    has_host: bool,
+    streams: Mapping[str, int],
+) -> Iterator[Event]:
     yield _metadata(pid, 0, "process_name", {"name": devices_text(devices)})
     yield _metadata(pid, 0, "process_sort_index", {"sort_index": pid})
     receives = {_FIRST_RECEIVE + lane: f"receive {lane + 1}" for lane in range(lanes)}
     host = {_HOST: "CPU"} if has_host else {}
-    for tid, name in (_TRACKS | receives | host).items():
+    named = {tid: name for name, tid in streams.items()}
+    shared = {tid: name for tid, name in _TRACKS.items() if not named or tid != _COMMUNICATION}
+    for tid, name in (shared | receives | host | named).items():
         yield _metadata(pid, tid, "thread_name", {"name": name})
         yield _metadata(pid, tid, "thread_sort_index", {"sort_index": tid})
 

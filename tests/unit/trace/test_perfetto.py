@@ -17,6 +17,7 @@ from hespas.hardware.system import (
     System,
     Topology,
 )
+from hespas.simulate.fluid.simulate import simulate_fluid
 from hespas.simulate.simulate import simulate
 from hespas.simulate.timeline import Timeline
 from hespas.trace.perfetto import write_perfetto
@@ -148,3 +149,32 @@ def test_the_same_timeline_gives_the_same_bytes(timeline: Timeline, tmp_path: Pa
     write_perfetto(timeline, tmp_path / "2.json")
 
     assert (tmp_path / "1.json").read_bytes() == (tmp_path / "2.json").read_bytes()
+
+
+def test_every_stream_of_our_own_model_has_a_track(tmp_path: Path) -> None:
+    tables = (((0, 1), (2, 3)), ((0, 2), (1, 3)))
+    compute = ComputeTask(id=1, name="c", depends_on=(), duration_ps=5_000_000)
+    both = [
+        CollectiveTask(
+            id=number,
+            name=f"k{number}",
+            depends_on=(),
+            kind=CommunicationKind.ALL_REDUCE,
+            size_bytes=1 << 20,
+            group_table=number - 2,
+        )
+        for number in (2, 3)
+    ]
+    graph = TaskGraph(name="g", device_count=4, tasks=(compute, *both), group_tables=tables)
+
+    write_perfetto(simulate_fluid(graph, system(4)), tmp_path / "t.json")
+
+    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    names = {event["tid"]: event["args"]["name"] for event in events
+             if event["name"] == "thread_name"}  # fmt: skip
+    tracks = {event["name"]: names[event["tid"]] for event in events
+              if event["ph"] == "X" and event["cat"] == "communication"}  # fmt: skip
+    assert tracks == {"k2": "collectives of devices 0-1", "k3": "collectives of devices 0, 2"}
+    exposed = [event for event in events if event.get("cat") == "exposed"]
+    assert [names[event["tid"]] for event in exposed] == ["exposed communication"]
+    assert exposed[0]["ts"] == 5

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from typing import TypeAlias, assert_never
 
 from hespas.simulate.fold import DeviceClass
 from hespas.simulate.timeline import ClassTimeline, class_timeline
+from hespas.trace.devices_text import devices_text
 from hespas.trace.roles import ALWAYS, own_tasks
 from hespas.trace.tasks import (
     CollectiveTask,
@@ -22,6 +23,7 @@ from hespas.trace.tasks import (
 )
 
 NEVER = -1
+_MOST_NAMED = 16
 Key: TypeAlias = tuple[str, int]
 """A stream: what it is for, and the place."""
 
@@ -60,10 +62,18 @@ class Device:
     A device computes one thing at a time; so do its CPU and its memory. Collectives of one group,
     and messages to one device, keep the order of the program among each other, and overlap with
     those of other groups and devices. Receives wait for nothing but what they depend on.
+    ``members_of`` gives the devices of a place, for names.
     """
 
-    def __init__(self, number: int, devices: DeviceClass, world: int | None) -> None:
+    def __init__(
+        self,
+        number: int,
+        devices: DeviceClass,
+        world: int | None,
+        members_of: Callable[[int], tuple[int, ...]],
+    ) -> None:
         self.number = number
+        self._members_of = members_of
         self.devices = devices.devices
         self.graph = devices.graph
         self.tasks: list[Task] = []
@@ -172,4 +182,21 @@ class Device:
 
     def timeline(self) -> ClassTimeline:
         """Return what the devices did, once they have ended."""
-        return class_timeline(self.devices, self.graph, self.tasks, self.issue_ps, self.end_ps)
+        found = class_timeline(self.devices, self.graph, self.tasks, self.issue_ps, self.end_ps)
+        streams = {
+            task.id: self._stream_name(key)
+            for task, key in zip(self.tasks, self.keys, strict=True)
+            if key is not None and key[0] in ("collectives", "sends", "memory")
+        }
+        return replace(found, streams=streams)
+
+    def _stream_name(self, key: Key) -> str:
+        what, place = key
+        if place == NEVER:
+            return what
+        members = self._members_of(place)
+        if what == "sends":
+            return f"sends to {devices_text(members[-1:])}"
+        if len(members) > _MOST_NAMED:
+            return f"collectives of {len(members)} devices with device {members[0]}"
+        return f"collectives of {devices_text(members)}"

@@ -54,10 +54,11 @@ class Engine:
     """One simulation. `run` fills in when each task of each device class starts and ends."""
 
     def __init__(self, classes: Classes, memory: MemoryTimes) -> None:
-        self.devices = [
-            Device(number, one, classes.world) for number, one in enumerate(classes.devices)
-        ]
         self._places = classes.places
+        self.devices = [
+            Device(number, one, classes.world, lambda place: self._places[place].devices)
+            for number, one in enumerate(classes.devices)
+        ]
         self._world = classes.world
         self._memory = memory
         self._runs = Runs(classes.capacities)
