@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from hespas.memory.buffers import THROUGHOUT, Buffer
 from hespas.memory.life import (
@@ -13,6 +13,7 @@ from hespas.memory.life import (
     held_buffer,
     peak_of,
 )
+from hespas.memory.packing import Span, packed_bytes
 from hespas.memory.reuse import Lease, without_reused
 from hespas.memory.usage import HeldBuffer, MemoryUse, Role
 from hespas.program.program import Function, Program, Value
@@ -26,8 +27,8 @@ def memory_use(program: Program) -> MemoryUse:
     Operations run in the order in which they stand, each value in a buffer of its own type and
     size; see `hespas.memory.life` for how long. Constants, a part of the compiled program, are
     not counted, nor, before a compiler was at work, broadcasts, copies and ``iota``. In a program
-    that a compiler scheduled, temporaries also use the memory of outputs while that is free, as
-    XLA's buffer assignment lets them.
+    that a compiler scheduled, temporaries also use the memory of outputs while that is free, and
+    the rest is packed, as XLA's buffer assignment does it.
     """
     main = with_calls_opened(program)
     arguments = argument_buffers(main.body.arguments)
@@ -37,6 +38,8 @@ def memory_use(program: Program) -> MemoryUse:
     if program.is_scheduled:
         temporaries = without_reused(temporaries, _outputs(life, homes))
     peak = peak_of(life, temporaries)
+    packed = packed_bytes(_spans(life, temporaries)) if program.is_scheduled else 0
+    needed = max(packed, peak.size_bytes)
     outputs = [_output(value, number) for number, value in enumerate(main.results)]
     written_over = {alias.result for alias in program.aliases}
     held = (
@@ -48,7 +51,8 @@ def memory_use(program: Program) -> MemoryUse:
         argument_bytes=sum(buffer.size_bytes for buffer in arguments),
         output_bytes=sum(each.size_bytes for each in outputs),
         alias_bytes=sum(outputs[number].size_bytes for number in written_over),
-        temporary_bytes=peak.size_bytes,
+        temporary_bytes=needed,
+        gap_bytes=needed - peak.size_bytes,
         peak_place=peak.place,
         held=_sorted(each for each in held if each.size_bytes),
     )
@@ -86,6 +90,14 @@ def _outputs(life: BlockLife, homes: Homes) -> list[Lease]:
         lease.spans.append((buffer.actual.made_at, last))
         leases.append(lease)
     return leases
+
+
+def _spans(life: BlockLife, temporaries: Iterable[Buffer]) -> Iterator[Span]:
+    """Yield what is to be packed; what an inner block needs at most is one buffer."""
+    for buffer in temporaries:
+        yield Span(size_bytes=buffer.size_bytes, first=buffer.made_at, last=buffer.held_until)
+    for moment, peak in life.inner.items():
+        yield Span(size_bytes=peak.size_bytes, first=moment, last=moment)
 
 
 def _output(value: Value, number: int) -> HeldBuffer:

@@ -32,15 +32,17 @@ class HeldBuffer:
 class MemoryUse:
     """The device memory of one step, in bytes.
 
-    ``alias_bytes`` of the outputs are written over arguments. ``temporary_bytes`` is the most
-    that temporaries take at a time; ``peak_place`` is the operation then at work, empty where
-    there is no temporary. ``held`` is what is there at that moment, the largest first.
+    ``alias_bytes`` of the outputs are written over arguments. ``temporary_bytes`` is what
+    temporaries take, ``gap_bytes`` of it between them, where none fits. ``peak_place`` is the
+    operation at work when there are most, empty where there is no temporary. ``held`` is what is
+    there at that moment, the largest first.
     """
 
     argument_bytes: int
     output_bytes: int
     alias_bytes: int
     temporary_bytes: int
+    gap_bytes: int
     peak_place: str
     held: tuple[HeldBuffer, ...]
 

@@ -16,6 +16,7 @@ def memory_json(use: MemoryUse, capacity_bytes: int | None, *, shown: int) -> di
         "output_bytes": use.output_bytes,
         "alias_bytes": use.alias_bytes,
         "temporary_bytes": use.temporary_bytes,
+        "gap_bytes": use.gap_bytes,
         "peak_place": use.peak_place,
         "held": [
             {
@@ -72,6 +73,8 @@ def _held(use: MemoryUse, source: str, shown: int) -> list[str]:
     if rest:
         size = _size(sum(buffer.size_bytes for buffer in rest))
         lines.append(f"{size:>12}  {len(rest)} more")
+    if use.gap_bytes:
+        lines.append(f"{_size(use.gap_bytes):>12}  between them")
     return ["", "At the peak:", *lines]
 
 

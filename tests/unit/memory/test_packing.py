@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hespas.memory.packing import ALIGNMENT_BYTES, Span, packed_bytes
+
+UNIT = ALIGNMENT_BYTES
+
+
+def spans(*given: tuple[int, int, int]) -> list[Span]:
+    return [Span(size_bytes=size * UNIT, first=first, last=last) for size, first, last in given]
+
+
+def test_buffers_of_different_times_share_a_place() -> None:
+    assert packed_bytes(spans((4, 0, 1), (4, 2, 3), (3, 4, 5))) == 4 * UNIT
+
+
+def test_a_gap_of_the_right_size_is_taken_before_a_larger_one() -> None:
+    # Three long-lived buffers leave gaps of 3 and 2 behind the two that end early; of the last
+    # two, the one of 2 must not take the gap of 3.
+    held = ((10, 0, 9), (9, 0, 9), (8, 0, 9))
+    early = ((3, 0, 1), (2, 0, 1))
+    late = ((3, 2, 3), (2, 2, 3))
+    assert packed_bytes(spans(*held, *early, *late)) == 32 * UNIT
+
+
+def test_what_no_gap_holds_lies_behind() -> None:
+    # 2 and 2 are free, but apart: 3 fits into neither.
+    assert packed_bytes(spans((5, 0, 9), (4, 0, 4), (4, 5, 9), (3, 3, 6))) == 12 * UNIT
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 20), st.integers(0, 20)), max_size=20)
+)
+def test_no_moment_needs_more_than_there_is(drawn: list[tuple[int, int, int]]) -> None:
+    buffers = [
+        Span(size_bytes=size, first=min(one, other), last=max(one, other))
+        for size, one, other in drawn
+    ]
+    needed = packed_bytes(buffers)
+    assert needed <= sum(-(-span.size_bytes // UNIT) * UNIT for span in buffers)
+    for moment in range(21):
+        there = [span for span in buffers if span.first <= moment <= span.last]
+        assert sum(span.size_bytes for span in there) <= needed
