@@ -23,7 +23,7 @@ from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
 from itertools import product
-from math import log, nan
+from math import exp, log, nan
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -54,6 +54,12 @@ COLLECTIVES = {
     "alltoall": "all_to_all",
 }
 HALF_BYTES = 2
+ALONE_S = {"H100": 2.433e-6, "B200": 3.147e-6}
+"""What a product takes more by itself, as this script finds it for the parts that XLA timed."""
+
+SHORT_S = 2e-5
+"""Longer products differ by their clocks more than by their launch."""
+
 Rows = Mapping[str, Sequence[Any]]
 Times = Mapping[tuple[int, ...], float]
 
@@ -63,7 +69,8 @@ class Recipe:
     """What to read for a part.
 
     ``peak_flops`` and ``memory_bandwidth`` are the datasheet's, dense; ``cache_bytes`` is the
-    second-level cache as XLA's description of the part has it.
+    second-level cache as XLA's description of the part has it. ``xla`` names the part in XLA's
+    tables; ``alone_like`` one that they have, for a part that they lack.
     """
 
     directory: str
@@ -74,6 +81,7 @@ class Recipe:
     memory_bandwidth: float
     cache_bytes: int
     xla: str = ""
+    alone_like: str = "H100"
     quantize: str = VLLM
     head_dims: tuple[int, ...] = field(default=(64, 128))
 
@@ -119,6 +127,7 @@ RECIPES = {
         peak_flops={"bf16": 2250e12, "f8": 4500e12},
         memory_bandwidth=8000e9,
         cache_bytes=132644864,
+        alone_like="B200",
     ),
     "GB200": Recipe(
         directory="gb200",
@@ -126,6 +135,7 @@ RECIPES = {
         peak_flops={"bf16": 2500e12, "f8": 5000e12},
         memory_bandwidth=8000e9,
         cache_bytes=132644864,
+        alone_like="B200",
     ),
     "GB300": Recipe(
         directory="gb300",
@@ -133,6 +143,7 @@ RECIPES = {
         peak_flops={"bf16": 2500e12, "f8": 5000e12},
         memory_bandwidth=8000e9,
         cache_bytes=132644864,
+        alone_like="B200",
     ),
     "L40S": Recipe(
         directory="l40s",
@@ -224,7 +235,15 @@ def _sorted(sizes: Iterable[int]) -> tuple[int, ...]:
 
 
 def _xla_gemm(directory: Path, arch: str) -> tuple[TableWire, Grid]:
-    """GEMMs of f32, which run as tf32.
+    """GEMMs of f32, which run as tf32."""
+    found = _xla_rows(directory, arch, "f32xf32->f32")
+    times = {cell: median(each) for cell, each in found.items()}
+    axes = [_axis(name, (cell[at] for cell in times)) for at, name in enumerate("mnk")]
+    return _made("gemm.tf32", "openxla/xla matmul_interpolator_data.h", axes, times)
+
+
+def _xla_rows(directory: Path, arch: str, types: str) -> dict[tuple[int, ...], list[float]]:
+    """Return XLA's timings by rows, columns and sum.
 
     A batch counts as more rows: in these measurements 2 products take 1.00 (the median; 0.97 to
     1.05 in 9 of 10 products of bf16) of the time of one with twice the rows.
@@ -232,12 +251,25 @@ def _xla_gemm(directory: Path, arch: str) -> tuple[TableWire, Grid]:
     found: dict[tuple[int, ...], list[float]] = defaultdict(list)
     with (directory / "xla_matmul_perf_table.csv").open(encoding="utf-8") as file:
         for row in csv.DictReader(file):
-            if row["arch"] == arch and row["dtypes"] == "f32xf32->f32":
+            if row["arch"] == arch and row["dtypes"] == types:
                 b, m, n, k = (int(row[key]) for key in "bmnk")
                 found[b * m, n, k].append(2 * b * m * n * k / float(row["flops_per_s"]))
-    times = {cell: median(each) for cell, each in found.items()}
-    axes = [_axis(name, (cell[at] for cell in times)) for at, name in enumerate("mnk")]
-    return _made("gemm.tf32", "openxla/xla matmul_interpolator_data.h", axes, times)
+    return found
+
+
+def _alone(bf16: Grid, xla: Path | None, recipe: Recipe) -> tuple[float, str]:
+    """Return what a product takes more by itself: XLA's timings less those of the table."""
+    if xla is None or not recipe.xla:
+        return ALONE_S[recipe.alone_like], f"assumed: as measured on the {recipe.alone_like}"
+    table = dict(zip(bf16.cells(), bf16.log_times, strict=True))
+    measured = _xla_rows(xla, recipe.xla, "bf16xbf16->bf16")
+    more = [
+        median(times) - exp(table[cell])
+        for cell, times in measured.items()
+        if cell in table and median(times) < SHORT_S
+    ]
+    source = "openxla/xla matmul_interpolator_data.h less the table: the median of short products"
+    return round(median(more), 9), source
 
 
 def _attention(home: Path, recipe: Recipe) -> tuple[TableWire, Grid]:
@@ -328,6 +360,7 @@ def distil(part: str, root: Path, xla: Path | None) -> bytes:
     made.append(_attention(home, recipe))
     made.extend(_collectives(home, recipe))
     pairs = [each for each in made if each is not None]
+    alone_s, alone_source = _alone(pairs[0][1], xla, recipe)
     about = PartWire(
         format=FORMAT,
         part=part,
@@ -342,6 +375,8 @@ def distil(part: str, root: Path, xla: Path | None) -> bytes:
         streaming_latency_s=round(latency, 9),
         streaming_efficiency=round(efficiency, 4),
         streaming_source=streaming,
+        alone_s=alone_s,
+        alone_source=alone_source,
         tables=tuple(table for table, _ in pairs),
     )
     return encode_part(about, [grid for _, grid in pairs])

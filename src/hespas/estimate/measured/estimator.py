@@ -21,6 +21,7 @@ from hespas.estimate.opened import opened
 from hespas.program.program import Program
 from hespas.split.regions import Compute
 from hespas.split.scheduled import FREE
+from hespas.units import format_time
 
 _CONVOLUTIONS = (
     "convolutions take as long as the matrix products that they are, without the unfolded image"
@@ -68,7 +69,8 @@ class Measured:
         about = self.gemm.part.about
         products = (
             f"measured: matrix products take what tables say, measured on {about.measured_on} with "
-            "operands that may have been in the cache"
+            f"operands that may have been in the cache, and {format_time(about.alone_s)} more each "
+            "if the program is compiled, as they are launched one by one"
         )
         kernels = () if self.kernels is None else self.kernels.assumptions
         return (products, *kernels, *self.streaming.assumptions)
@@ -106,15 +108,16 @@ class Measured:
     def _library(self, leaf: Leaf, program: Program, found: Sequence[Timed]) -> Timed:
         """Return the time of a kernel around products: not less than its own bytes take.
 
-        Tables were measured kernel behind kernel in one graph; a launch by itself takes as much
-        more as the device's launches exceed the shortest kernel measured.
+        Tables were measured kernel behind kernel in one graph; one that a program launches by
+        itself takes somewhat more.
         """
         total = sum(found, Timed(time_s=0.0))
         about = self.gemm.part.about
-        gap_s = max(0.0, self.streaming.overhead_s - about.streaming_latency_s)
         uncached = max(0, leaf.work.bytes_moved - about.cache_bytes)
         busy_s = max(total.time_s, self.streaming.moving_s(uncached))
-        return Timed(time_s=busy_s + (gap_s if program.is_scheduled else 0.0), notes=total.notes)
+        return Timed(
+            time_s=busy_s + (about.alone_s if program.is_scheduled else 0.0), notes=total.notes
+        )
 
     def _gemm(self, gemm: Gemm) -> Timed:
         product = Product(type_name=gemm.multiplied, m=gemm.m, n=gemm.n, k=gemm.k, batch=gemm.batch)

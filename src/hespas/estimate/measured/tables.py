@@ -53,7 +53,8 @@ class PartWire(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     ``peak_flops`` by type, ``memory_bandwidth`` (bytes/s) and ``cache_bytes`` are those of the
     part that was measured; ``streaming_*`` describe a kernel that only moves data: its shortest
-    time, and the part of the memory bandwidth that large ones reach.
+    time, and the part of the memory bandwidth that large ones reach. ``alone_s`` is what a
+    product takes more when it is launched by itself than when one graph replays it.
     """
 
     format: int
@@ -68,6 +69,8 @@ class PartWire(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     streaming_latency_s: float
     streaming_efficiency: float
     streaming_source: str
+    alone_s: float
+    alone_source: str
     tables: tuple[TableWire, ...]
 
 

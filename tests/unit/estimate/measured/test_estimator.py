@@ -30,7 +30,8 @@ from programs import main_function, read
 H100 = load_device("H100_80GB")
 WANTED = Wanted(device=H100)
 LAUNCH_S = 3e-6
-STREAMING_S = 2.043e-6
+ALONE_S = 2.433e-6
+"""What XLA measured on the H100 beyond the tables."""
 
 KERNELS = """HloModule step, is_scheduled=true, num_partitions=1
 
@@ -74,9 +75,7 @@ def test_kernels_of_a_compiled_program_take_tables_bytes_and_launches() -> None:
     found = total(kernels(), model())
     product = Product(type_name="bf16", m=4096, n=16384, k=2048)
     in_table_s = model().gemm.price(product).time_s
-    assert found.per_op["stablehlo.dot_general"].time_s == pytest.approx(
-        in_table_s + LAUNCH_S - STREAMING_S
-    )
+    assert found.per_op["stablehlo.dot_general"].time_s == pytest.approx(in_table_s + ALONE_S)
     moved = 2 * 2 * 4096 * 16384
     assert found.per_op["mhlo.fusion"].time_s == pytest.approx(
         LAUNCH_S + moved / (0.8897 * 3350e9), rel=1e-4
@@ -101,7 +100,7 @@ def test_calibration_reaches_every_part() -> None:
     slower = total(kernels(), model(all=2.0))
     faster = total(kernels(), model())
     for name, launch_s in (
-        ("stablehlo.dot_general", LAUNCH_S - STREAMING_S),
+        ("stablehlo.dot_general", ALONE_S),
         ("mhlo.fusion", LAUNCH_S),
     ):
         busy_s = faster.per_op[name].time_s - launch_s

@@ -39,6 +39,8 @@ def about(file_format: int = FORMAT) -> PartWire:
         streaming_latency_s=1e-6,
         streaming_efficiency=0.9,
         streaming_source="made up",
+        alone_s=2e-6,
+        alone_source="made up",
         tables=(TableWire(name="gemm.bf16", axes=axes, step=STEP, source="made up"),),
     )
 
