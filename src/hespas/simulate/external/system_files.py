@@ -18,9 +18,9 @@ def write_system(system: System, directory: Path) -> tuple[Path, Path, Path]:
     """Write ``system.json``, ``network.yml`` and ``remote_memory.json``, and return their paths.
 
     Paths of custom collectives become absolute ones. Raises `ConfigError` for an algorithm in
-    XML and a network of hespas' own model, which ASTRA-sim doesn't read.
+    XML, and a network that only hespas' own model can describe: ASTRA-sim doesn't read them.
     """
-    if system.interconnect is not None or not system.dimensions:
+    if not system.dimensions:
         message = "ASTRA-sim reads no network of hespas' own model"
         raise ConfigError(message, place=system.name, mend="give a network.yml")
     files = tuple(

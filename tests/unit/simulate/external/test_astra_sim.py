@@ -296,7 +296,7 @@ def written(system: System, directory: Path) -> System:
 
 @pytest.mark.parametrize("name", ["A100_SXM_40GB_4GPU_8", "TPUv3_4_2", "A40_48GB_2GPU"])
 def test_a_written_system_reads_as_the_same(name: str, tmp_path: Path) -> None:
-    system = load_system(name)
+    system = replace(load_system(name), interconnect=None)
 
     assert written(system, tmp_path) == system
 
@@ -304,6 +304,7 @@ def test_a_written_system_reads_as_the_same(name: str, tmp_path: Path) -> None:
 def test_every_field_of_a_system_is_written(tmp_path: Path) -> None:
     system = replace(
         load_system(SYSTEM),
+        interconnect=None,
         local_memory_bandwidth_gb_per_s=None,
         implementations={CollectiveKind.ALL_REDUCE: ("oneDirect2",)},
         remote_memory=RemoteMemory(
