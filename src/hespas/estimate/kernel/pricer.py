@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
+from math import prod
 
 from hespas.cost.structure import Leaf
 from hespas.errors import HardwareError
@@ -17,6 +18,9 @@ from hespas.hardware.device import Device
 from hespas.hardware.microarchitecture import Microarchitecture, load_microarchitecture
 from hespas.program.kernels import CompiledKernels, KernelLaunch, encode_kernels
 from hespas.program.program import Program
+
+_SMALL_BLOCK_BYTES = 16 * 1024
+"""What a multiprocessor moves through L1 in 256 cycles at 64 bytes a cycle."""
 
 _NO_KERNELS = CompiledKernels(launches=(), ptx={})
 
@@ -112,7 +116,8 @@ class ReadKernels:
         bandwidth = self.device.memory_bandwidth_bytes_per_s
         moved = float(leaf.work.bytes_moved)
         launch = self._launches.get(leaf.op.instruction) if leaf.op.instruction else None
-        if launch is None or launch.kernel not in self.kernels.ptx:
+        known = launch is not None and launch.kernel in self.kernels.ptx
+        if launch is None or not known or self._is_small(launch, moved):
             terms = terms_by_kind(
                 leaf.op, self.gpu, bytes_moved=moved, memory_bandwidth_bytes_per_s=bandwidth
             )
@@ -122,6 +127,11 @@ class ReadKernels:
             analysis, self.gpu, bytes_moved=moved, memory_bandwidth_bytes_per_s=bandwidth
         )
         return Reading(terms=terms, analysis=analysis, notes=_notes(analysis))
+
+    def _is_small(self, launch: KernelLaunch, bytes_moved: float) -> bool:
+        """Tell whether a kernel is over before its launch is: it isn't worth reading then."""
+        blocks = prod(launch.grid)
+        return blocks <= self.gpu.multiprocessors and bytes_moved <= blocks * _SMALL_BLOCK_BYTES
 
     def _analysis(self, launch: KernelLaunch) -> KernelAnalysis:
         key = (launch.kernel, launch.grid, launch.block, launch.shared_memory_bytes)

@@ -8,6 +8,7 @@ from hespas.estimate.kernel.sectors import SECTOR_BYTES, WARP
 from hespas.units import format_bytes_binary
 
 _WORTH_TELLING = 1.5
+_PART_WORTH_TELLING = 0.2
 
 
 def reasons(terms: KernelTerms, analysis: KernelAnalysis | None) -> tuple[str, ...]:
@@ -23,9 +24,13 @@ def reasons(terms: KernelTerms, analysis: KernelAnalysis | None) -> tuple[str, .
         f"{terms.pipe} pipe": _pipe(terms, analysis),
     }
     found = [about[terms.limit]]
-    if terms.limit != "L2" and terms.l2_s > terms.time_s / 3:
+    if terms.limit != "L2" and terms.l2_s > _PART_WORTH_TELLING * terms.time_s:
         found.append(_sectors(analysis))
-    if terms.limit != "device memory" and memory_turns(analysis) > 0 < terms.memory_s * 3:
+    if (
+        terms.limit != "device memory"
+        and memory_turns(analysis)
+        and terms.memory_s > _PART_WORTH_TELLING * terms.time_s
+    ):
         found.append(_memory(analysis))
     return tuple(each for each in dict.fromkeys(found) if each)
 

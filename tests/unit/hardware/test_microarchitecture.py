@@ -1,0 +1,47 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from hespas.errors import ConfigError, HardwareError
+from hespas.hardware.microarchitecture import (
+    FILE_NAME,
+    load_microarchitecture,
+    read_microarchitecture,
+)
+from hespas.hardware.presets import PRESETS_DIRECTORY
+
+FILES = sorted(PRESETS_DIRECTORY.glob(f"nodes/*/{FILE_NAME}"))
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.parent.name)
+def test_every_preset_tells_the_source_of_every_figure(file: Path) -> None:
+    gpu = load_microarchitecture(file.parent.name)
+    assert all(len(source) > 10 for source in gpu.sources.values())
+    assert 0.5e9 < gpu.clock_hz < 3e9
+    assert gpu.l2_bandwidth_bytes_per_s > 1e12
+
+
+def test_presets_of_nvidia_gpus_have_it_and_others_say_so() -> None:
+    assert len(FILES) >= 9
+    with pytest.raises(HardwareError, match="MI300X: the inside of MI300X is not described"):
+        load_microarchitecture("MI300X")
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"clock_hz": 0}, ConfigError, "clock_hz"),
+        ({"pipe_efficiency": 1.5}, ConfigError, "pipe_efficiency"),
+        ({"clok_hz": 1e9}, ConfigError, "clok_hz"),
+        ({"sources": {"clock_hz": "a datasheet"}}, HardwareError, "sources and figures differ"),
+    ],
+)
+def test_a_wrong_file_is_refused(
+    tmp_path: Path, change: dict[str, object], error: type[Exception], message: str
+) -> None:
+    figures = json.loads(FILES[0].read_text()) | change
+    file = tmp_path / FILE_NAME
+    file.write_text(json.dumps(figures))
+    with pytest.raises(error, match=message):
+        read_microarchitecture(file)
