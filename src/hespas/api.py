@@ -36,20 +36,20 @@ def load(
 
     ``devices`` is for a program that doesn't say on how many it runs. ``trip_counts`` and
     ``branch_weights`` map a line of the file, or ``""`` for all, to what the program leaves
-    open. Raises `hespas.errors.ProgramError` for a file that is no program,
-    `UnsupportedError` for what has no model, `UnpartitionedError` for a sharded program
-    without its per-device form, `DeviceCountError` where ``devices`` disagrees with it.
+    open. A sharded program is partitioned first, and its assumptions say so. Raises
+    `hespas.errors.ProgramError` for a file that is no program, `UnsupportedError` for what has
+    no model, `DeviceCountError` where ``devices`` disagrees with it.
 
     >>> program = load("examples/attention_block.mlir")
     >>> len(program.main.body.operations)
     8
     """
-    from hespas.frontend.load import load_program
+    from hespas.frontend.partitioned import load_program_per_device
     from hespas.frontend.stablehlo import LoadOptions
     from hespas.program.devices import with_device_count
 
     options = LoadOptions(trip_counts=trip_counts or {}, branch_weights=branch_weights or {})
-    program = load_program(Path(path), options=options)
+    program = load_program_per_device(Path(path), options=options)
     return with_device_count(program, requested=devices, system=None)
 
 
@@ -199,7 +199,7 @@ def predict(
     >>> prediction.devices, round(prediction.step_time_s * 1e6, 1)
     (4, 27.6)
     """
-    from hespas.frontend.load import load_program
+    from hespas.frontend.partitioned import load_program_per_device
     from hespas.hardware.fit import settled_program
     from hespas.hardware.presets import load_device, load_system
     from hespas.prediction import predicted
@@ -207,7 +207,9 @@ def predict(
     from hespas.simulate.network import Network
 
     cluster = load_system(system) if isinstance(system, str) else system
-    program = load_program(Path(workload)) if isinstance(workload, str | Path) else workload
+    program = (
+        load_program_per_device(Path(workload)) if isinstance(workload, str | Path) else workload
+    )
     settled = settled_program(program, devices=devices, system=cluster)
     graph = split(settled, strategy=strategy, merge=merge)
     device = load_device(node) if isinstance(node, str) else node

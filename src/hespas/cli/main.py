@@ -24,6 +24,7 @@ _SIGNAL_CODE = 128
 # Each command's module is imported only when it is called: this keeps --help fast.
 _COMMANDS = {
     "export": "Write a model or function as StableHLO.",
+    "partition": "Divide a sharded program over its devices.",
     "run": "Predict a step: split, estimate, trace and simulate.",
     "compile": "Optimise and schedule a program as a target's compiler does.",
     "analyze": "Count the operations of a program.",

@@ -14,7 +14,7 @@ from hespas.cli.source import Source
 from hespas.config.suggest import suggestion
 from hespas.cost.rules.custom_call import CustomCallCost, custom_call
 from hespas.errors import ConfigError, CostError, HespasError
-from hespas.frontend.load import load_program, load_source
+from hespas.frontend.partitioned import load_program_per_device, load_source_per_device
 from hespas.frontend.stablehlo import NO_OPTIONS, LoadOptions
 from hespas.program.attrs import CaseAttrs, CustomCallAttrs, WhileAttrs
 from hespas.program.program import Op, Program, nested_ops
@@ -25,7 +25,7 @@ log = logging.getLogger("hespas")
 def read_program(path: Path, *, options: LoadOptions = NO_OPTIONS) -> Program:
     """Read a program; errors name its file, where they name no place of their own."""
     try:
-        program = load_program(path, options=options)
+        program = load_program_per_device(path, options=options)
     except HespasError as error:
         if not error.place:
             error.place = str(path)
@@ -37,7 +37,7 @@ def read_program(path: Path, *, options: LoadOptions = NO_OPTIONS) -> Program:
 def parsed(source: Source, options: LoadOptions) -> Program:
     """Return the program of a source, with notes on what was done to it before."""
     try:
-        program = load_source(source.content, name=source.name, options=options)
+        program = load_source_per_device(source.content, name=source.name, options=options)
     except HespasError as error:
         if not error.place:
             error.place = source.name

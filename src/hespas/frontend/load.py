@@ -19,13 +19,17 @@ def load_program(path: Path, *, options: LoadOptions = NO_OPTIONS) -> Program:
     HloProto or HloModuleProto. Raises `ProgramError` for a file that is missing, unreadable or
     not a program.
     """
+    return load_source(read_source(path), name=str(path), options=options)
+
+
+def read_source(path: Path) -> bytes:
+    """Return what a file holds; `ProgramError` where it is missing or unreadable."""
     try:
-        source = path.read_bytes()
+        return path.read_bytes()
     except FileNotFoundError as error:
         raise ProgramError("no such file", place=str(path), mend="check the path") from error
     except OSError as error:
         raise ProgramError(f"cannot be read: {error.strerror}", place=str(path)) from error
-    return load_source(source, name=str(path), options=options)
 
 
 def load_source(source: bytes, *, name: str, options: LoadOptions = NO_OPTIONS) -> Program:

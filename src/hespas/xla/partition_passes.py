@@ -69,6 +69,8 @@ SIMPLIFY_WITHOUT = (
     "float-normalization-u4",
     "fusion",
     "fusion-wrapper",
+    "gather_expander",
+    "gather_simplifier",
     "gemv-rewriter",
     "layout-assignment",
     "literal-canonicalizer",

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
+from io import BytesIO
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -21,10 +22,12 @@ import msgspec
 from hespas.errors import ProgramError
 from hespas.xla import partition_wire as wire
 from hespas.xla.mlir import parse_mlir
+from hespas.xla.module_text import device_text
 from hespas.xla.partition_passes import PARTITION_ONLY, SIMPLIFY_WITHOUT
 from hespas.xla.partition_shardy import partition_with_shardy
 
-_FIELD_PARTITIONS, _FIELD_REPLICAS = "mhlo.num_partitions", "mhlo.num_replicas"
+_SHARD_MAP = b"manual_computation"
+_MOST_OF_ONE_PROCESS = 2048
 
 
 def main() -> None:
@@ -36,10 +39,12 @@ def main() -> None:
     source = (home / wire.PROGRAM_FILE).read_bytes()
     try:
         if request.partitioner is wire.Partitioner.SHARDY:
-            partitioned = partition_with_shardy(source, request)
+            partitioned = partition_with_shardy(source, name=request.name)
         else:
             partitioned = _partition_with_xla(source, request)
-        (home / wire.PARTITIONED_FILE).write_bytes(partitioned)
+        handle = parse_mlir(partitioned, name=request.name).handle
+        text = device_text(handle, replicas=request.replicas, partitions=request.partitions)
+        (home / wire.PARTITIONED_FILE).write_bytes(text)
         answer = wire.PartitionAnswer()
     except ProgramError as error:
         answer = wire.PartitionAnswer(refused=error.message, mend=error.mend)
@@ -48,17 +53,19 @@ def main() -> None:
 
 def _partition_with_xla(source: bytes, request: wire.PartitionRequest) -> bytes:
     compiler = _Compiler(request)
-    simplified = compiler.run(
-        parse_mlir(source, name=request.name).handle,
-        partitions=1,
-        passes=("xla_disable_hlo_passes", ",".join(SIMPLIFY_WITHOUT)),
-    )
+    module = _bytecode(source, request)
+    # What shard_map holds is not read back from a simplified module.
+    if _SHARD_MAP not in module or request.partitioner is wire.Partitioner.XLA_GSPMD:
+        simplified = compiler.run(
+            module, partitions=1, passes=("xla_disable_hlo_passes", ",".join(SIMPLIFY_WITHOUT))
+        )
+        module = _stablehlo(simplified)
     partitioned = compiler.run(
-        parse_mlir(_stablehlo(simplified), name=request.name).handle,
+        module,
         partitions=request.partitions,
         passes=("xla_enable_hlo_passes_only", ",".join(PARTITION_ONLY)),
     )
-    return _text(_stablehlo(partitioned), request)
+    return _stablehlo(partitioned)
 
 
 class _CapturedError(Exception):
@@ -71,6 +78,7 @@ class _Compiler:
     def __init__(self, request: wire.PartitionRequest) -> None:
         self._request = request
         self._captured: list[bytes] = []
+        self._client = _client(request.replicas * request.partitions)
         transformations = import_module("jax.extend.xla")
         transformations.register_hlo_module_transformation(
             self._capture,
@@ -83,11 +91,10 @@ class _Compiler:
         self._captured.append(module)
         raise _CapturedError
 
-    def run(self, module: Any, *, partitions: int, passes: tuple[str, str]) -> bytes:
-        """Return the serialized HLO module that the passes make."""
+    def run(self, module: bytes, *, partitions: int, passes: tuple[str, str]) -> bytes:
+        """Return the serialized HLO module that the passes make of a module's bytecode."""
         backends = import_module("jax.extend.backend")
         errors = import_module("jax.errors")
-        backend = backends.get_backend("cpu")
         count = self._request.replicas * partitions
         options = backends.get_compile_options(
             num_replicas=self._request.replicas, num_partitions=partitions
@@ -99,7 +106,7 @@ class _Compiler:
         options.env_option_overrides = [passes, ("xla_enable_rgv3_materialization", False)]
         self._captured.clear()
         try:
-            backend.compile_and_load(str(module), list(backend.local_devices()[:count]), options)
+            self._client.compile_and_load(module, self._client.devices()[:count], options)
         except errors.JaxRuntimeError as error:
             if not self._captured:
                 sys.stderr.write(f"{error}\n")
@@ -108,20 +115,26 @@ class _Compiler:
         return self._captured[0]
 
 
+def _client(devices: int) -> Any:
+    """Return a client with this many virtual devices, as XLA_FLAGS asks for."""
+    if devices <= _MOST_OF_ONE_PROCESS:
+        return import_module("jax.extend.backend").get_backend("cpu")
+    internals = import_module("jaxlib._jax")
+    # Devices beyond these count as another process's, which a client without collectives
+    # refuses. Nothing runs here, so that no MPI is needed.
+    return internals.get_tfrt_cpu_client(
+        asynchronous=True, collectives=internals.make_mpi_collectives()
+    )
+
+
+def _bytecode(source: bytes, request: wire.PartitionRequest) -> bytes:
+    buffer = BytesIO()
+    parse_mlir(source, name=request.name).handle.operation.write_bytecode(buffer)
+    return buffer.getvalue()
+
+
 def _stablehlo(module: bytes) -> bytes:
     return import_module("jaxlib._jax").mlir.hlo_to_stablehlo(module)
-
-
-def _text(module: bytes, request: wire.PartitionRequest) -> bytes:
-    """Return a module as text that tells its number of devices."""
-    ir = import_module("jaxlib.mlir.ir")
-    handle = parse_mlir(module, name=request.name).handle
-    with handle.context:
-        number = ir.IntegerType.get_signless(32)
-        attributes = handle.operation.attributes
-        attributes[_FIELD_PARTITIONS] = ir.IntegerAttr.get(number, request.partitions)
-        attributes[_FIELD_REPLICAS] = ir.IntegerAttr.get(number, request.replicas)
-        return str(handle).encode()
 
 
 if __name__ == "__main__":

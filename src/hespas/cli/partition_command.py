@@ -1,0 +1,38 @@
+"""``hespas partition``: a sharded program as one device runs it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from hespas.cli import options
+from hespas.errors import OutputError
+from hespas.files import check_file, write_file
+from hespas.frontend.load import read_source
+from hespas.xla.hlo_module import is_hlo_proto, is_hlo_text
+from hespas.xla.lowering import stablehlo_of_hlo
+from hespas.xla.partition import partition
+
+
+@click.command("partition", short_help="Divide a sharded program over its devices.")
+@click.argument("program", type=options.FILE)
+@options.both("output", "-o", type=options.FILE, help="The file to write.")
+@options.common
+def command(
+    program: Path, output: Path | None, log_level: str | None, log_path: Path | None
+) -> None:
+    """Write PROGRAM, which shardings annotate, as one device runs it, with its collectives.
+
+    PROGRAM is StableHLO annotated by Shardy or GSPMD, or HLO from before partitioning.
+    """
+    options.start_logging(log_level, log_path)
+    if output is None:
+        raise OutputError("no output is given", mend="name a file with -o")
+    check_file(output)
+    source = read_source(program)
+    if is_hlo_text(source) or is_hlo_proto(source):
+        source = stablehlo_of_hlo(source, name=str(program))
+    made = partition(source, name=str(program))
+    write_file(output, made.text)
+    click.echo(f"{output}: the program of one of {made.devices} devices, by {made.partitioner}")

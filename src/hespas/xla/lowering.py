@@ -1,0 +1,31 @@
+"""HLO modules as StableHLO."""
+
+# jaxlib's bindings are only partly typed.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from hespas.errors import UnsupportedError
+from hespas.xla.hlo_module import read_hlo_module
+from hespas.xla.mlir import parse_mlir
+from hespas.xla.module_text import device_text
+
+
+def stablehlo_of_hlo(source: bytes, *, name: str) -> bytes:
+    """Return HLO text, an HloProto or an HloModuleProto as StableHLO text.
+
+    Raises `ProgramError` for what is no HLO, and `UnsupportedError` for what StableHLO lacks:
+    fusions, asynchronous collectives of several arrays and tiled layouts, which compilers write.
+    """
+    module = read_hlo_module(source, name=name)
+    convert = import_module("jaxlib._jax").mlir.hlo_to_stablehlo
+    try:
+        bytecode: bytes = convert(module.message.SerializeToString())
+    except (RuntimeError, ValueError) as error:
+        first = str(error).strip().partition("\n")[0]
+        raise UnsupportedError(f"it has no form in StableHLO: {first}", place=name) from error
+    handle = parse_mlir(bytecode, name=name).handle
+    return device_text(handle, replicas=module.replicas, partitions=module.partitions)
