@@ -74,7 +74,7 @@ program = combined(
         "trip_count",
         multiple=True,
         metavar="[LINE=]N",
-        help="How often loops run whose count can't be read; with LINE, that loop.",
+        help="How often loops run whose count can't be read; LINE, or its name in HLO, picks one.",
     ),
     both(
         "branch_weights",

@@ -16,27 +16,28 @@ from hespas.program.types import ELEMENT_TYPES
 from hespas.units import parse_quantity
 
 _WHOLE = re.compile(r"[0-9]+")
+_INSTRUCTION = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]*")
 _CUSTOM_CALL_FORM = "give TARGET=traffic, or TARGET=flops:N,type:T,bytes:N"
 
 
 def parse_per_line(texts: Iterable[str]) -> dict[str, int]:
-    """Read ``N`` or ``LINE=N``; the key is the line, or "" for every loop.
+    """Read ``N`` or ``LINE=N``; the key is the line, in HLO the name, or "" for every loop.
 
-    >>> parse_per_line(["32", "17=4"])
-    {'': 32, '17': 4}
+    >>> parse_per_line(["32", "17=4", "while.3=5"])
+    {'': 32, '17': 4, 'while.3': 5}
     """
     counts: dict[str, int] = {}
     for text in texts:
         line, _, number = text.rpartition("=")
-        if not _WHOLE.fullmatch(number) or not _is_line(line):
+        if not _WHOLE.fullmatch(number) or not _is_place(line):
             raise ConfigError(f"--trip-count is {text!r}", mend="give N or LINE=N")
         _refuse_twice(line in counts, "--trip-count", line or "every loop")
         counts[line] = int(number)
     return counts
 
 
-def _is_line(text: str) -> bool:
-    return text == "" or _WHOLE.fullmatch(text) is not None
+def _is_place(text: str) -> bool:
+    return any(form.fullmatch(text) for form in (_WHOLE, _INSTRUCTION)) or text == ""
 
 
 def _refuse_twice(found: bool, flag: str, what: str) -> None:
@@ -55,7 +56,7 @@ def parse_weights(texts: Iterable[str]) -> dict[str, tuple[float, ...]]:
         line, _, listed = text.rpartition("=")
         numbers = tuple(map(_number, listed.split(",")))
         adds_up = all(number >= 0 for number in numbers) and isclose(sum(numbers), 1.0)
-        if not adds_up or not _is_line(line):
+        if not adds_up or not _is_place(line):
             raise ConfigError(
                 f"--branch-weights is {text!r}", mend="give W,W or LINE=W,W, adding to 1"
             )

@@ -98,7 +98,20 @@ class _FusionConfig(msgspec.Struct, frozen=True):
     block_level_fusion_config: BlockConfig = BlockConfig()
 
 
+class AuthorCost(msgspec.Struct, frozen=True):
+    """What the author of a kernel says that it does, as Pallas's ``CostEstimate`` has it."""
+
+    flops: int = 0
+    transcendentals: int = 0
+    bytes_accessed: int = 0
+
+
+class _CustomCallConfig(msgspec.Struct, frozen=True):
+    cost_estimate: AuthorCost | None = None
+
+
 class _Configs(msgspec.Struct, frozen=True):
+    custom_call_config: _CustomCallConfig | None = None
     gemm_backend_config: GemmConfig | None = None
     cudnn_conv_backend_config: ConvolutionConfig | None = None
     cudnn_fmha_backend_config: AttentionConfig | None = None
@@ -133,6 +146,15 @@ def convolution_config(op: Op) -> ConvolutionConfig:
 def attention_config(op: Op) -> AttentionConfig:
     """Return what cuDNN is told of attention; `CostError` where it isn't told anything."""
     return _present(op, _of(op).cudnn_fmha_backend_config, "cudnn_fmha_backend_config")
+
+
+def author_cost(op: Op) -> AuthorCost | None:
+    """Return what the author of a custom kernel says of it, None where nothing is said."""
+    attrs = op.attrs
+    if not isinstance(attrs, CustomCallAttrs) or not attrs.backend_config.startswith("{"):
+        return None
+    config = _of(op).custom_call_config
+    return None if config is None else config.cost_estimate
 
 
 def block_config(op: Op) -> BlockConfig:

@@ -28,7 +28,7 @@ def _name(op: Op, signatures: bool) -> str:
     return f"{op.name}({', '.join(str(value.type) for value in op.operands)})"
 
 
-_OPENED = frozenset({"fusion", "while", "case", "if"})
+_OPENED = frozenset({"async_start", "fusion", "while", "case", "if"})
 
 
 def _expanded(program: Program) -> Iterator[Op]:

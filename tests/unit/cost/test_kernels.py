@@ -8,7 +8,7 @@ from hespas.cost.attention import Attention, attentions
 from hespas.cost.convolution import Direction, convolutions
 from hespas.cost.expand import expand
 from hespas.cost.gemm import Gemm, GemmAxis, GemmWriter, gemms
-from hespas.cost.structure import total
+from hespas.cost.structure import assumptions, total
 from hespas.cost.work import Work
 from hespas.errors import CostError
 from hespas.program.program import Op
@@ -353,3 +353,27 @@ def test_what_starts_beside_the_stream_is_looked_into() -> None:
     )
     start = program.main.body.operations[0]
     assert _one(start).flops == 2 * 8 * 16 * 4
+
+
+def test_the_author_of_a_kernel_says_what_it_does() -> None:
+    said = '"cost_estimate":{"flops":1000,"transcendentals":10,"bytes_accessed":100}'
+    op = entry_op(
+        "a = bf16[16] parameter(0)\n"
+        'ROOT c = bf16[16] custom-call(a), custom_call_target="tpu_custom_call", '
+        f'backend_config={{"custom_call_config":{{"body":"TUxJUg==",{said}}}}}'
+    )
+    costs = expand(op)
+    assert total(costs) == Work(
+        flops=(("bf16", 1000),), transcendentals=10, bytes_read=68, bytes_written=32
+    )
+    assert assumptions(costs) == ("custom call tpu_custom_call: work as its author states it",)
+
+
+def test_a_kernel_that_nobody_knows_is_an_error() -> None:
+    op = entry_op(
+        "a = bf16[16] parameter(0)\n"
+        'ROOT c = bf16[16] custom-call(a), custom_call_target="tpu_custom_call", '
+        'backend_config={"custom_call_config":{"body":"TUxJUg=="}}'
+    )
+    with pytest.raises(CostError, match="'tpu_custom_call' is not known"):
+        expand(op)

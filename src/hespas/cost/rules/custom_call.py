@@ -55,6 +55,9 @@ def _known(op: Op, target: str) -> tuple[Work, str]:
     rule = TARGETS.get(target)
     if rule is not None:
         return rule(op), _PLACED.format(target) if target in _PLACEMENTS else ""
+    written = library.work_by_author(op)
+    if written is not None:
+        return written, f"custom call {target}: work as its author states it"
     close = get_close_matches(target, TARGETS, n=1)
     hint = f" (did you mean {close[0]}?)" if close else ""
     raise CostError(

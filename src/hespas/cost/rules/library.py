@@ -9,6 +9,7 @@ from __future__ import annotations
 from hespas.cost.attention import attentions
 from hespas.cost.convolution import CUDNN_CONVOLUTIONS, convolutions
 from hespas.cost.gemm import gemms
+from hespas.cost.library_config import author_cost
 from hespas.cost.rules.sizes import (
     arithmetic_type,
     bytes_of,
@@ -110,6 +111,23 @@ def radix_sort(op: Op) -> Work:
         flops=flop_counts(arithmetic_type(keys.element), comparisons),
         bytes_read=keys.size_bytes + passes * moved,
         bytes_written=passes * moved,
+    )
+
+
+def work_by_author(op: Op) -> Work | None:
+    """Return what a kernel's author says it does, where he says it.
+
+    FLOPs count under the type of the first operand. Of the bytes, results are written.
+    """
+    said = author_cost(op)
+    if said is None:
+        return None
+    written = min(said.bytes_accessed, _traffic(op).bytes_written)
+    return Work(
+        flops=flop_counts(arithmetic_type(operand(op, 0).element), said.flops),
+        transcendentals=said.transcendentals,
+        bytes_read=said.bytes_accessed - written,
+        bytes_written=written,
     )
 
 
