@@ -27,8 +27,12 @@ NODES = (
     "A100_SXM_80GB",
     "A40_48GB",
     "B200_180GB",
+    "B300_288GB",
+    "GB200_186GB",
+    "GB300_288GB",
     "H100_80GB",
     "H200_141GB",
+    "L40S_48GB",
     "MI300X",
     "TPUv3",
     "V100_32GB",
@@ -47,7 +51,7 @@ PRIMITIVE_TYPES = {
 }
 
 
-def test_the_documented_nodes_are_there() -> None:
+def test_the_documented_nodes_and_those_of_measured_tables_are_there() -> None:
     assert device_names() == NODES
 
 
