@@ -1,21 +1,29 @@
 """Print how well measured tables of matrix products tell what is left out of them.
 
-    python validation/measured_accuracy.py
+    python validation/measured_accuracy.py [--xla-tables DIRECTORY]
 
 Each measured cell is left out in turn and told from its neighbours by the rule that fills gaps;
 the error is relative to what was measured. ``levelled`` is how far making a table monotone moves
-a cell.
+a cell. With DIRECTORY a second table compares products of bf16 with those that openxla/xla timed on
+two parts (xla_matmul_perf_table.csv, see validation/distil_tables.py), which no table of bf16 has
+seen but for the time that a product takes more by itself.
 """
 
 from __future__ import annotations
 
+import argparse
+import csv
 from dataclasses import dataclass
 from math import exp, isnan
+from pathlib import Path
 from statistics import median, quantiles
 
+from hespas.estimate.measured.gemm import GemmModel, Product, gemm_model
 from hespas.estimate.measured.grid import completed, monotone, without
 from hespas.estimate.measured.tables import load_part, part_names
+from hespas.hardware.presets import load_device
 
+XLA_PARTS = {"H100_80GB": "sm_90", "B200_180GB": "sm_100_B200"}
 KINDS = ("bf16", "f8", "tf32")
 
 
@@ -57,12 +65,36 @@ def levelled(part: str, kind: str) -> Spread:
     return _spread([abs(exp(now - time) - 1) for now, time in pairs if not isnan(time)])
 
 
+def against_xla(node: str, directory: Path, *, batch: int) -> Spread:
+    """Return the errors of products of bf16 beside XLA's timings of batches of one size."""
+    model = gemm_model(load_device(node))
+    with (directory / "xla_matmul_perf_table.csv").open(encoding="utf-8") as file:
+        rows = [
+            row
+            for row in csv.DictReader(file)
+            if row["arch"] == XLA_PARTS[node]
+            and row["dtypes"] == "bf16xbf16->bf16"
+            and int(row["b"]) == batch
+        ]
+    return _spread([abs(_xla_error(row, model)) for row in rows])
+
+
+def _xla_error(row: dict[str, str], model: GemmModel) -> float:
+    b, m, n, k = (int(row[key]) for key in "bmnk")
+    product = Product(type_name="bf16", m=m, n=n, k=k, batch=b)
+    told_s = model.price(product).time_s + model.part.about.alone_s
+    return told_s / (product.flops / float(row["flops_per_s"])) - 1
+
+
 def _spread(errors: list[float]) -> Spread:
     return Spread(count=len(errors), median=median(errors), p90=quantiles(errors, n=10)[-1])
 
 
 def main() -> None:
-    """Print the table."""
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description="Print how well measured tables tell.")
+    parser.add_argument("--xla-tables", type=Path)
+    directory: Path | None = parser.parse_args().xla_tables
     print("| part | type | cells | left out: median | 90 % | levelled: median | 90 % |")
     print("|---|---|---|---|---|---|---|")
     for part, kind in tables():
@@ -70,6 +102,14 @@ def main() -> None:
         errors = (found.median, found.p90, moved.median, moved.p90)
         cells = " | ".join(f"{100 * error:.1f} %" for error in errors)
         print(f"| {part} | {kind} | {found.count} | {cells} |")
+    if directory is not None:
+        print("\n| node | batch | products | median | 90 % |")
+        print("|---|---|---|---|---|")
+        for node in XLA_PARTS:
+            for batch in (1, 2, 4):
+                each = against_xla(node, directory, batch=batch)
+                errors = f"{100 * each.median:.1f} % | {100 * each.p90:.1f} %"
+                print(f"| {node} | {batch} | {each.count} | {errors} |")
 
 
 if __name__ == "__main__":
