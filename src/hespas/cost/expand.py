@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
+from typing import TypeVar
 
 from hespas.cost.rules.custom_call import CustomCallCost, custom_call
 from hespas.cost.rules.table import BODY_RULES, GAPS, OPENED, RULES
@@ -12,6 +14,8 @@ from hespas.cost.structure import Branch, Cost, Leaf, Loop, total
 from hespas.errors import CostError, ProgramError
 from hespas.program.attrs import CallAttrs, CaseAttrs, WhileAttrs
 from hespas.program.program import Block, Function, Op, nested_ops
+
+W = TypeVar("W")
 
 NO_FUNCTIONS: Mapping[str, Function] = MappingProxyType({})
 NO_CUSTOM_CALLS: Mapping[str, CustomCallCost] = MappingProxyType({})
@@ -104,7 +108,7 @@ class _Opening:
             if rule is None:
                 found.extend(self._structured(op))
             elif op.kind != "return":
-                found.append(Leaf(op=op, work=rule(op)))
+                found.append(Leaf(op=op, work=_counted(op, rule)))
         if len(found) > _MOST_OPERATIONS:
             raise CostError(f"calls open into more than {_MOST_OPERATIONS} operations")
         return tuple(found)
@@ -113,13 +117,13 @@ class _Opening:
         if op.kind in OPENED:
             return self._opened(op)
         if op.kind == "custom_call":
-            work, assumption = custom_call(op, self.custom_calls)
+            work, assumption = _counted(op, partial(custom_call, stated=self.custom_calls))
             return (Leaf(op=op, work=work, assumption=assumption),)
         rule = BODY_RULES.get(op.kind)
         if rule is None:
             raise _unknown(op)
         bodies = tuple([total(self.items(region.operations)) for region in op.regions])
-        return (Leaf(op=op, work=rule(op, bodies)),)
+        return (Leaf(op=op, work=_counted(op, lambda each: rule(each, bodies))),)
 
     def _opened(self, op: Op) -> tuple[Cost, ...]:
         match op.attrs:
@@ -143,6 +147,17 @@ class _Opening:
             )
         items = tuple([item for region in op.regions for item in self._region(region)])
         return Loop(op=op, count=count, items=items)
+
+
+def _counted(op: Op, rule: Callable[[Op], W]) -> W:
+    """Apply a rule; `CostError` where the operation's types or attributes contradict each other.
+
+    What comes from StableHLO was verified, what comes from HLO was not.
+    """
+    try:
+        return rule(op)
+    except (LookupError, ValueError) as error:
+        raise CostError(f"its types do not fit together: {error}", place=op.place) from error
 
 
 def _unknown(op: Op) -> CostError:

@@ -377,3 +377,12 @@ def test_a_kernel_that_nobody_knows_is_an_error() -> None:
     )
     with pytest.raises(CostError, match="'tpu_custom_call' is not known"):
         expand(op)
+
+
+def test_types_that_contradict_each_other_are_an_error() -> None:
+    op = entry_op(
+        "a = f32[2,8,8,4] parameter(0)\nb = f32[4,16] parameter(1)\n"
+        "ROOT c = f32[2,16] dot(a, b), lhs_contracting_dims={9}, rhs_contracting_dims={0}"
+    )
+    with pytest.raises(CostError, match=r"\(%c\): its types do not fit together"):
+        expand(op)

@@ -145,6 +145,9 @@ class ModuleReader:
                 raise
             place = f"{self.source}: %{instruction.name}"
             raise type(error)(error.message, place=place, mend=error.mend) from error
+        except (LookupError, ValueError) as error:
+            place = f"{self.source}: %{instruction.name}"
+            raise ProgramError(f"what {opcode} needs is not there: {error}", place=place) from error
 
     def emit(
         self,

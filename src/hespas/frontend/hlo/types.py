@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from hespas.errors import UnsupportedError
+from hespas.errors import ProgramError, UnsupportedError
 from hespas.program.program import Value
 from hespas.program.types import HOST_MEMORY, TensorType, TokenType, TupleType, Type, element_type
 from hespas.xla.hlo_schema import enum_names
@@ -53,7 +53,8 @@ class TypeReader:
         return known
 
     def _read(self, shape: Any) -> Type:
-        name = enum_names("xla.PrimitiveType")[shape.element_type]
+        number: int = shape.element_type
+        name = enum_names("xla.PrimitiveType").get(number, str(number))
         if name == "TUPLE":
             return TupleType(members=tuple([self.read(member) for member in shape.tuple_shapes]))
         if name == "TOKEN":
@@ -64,6 +65,8 @@ class TypeReader:
             raise UnsupportedError("a dimension's size is known only when it runs")
         order = tuple(shape.layout.minor_to_major)
         rank = len(shape.dimensions)
+        if min(shape.dimensions, default=0) < 0 or (order and sorted(order) != list(range(rank))):
+            raise ProgramError(f"a shape is {list(shape.dimensions)} with the order {list(order)}")
         return TensorType(
             element=element_type(_NAMED[name]),
             shape=tuple(shape.dimensions),

@@ -3,10 +3,12 @@ from __future__ import annotations
 import pytest
 
 from hespas.errors import ProgramError, UnpartitionedError, UnsupportedError
+from hespas.frontend.hlo.load import program_of
 from hespas.program.attrs import BitcastAttrs, ConstantAttrs, DotAttrs
 from hespas.program.program import Alias
 from hespas.program.types import TensorType
-from hlo_programs import ADD, entry_op, entry_ops, module, read_hlo
+from hespas.xla.hlo_module import HloModule, read_hlo_module
+from hlo_programs import ADD, NAME, entry_op, entry_ops, module, read_hlo
 
 
 def test_tuples_are_gone_and_values_flow_directly() -> None:
@@ -278,3 +280,24 @@ def test_a_member_that_is_not_there_is_an_error() -> None:
         read_hlo(
             module("  p = f32[8] parameter(0)\n  ROOT g = f32[8] get-tuple-element(p), index=0")
         )
+
+
+def test_an_instruction_without_its_operands_is_an_error() -> None:
+    source = module("  p = f32[4] parameter(0)\n  ROOT b = f32[4] bitcast(p)")
+    message = read_hlo_module(source.encode(), name=NAME).message
+    (computation,) = message.computations
+    bitcast = next(each for each in computation.instructions if each.opcode == "bitcast")
+    del bitcast.operand_ids[:]
+
+    with pytest.raises(ProgramError, match=r"test\.hlo: %b: what bitcast needs is not there"):
+        program_of(HloModule(message=message, replicas=1, partitions=1), name=NAME)
+
+
+def test_a_schedule_of_instructions_that_are_not_there_is_an_error() -> None:
+    source = module("  p = f32[4] parameter(0)\n  ROOT t = f32[4] tanh(p)")
+    message = read_hlo_module(source.encode(), name=NAME).message
+    for sequence in message.schedule.sequences.values():
+        sequence.instruction_ids.append(12345)
+
+    with pytest.raises(ProgramError, match="names instruction 12345, which it does not hold"):
+        program_of(HloModule(message=message, replicas=1, partitions=1), name=NAME)
