@@ -51,6 +51,8 @@ def test_a_calibrated_node_and_link_load_and_predict(
     fit = load_link(mine / "link.json").measured("all_reduce", 4, 2**27)
     assert fit is not None
     assert fit.time_s(2**27) == pytest.approx(630e-6, rel=0.01)
+    gather = load_link(mine / "link.json").measured("all_gather", 8, 2**20)
+    assert gather == load_link("NVLink4_H100").measured("all_gather", 8, 2**20)
     ET.parse(mine / "calibration.svg")  # noqa: S314 - our own file
     report = json.loads((mine / "calibration.json").read_text())
     assert report["factors"][0]["points"][0]["what"] == "4096 x 4096 x 4096 of bf16"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any, cast
 
 from hespas.calibrate.nccl_tests import CollectiveRun, collectives_json
@@ -100,19 +101,24 @@ def _node(calibration: Calibration, home: Path) -> dict[str, Any]:
 
 
 def _link(calibration: Calibration, name: str) -> dict[str, Any]:
+    """Return the link: what was measured in the place of the base's, the rest as it was."""
     base = calibration.link
     told = f"measured with nccl-tests: {', '.join(calibration.sources)}"
-    made: dict[str, Any] = {"name": name, "source": told}
-    if base is not None and base.parameters is not None:
-        parameters = base.parameters
-        made["source"] = f"{told}; its wire as in {base.name}"
-        made["link"] = {
-            "bandwidth_bytes_per_s": parameters.bandwidth_bytes_per_s,
-            "latency_s": parameters.latency_s,
-            "step_overhead_s": parameters.step_overhead_s,
-            "reduces_in_switch": parameters.reduces_in_switch,
-        }
-    return {**made, "collectives": collectives_json(calibration.runs)}
+    collectives = collectives_json(calibration.runs)
+    if base is None:
+        return {"name": name, "source": told, "collectives": collectives}
+    joined: dict[str, dict[str, Any]] = {
+        kind: {str(gpus): [asdict(fit) for fit in fits] for gpus, fits in by_size.items()}
+        for kind, by_size in base.collectives.items()
+    }
+    for kind, by_size in collectives.items():
+        joined[kind] = {**joined.get(kind, {}), **by_size}
+    return {
+        "name": name,
+        "source": f"{told}; all else as in {base.name}",
+        "link": None if base.parameters is None else asdict(base.parameters),
+        "collectives": joined,
+    }
 
 
 def _system(home: Path) -> dict[str, bytes]:
@@ -233,7 +239,7 @@ def report_text(calibration: Calibration) -> str:
         after = sorted(abs(error) for error in fit.errors_after)
         lines.append(
             f"{fit.name}: x {fit.factor}, {len(after)} measurements; median error "
-            f"{_percent(fit.median_error_before)} before, {_percent(after[len(after) // 2])} "
+            f"{_percent(fit.median_error_before)} before, {_percent(median(after))} "
             f"after, worst {_percent(after[-1])}"
         )
         lines += [
@@ -244,7 +250,7 @@ def report_text(calibration: Calibration) -> str:
         errors = sorted(abs(error) for error in run.errors)
         lines.append(
             f"{run.kind} among {run.gpus}: {len(run.pieces)} pieces for {len(errors)} "
-            f"measurements; median error {_percent(errors[len(errors) // 2])}, "
+            f"measurements; median error {_percent(median(errors))}, "
             f"worst {_percent(errors[-1])}"
         )
     return "\n".join(lines)
