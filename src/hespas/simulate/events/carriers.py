@@ -12,7 +12,7 @@ from hespas.errors import SimulationError
 from hespas.hardware.system import NetworkDimension, System, Topology
 from hespas.simulate.events.clock import Act, Clock, check_not_at_start
 from hespas.simulate.events.post import Carrier, Message
-from hespas.simulate.network import Network, bytes_per_ns, delay_ns, route
+from hespas.simulate.network import Network, Route, bytes_per_ns, delay_ns, route
 from hespas.units import PS_PER_NS
 
 
@@ -41,10 +41,15 @@ class FreeLinks:
     def __init__(self, system: System, clock: Clock) -> None:
         self._system = system
         self._clock = clock
+        self._delays_ps: dict[tuple[Route, int], int] = {}
 
     def _delay_ps(self, source: int, target: int, size_bytes: int) -> int:
         way = route(self._system, source, target)
-        return delay_ns(self._system, way, size_bytes) * PS_PER_NS
+        known = self._delays_ps.get((way, size_bytes))
+        if known is None:
+            known = delay_ns(self._system, way, size_bytes) * PS_PER_NS
+            self._delays_ps[way, size_bytes] = known
+        return known
 
     def carry(self, message: Message, arrive: Act) -> None:
         """Have the message arrive after its delay."""

@@ -9,6 +9,7 @@ from collections import deque
 
 from hespas.hardware.system import CollectiveKind
 from hespas.simulate.algorithms import message_bytes
+from hespas.simulate.events.post import Box
 from hespas.simulate.events.seat import Seat
 
 
@@ -20,6 +21,7 @@ class Direct:
     """
 
     __slots__ = (
+        "_boxes",
         "_handed_in",
         "_is_all_reduce",
         "_is_odd_round",
@@ -45,6 +47,8 @@ class Direct:
         self._reduce_ps = seat.reduce_ps(self._size_bytes)
         self._left = self._peers * (2 if self._is_all_reduce else 1)
         self._queue: deque[int] = deque()
+        # The second half of an all-reduce goes through the boxes of the first again.
+        self._boxes: dict[int, tuple[Box, Box]] = {}
         self._handed_in = self._received = self._tokens = 0
         self._plain_left = self._reduced_left = 0
         self._is_odd_round = False
@@ -91,10 +95,20 @@ class Direct:
             return False
         self._left -= 1
         self._tokens -= 1
-        outgoing, incoming = self._seat.boxes(self._queue.popleft(), self._size_bytes)
-        self._seat.post.send(outgoing)
-        self._seat.post.receive(incoming, self._receive)
+        outgoing, incoming = self._next_boxes()
+        post = self._seat.post
+        post.send(outgoing)
+        post.receive(incoming, self._receive)
         return True
+
+    def _next_boxes(self) -> tuple[Box, Box]:
+        distance = self._queue.popleft()
+        known = self._boxes.pop(distance, None)
+        if known is None:
+            known = self._seat.boxes(distance, self._size_bytes)
+            if self._is_all_reduce:
+                self._boxes[distance] = known
+        return known
 
     def _receive(self, _: object) -> None:
         self._received += 1

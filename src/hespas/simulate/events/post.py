@@ -29,7 +29,7 @@ class Box:
         self.target = target
         self.size_bytes = size_bytes
         self.arrived = 0
-        self.receivers: list[_Waiting] = []
+        self.receivers: list[_Waiting] | None = None
         self.route: Any = None
 
 
@@ -69,6 +69,11 @@ class Post:
         """Return the boxes of a tag that `box` has made."""
         return self._boxes.setdefault(tag, {})
 
+    def forget(self, tag: Hashable) -> None:
+        """Drop the boxes of a tag, whose messages have all been received."""
+        self._boxes.pop(tag, None)
+        self._boxes.pop(("control", tag), None)
+
     def send(self, box: Box, act: Act | None = None, argument: object = None) -> None:
         """Send a message; have ``act(argument)`` called when it arrives."""
         self._carrier.carry((box, act, argument), self._arrive)
@@ -78,12 +83,18 @@ class Post:
         if box.arrived:
             box.arrived -= 1
             self._clock.at(self._clock.now_ps, act, argument)
+        elif box.receivers is None:
+            box.receivers = [(act, argument)]
         else:
             box.receivers.append((act, argument))
 
     def _arrive(self, message: Message) -> None:
         box, act, argument = message
-        receiver = box.receivers.pop(0) if box.receivers else None
+        receiver: _Waiting | None = None
+        if box.receivers:
+            receiver = box.receivers.pop(0)
+            if not box.receivers:
+                box.receivers = None
         if receiver is None:
             box.arrived += 1
         if act is not None:

@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Generator
+from collections.abc import Generator, Hashable, Sequence
 from contextlib import contextmanager
 from math import ceil
 
 from hespas.errors import SimulationError
 from hespas.hardware.system import System
+from hespas.simulate.algorithms import Algorithm
 from hespas.simulate.events.carriers import make_carrier
 from hespas.simulate.events.clock import Clock, check_not_at_start
 from hespas.simulate.events.custom import CustomCollectives, CustomRun
 from hespas.simulate.events.device import Device, World
 from hespas.simulate.events.memory import Memory
 from hespas.simulate.events.post import Post, RendezvousPost
-from hespas.simulate.events.rings import Planner
+from hespas.simulate.events.rings import Plan, Planner
 from hespas.simulate.events.streams import Member, Streams
 from hespas.simulate.fold import Channel, Folded, Place
 from hespas.simulate.kinds import collective_kind, task_text
 from hespas.simulate.machine import EVERYONE, NEVER, Machine
 from hespas.simulate.meeting import Meetings
 from hespas.simulate.network import Network, reduce_ns
+from hespas.simulate.room import check_room
 from hespas.simulate.timeline import Timeline
 from hespas.trace.devices_text import devices_text
-from hespas.trace.tasks import CollectiveTask
+from hespas.trace.tasks import CollectiveTask, CommunicationKind
 from hespas.units import PS_PER_NS
 
 _CUSTOM_QUEUE = 0
+_BYTES_PER_MESSAGE = 450
 
 
 def run_events(
@@ -47,16 +50,16 @@ def run_events(
     meetings = Meetings(machines, [one.members for one in folded.places])
     clock = Clock()
     carrier = make_carrier(network, system, clock)
+    starter = _Starter([one.place for one in folded.places], system, queues_per_dimension)
     world = World(
         clock=clock,
         post=RendezvousPost(clock, carrier) if rendezvous else Post(clock, carrier),
         memory=Memory(system.remote_memory),
         meetings=meetings,
-        start_collective=_Starter(
-            [one.place for one in folded.places], system, queues_per_dimension
-        ),
+        start_collective=starter,
         width=ceil(system.active_chunks_per_dimension / queues_per_dimension),
     )
+    check_room(_most_messages(machines, starter), bytes_each=_BYTES_PER_MESSAGE)
     for device in [Device(machine, world) for machine in machines]:
         device.start_ready()
     with _no_garbage_collection():
@@ -65,6 +68,22 @@ def run_events(
     for machine in machines:
         _check_ended(machine)
     return Timeline(classes=tuple([machine.timeline() for machine in machines]))
+
+
+def _most_messages(machines: Sequence[Machine], starter: _Starter) -> int:
+    """Return about how many messages are kept track of at a time: of one collective a device."""
+    known: dict[tuple[CommunicationKind, int, int], int] = {}
+    total = 0
+    for machine in machines:
+        most = 0
+        for task, place in zip(machine.tasks, machine.places, strict=True):
+            if isinstance(task, CollectiveTask) and task.recorded_ps is None:
+                key = (task.kind, task.size_bytes, place)
+                if key not in known:
+                    known[key] = starter.peers(task, place)
+                most = max(most, known[key])
+        total += most
+    return total
 
 
 @contextmanager
@@ -88,6 +107,25 @@ class _Starter:
         self._everyone = system.device_count
         self._planner = Planner(system, queues)
         self._custom = CustomCollectives(system)
+        self._left: dict[Hashable, int] = {}
+
+    def peers(self, task: CollectiveTask, place: int) -> int:
+        """Return how many others a member sends to, at most, in one phase; 0 where nobody knows."""
+        try:
+            plan = self._plan(task, place)
+        except SimulationError:
+            return 0  # told when it starts
+        sizes = [
+            ring.size - 1 if ring.implementation.algorithm is Algorithm.DIRECT else 1
+            for ring in plan.rings
+        ]
+        return plan.chunks * max(sizes, default=0)
+
+    def _plan(self, task: CollectiveTask, place: int) -> Plan:
+        kind, group = collective_kind(task), self._group(place)
+        if group is None:
+            return self._planner.everyone(kind, task.size_bytes, task.involved_dimensions)
+        return self._planner.group(kind, task.size_bytes, group)
 
     def __call__(self, device: Device, index: int, task: CollectiveTask, count: int) -> None:
         try:
@@ -104,10 +142,7 @@ class _Starter:
         if prefix is not None:
             self._start_custom(device, index, prefix, task)
             return
-        if group is None:
-            plan = self._planner.everyone(kind, task.size_bytes, task.involved_dimensions)
-        else:
-            plan = self._planner.group(kind, task.size_bytes, group)
+        plan = self._plan(task, device.machine.places[index])
         check_not_at_start(device.world.clock.now_ps, plan.endpoint_ps, "an endpoint's delay")
         member = Member(
             device=device.number,
@@ -118,7 +153,19 @@ class _Starter:
             reduce_ps=self._reduce_ps,
         )
         tag = ("collective", device.machine.places[index], count)
-        Streams(plan, member, tag, device.ender(index)).start()
+        end = device.ender(index)
+        post = device.world.post
+
+        def done() -> None:
+            end()
+            left = self._left[tag] = self._left[tag] - 1
+            if not left:
+                del self._left[tag]
+                for chunk in range(plan.chunks):
+                    post.forget((tag, chunk))
+
+        self._left.setdefault(tag, self._everyone if group is None else len(group))
+        Streams(plan, member, tag, done).start()
 
     def _start_custom(self, device: Device, index: int, prefix: str, task: CollectiveTask) -> None:
         group = self._group(device.machine.places[index])

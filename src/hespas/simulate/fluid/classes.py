@@ -13,9 +13,9 @@ from hespas.simulate.fluid.patterns import Pattern
 from hespas.simulate.fluid.places import Places, Use, find_places, shapes_of
 from hespas.simulate.fluid.plans import Plan, Planner
 from hespas.simulate.fluid.rates import rate_units
-from hespas.simulate.fluid.room import check_room
 from hespas.simulate.fluid.ways import Wiring
 from hespas.simulate.fold import DeviceClass
+from hespas.simulate.room import check_room
 from hespas.trace.roles import Roles
 from hespas.trace.tasks import Job
 

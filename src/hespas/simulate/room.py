@@ -6,7 +6,7 @@ import os
 
 from hespas.errors import SimulationError
 
-_BYTES_PER_MESSAGE = 250
+_BYTES_PER_MESSAGE = 250  # of arrays, while classes are found
 _GIB = 1 << 30
 
 

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from hespas.errors import SimulationError
+from hespas.hardware.interconnect import switched
+from hespas.hardware.system import System
+from hespas.simulate import room
+from hespas.simulate.fluid.simulate import simulate_fluid
+from hespas.simulate.simulate import simulate
+from hespas.trace.tasks import CollectiveTask, CommunicationKind, ComputeTask, Job, TaskGraph
+
+MIB = 2**20
+
+
+@pytest.fixture
+def little(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "available_bytes", lambda: MIB)
+
+
+def graph(devices: int, duration_ps: int = 1000) -> TaskGraph:
+    compute = ComputeTask(id=1, name="c", depends_on=(), duration_ps=duration_ps)
+    exchange = CollectiveTask(
+        id=2,
+        name="k",
+        depends_on=(1,),
+        kind=CommunicationKind.ALL_TO_ALL,
+        size_bytes=MIB,
+        group_table=None,
+    )
+    return TaskGraph(name="g", device_count=devices, tasks=(compute, exchange), group_tables=())
+
+
+def test_there_is_some_memory() -> None:
+    available = room.available_bytes()
+
+    assert available is not None
+    assert available > MIB
+
+
+@pytest.mark.usefixtures("little")
+def test_events_that_would_not_fit_are_refused(make_system: Callable[..., System]) -> None:
+    job = Job(graphs=(graph(64), graph(64, 5)), graph_of_device=(0,) * 63 + (1,))
+    small = Job(graphs=(graph(8), graph(8, 5)), graph_of_device=(0,) * 7 + (1,))
+
+    def run(job: Job) -> None:
+        shape = ("Switch", job.device_count)
+        simulate(job, make_system(shape, algorithms=("direct",)), by_events=True)
+
+    run(small)
+    with pytest.raises(SimulationError, match=r"4032 messages .* 0\.0 GiB are available"):
+        run(job)
+
+
+@pytest.mark.usefixtures("little")
+def test_ways_that_would_not_fit_are_refused() -> None:
+    network = switched(128, bandwidth_bytes_per_s=1e9, latency_s=1e-6)
+
+    with pytest.raises(SimulationError, match="16256 messages to keep track of"):
+        simulate_fluid(graph(128), network, algorithm="direct")
