@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from hespas.errors import ProgramError, UnpartitionedError
+from hespas.errors import ProgramError
 from hespas.frontend.hlo.collective_fusions import HANDLERS
 from hespas.frontend.hlo.locations import Locations
+from hespas.frontend.hlo.partitioned import refuse_unpartitioned
 from hespas.frontend.hlo.reader import ModuleReader
 from hespas.frontend.hlo.shared import Originals
 from hespas.frontend.hlo.types import leaf_count, leaf_number
@@ -14,8 +15,6 @@ from hespas.frontend.options import NO_OPTIONS, LoadOptions, Told
 from hespas.program.program import Alias, Function, Program
 from hespas.program.types import Type
 from hespas.xla.hlo_module import HloModule, read_hlo_module
-
-_MARKERS = frozenset({"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape"})
 
 
 def load_hlo(source: bytes, *, name: str, options: LoadOptions = NO_OPTIONS) -> Program:
@@ -32,7 +31,7 @@ def load_hlo(source: bytes, *, name: str, options: LoadOptions = NO_OPTIONS) -> 
 def program_of(module: HloModule, *, name: str, options: LoadOptions = NO_OPTIONS) -> Program:
     """Return a parsed module as a `Program`; errors as for `load_hlo`."""
     message = module.message
-    _refuse_unpartitioned(message, name)
+    refuse_unpartitioned(module, name)
     computations = {each.id: each for each in message.computations}
     reader = ModuleReader(
         module=message,
@@ -93,16 +92,3 @@ def _aliases(reader: ModuleReader, entry: Any) -> tuple[Alias, ...]:
             )
         )
     return tuple(sorted(found, key=lambda alias: (alias.result, alias.argument)))
-
-
-def _refuse_unpartitioned(message: Any, name: str) -> None:
-    """Raise `UnpartitionedError` where the partitioner's markers are still there."""
-    for computation in message.computations:
-        for instruction in computation.instructions:
-            if instruction.opcode == "custom-call" and instruction.custom_call_target in _MARKERS:
-                raise UnpartitionedError(
-                    "the program is sharded but not yet partitioned "
-                    f"(%{instruction.name} is {instruction.custom_call_target})",
-                    place=name,
-                    mend="export it after XLA's SPMD partitioner, where it holds its collectives",
-                )

@@ -264,15 +264,31 @@ def test_an_opcode_without_a_model_is_an_error_with_a_reason() -> None:
         )
 
 
-def test_markers_of_the_partitioner_are_an_error() -> None:
-    with pytest.raises(UnpartitionedError, match=r"%s is Sharding"):
-        read_hlo(
-            module(
-                "  p = f32[8] parameter(0)\n"
-                '  s = f32[8] custom-call(p), custom_call_target="Sharding",'
-                " sharding={devices=[4]<=[4]}\n  ROOT r = f32[8] tanh(s)"
-            )
-        )
+_DIVIDED = "sharding={devices=[4]<=[4]}"
+_UNPARTITIONED = {
+    "marker": (
+        '  p = f32[8] parameter(0)\n  s = f32[8] custom-call(p), custom_call_target="Sharding"\n'
+        "  ROOT r = f32[8] tanh(s)"
+    ),
+    "instruction": f"  p = f32[8] parameter(0)\n  ROOT r = f32[8] tanh(p), {_DIVIDED}",
+    "parameter": f"  p = f32[8] parameter(0), {_DIVIDED}\n  ROOT r = f32[8] tanh(p)",
+}
+
+
+@pytest.mark.parametrize("what", _UNPARTITIONED)
+def test_a_program_that_is_not_partitioned_is_an_error(what: str) -> None:
+    with pytest.raises(UnpartitionedError, match="sharded but not yet partitioned"):
+        read_hlo(module(_UNPARTITIONED[what], header="num_partitions=4"))
+
+
+@pytest.mark.parametrize("header", ["is_scheduled=true, num_partitions=4", "num_partitions=1"])
+def test_parameters_keep_their_shardings_when_a_program_is_partitioned(header: str) -> None:
+    assert read_hlo(module(_UNPARTITIONED["parameter"], header=header)).main.results
+
+
+def test_a_partitioned_program_need_not_communicate() -> None:
+    source = module(_UNPARTITIONED["parameter"], header="num_partitions=4")
+    assert read_hlo(source.replace("ENTRY main", "ENTRY main.3_spmd")).main.results
 
 
 def test_a_member_that_is_not_there_is_an_error() -> None:
