@@ -38,8 +38,8 @@ class Walk:
     ``runs`` counts for each basic block the warps that ran it, ``accesses`` what each access
     touched, by position; ``load_sectors`` the sectors that loads ask L2 for if L1 keeps what
     one basic block loads, ``fresh_sectors`` if it keeps everything. In loops
-    ``loop_sectors`` different ones lie in ``loop_runs`` runs without gaps. ``unknown_loops`` are
-    the heads of loops that end where data says, counted as one iteration; ``data_branches`` the
+    ``loop_sectors`` different ones lie in ``loop_runs`` runs without wide gaps. ``unknown_loops``
+    are the heads of loops that end where data says, counted as one iteration; ``data_branches`` the
     positions of branches on data, ``data_addresses`` those of accesses whose address is data.
     """
 

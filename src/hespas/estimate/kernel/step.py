@@ -30,6 +30,9 @@ _FLOATS = frozenset({"f16", "bf16", "f32", "f64", "f16x2", "bf16x2"})
 # What a thread cannot know without running: memory and other threads.
 _FROM_DATA = frozenset({"ld", "atom", "shfl", "redux", "vote", "match", "ldmatrix", "elect"})
 _PARAMETER_SPACING = 1 << 40
+_FAR_SECTORS = 2048 // SECTOR_BYTES
+"""A page of device memory stays open: what lies no farther on belongs to the same run."""
+
 _SHARED_SPACING = 1 << 20
 
 
@@ -216,7 +219,7 @@ def close(state: Walk, number: int) -> None:
         ids = ids[ids >= 0]
         if is_inside:
             state.loop_sectors += len(ids)
-            state.loop_runs += 1 + int(np.count_nonzero(np.diff(ids) != 1))
+            state.loop_runs += 1 + int(np.count_nonzero(np.diff(ids) > _FAR_SECTORS))
         if found is state.loaded:
             state.load_sectors += len(ids)
             fresh = ids[~np.isin(ids, state.seen, assume_unique=True)]
