@@ -87,17 +87,18 @@ def estimate(
     graph: RegionGraph,
     device: Device | str,
     *,
-    method: str = "roofline",
+    method: str | None = None,
     options: RooflineOptions | None = None,
     custom_calls: Mapping[str, CustomCallCost] | None = None,
     store: Store | None = None,
     threads: int = 1,
 ) -> GraphEstimate:
-    """Price every compute region on a device (a `Device`, a preset's name or a path).
+    """Price every compute region on a device, preset or configuration, given by name or path.
 
-    ``method`` names the estimator (`hespas.estimate.methods.METHODS`); ``options`` are the
-    roofline's. Equal regions are priced once. ``store`` keeps answers between calls; by default
-    they last as long as the call. Raises `hespas.errors.CostError` for work that is not known.
+    ``method`` names the estimator (`hespas.estimate.methods.METHODS`); by default it is that of
+    the configuration, or the roofline. ``options`` are the roofline's. Equal regions are priced
+    once. ``store`` keeps answers between calls; by default they last as long as the call. Raises
+    `hespas.errors.CostError` for work that is not known.
 
     >>> graph = split(load("examples/attention_block.mlir"))
     >>> round(estimate(graph, "A100_SXM_40GB").total.time_s * 1e6, 1)
@@ -105,18 +106,13 @@ def estimate(
     """
     from hespas.estimate.graph import estimate_graph
     from hespas.estimate.launches import for_program
-    from hespas.estimate.methods import Wanted, estimator
+    from hespas.estimate.methods import configured_method, estimator, wanted_on
     from hespas.estimate.roofline import RooflineOptions
     from hespas.estimate.store import MemoryStore
-    from hespas.hardware.presets import load_device
     from hespas.split.modules import region_modules
 
-    wanted = Wanted(
-        device=load_device(device) if isinstance(device, str) else device,
-        roofline_options=options or RooflineOptions(),
-        custom_calls=custom_calls or {},
-    )
-    chosen = for_program(estimator(method, wanted), graph.program)
+    wanted = wanted_on(device, options or RooflineOptions(), custom_calls or {})
+    chosen = for_program(estimator(method or configured_method(device), wanted), graph.program)
     kept = MemoryStore() if store is None else store
     return estimate_graph(graph, region_modules(graph), chosen, store=kept, threads=threads)
 

@@ -12,13 +12,15 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 
-from hespas.config.run_config import EstimatorHardware
+from hespas.config.load import load_config
+from hespas.config.run_config import EstimatorHardware, NodeHardware, RooflineHardware
 from hespas.config.suggest import suggestion
 from hespas.cost.rules.custom_call import CustomCallCost
 from hespas.errors import ConfigError
 from hespas.estimate.protocol import Estimator
 from hespas.estimate.roofline import Roofline, RooflineOptions
 from hespas.hardware.device import Device
+from hespas.hardware.presets import load_device
 from hespas.program.kernels import CompiledKernels
 
 
@@ -81,6 +83,45 @@ def estimator(method: str, wanted: Wanted) -> Estimator:
         raise ConfigError(f"method {method!r} is not built yet", mend="use roofline")
     make: Factory = import_module(module).make
     return make(wanted)
+
+
+def wanted_on(
+    device: Device | str, options: RooflineOptions, custom_calls: Mapping[str, CustomCallCost]
+) -> Wanted:
+    """Return what an estimator is made from: on a device, a preset's, or a configuration's.
+
+    Raises what reading them raises.
+    """
+    hardware = _configured(device)
+    match hardware:
+        case NodeHardware(node=node):
+            found: Device | None = load_device(node)
+        case None | RooflineHardware():
+            found = load_device(device) if isinstance(device, str) else device
+        case _:
+            found = None
+    return Wanted(
+        device=found, hardware=hardware, roofline_options=options, custom_calls=custom_calls
+    )
+
+
+def configured_method(device: Device | str) -> str:
+    """Return the method that a configuration names; the roofline where there is none."""
+    if not _is_configuration(device):
+        return "roofline"
+    configured = load_config(str(device)).perf_estimator
+    return "roofline" if configured is None else configured.method
+
+
+def _configured(device: Device | str) -> EstimatorHardware | None:
+    if not _is_configuration(device):
+        return None
+    configured = load_config(str(device)).perf_estimator
+    return None if configured is None else configured.hardware
+
+
+def _is_configuration(device: Device | str) -> bool:
+    return isinstance(device, str) and device.endswith(".json")
 
 
 def _roofline(wanted: Wanted) -> Roofline:

@@ -1,0 +1,159 @@
+"""What every estimator keeps, through the public verb."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+import hespas
+from hespas.errors import CostError, HespasError
+from hespas.estimate.graph import GraphEstimate
+from hespas.estimate.methods import METHODS, estimator, wanted_on
+from hespas.estimate.roofline import RooflineOptions
+from hespas.estimate.store import DiskStore
+from hespas.split.regions import RegionGraph
+
+PROGRAM = """
+func.func @main(%a: tensor<64x64xf32>, %b: tensor<64x64xbf16>) -> tensor<64x64xf32> {
+  %0 = stablehlo.dot_general %a, %a, contracting_dims = [1] x [0]
+    : (tensor<64x64xf32>, tensor<64x64xf32>) -> tensor<64x64xf32>
+  %1 = stablehlo.dot_general %0, %a, contracting_dims = [1] x [0]
+    : (tensor<64x64xf32>, tensor<64x64xf32>) -> tensor<64x64xf32>
+  %2 = stablehlo.convert %b : (tensor<64x64xbf16>) -> tensor<64x64xf32>
+  %3 = stablehlo.add %1, %2 : tensor<64x64xf32>
+  return %3 : tensor<64x64xf32>
+}
+"""
+
+UNKNOWN = """
+func.func @main(%a: tensor<64x64xf32>) -> tensor<64x64xf32> {
+  %0 = stablehlo.custom_call @nobody.knows(%a) : (tensor<64x64xf32>) -> tensor<64x64xf32>
+  return %0 : tensor<64x64xf32>
+}
+"""
+
+ARRAY: Mapping[str, object] = {
+    "array_rows": 16,
+    "array_columns": 16,
+    "clock_hz": 1e9,
+    "memory_bandwidth": 1e11,
+    "vector_flops": 1e12,
+}
+SCALE_SIM = """
+import os
+os.makedirs("results/hespas")
+open("results/hespas/COMPUTE_REPORT.csv", "w").write("LayerID, Total Cycles,\\n0, 1234,\\n")
+"""
+ZIGZAG = """open("answer.json", "w").write('{"cycles": 1234.0}')"""
+IREE_COMPILER = """open("module.vmfb", "w").write(open(__import__("sys").argv[1]).read())"""
+IREE_BENCHMARK = """
+import json
+time = 9.0 if "dot" in open("module.vmfb").read() else 2.0
+time = time if "tensor" in open("module.vmfb").read() else 1.0
+print(json.dumps({"benchmarks": [
+    {"run_type": "iteration", "real_time": time, "time_unit": "us"}]}, indent=1))
+"""
+BUILT = tuple(name for name in METHODS if name not in {"cocossim", "onnxim"})
+REPEATABLE = tuple(name for name in BUILT if name != "xla")
+"""The profiler of this machine measures anew each time."""
+COUNTING = tuple(name for name in BUILT if name not in {"xla", "iree"})
+"""Those that ask what an operation does; a profiler finds out by running it."""
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    for name, code in {
+        "scalesim": SCALE_SIM,
+        "zigzag": ZIGZAG,
+        "iree-compile": IREE_COMPILER,
+        "iree-benchmark-module": IREE_BENCHMARK,
+    }.items():
+        file = tmp_path / name
+        file.write_text(f"#!{sys.executable}\n{code}")
+        file.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    return tmp_path
+
+
+def device_of(method: str, home: Path) -> str:
+    """Return the preset or the configuration that shows a method."""
+    binaries = {"systolic": None, "scalesim": "scalesim", "zigzag_onnx": "zigzag"}
+    hardware: dict[str, object]
+    if method in binaries:
+        binary = binaries[method]
+        hardware = dict(ARRAY) | ({} if binary is None else {"binary": str(home / binary)})
+    elif method == "xla":
+        hardware = {"type": "cpu", "sample": True}
+    elif method == "iree":
+        hardware = {"sample": True}
+    else:
+        return "H100_80GB"
+    file = home / f"{method}.json"
+    file.write_text(json.dumps({"perf_estimator": {"method": method, "hardware": hardware}}))
+    return str(file)
+
+
+def graph_of(text: str, home: Path) -> RegionGraph:
+    file = home / "program.mlir"
+    file.write_text(text)
+    return hespas.split(hespas.load(file), strategy="individual_split")
+
+
+def estimated(method: str, home: Path, **more: DiskStore) -> GraphEstimate:
+    graph = graph_of(PROGRAM, home)
+    return hespas.estimate(graph, device_of(method, home), method=method, **more)
+
+
+@pytest.mark.parametrize("method", BUILT)
+def test_every_region_has_a_time_and_says_what_it_rests_on(method: str, home: Path) -> None:
+    result = estimated(method, home)
+    times = [each.time_s for each in result.estimate_of_region if each is not None]
+    assert len(times) == 4
+    assert all(0 <= time < 1 for time in times)
+    assert result.total.time_s == pytest.approx(sum(times), rel=1e-9)
+    assert result.total.time_s > 0
+    assert result.assumptions
+    assert all(text.startswith(f"{method.partition('_')[0]}") for text in result.assumptions[:1])
+
+
+@pytest.mark.parametrize("method", BUILT)
+def test_the_work_is_the_same_whoever_prices_it(method: str, home: Path) -> None:
+    result = estimated(method, home)
+    assert result.total.total.flops == 2 * 2 * 64**3 + 2 * 64**2
+
+
+@pytest.mark.parametrize("method", REPEATABLE)
+def test_the_answer_is_the_same_again_and_from_the_cache(method: str, home: Path) -> None:
+    store = DiskStore(directory=home / "cache")
+    first = estimated(method, home, store=store)
+    kept = estimated(method, home, store=store)
+    assert first.total == kept.total == estimated(method, home).total
+    assert kept.reuse.region_hits == kept.reuse.regions
+
+
+@pytest.mark.parametrize("method", BUILT)
+def test_parameters_are_json_and_name_the_method(method: str, home: Path) -> None:
+    wanted = wanted_on(device_of(method, home), RooflineOptions(), {})
+    made = estimator(method, wanted)
+    assert made.method == method
+    text = json.dumps(dict(made.parameters), sort_keys=True)
+    assert json.dumps(json.loads(text), sort_keys=True) == text
+
+
+@pytest.mark.parametrize("method", COUNTING)
+def test_unknown_work_is_an_error_with_a_place(method: str, home: Path) -> None:
+    with pytest.raises(CostError, match=r"program\.mlir:3.*nobody\.knows"):
+        hespas.estimate(graph_of(UNKNOWN, home), device_of(method, home), method=method)
+
+
+@pytest.mark.parametrize("method", ["cocossim", "onnxim"])
+def test_a_method_that_is_not_built_says_so(method: str, home: Path) -> None:
+    file = home / "c.json"
+    file.write_text(json.dumps({"perf_estimator": {"method": method, "hardware": dict(ARRAY)}}))
+    with pytest.raises(HespasError, match=f"method '{method}' is not built yet"):
+        hespas.estimate(graph_of(PROGRAM, home), str(file))
