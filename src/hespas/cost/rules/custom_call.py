@@ -105,6 +105,7 @@ _ANNOTATIONS = (
     "AllocatePersistentBuffer",
     "AssumeGatherIndicesInBound",
     "ConcatBitcast",
+    "GatherScatterIndicesBitpacked",
     "LayoutConstraint",
     "SPMDFullToShardShape",
     "SPMDShardToFullShape",

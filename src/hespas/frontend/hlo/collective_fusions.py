@@ -86,26 +86,37 @@ def _end(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
 def _scattered(
     reader: ModuleReader, instruction: Any, scope: Scope, collectives: Sequence[Any]
 ) -> bool:
-    """Read an all-reduce of which each device keeps its own slice; tell whether it is one."""
+    """Read an all-reduce of which each device keeps its own slice; tell whether it is one.
+
+    What was combined becomes one operation for each dimension that is scattered.
+    """
     whole = collectives[0]
-    body = reader.computation(instruction.called_computation_ids[0])
-    opcodes = [each.opcode for each in body.instructions]
-    alone = len(collectives) == 1 and len(instruction.operand_ids) == 1
-    if not alone or whole.opcode != "all-reduce" or opcodes.count("dynamic-slice") != 1:
+    if len(collectives) > 1 or whole.opcode != "all-reduce":
         return False
-    made, reduced = reader.types.read(instruction.shape), reader.types.read(whole.shape)
-    dimension = _divided(reduced, made, group_size(replica_groups(whole)))
-    if dimension is None:
+    operands = scope.operands(instruction)
+    made = tuple(leaves(fresh_tree(reader.types.read(instruction.shape))))
+    reduced = tuple(leaves(fresh_tree(reader.types.read(whole.shape))))
+    if not len(operands) == len(made) == len(reduced):
         return False
-    attrs, attributes = collective_of(whole, "reduce-scatter", dimension)
-    reader.emit(
-        instruction,
-        scope,
-        name=("stablehlo", "reduce_scatter"),
-        attrs=attrs,
-        attributes=attributes,
-        regions=tuple([reader.body(number) for number in whole.called_computation_ids]),
-    )
+    size = group_size(replica_groups(whole))
+    pairs = zip(reduced, made, strict=True)
+    dimensions = [_divided(all_of.type, part.type, size) for all_of, part in pairs]
+    if None in dimensions:
+        return False
+    for dimension in dict.fromkeys(dimensions):
+        places = [at for at, found in enumerate(dimensions) if found == dimension]
+        attrs, attributes = collective_of(whole, "reduce-scatter", dimension)
+        reader.emit(
+            instruction,
+            scope,
+            name=("stablehlo", "reduce_scatter"),
+            attrs=attrs,
+            attributes=attributes,
+            regions=tuple([reader.body(number) for number in whole.called_computation_ids]),
+            operands=tuple([operands[at] for at in places]),
+            made=tuple([made[at] for at in places]),
+        )
+    scope.trees[instruction.id] = made if instruction.shape.tuple_shapes else made[0]
     return True
 
 

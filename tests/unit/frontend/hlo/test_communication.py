@@ -249,6 +249,53 @@ def test_an_all_reduce_of_which_each_device_keeps_a_slice_is_a_reduce_scatter() 
     assert op.attrs.dimension == 0
 
 
+def test_combined_all_reduces_are_scattered_dimension_by_dimension() -> None:
+    body = (
+        ADD
+        + """
+        scattered {
+          x = f32[16,2] parameter(0)
+          y = f32[2,16] parameter(1)
+          a = (f32[16,2], f32[2,16]) all-reduce(x, y), replica_groups={{0,1,2,3}}, to_apply=add
+          i = u32[] partition-id()
+          zero = u32[] constant(0)
+          left = f32[16,2] get-tuple-element(a), index=0
+          right = f32[2,16] get-tuple-element(a), index=1
+          d = f32[4,2] dynamic-slice(left, i, zero), dynamic_slice_sizes={4,2}
+          e = f32[2,4] dynamic-slice(right, zero, i), dynamic_slice_sizes={2,4}
+          ROOT r = (f32[4,2], f32[2,4]) tuple(d, e)
+        }
+        """
+    )
+    first, second, tanh = entry_ops(
+        """
+        p = f32[16,2] parameter(0)
+        q = f32[2,16] parameter(1)
+        f = (f32[4,2], f32[2,4]) fusion(p, q), kind=kCustom, calls=scattered
+        g = f32[2,4] get-tuple-element(f), index=1
+        ROOT t = f32[2,4] tanh(g)
+        """,
+        computations=body,
+    )
+    kept = [op.attrs.dimension for op in (first, second) if isinstance(op.attrs, CollectiveAttrs)]
+    assert kept == [0, 1]
+    assert tanh.operands == second.results
+
+
+def test_any_other_fusion_around_a_collective_is_opened_and_told() -> None:
+    program = read_hlo(
+        module(
+            "p = f32[8] parameter(0)\nROOT f = f32[8] fusion(p), kind=kCustom, calls=mixed",
+            computations=ADD + "mixed {\n  x = f32[8] parameter(0)\n  t = f32[8] tanh(x)\n"
+            "  ROOT a = f32[8] all-reduce(t), replica_groups={{0,1}}, to_apply=add\n}\n",
+        )
+    )
+    assert [op.kind for op in program.main.body.operations] == ["tanh", "all_reduce", "return"]
+    assert program.assumptions == (
+        "%f: a fusion around a collective is counted operation by operation",
+    )
+
+
 def test_a_done_without_a_start_is_an_error() -> None:
     with pytest.raises(ProgramError):
         read_hlo(module("p = f32[8] parameter(0)\nROOT d = f32[8] all-reduce-done(p)"))
