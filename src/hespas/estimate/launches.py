@@ -52,12 +52,7 @@ class KernelRoofline:
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What it takes for granted of every region."""
-        overhead_s = self.roofline.device.launch_overhead_s
-        launches = (
-            "launches cost nothing, for what they cost on this device is not known"
-            if overhead_s is None
-            else f"each launch costs {format_time(overhead_s)} more, an assumption of ours"
-        )
+        launches = _told(self.roofline.device.launch_overhead_s)
         return (f"{_KERNELS_ASSUMPTION}; {launches}",)
 
     def estimate(self, region: Compute, program: Program) -> Estimate:
@@ -69,6 +64,14 @@ class KernelRoofline:
             return priced
         cost = OpEstimate(count=launches, time_s=launches * overhead_s)
         return priced + Estimate(per_op={LAUNCH: cost})
+
+
+def _told(overhead_s: float | None) -> str:
+    if overhead_s is None:
+        return "launches cost nothing, for what they cost on this device is not known"
+    if overhead_s == 0:
+        return "nothing launches them one by one on this device, an assumption of ours"
+    return f"each launch costs {format_time(overhead_s)} more, an assumption of ours"
 
 
 def kernel_count(operations: Iterable[Op], program: Program) -> float:

@@ -42,15 +42,18 @@ class Buffer:
         return found
 
 
+DEVICE_MEMORY = 0
+"""XLA's number for it; others are on the chip, or the host's."""
+
 Leaves = dict[Value, tuple[Buffer, ...]]
 """The buffers of each value, one for each tensor in its type."""
 
 
 def new_buffers(value: Value, *, role: Role, place: str, at: int) -> tuple[Buffer, ...]:
-    """Return a buffer for each tensor in a value's type."""
+    """Return a buffer for each tensor in a value's type; one elsewhere takes no device memory."""
     return tuple([
         Buffer(
-            size_bytes=tensor.size_bytes,
+            size_bytes=tensor.size_bytes if tensor.memory_space == DEVICE_MEMORY else 0,
             type=tensor,
             role=role,
             place=place,

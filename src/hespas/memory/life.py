@@ -33,6 +33,7 @@ from hespas.memory.in_place import (
 from hespas.memory.usage import HeldBuffer, Role
 from hespas.program.attrs import CallAttrs
 from hespas.program.program import Block, Op, Program, Value, values_read
+from hespas.program.types import TensorType
 
 Homes = Sequence[Buffer | None]
 """For each tensor that a block returns, the argument that it is written over, if any."""
@@ -146,6 +147,11 @@ def held_buffer(buffer: Buffer) -> HeldBuffer:
     )
 
 
+def _shape(value: Value) -> tuple[int, ...] | None:
+    """Return the shape of a tensor, None for anything else."""
+    return value.type.shape if isinstance(value.type, TensorType) else None
+
+
 def _place(op: Op) -> str:
     """Name an operation: by the compiler's name for it, where it has one."""
     if not op.instruction:
@@ -255,12 +261,11 @@ class _Walk:
                 buffer.held_until = max(buffer.held_until, moment)
 
     def _make(self, op: Op, moment: int) -> None:
-        made = self._new(op, op.results, moment)
-        sources = self.buffers_of(op.operands)
-        self._note_sharing(always_in_place(op), sources, made, moment)
-        self._note_perhaps(op, made, moment)
+        self._new(op, op.results, moment)
+        self._note(always_in_place(op), op.operands, op.results, moment)
+        self._note(self._may_be_written_over(op), op.operands, op.results, moment, must=False)
         if not self.program.is_scheduled:
-            self._note_sharing(started_in_place(op), sources, made, moment)
+            self._note(started_in_place(op), op.operands, op.results, moment)
         if len(op.results) == 1:
             self.single.add(op.results[0])
         if op.kind == "while":
@@ -278,25 +283,29 @@ class _Walk:
         self.made.extend(made)
         return tuple(made)
 
-    def _note_sharing(
-        self, pairs: Pairs, sources: Sequence[Buffer], made: Sequence[Buffer], moment: int
+    def _note(
+        self,
+        pairs: Pairs,
+        operands: Sequence[Value],
+        results: Sequence[Value],
+        moment: int,
+        *,
+        must: bool = True,
     ) -> None:
-        self.sharing.extend(
-            _Sharing(source=sources[operand], made=made[result], moment=moment, must=True)
-            for operand, result in pairs
-        )
-
-    def _note_perhaps(self, op: Op, made: Sequence[Buffer], moment: int) -> None:
-        for operand, result in perhaps_in_place(op):
-            value = op.operands[operand]
-            if self.program.is_scheduled and value not in self.single:
-                continue
-            sources = self.leaves[value]
+        for operand, result in pairs:
+            given, made = self.leaves[operands[operand]], self.leaves[results[result]]
             self.sharing.extend(
-                _Sharing(source=source, made=made[result], moment=moment, must=False)
-                for source in sources
-                if source.type.shape == made[result].type.shape
+                _Sharing(source=source, made=buffer, moment=moment, must=must)
+                for source, buffer in zip(given, made, strict=False)
             )
+
+    def _may_be_written_over(self, op: Op) -> Pairs:
+        """Yield what may be done in place of what keeps its shape."""
+        for operand, result in perhaps_in_place(op):
+            given = op.operands[operand]
+            made_alone = given in self.single or not self.program.is_scheduled
+            if made_alone and _shape(given) == _shape(op.results[result]):
+                yield operand, result
 
     def _keep_unchanged(self, op: Op) -> None:
         """Let what no round of a loop changes be what it was before."""
@@ -324,11 +333,11 @@ class _Walk:
     def _start(self, op: Op, moment: int) -> None:
         """Make the results now, and keep the operands until the end."""
         block = self._started(op)
-        sources = self.buffers_of(op.operands)
-        made = self._new(op, block.operations[-1].operands, moment)
-        self._note_sharing(started_in_place(block.operations[0]), sources, made, moment)
+        results = block.operations[-1].operands
+        made = self._new(op, results, moment)
+        self._note(started_in_place(block.operations[0]), op.operands, results, moment)
         self.leaves[op.results[0]] = made
-        self.working[op.results[0]] = (*sources, *made)
+        self.working[op.results[0]] = (*self.buffers_of(op.operands), *made)
 
     def _continue(self, op: Op, moment: int) -> None:
         bundle = op.operands[0]

@@ -39,6 +39,7 @@ def test_the_rounds_of_a_loop_launch_again() -> None:
     ("overhead_s", "told"),
     [
         (2e-6, "each launch costs 2 us more, an assumption of ours"),
+        (0.0, "nothing launches them one by one on this device, an assumption of ours"),
         (None, "launches cost nothing, for what they cost on this device is not known"),
     ],
 )
@@ -47,7 +48,7 @@ def test_what_launches_cost_is_told(overhead_s: float | None, told: str) -> None
     program = scheduled(kernel("k", "a"))
     found = estimate(split_scheduled(program), device)
     assert found.assumptions[0].endswith(told)
-    assert (LAUNCH in found.total.per_op) == (overhead_s is not None)
+    assert (LAUNCH in found.total.per_op) == bool(overhead_s)
 
 
 def test_what_a_launch_costs_decides_the_key_of_an_estimate() -> None:

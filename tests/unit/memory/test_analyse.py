@@ -197,3 +197,24 @@ def test_called_functions_are_walked() -> None:
       return %1 : {VECTOR}
     }}"""
     assert memory_use(load_stablehlo(text.encode(), name="here")).temporary_bytes == KIB
+
+
+def test_tokens_take_nothing_and_shift_nothing() -> None:
+    found = use(
+        """%t = stablehlo.create_token : !stablehlo.token
+        %p = stablehlo.constant dense<false> : tensor<i1>
+        %0 = stablehlo.reverse %a, dims = [0] : tensor<256xf32>
+        %r:2 = stablehlo.while(%u = %t, %x = %0) : !stablehlo.token, tensor<256xf32>
+        cond {
+          stablehlo.return %p : tensor<i1>
+        } do {
+          %v = stablehlo.after_all %u : !stablehlo.token
+          %y = stablehlo.negate %x : tensor<256xf32>
+          stablehlo.return %v, %y : !stablehlo.token, tensor<256xf32>
+        }
+        return %r#1 : tensor<256xf32>""",
+        arguments=f"%a: {VECTOR}",
+        results=VECTOR,
+    )
+    # The loop carries the output.
+    assert found.temporary_bytes == 0
