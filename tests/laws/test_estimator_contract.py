@@ -104,9 +104,9 @@ def graph_of(text: str, home: Path) -> RegionGraph:
     return hespas.split(hespas.load(file), strategy="individual_split")
 
 
-def estimated(method: str, home: Path, **more: DiskStore) -> GraphEstimate:
+def estimated(method: str, home: Path, store: DiskStore | None = None) -> GraphEstimate:
     graph = graph_of(PROGRAM, home)
-    return hespas.estimate(graph, device_of(method, home), method=method, **more)
+    return hespas.estimate(graph, device_of(method, home), method=method, store=store)
 
 
 @pytest.mark.parametrize("method", BUILT)
@@ -130,8 +130,8 @@ def test_the_work_is_the_same_whoever_prices_it(method: str, home: Path) -> None
 @pytest.mark.parametrize("method", REPEATABLE)
 def test_the_answer_is_the_same_again_and_from_the_cache(method: str, home: Path) -> None:
     store = DiskStore(directory=home / "cache")
-    first = estimated(method, home, store=store)
-    kept = estimated(method, home, store=store)
+    first = estimated(method, home, store)
+    kept = estimated(method, home, store)
     assert first.total == kept.total == estimated(method, home).total
     assert kept.reuse.region_hits == kept.reuse.regions
 
