@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from math import prod
 
 import msgspec
+import numpy as np
+from msgspec.structs import replace
 
 from hespas.errors import ProgramError
 from hespas.estimate.kernel.pipes import NOTHING, Slots, slots_of
@@ -16,6 +18,7 @@ from hespas.estimate.kernel.step import width_bytes
 from hespas.estimate.kernel.walk import walk
 from hespas.program.kernels import KernelLaunch
 
+_NEIGHBOURS = (1, 2, 4)
 _TENSOR_CORE = frozenset({"mma", "wgmma", "tcgen05"})
 
 
@@ -67,6 +70,7 @@ class KernelAnalysis(msgspec.Struct, frozen=True, kw_only=True):
     unknown_loops: int
     data_branches: int
     data_addresses: int
+    neighbour_sectors: float = 0.0
 
     @property
     def warps(self) -> int:
@@ -122,6 +126,23 @@ def _rounds(walked: Walk) -> float:
     inside = {number for body in walked.flow.loops.values() for number in body}
     warps = -(-walked.threads // WARP)
     return max((walked.runs[number] / warps for number in inside), default=0.0)
+
+
+def with_neighbour(kernel: KernelAnalysis, text: str, launch: KernelLaunch) -> KernelAnalysis:
+    """Return the analysis with what the middle block and one soon after it both load.
+
+    Blocks one, two and four farther on are tried: what a row of four blocks shares comes again
+    with the next row.
+    """
+    read = read_kernel(text, place=launch.kernel)
+    middle = kernel.blocks // 2
+    seen = {
+        distance: walk(read, grid=launch.grid, block=launch.block, index=middle + distance).seen
+        for distance in (0, *_NEIGHBOURS)
+        if middle + distance < kernel.blocks
+    }
+    shared = [len(np.intersect1d(seen[0], seen[each])) for each in seen if each]
+    return replace(kernel, neighbour_sectors=float(max(shared, default=0)))
 
 
 def _counts(walked: Walk) -> list[float]:

@@ -112,13 +112,14 @@ def memory_turns(kernel: KernelAnalysis) -> float:
 def l2_sectors(kernel: KernelAnalysis, gpu: Microarchitecture) -> float:
     """Return the sectors that one block moves to and from L2.
 
-    L1 keeps all that a block loads where its share of L1 holds it.
+    L1 keeps all that a block loads where its share of L1 holds it, and then also what the next
+    block loads again.
     """
     resident = max(1, gpu.threads_per_multiprocessor // kernel.threads)
     resident = min(resident, gpu.blocks_per_multiprocessor)
     is_kept = kernel.fresh_sectors * SECTOR_BYTES * resident <= gpu.l1_bytes
-    loads = kernel.fresh_sectors if is_kept else kernel.load_sectors
-    return loads + kernel.store_sectors
+    fresh = kernel.fresh_sectors - kernel.neighbour_sectors
+    return (fresh if is_kept else kernel.load_sectors) + kernel.store_sectors
 
 
 def pipe_cycles(kernel: KernelAnalysis, gpu: Microarchitecture) -> dict[str, float]:

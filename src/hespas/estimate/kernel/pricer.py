@@ -10,9 +10,10 @@ from math import prod
 
 from hespas.cost.structure import Leaf
 from hespas.errors import HardwareError
-from hespas.estimate.kernel.analysis import KernelAnalysis, analyse
+from hespas.estimate.kernel.analysis import KernelAnalysis, analyse, with_neighbour
 from hespas.estimate.kernel.by_kind import terms_by_kind
-from hespas.estimate.kernel.price import KernelTerms, terms_of
+from hespas.estimate.kernel.price import KernelTerms, l2_sectors, terms_of
+from hespas.estimate.kernel.sectors import SECTOR_BYTES
 from hespas.estimate.measured.pricer import Timed
 from hespas.hardware.device import Device
 from hespas.hardware.microarchitecture import Microarchitecture, load_microarchitecture
@@ -21,6 +22,9 @@ from hespas.program.program import Program
 
 _SMALL_BLOCK_BYTES = 16 * 1024
 """What a multiprocessor moves through L1 in 256 cycles at 64 bytes a cycle."""
+
+_MUCH_MORE = 1.2
+"""Kernels that load this many times what they need are asked for what neighbours share."""
 
 _NO_KERNELS = CompiledKernels(launches=(), ptx={})
 
@@ -122,7 +126,7 @@ class ReadKernels:
                 leaf.op, self.gpu, bytes_moved=moved, memory_bandwidth_bytes_per_s=bandwidth
             )
             return Reading(terms=terms, analysis=None, notes=())
-        analysis = self._analysis(launch)
+        analysis = self._analysis(launch, moved)
         terms = terms_of(
             analysis, self.gpu, bytes_moved=moved, memory_bandwidth_bytes_per_s=bandwidth
         )
@@ -133,10 +137,14 @@ class ReadKernels:
         blocks = prod(launch.grid)
         return blocks <= self.gpu.multiprocessors and bytes_moved <= blocks * _SMALL_BLOCK_BYTES
 
-    def _analysis(self, launch: KernelLaunch) -> KernelAnalysis:
+    def _analysis(self, launch: KernelLaunch, bytes_moved: float) -> KernelAnalysis:
         key = (launch.kernel, launch.grid, launch.block, launch.shared_memory_bytes)
         if key not in self.known:
-            self.known[key] = analyse(self.kernels.ptx[launch.kernel], launch)
+            text = self.kernels.ptx[launch.kernel]
+            found = analyse(text, launch)
+            through_l2 = l2_sectors(found, self.gpu) * found.blocks * SECTOR_BYTES
+            is_loaded_again = not found.loop_sectors and through_l2 > _MUCH_MORE * bytes_moved
+            self.known[key] = with_neighbour(found, text, launch) if is_loaded_again else found
         return self.known[key]
 
 

@@ -1,7 +1,7 @@
 import pytest
 
 from hespas.errors import ProgramError
-from hespas.estimate.kernel.analysis import analyse
+from hespas.estimate.kernel.analysis import analyse, with_neighbour
 
 from .conftest import COLUMNS, STREAM, launch
 
@@ -53,3 +53,18 @@ def test_tensor_cores_are_told() -> None:
     text = f".visible .entry k() {{\n {product};\n ret;\n}}"
     assert analyse(text, launch("k", blocks=1, threads=32)).uses_tensor_cores
     assert not analyse(STREAM, launch("stream", blocks=1, threads=128)).uses_tensor_cores
+
+
+def test_what_the_next_block_loads_again_stays_in_l1() -> None:
+    """Each block reads the same 512 bytes of parameters, and 512 bytes of its own."""
+    text = STREAM.replace(
+        "neg.f32",
+        "mul.wide.u32 %rd6, %r2, 4;\n add.s64 %rd7, %rd2, %rd6;\n"
+        " ld.global.nc.b32 %r9, [%rd7+8388608];\n neg.f32",
+    )
+    one = launch("stream", blocks=1000, threads=128)
+    found = analyse(text, one)
+    assert found.fresh_sectors == 2 * 128 * 4 / 32
+    assert with_neighbour(found, text, one).neighbour_sectors == 128 * 4 / 32
+    alone = launch("stream", blocks=1, threads=128)
+    assert with_neighbour(analyse(text, alone), text, alone).neighbour_sectors == 0
