@@ -328,8 +328,9 @@ def _collectives(home: Path, recipe: Recipe) -> Iterable[tuple[TableWire, Grid]]
 def _streaming(home: Path, recipe: Recipe, bf16: Times) -> tuple[float, float, str]:
     """Return the shortest time of a kernel that moves data, and the bandwidth of long ones.
 
-    From the quantisation of bf16 to f8 (3 bytes an element); where there is none, from products
-    of one row, which read a matrix.
+    From the quantisation of bf16 to f8 (3 bytes an element), the median of long ones; where there
+    is none, from products of one row, which read a matrix, the fastest of long ones: on parts
+    with both, that is 0.87 to 1.03 of the other, 1.01 in the median.
     """
     if recipe.quantize:
         rows = _read(home / "quantize" / recipe.quantize / "scale_matrix_perf.parquet")
@@ -341,10 +342,11 @@ def _streaming(home: Path, recipe: Recipe, bf16: Times) -> tuple[float, float, s
         source = f"{recipe.quantize}: static_scaled_fp8_quant, bf16 to f8"
     else:
         moved = [(2 * n * k, time) for (m, n, k), time in bf16.items() if m == 1]
-        source = "products of one row with a matrix"
+        source = "products of one row with a matrix, the fastest"
+    join = median if recipe.quantize else max
     latency = median(time for size, time in moved if size <= 1e5)
     large = [(size, time) for size, time in moved if size >= 8 * recipe.cache_bytes]
-    rate = median(size / (time - latency) for size, time in large)
+    rate = join([size / (time - latency) for size, time in large])
     return latency, rate / recipe.memory_bandwidth, source
 
 

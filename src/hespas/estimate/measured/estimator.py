@@ -19,10 +19,12 @@ from hespas.estimate.measured.streaming import Streaming
 from hespas.estimate.measured.tables import FORMAT
 from hespas.estimate.opened import opened
 from hespas.program.program import Program
+from hespas.program.types import ELEMENT_TYPES
 from hespas.split.regions import Compute
 from hespas.split.scheduled import FREE
 from hespas.units import format_time
 
+_VECTOR_BITS = 128
 _CONVOLUTIONS = (
     "convolutions take as long as the matrix products that they are, without the unfolded image"
 )
@@ -145,7 +147,9 @@ def as_product(convolution: Convolution) -> Product:
     """Return the matrix product that a convolution is, its image unfolded.
 
     Forward: places of the result x output features x (window x input features). A backward one
-    exchanges what is summed over. Groups are a batch. Products with padding don't count.
+    exchanges what is summed over. Groups are a batch. Products with padding don't count. Kernels
+    for tensor cores read 16 bytes of input features at a time, so that fewer count as so many,
+    but in grouped convolutions, which have kernels of their own.
     """
     attrs = convolution.attrs
     groups = attrs.feature_group_count * attrs.batch_group_count
@@ -153,6 +157,8 @@ def as_product(convolution: Convolution) -> Product:
     places = made.element_count // made.shape[attrs.output_feature]
     features_out = ceil(made.shape[attrs.output_feature] / groups)
     features_in = ceil(image.shape[attrs.input_feature] / groups)
+    vector = 1 if groups > 1 else _vector_length(convolution.multiplied)
+    padding = ceil(features_in / vector) * vector / features_in
     window = prod(kernel.shape[at] for at in attrs.kernel_spatial)
     match convolution.direction:
         case Direction.FORWARD:
@@ -162,4 +168,17 @@ def as_product(convolution: Convolution) -> Product:
         case Direction.BACKWARD_FILTER:
             rows, columns = window * features_in, features_out
     summed = max(1, round(convolution.products / (groups * rows * columns)))
+    match convolution.direction:
+        case Direction.FORWARD:
+            summed = round(summed * padding)
+        case Direction.BACKWARD_INPUT:
+            columns = round(columns * padding)
+        case Direction.BACKWARD_FILTER:
+            rows = round(rows * padding)
     return Product(type_name=convolution.multiplied, m=rows, n=columns, k=summed, batch=groups)
+
+
+def _vector_length(type_name: str) -> int:
+    """Return how many elements a tensor core's kernel reads at a time."""
+    bits = 32 if type_name == "tf32" else ELEMENT_TYPES[type_name].bits
+    return max(1, _VECTOR_BITS // bits)

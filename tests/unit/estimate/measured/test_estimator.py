@@ -145,6 +145,19 @@ def test_a_convolution_is_the_product_it_is() -> None:
     assert any("convolutions take as long as the matrix products" in note for note in found.notes)
 
 
+def test_few_input_features_count_as_a_whole_vector() -> None:
+    body = """
+    %r = stablehlo.convolution(%x, %w) dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f],
+      window = {stride = [2, 2], pad = [[0, 0], [0, 0]]}
+      {batch_group_count = 1 : i64, feature_group_count = 1 : i64}
+      : (tensor<64x229x229x3xf16>, tensor<7x7x3x64xf16>) -> tensor<64x112x112x64xf16>
+    return %r : tensor<64x112x112x64xf16>"""
+    image, kernel = "tensor<64x229x229x3xf16>", "tensor<7x7x3x64xf16>"
+    found = plain(body, f"%x: {image}, %w: {kernel}", "tensor<64x112x112x64xf16>", model())
+    product = Product(type_name="f16", m=64 * 112 * 112, n=64, k=7 * 7 * 8)
+    assert found.time_s == pytest.approx(model().gemm.price(product).time_s)
+
+
 def attention(**changes: object) -> Attention:
     base = Attention(
         batch=2,
