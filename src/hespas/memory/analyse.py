@@ -5,15 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from hespas.memory.buffers import THROUGHOUT, Buffer
-from hespas.memory.life import (
-    BlockLife,
-    Homes,
-    argument_buffers,
-    block_life,
-    held_buffer,
-    peak_of,
-)
+from hespas.memory.life import Homes, argument_buffers, block_life
 from hespas.memory.packing import Span, packed_bytes
+from hespas.memory.peak import BlockLife, held_buffer, peak_of
 from hespas.memory.reuse import Lease, without_reused
 from hespas.memory.usage import HeldBuffer, MemoryUse, Role
 from hespas.program.program import Function, Program, Value
