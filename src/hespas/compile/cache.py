@@ -6,6 +6,7 @@ import logging
 import os
 import zlib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -30,7 +31,7 @@ def default_directory() -> Path:
 
 
 class _Key(msgspec.Struct, frozen=True, kw_only=True):
-    """What decides a result; the program's name is not among it."""
+    """What decides a result; the names of the program and of the target are not among it."""
 
     mark: bytes
     source: bytes
@@ -59,10 +60,12 @@ def _pairs(mapping: Mapping[str, str]) -> list[tuple[str, str]]:
 class CompiledCache:
     """A directory with a compressed file for each result.
 
-    A file is moved into place whole. One that is damaged is compiled again, with a warning.
+    A file is moved into place whole. One that is damaged is compiled again, with a warning. Where
+    all files together pass ``limit_bytes``, those go that were not used for longest.
     """
 
     directory: Path
+    limit_bytes: int = 2 * 2**30
 
     def read(self, job: Job) -> CompiledProgram | None:
         """Return the result of a job, or None where it is not there, or damaged."""
@@ -77,15 +80,27 @@ class CompiledCache:
         if found is None:
             log.warning("%s: the cached program is damaged; it is compiled again", path)
             return None
-        return replace(found, name=job.name)
+        with suppress(OSError):
+            path.touch()
+        return replace(found, name=job.name, target=job.target.name)
 
     def write(self, job: Job, result: CompiledProgram) -> None:
         """Keep a result; `CacheError` where the directory can't be written."""
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             write_file(self.path_of(job), _encoded(result))
+            self._make_room()
         except (OSError, OutputError) as error:
             raise _unusable(self.directory, error) from error
+
+    def _make_room(self) -> None:
+        files = {path: path.stat() for path in self.directory.glob(f"*{_SUFFIX}")}
+        size = sum(stat.st_size for stat in files.values())
+        for path in sorted(files, key=lambda path: files[path].st_mtime_ns):
+            if size <= self.limit_bytes:
+                return
+            size -= files[path].st_size
+            path.unlink(missing_ok=True)
 
     def path_of(self, job: Job) -> Path:
         """Return the file of a job's result."""

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from compilers import JOB, RESULT
 from hespas.compile.cache import CompiledCache, default_directory, job_key
 from hespas.compile.job import Job
+from hespas.compile.targets import TpuTarget
 from hespas.errors import CacheError
 from hespas.xla.compile_wire import TpuPlace
 
@@ -26,11 +28,12 @@ def test_what_is_kept_comes_back(tmp_path: Path) -> None:
     assert [path.name for path in cache.directory.iterdir()] == [cache.path_of(JOB).name]
 
 
-def test_another_name_of_the_same_program_is_the_same(tmp_path: Path) -> None:
+def test_other_names_of_the_same_program_and_target_are_the_same(tmp_path: Path) -> None:
     cache = CompiledCache(directory=tmp_path)
     cache.write(JOB, RESULT)
-    other = replace(changed(name="b.mlir"), name="b.mlir")
-    assert cache.read(other) == replace(RESULT, name="b.mlir")
+    target = TpuTarget(name="a preset of the same part", generation="v5e")
+    other = replace(changed(name="b.mlir"), name="b.mlir", target=target)
+    assert cache.read(other) == replace(RESULT, name="b.mlir", target=target.name)
 
 
 @pytest.mark.parametrize(
@@ -84,6 +87,24 @@ def test_a_directory_that_cannot_be_one_is_an_error(tmp_path: Path) -> None:
         cache.write(JOB, RESULT)
     with pytest.raises(CacheError, match="cannot be used"):
         cache.read(JOB)
+
+
+def test_what_was_not_used_for_longest_goes(tmp_path: Path) -> None:
+    jobs = [replace(JOB, source=bytes([at])) for at in range(4)]
+    size = _size_of_one(tmp_path / "one")
+    cache = CompiledCache(directory=tmp_path / "all", limit_bytes=3 * size)
+    for at, job in enumerate(jobs[:3]):
+        cache.write(job, RESULT)
+        os.utime(cache.path_of(job), (at, at))
+    assert cache.read(jobs[0]) == RESULT
+    cache.write(jobs[3], RESULT)
+    assert [cache.read(job) is not None for job in jobs] == [True, False, True, True]
+
+
+def _size_of_one(directory: Path) -> int:
+    cache = CompiledCache(directory=directory)
+    cache.write(JOB, RESULT)
+    return cache.path_of(JOB).stat().st_size
 
 
 def test_the_users_cache_directory_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
