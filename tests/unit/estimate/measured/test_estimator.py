@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from hespas.config.load import load_config
+from hespas.config.run_config import NodeHardware
 from hespas.cost.attention import Attention
 from hespas.cost.structure import Leaf
 from hespas.errors import ConfigError, HardwareError
@@ -19,7 +21,7 @@ from hespas.estimate.methods import Wanted, estimator
 from hespas.frontend.hlo.load import load_hlo
 from hespas.frontend.load import load_program
 from hespas.hardware.device import MeasuredTables
-from hespas.hardware.presets import load_device
+from hespas.hardware.presets import PRESETS_DIRECTORY, device_names, load_device
 from hespas.program.devices import with_device_count
 from hespas.program.program import Program
 from hespas.split.regions import RegionGraph
@@ -209,3 +211,21 @@ def test_every_kernel_of_a_compiled_step_is_priced() -> None:
     found = total(split_scheduled(program), model())
     assert set(found.per_op) >= {"mhlo.fusion", "stablehlo.custom_call"}
     assert 20e-3 < found.time_s < 60e-3
+
+
+CONFIGURATIONS = sorted((PRESETS_DIRECTORY / "nodes").glob("*/measured/config.json"))
+
+
+@pytest.mark.parametrize("file", CONFIGURATIONS, ids=lambda file: file.parent.parent.name)
+def test_every_node_with_tables_has_a_configuration_that_works(file: Path) -> None:
+    configured = load_config(file).perf_estimator
+    assert configured is not None
+    assert isinstance(configured.hardware, NodeHardware)
+    assert configured.hardware.node == file.parent.parent.name
+    wanted = Wanted(device=load_device(configured.hardware.node), hardware=configured.hardware)
+    assert estimator(configured.method, wanted).method == "measured"
+
+
+def test_nodes_without_a_configuration_have_no_tables() -> None:
+    configured = {file.parent.parent.name for file in CONFIGURATIONS}
+    assert {name for name in device_names() if load_device(name).measured is not None} == configured
