@@ -13,6 +13,7 @@ from hespas.cost.gemm import Gemm, gemms
 from hespas.cost.structure import Leaf
 from hespas.estimate.estimate import FROM_TIME, Estimate, OpEstimate
 from hespas.estimate.measured.attention import AttentionModel
+from hespas.estimate.measured.convolution import convolution_time
 from hespas.estimate.measured.gemm import GemmModel, Product
 from hespas.estimate.measured.pricer import KernelPricer, Timed
 from hespas.estimate.measured.streaming import Streaming
@@ -25,9 +26,6 @@ from hespas.split.scheduled import FREE
 from hespas.units import format_time
 
 _VECTOR_BITS = 128
-_CONVOLUTIONS = (
-    "convolutions take as long as the matrix products that they are, without the unfolded image"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +99,8 @@ class Measured:
             return Timed(time_s=0.0)
         found = [self.attention.price(each) for each in attentions(op)]
         found.extend(self._gemm(each) for each in gemms(op))
-        found.extend(self._convolution(each) for each in _real_convolutions(leaf))
+        moved = leaf.work.bytes_moved
+        found.extend(self._convolution(each, moved) for each in _real_convolutions(leaf))
         if found:
             return self._library(leaf, program, found)
         known = None if self.kernels is None else self.kernels.price(leaf, program)
@@ -125,10 +124,9 @@ class Measured:
         product = Product(type_name=gemm.multiplied, m=gemm.m, n=gemm.n, k=gemm.k, batch=gemm.batch)
         return self.gemm.price(product) * (gemm.flops_per_product / 2)
 
-    def _convolution(self, convolution: Convolution) -> Timed:
-        timed = self.gemm.price(as_product(convolution))
-        share = convolution.flops_per_product / 2
-        return Timed(time_s=timed.time_s * share, notes=(*timed.notes, _CONVOLUTIONS))
+    def _convolution(self, convolution: Convolution, bytes_moved: float) -> Timed:
+        timed = convolution_time(self.gemm, as_product(convolution), bytes_moved)
+        return timed * (convolution.flops_per_product / 2)
 
     def _estimate(self, leaf: Leaf, time_s: float) -> OpEstimate:
         peak = self.streaming.roofline.price(leaf.op.name, leaf.work)

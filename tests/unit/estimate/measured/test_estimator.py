@@ -13,6 +13,7 @@ from hespas.cost.structure import Leaf
 from hespas.errors import ConfigError, HardwareError
 from hespas.estimate.estimate import Estimate
 from hespas.estimate.measured.attention import attention_model
+from hespas.estimate.measured.convolution import convolution_time
 from hespas.estimate.measured.estimator import Measured
 from hespas.estimate.measured.gemm import Product
 from hespas.estimate.measured.method import measured
@@ -130,7 +131,7 @@ def test_a_pricer_of_kernels_is_asked_before_bytes_and_not_for_products() -> Non
     assert "a second" in found.notes
 
 
-def test_a_convolution_is_the_product_it_is() -> None:
+def test_a_convolution_reaches_the_part_of_its_roofline_that_its_product_reaches() -> None:
     body = """
     %r = stablehlo.convolution(%x, %w) dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f],
       window = {stride = [1, 1], pad = [[1, 1], [1, 1]]}
@@ -142,9 +143,19 @@ def test_a_convolution_is_the_product_it_is() -> None:
     # Padding leaves out some of 9 x 64 products at the rim.
     product = Product(type_name="bf16", m=64 * 56 * 56, n=64, k=562)
     moved_s = (2 * (2 * 64**2 * 56**2 + 9 * 64**2) - 52428800) / (0.8897 * 3350e9)
-    expected = max(model().gemm.price(product).time_s, moved_s)
-    assert found.time_s == pytest.approx(expected, rel=1e-4)
-    assert any("convolutions take as long as the matrix products" in note for note in found.notes)
+    unfolded_s = (
+        2 * (product.m * product.k + product.n * product.k + product.m * product.n) / 3350e9
+    )
+    own_s = max(product.flops / 989.5e12, 2 * (2 * 64**2 * 56**2 + 9 * 64**2) / 3350e9)
+    expected = max(model().gemm.price(product).time_s * own_s / unfolded_s, moved_s)
+    assert found.time_s == pytest.approx(expected, rel=1e-3)
+    assert any("convolutions reach the part of their roofline" in note for note in found.notes)
+
+
+def test_a_convolution_limited_by_arithmetic_is_its_product() -> None:
+    gemm = model().gemm
+    product = Product(type_name="bf16", m=8192, n=2048, k=4608)
+    assert convolution_time(gemm, product, 1e6).time_s == gemm.price(product).time_s
 
 
 def test_few_input_features_count_as_a_whole_vector() -> None:
@@ -157,7 +168,10 @@ def test_few_input_features_count_as_a_whole_vector() -> None:
     image, kernel = "tensor<64x229x229x3xf16>", "tensor<7x7x3x64xf16>"
     found = plain(body, f"%x: {image}, %w: {kernel}", "tensor<64x112x112x64xf16>", model())
     product = Product(type_name="f16", m=64 * 112 * 112, n=64, k=7 * 7 * 8)
-    assert found.time_s == pytest.approx(model().gemm.price(product).time_s)
+    moved = 2 * (64 * 229**2 * 3 + 7 * 7 * 3 * 64 + 64 * 112**2 * 64)
+    expected = convolution_time(model().gemm, product, moved)
+    assert found.time_s == pytest.approx(expected.time_s)
+    assert expected.time_s < model().gemm.price(product).time_s
 
 
 def attention(**changes: object) -> Attention:
