@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -69,6 +70,7 @@ def _from_text(source: bytes, name: str) -> HloModule:
         text = source.decode()
     except UnicodeDecodeError as error:
         raise ProgramError(f"byte {error.start} is not UTF-8", place=name) from error
+    _refuse_what_aborts(text, name)
     try:
         parsed = import_module("jaxlib._hlo").hlo_module_from_text(text)
     except RuntimeError as error:
@@ -83,6 +85,37 @@ def _from_text(source: bytes, name: str) -> HloModule:
         replicas=_count(header, "replica_count"),
         partitions=_count(header, "num_partitions"),
     )
+
+
+_PARAMETER = re.compile(r"parameter\((-?\d+)\)")
+_END_OF_COMPUTATION = re.compile(r"\n\}")
+_NEGATIVE_TILE = re.compile(r":T\([^)]*-\d")
+
+
+def _refuse_what_aborts(text: str, name: str) -> None:
+    """Refuse what jaxlib 0.10.2 answers by ending the process.
+
+    A computation numbers its parameters 0, 1, ... Several computations may stand between two
+    lines that begin with a brace, so that no number may be more frequent than the one below.
+    """
+    start = 0
+    for end in [*[match.start() for match in _END_OF_COMPUTATION.finditer(text)], len(text)]:
+        found = list(_PARAMETER.finditer(text, start, end))
+        counts = Counter(int(each[1]) for each in found)
+        for each in found:
+            number = int(each[1])
+            if number < 0 or (number and counts[number] > counts[number - 1]):
+                message = f"parameter {number} is named, but not all before it are"
+                raise ProgramError(message, place=_place(text, each.start(), name))
+        start = end
+    tile = _NEGATIVE_TILE.search(text)
+    if tile is not None:
+        raise ProgramError("a tile is negative", place=_place(text, tile.start(), name))
+
+
+def _place(text: str, at: int, name: str) -> str:
+    line = text.count("\n", 0, at) + 1
+    return f"{name}:{line}:{at - text.rfind(chr(10), 0, at)}"
 
 
 def _count(header: str, name: str) -> int | None:

@@ -81,3 +81,16 @@ def test_a_truncated_proto_is_an_error() -> None:
 def test_text_that_is_not_utf8_is_an_error() -> None:
     with pytest.raises(ProgramError, match="not UTF-8"):
         read_hlo_module(b"HloModule a\xff\n", name="a.hlo")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("  p = f32[8] parameter(1)", r"a\.hlo:4:14: parameter 1 is named, but not all"),
+        ("  p = f32[8] parameter(-1)", "parameter -1 is named"),
+        ("  p = f32[8]{0:T(-1)} parameter(0)", "a tile is negative"),
+    ],
+)
+def test_what_would_end_the_process_is_an_error(wrong: str, said: str) -> None:
+    with pytest.raises(ProgramError, match=said):
+        read_hlo_module(module(f"{wrong}\n  ROOT r = f32[8] tanh(p)").encode(), name="a.hlo")
