@@ -23,6 +23,7 @@ from hespas.trace.tasks import (
     CollectiveTask,
     CommunicationKind,
     ComputeTask,
+    Job,
     ReceiveTask,
     SendTask,
     Task,
@@ -199,8 +200,61 @@ def test_closed_formulas_and_events_agree_where_much_happens_at_once(graph: Task
     assert outcome(graph, system, is_folded=True) == outcome(graph, system, by_events=True)
 
 
+def slower(graph: TaskGraph, factor: int) -> TaskGraph:
+    tasks = [
+        replace(task, duration_ps=factor * task.duration_ps)
+        if isinstance(task, ComputeTask)
+        else task
+        for task in graph.tasks
+    ]
+    return replace(graph, tasks=tuple(tasks))
+
+
+def in_a_row(graph: TaskGraph) -> TaskGraph:
+    """Return a graph in which each task waits for the one before it."""
+    tasks = [
+        replace(task, id=number, depends_on=(number - 1,) if number else ())
+        for number, task in enumerate(graph.tasks)
+    ]
+    return replace(graph, tasks=tuple(tasks))
+
+
+@st.composite
+def unequal_jobs(draw: st.DrawFn, *, has_transfers: bool, is_row: bool) -> Job:
+    """Draw work whose devices compute at up to three different speeds."""
+    graph = draw(graphs(has_collectives=True, has_transfers=has_transfers, step_ps=100_000))
+    graph = in_a_row(graph) if is_row else graph
+    of_device = draw(st.lists(st.integers(0, 2), min_size=DEVICES, max_size=DEVICES))
+    return Job(
+        graphs=tuple([slower(graph, factor) for factor in (1, 2, 7)]),
+        graph_of_device=tuple(of_device),
+    )
+
+
+@st.composite
+def whole_systems(draw: st.DrawFn) -> System:
+    """Draw a system whose collectives are not cut into chunks."""
+    system = draw(systems())
+    algorithms = st.sampled_from(("ring", "direct", "halvingDoubling"))
+    names = {kind: tuple([draw(algorithms) for _ in system.dimensions]) for kind in CollectiveKind}
+    names[CollectiveKind.ALL_TO_ALL] = ("ring",) * len(system.dimensions)
+    return replace(system, implementations=names, preferred_dataset_splits=1)
+
+
+@settings(deadline=None, max_examples=200)
+@given(job=unequal_jobs(has_transfers=False, is_row=True), system=whole_systems())
+def test_unequal_devices_in_a_row_do_what_the_events_say(job: Job, system: System) -> None:
+    assert outcome(job, system) == outcome(job, system, by_events=True)
+
+
+@settings(deadline=None, max_examples=200)
+@given(job=unequal_jobs(has_transfers=True, is_row=False), system=whole_systems())
+def test_unequal_devices_do_what_the_events_say(job: Job, system: System) -> None:
+    assert outcome(job, system) == outcome(job, system, by_events=True)
+
+
 def outcome(
-    graph: TaskGraph, system: System, *, is_folded: bool = True, by_events: bool = False
+    graph: Job | TaskGraph, system: System, *, is_folded: bool = True, by_events: bool = False
 ) -> object:
     try:
         timeline = simulate(graph, system, is_folded=is_folded, by_events=by_events)

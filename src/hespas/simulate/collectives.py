@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, partial
-from math import ceil
+from math import ceil, prod
+from typing import TYPE_CHECKING
 
 from hespas.errors import SimulationError
 from hespas.hardware.system import CollectiveKind, System
@@ -25,21 +26,31 @@ from hespas.simulate.network import Route, delay_ns, hops, reduce_ns, route
 from hespas.simulate.pipeline import Stage, pipeline_ns
 from hespas.simulate.plan import PhaseRing, chunks_of, phases_of
 
+if TYPE_CHECKING:
+    from hespas.simulate.skew import Times
+
 SUBGROUP_ENDPOINT_NS = 10
 """What endpoints of groups smaller than the system wait, whatever the system says."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Ring:
-    """A logical ring with what a phase along it takes."""
+    """A logical ring with what a phase along it takes; its members are ``stride`` apart."""
 
     circle: Circle
     implementation: Implementation
     dimension: int = 0
+    stride: int = 1
 
     def span(self, kind: CollectiveKind, size_bytes: int) -> Span:
         implementation = self.implementation
         return span(implementation.algorithm, implementation.window, kind, self.circle, size_bytes)
+
+
+def _sizes(rings: list[_Ring]) -> list[PhaseRing]:
+    return [
+        PhaseRing(ring.implementation.algorithm, ring.circle.size, ring.dimension) for ring in rings
+    ]
 
 
 class CollectiveModel:
@@ -54,29 +65,81 @@ class CollectiveModel:
     def _everyone_ns(
         self, kind: CollectiveKind, size_bytes: int, involved: tuple[bool, ...] | None
     ) -> Span:
+        return self._chunked(kind, size_bytes, self._involved_rings(kind, involved))
+
+    def _involved_rings(
+        self, kind: CollectiveKind, involved: tuple[bool, ...] | None
+    ) -> list[_Ring]:
         rings = self._world_rings(kind)
         if involved is not None:
             rings = [ring for ring, on in zip(rings, involved, strict=False) if on]
         rings = [ring for ring in rings if ring.circle.size > 1]
         if not rings:
             raise SimulationError("the collective involves no dimension with several devices")
-        return self._chunked(kind, size_bytes, rings)
+        return rings
 
     def _group_ns(self, kind: CollectiveKind, size_bytes: int, shape: GroupShape) -> Span:
+        return self._chunked(kind, size_bytes, [self._group_ring(kind, shape)])
+
+    def _group_ring(self, kind: CollectiveKind, shape: GroupShape) -> _Ring:
         implementation = group_implementation(self._system, kind)
         algorithm = implementation.algorithm
         routes = {distance: way for of, distance, way in shape.routes if of is algorithm}
-        ring = _Ring(self._circle(shape.size, routes, is_subgroup=True), implementation)
-        return self._chunked(kind, size_bytes, [ring])
+        return _Ring(self._circle(shape.size, routes, is_subgroup=True), implementation)
+
+    def everyone_ends_ps(
+        self,
+        kind: CollectiveKind,
+        size_bytes: int,
+        involved: tuple[bool, ...] | None,
+        starts_ps: Times,
+    ) -> Times:
+        """Return when each device ends, given when each starts.
+
+        Both are arrays with a single row. Raises `NeedsEngineError` where several chunks, or
+        what `skewed_ends_ps` doesn't know, start apart.
+        """
+        rings = self._involved_rings(kind, involved)
+        return self._skewed(kind, size_bytes, rings, starts_ps)
+
+    def group_ends_ps(
+        self, kind: CollectiveKind, size_bytes: int, shape: GroupShape, starts_ps: Times
+    ) -> Times:
+        """Return the same of groups of one shape, of which each is a row."""
+        return self._skewed(kind, size_bytes, [self._group_ring(kind, shape)], starts_ps)
+
+    def _skewed(
+        self, kind: CollectiveKind, size_bytes: int, rings: list[_Ring], starts_ps: Times
+    ) -> Times:
+        """Send a single chunk through the phases, each member at its own pace."""
+        from hespas.simulate.skew import skewed_ends_ps  # noqa: PLC0415 - numpy comes with it
+
+        chunks, chunk_bytes = chunks_of(self._system, kind, size_bytes)
+        if chunks > 1:
+            raise NeedsEngineError
+        ends_ps = starts_ps
+        for phase in phases_of(self._system, kind, chunk_bytes, _sizes(rings), self._queues):
+            ring = rings[phase.ring]
+            window = ring.implementation.window
+            if window is not None and window < ring.circle.size - 1:
+                raise NeedsEngineError
+            # The members of a ring are ``stride`` apart: bring them next to each other.
+            blocks = ends_ps.reshape(-1, ring.circle.size, ring.stride).swapaxes(1, 2)
+            found = skewed_ends_ps(
+                ring.implementation.algorithm,
+                phase.kind,
+                ring.circle,
+                phase.size_bytes,
+                blocks.reshape(-1, ring.circle.size),
+                direction=phase.direction(0),
+            )
+            ends_ps = found.reshape(blocks.shape).swapaxes(1, 2).reshape(ends_ps.shape)
+        return ends_ps
 
     def _chunked(self, kind: CollectiveKind, size_bytes: int, rings: list[_Ring]) -> Span:
         """Cut the collective into chunks, and send them through the phases."""
         chunks, chunk_bytes = chunks_of(self._system, kind, size_bytes)
-        sizes = [
-            PhaseRing(ring.implementation.algorithm, ring.circle.size, ring.dimension)
-            for ring in rings
-        ]
-        phases = list(phases_of(self._system, kind, chunk_bytes, sizes, self._queues))
+        phases = list(phases_of(self._system, kind, chunk_bytes, _sizes(rings), self._queues))
         spans = [rings[phase.ring].span(phase.kind, phase.size_bytes) for phase in phases]
         last_wait_ns = spans[-1].last_wait_ns
         if chunks == 1:
@@ -97,7 +160,8 @@ class CollectiveModel:
             if implementation.is_one_ring:
                 # One ring of all devices, also after other dimensions, ends the list.
                 return [*rings, _Ring(self._one_ring(), implementation, index)]
-            rings.append(_Ring(self._dimension_circle(index), implementation, index))
+            stride = prod(one.npus_count for one in self._system.dimensions[:index])
+            rings.append(_Ring(self._dimension_circle(index), implementation, index, stride))
         return rings
 
     def _one_ring(self) -> Circle:

@@ -7,8 +7,9 @@ the first of it would. Whenever something ends, the device starts what it can.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from heapq import heappop, heappush
 from typing import assert_never
 
@@ -34,11 +35,14 @@ from hespas.units import PS_PER_NS
 class Durations:
     """How long communication takes: a collective at a place, a message through a place.
 
-    ``endpoint_ns`` is what a collective's members wait before each message.
+    ``endpoint_ns`` is what a collective's members wait before each message. ``ends_ps`` gives when
+    classes end a collective at a place, by their numbers, given when each of them starts; without
+    it they must start together.
     """
 
     collective: Callable[[CollectiveTask, int], Span]
     message_ns: Callable[[SendTask, int], int]
+    ends_ps: Callable[[CollectiveTask, int, Mapping[int, int]], Mapping[int, int]] | None = None
     endpoint_ns: Callable[[int], int]
 
 
@@ -69,6 +73,7 @@ class _Engine:
         self._now_ps = 0
         self._sequence = 0
         self._current = 0
+        self._entered: dict[tuple[int, int], dict[int, tuple[Machine, int, int]]] = {}
         self._events: list[tuple[int, int, Callable[[], None]]] = []
 
     def run(self) -> None:
@@ -126,6 +131,9 @@ class _Engine:
     def _start_collective(self, machine: Machine, index: int, task: CollectiveTask) -> None:
         place = machine.places[index]
         count = self._meetings.enter(machine, task, place, self._now_ps)
+        if self._durations.ends_ps is not None:
+            self._enter_apart(machine, index, task, place, count)
+            return
         self._meetings.check_together(place, count)
         self._refuse_instant(self._durations.endpoint_ns(place))
         span = self._durations.collective(task, place)
@@ -135,6 +143,28 @@ class _Engine:
             end_ps - span.last_wait_ns * PS_PER_NS,
             lambda: self._set_alarm(machine, index, end_ps),
         )
+
+    def _enter_apart(
+        self, machine: Machine, index: int, task: CollectiveTask, place: int, count: int
+    ) -> None:
+        """Wait until all members have come: none of them ends before."""
+        entered = self._entered.setdefault((place, count), {})
+        entered[machine.number] = (machine, index, self._now_ps)
+        self._refuse_instant(self._durations.endpoint_ns(place))
+        if not self._meetings.are_all_there(place, count):
+            return
+        del self._entered[place, count]
+        span = self._durations.collective(task, place)
+        starts_ps = {number: start_ps for number, (_, _, start_ps) in entered.items()}
+        ends_ps = {number: start + span.total_ns * PS_PER_NS for number, start in starts_ps.items()}
+        if len(set(starts_ps.values())) > 1 and self._durations.ends_ps is not None:
+            ends_ps = dict(self._durations.ends_ps(task, place, starts_ps))
+        for number, (member, own, _) in entered.items():
+            end_ps = ends_ps[number]
+            self._at(
+                max(end_ps - span.last_wait_ns * PS_PER_NS, self._now_ps),
+                partial(self._set_alarm, member, own, end_ps),
+            )
 
     def _start_send(self, machine: Machine, index: int, task: SendTask) -> None:
         place = machine.places[index]

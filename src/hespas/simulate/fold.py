@@ -59,18 +59,26 @@ class Folded:
     places: tuple[PlaceClass, ...]
 
 
-def fold(job: Job, timing: Callable[[Place], Hashable], *, each_alone: bool = False) -> Folded:
+def fold(
+    job: Job,
+    timing: Callable[[Place], Hashable],
+    *,
+    each_alone: bool = False,
+    in_order: bool = False,
+) -> Folded:
     """Return the classes of a job's devices.
 
     ``timing`` gives what matters of a place to the clock. ``each_alone`` makes every device a
-    class of its own. Raises `TraceError` if a graph contradicts itself.
+    class of its own; ``in_order`` tells groups apart by the order of their members, too. Raises
+    `TraceError` if a graph contradicts itself.
     """
-    return _Fold(job, timing).run(each_alone=each_alone)
+    return _Fold(job, timing, in_order=in_order).run(each_alone=each_alone)
 
 
 class _Fold:
-    def __init__(self, job: Job, timing: Callable[[Place], Hashable]) -> None:
+    def __init__(self, job: Job, timing: Callable[[Place], Hashable], *, in_order: bool) -> None:
         self._job = job
+        self._in_order = in_order
         self._roles = [find_roles(graph) for graph in job.graphs]
         self._number_of: dict[Place, int] = {}
         self._number_of_group: dict[tuple[int, int], int] = {}
@@ -151,9 +159,18 @@ class _Fold:
 
     def _colour_places(self, colours: Sequence[int]) -> list[int]:
         return _numbered(
-            (timing, frozenset((colours[device], roles) for device, roles in parts.items()))
-            for timing, parts in zip(self._timing, self._parts, strict=True)
+            (
+                timing,
+                frozenset((colours[device], roles) for device, roles in parts.items()),
+                self._order(place, colours),
+            )
+            for timing, parts, place in zip(self._timing, self._parts, self._places, strict=True)
         )
+
+    def _order(self, place: Place, colours: Sequence[int]) -> Group:
+        if isinstance(place, Channel) or not self._in_order:
+            return ()
+        return tuple([colours[device] for device in place])
 
     def _result(self, colours: list[int], place_colours: list[int]) -> Folded:
         alike: list[list[int]] = [[] for _ in set(colours)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from hespas.errors import SimulationError
@@ -53,7 +53,7 @@ class _Queue:
 class Meetings:
     """The collectives and messages under way. ``members`` has the classes that meet at a place."""
 
-    def __init__(self, machines: Sequence[Machine], members: Sequence[Iterable[int]]) -> None:
+    def __init__(self, machines: Sequence[Machine], members: Sequence[Collection[int]]) -> None:
         self._machines = machines
         self._members = members
         self._counts: dict[tuple[int, int], int] = {}
@@ -81,6 +81,11 @@ class Meetings:
         """Raise `NeedsEngineError` if members have started a collective at different times."""
         if not self._collectives[place, count].is_together:
             raise NeedsEngineError
+
+    def are_all_there(self, place: int, count: int) -> bool:
+        """Return whether all members have started a collective."""
+        members = self._machines if place == EVERYONE else self._members[place]
+        return len(self._collectives[place, count].come) == len(members)
 
     def send(self, machine: Machine, index: int, task: SendTask, place: int) -> Message:
         """Return the message that a send makes."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from math import inf
+from typing import TYPE_CHECKING
 
 from hespas.errors import DeviceCountError, SimulationError
 from hespas.hardware.system import System
@@ -14,7 +16,7 @@ from hespas.simulate.engine import Durations, run
 from hespas.simulate.events.custom import has_custom_collectives
 from hespas.simulate.events.run import run_events
 from hespas.simulate.fold import Channel, Folded, Place, fold
-from hespas.simulate.group_shape import GroupShape, group_algorithms, group_shape
+from hespas.simulate.group_shape import Group, GroupShape, group_algorithms, group_shape
 from hespas.simulate.kinds import collective_kind, task_text
 from hespas.simulate.machine import EVERYONE, Machine
 from hespas.simulate.meeting import Meetings
@@ -34,6 +36,10 @@ from hespas.trace.tasks import (
     TaskGraph,
     as_job,
 )
+from hespas.units import PS_PER_NS
+
+if TYPE_CHECKING:
+    from hespas.simulate.skew import Times
 
 _UNSUPPORTED_OPTIONS = ("model-shared-bus",)
 
@@ -84,8 +90,16 @@ def simulate(
     # Whose turn it is in several queues goes on from collective to collective.
     needs_events = needs_events or queues_per_dimension > 1
     if not needs_events and _has_closed_form(job):
+        model = _Model(job, system, queues_per_dimension)
+        if is_folded:
+            with suppress(NeedsEngineError):
+                return model.run(fold(job, model.timing), apart=False)
+            with suppress(NeedsEngineError):
+                return model.run(fold(job, model.timing, in_order=True), apart=True)
+            with suppress(NeedsEngineError):
+                return model.run_dataflow(job)
         with suppress(NeedsEngineError):
-            return _closed_form(job, system, queues_per_dimension, is_folded=is_folded)
+            return model.run(fold(job, model.timing, each_alone=True), apart=True)
     return run_events(
         fold(job, _check_place, each_alone=True),
         system,
@@ -93,13 +107,6 @@ def simulate(
         queues_per_dimension=queues_per_dimension,
         rendezvous=rendezvous,
     )
-
-
-def _closed_form(
-    job: Job, system: System, queues_per_dimension: int, *, is_folded: bool
-) -> Timeline:
-    model = _Model(job, system, queues_per_dimension)
-    return model.run(fold(job, model.timing, each_alone=not is_folded))
 
 
 def _has_closed_form(job: Job) -> bool:
@@ -146,6 +153,12 @@ def _refuse(system: System, queues_per_dimension: int, injection_scale: float) -
         raise SimulationError(message, place=place, mend="use baseline or localBWAware")
 
 
+def _row(times_ps: list[int]) -> Times:
+    import numpy as np  # noqa: PLC0415 - numpy takes 60 ms to import
+
+    return np.array([times_ps], dtype=np.int64)
+
+
 class _Model:
     """Durations of one job's communication on one system."""
 
@@ -169,8 +182,11 @@ class _Model:
             return None
         return group_shape(self._system, place, self._algorithms)
 
-    def run(self, folded: Folded) -> Timeline:
-        """Simulate the classes."""
+    def run(self, folded: Folded, *, apart: bool) -> Timeline:
+        """Simulate the classes; members of a collective may start ``apart``.
+
+        Raises `NeedsEngineError` where the formulas don't hold, or a class has to be divided.
+        """
         machines = [Machine(number, one) for number, one in enumerate(folded.devices)]
         timings = [self.timing(place.place) for place in folded.places]
         durations = Durations(
@@ -178,6 +194,7 @@ class _Model:
                 task, None if place == EVERYONE else timings[place]
             ),
             message_ns=lambda task, place: self._message_ns(task, timings[place]),
+            ends_ps=self._ends(folded, timings) if apart else None,
             endpoint_ns=lambda place: (
                 self._system.endpoint_delay_ns
                 if place == EVERYONE or timings[place] is None
@@ -186,6 +203,58 @@ class _Model:
         )
         run(machines, Meetings(machines, [one.members for one in folded.places]), durations)
         return Timeline(classes=tuple([machine.timeline() for machine in machines]))
+
+    def run_dataflow(self, job: Job) -> Timeline:
+        """Simulate devices that differ, task by task; see `hespas.simulate.dataflow`."""
+        from hespas.simulate.dataflow import run_dataflow  # noqa: PLC0415 - numpy comes with it
+
+        def shape_of(group: Group) -> GroupShape | None:
+            timing = self.timing(group)
+            return timing if isinstance(timing, GroupShape) else None
+
+        def ends(task: CollectiveTask, group: Group | None, starts_ps: Times) -> Times:
+            timing = None if group is None else shape_of(group)
+            span = self._collective(task, timing)
+            endpoint_ns = self._system.endpoint_delay_ns if timing is None else SUBGROUP_ENDPOINT_NS
+            if endpoint_ns == 0 and not starts_ps.all():
+                raise NeedsEngineError  # which says what is wrong with it
+            if (starts_ps == starts_ps[:, :1]).all():
+                return starts_ps + span.total_ns * PS_PER_NS
+            return self._ends_apart(task, timing, starts_ps)
+
+        return Timeline(classes=run_dataflow(job, shape_of, ends))
+
+    def _ends_apart(
+        self, task: CollectiveTask, timing: GroupShape | None, starts_ps: Times
+    ) -> Times:
+        kind, model = collective_kind(task), self._collectives
+        if timing is not None:
+            return model.group_ends_ps(kind, task.size_bytes, timing, starts_ps)
+        return model.everyone_ends_ps(kind, task.size_bytes, task.involved_dimensions, starts_ps)
+
+    def _ends(
+        self, folded: Folded, timings: Sequence[Route | GroupShape | None]
+    ) -> Callable[[CollectiveTask, int, Mapping[int, int]], Mapping[int, int]]:
+        """Return what gives the ends of classes; their devices must end together."""
+        class_of = {
+            device: number for number, one in enumerate(folded.devices) for device in one.devices
+        }
+
+        def ends(task: CollectiveTask, place: int, starts_ps: Mapping[int, int]) -> dict[int, int]:
+            timing = None if place == EVERYONE else timings[place]
+            group = () if place == EVERYONE else folded.places[place].place
+            if not isinstance(timing, GroupShape) or isinstance(group, Channel):
+                group, timing = range(self._system.device_count), None
+            members = [class_of[device] for device in group]
+            starts = _row([starts_ps[number] for number in members])
+            found = self._ends_apart(task, timing, starts)
+            result: dict[int, int] = {}
+            for number, end_ps in zip(members, found[0].tolist(), strict=True):
+                if result.setdefault(number, end_ps) != end_ps:
+                    raise NeedsEngineError
+            return result
+
+        return ends
 
     def _message_ns(self, task: SendTask, timing: Route | GroupShape | None) -> int:
         if not isinstance(timing, Route):

@@ -1,0 +1,155 @@
+"""Jobs of any size for benchmarks/simulate.py: run one, and print what it came to.
+
+    python benchmarks/jobs.py llm 1024 [--model hespas]
+
+``llm`` is 1000 nodes of a language model's training: computation, a tensor-parallel all-reduce
+among 8 devices, computation, a data-parallel one among the others, 250 times. In ``straggler``
+one device computes 10 % longer, in ``unequal`` every device differs. ``direct`` is one direct
+all-reduce over all devices.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import replace
+
+from hespas.hardware.system import (
+    CollectiveKind,
+    NetworkDimension,
+    RemoteMemory,
+    RemoteMemoryKind,
+    System,
+    Topology,
+)
+from hespas.simulate.models import ModelChoice, model_named, simulate_job
+from hespas.trace.tasks import (
+    CollectiveTask,
+    CommunicationKind,
+    ComputeTask,
+    Job,
+    Task,
+    TaskGraph,
+)
+
+TENSOR_PARALLEL = 8
+LAYERS = 250
+
+
+def system(devices: int, *, algorithm: str = "ring") -> System:
+    """Return nodes of 8 devices, all connected, behind a switch; or one switch of them all."""
+    shape = ((Topology.FULLY_CONNECTED, TENSOR_PARALLEL), (Topology.SWITCH, devices // 8))
+    if algorithm != "ring":
+        shape = ((Topology.FULLY_CONNECTED, devices),)
+    dimensions = [
+        NetworkDimension(
+            topology=topology, npus_count=count, bandwidth_gib_per_s=100, latency_ns=500
+        )
+        for topology, count in shape
+    ]
+    return System(
+        name=f"{devices} devices",
+        dimensions=tuple(dimensions),
+        implementations=dict.fromkeys(CollectiveKind, (algorithm,) * len(dimensions)),
+        endpoint_delay_ns=10,
+        preferred_dataset_splits=1,
+        active_chunks_per_dimension=1,
+        collective_optimization="localBWAware",
+        scheduling_policy="LIFO",
+        local_memory_bandwidth_gb_per_s=1600,
+        remote_memory=RemoteMemory(kind=RemoteMemoryKind.NO_MEMORY_EXPANSION),
+        options={},
+    )
+
+
+def _all_reduce(number: int, table: int | None, size_bytes: int) -> CollectiveTask:
+    return CollectiveTask(
+        id=number,
+        name="all-reduce",
+        depends_on=(number - 1,) if number > 1 else (),
+        kind=CommunicationKind.ALL_REDUCE,
+        size_bytes=size_bytes,
+        group_table=table,
+    )
+
+
+def _compute(number: int, duration_ps: int) -> ComputeTask:
+    before = (number - 1,) if number > 1 else ()
+    return ComputeTask(id=number, name="compute", depends_on=before, duration_ps=duration_ps)
+
+
+def llm(devices: int) -> TaskGraph:
+    """Return 1000 nodes: see the module."""
+    tasks: list[Task] = []
+    for layer in range(LAYERS):
+        tasks += [
+            _compute(4 * layer + 1, 100_000_000),
+            _all_reduce(4 * layer + 2, 0, 16 << 20),
+            _compute(4 * layer + 3, 100_000_000),
+            _all_reduce(4 * layer + 4, 1, 64 << 20),
+        ]
+    inner = tuple(tuple(range(i, i + 8)) for i in range(0, devices, TENSOR_PARALLEL))
+    outer = tuple(tuple(range(i, devices, TENSOR_PARALLEL)) for i in range(TENSOR_PARALLEL))
+    return TaskGraph(
+        name="llm", device_count=devices, tasks=tuple(tasks), group_tables=(inner, outer)
+    )
+
+
+def slower(graph: TaskGraph, percent: int) -> TaskGraph:
+    """Return a graph whose computations take longer."""
+    tasks = [
+        replace(task, duration_ps=task.duration_ps * (100 + percent) // 100)
+        if isinstance(task, ComputeTask)
+        else task
+        for task in graph.tasks
+    ]
+    return replace(graph, tasks=tuple(tasks))
+
+
+def straggler(devices: int) -> Job:
+    """Return the language model with one device that computes 10 % longer."""
+    graph = llm(devices)
+    of_device = (0,) * (devices - 1) + (1,)
+    return Job(graphs=(graph, slower(graph, 10)), graph_of_device=of_device)
+
+
+def unequal(devices: int) -> Job:
+    """Return the language model with devices that all compute at different speeds."""
+    graph = llm(devices)
+    graphs = [slower(graph, percent) for percent in range(devices)]
+    return Job(graphs=tuple(graphs), graph_of_device=tuple(range(devices)))
+
+
+def direct(devices: int) -> TaskGraph:
+    """Return one all-reduce over all devices."""
+    return TaskGraph(
+        name="direct",
+        device_count=devices,
+        tasks=(_all_reduce(1, None, 64 << 20),),
+        group_tables=(),
+    )
+
+
+JOBS: dict[str, Callable[[int], Job | TaskGraph]] = {
+    "llm": llm,
+    "straggler": straggler,
+    "unequal": unequal,
+    "direct": direct,
+}
+
+
+def main() -> None:
+    """Simulate one job, and print when it ends."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("job", choices=JOBS)
+    parser.add_argument("devices", type=int)
+    parser.add_argument("--model", default="astra-sim")
+    arguments = parser.parse_args()
+    cluster = system(arguments.devices, algorithm="direct" if arguments.job == "direct" else "ring")
+    choice = ModelChoice(model=model_named(arguments.model))
+    timeline = simulate_job(JOBS[arguments.job](arguments.devices), cluster, choice)
+    print(f"{timeline.step_time_s * 1e3:.6f} ms, {len(timeline.classes)} classes")
+
+
+if __name__ == "__main__":
+    main()
