@@ -8,7 +8,7 @@ import hespas.estimate  # pyright: ignore[reportUnusedImport]
 import hespas.simulate  # pyright: ignore[reportUnusedImport]
 import hespas.split  # pyright: ignore[reportUnusedImport]
 import hespas.trace  # noqa: F401  # pyright: ignore[reportUnusedImport]
-from hespas.api import estimate, load, predict, simulate, split, trace
+from hespas.api import estimate, load, optimise, predict, simulate, split, trace
 from hespas.errors import HespasError
 from hespas.version import __version__
 
@@ -17,6 +17,7 @@ __all__ = [
     "__version__",
     "estimate",
     "load",
+    "optimise",
     "predict",
     "simulate",
     "split",

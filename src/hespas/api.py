@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from hespas.compile.options import CompileOptions
     from hespas.cost.rules.custom_call import CustomCallCost
     from hespas.estimate.graph import GraphEstimate
     from hespas.estimate.roofline import RooflineOptions
@@ -51,6 +52,43 @@ def load(
     options = LoadOptions(trip_counts=trip_counts or {}, branch_weights=branch_weights or {})
     program = load_program_per_device(Path(path), options=options)
     return with_device_count(program, requested=devices, system=None)
+
+
+def optimise(
+    workload: str | Path,
+    node: str,
+    system: System | str | None = None,
+    *,
+    devices: int | None = None,
+    options: CompileOptions | None = None,
+) -> Program:
+    """Return a StableHLO program as XLA optimises and schedules it for a node that isn't there.
+
+    ``node`` is a preset's name. ``devices``, or else the ``system``, says how many there are, where
+    the program doesn't. What comes out is kept for the next time, in the user's cache directory;
+    `predict` takes it in a program's place. Raises `hespas.errors.ExtraMissingError` without the
+    compiler (``hespas[gpu]``, ``hespas[tpu]``), and what
+    `hespas.compile.compiler.compile_program` raises.
+    """
+    from msgspec.structs import replace
+
+    from hespas.compile.cache import CompiledCache, default_directory
+    from hespas.compile.for_node import compile_for_node, compiled_notes
+    from hespas.compile.options import DEFAULT_OPTIONS
+    from hespas.frontend.load import load_source, read_source
+    from hespas.hardware.presets import load_system
+
+    compiled = compile_for_node(
+        read_source(Path(workload)),
+        name=str(workload),
+        node=node,
+        system=load_system(system) if isinstance(system, str) else system,
+        devices=devices,
+        options=options or DEFAULT_OPTIONS,
+        cache=CompiledCache(directory=default_directory()),
+    )
+    program = load_source(compiled.hlo_proto, name=str(workload))
+    return replace(program, assumptions=(*compiled_notes(compiled), *program.assumptions))
 
 
 def split(

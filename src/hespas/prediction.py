@@ -175,9 +175,7 @@ def predicted(
     )
 
 
-def _simulated(
-    tasks: TaskGraph, system: System, choice: ModelChoice, *, in_rows: bool
-) -> Timeline:
+def _simulated(tasks: TaskGraph, system: System, choice: ModelChoice, *, in_rows: bool) -> Timeline:
     """Simulate, kernels ``in_rows`` where that is the same: where no device is a special one."""
     if not in_rows or choice.cluster is not None:
         return simulate_job(tasks, system, choice)

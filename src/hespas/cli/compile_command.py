@@ -13,8 +13,9 @@ from hespas.cli.stages import check_targets, write_json
 from hespas.compile.compiled import CompiledProgram
 from hespas.compile.compiler import compile_program
 from hespas.compile.targets import TpuTarget, find_target
-from hespas.errors import ConfigError, OutputError, ProgramError, UnsupportedError
+from hespas.errors import ConfigError, OutputError, UnsupportedError
 from hespas.files import check_file, write_file
+from hespas.frontend.load import read_source
 from hespas.program.kernels import encode_kernels
 from hespas.units import format_bytes_binary
 
@@ -50,7 +51,7 @@ def command(
     flags = compiling.CompileFlags(**given)
     _check_files(target, json_file, output, kernels)
     compiled = compile_program(
-        _source(program),
+        read_source(program),
         name=str(program),
         target=target,
         layout=compiling.layout_of(flags),
@@ -81,15 +82,6 @@ def _check_files(
         raise OutputError("is named twice", place=str(output), mend="name two files")
     if kernels is not None and isinstance(find_target(target), TpuTarget):
         raise ConfigError("the kernels of a TPU are not readable", mend="drop --kernels")
-
-
-def _source(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError as error:
-        raise ProgramError("no such file", place=str(path), mend="check the path") from error
-    except OSError as error:
-        raise ProgramError(f"cannot be read: {error.strerror}", place=str(path)) from error
 
 
 def _write_kernels(compiled: CompiledProgram, file: Path) -> None:

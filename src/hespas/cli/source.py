@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from pathlib import Path
 from time import perf_counter
 
 from hespas.cli.compiling import cache_of
 from hespas.cli.settings import Settings
 from hespas.compile.cache import CompiledCache
-from hespas.compile.compiled import CompiledProgram
-from hespas.compile.compiler import compile_program
-from hespas.compile.job import Layout
-from hespas.errors import ConfigError, HespasError, ProgramError
+from hespas.compile.for_node import compile_for_node, compiled_notes
+from hespas.errors import ConfigError, HespasError
+from hespas.frontend.load import read_source
 from hespas.hardware.system import System
 from hespas.program.kernels import CompiledKernels
 
@@ -40,7 +38,7 @@ def source_of(settings: Settings, system: System | None) -> Source:
     `hespas.compile.compiler.compile_program` raises.
     """
     path = settings.workload
-    content = _content(path)
+    content = read_source(path)
     if not settings.optimise:
         return Source(content=content, name=str(path))
     node = settings.flags.node
@@ -48,11 +46,12 @@ def source_of(settings: Settings, system: System | None) -> Source:
         raise ConfigError("--optimise compiles for a node", mend="give --node, a preset's name")
     start_s = perf_counter()
     try:
-        compiled = compile_program(
+        compiled = compile_for_node(
             content,
             name=str(path),
-            target=node,
-            layout=_layout(settings, system),
+            node=node,
+            system=system,
+            devices=settings.devices,
             options=settings.compile_options,
             cache=_cache(settings),
         )
@@ -64,40 +63,12 @@ def source_of(settings: Settings, system: System | None) -> Source:
     return Source(
         content=compiled.hlo_proto,
         name=str(path),
-        notes=(_told(compiled), *compiled.notes),
+        notes=compiled_notes(compiled),
         kernels=compiled.kernels,
     )
-
-
-def _content(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError as error:
-        raise ProgramError("no such file", place=str(path), mend="check the path") from error
-    except OSError as error:
-        raise ProgramError(f"cannot be read: {error.strerror}", place=str(path)) from error
-
-
-def _layout(settings: Settings, system: System | None) -> Layout:
-    """Return how many devices there are, and how many of them stand together in a host.
-
-    A system of several dimensions has its hosts in the first one.
-    """
-    if system is None:
-        return Layout(devices=settings.devices)
-    hosts = system.dimensions[0].npus_count if len(system.dimensions) > 1 else None
-    return Layout(devices=settings.devices or system.device_count, per_host=hosts)
 
 
 def _cache(settings: Settings) -> CompiledCache | None:
     flags = settings.flags
     disabled = bool(flags.disable_cache or flags.in_memory_only_cache)
     return cache_of(directory=flags.cache_dir, disabled=disabled)
-
-
-def _told(compiled: CompiledProgram) -> str:
-    versions = ", ".join(f"{name} {version}" for name, version in compiled.versions.items())
-    return (
-        f"the program is as XLA optimises and schedules it for {compiled.target} ({versions}), "
-        "which had no device to measure its choices on"
-    )
