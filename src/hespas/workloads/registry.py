@@ -9,7 +9,7 @@ from hespas.config.suggest import suggestion
 from hespas.errors import ConfigError
 from hespas.workloads.model import Model
 
-_FAMILIES = ("llama3",)
+_FAMILIES = ("llama3", "llama2", "resnet", "gemm", "moe")
 
 
 def models() -> dict[str, Model[Any]]:

@@ -9,6 +9,8 @@ from math import prod
 from hespas.errors import ProgramError
 from hespas.xla.mlir import MlirModule, module_attributes, module_symbols
 
+_PARTITIONED_BY_XLA = "mhlo.spmd_"
+_ANNOTATIONS = ("sdy.sharding", "mhlo.sharding", "sdy.manual_computation", "@Sharding")
 _NUMBER = re.compile(r"\d+")
 _SDY_AXIS = re.compile(r'"[^"]+"\s*=\s*(\d+)')
 
@@ -28,8 +30,12 @@ class Sharded:
 
 
 def sharded_program(module: MlirModule) -> Sharded:
-    """Read how a program is sharded; `ProgramError` where it doesn't say over how many devices."""
+    """Read how a program is sharded; `ProgramError` where it isn't, or without a number."""
     attributes = module_attributes(module)
+    if any(name.startswith(_PARTITIONED_BY_XLA) for name in attributes) or not _annotated(module):
+        raise ProgramError(
+            "there is nothing to partition: no sharding is left to apply", place=module.source
+        )
     replicas = _count(attributes.get("mhlo.num_replicas"))
     partitions = _count(attributes.get("mhlo.num_partitions"))
     meshes = [
@@ -45,6 +51,11 @@ def sharded_program(module: MlirModule) -> Sharded:
             mend="export it with a mesh, or with mhlo.num_partitions",
         )
     return Sharded(replicas=replicas or 1, partitions=over, shardy=bool(meshes))
+
+
+def _annotated(module: MlirModule) -> bool:
+    text = str(module.handle)
+    return any(mark in text for mark in _ANNOTATIONS)
 
 
 def _count(text: str | None) -> int:

@@ -43,6 +43,8 @@ def main() -> None:
         else:
             partitioned = _partition_with_xla(source, request)
         handle = parse_mlir(partitioned, name=request.name).handle
+        if _SHARD_MAP in source:
+            _drop_copies(handle)
         text = device_text(handle, replicas=request.replicas, partitions=request.partitions)
         (home / wire.PARTITIONED_FILE).write_bytes(text)
         answer = wire.PartitionAnswer()
@@ -131,6 +133,22 @@ def _bytecode(source: bytes, request: wire.PartitionRequest) -> bytes:
     buffer = BytesIO()
     parse_mlir(source, name=request.name).handle.operation.write_bytecode(buffer)
     return buffer.getvalue()
+
+
+def _drop_copies(module: Any) -> None:
+    """Drop the copies that stand where shard_map began and ended: they move nothing."""
+    ir = import_module("jaxlib.mlir.ir")
+    copies: list[Any] = []
+
+    def visit(operation: Any) -> Any:
+        if operation.name == "mhlo.copy":
+            copies.append(operation)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    for copy in copies:
+        copy.results[0].replace_all_uses_with(copy.operands[0])
+        copy.erase()
 
 
 def _stablehlo(module: bytes) -> bytes:
