@@ -5,7 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from hespas.errors import SimulationError
-from hespas.hardware.interconnect import switched
+from hespas.hardware.interconnect import Dimension, Dimensions, Interconnect, Shape
+from hespas.hardware.links import LinkParameters
 from hespas.hardware.system import System
 from hespas.simulate import room
 from hespas.simulate.fluid.simulate import simulate_fluid
@@ -56,7 +57,9 @@ def test_events_that_would_not_fit_are_refused(make_system: Callable[..., System
 
 @pytest.mark.usefixtures("little")
 def test_ways_that_would_not_fit_are_refused() -> None:
-    network = switched(128, bandwidth_bytes_per_s=1e9, latency_s=1e-6)
+    wire = LinkParameters(bandwidth_bytes_per_s=1e9, latency_s=1e-6)
+    dimension = Dimension(shape=Shape.FULLY_CONNECTED, size=128, parameters=wire)
+    network = Interconnect(name="n", fabric=Dimensions(dimensions=(dimension,)))
 
     with pytest.raises(SimulationError, match="16256 messages to keep track of"):
         simulate_fluid(graph(128), network, algorithm="direct")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING
 
-from hespas.hardware.interconnect import Dimensions, Fabric
-from hespas.simulate.fluid.patterns import Pattern, ends
+from hespas.hardware.interconnect import Dimensions, Fabric, Shape
+from hespas.simulate.fluid.patterns import Form, Pattern, ends
 
 if TYPE_CHECKING:
     from hespas.simulate.fluid.ways import Integers
@@ -62,6 +62,32 @@ def positions_in_lines(members: Integers, fabric: Fabric) -> dict[int, Integers]
         order = np.lexsort((coordinates[index], *others))
         lines[index] = order.reshape(-1, size)
     return lines
+
+
+def simplest(pattern: Pattern, group: Group) -> tuple[Pattern, int]:
+    """Return a pattern that crosses the same links, and how much less often it does.
+
+    Through a switch, everyone's message to any one other crosses everyone's two wires once.
+    """
+    fabric = group.fabric
+    if pattern.form is not Form.SHIFT or not isinstance(fabric, Dimensions):
+        return pattern, 1
+    line = pattern.line
+    if line is None:
+        if len(group.lines) != 1:
+            return pattern, 1
+        (line,) = group.lines
+    if fabric.dimensions[line].shape is not Shape.SWITCH:
+        return pattern, 1
+    return replace(pattern, first=1, last=1), pattern.last - pattern.first + 1
+
+
+def message_count(pattern: Pattern, group: Group) -> int:
+    """Return about how many messages are looked at for a pattern."""
+    simple, _ = simplest(pattern, group)
+    if simple.form is Form.SHIFT:
+        return group.size * (simple.last - simple.first + 1)
+    return 4 * group.size if simple.form is Form.BOTH_TREES else group.size
 
 
 def pattern_ends(pattern: Pattern, group: Group) -> tuple[Integers, Integers]:

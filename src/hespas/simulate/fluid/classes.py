@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hespas.simulate.fluid.arrangement import Group
+from hespas.simulate.fluid.arrangement import Group, message_count
 from hespas.simulate.fluid.colours import Colours, Joins, numbered, refine
 from hespas.simulate.fluid.footprints import Footprint, footprint, joined, same_links
 from hespas.simulate.fluid.patterns import Pattern
@@ -126,8 +126,7 @@ def _plan(planner: Planner, group: Group, use: Use) -> Plan:
 
 def _messages(block: _Block) -> int:
     """Return about how many messages the places of a block have in all patterns."""
-    size = block.group.size
-    each = sum(size * (pattern.last - pattern.first + 1) for pattern in _patterns(block))
+    each = sum(message_count(pattern, block.group) for pattern in _patterns(block))
     return len(block.places) * each
 
 

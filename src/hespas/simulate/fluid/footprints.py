@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hespas.simulate.fluid.arrangement import Group, pattern_positions
+from hespas.simulate.fluid.arrangement import Group, pattern_positions, simplest
 from hespas.simulate.fluid.patterns import Pattern
 from hespas.simulate.fluid.ways import Wiring
 
@@ -35,7 +35,8 @@ def footprint(
     """Return what places that are all like ``group`` cross: a row of ``members`` each."""
     import numpy as np  # noqa: PLC0415 - numpy takes 60 ms to import
 
-    sources, targets = pattern_positions(pattern, group)
+    simple, times = simplest(pattern, group)
+    sources, targets = pattern_positions(simple, group)
     ways = wiring.routes(members[:, sources].ravel(), members[:, targets].ravel())
     row = ways.message // len(sources) if len(sources) else ways.message
     span = int(ways.link.max()) + 1 if len(ways.link) else 1
@@ -44,7 +45,7 @@ def footprint(
         place=places[key // span],
         pattern=np.full(len(key), number, dtype=np.int64),
         link=key % span,
-        messages=count.astype(np.int64),
+        messages=count.astype(np.int64) * times,
     )
 
 

@@ -14,7 +14,7 @@ from hespas.simulate.fluid.algorithms import (
     algorithms_for,
     steps_of,
 )
-from hespas.simulate.fluid.arrangement import Group
+from hespas.simulate.fluid.arrangement import Group, message_count
 from hespas.simulate.fluid.measured import measured
 from hespas.simulate.fluid.patterns import Form, Pattern, shift
 from hespas.simulate.fluid.pricing import Pricer
@@ -23,7 +23,8 @@ from hespas.simulate.fluid.told import Told, told_algorithms
 
 MESSAGE = Pattern(Form.PATH)
 _PS_PER_S = 1e12
-_MOST_PAIRS = 4_000_000
+_MOST_PAIRS = 1_100_000
+"""More messages at a time are not even considered where something else is possible."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,14 +141,16 @@ class Planner:
             if any(self._dimension(line).measured for line in lines):
                 return
         for algorithm in algorithms_for(kind, group.size):
-            if self._is_possible(group, lines, kind, algorithm):
+            if self._is_possible(group, None, algorithm):
                 yield self._flat(group, kind, size_bytes, Told(algorithm=algorithm))
 
-    def _is_possible(self, group: Group, lines: list[int], kind: str, algorithm: str) -> bool:
+    def _is_possible(self, group: Group, line: int | None, algorithm: str) -> bool:
         if algorithm == "inSwitch":
-            return len(lines) == 1 and self._reduces_in_switch(lines[0])
-        is_large = group.size * (group.size - 1) > _MOST_PAIRS
-        return not (kind == "all_to_all" and algorithm == "direct" and is_large)
+            own = list(group.lines) if line is None else [line]
+            return len(own) == 1 and self._reduces_in_switch(own[0])
+        members = group.size if line is None else group.lines[line].shape[1]
+        pattern = Pattern(Form.SHIFT, 1, members - 1, line)
+        return algorithm != "direct" or message_count(pattern, group) <= _MOST_PAIRS
 
     def _reduces_in_switch(self, line: int) -> bool:
         dimension = self._dimension(line)
@@ -170,7 +173,7 @@ class Planner:
             chosen = None if first.algorithm == "hierarchical" else told
             return self._hierarchical(group, kind, size_bytes, chosen)
         one = told[min(lines[0], len(told) - 1)] if lines else first
-        if one.algorithm == "inSwitch" and not self._is_possible(group, lines, kind, "inSwitch"):
+        if one.algorithm == "inSwitch" and not self._is_possible(group, None, "inSwitch"):
             message = f"there is no switch that reduces between the {group.size} devices"
             raise SimulationError(message, mend="set reduces_in_switch, or use auto")
         return self._flat(group, kind, size_bytes, one)
@@ -208,7 +211,7 @@ class Planner:
             return
         members = group.lines[line].shape[1]
         for algorithm in algorithms_for(kind, members):
-            if algorithm != "inSwitch" or self._reduces_in_switch(line):
+            if self._is_possible(group, line, algorithm):
                 stages = self._stages(group, line, kind, size_bytes, Told(algorithm=algorithm))
                 yield Plan(algorithm=algorithm, stages=tuple(stages))
 

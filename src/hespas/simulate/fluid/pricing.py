@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 from hespas.hardware.interconnect import Dimensions, Interconnect
 from hespas.hardware.links import LinkParameters, Protocol
-from hespas.simulate.fluid.arrangement import Group, pattern_ends
+from hespas.simulate.fluid.arrangement import Group, message_count, pattern_ends, simplest
 from hespas.simulate.fluid.patterns import Pattern
 from hespas.simulate.fluid.rates import rate_units
+from hespas.simulate.room import check_room
 
 if TYPE_CHECKING:
     from hespas.simulate.fluid.ways import Wiring
@@ -124,10 +125,12 @@ class Pricer:
     def _find_rows(self, group: Group, pattern: Pattern) -> list[_Row]:
         import numpy as np  # noqa: PLC0415 - numpy takes 60 ms to import
 
-        sources, targets = pattern_ends(pattern, group)
+        check_room(message_count(pattern, group))
+        simple, times = simplest(pattern, group)
+        sources, targets = pattern_ends(simple, group)
         ways = self.wiring.routes(sources, targets)
         links, place, count = np.unique(ways.link, return_inverse=True, return_counts=True)
-        share = (self.wiring.bytes_per_ns(links) / count)[place]
+        share = (self.wiring.bytes_per_ns(links) / (count * times))[place]
         narrowest = np.full(len(sources), np.inf)
         np.minimum.at(narrowest, ways.message, share)
         rows = np.stack((ways.latency_ns, narrowest, ways.kinds.astype(np.float64)), axis=1)
