@@ -156,7 +156,8 @@ RECIPES = {
 }
 
 
-def _root() -> Path:
+def data_root() -> Path:
+    """Return the directory of aiconfigurator-core's data; errors where it isn't what it should."""
     spec = find_spec("aiconfigurator_core")
     if spec is None or spec.origin is None or find_spec("pyarrow") is None:
         raise ExtraMissingError("distilling measured tables", extra="tables")
@@ -174,7 +175,8 @@ def _read(file: Path) -> Rows:
     return rows
 
 
-def _gemm_times(file: Path, data_type: str) -> Times:
+def gemm_times(file: Path, data_type: str) -> Times:
+    """Return the times in seconds of products of one type, by m, n and k."""
     rows = _read(file)
     listed = zip(rows["gemm_dtype"], rows["m"], rows["n"], rows["k"], rows["latency"], strict=True)
     return {
@@ -206,7 +208,7 @@ def _gemm(home: Path, recipe: Recipe, kind: str) -> tuple[TableWire, Grid] | Non
     if not frameworks:
         return None
     name = {"bf16": "bfloat16", "f8": "fp8"}[kind]
-    tables = [_gemm_times(home / "gemm" / each / "gemm_perf.parquet", name) for each in frameworks]
+    tables = [gemm_times(home / "gemm" / each / "gemm_perf.parquet", name) for each in frameworks]
     join = median if kind == "bf16" else min
     first = tables[0]
     m_sizes = {m for m, _, _ in first} | {16384, 32768}
@@ -355,7 +357,7 @@ def distil(part: str, root: Path, xla: Path | None) -> bytes:
     recipe = RECIPES[part]
     home = root / recipe.directory
     first = home / "gemm" / recipe.frameworks[0] / "gemm_perf.parquet"
-    latency, efficiency, streaming = _streaming(home, recipe, _gemm_times(first, "bfloat16"))
+    latency, efficiency, streaming = _streaming(home, recipe, gemm_times(first, "bfloat16"))
     made = [_gemm(home, recipe, "bf16"), _gemm(home, recipe, "f8")]
     if recipe.xla and xla is not None:
         made.append(_xla_gemm(xla, recipe.xla))
@@ -390,7 +392,7 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", default=list(RECIPES))
     parser.add_argument("--xla-tables", type=Path)
     given = parser.parse_args()
-    root = _root()
+    root = data_root()
     for part in given.parts:
         content = distil(part, root, given.xla_tables)
         (TABLES_DIRECTORY / f"{part}.xz").write_bytes(content)

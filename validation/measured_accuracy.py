@@ -1,12 +1,13 @@
 """Print how well measured tables of matrix products tell what is left out of them.
 
-    python validation/measured_accuracy.py [--xla-tables DIRECTORY]
+    python validation/measured_accuracy.py [--xla-tables DIRECTORY] [--held-out]
 
 Each measured cell is left out in turn and told from its neighbours by the rule that fills gaps;
 the error is relative to what was measured. ``levelled`` is how far making a table monotone moves
 a cell. With DIRECTORY a second table compares products of bf16 with those that openxla/xla timed on
 two parts (xla_matmul_perf_table.csv, see validation/distil_tables.py), which no table of bf16 has
-seen but for the time that a product takes more by itself.
+seen but for the time that a product takes more by itself. --held-out (with the extra tables)
+compares with the odd sizes that distilling leaves out, most of them one row more than fills tiles.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from math import exp, isnan
 from pathlib import Path
 from statistics import median, quantiles
 
+from distil_tables import RECIPES, data_root, gemm_times
 from hespas.estimate.measured.gemm import GemmModel, Product, gemm_model
-from hespas.estimate.measured.grid import completed, monotone, without
+from hespas.estimate.measured.grid import completed, monotone, read, without
 from hespas.estimate.measured.tables import load_part, part_names
 from hespas.hardware.presets import load_device
 
@@ -86,6 +88,23 @@ def _xla_error(row: dict[str, str], model: GemmModel) -> float:
     return told_s / (product.flops / float(row["flops_per_s"])) - 1
 
 
+def held_out(part: str) -> Spread | None:
+    """Return the errors for products of bf16 that no table has; None where all are kept."""
+    grid = monotone(completed(load_part(part).tables["gemm.bf16"].grid))
+    recipe, kept = RECIPES[part], set(grid.axes[0].sizes)
+    home = data_root() / recipe.directory / "gemm"
+    tables = [
+        gemm_times(home / each / "gemm_perf.parquet", "bfloat16") for each in recipe.frameworks
+    ]
+    known = set(tables[0]).intersection(*tables[1:])
+    errors = [
+        abs(read(grid, cell).time_s / median(table[cell] for table in tables) - 1)
+        for cell in sorted(known)
+        if cell[0] not in kept
+    ]
+    return _spread(errors) if errors else None
+
+
 def _spread(errors: list[float]) -> Spread:
     return Spread(count=len(errors), median=median(errors), p90=quantiles(errors, n=10)[-1])
 
@@ -94,7 +113,9 @@ def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description="Print how well measured tables tell.")
     parser.add_argument("--xla-tables", type=Path)
-    directory: Path | None = parser.parse_args().xla_tables
+    parser.add_argument("--held-out", action="store_true")
+    given = parser.parse_args()
+    directory: Path | None = given.xla_tables
     print("| part | type | cells | left out: median | 90 % | levelled: median | 90 % |")
     print("|---|---|---|---|---|---|---|")
     for part, kind in tables():
@@ -110,6 +131,14 @@ def main() -> None:
                 each = against_xla(node, directory, batch=batch)
                 errors = f"{100 * each.median:.1f} % | {100 * each.p90:.1f} %"
                 print(f"| {node} | {batch} | {each.count} | {errors} |")
+    if given.held_out:
+        print("\n| part | products held out | median | 90 % |")
+        print("|---|---|---|---|")
+        for part in part_names():
+            found = held_out(part)
+            if found is not None:
+                errors = f"{100 * found.median:.1f} % | {100 * found.p90:.1f} %"
+                print(f"| {part} | {found.count} | {errors} |")
 
 
 if __name__ == "__main__":
