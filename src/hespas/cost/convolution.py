@@ -83,9 +83,8 @@ def convolutions(op: Op) -> tuple[Convolution, ...]:
         case FusionAttrs():
             return tuple(_inside(op))
         case _ if op.kind == "async_start":
-            return tuple(
-                [each for inner in op.regions[0].operations for each in convolutions(inner)]
-            )
+            started = [inner for region in op.regions for inner in region.operations]
+            return tuple([each for inner in started for each in convolutions(inner)])
         case _:
             return ()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import TypeVar
 
@@ -13,6 +14,7 @@ from hespas.program.dot_algorithms import algorithm_text
 from hespas.program.program import Op
 
 S = TypeVar("S", bound=msgspec.Struct)
+_ESCAPED = re.compile(r"\\([0-9A-F]{2})")
 Numbers = tuple[int, ...]
 
 
@@ -120,8 +122,18 @@ class _Configs(msgspec.Struct, frozen=True):
 
 @lru_cache(maxsize=4096)
 def _configs(text: str) -> _Configs:
+    json = _unquoted(text) if text.startswith('"') else text
     # Protobuf writes numbers of 64 bits as strings.
-    return msgspec.json.decode(text, type=_Configs, strict=False) if text else _Configs()
+    return msgspec.json.decode(json, type=_Configs, strict=False) if json else _Configs()
+
+
+def _unquoted(text: str) -> str:
+    r"""Read a string as MLIR prints it.
+
+    >>> print(_unquoted(r'"{\22beta\22:1}"'))
+    {"beta":1}
+    """
+    return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), text[1:-1])
 
 
 def _of(op: Op) -> _Configs:
@@ -151,9 +163,13 @@ def attention_config(op: Op) -> AttentionConfig:
 def author_cost(op: Op) -> AuthorCost | None:
     """Return what the author of a custom kernel says of it, None where nothing is said."""
     attrs = op.attrs
-    if not isinstance(attrs, CustomCallAttrs) or not attrs.backend_config.startswith("{"):
+    if not isinstance(attrs, CustomCallAttrs):
         return None
-    config = _of(op).custom_call_config
+    try:
+        config = _configs(attrs.backend_config).custom_call_config
+    except msgspec.DecodeError:
+        # What a kernel is told is its author's own affair: it need not be JSON.
+        return None
     return None if config is None else config.cost_estimate
 
 

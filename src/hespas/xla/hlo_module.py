@@ -106,7 +106,8 @@ def _refuse_what_aborts(text: str, name: str) -> None:
             number = int(each[1])
             if number < 0 or (number and counts[number] > counts[number - 1]):
                 message = f"parameter {number} is named, but not all before it are"
-                raise ProgramError(message, place=_place(text, each.start(), name))
+                place = _place(text, each.start(), name)
+                raise ProgramError(message, place=place, mend="give the whole of the file")
         start = end
     tile = _NEGATIVE_TILE.search(text)
     if tile is not None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from hespas.cost.work import Work
 from hespas.errors import CostError
 from hespas.program.program import Op
 from hlo_programs import entry_op, entry_ops, module, read_hlo
+
+WorkOf = Callable[[str], Work]
 
 
 def _work(op: Op) -> Work:
@@ -386,3 +389,24 @@ def test_types_that_contradict_each_other_are_an_error() -> None:
     )
     with pytest.raises(CostError, match=r"\(%c\): its types do not fit together"):
         expand(op)
+
+
+_TYPES = ": (tensor<8x4xbf16>, tensor<4x16xbf16>) -> tensor<8x16xbf16>"
+
+
+def test_cublas_is_understood_in_stablehlo_too(work_of: WorkOf) -> None:
+    numbers = r"\22lhs_contracting_dimensions\22:[1],\22rhs_contracting_dimensions\22:[0]"
+    config = rf"{{\22gemm_backend_config\22:{{\22dot_dimension_numbers\22:{{{numbers}}}}}}}"
+    work = work_of(
+        f'"stablehlo.custom_call"(%0, %1) {{call_target_name = "__cublas$gemm", '
+        f'backend_config = "{config}"}} {_TYPES}'
+    )
+    assert work.flops == (("bf16", 2 * 8 * 16 * 4),)
+
+
+def test_a_configuration_of_another_kind_is_no_error_of_its_own(work_of: WorkOf) -> None:
+    with pytest.raises(CostError, match="work of custom call 'mine' is not known"):
+        work_of(
+            '"stablehlo.custom_call"(%0, %1) {call_target_name = "mine", api_version = 4 : i32, '
+            f"backend_config = {{debug = false}}}} {_TYPES}"
+        )
