@@ -89,6 +89,16 @@ def test_compiler_options_need_optimise(call: Call, block: Path, words: tuple[st
     assert f"{words[0]} has no effect without --optimise" in done.stderr
 
 
+def test_what_a_launch_costs_may_be_told(call: Call, hlo: Path, block: Path) -> None:
+    words = (*SYSTEM, "--json", "-")
+    found = answer(call("hespas", "run", hlo, *NODE, *words, "--launch-overhead", "1us"))
+    assert found["per_op"]["kernel launch"]["time_s"] == pytest.approx(3e-6)
+    bad = call("hespas", "run", hlo, *NODE, *words, "--launch-overhead=-1us")
+    assert (bad.returncode, "--launch-overhead" in bad.stderr) == (2, True)
+    idle = call("hespas", "run", block, *NODE, *words, "--launch-overhead", "1us")
+    assert (idle.returncode, "there is no schedule of kernels" in idle.stderr) == (2, True)
+
+
 def test_optimise_needs_a_node(call: Call, block: Path) -> None:
     rates = ("--peak-flops", "1TFLOP/s", "--memory-bandwidth", "1TB/s")
     done = call("hespas", "run", block, *rates, *SYSTEM, "--optimise")

@@ -130,6 +130,11 @@ device = combined(
     both("memory_bandwidth", help="Memory bandwidth, as in 1555GB/s."),
     both("per_datatype_flops", metavar="TYPE=RATE,..", help="FLOP/s by type, as in bf16=312e12."),
     both(
+        "launch_overhead",
+        metavar="TIME",
+        help="What a kernel of a compiled program takes beside its work, as in 3us.",
+    ),
+    both(
         "custom_call",
         multiple=True,
         metavar="TARGET=COST",

@@ -54,6 +54,7 @@ class Flags:
     peak_flops: str | None = None
     memory_bandwidth: str | None = None
     per_datatype_flops: str | None = None
+    launch_overhead: str | None = None
     custom_call: tuple[str, ...] = ()
     cache_dir: Path | None = None
     disable_cache: bool | None = None
@@ -131,9 +132,11 @@ class Settings:
         peak = _rate("--peak-flops", flags.peak_flops, "FLOP/s")
         bandwidth = _rate("--memory-bandwidth", flags.memory_bandwidth, "B/s")
         rates = parse_rates(flags.per_datatype_flops)
+        launch_s = self.launch_overhead_s
         if named is not None:
             return replace(
                 named,
+                launch_overhead_s=named.launch_overhead_s if launch_s is None else launch_s,
                 peak_flops=named.peak_flops if peak is None else peak,
                 memory_bandwidth_bytes_per_s=(
                     named.memory_bandwidth_bytes_per_s if bandwidth is None else bandwidth
@@ -147,7 +150,23 @@ class Settings:
             peak_flops=peak,
             memory_bandwidth_bytes_per_s=bandwidth,
             per_datatype_flops=rates,
+            launch_overhead_s=launch_s,
         )
+
+    @property
+    def launch_overhead_s(self) -> float | None:
+        """What the user says that a launch costs."""
+        text = self.flags.launch_overhead
+        if text is None:
+            return None
+        overhead_s = parse_quantity(text, "s", place="--launch-overhead")
+        if overhead_s < 0:
+            raise ConfigError(f"--launch-overhead is {text!r}", mend="give 0 or more")
+        if self.method != "roofline":
+            raise ConfigError(
+                f"--launch-overhead has no effect on method {self.method}", mend="drop it"
+            )
+        return overhead_s
 
     def _named_device(self) -> Device | None:
         if self.flags.node is not None:

@@ -49,12 +49,14 @@ def parsed(source: Source, options: LoadOptions) -> Program:
 
 
 def check_told(program: Program, settings: Settings, source: Source) -> None:
-    """Raise `ConfigError` for a trip count, weights or a custom call that the program lacks."""
+    """Raise `ConfigError` for what the user says of something that the program lacks."""
     options = settings.load_options
     if "" in options.trip_counts and not _asks_for_count(settings, source):
         raise _idle("--trip-count", "no loop whose count can't be read", program)
     if "" in options.branch_weights and not _has_branch(program):
         raise _idle("--branch-weights", "no branch", program)
+    if settings.launch_overhead_s is not None and not program.is_scheduled:
+        raise _idle("--launch-overhead", "no schedule of kernels: see --optimise", program)
     if not settings.custom_calls:
         return
     targets = {op.attrs.target for op in _ops(program) if isinstance(op.attrs, CustomCallAttrs)}

@@ -70,8 +70,8 @@ def _told(overhead_s: float | None) -> str:
     if overhead_s is None:
         return "launches cost nothing, for what they cost on this device is not known"
     if overhead_s == 0:
-        return "nothing launches them one by one on this device, an assumption of ours"
-    return f"each launch costs {format_time(overhead_s)} more, an assumption of ours"
+        return "nothing launches them one by one on this device"
+    return f"each launch costs {format_time(overhead_s)} more"
 
 
 def kernel_count(operations: Iterable[Op], program: Program) -> float:

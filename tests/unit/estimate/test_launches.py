@@ -38,8 +38,8 @@ def test_the_rounds_of_a_loop_launch_again() -> None:
 @pytest.mark.parametrize(
     ("overhead_s", "told"),
     [
-        (2e-6, "each launch costs 2 us more, an assumption of ours"),
-        (0.0, "nothing launches them one by one on this device, an assumption of ours"),
+        (2e-6, "each launch costs 2 us more"),
+        (0.0, "nothing launches them one by one on this device"),
         (None, "launches cost nothing, for what they cost on this device is not known"),
     ],
 )
