@@ -6,10 +6,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from hespas.errors import UnsupportedError
 from hespas.frontend.hlo import mlir
 from hespas.program.attrs import Attrs, ConvolutionAttrs, DotAttrs
 from hespas.program.dot_algorithms import algorithm_text
 from hespas.xla.hlo_schema import enum_names
+
+_FORWARD = ("CONVOLUTION_KIND_UNSET", "CONVOLUTION_KIND_FPROP")
 
 
 def precisions(config: Any) -> tuple[str, ...]:
@@ -91,7 +94,10 @@ def convolution_attrs(instruction: Any) -> ConvolutionAttrs:
 
 
 def convolution(instruction: Any) -> tuple[Attrs, mlir.Attributes]:
-    """Read a convolution."""
+    """Read a convolution; `UnsupportedError` for one that is written by its forward form."""
+    kind = enum_names("xla.ConvolutionKind")[instruction.conv_kind]
+    if kind not in _FORWARD:
+        raise UnsupportedError(f"a convolution of the kind {kind.lower()} is not known")
     attrs = convolution_attrs(instruction)
     return attrs, mlir.listed(convolution_texts(attrs, _reversed(instruction)))
 

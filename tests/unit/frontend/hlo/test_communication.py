@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from hespas.errors import ProgramError
+from hespas.frontend.hlo.groups import replica_groups
 from hespas.program.attrs import CollectiveAttrs, PermuteAttrs
 from hespas.program.groups import FoldedGroups, GroupMode
 from hespas.program.program import Op
 from hespas.program.types import AsyncType
+from hespas.xla.hlo_schema import message_class
 from hlo_programs import ADD, entry_op, entry_ops, module, read_hlo
 
 
@@ -40,6 +44,49 @@ def test_every_spelling_of_replica_groups(
     spelling: str, groups: tuple[tuple[int, ...], ...]
 ) -> None:
     assert _groups(_all_reduce(spelling)) == groups
+
+
+_INSTRUCTION = "xla.HloInstructionProto"
+
+
+def _on_mesh(*, sub_axis: tuple[int, int] | None = None, **mesh: Any) -> Any:
+    """Return an instruction among the first axis of a mesh of 4 x 2 devices."""
+    instruction = message_class(_INSTRUCTION)()
+    described = instruction.mesh_axes_replica_group_list
+    for name, size in (("a", 4), ("b", 2)):
+        described.mesh.axes.add(name=name, size=size)
+    described.mesh.device_ids.extend(mesh.get("device_ids", ()))
+    if "reshape_dims" in mesh:
+        described.mesh.iota_transform.reshape_dims.extend(mesh["reshape_dims"])
+        described.mesh.iota_transform.transpose_perm.extend(mesh["transpose_perm"])
+    axis = described.axes.add(mesh_axis_index=0)
+    if sub_axis is not None:
+        axis.sub_axis_info.pre_size, axis.sub_axis_info.size = sub_axis
+    return instruction
+
+
+@pytest.mark.parametrize(
+    ("mesh", "groups"),
+    [
+        ({}, ((0, 2, 4, 6), (1, 3, 5, 7))),
+        ({"device_ids": (7, 6, 5, 4, 3, 2, 1, 0)}, ((7, 5, 3, 1), (6, 4, 2, 0))),
+        # Devices 0 to 7 folded to 2 x 4 and transposed: 0, 4, 1, 5, 2, 6, 3, 7.
+        ({"reshape_dims": (2, 4), "transpose_perm": (1, 0)}, ((0, 1, 2, 3), (4, 5, 6, 7))),
+        ({"sub_axis": (1, 2)}, ((0, 4), (1, 5), (2, 6), (3, 7))),
+        ({"sub_axis": (2, 2)}, ((0, 2), (1, 3), (4, 6), (5, 7))),
+    ],
+)
+def test_axes_of_meshes_in_any_order(
+    mesh: dict[str, Any], groups: tuple[tuple[int, ...], ...]
+) -> None:
+    assert replica_groups(_on_mesh(**mesh)).listed() == groups
+
+
+def test_an_axis_that_a_mesh_does_not_have_is_an_error() -> None:
+    instruction = _on_mesh()
+    instruction.mesh_axes_replica_group_list.axes.add(mesh_axis_index=2)
+    with pytest.raises(ProgramError, match="mesh axis 2 is not defined"):
+        replica_groups(instruction)
 
 
 def test_groups_of_many_devices_stay_folded() -> None:

@@ -317,3 +317,16 @@ def test_a_schedule_of_instructions_that_are_not_there_is_an_error() -> None:
 
     with pytest.raises(ProgramError, match="names instruction 12345, which it does not hold"):
         program_of(HloModule(message=message, replicas=1, partitions=1), name=NAME)
+
+
+def test_a_convolution_written_by_its_forward_form_is_an_error() -> None:
+    source = module(
+        "  a = f32[2,8,8,4] parameter(0)\n  b = f32[3,3,4,16] parameter(1)\n"
+        "  ROOT c = f32[2,6,6,16] convolution(a, b), window={size=3x3}, dim_labels=b01f_01io->b01f"
+    )
+    message = read_hlo_module(source.encode(), name=NAME).message
+    (computation,) = message.computations
+    next(each for each in computation.instructions if each.opcode == "convolution").conv_kind = 2
+
+    with pytest.raises(UnsupportedError, match="kind convolution_kind_dgrad is not known"):
+        program_of(HloModule(message=message, replicas=1, partitions=1), name=NAME)
