@@ -7,6 +7,8 @@ from subprocess import CompletedProcess
 
 import pytest
 
+from hespas.simulate.fluid.told import CHOICES
+
 Call = Callable[..., CompletedProcess[str]]
 SYSTEM = ("--system", "V100_32GB_4GPU")
 OWN = ("--model", "hespas")
@@ -36,6 +38,12 @@ def test_the_algorithm_has_an_effect(call: Call, traces: str) -> None:
         return json.loads(done.stdout)["step_time_ns"]
 
     assert time("auto") <= time("direct") < time("ring")
+
+
+def test_the_command_knows_all_algorithms(call: Call) -> None:
+    told = call("hespas", "simulate", "--help").stdout.replace("\n", "").replace(" ", "")
+
+    assert all(choice in told for choice in CHOICES)
 
 
 def test_run_takes_the_model_too(call: Call, block: Path) -> None:

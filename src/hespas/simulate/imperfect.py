@@ -10,6 +10,7 @@ from typing import assert_never
 
 from hespas.errors import SimulationError
 from hespas.hardware.cluster import Cluster, Distribution, Jitter
+from hespas.simulate.room import BYTES_PER_TASK, check_room
 from hespas.trace.tasks import (
     CollectiveTask,
     ComputeTask,
@@ -37,6 +38,9 @@ def on_cluster(job: Job, cluster: Cluster) -> Job:
         raise SimulationError(message, place=cluster.source)
     if not cluster.changes_devices:
         return job
+    if cluster.jitter is not None:
+        tasks = sum(len(job.graphs[index].tasks) for index in job.graph_of_device)
+        check_room(tasks, "tasks", bytes_each=BYTES_PER_TASK)
     graphs: list[TaskGraph] = []
     known: dict[object, int] = {}
     graph_of_device: list[int] = []

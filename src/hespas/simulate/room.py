@@ -7,6 +7,8 @@ import os
 from hespas.errors import SimulationError
 
 _BYTES_PER_MESSAGE = 250  # of arrays, while classes are found
+BYTES_PER_TASK = 600
+"""Of a task, with its place on a stream and its times."""
 _GIB = 1 << 30
 
 
@@ -25,13 +27,13 @@ def available_bytes() -> int | None:
         return None
 
 
-def check_room(messages: int, *, bytes_each: int = _BYTES_PER_MESSAGE) -> None:
-    """Raise `SimulationError` if so many messages to keep track of exceed the memory."""
-    needed = messages * bytes_each
+def check_room(count: int, what: str = "messages", *, bytes_each: int = _BYTES_PER_MESSAGE) -> None:
+    """Raise `SimulationError` if so many messages, or other things, exceed the memory."""
+    needed = count * bytes_each
     available = available_bytes()
     if available is not None and needed > available:
         message = (
-            f"the job has {messages} messages to keep track of at a time, which take about "
+            f"the job has {count} {what} to keep track of at a time, which take about "
             f"{needed / _GIB:.1f} GiB of memory, and {available / _GIB:.1f} GiB are available"
         )
         mend = "make devices alike, use groups of fewer devices or another algorithm"

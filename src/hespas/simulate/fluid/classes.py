@@ -15,7 +15,7 @@ from hespas.simulate.fluid.plans import Plan, Planner
 from hespas.simulate.fluid.rates import rate_units
 from hespas.simulate.fluid.ways import Wiring
 from hespas.simulate.fold import DeviceClass
-from hespas.simulate.room import check_room
+from hespas.simulate.room import BYTES_PER_TASK, check_room
 from hespas.trace.roles import Roles
 from hespas.trace.tasks import Job
 
@@ -189,6 +189,8 @@ class _Classes:
     def run(self, *, is_folded: bool) -> Classes:
         colours = self._refined() if is_folded else self._each_alone()
         device_classes = self._device_classes(colours)
+        tasks = sum(len(one.graph.tasks) for one in device_classes)
+        check_room(tasks, "tasks", bytes_each=BYTES_PER_TASK)
         places = _Merging(self._loads, colours)
         return Classes(
             devices=device_classes,

@@ -261,10 +261,12 @@ class Planner:
         pattern = MESSAGE if kind == "send_recv" else replace(
             shift(1), line=None if is_alone else line
         )  # fmt: skip
-        work_ps = round(found.transfer_s * _PS_PER_S)
+        slowdown = self._pricer.slowdown(group, pattern)
+        work_ps = round(found.transfer_s * slowdown * _PS_PER_S)
         rate = self._pricer.message(group, pattern, 1).rate
         if found.transfer_s > 0:
-            rate = max(1, min(rate, rate_units(found.moved_bytes / found.transfer_s / 1e9)))
+            own_rate = found.moved_bytes / (found.transfer_s * slowdown) / 1e9
+            rate = max(1, min(rate, rate_units(own_rate)))
         stage = Stage(
             count=1,
             lead_ps=round(found.latency_s * _PS_PER_S),
@@ -272,8 +274,10 @@ class Planner:
             rate=rate,
             pattern=pattern,
         )
-        notes = () if found.note is None else (found.note,)
-        return Plan(algorithm=f"measured {found.name}", stages=(stage,), notes=notes)
+        notes = [] if found.note is None else [found.note]
+        if slowdown != 1.0:
+            notes.append("where links differ, measured collectives take as much longer as a ring")
+        return Plan(algorithm=f"measured {found.name}", stages=(stage,), notes=tuple(notes))
 
 
 def _phases(group: Group, kind: str, size_bytes: int) -> Iterator[tuple[int, str, int]]:

@@ -48,10 +48,14 @@ class _Row:
 
 @dataclass(slots=True)
 class Pricer:
-    """Prices on one network; ways are found once for each group and pattern."""
+    """Prices on one network; ways are found once for each group and pattern.
+
+    ``plain`` prices the network without the links of it that differ, None if none do.
+    """
 
     interconnect: Interconnect
     wiring: Wiring
+    plain: Pricer | None = None
     _rows: dict[tuple[int, Pattern], list[_Row]] = field(
         default_factory=dict[tuple[int, Pattern], list[_Row]]
     )
@@ -80,6 +84,12 @@ class Pricer:
         narrowest = min(self._bandwidth(row, size_bytes) for row in rows)
         work_ps = min(total_ps, int(size_bytes / narrowest * _PS_PER_NS))
         return Price(total_ps - work_ps, work_ps, rate_units(narrowest))
+
+    def slowdown(self, group: Group, pattern: Pattern) -> float:
+        """Return how many times longer the bytes of a pattern take where links differ."""
+        if self.plain is None:
+            return 1.0
+        return self.plain.message(group, pattern, 1).rate / self.message(group, pattern, 1).rate
 
     def step_overhead_ps(self, group: Group, pattern: Pattern) -> int:
         """Return what a member spends on each message that it sends."""

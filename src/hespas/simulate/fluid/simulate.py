@@ -8,7 +8,7 @@ from hespas.errors import DeviceCountError, SimulationError
 from hespas.hardware.cluster import Cluster
 from hespas.hardware.interconnect import Graph, Interconnect, interconnect_of
 from hespas.hardware.system import CollectiveKind, System
-from hespas.simulate.events.custom import PER_NODE, custom_option
+from hespas.simulate.custom_options import PER_NODE, custom_option
 from hespas.simulate.fluid.classes import find_classes
 from hespas.simulate.fluid.course import PIECES
 from hespas.simulate.fluid.engine import Engine
@@ -62,9 +62,11 @@ def simulate_fluid(
         _refuse_options(system)
     is_irregular = cluster is not None and bool(cluster.links)
     wiring: Wiring = make_wiring(interconnect)
+    plain = None
     if cluster is not None and cluster.links:
+        plain = Pricer(interconnect, wiring)
         wiring = OverriddenWiring(wiring, cluster)
-    planner = Planner(Pricer(interconnect, wiring), algorithm)
+    planner = Planner(Pricer(interconnect, wiring, plain), algorithm)
     roles = [find_roles(graph) for graph in job.graphs]
     classes = find_classes(
         job, roles, wiring, planner, is_irregular=is_irregular, is_folded=is_folded

@@ -324,6 +324,16 @@ def test_a_bad_wire_slows_the_groups_that_use_it() -> None:
     assert [one.devices for one in timeline.classes] == [(0, 1), (2, 3)]
 
 
+def test_a_bad_wire_slows_measured_collectives_too() -> None:
+    network = one_dimension(Shape.SWITCH, 4, measured=table_of(4))
+    bad = Cluster(links=(LinkOverride(link="dim0.down.1", bandwidth_scale=0.5),))
+
+    timeline = simulate_fluid(graph(collective(1)), network, cluster=bad)
+
+    assert timeline.finish_ps == 30 * US + 20 * MS
+    assert any("take as much longer as a ring" in one for one in timeline.assumptions)
+
+
 @pytest.mark.parametrize("name", ["dim0.up.4", "dim1.up.0", "dim0.left.0", "wire"])
 def test_a_wire_that_is_not_there_is_refused(name: str) -> None:
     bad = Cluster(links=(LinkOverride(link=name, bandwidth_scale=0.5),))
