@@ -64,7 +64,7 @@ SIZES = tuple(PUBLISHED_S["A100"])
 class Compiled:
     """A model as the compiler of a GPU would run it."""
 
-    size: str
+    name: str
     gpu: str
     program: Program
     kernels: CompiledKernels
@@ -79,7 +79,7 @@ class Compiled:
 class Point:
     """A step: its time as published and as predicted, and what of it is exposed communication."""
 
-    size: str
+    name: str
     gpu: str
     published_s: float
     predicted_s: float
@@ -98,19 +98,19 @@ class Point:
         return self.predicted_s / nearest - 1
 
 
-def compiled(size: str, gpu: str, source: bytes) -> Compiled:
-    """Compile a partitioned program for a GPU, or take it from the cache."""
+def compiled(name: str, gpu: str, source: bytes) -> Compiled:
+    """Compile a program for a GPU, or take it from the cache."""
     made = compile_program(
         source,
-        name=f"llama3-{size}",
+        name=name,
         target=NODES[gpu],
         layout=Layout(devices=DEVICES, per_host=DEVICES),
         cache=CompiledCache(directory=default_directory()),
     )
     if made.kernels is None:
-        raise SystemExit(f"no kernels of {size} for {gpu}")
-    program = load_source(made.hlo_proto, name=f"llama3-{size}")
-    return Compiled(size=size, gpu=gpu, program=program, kernels=made.kernels)
+        raise SystemExit(f"no kernels of {name} for {gpu}")
+    program = load_source(made.hlo_proto, name=name)
+    return Compiled(name=name, gpu=gpu, program=program, kernels=made.kernels)
 
 
 def programs(sizes: Iterable[str]) -> list[Compiled]:
@@ -118,20 +118,20 @@ def programs(sizes: Iterable[str]) -> list[Compiled]:
     found: list[Compiled] = []
     for size in sizes:
         exported = partitioned(export_model(f"llama3-{size}", {"mesh": f"fsdp={DEVICES}"}))
-        found.extend(compiled(size, gpu, exported.text) for gpu in NODES)
+        found.extend(compiled(f"llama3-{size}", gpu, exported.text) for gpu in NODES)
     return found
 
 
-def point_of(made: Compiled) -> Point:
+def point_of(made: Compiled, published_s: float) -> Point:
     """Predict one step."""
     graph = api.split(made.program)
     estimates = estimate_graph(graph, region_modules(graph), made.estimator, store=MemoryStore())
     system = f"{NODES[made.gpu]}_{DEVICES}GPU"
     timeline = api.simulate(api.trace(graph, estimates), system, model="hespas")
     return Point(
-        size=made.size,
+        name=made.name,
         gpu=made.gpu,
-        published_s=PUBLISHED_S[made.gpu][made.size],
+        published_s=published_s,
         predicted_s=timeline.step_time_s,
         exposed_s=timeline.step_time_s - estimates.total.time_s,
     )
@@ -238,7 +238,7 @@ def points_table(points: Sequence[Point]) -> str:
         "|---|---|---|---|---|---|---|",
     ]
     lines.extend(
-        f"| 4 x {each.gpu} | llama3-{each.size} | {each.published_s:.2f} s | "
+        f"| 4 x {each.gpu} | {each.name} | {each.published_s:.2f} s | "
         f"{1e3 * each.predicted_s:.1f} ms | {100 * each.error:+.1f} % | "
         f"{100 * each.error_beyond_rounding:+.1f} % | {1e3 * each.exposed_s:.1f} ms |"
         for each in points
@@ -247,7 +247,8 @@ def points_table(points: Sequence[Point]) -> str:
 
 
 def _means(points: Sequence[Point]) -> Iterable[str]:
-    for gpu in NODES:
+    gpus = dict.fromkeys(each.gpu for each in points)
+    for gpu in gpus if len(gpus) > 1 else ():
         chosen = [each for each in points if each.gpu == gpu]
         if chosen:
             yield (
@@ -269,15 +270,13 @@ def speedup_table(points: Sequence[Point]) -> str:
     """Return how much faster one system is than the other, as Markdown."""
     lines = ["| model | published | predicted | error |", "|---|---|---|---|"]
     errors: list[float] = []
-    by = {(each.gpu, each.size): each for each in points}
-    for size in dict.fromkeys(each.size for each in points):
-        slow, fast = by["A100", size], by["H100", size]
+    by = {(each.gpu, each.name): each for each in points}
+    for name in dict.fromkeys(each.name for each in points):
+        slow, fast = by["A100", name], by["H100", name]
         published = slow.published_s / fast.published_s
         predicted = slow.predicted_s / fast.predicted_s
         errors.append(predicted / published - 1)
-        lines.append(
-            f"| llama3-{size} | {published:.2f} | {predicted:.2f} | {100 * errors[-1]:+.1f} % |"
-        )
+        lines.append(f"| {name} | {published:.2f} | {predicted:.2f} | {100 * errors[-1]:+.1f} % |")
     middle = 100 * median(abs(error) for error in errors)
     return "\n".join([*lines, "", f"Median error without signs: {middle:.1f} %."])
 
@@ -319,7 +318,9 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="put the tables into the page")
     given = parser.parse_args()
     made = programs(given.sizes or SIZES)
-    points = [point_of(each) for each in made]
+    points = [
+        point_of(each, PUBLISHED_S[each.gpu][each.name.removeprefix("llama3-")]) for each in made
+    ]
     parts = [
         points_table(points),
         speedup_table(points),
