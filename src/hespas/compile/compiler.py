@@ -67,7 +67,7 @@ def run_job(job: Job, limits: Limits) -> CompiledProgram:
         lay_out_toolkit(home / _TOOLKIT)
     try:
         run_program(
-            [sys.executable, "-m", "hespas.xla.compile_worker"],
+            [sys.executable, "-P", "-m", "hespas.xla.compile_worker"],
             name=f"the compiler for {job.target.name}",
             directory=home,
             limits=limits,
@@ -75,6 +75,9 @@ def run_job(job: Job, limits: Limits) -> CompiledProgram:
         )
     except ToolError as error:
         raise explained(error, home / LOG_NAME, limits) from error
+    except (KeyboardInterrupt, SystemExit):
+        shutil.rmtree(home, ignore_errors=True)
+        raise
     result = _read(job, home, limits)
     shutil.rmtree(home, ignore_errors=True)
     return result

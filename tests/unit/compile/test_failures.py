@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError
@@ -76,6 +77,13 @@ def test_a_compiler_that_takes_too_long_is_ended(play: Play, tmp_path: Path) -> 
     with pytest.raises(ToolError, match=r"longer than 0.2 s: still at it; allow more time"):
         run_job(JOB, Limits(time_s=0.2))
     assert len(kept_logs(tmp_path)) == 1
+
+
+def test_nothing_stays_of_a_compilation_that_is_interrupted(play: Play, tmp_path: Path) -> None:
+    play(f"kill -INT {os.getpid()}; exec sleep 30")
+    with pytest.raises(KeyboardInterrupt):
+        run_job(JOB, LIMITS)
+    assert kept_logs(tmp_path) == []
 
 
 @pytest.mark.parametrize(
