@@ -13,6 +13,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from hespas.hardware.system import (
     CollectiveKind,
@@ -22,7 +24,6 @@ from hespas.hardware.system import (
     System,
     Topology,
 )
-from hespas.simulate.models import ModelChoice, model_named, simulate_job
 from hespas.trace.tasks import (
     CollectiveTask,
     CommunicationKind,
@@ -31,6 +32,9 @@ from hespas.trace.tasks import (
     Task,
     TaskGraph,
 )
+
+if TYPE_CHECKING:
+    from hespas.simulate.timeline import Timeline
 
 TENSOR_PARALLEL = 8
 LAYERS = 250
@@ -138,16 +142,22 @@ JOBS: dict[str, Callable[[int], Job | TaskGraph]] = {
 }
 
 
+def simulator(model: str) -> Callable[[Job | TaskGraph, System], Timeline]:
+    """Return what simulates by a model; only that one is imported."""
+    if model == "hespas":
+        return import_module("hespas.simulate.fluid.simulate").simulate_fluid
+    return import_module("hespas.simulate.simulate").simulate
+
+
 def main() -> None:
     """Simulate one job, and print when it ends."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("job", choices=JOBS)
     parser.add_argument("devices", type=int)
-    parser.add_argument("--model", default="astra-sim")
+    parser.add_argument("--model", choices=("astra-sim", "hespas"), default="astra-sim")
     arguments = parser.parse_args()
     cluster = system(arguments.devices, algorithm="direct" if arguments.job == "direct" else "ring")
-    choice = ModelChoice(model=model_named(arguments.model))
-    timeline = simulate_job(JOBS[arguments.job](arguments.devices), cluster, choice)
+    timeline = simulator(arguments.model)(JOBS[arguments.job](arguments.devices), cluster)
     print(f"{timeline.step_time_s * 1e3:.6f} ms, {len(timeline.classes)} classes")
 
 

@@ -89,10 +89,10 @@ def cases(chain: Path, resnet: Path | None) -> list[Case]:
     return found
 
 
-def measure(case: Case) -> Measured:
-    """Run a command `RUNS` times."""
+def measure(case: Case, runs: int = RUNS) -> Measured:
+    """Run a command several times."""
     cpu_s, peak_bytes, files = float("inf"), 0, 0
-    for _ in range(RUNS):
+    for _ in range(runs):
         with tempfile.TemporaryDirectory() as directory:
             output = Path(directory) / "output"
             flags = ("--output", str(output)) if case.writes else ()

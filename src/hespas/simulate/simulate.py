@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -12,9 +13,8 @@ from hespas.errors import DeviceCountError, SimulationError
 from hespas.hardware.system import System
 from hespas.simulate.algorithms import Span
 from hespas.simulate.collectives import SUBGROUP_ENDPOINT_NS, CollectiveModel
+from hespas.simulate.custom_options import has_custom_collectives
 from hespas.simulate.engine import Durations, run
-from hespas.simulate.events.custom import has_custom_collectives
-from hespas.simulate.events.run import run_events
 from hespas.simulate.fold import Channel, Folded, Place, fold
 from hespas.simulate.group_shape import Group, GroupShape, group_algorithms, group_shape
 from hespas.simulate.kinds import collective_kind, task_text
@@ -71,37 +71,55 @@ def simulate(
     # Groups smaller than the system have an endpoint delay of their own, which nothing scales.
     endpoint_delay_ns = int(system.endpoint_delay_ns * injection_scale)
     system = replace(system, endpoint_delay_ns=endpoint_delay_ns)
+    events = partial(
+        _by_events,
+        system=system,
+        network=network,
+        queues_per_dimension=queues_per_dimension,
+        rendezvous=rendezvous,
+    )
     if is_replay(system):
         check_recorded(job)
-        return with_replayed(
-            run_events(
-                # Nobody meets anybody, so that devices of one graph do the same.
-                fold(job, _check_place, each_alone=not is_folded),
-                system,
-                network=network,
-                queues_per_dimension=queues_per_dimension,
-                rendezvous=rendezvous,
-            )
-        )
+        # Nobody meets anybody, so that devices of one graph do the same.
+        return with_replayed(events(fold(job, _check_place, each_alone=not is_folded)))
     if system.options.get("roofline-enabled"):
         job = with_roofline(job, system)
     needs_events = by_events or rendezvous or network is not Network.CONGESTION_UNAWARE
-    needs_events = needs_events or has_custom_collectives(system)
     # Whose turn it is in several queues goes on from collective to collective.
-    needs_events = needs_events or queues_per_dimension > 1
+    needs_events = needs_events or has_custom_collectives(system) or queues_per_dimension > 1
     if not needs_events and _has_closed_form(job):
-        model = _Model(job, system, queues_per_dimension)
-        if is_folded:
-            with suppress(NeedsEngineError):
-                return model.run(fold(job, model.timing), apart=False)
-            with suppress(NeedsEngineError):
-                return model.run(fold(job, model.timing, in_order=True), apart=True)
-            with suppress(NeedsEngineError):
-                return model.run_dataflow(job)
+        found = _by_formulas(job, _Model(job, system, queues_per_dimension), is_folded=is_folded)
+        if found is not None:
+            return found
+    return events(fold(job, _check_place, each_alone=True))
+
+
+def _by_formulas(job: Job, model: _Model, *, is_folded: bool) -> Timeline | None:
+    """Return what the closed formulas give, in the cheapest way in which they hold, if any."""
+    if is_folded:
         with suppress(NeedsEngineError):
-            return model.run(fold(job, model.timing, each_alone=True), apart=True)
+            return model.run(fold(job, model.timing), apart=False)
+        with suppress(NeedsEngineError):
+            return model.run_dataflow(job)
+        with suppress(NeedsEngineError):
+            return model.run(fold(job, model.timing, in_order=True), apart=True)
+    with suppress(NeedsEngineError):
+        return model.run(fold(job, model.timing, each_alone=True), apart=True)
+    return None
+
+
+def _by_events(
+    folded: Folded,
+    *,
+    system: System,
+    network: Network,
+    queues_per_dimension: int,
+    rendezvous: bool,
+) -> Timeline:
+    from hespas.simulate.events.run import run_events  # noqa: PLC0415 - few jobs need it
+
     return run_events(
-        fold(job, _check_place, each_alone=True),
+        folded,
         system,
         network=network,
         queues_per_dimension=queues_per_dimension,

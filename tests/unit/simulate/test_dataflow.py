@@ -69,7 +69,7 @@ def without_events(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     def fail(*_: object, **__: object) -> NoReturn:
         raise AssertionError("every message was an event")
 
-    return lambda: monkeypatch.setattr(module, "run_events", fail)
+    return lambda: monkeypatch.setattr(module, "_by_events", fail)
 
 
 # The halves of a direct all-reduce overlap, and halving-doubling has no all-to-all.

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, cast
 from hespas.config.files import read_yaml
 from hespas.errors import AlgorithmError, ConfigError, SimulationError
 from hespas.hardware.system import CollectiveKind, System
+from hespas.simulate.custom_options import PER_NODE, custom_option
 from hespas.simulate.events.clock import Alarms
 from hespas.simulate.events.post import Post
 from hespas.simulate.meeting import TAG_LIMIT
@@ -30,19 +31,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("hespas")
 
 _XML = ".xml"
-PER_NODE = "per-node-custom-implementation"
-"""The option that names a map from tasks to prefixes."""
-
-
-def custom_option(kind: CollectiveKind) -> str:
-    """Return the option that gives a kind's prefix."""
-    return f"{kind.value}-implementation-custom"
-
-
-def has_custom_collectives(system: System) -> bool:
-    """Return whether the system writes out any collective."""
-    names = (PER_NODE, *map(custom_option, CollectiveKind))
-    return any(system.options.get(name) for name in names)
 
 
 class CustomCollectives:

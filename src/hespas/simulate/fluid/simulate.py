@@ -22,7 +22,7 @@ from hespas.simulate.fluid.wirings import make_wiring
 from hespas.simulate.roofline import with_roofline
 from hespas.simulate.timeline import Timeline
 from hespas.trace.roles import find_roles
-from hespas.trace.tasks import CollectiveTask, Job, TaskGraph, as_job
+from hespas.trace.tasks import CollectiveTask, ComputeTask, Job, SendTask, TaskGraph, as_job
 
 ASSUMPTION = (
     "network: every group of devices has a stream of its own, on which its collectives keep the "
@@ -105,7 +105,14 @@ def _refuse_options(system: System) -> None:
 def _refuse(job: Job) -> None:
     for graph in job.graphs:
         for task in graph.tasks:
-            if isinstance(task, CollectiveTask) and not all(task.involved_dimensions or ()):
-                place = f"{graph.name}: task {task.id} ({task.name})"
-                message = "involved_dim has no model in hespas' own network model"
-                raise SimulationError(message, place=place, mend="use --model astra-sim")
+            place = f"{graph.name}: task {task.id} ({task.name})"
+            match task:
+                case ComputeTask(duration_ps=amount) if amount < 0:
+                    raise SimulationError(f"the duration is {amount} ps", place=place)
+                case CollectiveTask() if not all(task.involved_dimensions or ()):
+                    message = "involved_dim has no model in hespas' own network model"
+                    raise SimulationError(message, place=place, mend="use --model astra-sim")
+                case CollectiveTask(size_bytes=amount) | SendTask(size_bytes=amount) if amount < 0:
+                    raise SimulationError(f"the size is {amount} bytes", place=place)
+                case _:
+                    continue
