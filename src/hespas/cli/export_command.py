@@ -3,49 +3,72 @@
 from __future__ import annotations
 
 import os
+import sys
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from hespas.cli import options
-from hespas.config.suggest import suggestion
-from hespas.errors import ConfigError, OutputError
+from hespas.errors import ConfigError, OutputError, ProgramError
 from hespas.files import check_file, write_file
+from hespas.frontend.load import read_source
 
-_FIELDS = ("mesh", "batch", "sequence", "remat", "scan", "dtype")
+if TYPE_CHECKING:
+    from hespas.export.exported import Exported
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What is to be exported: ``changed`` are a model's options, ``module`` is of a dump."""
+
+    source: str
+    changed: dict[str, str]
+    module: str | None
+
+
+_MODEL_OPTIONS = options.combined(
+    click.option("--mesh", metavar="AXIS=N,..", help="The devices, as in fsdp=4,tp=2."),
+    click.option("--batch", help="Sequences or images per data-parallel part of the mesh."),
+    click.option("--sequence", help="Tokens in a sequence."),
+    click.option("--remat", help="What the backward pass computes again."),
+    click.option("--scan/--unrolled", default=None, help="One loop over the layers, or none."),
+    click.option("--dtype", help="The type computed in, as in bf16."),
+    click.option("--set", "more", multiple=True, metavar="NAME=VALUE", help="Another option."),
+)
 
 
 @click.command("export", short_help="Write a model or function as StableHLO.")
 @click.argument("source", required=False)
 @click.option("--list", "list_models", is_flag=True, help="List the models and their options.")
 @options.both("output", "-o", type=options.FILE, help="The file to write.")
-@click.option("--mesh", metavar="AXIS=N,..", help="The devices, as in fsdp=4,tp=2.")
-@click.option("--batch", help="Sequences or images per data-parallel part of the mesh.")
-@click.option("--sequence", help="Tokens in a sequence.")
-@click.option("--remat", help="What the backward pass computes again.")
-@click.option("--scan/--unrolled", default=None, help="One loop over the layers, or each layer.")
-@click.option("--dtype", help="The type computed in, as in bf16.")
-@click.option("--set", "more", multiple=True, metavar="NAME=VALUE", help="Another option.")
+@_MODEL_OPTIONS
+@click.option("--devices", type=click.IntRange(1), help="Virtual devices for one's own function.")
+@click.option("--module", help="Part of a module's name, for a dump of several.")
 @click.option("--unpartitioned", is_flag=True, help="Keep the annotations, and do not partition.")
 @options.common
 def command(
     source: str | None,
-    list_models: bool,
     output: Path | None,
+    list_models: bool,
     more: tuple[str, ...],
     unpartitioned: bool,
     scan: bool | None,
+    devices: int | None,
+    module: str | None,
     log_level: str | None,
     log_path: Path | None,
     **given: str | None,
 ) -> None:
     """Write SOURCE as the StableHLO of one device, or of all with --unpartitioned.
 
-    SOURCE is a model of the zoo.
+    SOURCE is a model of the zoo (--list), package.module:function, a file that jax.export
+    serialised, or a directory that XLA dumped into.
     """
-    # Nothing runs here: accelerators that are there are left alone.
-    os.environ["JAX_PLATFORMS"] = "cpu"
     options.start_logging(log_level, log_path)
+    _prepare_jax(devices)
     if list_models:
         _print_models()
         return
@@ -57,7 +80,22 @@ def command(
     changed = {name: value for name, value in given.items() if value is not None}
     if scan is not None:
         changed["scan"] = "true" if scan else "false"
-    _export(source, changed | _pairs(more), output, unpartitioned)
+    asked = _Asked(source=source, changed=changed | _pairs(more), module=module)
+    made = _exported(asked)
+    if not unpartitioned:
+        made = import_module("hespas.export.exported").partitioned(made)
+    write_file(output, made.text)
+    click.echo(f"{output}: {source} for {made.devices} devices")
+    for note in made.notes:
+        click.echo(f"  {note}")
+
+
+def _prepare_jax(devices: int | None) -> None:
+    """Tell JAX, before it starts, to leave accelerators alone: nothing runs here."""
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    if devices is not None:
+        flags = os.environ.get("XLA_FLAGS", "")
+        os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={devices}"
 
 
 def _pairs(more: tuple[str, ...]) -> dict[str, str]:
@@ -68,22 +106,47 @@ def _pairs(more: tuple[str, ...]) -> dict[str, str]:
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
-def _export(source: str, changed: dict[str, str], output: Path, unpartitioned: bool) -> None:
-    from hespas.export.exported import partitioned
-    from hespas.export.zoo import export_model
+def _exported(asked: _Asked) -> Exported:
+    """Export what is asked for: what it is shows in its name."""
+    path = Path(asked.source)
+    if path.is_dir():
+        _refuse_options(asked.changed, "a dump")
+        return import_module("hespas.export.dump").export_dump(path, module=asked.module)
+    if asked.module is not None:
+        raise ConfigError("--module is for a directory that XLA dumped into", mend="drop it")
+    if path.is_file():
+        _refuse_options(asked.changed, "a file")
+        return _from_file(path)
+    if ":" in asked.source:
+        _refuse_options(asked.changed, "a function")
+        # As `python -m` does: the function is where one stands.
+        sys.path.insert(0, str(Path.cwd()))
+        return import_module("hespas.export.function").export_named(asked.source)
+    return import_module("hespas.export.zoo").export_model(asked.source, asked.changed)
 
-    exported = export_model(source, changed)
-    made = exported if unpartitioned else partitioned(exported)
-    write_file(output, made.text)
-    click.echo(f"{output}: {source} for {made.devices} devices")
-    for note in made.notes:
-        click.echo(f"  {note}")
+
+def _refuse_options(changed: dict[str, str], what: str) -> None:
+    if changed:
+        raise ConfigError(
+            f"{', '.join(sorted(changed))} are for models of the zoo; {what} has none of them",
+            mend="drop them",
+        )
+
+
+def _from_file(path: Path) -> Exported:
+    functions: Any = import_module("hespas.export.function")
+    source = read_source(path)
+    if not functions.is_jax_export(source):
+        raise ProgramError(
+            "this file is not what jax.export serialises",
+            place=str(path),
+            mend="give a program that is sharded to `hespas partition`",
+        )
+    return functions.export_serialized(source, name=str(path))
 
 
 def _print_models() -> None:
-    from hespas.workloads.registry import models
-
-    for model in models().values():
+    for model in import_module("hespas.workloads.registry").models().values():
         click.echo(f"{model.name}: {model.summary}")
         listed = (f"{name}={value}" for name, value in model.options().items())
         click.echo(f"  {' '.join(listed)}")

@@ -9,20 +9,24 @@ from hespas.xla.partition import DEFAULT_LIMITS, partition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """A program as StableHLO text; ``notes`` say what was done to it on the way."""
+    """A program as StableHLO text; ``notes`` say what was done to it on the way.
+
+    ``is_partitioned`` says that it is already what one of several devices runs.
+    """
 
     text: bytes
     name: str
     devices: int
     notes: tuple[str, ...] = ()
+    is_partitioned: bool = False
 
 
 def partitioned(exported: Exported) -> Exported:
-    """Return the program of one device; a program of a single device stays as it is.
+    """Return the program of one device; one that is that already stays as it is.
 
     Raises as `hespas.xla.partition.partition` does.
     """
-    if exported.devices == 1:
+    if exported.devices == 1 or exported.is_partitioned:
         return exported
     made = partition(exported.text, name=exported.name, limits=DEFAULT_LIMITS)
     return Exported(
@@ -30,4 +34,5 @@ def partitioned(exported: Exported) -> Exported:
         name=exported.name,
         devices=made.devices,
         notes=(*exported.notes, made.assumption),
+        is_partitioned=True,
     )

@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import jax
 from jax.sharding import NamedSharding
@@ -17,6 +18,8 @@ from hespas.workloads.model import Model, Step, one_of
 from hespas.workloads.sharding import Divided
 
 _DIVIDED = {"rows": "m", "columns": "n", "contracting": "k", "scattered": "k"}
+_KEPT = {"rows": "m", "columns": "", "contracting": "", "scattered": "m"}
+"""Which dimension is divided in the factors, and which in the product."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,25 +42,35 @@ def build(settings: Gemm) -> Step:
     """Make the product."""
     kind = one_of("divided", settings.divided, tuple(_DIVIDED))
     axes = tuple(name for name, _ in settings.mesh.axes)
-    inner, result = _DIVIDED[kind], {"scattered": "m"}.get(kind, "")
     sizes = {"m": settings.m, "k": settings.k, "n": settings.n}
-    divided = Divided(mesh=settings.mesh, sizes=sizes, axes={inner: axes})
+    divided = Divided(mesh=settings.mesh, sizes=sizes, axes={_DIVIDED[kind]: axes})
     divided.check()
-    replace(divided, axes={result: axes} if result else {inner: axes}).check()
-    left, right = (
-        divided.array(*names, dtype=dtype_named(settings.dtype))
-        for names in (("m", "k"), ("k", "n"))
+    array = partial(divided.array, dtype=dtype_named(settings.dtype))
+    result = Divided(mesh=settings.mesh, sizes=sizes, axes={_KEPT[kind]: axes})
+    if _KEPT[kind]:
+        result.check()
+    sharding = NamedSharding(settings.mesh.abstract(), result.spec("m", "n"))
+    function = _scattered(divided, result, axes) if kind == "scattered" else _product
+    jitted = jax.jit(function, out_shardings=sharding)
+    return Step(function=jitted, arguments=(array("m", "k"), array("k", "n")), mesh=settings.mesh)
+
+
+def _product(a: jax.Array, b: jax.Array) -> jax.Array:
+    return a @ b
+
+
+def _scattered(divided: Divided, result: Divided, axes: tuple[str, ...]) -> Any:
+    """Write the reduce-scatter out: the partitioner would write an all-reduce and a slice."""
+
+    def body(a: jax.Array, b: jax.Array) -> jax.Array:
+        return jax.lax.psum_scatter(a @ b, axes, scatter_dimension=0, tiled=True)
+
+    return jax.shard_map(
+        body,
+        mesh=divided.mesh.abstract(),
+        in_specs=(divided.spec("m", "k"), divided.spec("k", "n")),
+        out_specs=result.spec("m", "n"),
     )
-    outcome = replace(divided, axes={result: axes} if result else {})
-    if kind == "rows":
-        outcome = divided
-    sharding = NamedSharding(settings.mesh.abstract(), outcome.spec("m", "n"))
-
-    def product(a: jax.Array, b: jax.Array) -> jax.Array:
-        return a @ b
-
-    function = jax.jit(product, out_shardings=sharding)
-    return Step(function=function, arguments=(left, right), mesh=settings.mesh)
 
 
 _model = partial(Model, build=build)

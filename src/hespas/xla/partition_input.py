@@ -53,6 +53,13 @@ def sharded_program(module: MlirModule) -> Sharded:
     return Sharded(replicas=replicas or 1, partitions=over, shardy=bool(meshes))
 
 
+def device_count(module: MlirModule) -> int:
+    """Return how many devices a module says that it runs on; 1 where it says nothing."""
+    attributes = module_attributes(module)
+    counts = (_count(attributes.get(f"mhlo.num_{name}")) for name in ("replicas", "partitions"))
+    return prod(count or 1 for count in counts)
+
+
 def _annotated(module: MlirModule) -> bool:
     text = str(module.handle)
     return any(mark in text for mark in _ANNOTATIONS)

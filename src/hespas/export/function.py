@@ -1,0 +1,95 @@
+"""Export a JAX function of one's own: by name, as it was lowered, or as jax.export wrote it."""
+
+# JAX's own types are only partly known.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from importlib import import_module
+from typing import Any
+
+from hespas.errors import HespasError, ProgramError
+from hespas.export.exported import Exported
+from hespas.xla.mlir import BYTECODE_MAGIC, parse_mlir
+from hespas.xla.partition_input import device_count
+
+_FORM = "let it return (function, arguments) or a jax.stages.Lowered"
+_LENGTH_BYTES = 4
+
+
+def export_named(place: str) -> Exported:
+    """Export what ``package.module:function`` returns when it is called without arguments.
+
+    That is a function with a tuple of the arguments to lower it for (`jax.ShapeDtypeStruct`,
+    with shardings where it runs on several devices), or a `jax.stages.Lowered`. Raises
+    `ProgramError` where the module or function is not there, fails, or returns something else.
+    """
+    module_name, _, function_name = place.partition(":")
+    try:
+        made = getattr(import_module(module_name), function_name)()
+        return _exported(made, place)
+    except HespasError:
+        raise
+    except Exception as error:
+        raise ProgramError(f"{type(error).__name__}: {error}", place=place, mend=_FORM) from error
+
+
+def _exported(made: Any, place: str) -> Exported:
+    match made:
+        case (function, tuple() as arguments):
+            return export_function(function, *arguments, name=place)
+        case _ if hasattr(made, "as_text"):
+            return export_lowered(made, name=place)
+        case _:
+            raise ProgramError(f"it returned a {type(made).__name__}", place=place, mend=_FORM)
+
+
+def export_function(function: Any, *arguments: Any, name: str = "function") -> Exported:
+    """Export a function, jitted or not, for arguments that need only a shape and a sharding.
+
+    Meshes may be abstract: the devices need not be there.
+    """
+    jax = import_module("jax")
+    jitted = function if hasattr(function, "trace") else jax.jit(function)
+    with _abstract_mesh(arguments):
+        lowered = jitted.trace(*arguments).lower(lowering_platforms=("cpu",))
+    return export_lowered(lowered, name=name)
+
+
+def _abstract_mesh(arguments: Any) -> Any:
+    """Return a context with the mesh that the arguments are divided over, if it is abstract."""
+    jax = import_module("jax")
+    sharding = import_module("jax.sharding")
+    for leaf in jax.tree.leaves(arguments):
+        mesh = getattr(getattr(leaf, "sharding", None), "mesh", None)
+        if isinstance(mesh, sharding.AbstractMesh):
+            return sharding.use_abstract_mesh(mesh)
+    return nullcontext()
+
+
+def export_lowered(lowered: Any, *, name: str = "lowered") -> Exported:
+    """Export a `jax.stages.Lowered`, what ``jax.jit(f).lower(...)`` returns."""
+    text = lowered.as_text().encode()
+    return Exported(text=text, name=name, devices=device_count(parse_mlir(text, name=name)))
+
+
+def is_jax_export(source: bytes) -> bool:
+    """Tell whether this may be what `jax.export.Exported.serialize` returns."""
+    return not source.startswith(BYTECODE_MAGIC) and BYTECODE_MAGIC in source
+
+
+def export_serialized(source: bytes, *, name: str) -> Exported:
+    """Export what ``jax.export.export(f)(...).serialize()`` returned.
+
+    The artifact is a flatbuffer. The module is one of its vectors, whose length stands in front
+    of it. Raises `ProgramError` for something else.
+    """
+    begin = source.find(BYTECODE_MAGIC)
+    length = int.from_bytes(source[max(0, begin - _LENGTH_BYTES) : max(0, begin)], "little")
+    if begin < _LENGTH_BYTES or begin + length > len(source):
+        raise ProgramError("this is not what jax.export serialises", place=name)
+    module = parse_mlir(source[begin : begin + length], name=name)
+    text = str(module.handle).encode()
+    return Exported(text=text, name=name, devices=device_count(module))
