@@ -95,12 +95,20 @@ class Planner:
     def _kept(self, group: Group, kind: str, size_bytes: int) -> Plan:
         key = (group.number, kind, size_bytes)
         if key not in self._plans:
-            is_message = kind == "send_recv"
-            plan = self._message(group, size_bytes) if is_message else self._best(*key[1:], group)
-            self._plans[key] = plan
+            plan = self._plans[key] = self._plan(kind, size_bytes, group)
             self.used.setdefault(kind, set()).add(plan.algorithm)
             self.notes |= dict.fromkeys(plan.notes)
         return self._plans[key]
+
+    def _plan(self, kind: str, size_bytes: int, group: Group) -> Plan:
+        if kind == "send_recv":
+            return self._message(group, size_bytes)
+        try:
+            return self._best(kind, size_bytes, group)
+        except SimulationError as error:
+            first = int(group.members[0])
+            place = f"{kind} among the {group.size} devices with device {first}"
+            raise SimulationError(error.message, place=place, mend=error.mend) from error
 
     def _message(self, group: Group, size_bytes: int) -> Plan:
         waits = self._pricer.waits_for_receiver(group, MESSAGE, size_bytes)

@@ -406,10 +406,30 @@ def test_an_unknown_algorithm_is_refused() -> None:
 def test_what_has_no_algorithm_is_refused() -> None:
     network = replace(SWITCH, algorithms={"all_to_all": ("halvingDoubling",)})
 
-    with pytest.raises(SimulationError, match="no all_to_all by halvingDoubling"):
+    with pytest.raises(SimulationError, match=r"among the 4 devices .* no all_to_all by halv"):
         simulate_fluid(graph(collective(1, kind=CommunicationKind.ALL_TO_ALL)), network)
 
 
 def test_a_job_of_another_size_is_refused() -> None:
     with pytest.raises(Exception, match="for 4 devices"):
         simulate_fluid(graph(collective(1)), switched(8, bandwidth_bytes_per_s=1e9, latency_s=1e-6))
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        (compute(1, -1), "the duration is -1 ps"),
+        (collective(1, size_bytes=-4), "the size is -4 bytes"),
+        (transfer(1, 0, 1, size_bytes=-4)[0], "the size is -4 bytes"),
+        (collective(1, table=0), r"the group \[0\] has only one member"),
+    ],
+)
+def test_impossible_tasks_are_refused(task: Task, message: str) -> None:
+    with pytest.raises(SimulationError, match=message):
+        simulate_fluid(graph(task, tables=(((0,), (1, 2)),)), SWITCH)
+
+
+def test_a_job_may_do_nothing() -> None:
+    network = switched(1, bandwidth_bytes_per_s=1e9, latency_s=0)
+
+    assert simulate_fluid(graph(devices=1), network).finish_ps == 0
