@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from compilers import JOB, RESULT
-from hespas.compile import toolkit, versions
+from hespas.compile import compiler, toolkit, versions
 from hespas.compile.cache import CompiledCache
 from hespas.compile.compiler import compile_program, run_job
 from hespas.compile.job import ANY_LAYOUT, Layout, job_of
@@ -79,11 +78,20 @@ def test_a_compiler_that_takes_too_long_is_ended(play: Play, tmp_path: Path) -> 
     assert len(kept_logs(tmp_path)) == 1
 
 
-def test_nothing_stays_of_a_compilation_that_is_interrupted(play: Play, tmp_path: Path) -> None:
-    play(f"kill -INT {os.getpid()}; exec sleep 30")
-    with pytest.raises(KeyboardInterrupt):
+@pytest.mark.parametrize("interruption", [KeyboardInterrupt, SystemExit])
+def test_nothing_stays_of_a_compilation_that_is_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interruption: type[BaseException]
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    def interrupted(*_: object, **__: object) -> None:
+        assert list(tmp_path.iterdir()) != []
+        raise interruption
+
+    monkeypatch.setattr(compiler, "run_program", interrupted)
+    with pytest.raises(interruption):
         run_job(JOB, LIMITS)
-    assert kept_logs(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
