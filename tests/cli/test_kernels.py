@@ -1,0 +1,124 @@
+"""``hespas kernels``: what a compiled program's kernels cost, and why."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+
+from hespas.program.kernels import CompiledKernels, KernelLaunch, encode_kernels
+
+Call = Callable[..., CompletedProcess[str]]
+NODE = ("--node", "H100_SXM_80GB")
+HLO = """HloModule step, is_scheduled=true
+
+%loop (p: f32[16777216]) -> f32[16777216] {
+  %p = f32[16777216]{0} parameter(0)
+  ROOT %n = f32[16777216]{0} negate(%p)
+}
+
+ENTRY %main (a: f32[16777216]) -> f32[16777216] {
+  %a = f32[16777216]{0} parameter(0)
+  %fusion.1 = f32[16777216]{0} fusion(%a), kind=kLoop, calls=%loop
+  %fusion.2 = f32[16777216]{0} fusion(%fusion.1), kind=kLoop, calls=%loop
+  ROOT %fusion.3 = f32[16777216]{0} fusion(%fusion.2), kind=kLoop, calls=%loop
+}
+"""
+# Two threads an element apart in every second sector: twice the sectors that it needs.
+PTX = """
+.visible .entry negated(.param .u64 negated_param_0, .param .u64 negated_param_1)
+{
+    ld.param.b64 %rd1, [negated_param_0];
+    ld.param.b64 %rd2, [negated_param_1];
+    mov.u32 %r1, %ctaid.x;
+    mov.u32 %r2, %tid.x;
+    mad.lo.s32 %r3, %r1, 128, %r2;
+    mul.wide.u32 %rd3, %r3, 64;
+    add.s64 %rd4, %rd1, %rd3;
+    ld.global.nc.b32 %r5, [%rd4];
+    neg.f32 %r6, %r5;
+    add.s64 %rd5, %rd2, %rd3;
+    st.global.b32 [%rd5], %r6;
+    ret;
+}
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    file = tmp_path / "step.hlo"
+    file.write_text(HLO)
+    return file
+
+
+@pytest.fixture
+def kernels(tmp_path: Path) -> Path:
+    launches = tuple(
+        KernelLaunch(
+            instruction=f"fusion.{number}",
+            kernel="negated",
+            grid=(131072, 1, 1),
+            block=(128, 1, 1),
+            shared_memory_bytes=0,
+        )
+        for number in (1, 2)
+    )
+    file = tmp_path / "kernels.json"
+    file.write_bytes(encode_kernels(CompiledKernels(launches=launches, ptx={"negated": PTX})))
+    return file
+
+
+def test_equal_kernels_stand_together_with_their_reason(
+    call: Call, program: Path, kernels: Path
+) -> None:
+    done = call("hespas", "kernels", program, "--kernels", kernels, *NODE)
+    assert done.returncode == 0, done.stderr
+    assert "3 launches of 2 kernels" in done.stdout
+    (read,) = [line for line in done.stdout.splitlines() if "negated" in line]
+    assert "8x L2 write sectors: 4-byte stores at 64-byte stride" in read
+    assert read.split()[4] == "2"
+
+
+def test_json_holds_every_term(call: Call, program: Path, kernels: Path) -> None:
+    done = call("hespas", "kernels", program, "--kernels", kernels, *NODE, "--json")
+    rows = json.loads(done.stdout)["kernels"]
+    assert [row["launches"] for row in rows] == [2, 1]
+    terms = rows[0]["terms_s"]
+    assert set(terms) == {"memory", "l2", "l1", "pipe", "turnover", "launch"}
+    assert rows[0]["time_s"] >= max(terms.values())
+    assert rows[0]["limit"] == "L2"
+    assert "no PTX" in rows[1]["reasons"][0]
+
+
+def test_without_kernels_each_is_priced_by_its_kind(call: Call, program: Path) -> None:
+    done = call("hespas", "kernels", program, *NODE, "--json")
+    (row,) = json.loads(done.stdout)["kernels"]
+    assert (row["kind"], row["launches"]) == ("loop", 3)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"[]", "holds no kernels"), (b"\xff", "holds no kernels")],
+)
+def test_a_file_that_holds_no_kernels_is_refused(
+    call: Call, program: Path, kernels: Path, content: bytes, message: str
+) -> None:
+    kernels.write_bytes(content)
+    done = call("hespas", "kernels", program, "--kernels", kernels, *NODE)
+    assert done.returncode == 2
+    assert message in done.stderr
+
+
+def test_a_program_that_is_not_compiled_is_refused(call: Call, block: Path) -> None:
+    done = call("hespas", "kernels", block, *NODE)
+    assert done.returncode == 2
+    assert "add --optimise" in done.stderr
+
+
+def test_a_device_whose_inside_is_not_described_is_refused(call: Call, program: Path) -> None:
+    done = call("hespas", "kernels", program, "--node", "TPUv3")
+    assert done.returncode == 2
+    assert "is not described" in done.stderr
