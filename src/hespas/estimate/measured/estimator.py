@@ -145,9 +145,10 @@ def as_product(convolution: Convolution) -> Product:
     """Return the matrix product that a convolution is, its image unfolded.
 
     Forward: places of the result x output features x (window x input features). A backward one
-    exchanges what is summed over. Groups are a batch. Products with padding don't count. Kernels
-    for tensor cores read 16 bytes of input features at a time, so that fewer count as so many,
-    but in grouped convolutions, which have kernels of their own.
+    exchanges what is summed over. Groups are a batch. Products with padding count, for a tile of
+    the product has places at the rim beside others; those with the holes of a dilated image
+    don't. Kernels for tensor cores read 16 bytes of input features at a time, so that fewer
+    count as so many, but in grouped convolutions, which have kernels of their own.
     """
     attrs = convolution.attrs
     groups = attrs.feature_group_count * attrs.batch_group_count
@@ -165,7 +166,10 @@ def as_product(convolution: Convolution) -> Product:
             rows, columns = image.element_count // image.shape[attrs.input_feature], features_in
         case Direction.BACKWARD_FILTER:
             rows, columns = window * features_in, features_out
-    summed = max(1, round(convolution.products / (groups * rows * columns)))
+    multiplied = places * window * features_in * features_out
+    if any(step > 1 for step in attrs.lhs_dilation):
+        multiplied = convolution.products // groups
+    summed = max(1, round(multiplied / (rows * columns)))
     match convolution.direction:
         case Direction.FORWARD:
             summed = round(summed * padding)
