@@ -43,7 +43,7 @@ def verify(algorithm: Algorithm) -> Verified:
     that access a chunk in no order (one of them writing), messages that nobody receives, and
     steps that wait for ever.
 
-    >>> from hespas.algorithms.generate import ring_all_reduce
+    >>> from hespas.algorithms.generate_ring import ring_all_reduce
     >>> len(verify(ring_all_reduce(4)).transfers)
     24
     """

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from hespas.algorithms.algorithm import Collective
-from hespas.algorithms.generate import GENERATORS, ring_all_reduce
+from hespas.algorithms.generate import GENERATORS
+from hespas.algorithms.generate_ring import ring_all_reduce
 from hespas.algorithms.graph_files import read_graphs, write_graphs
 from hespas.algorithms.graph_verify import verify_graphs
 from hespas.algorithms.verify import verify
