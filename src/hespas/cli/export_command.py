@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from dataclasses import dataclass
 from importlib import import_module
@@ -15,6 +14,7 @@ from hespas.cli import options
 from hespas.errors import ConfigError, OutputError, ProgramError
 from hespas.files import check_file, write_file
 from hespas.frontend.load import read_source
+from hespas.xla.quiet import use_cpu
 
 if TYPE_CHECKING:
     from hespas.export.exported import Exported
@@ -68,7 +68,7 @@ def command(
     serialised, or a directory that XLA dumped into.
     """
     options.start_logging(log_level, log_path)
-    _prepare_jax(devices)
+    use_cpu(devices)
     if list_models:
         _print_models()
         return
@@ -88,14 +88,6 @@ def command(
     click.echo(f"{output}: {source} for {made.devices} devices")
     for note in made.notes:
         click.echo(f"  {note}")
-
-
-def _prepare_jax(devices: int | None) -> None:
-    """Tell JAX, before it starts, to leave accelerators alone: nothing runs here."""
-    os.environ["JAX_PLATFORMS"] = "cpu"
-    if devices is not None:
-        flags = os.environ.get("XLA_FLAGS", "")
-        os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={devices}"
 
 
 def _pairs(more: tuple[str, ...]) -> dict[str, str]:

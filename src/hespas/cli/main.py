@@ -35,6 +35,7 @@ _COMMANDS = {
     "kernels": "Tell which kernels take longest, and why.",
     "simulate": "Run Chakra traces on a system.",
     "algorithm": "Verify, show and convert a collective algorithm.",
+    "validate": "Hold predictions against measured steps.",
     "hardware": "List the presets of nodes and systems.",
     "calibrate": "Make a preset from measurements of one's own cluster.",
 }

@@ -1,0 +1,94 @@
+"""``hespas validate``: published or own measurements of steps against predictions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hespas.cli import options
+from hespas.cli.stages import check_targets, write_json
+from hespas.compile.cache import CompiledCache, default_directory
+from hespas.errors import MeasurementError
+from hespas.validate.measurements import PUBLISHED, MeasuredStep, read_steps
+from hespas.validate.recompute import Sources, recompute
+from hespas.validate.tables import validation_json, validation_text
+from hespas.xla.quiet import use_cpu
+
+
+@click.command("validate", short_help="Hold predictions against measured steps.")
+@click.argument("measurements", type=options.FILE, required=False)
+@click.option("--workload", multiple=True, help="Only this workload; may be given again.")
+@click.option("--system", multiple=True, help="Only this system; may be given again.")
+@click.option(
+    "--method",
+    default="measured",
+    metavar="METHOD",
+    help="Who estimates (default measured); the roofline stands beside it.",
+)
+@click.option(
+    "--model",
+    type=click.Choice(["astra-sim", "hespas"]),
+    default="hespas",
+    help="Who times communication (default hespas).",
+)
+@click.option("--cache-dir", type=options.FILE, help="Where compiled programs are kept.")
+@options.json_option
+@options.common
+def command(
+    measurements: Path | None,
+    workload: tuple[str, ...],
+    system: tuple[str, ...],
+    json_file: str | None,
+    **given: Any,
+) -> None:
+    """Predict steps that were measured, and tell how far off the predictions are.
+
+    MEASUREMENTS is a CSV table with the columns workload (a model of hespas export, or a program's
+    file), node, system and step_s, and, where wanted, options (mesh=fsdp=4;batch=2), resolution_s
+    and profiled_compute_s. Without one it is the published measurements. Each program is exported,
+    compiled for its GPU without having one, priced and simulated, which takes some seconds of the
+    compiler's time, or a minute for large ones, the first time.
+    """
+    options.start_logging(given["log_level"], given["log_path"])
+    check_targets(json_file, None)
+    use_cpu()
+    table = measurements or PUBLISHED
+    method: str = given["method"]
+    sources = Sources(cache=CompiledCache(directory=given["cache_dir"] or default_directory()))
+    found = [
+        recompute(step, sources, method=method, model=given["model"], place=f"{table}:{step.line}")
+        for step in _chosen(read_steps(table), workload, system, table)
+    ]
+    if json_file is not None:
+        write_json(json_file, validation_json(found, method))
+    if json_file != "-":
+        click.echo(validation_text(found, method))
+
+
+def _chosen(
+    steps: tuple[MeasuredStep, ...],
+    workloads: tuple[str, ...],
+    systems: tuple[str, ...],
+    table: Path,
+) -> tuple[MeasuredStep, ...]:
+    for flag, given, known in (
+        ("--workload", workloads, {step.workload for step in steps}),
+        ("--system", systems, {step.system for step in steps}),
+    ):
+        for name in given:
+            if name not in known:
+                raise MeasurementError(
+                    f"{flag} {name}: nothing was measured of it",
+                    place=str(table),
+                    mend=f"there is {', '.join(sorted(known))}",
+                )
+    chosen = tuple(
+        step
+        for step in steps
+        if (not workloads or step.workload in workloads) and (not systems or step.system in systems)
+    )
+    if not chosen:
+        raise MeasurementError("the table holds no such step", place=str(table))
+    return chosen

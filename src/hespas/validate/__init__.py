@@ -1,0 +1,1 @@
+"""Measured steps against predicted ones."""

@@ -1,0 +1,126 @@
+"""Predict what was measured, through the whole pipeline: export, compile, estimate, simulate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from hespas.compile.cache import CompiledCache
+from hespas.compile.compiled import CompiledProgram
+from hespas.compile.for_node import compile_for_node, compiled_notes
+from hespas.errors import MeasurementError
+from hespas.estimate.graph import estimate_graph
+from hespas.estimate.launches import LAUNCH, for_program
+from hespas.estimate.methods import Wanted, estimator
+from hespas.estimate.store import MemoryStore
+from hespas.export.exported import partitioned
+from hespas.export.zoo import export_model
+from hespas.frontend.load import load_source, read_source
+from hespas.hardware.presets import load_device, load_system
+from hespas.prediction import Prediction, predicted
+from hespas.simulate.models import ModelChoice, model_named
+from hespas.simulate.network import Network
+from hespas.split.modules import region_modules
+from hespas.split.strategies import split_options, split_program
+from hespas.validate.measurements import MeasuredStep
+from hespas.workloads.registry import models
+
+FLOOR_METHOD = "roofline"
+"""Whose answer no device can beat: every peak reached, every byte moved once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recomputed:
+    """A measured step, and what each method predicts for it."""
+
+    measured: MeasuredStep
+    predictions: Mapping[str, Prediction]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """Programs that were exported already, by workload and options.
+
+    ``cache`` keeps compiled ones.
+    """
+
+    cache: CompiledCache | None
+    known: dict[tuple[str, str], bytes] = field(default_factory=dict[tuple[str, str], bytes])
+
+    def source(self, step: MeasuredStep) -> bytes:
+        """Return a workload's partitioned StableHLO."""
+        key = (step.workload, repr(sorted(step.options.items())))
+        if key not in self.known:
+            self.known[key] = _source(step)
+        return self.known[key]
+
+
+def _source(step: MeasuredStep) -> bytes:
+    if step.workload in models():
+        return partitioned(export_model(step.workload, step.options)).text
+    if step.options:
+        raise MeasurementError(
+            f"{step.workload} is no model of the zoo, and takes no options",
+            mend="see hespas export --list",
+        )
+    return read_source(Path(step.workload))
+
+
+def recompute(
+    step: MeasuredStep, sources: Sources, *, method: str, model: str, place: str
+) -> Recomputed:
+    """Predict one step by ``method`` and by the roofline, of the program that XLA makes for it.
+
+    Raises `MeasurementError` where the roofline of computation alone is longer than what was
+    measured: no device is faster than its peaks, so that the unit or the workload is wrong.
+    """
+    system = load_system(step.system)
+    compiled = compile_for_node(
+        sources.source(step),
+        name=step.workload,
+        node=step.node,
+        system=system,
+        devices=None,
+        cache=sources.cache,
+    )
+    predictions = {
+        name: _predicted(compiled, step, name, model)
+        for name in dict.fromkeys((FLOOR_METHOD, method))
+    }
+    floor_s = _floor_s(predictions[FLOOR_METHOD])
+    if step.interval_s[1] < floor_s:
+        raise MeasurementError(
+            f"{step.workload} on {step.system} took {step.step_s:g} s, but at every peak of "
+            f"{step.node} it would take {floor_s:.4g} s",
+            place=place,
+            mend="give seconds, and the program that was measured",
+        )
+    return Recomputed(measured=step, predictions=predictions)
+
+
+def _floor_s(roofline: Prediction) -> float:
+    """Return the time of computation at peak rates, launches free."""
+    per_op = roofline.estimates.total.per_op
+    return sum(op.time_s for kind, op in per_op.items() if kind != LAUNCH)
+
+
+def _predicted(
+    compiled: CompiledProgram, step: MeasuredStep, method: str, model: str
+) -> Prediction:
+    program = load_source(compiled.hlo_proto, name=step.workload)
+    told = replace(program, assumptions=(*compiled_notes(compiled), *program.assumptions))
+    device = load_device(step.node)
+    graph = split_program(told, split_options())
+    made = for_program(estimator(method, Wanted(device=device, kernels=compiled.kernels)), told)
+    estimates = estimate_graph(graph, region_modules(graph), made, store=MemoryStore())
+    return predicted(
+        graph,
+        estimates,
+        load_system(step.system),
+        Network.CONGESTION_UNAWARE,
+        memory_capacity_bytes=device.memory_capacity_bytes,
+        model=ModelChoice(model=model_named(model)),
+    )

@@ -1,0 +1,119 @@
+"""What ``hespas validate`` says, for people and for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hespas.units import format_time
+from hespas.validate.comparison import Point, median_error, speed_ups, summary
+from hespas.validate.recompute import FLOOR_METHOD, Recomputed
+
+
+def points_of(found: Sequence[Recomputed], method: str) -> tuple[Point, ...]:
+    """Return the points of one method."""
+    return tuple(
+        Point(measured=each.measured, predicted_s=each.predictions[method].step_time_s)
+        for each in found
+    )
+
+
+def validation_text(found: Sequence[Recomputed], method: str) -> str:
+    """Return the tables: steps, their errors in sum, and speed-ups between systems."""
+    methods = dict.fromkeys((method, FLOOR_METHOD))
+    lines = [
+        _head(method),
+        *(_row(each, method) for each in found),
+        "",
+        *(_summary_line(name, points_of(found, name)) for name in methods),
+        *_speed_up_lines(points_of(found, method)),
+        *_told(found, method),
+    ]
+    return "\n".join(lines)
+
+
+def _head(method: str) -> str:
+    titles = "".join(f"{name:>12}{'error':>9}" for name in (method, FLOOR_METHOD, "profiled"))
+    return f"{'workload':<18}{'system':<22}{'published':>10}{titles}"
+
+
+def _row(each: Recomputed, method: str) -> str:
+    step = each.measured
+    cells = [f"{step.workload:<18}{step.system:<22}{format_time(step.step_s):>10}"]
+    for name in (method, FLOOR_METHOD):
+        predicted_s = each.predictions[name].step_time_s
+        cells.append(f"{format_time(predicted_s):>12}{_percent(predicted_s / step.step_s - 1):>9}")
+    profiled_s = step.profiled_compute_s
+    if profiled_s is not None:
+        cells.append(f"{format_time(profiled_s):>12}{_percent(profiled_s / step.step_s - 1):>9}")
+    return "".join(cells)
+
+
+def _summary_line(name: str, points: Sequence[Point]) -> str:
+    total = summary(points)
+    return (
+        f"{name}: mean absolute error {100 * total.mean_error:.1f} %, largest "
+        f"{100 * total.largest_error:.1f} %; beyond the rounding of what was measured "
+        f"{100 * total.mean_error_beyond_rounding:.1f} % and "
+        f"{100 * total.largest_error_beyond_rounding:.1f} %"
+    )
+
+
+def _speed_up_lines(points: Sequence[Point]) -> list[str]:
+    found = speed_ups(points)
+    middle = median_error(found)
+    if middle is None:
+        return []
+    lines = [
+        f"{each.workload:<18}{each.faster} over {each.slower}: measured {each.measured:.2f}, "
+        f"predicted {each.predicted:.2f}, {_percent(each.error)}"
+        for each in found
+    ]
+    return ["", *lines, f"speed-ups: median absolute error {100 * middle:.1f} %"]
+
+
+def _told(found: Sequence[Recomputed], method: str) -> list[str]:
+    notes = dict.fromkeys(text for each in found for text in each.predictions[method].assumptions)
+    return ["", "Assumed:", *(f"  - {text}" for text in notes)]
+
+
+def _percent(error: float) -> str:
+    return f"{100 * error:+.1f} %"
+
+
+def validation_json(found: Sequence[Recomputed], method: str) -> dict[str, object]:
+    """Return the same as an object, times in seconds and errors as fractions."""
+    points = points_of(found, method)
+    compared = speed_ups(points)
+    return {
+        "method": method,
+        "steps": [
+            {
+                "workload": each.measured.workload,
+                "options": dict(each.measured.options),
+                "node": each.measured.node,
+                "system": each.measured.system,
+                "measured_s": each.measured.step_s,
+                "resolution_s": each.measured.resolution_s,
+                "profiled_compute_s": each.measured.profiled_compute_s,
+                "predicted_s": {
+                    name: prediction.step_time_s for name, prediction in each.predictions.items()
+                },
+                "error": point.error,
+                "error_beyond_rounding": point.error_beyond_rounding,
+            }
+            for each, point in zip(found, points, strict=True)
+        ],
+        "mean_absolute_error": summary(points).mean_error,
+        "speed_ups": [
+            {
+                "workload": each.workload,
+                "slower": each.slower,
+                "faster": each.faster,
+                "measured": each.measured,
+                "predicted": each.predicted,
+                "error": each.error,
+            }
+            for each in compared
+        ],
+        "median_speed_up_error": median_error(compared),
+    }

@@ -1,0 +1,64 @@
+"""``hespas validate``: what it refuses, and, where the GPU's compiler is there, what it says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+
+Call = Callable[..., CompletedProcess[str]]
+
+
+def refused(done: CompletedProcess[str], *parts: str) -> None:
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert all(part in line for part in parts), line
+
+
+PROGRAM = """
+module attributes {mhlo.num_partitions = 4 : i32, mhlo.num_replicas = 1 : i32} {
+func.func @main(%a: tensor<1024x1024xbf16>) -> tensor<1024x1024xbf16> {
+  %0 = stablehlo.dot_general %a, %a, contracting_dims = [1] x [0]
+    : (tensor<1024x1024xbf16>, tensor<1024x1024xbf16>) -> tensor<1024x1024xbf16>
+  return %0 : tensor<1024x1024xbf16>
+}
+}
+"""
+HEAD = "workload,node,system,step_s\n"
+
+needs_compiler = pytest.mark.skipif(
+    find_spec("jax_plugins") is None or find_spec("jax_plugins.xla_cuda12") is None,
+    reason="needs hespas[gpu]",
+)
+
+
+def test_a_workload_that_was_not_measured_is_refused(call: Call) -> None:
+    done = call("hespas", "validate", "--workload", "llama3-7b")
+    refused(done, "--workload llama3-7b: nothing was measured of it", "llama3-100m")
+
+
+def test_a_table_in_another_unit_is_refused(call: Call) -> None:
+    Path("steps.csv").write_text("workload,node,system,step_ms\n")
+    refused(call("hespas", "validate", "steps.csv"), "steps.csv:1", "no column 'step_s'")
+
+
+@needs_compiler
+def test_ones_own_steps_are_predicted(call: Call) -> None:
+    Path("p.mlir").write_text(PROGRAM)
+    Path("steps.csv").write_text(HEAD + "p.mlir,H100_80GB,H100_80GB_4GPU,1e-5\n")
+    done = call("hespas", "validate", "steps.csv", "--cache-dir", "cache", "--json", "-")
+    (step,) = json.loads(done.stdout)["steps"]
+    assert 3e-6 < step["predicted_s"]["measured"] < 1e-4
+    assert step["predicted_s"]["roofline"] > 2 * 1024**3 / 989.5e12
+
+
+@needs_compiler
+def test_a_step_faster_than_every_peak_is_refused(call: Call) -> None:
+    Path("p.mlir").write_text(PROGRAM)
+    Path("steps.csv").write_text(HEAD + "p.mlir,H100_80GB,H100_80GB_4GPU,1e-7\n")
+    done = call("hespas", "validate", "steps.csv", "--cache-dir", "cache")
+    refused(done, "steps.csv:2", "at every peak of H100_80GB it would take", "give seconds")
