@@ -87,7 +87,7 @@ def perfetto_events(timeline: Times) -> Iterator[Event]:
     for pid, one in enumerate(timeline.classes):
         tasks = [(task, one.nodes[task.id]) for task in one.graph.tasks if task.id in one.nodes]
         tasks.sort(key=lambda pair: (pair[1], pair[0].id))
-        receives = _in_lanes([pair for pair in tasks if isinstance(pair[0], ReceiveTask)])
+        receives = _in_lanes([pair for pair in tasks if _is_receive(pair[0])])
         lanes = max(receives.values(), default=-1) + 1
         has_host = any(_is_on_host(task) for task, _ in tasks)
         used = sorted({one.streams[task.id] for task, _ in tasks if task.id in one.streams})
@@ -102,6 +102,13 @@ def perfetto_events(timeline: Times) -> Iterator[Event]:
 
 def _is_on_host(task: Task) -> bool:
     return isinstance(task, ComputeTask) and task.is_on_host
+
+
+def _is_receive(task: Task) -> bool:
+    """Return whether a device may have several of a task under way: recorded ones, too."""
+    return isinstance(task, ReceiveTask) or (
+        isinstance(task, CollectiveTask) and not task.takes_slot
+    )
 
 
 def _names(
@@ -158,13 +165,13 @@ def _arguments(task: Task) -> Mapping[str, object]:
 
 
 def _track(task: Task, receives: Mapping[int, int]) -> int:
+    if task.id in receives:
+        return _FIRST_RECEIVE + receives[task.id]
     match task:
         case ComputeTask():
             return _HOST if task.is_on_host else _COMPUTE
-        case CollectiveTask() | SendTask() | MemoryTask() | EmptyTask():
+        case CollectiveTask() | SendTask() | ReceiveTask() | MemoryTask() | EmptyTask():
             return _COMMUNICATION
-        case ReceiveTask():
-            return _FIRST_RECEIVE + receives[task.id]
         case _:
             assert_never(task)
 

@@ -10,6 +10,7 @@ from hespas.hardware.system import System
 from hespas.simulate.simulate import simulate
 from hespas.trace import wire
 from hespas.trace.chakra import read_traces
+from hespas.trace.perfetto import perfetto_events
 from hespas.trace.tasks import SendTask, TaskGraph
 
 MakeSystem = Callable[..., System]
@@ -77,6 +78,18 @@ def test_everything_lasts_as_long_as_it_was_recorded(tmp_path: Path, replaying: 
     # What is replayed on the device counts as if it had computed.
     assert one.exposed_communication_ps == (50 - 30 - 30 - 5 - 40) * us - 2000
     assert timeline.of_device(1).finish_ps == 40 * us
+
+
+def test_recorded_receives_that_overlap_have_tracks_of_their_own(
+    tmp_path: Path, replaying: System
+) -> None:
+    content = [node(1, RECV, 10), node(2, RECV, 20), node(3, SEND, 5)]
+    job = read_traces(write(tmp_path, content, content), is_recorded=True)
+
+    events = list(perfetto_events(simulate(job, replaying)))
+
+    tracks = [event["tid"] for event in events if event["ph"] == "X" and event["cat"] != "exposed"]
+    assert len(set(tracks)) == len(tracks) == 3
 
 
 def test_devices_that_recorded_the_same_are_simulated_once(
