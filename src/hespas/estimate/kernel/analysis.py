@@ -154,11 +154,11 @@ def _counts(walked: Walk) -> list[float]:
 
 
 def _slots(kernel: Kernel, counts: list[float]) -> Slots:
-    total = NOTHING
+    sums: dict[Slots, float] = {}
     for slots, count in zip(slots_of(kernel.instructions), counts, strict=True):
         if count and slots is not NOTHING:
-            total = total + slots * count
-    return total
+            sums[slots] = sums.get(slots, 0.0) + count
+    return sum((slots * count for slots, count in sums.items()), NOTHING)
 
 
 def _global(walked: Walk) -> Iterator[tuple[int, AccessCounts]]:

@@ -125,9 +125,9 @@ def slots_of(instructions: Sequence[Instruction]) -> tuple[Slots, ...]:
     writer = {name: each for each in instructions for name in each.writes}
     readers: dict[str, list[str]] = {}
     for each in instructions:
-        if each.name in {"cvt", "mov"}:
+        if each.parts[0] in {"cvt", "mov"}:
             for name in each.reads:
-                readers.setdefault(name, []).append(each.name)
+                readers.setdefault(name, []).append(each.parts[0])
     return tuple(_slots(each, writer, readers) for each in instructions)
 
 

@@ -18,7 +18,8 @@ Operand = str | int
 """A register (``%r1``), a whole number, or any other text as it stands."""
 
 _ENTRY = re.compile(r"\.entry\s+([\w$]+)")
-_LABEL = re.compile(r"^(\$?[\w$]+):(?!:)\s*(.*)$")
+_COMMENT = re.compile(r"//[^\n]*")
+_LABEL = re.compile(r"(\$?[\w$]+):(?!:)\s*(.*)$", re.DOTALL)
 _STATEMENT = re.compile(r"^(?:@(!?)(%[\w$]+)\s+)?([a-z][\w.:]*)\s*(.*)$", re.DOTALL)
 _OPERAND = re.compile(r"\{[^}]*\}|\[[^\]]*\]|[^,\s]+")
 _NUMBER = re.compile(r"^-?(?:0[xX][0-9a-fA-F]+|\d+)U?$")
@@ -100,11 +101,9 @@ def read_kernel(text: str, *, place: str = "") -> Kernel:
     instructions: list[Instruction] = []
     labels: dict[str, int] = {}
     for statement in _statements(text[start + 1 :]):
-        label = _LABEL.match(statement)
-        if label is not None:
-            labels[label[1]] = len(instructions)
-            statement = label[2]  # noqa: PLW2901 - a label may stand before an instruction
-        if statement and statement[0] != ".":
+        if statement[-1] == ":":
+            labels[statement[:-1]] = len(instructions)
+        elif statement[0] != ".":
             instructions.append(_instruction(statement, place=place or entry[1]))
     return Kernel(
         name=entry[1],
@@ -124,26 +123,26 @@ def _product(match: re.Match[str]) -> int:
 def _statements(body: str) -> Iterator[str]:
     """Yield statements and labels of one kernel, up to the brace that closes it."""
     depth = 1
-    pending = ""
-    for raw in body.splitlines():
-        line = raw.partition("//")[0].strip()
-        if line in {"{", "}"}:
-            depth += 1 if line == "{" else -1
+    for chunk in _COMMENT.sub("", body).split(";"):
+        statement = chunk.strip()
+        while statement and statement[0] in "{}$":
+            if statement[0] == "$":
+                label = _LABEL.match(statement)
+                if label is None:
+                    break
+                yield f"{label[1]}:"
+                statement = label[2]
+                continue
+            depth += 1 if statement[0] == "{" else -1
             if not depth:
                 return
-            continue
-        if not line:
-            continue
-        *ended, pending = f"{pending} {line}".split(";")
-        yield from (part.strip() for part in ended if part.strip())
-        pending = pending.strip()
-        if pending.endswith(":"):
-            yield pending
-            pending = ""
+            statement = statement[1:].lstrip()
+        if statement:
+            yield statement
 
 
 def _instruction(statement: str, *, place: str) -> Instruction:
-    match = _STATEMENT.match(statement.lstrip("{} "))
+    match = _STATEMENT.match(statement)
     if match is None:
         raise ProgramError(f"cannot read the PTX statement {statement[:60]!r}", place=place)
     negated, guard, opcode, rest = match.groups()

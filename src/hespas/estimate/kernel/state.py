@@ -66,6 +66,9 @@ class Walk:
     patterns: dict[tuple[int, int, int], Pattern] = field(
         default_factory=dict[tuple[int, int, int], "Pattern"]
     )
+    bank_patterns: dict[tuple[int, int, int, int], tuple[Value, Array | None, int]] = field(
+        default_factory=dict[tuple[int, int, int, int], tuple[Value, "Array | None", int]]
+    )
     visits: dict[int, list[Visit]] = field(default_factory=dict[int, "list[Visit]"])
     loops: dict[int, Loop] = field(default_factory=dict[int, Loop])
 
@@ -77,6 +80,7 @@ class Pattern:
     start: Value
     mask: Array | None
     offset: int
+    stride: int
     found: Touched
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -19,7 +18,6 @@ from hespas.estimate.kernel.ptx import Instruction, Operand, address_of
 from hespas.estimate.kernel.sectors import (
     LINE_BYTES,
     SECTOR_BYTES,
-    Touched,
     bank_passes,
     touched,
 )
@@ -159,46 +157,69 @@ def _is_same_number(left: Value, right: Value) -> bool:
 def _access(state: Walk, position: int, instruction: Instruction, mask: Array | None) -> None:
     base, offset = address_of(instruction)
     start = _value(state, base) if base else None
-    counts = state.accesses[position]
-    if base in state.from_data:
+    if start is None or base in state.from_data:
         state.data_addresses.add(position)
     if start is None:
         start = np.arange(state.threads, dtype=np.int64) * 4096
-        state.data_addresses.add(position)
-    address = narrowed(start, 64) + offset
     if instruction.name == "ld":
-        for number, name in enumerate(instruction.writes):
-            if name in state.flow.followed:
-                state.registers[name] = _loaded(address, number)
-        state.from_data.update(instruction.writes)
+        _load(state, instruction, start, offset)
+    counts = state.accesses[position]
     if "shared" in instruction.parts:
-        width = width_bytes(instruction)
-        counts.passes += bank_passes(address, mask, state.threads, width)
+        counts.passes += _passes(state, instruction, start, offset, mask)
         return
-    found = _touched(state, start, offset, mask)
+    pattern = _pattern(state, start, offset, mask)
+    found = pattern.found
     counts.warps += found.warps
     counts.threads += found.threads
     counts.sectors += found.sectors
     counts.lines += found.lines
-    is_array = isinstance(address, np.ndarray) and len(address) > 1
-    counts.stride = int(cast("Array", address)[1] - cast("Array", address)[0]) if is_array else 0
-    (state.loaded if instruction.name == "ld" else state.stored).append(found.ids)
+    counts.stride = pattern.stride
+    moved = (offset - pattern.offset) // SECTOR_BYTES
+    ids = np.where(found.ids >= 0, found.ids + moved, found.ids) if moved else found.ids
+    (state.loaded if instruction.name == "ld" else state.stored).append(ids)
 
 
-def _touched(state: Walk, start: Value, offset: int, mask: Array | None) -> Touched:
-    """Return what an access touches: the same as one whole lines away from it."""
-    address = narrowed(start, 64) + offset
-    if isinstance(address, int):
-        return touched(address, mask, state.threads)
+def _load(state: Walk, instruction: Instruction, start: Value, offset: int) -> None:
+    """Put stand-ins into those registers that addresses or branches depend on."""
+    for number, name in enumerate(instruction.writes):
+        if name in state.flow.followed:
+            state.registers[name] = _loaded(narrowed(start, 64) + offset, number)
+    state.from_data.update(instruction.writes)
+
+
+def _pattern(state: Walk, start: Value, offset: int, mask: Array | None) -> Pattern:
+    """Return what an access touches, or one whole lines away from it touched."""
     key = (id(start), id(mask), offset % LINE_BYTES)
     known = state.patterns.get(key)
+    if known is None or isinstance(start, int):
+        address = narrowed(start, 64) + offset
+        known = state.patterns[key] = Pattern(
+            start=start,
+            mask=mask,
+            offset=offset,
+            stride=_stride(address),
+            found=touched(address, mask, state.threads),
+        )
+    return known
+
+
+def _stride(address: Value) -> int:
+    if isinstance(address, int) or len(address) < 2:
+        return 0
+    return int(address[1] - address[0])
+
+
+def _passes(
+    state: Walk, instruction: Instruction, start: Value, offset: int, mask: Array | None
+) -> int:
+    """Return the cycles of shared memory, the same for every access whole lines away."""
+    width = width_bytes(instruction)
+    key = (id(start), id(mask), offset % LINE_BYTES, width)
+    known = state.bank_patterns.get(key)
     if known is None:
-        found = touched(address, mask, state.threads)
-        state.patterns[key] = Pattern(start=start, mask=mask, offset=offset, found=found)
-        return found
-    ids = known.found.ids
-    moved = np.where(ids >= 0, ids + (offset - known.offset) // SECTOR_BYTES, ids)
-    return replace(known.found, ids=moved)
+        passes = bank_passes(narrowed(start, 64) + offset, mask, state.threads, width)
+        known = state.bank_patterns[key] = (start, mask, passes)
+    return known[2]
 
 
 def _loaded(address: Value, number: int) -> Value:

@@ -65,6 +65,7 @@ def _run(state: Walk, number: int, mask: Array | None) -> list[tuple[int, Array 
     state.loaded.clear()
     state.stored.clear()
     state.patterns.clear()
+    state.bank_patterns.clear()
     for position in block.steps:
         step(state, position, mask)
     close(state, number)
