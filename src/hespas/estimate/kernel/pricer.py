@@ -23,8 +23,8 @@ from hespas.program.program import Program
 _SMALL_BLOCK_BYTES = 16 * 1024
 """What a multiprocessor moves through L1 in 256 cycles at 64 bytes a cycle."""
 
-_MUCH_MORE = 1.2
-"""Kernels that load this many times what they need are asked for what neighbours share."""
+_MUCH_MORE, _LARGE_BYTES = 1.2, 4e6
+"""Large kernels that load so many times what they need are asked for what neighbours share."""
 
 _NO_KERNELS = CompiledKernels(launches=(), ptx={})
 
@@ -143,7 +143,8 @@ class ReadKernels:
             text = self.kernels.ptx[launch.kernel]
             found = analyse(text, launch)
             through_l2 = l2_sectors(found, self.gpu) * found.blocks * SECTOR_BYTES
-            is_loaded_again = not found.loop_sectors and through_l2 > _MUCH_MORE * bytes_moved
+            is_much = through_l2 > max(_MUCH_MORE * bytes_moved, _LARGE_BYTES)
+            is_loaded_again = is_much and not found.loop_sectors and not found.barriers
             self.known[key] = with_neighbour(found, text, launch) if is_loaded_again else found
         return self.known[key]
 
