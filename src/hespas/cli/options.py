@@ -124,7 +124,8 @@ device = combined(
     click.option(
         "--method",
         metavar="METHOD",
-        help="Who estimates: roofline (default), measured, kernel, systolic, xla, iree, ...",
+        help="Who estimates: roofline, measured, kernel, systolic, xla, iree, ... (default "
+        "roofline; measured for compiled programs, where there are tables of the device).",
     ),
     both("peak_flops", help="FLOP/s of types that have no rate of their own, as in 9.7TFLOP/s."),
     both("memory_bandwidth", help="Memory bandwidth, as in 1555GB/s."),

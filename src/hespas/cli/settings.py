@@ -29,6 +29,7 @@ from hespas.hardware.device import Device
 from hespas.hardware.presets import device_names, load_device, load_hardware, load_system
 from hespas.hardware.system import System
 from hespas.program.kernels import CompiledKernels
+from hespas.program.program import Program
 from hespas.simulate.models import Model, ModelChoice, model_named
 from hespas.simulate.network import Network, network_named
 from hespas.split.strategies import SplitOptions, split_options
@@ -203,9 +204,22 @@ class Settings:
 
     @property
     def method(self) -> str:
-        """Who estimates: --method before the configuration's."""
+        """Who estimates a program as exported: --method before the configuration's."""
         configured = self.config.perf_estimator
         return _named(self.flags.method, configured and configured.method, "roofline")
+
+    def method_of(self, program: Program) -> str:
+        """Return who estimates a program.
+
+        Where nobody says, that is measured tables for what a compiler scheduled, if there are any
+        of the device and none of its figures is given by a flag.
+        """
+        flags = self.flags
+        given = (flags.peak_flops, flags.memory_bandwidth, flags.per_datatype_flops)
+        said = (flags.method, flags.launch_overhead, self.config.perf_estimator, *given)
+        if not program.is_scheduled or any(each is not None for each in said):
+            return self.method
+        return "roofline" if self.device.measured is None else "measured"
 
     @property
     def device_name(self) -> str:
@@ -249,10 +263,11 @@ class Settings:
             )
         )
 
-    def estimator(self, kernels: CompiledKernels | None = None) -> Estimator:
+    def estimator(self, program: Program, kernels: CompiledKernels | None = None) -> Estimator:
         """Return the estimator; ``kernels`` are what a compiler wrote for the program."""
         configured = self.config.perf_estimator
-        needs_device = self.method in {"roofline", "measured", "kernel"}
+        method = self.method_of(program)
+        needs_device = method in {"roofline", "measured", "kernel"}
         wanted = Wanted(
             device=self.device if needs_device or self._has_device else None,
             hardware=None if configured is None else configured.hardware,
@@ -260,7 +275,7 @@ class Settings:
             custom_calls=self.custom_calls,
             kernels=kernels,
         )
-        return estimator(self.method, wanted)
+        return estimator(method, wanted)
 
     @property
     def custom_calls(self) -> dict[str, CustomCallCost]:

@@ -74,7 +74,9 @@ def divide(settings: Settings, loaded: Loaded) -> Divided:
 def price(settings: Settings, divided: Divided, store: Store | None) -> GraphEstimate:
     """Estimate every region, with a progress bar where that takes long."""
     check_custom_calls(divided.graph.program, settings.custom_calls)
-    estimator = for_program(settings.estimator(divided.kernels), divided.graph.program)
+    estimator = for_program(
+        settings.estimator(divided.graph.program, divided.kernels), divided.graph.program
+    )
     start_s = perf_counter()
     with _progress("Estimating", len(divided.graph.compute_regions)) as progress:
         result = estimate_graph(

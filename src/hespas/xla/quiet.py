@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+from importlib import import_module
+from importlib.util import find_spec
 
 _PLUGINS = ("jax_plugins", "jax._src.xla_bridge")
 
@@ -21,3 +23,18 @@ def use_cpu(devices: int | None = None) -> None:
     if devices is not None:
         flags = os.environ.get("XLA_FLAGS", "")
         os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={devices}"
+    if find_spec("jax_plugins") is not None:
+        _start()
+
+
+def _start() -> None:
+    """Start JAX while standard error is away: plugins' libraries print when they are loaded."""
+    kept = os.dup(2)
+    away = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(away, 2)
+    try:
+        import_module("jax").devices("cpu")
+    finally:
+        os.dup2(kept, 2)
+        os.close(away)
+        os.close(kept)
