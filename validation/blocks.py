@@ -9,6 +9,10 @@ hespas[gpu]. The published times come from profiling the blocks one by one on tw
 model has 9 heads of 128, an embedding of 576, sequences of 4096 and a vocabulary of 128256.
 """
 
+# JAX's own types are only partly known.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 import argparse

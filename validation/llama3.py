@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import hypot
 from pathlib import Path
 from statistics import mean, median
@@ -27,7 +27,7 @@ from hespas.cost.expand import expand
 from hespas.cost.structure import Leaf
 from hespas.estimate.graph import estimate_graph
 from hespas.estimate.kernel.by_kind import terms_by_kind
-from hespas.estimate.kernel.price import KernelTerms, memory_turns
+from hespas.estimate.kernel.price import memory_turns
 from hespas.estimate.kernel.pricer import Reading, ReadKernels, kernel_pricer
 from hespas.estimate.measured.estimator import Measured
 from hespas.estimate.measured.method import make
@@ -142,12 +142,7 @@ Change = Callable[[Reading], float]
 
 
 def _without(**zero: float) -> Change:
-    def change(reading: Reading) -> float:
-        terms = reading.terms
-        figures = {name: getattr(terms, name) for name in terms.__dataclass_fields__}
-        return KernelTerms(**(figures | zero)).time_s
-
-    return change
+    return lambda reading: replace(reading.terms, **zero).time_s
 
 
 def _together(reading: Reading, combine: Callable[[Sequence[float]], float]) -> float:
