@@ -14,6 +14,7 @@ from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import click
 import pytest
 from msgspec import Struct
 from msgspec.structs import fields
@@ -84,7 +85,7 @@ def test_a_page_shows_what_commands_print(
 
 def test_every_flag_is_documented() -> None:
     text = page("commands").read_text().replace("_", "-")
-    for name in ("run", "analyze", "split", "estimate", "trace", "memory", "simulate", "hardware"):
+    for name in commands.list_commands(click.Context(commands)):
         for parameter in command_named(name).params:
             for flag in parameter.opts:
                 if flag.startswith("--"):
