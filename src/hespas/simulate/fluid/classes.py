@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hespas.simulate.fluid.arrangement import Group, message_count
-from hespas.simulate.fluid.colours import Colours, Joins, numbered, refine
+from hespas.simulate.fluid.colours import Colours, Joins, alike, numbered, refine
 from hespas.simulate.fluid.footprints import Footprint, footprint, joined, same_links
 from hespas.simulate.fluid.patterns import Pattern
 from hespas.simulate.fluid.places import Places, Use, find_places, shapes_of
@@ -20,7 +20,7 @@ from hespas.trace.roles import Roles
 from hespas.trace.tasks import Job
 
 if TYPE_CHECKING:
-    from hespas.simulate.fluid.ways import Integers
+    from hespas.simulate.fluid.ways import Integers, Reals
 
 Uses = tuple[tuple[int, int], ...]
 """Link classes, and how many messages cross each of their links at a time."""
@@ -46,15 +46,14 @@ class PlaceClass:
 class Classes:
     """All of a job's devices and places, in the order of their first ones.
 
-    ``capacities`` gives the bandwidth of links by class, in units of rates; ``links`` the number
-    of one of them. ``world`` is the class of the place of all devices.
+    ``capacities`` gives the bandwidth of links by class, in units of rates. ``world`` is the class
+    of the place of all devices.
     """
 
     devices: tuple[DeviceClass, ...]
     places: tuple[PlaceClass, ...]
     world: int | None
     capacities: Mapping[int, int]
-    links: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,14 +153,10 @@ class _Classes:
         self._same: dict[tuple[int, Pattern], int] = {}
         self._block_of = np.zeros(places.count, dtype=np.int64)
         loads = joined([part for index in range(len(blocks)) for part in self._load(wiring, index)])
-        self._links, link = np.unique(loads.link, return_inverse=True)
-        self._loads = Footprint(
-            place=loads.place,
-            pattern=loads.pattern,
-            link=link.reshape(-1),
-            messages=loads.messages,
-        )
-        self._bandwidths = wiring.bytes_per_ns(self._links)
+        links, link = np.unique(loads.link, return_inverse=True)
+        bandwidths = wiring.bytes_per_ns(links)
+        self._loads, kept = _merged(replace(loads, link=link.reshape(-1)), bandwidths)
+        self._bandwidths = bandwidths[kept]
 
     def _load(self, wiring: Wiring, index: int) -> list[Footprint]:
         """Return what the places of a block load, each set of links once."""
@@ -200,7 +195,6 @@ class _Classes:
                 number: rate_units(float(self._bandwidths[link]))
                 for number, link in enumerate(places.first_link)
             },
-            links=self._links[places.first_link].tolist(),
         )
 
     def _each_alone(self) -> Colours:
@@ -209,7 +203,7 @@ class _Classes:
         return Colours(
             devices=np.arange(self._job.device_count),
             places=np.arange(self._places.count),
-            links=np.arange(len(self._links)),
+            links=np.arange(len(self._bandwidths)),
         )
 
     def _refined(self) -> Colours:
@@ -287,6 +281,29 @@ class _Classes:
                 uses=uses,
                 has_rivals=frozenset(rivals),
             )
+
+
+def _merged(loads: Footprint, bandwidths: Reals) -> tuple[Footprint, Integers]:
+    """Keep one of several links that the same messages cross, as the wires up and down are.
+
+    Returns what is left, with its links numbered anew, and the old numbers of these.
+    """
+    import numpy as np  # noqa: PLC0415 - as above
+
+    weight = (loads.pattern << 32) + loads.messages
+    joins = Joins(one=loads.place, other=loads.link, weight=weight)
+    numbers = alike(bandwidths.view(np.int64), joins)
+    _, first = np.unique(numbers, return_index=True)
+    is_first = np.zeros(len(numbers), dtype=bool)
+    is_first[first] = True
+    (chosen,) = np.nonzero(is_first[loads.link])
+    kept = Footprint(
+        place=loads.place[chosen],
+        pattern=loads.pattern[chosen],
+        link=numbers[loads.link[chosen]],
+        messages=loads.messages[chosen],
+    )
+    return kept, first
 
 
 def _split(colours: Integers) -> list[Integers]:

@@ -62,6 +62,15 @@ def refine(
         device = _mix(device + _gathered(place[roles.other], role, roles.one, len(device)))
 
 
+def alike(kinds: Integers, joins: Joins) -> Integers:
+    """Return a number for each thing, equal for those of one kind with equal entries.
+
+    ``joins`` has the entries, ``one`` being what they are joined to.
+    """
+    own = _mixed(kinds)
+    return numbered(own + _gathered(_mixed(joins.one), _mixed(joins.weight), joins.other, len(own)))
+
+
 def numbered(values: Integers | Hashes) -> Integers:
     """Return a number for each value, equal for equal ones, from 0 by first appearance."""
     import numpy as np  # noqa: PLC0415 - numpy takes 60 ms to import
