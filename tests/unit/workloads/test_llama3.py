@@ -1,0 +1,100 @@
+"""The Llama-3-like step against the published one, and the options of the models."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from hespas.errors import ConfigError
+from hespas.export.exported import Exported, partitioned
+from hespas.export.zoo import export_model
+from hespas.frontend.load import load_source
+from hespas.program.program import Program
+from hespas.split.strategies import split_options, split_program
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "workloads.md"
+PUBLISHED = {
+    "dot_general": 208,
+    "all_gather": 100,
+    "all_reduce": 272,
+    "reduce": 311,
+    "transpose": 112,
+    "select": 108,
+    "reshape": 231,
+}
+PUBLISHED_TOTAL = 5124
+SMALL = {"layers": "2", "sequence": "256", "vocabulary": "1024", "mesh": "fsdp=2,tp=2"}
+
+
+@pytest.fixture(scope="module")
+def program(llama3_100m: Exported) -> Program:
+    return load_source(llama3_100m.text, name="llama3-100m")
+
+
+def test_operations_are_those_published(program: Program) -> None:
+    counts = Counter(op.kind for op in program.main.body.operations)
+    assert {name: counts[name] for name in PUBLISHED} == PUBLISHED
+    assert sum(counts.values()) == pytest.approx(PUBLISHED_TOTAL, rel=0.02)
+
+
+def test_the_page_shows_these_counts(program: Program) -> None:
+    counts = Counter(op.kind for op in program.main.body.operations)
+    rows = re.findall(r"^\| `(\w+)` \| (\d+) \| (\d+) \|", PAGE.read_text(), re.MULTILINE)
+    assert {name for name, _, _ in rows} >= set(PUBLISHED)
+    for name, _, ours in rows:
+        assert counts[name] == int(ours), name
+
+
+def test_regions_are_those_published(program: Program) -> None:
+    graph = split_program(program, split_options(strategy="linear_split"))
+    assert (len(graph.compute_regions), len(graph.collective_regions)) == (374, 372)
+
+
+def test_exporting_again_gives_the_same_bytes(llama3_100m: Exported) -> None:
+    assert partitioned(export_model("llama3-100m")).text == llama3_100m.text
+
+
+def test_the_program_tells_its_devices(program: Program, llama3_100m: Exported) -> None:
+    assert program.declared_devices == llama3_100m.devices == 4
+    assert "divided it over 4 devices" in llama3_100m.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mesh": "fsdp=5"}, r"embedding = 576 cannot be divided by fsdp=5"),
+        ({"mesh": "fsdp=4,tp=2"}, r"heads = 9 cannot be divided by tp=2"),
+        ({"mesh": "fsdp=4,xp=2"}, "mesh axis xp divides nothing"),
+        ({"mesh": "4"}, "is not AXIS=SIZE"),
+        ({"mesh": "fsdp=2,fsdp=2"}, "names an axis twice"),
+        ({"remat": "all"}, "remat is 'all'; known: minimal_with_context, full, none"),
+        ({"dtype": "f7"}, "dtype is 'f7'; known: bf16, f16, f32"),
+        ({"layers": "0"}, "layers is '0'; give a whole number"),
+        ({"scan": "maybe"}, "scan is 'maybe'; give true or false"),
+        ({"layer": "2"}, "has no option 'layer'; did you mean 'layers'"),
+    ],
+)
+def test_options_that_do_not_fit(options: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        export_model("llama3-100m", options)
+
+
+@pytest.mark.parametrize("remat", ["full", "none"])
+def test_rematerialisation_decides_how_many_products_there_are(remat: str) -> None:
+    texts = {
+        name: export_model("llama3-8b", SMALL | {"remat": name}).text.count(b"dot_general")
+        for name in ("minimal_with_context", remat)
+    }
+    computed_again = texts["full"] if remat == "full" else texts["minimal_with_context"]
+    other = texts["minimal_with_context"] if remat == "full" else texts["none"]
+    assert computed_again > other
+
+
+def test_a_loop_over_the_layers_has_a_known_count() -> None:
+    options = SMALL | {"scan": "true", "layers": "3"}
+    program = load_source(partitioned(export_model("llama3-8b", options)).text, name="scan")
+    loops = [op for op in program.main.body.operations if op.kind == "while"]
+    assert [getattr(op.attrs, "trip_count", None) for op in loops] == [3, 3]
