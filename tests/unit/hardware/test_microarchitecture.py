@@ -23,7 +23,7 @@ def test_every_preset_tells_the_source_of_every_figure(file: Path) -> None:
 
 
 def test_presets_of_nvidia_gpus_have_it_and_others_say_so() -> None:
-    assert len(FILES) >= 9
+    assert len(FILES) >= 13
     with pytest.raises(HardwareError, match="MI300X: the inside of MI300X is not described"):
         load_microarchitecture("MI300X")
 
