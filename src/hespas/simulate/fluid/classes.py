@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hespas.simulate.fluid.arrangement import Group, message_count
-from hespas.simulate.fluid.colours import Colours, Joins, alike, numbered, refine
+from hespas.simulate.fluid.colours import Colours, Joins, numbered, refine
 from hespas.simulate.fluid.footprints import Footprint, footprint, joined, same_links
+from hespas.simulate.fluid.merging import Merging, Uses, merged, split
 from hespas.simulate.fluid.patterns import Pattern
 from hespas.simulate.fluid.places import Places, Use, find_places, shapes_of
 from hespas.simulate.fluid.plans import Plan, Planner
@@ -20,10 +21,7 @@ from hespas.trace.roles import Roles
 from hespas.trace.tasks import Job
 
 if TYPE_CHECKING:
-    from hespas.simulate.fluid.ways import Integers, Reals
-
-Uses = tuple[tuple[int, int], ...]
-"""Link classes, and how many messages cross each of their links at a time."""
+    from hespas.simulate.fluid.ways import Integers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,14 +30,14 @@ class PlaceClass:
 
     ``members`` are the numbers of the device classes that meet there, ``devices`` those of one
     place. ``uses`` are the links that the messages of a pattern cross, at all places of the class
-    together; ``rivals`` the patterns of which several places of the class load the same link.
+    together; ``rivals`` the plans in which several places of the class load the same link.
     """
 
     members: frozenset[int]
     devices: tuple[int, ...]
     plans: Mapping[Use, Plan]
     uses: Mapping[Pattern, Uses]
-    has_rivals: frozenset[Plan]
+    rivals: frozenset[Plan]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +153,7 @@ class _Classes:
         loads = joined([part for index in range(len(blocks)) for part in self._load(wiring, index)])
         links, link = np.unique(loads.link, return_inverse=True)
         bandwidths = wiring.bytes_per_ns(links)
-        self._loads, kept = _merged(replace(loads, link=link.reshape(-1)), bandwidths)
+        self._loads, kept = merged(replace(loads, link=link.reshape(-1)), bandwidths)
         self._bandwidths = bandwidths[kept]
 
     def _load(self, wiring: Wiring, index: int) -> list[Footprint]:
@@ -186,7 +184,7 @@ class _Classes:
         device_classes = self._device_classes(colours)
         tasks = sum(len(one.graph.tasks) for one in device_classes)
         check_room(tasks, "tasks", bytes_each=BYTES_PER_TASK)
-        places = _Merging(self._loads, colours)
+        places = Merging(self._loads, colours)
         return Classes(
             devices=device_classes,
             places=tuple(self._place_classes(colours, places)),
@@ -238,7 +236,7 @@ class _Classes:
         )
 
     def _device_classes(self, colours: Colours) -> tuple[DeviceClass, ...]:
-        return tuple([self._device_class(devices, colours) for devices in _split(colours.devices)])
+        return tuple([self._device_class(devices, colours) for devices in split(colours.devices)])
 
     def _device_class(self, devices: Integers, colours: Colours) -> DeviceClass:
         first = int(devices[0])
@@ -251,9 +249,9 @@ class _Classes:
             places=tuple([None if one < 0 else int(colours.places[one]) for one in own]),
         )
 
-    def _place_classes(self, colours: Colours, merging: _Merging) -> Iterable[PlaceClass]:
+    def _place_classes(self, colours: Colours, merging: Merging) -> Iterable[PlaceClass]:
         row_of: dict[int, tuple[int, int]] = {}
-        first_places = [int(places[0]) for places in _split(colours.places)]
+        first_places = [int(places[0]) for places in split(colours.places)]
         wanted = set(first_places)
         for index, block in enumerate(self._blocks):
             for row, place in enumerate(block.places.tolist()):
@@ -279,84 +277,5 @@ class _Classes:
                 devices=tuple(members.tolist()),
                 plans=block.plans,
                 uses=uses,
-                has_rivals=frozenset(rivals),
+                rivals=frozenset(rivals),
             )
-
-
-def _merged(loads: Footprint, bandwidths: Reals) -> tuple[Footprint, Integers]:
-    """Keep one of several links that the same messages cross, as the wires up and down are.
-
-    Returns what is left, with its links numbered anew, and the old numbers of these.
-    """
-    import numpy as np  # noqa: PLC0415 - as above
-
-    weight = (loads.pattern << 32) + loads.messages
-    joins = Joins(one=loads.place, other=loads.link, weight=weight)
-    numbers = alike(bandwidths.view(np.int64), joins)
-    _, first = np.unique(numbers, return_index=True)
-    is_first = np.zeros(len(numbers), dtype=bool)
-    is_first[first] = True
-    (chosen,) = np.nonzero(is_first[loads.link])
-    kept = Footprint(
-        place=loads.place[chosen],
-        pattern=loads.pattern[chosen],
-        link=numbers[loads.link[chosen]],
-        messages=loads.messages[chosen],
-    )
-    return kept, first
-
-
-def _split(colours: Integers) -> list[Integers]:
-    """Return the things of each colour, ascending, in the order of colours."""
-    import numpy as np  # noqa: PLC0415 - as above
-
-    if not len(colours):
-        return []
-    order = np.argsort(colours, kind="stable")
-    starts = np.flatnonzero(np.diff(colours[order], prepend=-1))
-    return np.split(order, starts[1:])
-
-
-class _Merging:
-    """What the links that stand for their classes carry."""
-
-    def __init__(self, loads: Footprint, colours: Colours) -> None:
-        import numpy as np  # noqa: PLC0415 - as above
-
-        self.first_link = [int(links[0]) for links in _split(colours.links)]
-        stands = np.zeros(len(colours.links), dtype=bool)
-        stands[self.first_link] = True
-        (chosen,) = np.nonzero(stands[loads.link])
-        self._uses: dict[tuple[int, int], dict[int, int]] = {}
-        self._on_link: dict[tuple[int, int], set[tuple[int, int]]] = {}
-        entries = zip(
-            colours.places[loads.place[chosen]].tolist(),
-            loads.place[chosen].tolist(),
-            loads.pattern[chosen].tolist(),
-            colours.links[loads.link[chosen]].tolist(),
-            loads.messages[chosen].tolist(),
-            strict=True,
-        )
-        is_alone = len(_split(colours.places)) == len(colours.places)
-        for colour, place, pattern, link, messages in entries:
-            on = self._uses.setdefault((colour, pattern), {})
-            on[link] = on.get(link, 0) + messages
-            if not is_alone:
-                self._on_link.setdefault((colour, link), set()).add((place, pattern))
-
-    def uses(self, place_class: int, pattern: int) -> Uses:
-        """Return the links that a pattern crosses at the places of a class."""
-        return tuple(sorted(self._uses.get((place_class, pattern), {}).items()))
-
-    def are_rivals(self, place_class: int, patterns: set[int]) -> bool:
-        """Return whether several places of a class load the same link with some patterns."""
-        links = {link for pattern in patterns for link, _ in self.uses(place_class, pattern)}
-        return any(
-            len({
-                place
-                for place, pattern in self._on_link.get((place_class, link), ())
-                if pattern in patterns
-            })
-            > 1
-            for link in links
-        )  # fmt: skip

@@ -163,7 +163,7 @@ class Engine:
         if key not in self._courses:
             one: PlaceClass = self._places[place]
             plan = one.plans[use]
-            self._courses[key] = make_course(plan, one.uses, has_rivals=plan in one.has_rivals)
+            self._courses[key] = make_course(plan, one.uses, has_rivals=plan in one.rivals)
         return self._courses[key]
 
     def _queue(self, place: int, task: SendTask | ReceiveTask) -> _Queue:
