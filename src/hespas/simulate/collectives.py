@@ -87,6 +87,11 @@ class CollectiveModel:
         routes = {distance: way for of, distance, way in shape.routes if of is algorithm}
         return _Ring(self._circle(shape.size, routes, is_subgroup=True), implementation)
 
+    def joins_everyone(self, kind: CollectiveKind, involved: tuple[bool, ...] | None) -> bool:
+        """Return whether a collective of all devices joins them all, rather than parts of them."""
+        sizes = [ring.circle.size for ring in self._involved_rings(kind, involved)]
+        return prod(sizes) >= self._system.device_count
+
     def everyone_ends_ps(
         self,
         kind: CollectiveKind,

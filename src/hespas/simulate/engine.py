@@ -37,13 +37,14 @@ class Durations:
 
     ``endpoint_ns`` is what a collective's members wait before each message. ``ends_ps`` gives when
     classes end a collective at a place, by their numbers, given when each of them starts; without
-    it they must start together.
+    it they must start together. Where ``joins_all`` says no, some members don't wait for others.
     """
 
     collective: Callable[[CollectiveTask, int], Span]
     message_ns: Callable[[SendTask, int], int]
-    ends_ps: Callable[[CollectiveTask, int, Mapping[int, int]], Mapping[int, int]] | None = None
     endpoint_ns: Callable[[int], int]
+    joins_all: Callable[[CollectiveTask, int], bool]
+    ends_ps: Callable[[CollectiveTask, int, Mapping[int, int]], Mapping[int, int]] | None = None
 
 
 def run(machines: Sequence[Machine], meetings: Meetings, durations: Durations) -> None:
@@ -148,6 +149,8 @@ class _Engine:
         self, machine: Machine, index: int, task: CollectiveTask, place: int, count: int
     ) -> None:
         """Wait until all members have come: none of them ends before."""
+        if not self._durations.joins_all(task, place):
+            raise NeedsEngineError
         entered = self._entered.setdefault((place, count), {})
         entered[machine.number] = (machine, index, self._now_ps)
         self._refuse_instant(self._durations.endpoint_ns(place))

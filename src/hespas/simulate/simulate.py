@@ -212,6 +212,10 @@ class _Model:
                 task, None if place == EVERYONE else timings[place]
             ),
             message_ns=lambda task, place: self._message_ns(task, timings[place]),
+            joins_all=lambda task, place: (
+                (place != EVERYONE and timings[place] is not None)
+                or self._collectives.joins_everyone(collective_kind(task), task.involved_dimensions)
+            ),
             ends_ps=self._ends(folded, timings) if apart else None,
             endpoint_ns=lambda place: (
                 self._system.endpoint_delay_ns

@@ -171,3 +171,40 @@ def test_devices_that_differ_can_still_not_start_for_free(make_system: MakeSyste
 
     with pytest.raises(SimulationError, match="takes no time at the very start"):
         simulate(replace(work, graphs=graphs), system)
+
+
+@pytest.mark.parametrize("is_row", [True, False])
+def test_parts_of_a_collective_that_spans_some_dimensions_do_not_wait_for_each_other(
+    *, is_row: bool, make_system: MakeSystem
+) -> None:
+    # One algorithm for two dimensions: the collective stays within the first.
+    system = make_system(("Ring", 4), ("Switch", 2), algorithms=("ring",))
+    collective = CollectiveTask(
+        id=2,
+        name="k",
+        depends_on=(1,),
+        kind=CommunicationKind.ALL_REDUCE,
+        size_bytes=800,
+        group_table=None,
+    )
+    beside = ComputeTask(id=3, name="b", depends_on=(1,) if is_row else (), duration_ps=1000)
+    graphs = [
+        TaskGraph(
+            name="g",
+            device_count=8,
+            tasks=(
+                ComputeTask(id=1, name="a", depends_on=(), duration_ps=1000 * ns),
+                collective,
+                beside,
+            ),
+            group_tables=(),
+        )
+        for ns in (10, 5000)
+    ]
+    work = Job(graphs=tuple(graphs), graph_of_device=(0,) * 7 + (1,))
+    by_events = simulate(work, system, by_events=True)
+
+    for is_folded in (True, False):
+        found = simulate(work, system, is_folded=is_folded)
+        assert found.as_json(with_nodes=True) == by_events.as_json(with_nodes=True)
+    assert by_events.of_device(0).finish_ps < 5_000_000 < by_events.of_device(4).finish_ps
