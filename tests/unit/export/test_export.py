@@ -1,0 +1,139 @@
+"""Programs from where users have them."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hespas.errors import ConfigError, ProgramError
+from hespas.export.dump import export_dump
+from hespas.export.exported import Exported, partitioned
+from hespas.export.function import export_lowered, export_named, export_serialized, is_jax_export
+from hespas.frontend.load import load_source
+from hespas.program.program import is_communication_op
+
+OWN = """
+import jax, jax.numpy as jnp
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec as P
+
+def step():
+    mesh = AbstractMesh((4,), ("x",), axis_types=(AxisType.Auto,))
+    rows = jax.ShapeDtypeStruct((64, 64), jnp.float32, sharding=NamedSharding(mesh, P("x", None)))
+    return (lambda a, b: jnp.tanh(a @ b).sum()), (rows, rows)
+
+def lowered():
+    return jax.jit(jnp.sin).lower(jax.ShapeDtypeStruct((8,), jnp.float32))
+
+def number():
+    return 3
+
+def broken():
+    raise RuntimeError("no such weights")
+"""
+
+
+def collectives(made: Exported) -> Counter[str]:
+    program = load_source(partitioned(made).text, name=made.name)
+    return Counter(op.kind for op in program.main.body.operations if is_communication_op(op))
+
+
+STEP = {"all_gather": 1, "all_reduce": 1}
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Exported]:
+    (tmp_path / "own_model.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    return lambda name: export_named(f"own_model:{name}")
+
+
+def test_a_function_with_its_abstract_arguments(own: Callable[[str], Exported]) -> None:
+    made = own("step")
+    assert made.devices == 4
+    assert collectives(made) == STEP
+
+
+def test_a_lowered_function(own: Callable[[str], Exported]) -> None:
+    made = own("lowered")
+    assert made.devices == 1
+    assert partitioned(made) == made
+    assert b"stablehlo.sine" in made.text
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("number", "it returned a int; let it return"),
+        ("broken", "RuntimeError: no such weights"),
+        ("missing", "has no attribute 'missing'"),
+    ],
+)
+def test_a_function_of_no_use(own: Callable[[str], Exported], name: str, message: str) -> None:
+    with pytest.raises(ProgramError, match=message):
+        own(name)
+
+
+def test_a_module_that_is_not_there() -> None:
+    with pytest.raises(ProgramError, match="No module named 'nowhere'"):
+        export_named("nowhere:step")
+
+
+def test_something_without_text_is_no_lowered_function() -> None:
+    with pytest.raises(AttributeError):
+        export_lowered(3)
+
+
+def test_an_artifact_of_jax_export(jax_files: Path) -> None:
+    source = (jax_files / "step.jax_export").read_bytes()
+    assert is_jax_export(source)
+    made = export_serialized(source, name="step")
+    assert made.devices == 4
+    assert collectives(made) == STEP
+
+
+def test_a_cut_artifact(jax_files: Path) -> None:
+    source = (jax_files / "step.jax_export").read_bytes()
+    with pytest.raises(ProgramError, match="not what jax.export serialises"):
+        export_serialized(source[: len(source) // 2], name="step")
+
+
+def test_a_dump_from_after_partitioning(jax_files: Path) -> None:
+    made = export_dump(jax_files / "whole")
+    assert (made.devices, made.is_partitioned) == (4, True)
+    assert "after_spmd-partitioning" in made.notes[0]
+    assert collectives(made) == STEP
+
+
+@pytest.mark.parametrize("suffix", [".txt", ".hlo.pb"])
+def test_a_dump_from_before_it_is_partitioned(
+    jax_files: Path, tmp_path: Path, suffix: str
+) -> None:
+    for path in (jax_files / "before").glob(f"*before_optimizations{suffix}"):
+        shutil.copy(path, tmp_path)
+    made = export_dump(tmp_path)
+    assert (made.devices, made.is_partitioned) == (4, False)
+    assert collectives(made) == STEP
+
+
+def test_a_dump_of_several_modules(jax_files: Path) -> None:
+    with pytest.raises(ConfigError, match="2 modules were dumped: jit_other, jit_step"):
+        export_dump(jax_files / "several")
+    assert collectives(export_dump(jax_files / "several", module="step")) == STEP
+    with pytest.raises(ConfigError, match="no module is named 'train'"):
+        export_dump(jax_files / "several", module="train")
+
+
+def test_a_dump_without_the_pass(jax_files: Path, tmp_path: Path) -> None:
+    for path in (jax_files / "before").glob("*cpu_after_optimizations.txt"):
+        shutil.copy(path, tmp_path)
+    with pytest.raises(ProgramError, match="there are cpu_after_optimizations"):
+        export_dump(tmp_path)
+
+
+def test_a_directory_without_a_dump(tmp_path: Path) -> None:
+    with pytest.raises(ProgramError, match="no modules of XLA"):
+        export_dump(tmp_path)
