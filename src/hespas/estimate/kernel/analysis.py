@@ -81,9 +81,9 @@ class KernelAnalysis(msgspec.Struct, frozen=True, kw_only=True):
 def analyse(text: str, launch: KernelLaunch) -> KernelAnalysis:
     """Read a kernel's PTX and walk its middle block.
 
-    Raises `ProgramError` for a text without a kernel, and for a launch without threads.
+    Raises `ProgramError` for a text without a kernel, for one that can't be followed, and for a
+    launch without threads.
     """
-    kernel = read_kernel(text, place=launch.kernel)
     threads, blocks = prod(launch.block), prod(launch.grid)
     if threads < 1 or blocks < 1:
         raise ProgramError(
@@ -91,7 +91,18 @@ def analyse(text: str, launch: KernelLaunch) -> KernelAnalysis:
             place=launch.kernel,
             mend="give 1 or more of each",
         )
-    walked = walk(kernel, grid=launch.grid, block=launch.block, index=blocks // 2)
+    kernel = read_kernel(text, place=launch.kernel)
+    try:
+        walked = walk(kernel, grid=launch.grid, block=launch.block, index=blocks // 2)
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        # Whatever a compiler may write: a program isn't lost for one kernel of it.
+        raise ProgramError(f"its PTX can't be followed: {error}", place=launch.kernel) from error
+    return _analysis(kernel, walked, launch, threads=threads, blocks=blocks)
+
+
+def _analysis(
+    kernel: Kernel, walked: Walk, launch: KernelLaunch, *, threads: int, blocks: int
+) -> KernelAnalysis:
     counts = _counts(walked)
     return KernelAnalysis(
         name=kernel.name,

@@ -9,7 +9,7 @@ from hashlib import sha256
 from math import prod
 
 from hespas.cost.structure import Leaf
-from hespas.errors import HardwareError
+from hespas.errors import HardwareError, ProgramError
 from hespas.estimate.kernel.analysis import KernelAnalysis, analyse, with_neighbour
 from hespas.estimate.kernel.by_kind import terms_by_kind
 from hespas.estimate.kernel.price import KernelTerms, l2_sectors, terms_of
@@ -117,20 +117,33 @@ class ReadKernels:
 
     def read(self, leaf: Leaf) -> Reading:
         """Return what is known of an operation's kernel."""
-        bandwidth = self.device.memory_bandwidth_bytes_per_s
         moved = float(leaf.work.bytes_moved)
         launch = self._launches.get(leaf.op.instruction) if leaf.op.instruction else None
         known = launch is not None and launch.kernel in self.kernels.ptx
         if launch is None or not known or self._is_small(launch, moved):
-            terms = terms_by_kind(
-                leaf.op, self.gpu, bytes_moved=moved, memory_bandwidth_bytes_per_s=bandwidth
-            )
-            return Reading(terms=terms, analysis=None, notes=())
-        analysis = self._analysis(launch, moved)
+            return self._by_kind(leaf)
+        try:
+            analysis = self._analysis(launch, moved)
+        except ProgramError as error:
+            return self._by_kind(leaf, f"priced by its kind, for it can't be read: {error}")
+        bandwidth = self.device.memory_bandwidth_bytes_per_s
         terms = terms_of(
             analysis, self.gpu, bytes_moved=moved, memory_bandwidth_bytes_per_s=bandwidth
         )
         return Reading(terms=terms, analysis=analysis, notes=_notes(analysis))
+
+    def _by_kind(self, leaf: Leaf, *notes: str) -> Reading:
+        terms = terms_by_kind(
+            leaf.op,
+            self.gpu,
+            bytes_moved=float(leaf.work.bytes_moved),
+            memory_bandwidth_bytes_per_s=self.device.memory_bandwidth_bytes_per_s,
+        )
+        return Reading(
+            terms=terms,
+            analysis=None,
+            notes=tuple(f"kernel {leaf.op.instruction}: {note}" for note in notes),
+        )
 
     def _is_small(self, launch: KernelLaunch, bytes_moved: float) -> bool:
         """Tell whether a kernel is over before its launch is: it isn't worth reading then."""

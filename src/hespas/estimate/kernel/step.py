@@ -32,6 +32,7 @@ _FAR_SECTORS = 2048 // SECTOR_BYTES
 """A page of device memory stays open: what lies no farther on belongs to the same run."""
 
 _SHARED_SPACING = 1 << 20
+_WORD_BITS, _HALF = 32, 1 << 31
 
 
 def special_registers(grid: Extent, block: Extent, index: int) -> dict[str, Value | None]:
@@ -99,6 +100,8 @@ def _result(state: Walk, position: int, instruction: Instruction) -> Value | Non
     if parts[-1] in _FLOATS and parts[0] not in {"mov", "selp"}:
         return None
     operands = [_value(state, source) for source in instruction.sources]
+    if bits_of(parts) == _WORD_BITS:
+        operands = [_word(operand) for operand in operands]
     if any(operand is None for operand in operands):
         return None
     known = cast("list[Value]", operands)
@@ -110,6 +113,13 @@ def _result(state: Walk, position: int, instruction: Instruction) -> Value | Non
     if found is None or isinstance(found, int) or parts[0] == "setp":
         return found if parts[-1] == "pred" else _narrow(found, parts)
     return found.astype(np.bool_) if parts[-1] == "pred" else _narrow(found, parts)
+
+
+def _word(value: Value | None) -> Value | None:
+    """Return a whole number of the text as a register of 32 bits holds it."""
+    if isinstance(value, int) and not -_HALF <= value < _HALF:
+        return narrowed(value, _WORD_BITS)
+    return value
 
 
 def _narrow(value: Value | None, parts: tuple[str, ...]) -> Value | None:

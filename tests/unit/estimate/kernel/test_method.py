@@ -175,3 +175,17 @@ def test_a_device_whose_inside_is_not_described_is_refused() -> None:
     with pytest.raises(HardwareError, match="is not described"):
         estimator("kernel", Wanted(device=load_device("TPUv3")))
     assert kernel_pricer(load_device("TPUv3"), None) is None
+
+
+def test_a_kernel_that_cannot_be_followed_is_told_and_priced_by_its_kind(
+    program: Program, kernels: CompiledKernels
+) -> None:
+    lost = kernels.ptx["stream"].replace("neg.f32", "bra.uni $NOWHERE;\n neg.f32")
+    broken = CompiledKernels(launches=kernels.launches, ptx={**kernels.ptx, "stream": lost})
+    pricer = kernel_pricer(H100, broken)
+    assert pricer is not None
+    reading = pricer.read(leaf_of(fusions(program)["fusion.1"]))
+    assert reading.analysis is None
+    (note,) = reading.notes
+    assert "kernel fusion.1: priced by its kind, for it can't be read" in note
+    assert note in priced(estimator("kernel", Wanted(device=H100, kernels=broken)), program).notes
