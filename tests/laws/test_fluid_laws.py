@@ -8,12 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hespas.errors import SimulationError
+from hespas.hardware.cluster import Cluster, LinkOverride
 from hespas.hardware.interconnect import Dimension, Dimensions, Interconnect, Shape
 from hespas.hardware.links import LinkParameters
 from hespas.simulate.fluid.rates import Demand, fair_rates
 from hespas.simulate.fluid.simulate import simulate_fluid
 from hespas.simulate.fluid.transfers import Transfer, simulate_transfers
 from hespas.simulate.fluid.wirings import make_wiring
+from hespas.simulate.imperfect import on_cluster
 from hespas.simulate.timeline import Timeline
 from hespas.trace.tasks import (
     CollectiveTask,
@@ -24,6 +26,7 @@ from hespas.trace.tasks import (
     Task,
     TaskGraph,
     needs,
+    spmd_job,
 )
 
 DEVICES = 8
@@ -135,6 +138,25 @@ def test_folding_changes_nothing(graph: TaskGraph, network: Interconnect, algori
         assert isinstance(unfolded, str)
         return
     assert len(unfolded.classes) == DEVICES
+    assert folded.as_json(with_nodes=True) == unfolded.as_json(with_nodes=True)
+
+
+@settings(deadline=None, max_examples=50)
+@given(graph=graphs(), network=networks(), link=st.integers(0, 7), device=st.integers(0, 7))
+def test_folding_changes_nothing_on_a_cluster_that_is_not_perfect(
+    graph: TaskGraph, network: Interconnect, link: int, device: int
+) -> None:
+    bad = LinkOverride(
+        link=make_wiring(network).name(link), bandwidth_scale=0.4, extra_latency_s=2e-6
+    )
+    cluster = Cluster(compute_scales={device: 1.5}, delays_s={7 - device: 1e-4}, links=(bad,))
+    job = on_cluster(spmd_job(graph), cluster)
+
+    folded, unfolded = (
+        simulate_fluid(job, network, algorithm="auto", cluster=cluster, is_folded=is_folded)
+        for is_folded in (True, False)
+    )
+
     assert folded.as_json(with_nodes=True) == unfolded.as_json(with_nodes=True)
 
 
