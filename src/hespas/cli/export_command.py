@@ -50,6 +50,7 @@ _MODEL_OPTIONS = options.combined(
 @click.option("--unpartitioned", is_flag=True, help="Keep the annotations, and do not partition.")
 @options.common
 def command(
+    *,
     source: str | None,
     output: Path | None,
     list_models: bool,

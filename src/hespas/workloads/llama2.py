@@ -1,4 +1,4 @@
-"""Llama-2-7B on many nodes: sharded inside a node and data parallel across nodes, or the latter alone.
+"""Llama-2-7B on many nodes: sharded in the node and data parallel across, or the latter alone.
 
 Weights and Adam's moments are 32 bits wide, and cast to 16 bits before they are gathered.
 """

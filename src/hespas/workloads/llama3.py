@@ -6,6 +6,7 @@ in bf16, Adam's moments too; llama3-8b is the real model's shape.
 
 # JAX's own types are only partly known.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 
 from __future__ import annotations
 

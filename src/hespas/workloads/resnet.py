@@ -161,7 +161,8 @@ def _cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
 
 def _penalty(weights: Tree) -> jax.Array:
     kernels = [leaf for leaf in jax.tree.leaves(weights) if leaf.ndim > 1]
-    return 0.5 * _WEIGHT_DECAY * sum(jnp.sum(kernel**2) for kernel in kernels)
+    squares = [jnp.sum(kernel**2) for kernel in kernels]
+    return 0.5 * _WEIGHT_DECAY * sum(squares[1:], start=squares[0])
 
 
 def _learning_rate(count: jax.Array) -> jax.Array:

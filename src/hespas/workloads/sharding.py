@@ -1,5 +1,8 @@
 """Arrays with named dimensions, divided over a mesh by the dimensions' names."""
 
+# JAX's own types are only partly known.
+# pyright: reportUnknownMemberType=false
+
 from __future__ import annotations
 
 from collections.abc import Mapping

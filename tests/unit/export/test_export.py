@@ -1,5 +1,7 @@
 """Programs from where users have them."""
 
+# pyright: reportUnknownMemberType=false
+
 from __future__ import annotations
 
 import shutil
@@ -109,9 +111,7 @@ def test_a_dump_from_after_partitioning(jax_files: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".txt", ".hlo.pb"])
-def test_a_dump_from_before_it_is_partitioned(
-    jax_files: Path, tmp_path: Path, suffix: str
-) -> None:
+def test_a_dump_from_before_it_is_partitioned(jax_files: Path, tmp_path: Path, suffix: str) -> None:
     for path in (jax_files / "before").glob(f"*before_optimizations{suffix}"):
         shutil.copy(path, tmp_path)
     made = export_dump(tmp_path)
@@ -130,7 +130,7 @@ def test_a_dump_of_several_modules(jax_files: Path) -> None:
 def test_a_dump_without_the_pass(jax_files: Path, tmp_path: Path) -> None:
     for path in (jax_files / "before").glob("*cpu_after_optimizations.txt"):
         shutil.copy(path, tmp_path)
-    with pytest.raises(ProgramError, match="there are cpu_after_optimizations"):
+    with pytest.raises(ProgramError, match=r"there are cpu_after_optimizations"):
         export_dump(tmp_path)
 
 

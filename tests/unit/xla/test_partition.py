@@ -20,8 +20,9 @@ TINY = DATA / "tiny_8dev_fsdp4tp2.unpartitioned.mlir"
 
 SHARDY = """module attributes {{mhlo.num_partitions = {devices} : i32}} {{
   sdy.mesh @mesh = <["x"={devices}]>
-  func.func @main(%a: tensor<65536x65536xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{}}, {{"x"}}]>}},
-                  %b: tensor<65536x64xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{"x"}}, {{}}]>}})
+  func.func @main(
+      %a: tensor<65536x65536xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{}}, {{"x"}}]>}},
+      %b: tensor<65536x64xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{"x"}}, {{}}]>}})
       -> (tensor<65536x64xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{}}, {{}}]>}}) {{
     %0 = stablehlo.dot_general %a, %b, contracting_dims = [1] x [0] :
       (tensor<65536x65536xf32>, tensor<65536x64xf32>) -> tensor<65536x64xf32>
@@ -93,8 +94,10 @@ def test_shard_map_beside_other_work() -> None:
 def test_stages_partition_first_and_say_so() -> None:
     program = load_source_per_device(GSPMD.encode(), name="a.mlir")
     assert program.assumptions == (
-        "the program came sharded, not partitioned: XLA's partitioner, with GSPMD's propagation "
-        "divided it over 4 devices",
+        (
+            "the program came sharded, not partitioned: XLA's partitioner, with GSPMD's "
+            "propagation divided it over 4 devices"
+        ),
     )
 
 

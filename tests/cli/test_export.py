@@ -1,0 +1,70 @@
+"""``hespas export`` and ``hespas partition`` as people use them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+
+Call = Callable[..., CompletedProcess[str]]
+PRESETS = ("--node", "A100_SXM_40GB", "--system", "A100_SXM_40GB_4GPU")
+
+
+def test_a_model_is_exported_partitioned_and_predicted(call: Call, tmp_path: Path) -> None:
+    small = ("--set", "m=256", "--mesh", "x=4", "--dtype", "f16")
+    done = call("hespas", "export", "gemm-contracting", *small, "-o", "whole.mlir")
+    assert done.returncode == 0, done.stderr
+    assert "whole.mlir: gemm-contracting for 4 devices" in done.stdout
+    sharded = call(
+        "hespas", "export", "gemm-contracting", *small, "--unpartitioned", "-o", "sharded.mlir"
+    )
+    assert "sdy.sharding" in (tmp_path / "sharded.mlir").read_text(), sharded.stderr
+    divided = call("hespas", "partition", "sharded.mlir", "-o", "divided.mlir")
+    assert divided.returncode == 0, divided.stderr
+    assert (tmp_path / "divided.mlir").read_bytes() == (tmp_path / "whole.mlir").read_bytes()
+    predictions = [call("hespas", "run", name, *PRESETS) for name in ("whole.mlir", "sharded.mlir")]
+    assert [one.returncode for one in predictions] == [0, 0]
+    assert "came sharded, not partitioned" not in predictions[0].stdout
+    assert "came sharded, not partitioned" in predictions[1].stdout
+
+
+def test_models_are_listed_with_their_options(call: Call) -> None:
+    shown = call("hespas", "export", "--list").stdout
+    assert "llama3-100m: Llama-3-like training step" in shown
+    assert "embedding=576 heads=9" in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "no source is given"),
+        (("gemm",), "no output is given"),
+        (("gemm", "-o", "no/where.mlir"), "cannot be written"),
+        (("gemm", "-o", "a.mlir", "--set", "m"), "--set m has no value"),
+        (("gemm", "-o", "a.mlir", "--remat", "full"), "gemm has no option 'remat'"),
+        (("gemm", "-o", "a.mlir", "--module", "step"), "--module is for a directory"),
+        (("nothing:here", "-o", "a.mlir"), "No module named 'nothing'"),
+        (("nothing:here", "-o", "a.mlir", "--dtype", "f32"), "dtype are for models of the zoo"),
+        ((".", "-o", "a.mlir"), "no modules of XLA"),
+        (("gemma", "-o", "a.mlir"), "did you mean 'gemm'"),
+    ],
+)
+def test_what_cannot_be_exported(call: Call, words: tuple[str, ...], message: str) -> None:
+    done = call("hespas", "export", *words)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_program_is_no_artifact_of_jax_export(call: Call, block: Path) -> None:
+    done = call("hespas", "export", block, "-o", "a.mlir")
+    assert "not what jax.export serialises; give a program that is sharded" in done.stderr
+
+
+def test_a_partitioned_program_is_not_partitioned_again(call: Call, block: Path) -> None:
+    done = call("hespas", "partition", block, "-o", "a.mlir")
+    assert done.returncode == 2
+    assert "there is nothing to partition" in done.stderr
+    assert "no output is given" in call("hespas", "partition", block).stderr
