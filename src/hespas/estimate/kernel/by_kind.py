@@ -97,7 +97,8 @@ def terms_by_kind(
     """
     kind = kind_of(op)
     rate = memory_bandwidth_bytes_per_s * gpu.memory_efficiency * PART_OF_STREAMING[kind]
-    blocks = ceil(_elements(op) / (_THREADS * _ELEMENTS_PER_THREAD)) if kind == LOOP else 0
+    is_spread = kind == LOOP and bytes_moved > 0
+    blocks = ceil(_elements(op) / (_THREADS * _ELEMENTS_PER_THREAD)) if is_spread else 0
     cycles = ceil(blocks / gpu.multiprocessors) * gpu.warp_turnover_cycles * (_THREADS // 32)
     return KernelTerms(
         memory_s=bytes_moved / rate,
