@@ -99,7 +99,7 @@ def test_an_artifact_of_jax_export(jax_files: Path) -> None:
 
 def test_a_cut_artifact(jax_files: Path) -> None:
     source = (jax_files / "step.jax_export").read_bytes()
-    with pytest.raises(ProgramError, match="not what jax.export serialises"):
+    with pytest.raises(ProgramError, match=r"not what jax.export serialises"):
         export_serialized(source[: len(source) // 2], name="step")
 
 
