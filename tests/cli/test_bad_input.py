@@ -62,7 +62,7 @@ PROGRAMS = {
         vector_main("%r = call @f(%a) : (tensor<8xf32>) -> tensor<8xf32>"),
         ("p.mlir:2:", "'f'"),
     ),
-    "hlo": ("HloModule m\n", ("p.mlir", "HLO text", "convert")),
+    "hlo": ("HloModule m\n", ("p.mlir:2:1", "cannot be parsed")),
     "loop": (LOOP, ("p.mlir:2:", "loop", "--trip-count")),
     "custom call": (CUSTOM, ("p.mlir:2:", "'mine'", "--custom-call mine=traffic")),
 }
@@ -191,8 +191,10 @@ def without(key: str) -> dict[str, Any]:
         (config(clean=True), ("c.json", "clean has no effect without output_dir")),
         (config(cache_dir="x", disable_cache=True), ("c.json", "cache_dir has no effect")),
         (config(HARDWARE | {"in_memory_only_cache": True}, cache_dir="x"), ("c.json", "cache_dir")),
-        ('{"perf_estimator": {"method": "xla"}}', ("'xla' is not built yet", "roofline")),
-        ('{"perf_estimator": {"method": "iree"}}', ("'iree' is not built yet", "roofline")),
+        (
+            '{"perf_estimator": {"method": "xla", "hardware": {"type": "gpux"}}}',
+            ("there is no platform 'gpux'",),
+        ),
         ('{"perf_estimator": {"method": "cocossim"}}', ("array_rows",)),
         ('{"perf_estimator": {"method": "rofline"}}', ("did you mean 'roofline'",)),
         ("{}", ("no device is given",)),

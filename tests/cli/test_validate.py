@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from subprocess import CompletedProcess
 
-import pytest
+from compilers import needs_gpu
 
 Call = Callable[..., CompletedProcess[str]]
 
@@ -30,11 +29,6 @@ func.func @main(%a: tensor<1024x1024xbf16>) -> tensor<1024x1024xbf16> {
 """
 HEAD = "workload,node,system,step_s\n"
 
-needs_compiler = pytest.mark.skipif(
-    find_spec("jax_plugins") is None or find_spec("jax_plugins.xla_cuda12") is None,
-    reason="needs hespas[gpu]",
-)
-
 
 def test_a_workload_that_was_not_measured_is_refused(call: Call) -> None:
     done = call("hespas", "validate", "--workload", "llama3-7b")
@@ -46,7 +40,7 @@ def test_a_table_in_another_unit_is_refused(call: Call) -> None:
     refused(call("hespas", "validate", "steps.csv"), "steps.csv:1", "no column 'step_s'")
 
 
-@needs_compiler
+@needs_gpu
 def test_ones_own_steps_are_predicted(call: Call) -> None:
     Path("p.mlir").write_text(PROGRAM)
     Path("steps.csv").write_text(HEAD + "p.mlir,H100_80GB,H100_80GB_4GPU,1e-5\n")
@@ -56,7 +50,7 @@ def test_ones_own_steps_are_predicted(call: Call) -> None:
     assert step["predicted_s"]["roofline"] > 2 * 1024**3 / 989.5e12
 
 
-@needs_compiler
+@needs_gpu
 def test_a_step_faster_than_every_peak_is_refused(call: Call) -> None:
     Path("p.mlir").write_text(PROGRAM)
     Path("steps.csv").write_text(HEAD + "p.mlir,H100_80GB,H100_80GB_4GPU,1e-7\n")

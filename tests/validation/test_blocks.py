@@ -1,19 +1,13 @@
-from importlib.util import find_spec
-
 import pytest
 
 import blocks
 from blocks import BLOCKS, Row, predicted_us, table
-
-needs_gpu_compiler = pytest.mark.skipif(
-    find_spec("jax_plugins.xla_cuda12") is None, reason="needs hespas[gpu]"
-)
+from compilers import needs_gpu
 
 
-@needs_gpu_compiler
+@needs_gpu
 @pytest.mark.parametrize("gpu", blocks.NODES)
 @pytest.mark.parametrize("name", ["one-hot of tokens", "attention core, 9 heads"])
-@pytest.mark.filterwarnings("ignore:os.fork")
 def test_a_block_takes_what_was_published(name: str, gpu: str) -> None:
     (block,) = [each for each in BLOCKS if each.name == name]
     predicted = predicted_us(block, blocks.NODES[gpu])

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import resource
 import signal
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -62,14 +61,13 @@ def run_program(
     with log.open("wb") as output:
         try:
             process = subprocess.Popen(
-                list(command),
+                [*_limited(limits.memory_bytes), *command],
                 cwd=directory,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **(environment or {})},
                 start_new_session=True,
-                preexec_fn=_limiter(limits.memory_bytes),  # noqa: PLW1509 - no threads hold locks
             )
         except OSError as error:
             raise ToolError(
@@ -81,10 +79,15 @@ def run_program(
     return Finished(log=log, elapsed_s=monotonic() - started_s)
 
 
-def _limiter(memory_bytes: int | None) -> Callable[[], None] | None:
+def _limited(memory_bytes: int | None) -> tuple[str, ...]:
+    """Return what to put before a command for it to address no more than so much memory.
+
+    A shell limits itself and becomes the program: Python code between fork and exec would be
+    unsafe where threads run, as JAX's do.
+    """
     if memory_bytes is None:
-        return None
-    return lambda: resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+        return ()
+    return ("/bin/sh", "-c", f'ulimit -v {memory_bytes // 1024} && exec "$@"', "sh")
 
 
 def _waited(process: subprocess.Popen[bytes], time_s: float, *, name: str, log: Path) -> int:

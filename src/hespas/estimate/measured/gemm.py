@@ -70,7 +70,7 @@ class GemmModel:
     >>> from hespas.hardware.presets import load_device
     >>> model = gemm_model(load_device("H100_80GB"))
     >>> round(model.price(Product(type_name="bf16", m=4096, n=4096, k=4096)).time_s * 1e6)
-    174
+    175
     """
 
     device: Device
