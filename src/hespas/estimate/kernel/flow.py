@@ -42,7 +42,7 @@ class Flow(msgspec.Struct, frozen=True, kw_only=True):
 
 def is_access(instruction: Instruction) -> bool:
     """Tell whether an instruction touches global or shared memory."""
-    if instruction.name not in _ACCESSES:
+    if instruction.parts[0] not in _ACCESSES:
         return False
     return "global" in instruction.parts or "shared" in instruction.parts
 
@@ -51,7 +51,7 @@ def flow_of(kernel: Kernel) -> Flow:
     """Cut a kernel into basic blocks, find its loops, and mark what has to be followed."""
     instructions = kernel.instructions
     starts = {0, *kernel.labels.values()}
-    starts |= {i + 1 for i, each in enumerate(instructions) if each.name in _ENDS}
+    starts |= {i + 1 for i, each in enumerate(instructions) if each.parts[0] in _ENDS}
     ordered = sorted(start for start in starts if start < len(instructions))
     stops = [*ordered[1:], len(instructions)]
     edges = [_edges(kernel, ordered, stop) for stop in stops]
@@ -80,9 +80,11 @@ def _steps(
     instructions: Sequence[Instruction], start: int, stop: int, followed: set[str]
 ) -> tuple[int, ...]:
     return tuple(
-        i
-        for i in range(start, stop)
-        if is_access(instructions[i]) or followed.intersection(instructions[i].writes)
+        [
+            i
+            for i, each in enumerate(instructions[start:stop], start)
+            if not followed.isdisjoint(each.writes) or is_access(each)
+        ]
     )
 
 

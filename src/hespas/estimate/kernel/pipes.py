@@ -116,6 +116,9 @@ _BY_OPCODE: Mapping[str, Slots] = {
 }
 
 
+_FOLDING = frozenset({"setp", "add", "or"})
+
+
 def slots_of(instructions: Sequence[Instruction]) -> tuple[Slots, ...]:
     """Return what each instruction costs one warp.
 
@@ -136,11 +139,12 @@ def _slots(
     writer: Mapping[str, Instruction],
     readers: Mapping[str, list[str]],
 ) -> Slots:
-    if each.name == "cvt":
+    name = each.parts[0]
+    if name == "cvt":
         return _conversion(each, readers)
-    if _is_folded(each, writer):
+    if name in _FOLDING and _is_folded(each, writer):
         return NOTHING
-    if each.name == "mov":
+    if name == "mov":
         return _move(each)
     return _typed(each.opcode)
 
@@ -163,8 +167,6 @@ def _typed(opcode: str) -> Slots:
 
 
 def _is_folded(each: Instruction, writer: Mapping[str, Instruction]) -> bool:
-    if each.name not in {"setp", "add", "or"}:
-        return False
     makers = [writer[name] for name in _names(each) if name in writer]
     if each.name == "setp":
         return each.sources[-1:] == (0,) and any(maker.name == "and" for maker in makers)

@@ -82,6 +82,20 @@ def bank_passes(address: Value, mask: Array | None, threads: int, width: int) ->
     return warps * max(conflicts, whole if width > 4 else 1)
 
 
+def different(ids: Array) -> Array:
+    """Return the sectors once each, in order, without those that stand for nothing.
+
+    >>> different(np.array([3, -1, 2, 3])).tolist()
+    [2, 3]
+    """
+    ordered = np.sort(ids)
+    is_new = np.empty(len(ordered), dtype=np.bool_)
+    is_new[:1] = True
+    np.not_equal(ordered[1:], ordered[:-1], out=is_new[1:])
+    is_new &= ordered >= 0
+    return ordered[is_new]
+
+
 def active_warps(mask: Array | None, threads: int) -> int:
     """Return how many warps have at least one active thread."""
     if mask is None:

@@ -19,6 +19,7 @@ from hespas.estimate.kernel.sectors import (
     LINE_BYTES,
     SECTOR_BYTES,
     bank_passes,
+    different,
     touched,
 )
 from hespas.estimate.kernel.state import Pattern, Walk
@@ -86,7 +87,7 @@ def step(state: Walk, position: int, mask: Array | None) -> None:
 
 def _mark(state: Walk, instruction: Instruction) -> None:
     """Keep track of the registers whose value depends on memory or on other threads."""
-    from_memory = instruction.name in _FROM_DATA and "param" not in instruction.parts
+    from_memory = instruction.parts[0] in _FROM_DATA and "param" not in instruction.parts
     if from_memory or not state.from_data.isdisjoint(instruction.reads):
         state.from_data.update(instruction.writes)
     elif state.from_data:
@@ -246,8 +247,7 @@ def close(state: Walk, number: int) -> None:
     for found in (state.loaded, state.stored):
         if not found:
             continue
-        ids = np.unique(np.concatenate(found))
-        ids = ids[ids >= 0]
+        ids = different(np.concatenate(found))
         if is_inside:
             state.loop_sectors += len(ids)
             state.loop_runs += 1 + int(np.count_nonzero(np.diff(ids) > _FAR_SECTORS))
