@@ -200,6 +200,41 @@ def test_closed_formulas_and_events_agree_where_much_happens_at_once(graph: Task
     assert outcome(graph, system, is_folded=True) == outcome(graph, system, by_events=True)
 
 
+def test_who_comes_long_before_the_others_starts_nothing_in_their_place() -> None:
+    # Devices 1 and 3 enter task 3 at once, 0 and 2 after two sends: until then 1 and 3 start nothing.
+    pairs = ((0, 1), (2, 3))
+    transfers = [
+        kind(id=number, name="t", depends_on=(), pairs=pairs, size_bytes=1, tag=tag)
+        for tag in (2, 1)
+        for kind, number in ((SendTask, tag), (ReceiveTask, 100 + tag))
+    ]
+    collectives = [
+        CollectiveTask(
+            id=number,
+            name="k",
+            depends_on=depends_on,
+            kind=kind,
+            size_bytes=4,
+            group_table=table,
+        )
+        for number, depends_on, kind, table in (
+            (3, (), CommunicationKind.ALL_GATHER, 0),
+            (4, (2, 102), CommunicationKind.ALL_REDUCE, None),
+            (5, (), CommunicationKind.ALL_REDUCE, None),
+        )
+    ]
+    graph = TaskGraph(
+        name="g",
+        device_count=DEVICES,
+        tasks=(*transfers[:2], *collectives[:2], *transfers[2:], collectives[2]),
+        group_tables=(((0, 1, 2, 3), (4, 5, 6, 7)),),
+    )
+    system = plain_system(latency_ns=100, gib_per_s=1e9)
+
+    assert simulate(graph, system).step_time_s == 1320e-9
+    assert outcome(graph, system, is_folded=True) == outcome(graph, system, by_events=True)
+
+
 def slower(graph: TaskGraph, factor: int) -> TaskGraph:
     tasks = [
         replace(task, duration_ps=factor * task.duration_ps)

@@ -97,7 +97,9 @@ def simulate(
 def _by_formulas(job: Job, model: _Model, *, is_folded: bool) -> Timeline | None:
     """Return what the closed formulas give, in the cheapest way in which they hold, if any."""
     if is_folded:
-        with suppress(NeedsEngineError):
+        # A device that meets others too early here may seem to start what it never would, until
+        # those others come: what is an error is told by the ways in which all wait for all.
+        with suppress(NeedsEngineError, SimulationError):
             return model.run(fold(job, model.timing), apart=False)
         with suppress(NeedsEngineError):
             return model.run_dataflow(job)
