@@ -29,7 +29,7 @@ SIZES = (
     (2048, 2048, 2048),
     (8192, 8192, 8192),
 )
-SCALE_SIM_LIMIT = 512**3 * 2
+SCALE_SIM_LIMIT = 512**3
 """SCALE-Sim keeps every access: larger products take it minutes, then more memory than there is."""
 _TABLE = re.compile(r"<!-- table -->\n.*?<!-- end -->", re.DOTALL)
 
