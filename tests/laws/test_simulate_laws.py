@@ -201,7 +201,7 @@ def test_closed_formulas_and_events_agree_where_much_happens_at_once(graph: Task
 
 
 def test_who_comes_long_before_the_others_starts_nothing_in_their_place() -> None:
-    # Devices 1 and 3 enter task 3 at once, 0 and 2 after two sends: 1 and 3 start nothing meanwhile.
+    # Devices 1 and 3 enter task 3 at once, 0 and 2 after two sends: till then nothing starts.
     pairs = ((0, 1), (2, 3))
     transfers = [
         kind(id=number, name="t", depends_on=(), pairs=pairs, size_bytes=1, tag=tag)
