@@ -10,21 +10,25 @@ from contextlib import nullcontext
 from importlib import import_module
 from typing import Any
 
-from hespas.errors import HespasError, ProgramError
+from hespas.errors import ExtraMissingError, HespasError, ProgramError
 from hespas.export.exported import Exported
 from hespas.xla.mlir import BYTECODE_MAGIC, parse_mlir
 from hespas.xla.partition_input import device_count
 
 _FORM = "let it return (function, arguments) or a jax.stages.Lowered"
+_TORCH_FORM = "let it return (module, inputs) or (module, inputs, loss, targets), with tuples"
 _LENGTH_BYTES = 4
+_TORCH = "hespas.export.torch_module"
 
 
 def export_named(place: str) -> Exported:
     """Export what ``package.module:function`` returns when it is called without arguments.
 
     That is a function with a tuple of the arguments to lower it for (`jax.ShapeDtypeStruct`,
-    with shardings where it runs on several devices), or a `jax.stages.Lowered`. Raises
-    `ProgramError` where the module or function is not there, fails, or returns something else.
+    with shardings where it runs on several devices), or a `jax.stages.Lowered`. A PyTorch module
+    comes with a tuple of its inputs, and for a training step with its loss and a tuple of targets
+    too, as `hespas.export.torch_module.export_torch` takes them. Raises `ProgramError` where the
+    module or function is not there, fails, or returns something else.
     """
     module_name, _, function_name = place.partition(":")
     try:
@@ -32,12 +36,27 @@ def export_named(place: str) -> Exported:
         return _exported(made, place)
     except HespasError:
         raise
+    except ModuleNotFoundError as error:
+        if error.name == "torch":
+            raise ExtraMissingError(place, extra="torch") from error
+        raise ProgramError(f"{type(error).__name__}: {error}", place=place, mend=_FORM) from error
     except Exception as error:
         raise ProgramError(f"{type(error).__name__}: {error}", place=place, mend=_FORM) from error
 
 
 def _exported(made: Any, place: str) -> Exported:
+    torch: Any = import_module(_TORCH)
     match made:
+        case (module, tuple() as inputs) if torch.is_torch_module(module):
+            return torch.export_torch(module, inputs, name=place)
+        case (module, tuple() as inputs, loss, tuple() as targets) if torch.is_torch_module(module):
+            return torch.export_torch(module, inputs, loss=loss, targets=targets, name=place)
+        case (module, *_) if torch.is_torch_module(module):
+            raise ProgramError(
+                "a PyTorch module without what it is to be called with",
+                place=place,
+                mend=_TORCH_FORM,
+            )
         case (function, tuple() as arguments):
             return export_function(function, *arguments, name=place)
         case _ if hasattr(made, "as_text"):

@@ -1,0 +1,184 @@
+"""Export a PyTorch module: torchax runs it on JAX's tracers, and no weight is read."""
+
+# Neither torch nor torchax need be installed, and JAX's own types are only partly known.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+from hespas.errors import ExtraMissingError, HespasError, ProgramError, UnsupportedError
+from hespas.export.exported import Exported
+from hespas.export.function import export_function
+
+_WHAT = "exporting a PyTorch module"
+_LEARNING_RATE = 0.01
+_SEED_SHAPE = (2,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Module:
+    """A module as a function of its state; ``environment`` sends torch's operations to JAX."""
+
+    callee: Any
+    environment: Any
+    loss: Callable[..., Any] | None = None
+
+    def __call__(self, parameters: Any, buffers: Any, seed: Any, data: Any) -> Any:
+        """Return the module's output, or its loss, and the buffers that it has written."""
+        environment = self.environment
+        key = import_module("jax").random.wrap_key_data(seed)
+        weights, state, (inputs, targets) = environment.j2t_iso((parameters, buffers, data))
+        with environment.override_property(prng=key), environment:
+            made = self.callee.functional_call("forward", weights, state, *inputs)
+            if self.loss is not None:
+                made = self.loss(made, *targets)
+        after = environment.t2j_iso(state)
+        written = {name: after[name] for name in buffers if after[name] is not buffers[name]}
+        return environment.t2j_iso(made), written
+
+
+def export_torch(
+    module: Any,
+    inputs: tuple[Any, ...],
+    *,
+    loss: Callable[..., Any] | None = None,
+    targets: tuple[Any, ...] = (),
+    name: str = "module",
+) -> Exported:
+    """Export the forward pass of a `torch.nn.Module`, or with a ``loss`` one step of training.
+
+    ``inputs`` are example tensors, of which only shape and type count, as of the weights: both
+    may be on torch's ``meta`` device. Other values among them are constants of the program. A
+    step is ``loss(module(*inputs), *targets)``, its gradient by the parameters that require one,
+    and plain SGD in place. The module's mode, training or evaluation, is kept.
+
+    The program's arguments are the parameters and the buffers, each sorted by name, a seed of
+    two 32-bit integers, the inputs and the targets. Raises `ExtraMissingError` without torchax,
+    `UnsupportedError` for an operation that torchax lacks, `ProgramError` where the module fails.
+    """
+    torchax = _load_torchax()
+    callee = torchax.interop.JittableModule(module)
+    if loss is None and targets:
+        raise ProgramError("there are targets without a loss", place=name, mend="give one")
+    if loss is not None and not callee.params:
+        raise ProgramError("no parameter requires a gradient", place=name, mend="drop the loss")
+    run = _Module(callee=callee, environment=torchax.tensor.Environment(), loss=loss)
+    # Elsewhere in this process JAX may have 64-bit types; here the program never depends on it.
+    with import_module("jax").enable_x64(False), _failures(torchax, name):
+        made = _exported(run, (tuple(inputs), tuple(targets)), name=name)
+    leaves = import_module("jax").tree.leaves((inputs, targets))
+    return replace(made, notes=(*made.notes, *_notes(callee, leaves, loss)))
+
+
+def _exported(run: _Module, data: Any, *, name: str) -> Exported:
+    """Export it for the tensors in ``data`` as arguments, and what else is there as constants."""
+    jax = import_module("jax")
+    leaves, structure = jax.tree.flatten(data)
+    places = [place for place, leaf in enumerate(leaves) if _is_tensor(leaf)]
+    parameters, buffers, tensors = _abstract(
+        (run.callee.params, run.callee.buffers, [leaves[place] for place in places])
+    )
+
+    def main(parameters: Any, buffers: Any, seed: Any, tensors: Any) -> Any:
+        given = list(leaves)
+        for place, value in zip(places, tensors, strict=True):
+            given[place] = value
+        whole = jax.tree.unflatten(structure, given)
+        if run.loss is None:
+            return run(parameters, buffers, seed, whole)
+        return _step(run, parameters, buffers, seed, whole)
+
+    # A step replaces its parameters and buffers.
+    donated = () if run.loss is None else (0, 1)
+    jitted = jax.jit(main, keep_unused=True, donate_argnums=donated)
+    seed = jax.ShapeDtypeStruct(_SEED_SHAPE, "uint32")
+    return export_function(jitted, parameters, buffers, seed, tensors, name=name)
+
+
+def is_torch_module(value: Any) -> bool:
+    """Tell whether this is a `torch.nn.Module`; without torch nothing is."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.nn.Module)
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, import_module("torch").Tensor)
+
+
+def _step(run: _Module, parameters: Any, buffers: Any, seed: Any, data: Any) -> Any:
+    jax = import_module("jax")
+    of_parameters = partial(run, buffers=buffers, seed=seed, data=data)
+    (loss, written), slopes = jax.value_and_grad(of_parameters, has_aux=True)(parameters)
+    updated = {name: value - _LEARNING_RATE * slopes[name] for name, value in parameters.items()}
+    return loss, updated, {**buffers, **written}
+
+
+def _abstract(tensors: Any) -> Any:
+    """Return shapes and types as JAX has them: 64-bit types become 32-bit ones."""
+    jax = import_module("jax")
+    mappings = import_module("torchax.ops.mappings")
+
+    def shaped(tensor: Any) -> Any:
+        dtype = jax.dtypes.canonicalize_dtype(mappings.t2j_dtype(tensor.dtype))
+        return jax.ShapeDtypeStruct(tuple(tensor.shape), dtype)
+
+    return jax.tree.map(shaped, tensors)
+
+
+def _notes(callee: Any, leaves: list[Any], loss: Any) -> Iterator[str]:
+    tensors = (*callee.params.values(), *callee.buffers.values(), *filter(_is_tensor, leaves))
+    wide = sorted({str(t.dtype).removeprefix("torch.") for t in tensors if t.dtype.itemsize == 8})
+    if wide:
+        yield f"{' and '.join(wide)} of the PyTorch module are 32 bits wide, as JAX has them"
+    if loss is not None:
+        yield f"the optimiser is plain SGD, with a learning rate of {_LEARNING_RATE}"
+
+
+@contextmanager
+def _failures(torchax: Any, name: str) -> Generator[None]:
+    """Say what a module did wrong while it was traced, without torchax's traceback."""
+    try:
+        yield
+    except HespasError:
+        raise
+    except torchax.tensor.OperatorNotFound as error:
+        raise UnsupportedError(f"torchax: {error}", place=name) from error
+    except Exception as error:
+        raise ProgramError(f"{type(error).__name__}: {error}", place=name) from error
+
+
+def _load_torchax() -> Any:
+    """Return torchax, which asks torch for operations on named tensors while it loads.
+
+    torch 2.13 has dropped those. Placeholders that nothing calls stand in for them.
+    """
+    try:
+        packet: Any = import_module("torch._ops").OpOverloadPacket
+        original = packet.__getattr__
+
+        def found(self: Any, key: str) -> Any:
+            try:
+                return original(self, key)
+            except AttributeError:
+                if "name" not in key.lower() or key.startswith("_"):
+                    raise
+                return object()
+
+        packet.__getattr__ = found
+        try:
+            torchax = import_module("torchax")
+            import_module("torchax.interop")
+            torchax.tensor.Environment()  # Decompositions load with the first one.
+        finally:
+            packet.__getattr__ = original
+    except ModuleNotFoundError as error:
+        raise ExtraMissingError(_WHAT, extra="torch") from error
+    return torchax
