@@ -10,7 +10,7 @@ from hespas.cli import options
 from hespas.errors import OutputError
 from hespas.files import check_file, write_file
 from hespas.frontend.load import read_source
-from hespas.xla.hlo_module import is_hlo_proto, is_hlo_text
+from hespas.xla.hlo_forms import is_hlo_proto, is_hlo_text
 from hespas.xla.lowering import stablehlo_of_hlo
 from hespas.xla.partition import partition
 

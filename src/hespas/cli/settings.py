@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hespas.cli.caching import CacheWish
-from hespas.cli.compiling import CompileFlags, options_of
 from hespas.cli.options import start_logging
 from hespas.cli.parsing import parse_custom_calls, parse_per_line, parse_rates, parse_weights
-from hespas.compile.options import CompileOptions
 from hespas.config.load import load_config
 from hespas.config.run_config import (
     NodeHardware,
@@ -34,6 +33,9 @@ from hespas.simulate.models import Model, ModelChoice, model_named
 from hespas.simulate.network import Network, network_named
 from hespas.split.strategies import SplitOptions, split_options
 from hespas.units import parse_quantity
+
+if TYPE_CHECKING:
+    from hespas.compile.options import CompileOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,6 +256,8 @@ class Settings:
     @property
     def compile_options(self) -> CompileOptions:
         """What the compiler is told."""
+        from hespas.cli.compiling import CompileFlags, options_of  # noqa: PLC0415 - few compile
+
         return options_of(
             CompileFlags(
                 disable_passes=self.flags.disable_passes,

@@ -6,10 +6,7 @@ import logging
 from dataclasses import dataclass
 from time import perf_counter
 
-from hespas.cli.compiling import cache_of
 from hespas.cli.settings import Settings
-from hespas.compile.cache import CompiledCache
-from hespas.compile.for_node import compile_for_node, compiled_notes
 from hespas.errors import ConfigError, HespasError
 from hespas.frontend.load import read_source
 from hespas.hardware.system import System
@@ -41,19 +38,28 @@ def source_of(settings: Settings, system: System | None) -> Source:
     content = read_source(path)
     if not settings.optimise:
         return Source(content=content, name=str(path))
-    node = settings.flags.node
-    if node is None:
+    return _compiled(settings, system, content)
+
+
+def _compiled(settings: Settings, system: System | None, content: bytes) -> Source:
+    # Few commands compile: the others need not wait for what it takes.
+    from hespas.cli.compiling import cache_of  # noqa: PLC0415
+    from hespas.compile.for_node import compile_for_node, compiled_notes  # noqa: PLC0415
+
+    path, flags = settings.workload, settings.flags
+    if flags.node is None:
         raise ConfigError("--optimise compiles for a node", mend="give --node, a preset's name")
+    is_kept = not (flags.disable_cache or flags.in_memory_only_cache)
     start_s = perf_counter()
     try:
         compiled = compile_for_node(
             content,
             name=str(path),
-            node=node,
+            node=flags.node,
             system=system,
             devices=settings.devices,
             options=settings.compile_options,
-            cache=_cache(settings),
+            cache=cache_of(directory=flags.cache_dir, disabled=not is_kept),
         )
     except HespasError as error:
         if not error.place:
@@ -66,9 +72,3 @@ def source_of(settings: Settings, system: System | None) -> Source:
         notes=compiled_notes(compiled),
         kernels=compiled.kernels,
     )
-
-
-def _cache(settings: Settings) -> CompiledCache | None:
-    flags = settings.flags
-    disabled = bool(flags.disable_cache or flags.in_memory_only_cache)
-    return cache_of(directory=flags.cache_dir, disabled=disabled)

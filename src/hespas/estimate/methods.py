@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
-from importlib.metadata import entry_points
 from importlib.util import find_spec
 
 from hespas.config.load import load_config
@@ -134,6 +133,8 @@ def _roofline(wanted: Wanted) -> Roofline:
 
 def _added(method: str) -> Factory:
     """Return the factory that another package offers."""
+    from importlib.metadata import entry_points  # noqa: PLC0415 - takes longer than all else here
+
     offered = {point.name: point for point in entry_points(group=_GROUP)}
     if method not in offered:
         raise ConfigError(

@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from hespas.errors import ProgramError
-from hespas.frontend.hlo.load import load_hlo
 from hespas.frontend.options import NO_OPTIONS, LoadOptions
 from hespas.frontend.stablehlo import load_stablehlo
 from hespas.program.program import Program
-from hespas.xla.hlo_module import is_hlo_proto, is_hlo_text
+from hespas.xla.hlo_forms import is_hlo_proto, is_hlo_text
 
 
 def load_program(path: Path, *, options: LoadOptions = NO_OPTIONS) -> Program:
@@ -35,5 +34,7 @@ def read_source(path: Path) -> bytes:
 def load_source(source: bytes, *, name: str, options: LoadOptions = NO_OPTIONS) -> Program:
     """Read a program from memory; ``name`` stands in messages."""
     if is_hlo_text(source) or is_hlo_proto(source):
+        from hespas.frontend.hlo.load import load_hlo  # noqa: PLC0415 - protobuf comes with it
+
         return load_hlo(source, name=name, options=options)
     return load_stablehlo(source, name=name, options=options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -10,9 +11,10 @@ from hespas.errors import UnpartitionedError
 from hespas.frontend.load import load_source, read_source
 from hespas.frontend.options import NO_OPTIONS, LoadOptions
 from hespas.program.program import Program
-from hespas.xla.hlo_module import is_hlo_proto, is_hlo_text
-from hespas.xla.lowering import stablehlo_of_hlo
-from hespas.xla.partition import partition
+from hespas.xla.hlo_forms import is_hlo_proto, is_hlo_text
+
+if TYPE_CHECKING:
+    from hespas.xla.partition import Partitioned
 
 
 def load_program_per_device(path: Path, *, options: LoadOptions = NO_OPTIONS) -> Program:
@@ -34,13 +36,16 @@ def load_source_per_device(
     try:
         return load_source(source, name=name, options=options)
     except UnpartitionedError:
-        stablehlo = _stablehlo(source, name)
-    made = partition(stablehlo, name=name)
+        made = _partitioned(source, name)
     program = load_source(made.text, name=f"{name} (partitioned)", options=options)
     return replace(program, assumptions=(made.assumption, *program.assumptions))
 
 
-def _stablehlo(source: bytes, name: str) -> bytes:
+def _partitioned(source: bytes, name: str) -> Partitioned:
+    # Most programs come partitioned, and need not wait for what this imports.
+    from hespas.xla.lowering import stablehlo_of_hlo  # noqa: PLC0415
+    from hespas.xla.partition import partition  # noqa: PLC0415
+
     if is_hlo_text(source) or is_hlo_proto(source):
-        return stablehlo_of_hlo(source, name=name)
-    return source
+        return partition(stablehlo_of_hlo(source, name=name), name=name)
+    return partition(source, name=name)

@@ -9,8 +9,6 @@ from typing import assert_never
 from hespas.errors import ConfigError, SimulationError
 from hespas.hardware.cluster import Cluster
 from hespas.hardware.system import System
-from hespas.simulate.fluid.simulate import simulate_fluid
-from hespas.simulate.fluid.told import TOLD
 from hespas.simulate.imperfect import on_cluster
 from hespas.simulate.network import Network
 from hespas.simulate.simulate import simulate
@@ -81,6 +79,10 @@ def simulate_job(work: Job | TaskGraph, system: System, choice: ModelChoice) -> 
         job = on_cluster(job, cluster)
     match choice.model:
         case Model.HESPAS:
+            # ASTRA-sim's model need not wait for what this one imports.
+            from hespas.simulate.fluid.simulate import simulate_fluid  # noqa: PLC0415
+            from hespas.simulate.fluid.told import TOLD  # noqa: PLC0415
+
             algorithm = choice.algorithm or TOLD
             return simulate_fluid(job, system, algorithm=algorithm, cluster=cluster)
         case Model.ASTRA_SIM:

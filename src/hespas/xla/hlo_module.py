@@ -11,12 +11,8 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from hespas.errors import ProgramError
+from hespas.xla.hlo_forms import is_hlo_text
 from hespas.xla.hlo_schema import message_class
-
-_HLO_TEXT = re.compile(rb"(?:\s|//[^\n]*\n|/\*.*?\*/)*HloModule\b", re.DOTALL)
-_CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1f]")
-_FIRST_FIELD = b"\n"
-_BEGINNING = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,23 +25,6 @@ class HloModule:
     message: Any
     replicas: int | None
     partitions: int | None
-
-
-def is_hlo_text(source: bytes) -> bool:
-    """Tell whether this is HLO text.
-
-    >>> is_hlo_text(b"HloModule jit_step, is_scheduled=true"), is_hlo_text(b"module {}")
-    (True, False)
-    """
-    return _HLO_TEXT.match(source[:_BEGINNING]) is not None
-
-
-def is_hlo_proto(source: bytes) -> bool:
-    """Tell whether this may be an HloProto or an HloModuleProto: both begin with field 1.
-
-    Text may begin with the same byte, a line feed, but holds no control characters.
-    """
-    return source.startswith(_FIRST_FIELD) and _CONTROL.search(source[:_BEGINNING]) is not None
 
 
 def read_hlo_module(source: bytes, *, name: str) -> HloModule:

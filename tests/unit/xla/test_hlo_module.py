@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from hespas.errors import ProgramError
-from hespas.xla.hlo_module import is_hlo_proto, is_hlo_text, read_hlo_module
+from hespas.xla.hlo_forms import is_hlo_proto, is_hlo_text
+from hespas.xla.hlo_module import read_hlo_module
 from hespas.xla.hlo_schema import message_class
 from hlo_programs import module
 
