@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
@@ -32,6 +33,7 @@ _MESH = "sdy.mesh"
 _GROUPS = "replica_groups"
 _PAIRS = "source_target_pairs"
 _CHANNEL = "channel_handle"
+_HANDLE = re.compile(r"handle = (-?\d+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +67,9 @@ def prepare(source: bytes, *, name: str, devices: int | None, partitions_apart: 
     """Parse a program, settle its devices, and take out what compilers refuse.
 
     Copies are erased (the compiler places its own), aliases of arguments and results are said
-    as compilers read them, meshes get the attribute they are looked up by. Without
+    as compilers read them, meshes get the attribute they are looked up by, and collectives that
+    share a channel, as JAX's shard_map writes them, get one each: XLA gives all arrays of a
+    channel one layout, and refuses them where their ranks differ. Without
     ``partitions_apart``, partitions of a program that is already partitioned become replicas:
     libtpu has no other way to compile it. Raises `ProgramError` for what is no program,
     `DeviceCountError` where ``devices`` contradicts it.
@@ -78,6 +82,7 @@ def prepare(source: bytes, *, name: str, devices: int | None, partitions_apart: 
         was_partitioned = _PARTITIONED in operation.attributes
         replicas, partitions = _settled(operation, found, name=name, devices=devices)
         _erase_copies(found.copies)
+        _part_channels(found.collectives, ir)
         _say_aliases(module, ir)
         _say_meshes(module, ir)
         for attribute in _LEFT_OVER:
@@ -241,6 +246,21 @@ def _erase_copies(copies: list[Any]) -> None:
     for copy in copies:
         copy.results[0].replace_all_uses_with(copy.operands[0])
         copy.erase()
+
+
+def _part_channels(collectives: list[Any], ir: Any) -> None:
+    """Give a channel of its own to each collective but the first of those that share one."""
+    texts = [(op, str(op.attributes[_CHANNEL])) for op in collectives if _CHANNEL in op.attributes]
+    numbered = [(op, text, int(_HANDLE.findall(text)[0])) for op, text in texts]
+    free = max((handle for _, _, handle in numbered), default=0) + 1
+    # Zero stands for no channel.
+    taken: set[int] = set()
+    for op, text, handle in numbered:
+        if handle in taken:
+            op.attributes[_CHANNEL] = ir.Attribute.parse(_HANDLE.sub(f"handle = {free}", text))
+            free += 1
+        elif handle > 0:
+            taken.add(handle)
 
 
 def _say_aliases(module: MlirModule, ir: Any) -> None:

@@ -14,7 +14,7 @@ from hespas.compile.options import CompileOptions, Matmuls
 from hespas.errors import UnsupportedError
 from hespas.tools.process import Limits
 from hespas.xla.compile_instructions import read_instructions
-from programs import main_function, on_devices
+from programs import all_reduce, main_function, on_devices
 
 pytestmark = needs_gpu
 
@@ -154,6 +154,17 @@ def test_collectives_overlap_on_a_gpu_without_cost_tables() -> None:
         entry.index(f" {word}(") for word in ("all-reduce-start", "custom-call", "all-reduce-done")
     ]
     assert order == sorted(order)
+
+
+def test_a_channel_may_be_shared_by_arrays_of_several_ranks() -> None:
+    row = "tensor<256xf32>"
+    body = (
+        f"{all_reduce('%s', '%a', kind=MATRIX)}\n{all_reduce('%t', '%b', kind=row)}\n"
+        f"%u = stablehlo.broadcast_in_dim %t, dims = [1] : ({row}) -> {MATRIX}\n"
+        f"%r = stablehlo.multiply %s, %u : {MATRIX}\nreturn %r : {MATRIX}"
+    )
+    main = main_function(body, arguments=f"%a: {MATRIX}, %b: {row}", results=MATRIX)
+    assert "all-reduce-start" in compiled(on_devices(main), "A100_SXM_40").hlo_text
 
 
 def test_passes_are_left_out_as_the_documents_do() -> None:

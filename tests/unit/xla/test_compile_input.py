@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from hespas.errors import DeviceCountError, ProgramError, UnsupportedError
@@ -119,6 +121,21 @@ def test_partitions_that_are_replicas_have_no_channels() -> None:
     assert made.notes == ("its partitions were compiled as replicas",)
     with pytest.raises(UnsupportedError, match="2 replicas of 2 partitions have no form"):
         prepared(on_devices(vector_main(body), partitions=2, replicas=2), apart=False)
+
+
+def test_collectives_that_share_a_channel_get_one_each() -> None:
+    def channels(*numbers: int) -> list[int]:
+        values = ["%a", *(f"%v{index}" for index in range(len(numbers)))]
+        body = "\n".join(
+            all_reduce(values[index + 1], values[index], channel=number)
+            for index, number in enumerate(numbers)
+        )
+        text = printed(vector_main(body.replace(", use_global_device_ids", ""), result=values[-1]))
+        return [int(found) for found in re.findall(r"<handle = (\d+), type = 1>", text)]
+
+    assert channels(1, 1, 3, 1, 3) == [1, 4, 3, 5, 6]
+    assert channels(7, 2) == [7, 2]
+    assert channels(0, 0, 1) == [0, 0, 1]
 
 
 def test_what_is_no_program_is_refused() -> None:
