@@ -8,8 +8,9 @@ from typing import Any
 import click
 
 from hespas.cli import options
+from hespas.cli.flags import Flags
 from hespas.cli.outputs import estimate_into, output_of, stats_of
-from hespas.cli.settings import Flags, settings_of
+from hespas.cli.settings import settings_of
 from hespas.cli.stages import check_targets, divide, load, write_json
 from hespas.report.summary import estimate_summary
 

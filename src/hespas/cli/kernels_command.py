@@ -10,7 +10,8 @@ import click
 import msgspec
 
 from hespas.cli import options
-from hespas.cli.settings import Flags, settings_of
+from hespas.cli.flags import Flags
+from hespas.cli.settings import settings_of
 from hespas.cli.stages import Loaded, check_targets, load, write_json
 from hespas.errors import ConfigError, ProgramError
 from hespas.estimate.kernel.pricer import kernel_pricer

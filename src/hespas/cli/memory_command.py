@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from hespas.cli import options
-from hespas.cli.settings import Flags, settings_of
+from hespas.cli.flags import Flags
+from hespas.cli.settings import settings_of
 from hespas.cli.stages import check_targets, load, write_json
 from hespas.hardware.presets import load_device
 from hespas.memory.analyse import memory_use

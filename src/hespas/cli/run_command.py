@@ -8,8 +8,9 @@ from typing import Any
 import click
 
 from hespas.cli import options
+from hespas.cli.flags import Flags
 from hespas.cli.outputs import estimate_into, output_of, write_tasks
-from hespas.cli.settings import Flags, Settings, settings_of
+from hespas.cli.settings import Settings, settings_of
 from hespas.cli.stages import check_targets, divide, load, write_json, write_timeline
 from hespas.prediction import Prediction, computation_alone, predicted
 from hespas.report.run_report import run_json, run_text

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hespas.cli.caching import CacheWish
+from hespas.cli.device_flags import device_of_flags
+from hespas.cli.flags import Flags
 from hespas.cli.options import start_logging
-from hespas.cli.parsing import parse_custom_calls, parse_per_line, parse_rates, parse_weights
+from hespas.cli.parsing import parse_custom_calls, parse_per_line, parse_weights
 from hespas.config.load import load_config
 from hespas.config.run_config import (
     NodeHardware,
@@ -25,7 +27,7 @@ from hespas.estimate.store import Store
 from hespas.frontend.stablehlo import LoadOptions
 from hespas.hardware.cluster import read_cluster
 from hespas.hardware.device import Device
-from hespas.hardware.presets import device_names, load_device, load_hardware, load_system
+from hespas.hardware.presets import load_device, load_hardware, load_system
 from hespas.hardware.system import System
 from hespas.program.kernels import CompiledKernels
 from hespas.program.program import Program
@@ -36,47 +38,6 @@ from hespas.units import parse_quantity
 
 if TYPE_CHECKING:
     from hespas.compile.options import CompileOptions
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Flags:
-    """Flags as given; None or empty for those that aren't. Commands have only some of them."""
-
-    workload: Path | None = None
-    mlir_file: Path | None = None
-    devices: int | None = None
-    trip_count: tuple[str, ...] = ()
-    branch_weights: tuple[str, ...] = ()
-    split_fn: str | None = None
-    block_lim: int | None = None
-    merge: bool | None = None
-    separator: str | None = None
-    separator_policy: str | None = None
-    node: str | None = None
-    method: str | None = None
-    peak_flops: str | None = None
-    memory_bandwidth: str | None = None
-    per_datatype_flops: str | None = None
-    launch_overhead: str | None = None
-    custom_call: tuple[str, ...] = ()
-    cache_dir: Path | None = None
-    disable_cache: bool | None = None
-    in_memory_only_cache: bool | None = None
-    threads: int | None = None
-    system: str | None = None
-    network: str | None = None
-    model: str | None = None
-    algorithm: str | None = None
-    cluster: Path | None = None
-    output: Path | None = None
-    clean: bool | None = None
-    optimise: bool | None = None
-    disable_passes: str | None = None
-    matmuls: str | None = None
-    latency_hiding_scheduler: bool | None = None
-    xla_flag: tuple[str, ...] = ()
-    log_level: str | None = None
-    log_path: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,31 +91,7 @@ class Settings:
     @property
     def device(self) -> Device:
         """The device: --node before the configuration's, single rates before both."""
-        flags = self.flags
-        named = self._named_device()
-        peak = _rate("--peak-flops", flags.peak_flops, "FLOP/s")
-        bandwidth = _rate("--memory-bandwidth", flags.memory_bandwidth, "B/s")
-        rates = parse_rates(flags.per_datatype_flops)
-        launch_s = self.launch_overhead_s
-        if named is not None:
-            return replace(
-                named,
-                launch_overhead_s=named.launch_overhead_s if launch_s is None else launch_s,
-                peak_flops=named.peak_flops if peak is None else peak,
-                memory_bandwidth_bytes_per_s=(
-                    named.memory_bandwidth_bytes_per_s if bandwidth is None else bandwidth
-                ),
-                per_datatype_flops={**named.per_datatype_flops, **rates},
-            )
-        if peak is None or bandwidth is None:
-            raise _no_device(peak, bandwidth)
-        return Device(
-            name="the device given by flags",
-            peak_flops=peak,
-            memory_bandwidth_bytes_per_s=bandwidth,
-            per_datatype_flops=rates,
-            launch_overhead_s=launch_s,
-        )
+        return device_of_flags(self.flags, self._named_device(), self.launch_overhead_s)
 
     @property
     def launch_overhead_s(self) -> float | None:
@@ -368,28 +305,6 @@ class Settings:
             directory=None if config.cache_dir is None else Path(config.cache_dir),
         )
         return configured.store(beside)
-
-
-def _rate(flag: str, text: str | None, unit: str) -> float | None:
-    if text is None:
-        return None
-    rate = parse_quantity(text, unit, place=flag)
-    if rate <= 0:
-        raise ConfigError(f"{flag} is {text!r}", mend=f"give a positive number of {unit}")
-    return rate
-
-
-def _no_device(peak: float | None, bandwidth: float | None) -> ConfigError:
-    if peak is None and bandwidth is None:
-        return ConfigError(
-            "no device is given",
-            mend=f"give --node ({', '.join(device_names()[:4])}, ...: see hespas hardware), "
-            "or --peak-flops and --memory-bandwidth",
-        )
-    missing = "--peak-flops" if peak is None else "--memory-bandwidth"
-    return ConfigError(
-        f"the device is described in part: {missing} is not given", mend=f"give {missing} or --node"
-    )
 
 
 def _named(given: str | None, configured: str | None, default: str) -> str:

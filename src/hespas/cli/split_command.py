@@ -8,8 +8,9 @@ from typing import Any
 import click
 
 from hespas.cli import options
+from hespas.cli.flags import Flags
 from hespas.cli.outputs import output_of
-from hespas.cli.settings import Flags, settings_of
+from hespas.cli.settings import settings_of
 from hespas.cli.stages import Divided, check_targets, divide, load, write_json
 from hespas.report.region_files import file_of_region, region_descriptions, write_region_files
 from hespas.split.regions import operations_of
