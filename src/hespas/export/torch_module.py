@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from typing import Any
+from warnings import catch_warnings, filterwarnings
 
 from hespas.errors import ExtraMissingError, HespasError, ProgramError, UnsupportedError
 from hespas.export.exported import Exported
@@ -20,7 +21,9 @@ from hespas.export.function import export_function
 
 _WHAT = "exporting a PyTorch module"
 _LEARNING_RATE = 0.01
-_SEED_SHAPE = (2,)
+# One operation for all random bits, as PyTorch has one kernel; JAX's default takes a hundred.
+_GENERATOR = "rbg"
+_SEED_SHAPE = (4,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +37,7 @@ class _Module:
     def __call__(self, parameters: Any, buffers: Any, seed: Any, data: Any) -> Any:
         """Return the module's output, or its loss, and the buffers that it has written."""
         environment = self.environment
-        key = import_module("jax").random.wrap_key_data(seed)
+        key = import_module("jax").random.wrap_key_data(seed, impl=_GENERATOR)
         weights, state, (inputs, targets) = environment.j2t_iso((parameters, buffers, data))
         with environment.override_property(prng=key), environment:
             made = self.callee.functional_call("forward", weights, state, *inputs)
@@ -61,7 +64,7 @@ def export_torch(
     and plain SGD in place. The module's mode, training or evaluation, is kept.
 
     The program's arguments are the parameters and the buffers, each sorted by name, a seed of
-    two 32-bit integers, the inputs and the targets. Raises `ExtraMissingError` without torchax,
+    four 32-bit integers, the inputs and the targets. Raises `ExtraMissingError` without torchax,
     `UnsupportedError` for an operation that torchax lacks, `ProgramError` where the module fails.
     """
     torchax = _load_torchax()
@@ -70,7 +73,7 @@ def export_torch(
         raise ProgramError("there are targets without a loss", place=name, mend="give one")
     if loss is not None and not callee.params:
         raise ProgramError("no parameter requires a gradient", place=name, mend="drop the loss")
-    run = _Module(callee=callee, environment=torchax.tensor.Environment(), loss=loss)
+    run = _Module(callee=callee, environment=_environment(torchax), loss=loss)
     # Elsewhere in this process JAX may have 64-bit types; here the program never depends on it.
     with import_module("jax").enable_x64(False), _failures(torchax, name):
         made = _exported(run, (tuple(inputs), tuple(targets)), name=name)
@@ -101,6 +104,25 @@ def _exported(run: _Module, data: Any, *, name: str) -> Exported:
     jitted = jax.jit(main, keep_unused=True, donate_argnums=donated)
     seed = jax.ShapeDtypeStruct(_SEED_SHAPE, "uint32")
     return export_function(jitted, parameters, buffers, seed, tensors, name=name)
+
+
+def _environment(torchax: Any) -> Any:
+    """Return what sends torch's operations to JAX, and refuses those under `torch.autocast`."""
+    torch = import_module("torch")
+    environment = torchax.tensor.Environment()
+    original = environment.dispatch
+
+    def dispatch(*arguments: Any) -> Any:
+        # torchax would compute them in the wide type.
+        if any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")):
+            raise UnsupportedError(
+                "torchax has no torch.autocast",
+                mend="convert the module: module.to(torch.bfloat16)",
+            )
+        return original(*arguments)
+
+    environment.dispatch = dispatch
+    return environment
 
 
 def is_torch_module(value: Any) -> bool:
@@ -146,8 +168,12 @@ def _notes(callee: Any, leaves: list[Any], loss: Any) -> Iterator[str]:
 def _failures(torchax: Any, name: str) -> Generator[None]:
     """Say what a module did wrong while it was traced, without torchax's traceback."""
     try:
-        yield
-    except HespasError:
+        with catch_warnings():
+            # torch leaves out a GPU's autocast where there is none, and only warns.
+            filterwarnings("error", message=".*Disabling autocast")
+            yield
+    except HespasError as error:
+        error.place = error.place or name
         raise
     except torchax.tensor.OperatorNotFound as error:
         raise UnsupportedError(f"torchax: {error}", place=name) from error

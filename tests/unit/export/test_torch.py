@@ -68,6 +68,15 @@ class Unknown(nn.Module):
     def forward(self, x):
         return torch.geqrf(x)[0]
 
+class Mixed(nn.Module):
+    def __init__(self, device):
+        super().__init__()
+        self.device = device
+
+    def forward(self, x):
+        with torch.autocast(self.device, dtype=torch.bfloat16):
+            return x @ x
+
 class Deciding(nn.Module):
     def forward(self, x):
         return x if x.sum() > 0 else -x
@@ -99,6 +108,12 @@ def dropout():
 
 def unknown():
     return Unknown(), (torch.ones(4, 4),)
+
+def mixed():
+    return Mixed("cpu"), (torch.ones(4, 4),)
+
+def mixed_on_gpu():
+    return Mixed("cuda"), (torch.ones(4, 4),)
 
 def deciding():
     return Deciding(), (torch.ones(4, 4),)
@@ -134,7 +149,7 @@ def arrays(module: Any, *data: Any, seed: int = 0) -> list[Any]:
     before, after = (
         [one.detach().numpy() for one in part] for part in (state(module).values(), data)
     )
-    given = [*before, numpy.full(2, seed, numpy.uint32), *after]
+    given = [*before, numpy.full(4, seed, numpy.uint32), *after]
     return [one.astype(numpy.int32 if one.dtype == numpy.int64 else one.dtype) for one in given]
 
 
@@ -195,6 +210,7 @@ def test_weights_are_neither_read_nor_there(own: Own) -> None:
 def test_what_is_random_comes_from_the_seed(own: Own) -> None:
     module, inputs = own("dropout")
     made = export_torch(module, inputs)
+    assert made.text.count(b"stablehlo.rng_bit_generator") == 1
     first, again, other = (run(made, arrays(module, *inputs, seed=n))[0] for n in (1, 1, 2))
     assert sorted(set(first)) == [0, 2]
     assert (first == again).all()
@@ -215,6 +231,8 @@ def test_a_step_is_predicted(own: Own) -> None:
     ("name", "error", "message"),
     [
         ("unknown", UnsupportedError, "aten::geqrf has no lowering"),
+        ("mixed", UnsupportedError, "own_torch:mixed: torchax has no torch.autocast"),
+        ("mixed_on_gpu", ProgramError, "autocast"),
         ("deciding", ProgramError, "ConcretizationTypeError"),
         ("lone", ProgramError, r"let it return \(module, inputs\)"),
         ("frozen", ProgramError, "no parameter requires a gradient"),
