@@ -15,6 +15,8 @@ import jax.numpy as jnp
 Tree = Any
 State = Mapping[str, Any]
 
+STACKED = "layers"
+"""The branch of the weights whose arrays hold all layers, along their first dimension."""
 METRICS = ("loss", "gradient_norm", "raw_gradient_norm", "weight_norm")
 _FIRST_DECAY, _SECOND_DECAY, _EPSILON, _WEIGHT_DECAY = 0.9, 0.95, 1e-8, 0.1
 _LARGEST_NORM = 1.0
@@ -62,7 +64,7 @@ def training_step(
 
 def _clipped(gradients: Tree) -> Tree:
     """Scale gradients so that their norm is at most 1."""
-    norm = jnp.sqrt(sum(jnp.sum(leaf * leaf) for leaf in jax.tree.leaves(gradients)))
+    norm = _norm(gradients)
     small = jnp.squeeze(norm < _LARGEST_NORM)
     return jax.tree.map(
         lambda leaf: jax.lax.select(small, leaf, leaf / norm.astype(leaf.dtype) * _LARGEST_NORM),
@@ -96,5 +98,12 @@ def _learning_rate(count: jax.Array) -> jax.Array:
 
 
 def _norm(tree: Tree) -> jax.Array:
-    squares = jax.tree.map(lambda leaf: jnp.sum(jnp.square(leaf)), tree)
-    return jnp.sqrt(jax.tree.reduce(lambda total, one: total + one, squares, initializer=0.0))
+    """Return the norm of all weights; layers that are stacked count like those that aren't."""
+    total: Any = 0.0
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        if path[0] == jax.tree_util.DictKey(STACKED):
+            by_layer = jnp.sum(jnp.square(leaf), axis=tuple(range(1, leaf.ndim)))
+            total = sum((by_layer[layer] for layer in range(len(leaf))), start=total)
+        else:
+            total = total + jnp.sum(jnp.square(leaf))
+    return jnp.sqrt(total)

@@ -14,12 +14,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
+from hespas.workloads.adamw import STACKED
 from hespas.workloads.cross_entropy import cross_entropy
 from hespas.workloads.model import one_of
 from hespas.workloads.sharding import Divided
@@ -58,6 +59,15 @@ OUTER_WEIGHTS = {
 }
 
 
+class _Shared(NamedTuple):
+    """What all layers take alike; a tuple, for JAX to look into."""
+
+    sine: jax.Array
+    cosine: jax.Array
+    segments: jax.Array
+    earlier: jax.Array
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoder:
     """A decoder on a mesh; the sizes of its dimensions are in ``divided``.
@@ -79,7 +89,7 @@ class Decoder:
         outer = {name: array(*dimensions) for name, dimensions in OUTER_WEIGHTS.items()}
         if self.scan:
             stacked = {name: array("layers", *names) for name, names in LAYER_WEIGHTS.items()}
-            return outer | {"layers": stacked}
+            return outer | {STACKED: stacked}
         one = {name: array(*dimensions) for name, dimensions in LAYER_WEIGHTS.items()}
         return outer | {f"layer_{index:02d}": one for index in range(self.layers)}
 
@@ -103,16 +113,23 @@ class Decoder:
 
     def _all_layers(self, x: jax.Array, weights: Weights, batch: Weights) -> jax.Array:
         layer = self._rematerialised()
-        positions, segments = batch["positions"], batch["segments"]
+        angles = self._angles(batch["positions"])
+        # Outside of the loop, where compilers make it once, as they do without a loop.
+        shared = _Shared(
+            sine=jnp.sin(angles),
+            cosine=jnp.cos(angles),
+            segments=batch["segments"],
+            earlier=_earlier(self.divided.sizes["sequence"]),
+        )
         if not self.scan:
             for index in range(self.layers):
-                x = layer(x, weights[f"layer_{index:02d}"], positions, segments)
+                x = layer(x, weights[f"layer_{index:02d}"], shared)
             return x
 
         def body(carried: jax.Array, layer_weights: Weights) -> tuple[jax.Array, None]:
-            return layer(carried, layer_weights, positions, segments), None
+            return layer(carried, layer_weights, shared), None
 
-        return jax.lax.scan(body, x, weights["layers"])[0]
+        return jax.lax.scan(body, x, weights[STACKED])[0]
 
     def _rematerialised(self) -> Any:
         policies = jax.checkpoint_policies
@@ -126,33 +143,29 @@ class Decoder:
             case _:
                 return self._layer
 
-    def _layer(
-        self, x: jax.Array, weights: Weights, positions: jax.Array, segments: jax.Array
-    ) -> jax.Array:
+    def _layer(self, x: jax.Array, weights: Weights, shared: _Shared) -> jax.Array:
         hidden = self._rows(self._rms_norm(self._rows(x), weights["attention_norm"]))
-        context = self._attention(hidden, weights, positions, segments)
+        context = self._attention(hidden, weights, shared)
         projected = jnp.einsum("bshd,hde->bse", context, self._cast(weights["output"]))
         x = x + checkpoint_name(self._rows(projected), "output_projection")
         hidden = self._rows(self._rms_norm(x, weights["mlp_norm"]))
         return self._rows(self._mlp(hidden, weights) + x)
 
-    def _attention(
-        self, hidden: jax.Array, weights: Weights, positions: jax.Array, segments: jax.Array
-    ) -> jax.Array:
+    def _attention(self, hidden: jax.Array, weights: Weights, shared: _Shared) -> jax.Array:
         query, key, value = (
             jnp.einsum("bse,ehd->bshd", hidden, self._cast(weights[name]))
             for name in ("query", "key", "value")
         )
-        query, key = self._rotated(query, positions), self._rotated(key, positions)
+        query, key = self._rotated(query, shared), self._rotated(key, shared)
         query, key, value = self._by_head(query), self._by_kv_head(key), self._by_kv_head(value)
         query = checkpoint_name(query, "query_projection")
         key = checkpoint_name(key, "key_projection")
         value = checkpoint_name(value, "value_projection")
-        context = self._by_head(self._mixed(query, key, value, segments))
+        context = self._by_head(self._mixed(query, key, value, shared))
         return checkpoint_name(context, "context")
 
     def _mixed(
-        self, query: jax.Array, key: jax.Array, value: jax.Array, segments: jax.Array
+        self, query: jax.Array, key: jax.Array, value: jax.Array, shared: _Shared
     ) -> jax.Array:
         """Return softmax(query key^T) value, causal and within documents, in ``dtype``."""
         query, key, value = self._by_head(query), self._by_kv_head(key), self._by_kv_head(value)
@@ -160,7 +173,7 @@ class Decoder:
         kv_heads = key.shape[2]
         grouped = jnp.reshape(query, (batch, length, kv_heads, heads // kv_heads, size))
         scores = jnp.einsum("btkgd,bskd->bkgts", grouped, key)
-        mask = jnp.where(_visible(segments, length), 0.0, _MASKED)[:, None, None]
+        mask = jnp.where(_visible(shared), 0.0, _MASKED)[:, None, None]
         scores = jnp.where(mask >= _MASKED * 0.5, scores, _MASKED)
         scores = jnp.reshape(scores, (batch, heads, length, length))
         exponentials = jnp.exp(scores - jnp.max(scores, -1, keepdims=True))
@@ -183,12 +196,14 @@ class Decoder:
         mean = jnp.mean(jax.lax.square(wide), -1, keepdims=True)
         return (wide * jax.lax.rsqrt(mean + _RMS_EPSILON)).astype(self.dtype) * self._cast(scale)
 
-    def _rotated(self, x: jax.Array, positions: jax.Array) -> jax.Array:
-        """Apply rotary position embeddings, the halves of each head paired."""
-        size = x.shape[-1]
+    def _angles(self, positions: jax.Array) -> jax.Array:
+        size = self.divided.sizes["head_size"]
         periods = self.rope_theta ** (2 * jnp.arange(0, size // 2) / size)
-        angles = positions[:, :, None, None] / periods
-        sine, cosine = jnp.sin(angles).astype(x.dtype), jnp.cos(angles).astype(x.dtype)
+        return positions[:, :, None, None] / periods
+
+    def _rotated(self, x: jax.Array, shared: _Shared) -> jax.Array:
+        """Apply rotary position embeddings, the halves of each head paired."""
+        sine, cosine = shared.sine.astype(x.dtype), shared.cosine.astype(x.dtype)
         first, second = jnp.split(x, 2, -1)
         turned = (first * cosine - second * sine, second * cosine + first * sine)
         return jnp.concatenate(turned, -1).astype(self.dtype)
@@ -206,9 +221,13 @@ class Decoder:
         return self.divided.constrain(x, "batch", None, "kv_heads", None)
 
 
-def _visible(segments: jax.Array, length: int) -> jax.Array:
-    """Return which token sees which: an earlier one of the same document."""
-    same = segments[:, :, None] == segments[:, None, :]
+def _earlier(length: int) -> jax.Array:
     row = jax.lax.broadcasted_iota(jnp.int32, (length, length), 0)
     column = jax.lax.broadcasted_iota(jnp.int32, (length, length), 1)
-    return jnp.logical_and(same, (column <= row)[None])
+    return column <= row
+
+
+def _visible(shared: _Shared) -> jax.Array:
+    """Return which token sees which: an earlier one of the same document."""
+    same = shared.segments[:, :, None] == shared.segments[:, None, :]
+    return jnp.logical_and(same, shared.earlier[None])

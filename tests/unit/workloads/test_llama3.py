@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from hespas.cost.expand import expand
+from hespas.cost.structure import total
+from hespas.cost.work import Work
 from hespas.errors import ConfigError
 from hespas.export.exported import Exported, partitioned
 from hespas.export.zoo import export_model
@@ -98,3 +101,18 @@ def test_a_loop_over_the_layers_has_a_known_count() -> None:
     program = load_source(partitioned(export_model("llama3-8b", options)).text, name="scan")
     loops = [op for op in program.main.body.operations if op.kind == "while"]
     assert [getattr(op.attrs, "trip_count", None) for op in loops] == [3, 3]
+
+
+@pytest.mark.parametrize("remat", ["minimal_with_context", "full"])
+def test_a_loop_over_the_layers_does_the_same_arithmetic(remat: str) -> None:
+    """All but that of the loops' own counters: less, add, and backwards an index, per turn."""
+    works: list[Work] = []
+    for scan in ("true", "false"):
+        options = SMALL | {"scan": scan, "layers": "3", "remat": remat}
+        program = load_source(partitioned(export_model("llama3-8b", options)).text, name=scan)
+        works.append(total(expand(program.main.body.operations, program.functions)))
+    looped, unrolled = (dict(work.flops) for work in works)
+    assert looped.pop("i32") - unrolled.pop("i32") == 3 * 5
+    assert looped == unrolled
+    assert set(looped) == {"bf16", "f32", "i1"}
+    assert works[0].transcendentals == works[1].transcendentals
