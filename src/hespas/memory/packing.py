@@ -8,6 +8,7 @@ fit into gaps.
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -50,13 +51,13 @@ def _heap_bytes(spans: Sequence[Span]) -> int:
     top = 0
     for span in spans:
         first, last = span.first, span.last
-        busy = sorted([
+        busy = [
             (start, end) for start, end, begin, finish in placed
             if begin <= last and first <= finish
-        ])  # fmt: skip
+        ]  # fmt: skip
         start = _smallest_gap(busy, span.size_bytes)
         end = start + span.size_bytes
-        placed.append((start, end, first, last))
+        insort(placed, (start, end, first, last))
         top = max(top, end)
     return top
 

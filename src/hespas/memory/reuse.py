@@ -23,7 +23,10 @@ class Lease:
 
     def is_free(self, first: int, last: int) -> bool:
         """Tell whether nothing is in it from one moment to another, both counted."""
-        return all(last < start or end < first for start, end in self.spans)
+        for start, end in self.spans:  # noqa: SIM110 - a generator takes twice as long
+            if start <= last and first <= end:
+                return False
+        return True
 
 
 def without_reused(temporaries: Iterable[Buffer], outputs: Sequence[Lease]) -> list[Buffer]:
