@@ -25,19 +25,18 @@ from hespas.estimate.protocol import Estimator
 from hespas.estimate.roofline import RooflineOptions
 from hespas.estimate.store import Store
 from hespas.frontend.stablehlo import LoadOptions
-from hespas.hardware.cluster import read_cluster
 from hespas.hardware.device import Device
 from hespas.hardware.presets import load_device, load_hardware, load_system
 from hespas.hardware.system import System
 from hespas.program.kernels import CompiledKernels
 from hespas.program.program import Program
-from hespas.simulate.models import Model, ModelChoice, model_named
 from hespas.simulate.network import Network, network_named
 from hespas.split.strategies import SplitOptions, split_options
 from hespas.units import parse_quantity
 
 if TYPE_CHECKING:
     from hespas.compile.options import CompileOptions
+    from hespas.simulate.models import ModelChoice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,6 +246,10 @@ class Settings:
     @property
     def model(self) -> ModelChoice:
         """Who times communication, with what it is told."""
+        # Commands that simulate nothing need not wait for these.
+        from hespas.hardware.cluster import read_cluster  # noqa: PLC0415
+        from hespas.simulate.models import Model, ModelChoice, model_named  # noqa: PLC0415
+
         flags = self.flags
         cluster = None if flags.cluster is None else read_cluster(flags.cluster)
         if cluster is not None and cluster.programs:
