@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from hespas.estimate.graph import GraphEstimate
 from hespas.estimate.methods import METHODS, estimator, wanted_on
 from hespas.estimate.roofline import RooflineOptions
 from hespas.estimate.store import DiskStore
+from hespas.hardware.presets import load_device
 from hespas.split.regions import RegionGraph
 
 PROGRAM = """
@@ -125,6 +127,15 @@ def test_every_region_has_a_time_and_says_what_it_rests_on(method: str, home: Pa
 def test_the_work_is_the_same_whoever_prices_it(method: str, home: Path) -> None:
     result = estimated(method, home)
     assert result.total.total.flops == 2 * 2 * 64**3 + 2 * 64**2
+
+
+@pytest.mark.parametrize("method", ["roofline", "measured", "kernel"])
+def test_a_device_draws_its_power_as_long_as_the_method_says_that_it_runs(
+    method: str, home: Path
+) -> None:
+    device = replace(load_device("H100_80GB"), tdp_w=700.0, hbm_power_ratio=None)
+    found = hespas.estimate(graph_of(PROGRAM, home), device, method=method).total.total
+    assert found.energy_j == pytest.approx(700.0 * found.time_s)
 
 
 @pytest.mark.parametrize("method", REPEATABLE)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from hespas.cost.structure import Branch, Cost, Leaf, Loop
-from hespas.estimate.estimate import Estimate
+from hespas.estimate.estimate import Estimate, OpEstimate
 
 Price = Callable[[Sequence[Leaf]], Estimate]
 """Prices operations that run once, one after the other."""
@@ -19,6 +19,19 @@ def opened(costs: Sequence[Cost], price: Price) -> Estimate:
     """
     total = price([cost for cost in costs if isinstance(cost, Leaf)])
     return sum((_inside(cost, price) for cost in costs if not isinstance(cost, Leaf)), total)
+
+
+def summed(priced: Iterable[tuple[str, OpEstimate]], notes: Iterable[str]) -> Estimate:
+    """Return what operations, by the names of their kinds, cost together; empty notes are none.
+
+    >>> one = OpEstimate(count=1.0, time_s=2.0)
+    >>> summed([("add", one), ("add", one)], ["", "b", "a", "b"]).notes
+    ('a', 'b')
+    """
+    per_op: dict[str, OpEstimate] = {}
+    for name, made in priced:
+        per_op[name] = per_op.get(name, OpEstimate()) + made
+    return Estimate(per_op=per_op, notes=tuple(sorted({*notes} - {""})))
 
 
 def _inside(cost: Loop | Branch, price: Price) -> Estimate:

@@ -11,15 +11,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hespas.cost.expand import expand
 from hespas.cost.rules.custom_call import CustomCallCost
 from hespas.cost.structure import Leaf
 from hespas.cost.work import Work
 from hespas.errors import HardwareError
-from hespas.estimate.estimate import Estimate, OpEstimate, TypeTotals
-from hespas.estimate.opened import opened
+from hespas.estimate.estimate import FROM_TIME, Estimate, OpEstimate, TypeTotals
+from hespas.estimate.opened import opened, summed
 from hespas.hardware.device import Device
 from hespas.program.program import Program
 from hespas.split.regions import Compute
@@ -88,15 +88,13 @@ class Roofline:
         return opened(costs, self._sum)
 
     def _sum(self, leaves: Sequence[Leaf]) -> Estimate:
-        priced: dict[str, OpEstimate] = {}
-        warnings: list[str] = []
-        for (kind, work), count in Counter((leaf.op.name, leaf.work) for leaf in leaves).items():
-            made = self.price(kind, work) * count
-            known = priced.get(kind)
-            priced[kind] = made if known is None else known + made
-            warnings.extend(self._warnings(work))
-        notes = {leaf.assumption for leaf in leaves} - {""}
-        return Estimate(per_op=priced, notes=tuple(sorted(notes)), warnings=tuple(warnings))
+        counted = Counter((leaf.op.name, leaf.work) for leaf in leaves)
+        found = summed(
+            ((kind, self.price(kind, work) * count) for (kind, work), count in counted.items()),
+            (leaf.assumption for leaf in leaves),
+        )
+        warnings = [text for _, work in counted for text in self._warnings(work)]
+        return replace(found, warnings=tuple(warnings))
 
     def price(self, kind: str, work: Work) -> OpEstimate:
         """Return what one execution costs; ``kind`` names it in errors."""
@@ -120,6 +118,12 @@ class Roofline:
             energy_j=self._energy_j(compute_s, memory_s, time_s),
             per_type=per_type,
         )
+
+    def timed(self, kind: str, work: Work, time_s: float) -> OpEstimate:
+        """Return what one execution costs that takes ``time_s``, as somebody else knows."""
+        peak = self.price(kind, work)
+        energy_j = self._energy_j(peak.compute_time_at_peak_s, peak.memory_time_at_peak_s, time_s)
+        return replace(peak, time_s=time_s, duration_ps=FROM_TIME, energy_j=energy_j)
 
     def _peak(self, key: str, kind: str) -> float:
         rates = self.device.per_datatype_flops

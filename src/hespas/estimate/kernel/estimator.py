@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from hespas.cost.expand import expand
 from hespas.cost.structure import Leaf
-from hespas.estimate.estimate import FROM_TIME, Estimate, OpEstimate
+from hespas.estimate.estimate import Estimate
 from hespas.estimate.kernel.pricer import ReadKernels
-from hespas.estimate.measured.pricer import Timed
 from hespas.estimate.opened import opened
 from hespas.estimate.roofline import Roofline
+from hespas.estimate.timed import Timed, summed_times
 from hespas.program.program import Program
 from hespas.split.regions import Compute
 from hespas.split.scheduled import FREE
@@ -50,19 +50,13 @@ class KernelEstimator:
         """Add up the region's operations; `CostError` for work that is not known."""
         calls = self.roofline.custom_calls
         costs = expand(region.operations, program.functions, custom_calls=calls)
-        return opened(costs, lambda leaves: self._sum(leaves, program))
-
-    def _sum(self, leaves: Sequence[Leaf], program: Program) -> Estimate:
-        priced: dict[str, OpEstimate] = {}
-        notes = set[str]() if program.is_scheduled else {_UNCOMPILED}
-        for leaf in leaves:
-            timed = self._time(leaf, program)
-            peak = self.roofline.price(leaf.op.name, leaf.work)
-            made = replace(peak, time_s=timed.time_s, duration_ps=FROM_TIME)
-            priced[leaf.op.name] = priced.get(leaf.op.name, OpEstimate()) + made
-            notes.update(timed.notes)
-            notes.update({leaf.assumption} - {""})
-        return Estimate(per_op=priced, notes=tuple(sorted(notes)))
+        found = opened(
+            costs,
+            lambda leaves: summed_times(
+                leaves, lambda leaf: self._time(leaf, program), self.roofline
+            ),
+        )
+        return found if program.is_scheduled else found + Estimate(notes=(_UNCOMPILED,))
 
     def _time(self, leaf: Leaf, program: Program) -> Timed:
         """Return the time of an operation: never less than its arithmetic takes at the peaks."""

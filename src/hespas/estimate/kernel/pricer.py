@@ -14,7 +14,7 @@ from hespas.estimate.kernel.analysis import KernelAnalysis, analyse, with_neighb
 from hespas.estimate.kernel.by_kind import terms_by_kind
 from hespas.estimate.kernel.price import KernelTerms, l2_sectors, terms_of
 from hespas.estimate.kernel.sectors import SECTOR_BYTES
-from hespas.estimate.measured.pricer import Timed
+from hespas.estimate.timed import Timed
 from hespas.hardware.device import Device
 from hespas.hardware.microarchitecture import Microarchitecture, load_microarchitecture
 from hespas.program.kernels import CompiledKernels, KernelLaunch, encode_kernels

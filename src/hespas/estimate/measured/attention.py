@@ -13,8 +13,8 @@ from functools import cache
 from hespas.cost.attention import Attention
 from hespas.errors import MeasurementError
 from hespas.estimate.measured.grid import Grid, completed, monotone, read
-from hespas.estimate.measured.pricer import Timed
 from hespas.estimate.measured.tables import Part, load_part
+from hespas.estimate.timed import Timed
 from hespas.hardware.device import Device
 
 _TABLE = "attention.causal.bf16"

@@ -13,7 +13,7 @@ or of the three matrices. A product that is limited by its arithmetic is not sca
 from __future__ import annotations
 
 from hespas.estimate.measured.gemm import GemmModel, Product
-from hespas.estimate.measured.pricer import Timed
+from hespas.estimate.timed import Timed
 from hespas.hardware.device import Device
 from hespas.program.types import ELEMENT_TYPES
 

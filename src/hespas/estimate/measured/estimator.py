@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil, prod
 
 from hespas.cost.attention import attentions
@@ -11,14 +11,15 @@ from hespas.cost.convolution import Convolution, Direction, convolutions
 from hespas.cost.expand import expand
 from hespas.cost.gemm import Gemm, gemms
 from hespas.cost.structure import Leaf
-from hespas.estimate.estimate import FROM_TIME, Estimate, OpEstimate
+from hespas.estimate.estimate import Estimate
 from hespas.estimate.measured.attention import AttentionModel
 from hespas.estimate.measured.convolution import convolution_time
 from hespas.estimate.measured.gemm import GemmModel, Product
-from hespas.estimate.measured.pricer import KernelPricer, Timed
+from hespas.estimate.measured.pricer import KernelPricer
 from hespas.estimate.measured.streaming import Streaming
 from hespas.estimate.measured.tables import FORMAT
 from hespas.estimate.opened import opened
+from hespas.estimate.timed import Timed, summed_times
 from hespas.program.program import Program
 from hespas.program.types import ELEMENT_TYPES
 from hespas.split.regions import Compute
@@ -79,18 +80,12 @@ class Measured:
         """Add up the region's operations; `CostError` for work that is not known."""
         calls = self.streaming.roofline.custom_calls
         costs = expand(region.operations, program.functions, custom_calls=calls)
-        return opened(costs, lambda leaves: self._sum(leaves, program))
-
-    def _sum(self, leaves: Sequence[Leaf], program: Program) -> Estimate:
-        priced: dict[str, OpEstimate] = {}
-        notes: set[str] = set()
-        for leaf in leaves:
-            timed = self.time(leaf, program)
-            made = self._estimate(leaf, timed.time_s)
-            priced[leaf.op.name] = priced.get(leaf.op.name, OpEstimate()) + made
-            notes.update(timed.notes)
-            notes.update({leaf.assumption} - {""})
-        return Estimate(per_op=priced, notes=tuple(sorted(notes)))
+        return opened(
+            costs,
+            lambda leaves: summed_times(
+                leaves, lambda leaf: self.time(leaf, program), self.streaming.roofline
+            ),
+        )
 
     def time(self, leaf: Leaf, program: Program) -> Timed:
         """Return how long one operation takes, and what was assumed."""
@@ -127,12 +122,6 @@ class Measured:
     def _convolution(self, convolution: Convolution, bytes_moved: float) -> Timed:
         timed = convolution_time(self.gemm, as_product(convolution), bytes_moved)
         return timed * (convolution.flops_per_product / 2)
-
-    def _estimate(self, leaf: Leaf, time_s: float) -> OpEstimate:
-        peak = self.streaming.roofline.price(leaf.op.name, leaf.work)
-        tdp_w, ratio = self.gemm.device.tdp_w, self.gemm.device.hbm_power_ratio
-        energy_j = tdp_w * time_s if tdp_w is not None and ratio is None else peak.energy_j
-        return replace(peak, time_s=time_s, duration_ps=FROM_TIME, energy_j=energy_j)
 
 
 def _real_convolutions(leaf: Leaf) -> Iterator[Convolution]:

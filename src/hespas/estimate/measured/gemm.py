@@ -17,8 +17,8 @@ from math import exp, log
 
 from hespas.errors import HardwareError
 from hespas.estimate.measured.grid import Grid, completed, monotone, read
-from hespas.estimate.measured.pricer import Timed
 from hespas.estimate.measured.tables import Part, load_part
+from hespas.estimate.timed import Timed
 from hespas.hardware.device import Device
 from hespas.program.types import ELEMENT_TYPES
 

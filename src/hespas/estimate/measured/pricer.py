@@ -1,27 +1,13 @@
-"""What prices a kernel, and what it answers."""
+"""What prices a kernel."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
 from hespas.cost.structure import Leaf
+from hespas.estimate.timed import Timed
 from hespas.program.program import Program
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timed:
-    """A time, and what was assumed to tell it."""
-
-    time_s: float
-    notes: tuple[str, ...] = ()
-
-    def __add__(self, other: Timed) -> Timed:
-        return Timed(time_s=self.time_s + other.time_s, notes=self.notes + other.notes)
-
-    def __mul__(self, count: float) -> Timed:
-        return Timed(time_s=self.time_s * count, notes=self.notes)
 
 
 class KernelPricer(Protocol):

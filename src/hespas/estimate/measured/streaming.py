@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hespas.cost.structure import Leaf
-from hespas.estimate.measured.pricer import Timed
 from hespas.estimate.measured.tables import PartWire
 from hespas.estimate.roofline import Roofline
+from hespas.estimate.timed import Timed
 from hespas.hardware.device import Device
 from hespas.program.program import Program
 from hespas.split.scheduled import FREE

@@ -10,7 +10,7 @@ from hespas.cost.expand import expand
 from hespas.cost.structure import Leaf
 from hespas.errors import UnsupportedError
 from hespas.estimate.estimate import FROM_TIME, Estimate, OpEstimate, TypeTotals
-from hespas.estimate.opened import opened
+from hespas.estimate.opened import opened, summed
 from hespas.estimate.roofline import Roofline
 from hespas.estimate.systolic.array import Product, SystolicArray, cycles, sram_bytes
 from hespas.estimate.systolic.products import products
@@ -128,12 +128,10 @@ class Systolic:
         return opened(expand(region.operations, program.functions, custom_calls=calls), self._sum)
 
     def _sum(self, leaves: Sequence[Leaf]) -> Estimate:
-        priced: dict[str, OpEstimate] = {}
-        for leaf, count in _equal(leaves):
-            name = leaf.op.name
-            priced[name] = priced.get(name, OpEstimate()) + self._leaf(leaf) * count
-        notes = {leaf.assumption for leaf in leaves} - {""}
-        return Estimate(per_op=priced, notes=tuple(sorted(notes)))
+        return summed(
+            ((leaf.op.name, self._leaf(leaf) * count) for leaf, count in _equal(leaves)),
+            (leaf.assumption for leaf in leaves),
+        )
 
     def _leaf(self, leaf: Leaf) -> OpEstimate:
         rest = self.fallback.price(leaf.op.name, leaf.work)

@@ -17,8 +17,8 @@ from hespas.estimate.measured.convolution import convolution_time
 from hespas.estimate.measured.estimator import Measured
 from hespas.estimate.measured.gemm import Product
 from hespas.estimate.measured.method import measured
-from hespas.estimate.measured.pricer import Timed
 from hespas.estimate.methods import Wanted, estimator
+from hespas.estimate.timed import Timed
 from hespas.frontend.hlo.load import load_hlo
 from hespas.frontend.load import load_program
 from hespas.hardware.device import MeasuredTables
