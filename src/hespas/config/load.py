@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,13 +10,16 @@ from hespas.config import wire
 from hespas.config.decode import decode
 from hespas.config.files import read_json
 from hespas.config.run_config import (
+    CocossimProgram,
     EstimatorConfig,
     EstimatorHardware,
     IreeCompile,
     IreeHardware,
     NodeHardware,
+    OnnximProgram,
     RooflineHardware,
     RunConfig,
+    SimulatorCall,
     SystolicHardware,
     XlaHardware,
     XlaTranslate,
@@ -27,9 +31,11 @@ from hespas.program.types import ELEMENT_TYPES
 
 if TYPE_CHECKING:
     from hespas.config.wire import (
+        CocossimWire,
         EstimatorWire,
         IreeCompileWire,
         IreeWire,
+        OnnximWire,
         PartWire,
         RooflineWire,
         SystolicWire,
@@ -37,8 +43,8 @@ if TYPE_CHECKING:
     )
 
 _PARTS = ("measured", "kernel")
-_ARRAYS = ("systolic", "scalesim", "zigzag_onnx", "cocossim", "onnxim")
-METHODS = ("roofline", *_PARTS, "xla", "iree", *_ARRAYS)
+_ARRAYS = ("systolic", "scalesim", "zigzag_onnx")
+METHODS = ("roofline", *_PARTS, "xla", "iree", *_ARRAYS, "cocossim", "onnxim")
 _HARDWARE = "$.perf_estimator.hardware"
 
 
@@ -81,6 +87,8 @@ def _hardware(method: str, data: dict[str, object], place: str) -> EstimatorHard
             return _xla(decode(data, wire.XlaWire, place=place, at=_HARDWARE))
         case "iree":
             return _iree(decode(data, wire.IreeWire, place=place, at=_HARDWARE))
+        case "cocossim" | "onnxim":
+            return _simulated(method, data, place)
         case _ if method in _PARTS:
             return _part(decode(data, wire.PartWire, place=place, at=_HARDWARE))
         case _ if method in _ARRAYS:
@@ -132,6 +140,36 @@ def _systolic(wire: SystolicWire) -> SystolicHardware:
         binary=wire.binary,
         num_npus=wire.num_npus,
         in_memory_only_cache=wire.in_memory_only_cache,
+    )
+
+
+def _simulated(method: str, data: dict[str, object], place: str) -> SystolicHardware:
+    if method == "cocossim":
+        return _cocossim(decode(data, wire.CocossimWire, place=place, at=_HARDWARE))
+    return _onnxim(decode(data, wire.OnnximWire, place=place, at=_HARDWARE))
+
+
+def _cocossim(wire: CocossimWire) -> SystolicHardware:
+    program = CocossimProgram(call=_call(wire), product_line=wire.product_line)
+    return replace(_systolic(wire), simulator=program)
+
+
+def _onnxim(wire: OnnximWire) -> SystolicHardware:
+    program = OnnximProgram(
+        call=_call(wire),
+        core_config=wire.core_config,
+        operator=wire.operator,
+        model_options=wire.model_options,
+    )
+    return replace(_systolic(wire), simulator=program)
+
+
+def _call(wire: CocossimWire | OnnximWire) -> SimulatorCall:
+    return SimulatorCall(
+        arguments=wire.arguments,
+        cycles_pattern=wire.cycles_pattern,
+        answer_file=wire.answer_file,
+        files=wire.files,
     )
 
 

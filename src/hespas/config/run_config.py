@@ -90,12 +90,61 @@ class NodeHardware:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatorCall:
+    """How a simulator that somebody built is called, and where its answer stands.
+
+    ``arguments`` hold placeholders such as ``{workload}``; ``cycles_pattern`` is a regular
+    expression with one group, the cycles, in ``answer_file`` or else in what the program prints.
+    ``files`` are those that it looks for where it is started: their names there, and their paths.
+    """
+
+    arguments: tuple[str, ...] | None = None
+    cycles_pattern: str | None = None
+    answer_file: str | None = None
+    files: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "files", MappingProxyType(dict(self.files)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CocossimProgram:
+    """What the method ``cocossim`` is told besides the array.
+
+    ``product_line`` is the workload's line for a matrix product, with ``{m}``, ``{n}``, ``{k}``.
+    """
+
+    call: SimulatorCall = field(default_factory=SimulatorCall)
+    product_line: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnnximProgram:
+    """What the method ``onnxim`` is told besides the array.
+
+    ``core_config`` is the path of ONNXim's own description of the cores, ``operator`` the ONNX
+    operator that a product becomes, ``model_options`` what the models list says of it.
+    """
+
+    call: SimulatorCall = field(default_factory=SimulatorCall)
+    core_config: str | None = None
+    operator: Literal["MatMul", "Gemm"] | None = None
+    model_options: Mapping[str, str | float | bool] | None = None
+
+    def __post_init__(self) -> None:
+        if self.model_options is not None:
+            frozen = MappingProxyType(dict(self.model_options))
+            object.__setattr__(self, "model_options", frozen)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SystolicHardware:
     """The ``hardware`` of the methods ``systolic``, ``scalesim`` and of documented simulators.
 
     ``array_count`` arrays share the columns of a product. Rates are in Hz, FLOP/s and bytes/s.
     ``vector_flops`` is the rate of everything that is no
-    matrix product or convolution; ``binary`` the path of a simulator that is a program.
+    matrix product or convolution; ``binary`` the path of a simulator that is a program, and
+    ``simulator`` how that is called, where it is no Python package.
     """
 
     array_rows: int
@@ -107,6 +156,7 @@ class SystolicHardware:
     dataflow: Literal["weight_stationary", "output_stationary"] = "weight_stationary"
     sram_bandwidth: float | None = None
     binary: str | None = None
+    simulator: CocossimProgram | OnnximProgram | None = None
     num_npus: int | None = None
     in_memory_only_cache: bool | None = None
 

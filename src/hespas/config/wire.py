@@ -108,6 +108,28 @@ class SystolicWire(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     in_memory_only_cache: bool | None = None
 
 
+class CocossimWire(SystolicWire, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``hardware`` of the method ``cocossim``."""
+
+    arguments: tuple[str, ...] | None = None
+    cycles_pattern: Text | None = None
+    answer_file: Text | None = None
+    files: dict[Text, Text] = {}
+    product_line: Text | None = None
+
+
+class OnnximWire(SystolicWire, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``hardware`` of the method ``onnxim``."""
+
+    arguments: tuple[str, ...] | None = None
+    cycles_pattern: Text | None = None
+    answer_file: Text | None = None
+    files: dict[Text, Text] = {}
+    core_config: Text | None = None
+    operator: Literal["MatMul", "Gemm"] | None = None
+    model_options: dict[Text, str | float | bool] | None = None
+
+
 class EstimatorWire(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``perf_estimator``; its hardware is read once the method is known."""
 

@@ -13,12 +13,15 @@ from hypothesis import strategies as st
 from hespas.config import run_config, wire
 from hespas.config.load import load_config
 from hespas.config.run_config import (
+    CocossimProgram,
     EstimatorConfig,
     IreeCompile,
     IreeHardware,
     NodeHardware,
+    OnnximProgram,
     RooflineHardware,
     RunConfig,
+    SimulatorCall,
     SystolicHardware,
     XlaHardware,
     XlaTranslate,
@@ -26,6 +29,7 @@ from hespas.config.run_config import (
 )
 from hespas.errors import ConfigError
 
+H = "$.perf_estimator.hardware"
 ROOFLINE: dict[str, object] = {"peak_flops": 312e12, "memory_bandwidth": 1935e9}
 XLA: dict[str, object] = {
     "type": "nvidiagpu",
@@ -193,7 +197,7 @@ ARRAY: dict[str, object] = {
 }
 
 
-@pytest.mark.parametrize("method", ["systolic", "scalesim", "zigzag_onnx", "cocossim", "onnxim"])
+@pytest.mark.parametrize("method", ["systolic", "scalesim", "zigzag_onnx"])
 def test_the_methods_of_systolic_arrays_are_read(tmp_path: Path, method: str) -> None:
     config = load_config(_write(tmp_path, _estimator(method, ARRAY)))
     assert config.perf_estimator == EstimatorConfig(
@@ -208,15 +212,73 @@ def test_the_methods_of_systolic_arrays_are_read(tmp_path: Path, method: str) ->
     )
 
 
+CALL: dict[str, object] = {
+    "binary": "/opt/simulator",
+    "arguments": ["-i", "{workload}"],
+    "cycles_pattern": "cycles ([0-9]+)",
+    "answer_file": "answer.txt",
+    "files": {"configs": "/opt/configs"},
+}
+
+
+@pytest.mark.parametrize(
+    ("method", "own", "program"),
+    [
+        (
+            "cocossim",
+            {"product_line": "Product {m} {n} {k}"},
+            CocossimProgram(product_line="Product {m} {n} {k}"),
+        ),
+        (
+            "onnxim",
+            {"core_config": "c.json", "operator": "Gemm", "model_options": {"batch_size": 1}},
+            OnnximProgram(core_config="c.json", operator="Gemm", model_options={"batch_size": 1}),
+        ),
+    ],
+)
+def test_the_methods_of_programs_are_read(
+    tmp_path: Path,
+    method: str,
+    own: dict[str, object],
+    program: CocossimProgram | OnnximProgram,
+) -> None:
+    config = load_config(_write(tmp_path, _estimator(method, ARRAY | CALL | own)))
+    assert config.perf_estimator is not None
+    hardware = config.perf_estimator.hardware
+    assert isinstance(hardware, SystolicHardware)
+    assert (hardware.array_rows, hardware.binary) == (128, "/opt/simulator")
+    call = SimulatorCall(
+        arguments=("-i", "{workload}"),
+        cycles_pattern="cycles ([0-9]+)",
+        answer_file="answer.txt",
+        files={"configs": "/opt/configs"},
+    )
+    assert hardware.simulator == dataclasses.replace(program, call=call)
+
+
+@pytest.mark.parametrize(
+    ("method", "key", "known"),
+    [
+        ("systolic", "arguments", "known"),
+        ("scalesim", "cycles_pattern", "known"),
+        ("cocossim", "core_config", "known"),
+        ("onnxim", "product_line", "known"),
+        ("onnxim", "core_confg", "did you mean 'core_config'"),
+    ],
+)
+def test_what_has_no_effect_on_a_method_is_no_key_of_it(
+    tmp_path: Path, method: str, key: str, known: str
+) -> None:
+    said = _complaint(tmp_path, _estimator(method, ARRAY | {key: "x"}))
+    assert f"unknown key '{key}' in {H}; {known}" in said
+
+
 @pytest.mark.parametrize("method", ["measured", "kernel"])
 def test_the_methods_that_know_parts_by_name_are_read(tmp_path: Path, method: str) -> None:
     config = load_config(_write(tmp_path, _estimator(method, {"node": "H100_80GB"})))
     assert config.perf_estimator == EstimatorConfig(
         method=method, hardware=NodeHardware(node="H100_80GB")
     )
-
-
-H = "$.perf_estimator.hardware"
 
 
 @pytest.mark.parametrize(
