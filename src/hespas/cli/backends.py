@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +13,7 @@ from hespas.cli import options
 from hespas.hardware.system import System
 from hespas.simulate.external.astra_sim import AstraSimOptions, run_astra_sim
 from hespas.simulate.external.result import ExternalResult
+from hespas.tools.scratch import scratch_directory
 from hespas.trace.tasks import Job
 
 OWN = "hespas"
@@ -88,6 +87,5 @@ class Backend:
         if self.directory is not None:
             yield self.directory
             return
-        made = Path(tempfile.mkdtemp(prefix=f"hespas-{self.name}-"))
-        yield made  # after an error it stays, for its log
-        shutil.rmtree(made)
+        with scratch_directory(self.name) as made:
+            yield made

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
-import tempfile
 from pathlib import Path
 from typing import assert_never
 
@@ -21,6 +19,7 @@ from hespas.compile.toolkit import lay_out_toolkit
 from hespas.errors import ToolError, UnsupportedError
 from hespas.program.kernels import CompiledKernels
 from hespas.tools.process import LOG_NAME, Limits, run_program
+from hespas.tools.scratch import scratch_directory
 from hespas.xla import compile_wire as wire
 from hespas.xla.compile_kernels import read_kernels
 
@@ -60,27 +59,22 @@ def compile_program(
 
 def run_job(job: Job, limits: Limits) -> CompiledProgram:
     """Compile, in a process of its own; its directory stays where the compiler fails."""
-    home = Path(tempfile.mkdtemp(prefix="hespas-compile-"))
-    (home / wire.PROGRAM_FILE).write_bytes(job.source)
-    (home / wire.REQUEST_FILE).write_bytes(wire.encode(job.request))
-    if isinstance(job.target, GpuTarget):
-        lay_out_toolkit(home / _TOOLKIT)
-    try:
-        run_program(
-            [sys.executable, "-P", "-m", "hespas.xla.compile_worker"],
-            name=f"the compiler for {job.target.name}",
-            directory=home,
-            limits=limits,
-            environment=_environment(job),
-        )
-    except ToolError as error:
-        raise explained(error, home / LOG_NAME, limits) from error
-    except (KeyboardInterrupt, SystemExit):
-        shutil.rmtree(home, ignore_errors=True)
-        raise
-    result = _read(job, home, limits)
-    shutil.rmtree(home, ignore_errors=True)
-    return result
+    with scratch_directory("compile") as home:
+        (home / wire.PROGRAM_FILE).write_bytes(job.source)
+        (home / wire.REQUEST_FILE).write_bytes(wire.encode(job.request))
+        if isinstance(job.target, GpuTarget):
+            lay_out_toolkit(home / _TOOLKIT)
+        try:
+            run_program(
+                [sys.executable, "-P", "-m", "hespas.xla.compile_worker"],
+                name=f"the compiler for {job.target.name}",
+                directory=home,
+                limits=limits,
+                environment=_environment(job),
+            )
+        except ToolError as error:
+            raise explained(error, home / LOG_NAME, limits) from error
+        return _read(job, home, limits)
 
 
 def _environment(job: Job) -> dict[str, str]:

@@ -5,9 +5,7 @@ Nothing is compiled to the end, and no device need be there.
 
 from __future__ import annotations
 
-import shutil
 import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +13,7 @@ import msgspec
 
 from hespas.errors import ProgramError, ToolError
 from hespas.tools.process import LOG_NAME, Limits, last_words, run_program
+from hespas.tools.scratch import scratch_directory
 from hespas.xla import partition_wire as wire
 from hespas.xla.mlir import parse_mlir
 from hespas.xla.partition_input import Sharded, sharded_program
@@ -77,30 +76,28 @@ def _partitioner(sharded: Sharded, name: str) -> wire.Partitioner:
 
 def _partitioned(source: bytes, request: wire.PartitionRequest, limits: Limits) -> bytes:
     """Run the partitioner; its directory stays where it fails."""
-    home = Path(tempfile.mkdtemp(prefix="hespas-partition-"))
-    (home / wire.PROGRAM_FILE).write_bytes(source)
-    (home / wire.REQUEST_FILE).write_bytes(msgspec.json.encode(request))
     virtual = request.replicas * request.partitions
     if request.partitioner is wire.Partitioner.SHARDY:
         virtual = 1
-    run_program(
-        [sys.executable, "-m", "hespas.xla.partition_worker"],
-        name="the partitioner",
-        directory=home,
-        limits=limits,
-        environment={
-            "JAX_PLATFORMS": "cpu",
-            "XLA_FLAGS": f"--xla_force_host_platform_device_count={virtual}",
-        },
-    )
-    answer = _answer(home)
-    if answer.refused:
-        raise ProgramError(
-            answer.refused, place=request.name, mend=answer.mend or f"see {home / LOG_NAME}"
+    with scratch_directory("partition") as home:
+        (home / wire.PROGRAM_FILE).write_bytes(source)
+        (home / wire.REQUEST_FILE).write_bytes(msgspec.json.encode(request))
+        run_program(
+            [sys.executable, "-m", "hespas.xla.partition_worker"],
+            name="the partitioner",
+            directory=home,
+            limits=limits,
+            environment={
+                "JAX_PLATFORMS": "cpu",
+                "XLA_FLAGS": f"--xla_force_host_platform_device_count={virtual}",
+            },
         )
-    text = (home / wire.PARTITIONED_FILE).read_bytes()
-    shutil.rmtree(home, ignore_errors=True)
-    return text
+        answer = _answer(home)
+        if answer.refused:
+            raise ProgramError(
+                answer.refused, place=request.name, mend=answer.mend or f"see {home / LOG_NAME}"
+            )
+        return (home / wire.PARTITIONED_FILE).read_bytes()
 
 
 def _answer(home: Path) -> wire.PartitionAnswer:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -27,8 +26,9 @@ from hespas.program.types import TensorType
 from hespas.split.modules import stablehlo_text
 from hespas.split.regions import Compute
 from hespas.tools.process import Limits, run_program
+from hespas.tools.scratch import scratch_directory
+from hespas.xla.profile_worker import EMPTY_MODULE
 
-NOTHING = "func.func @main() { return }"
 _UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 _MACHINE = {"device": "local-task", "target_backends": "llvm-cpu"}
 
@@ -168,17 +168,14 @@ class IreeProfile:
 
 
 def _timed(programs: Programs, text: str, inputs: Sequence[str]) -> tuple[float, ...]:
-    """Time a module in a directory of its own, which stays only where that fails."""
-    directory = Path(tempfile.mkdtemp(prefix="hespas-iree-"))
-    durations_s = programs.time(text, inputs, directory)
-    shutil.rmtree(directory, ignore_errors=True)
-    return durations_s
+    with scratch_directory("iree") as directory:
+        return programs.time(text, inputs, directory)
 
 
 @cache
 def _floor(programs: Programs) -> tuple[float, ...]:
     """Time what does nothing: the floor of all times."""
-    return _timed(programs, NOTHING, ())
+    return _timed(programs, EMPTY_MODULE, ())
 
 
 def _inputs(values: Sequence[Value]) -> tuple[str, ...]:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from math import inf
 from pathlib import Path
 from typing import Protocol
 
 from hespas.config.run_config import SystolicHardware
-from hespas.errors import ExtraMissingError, HespasError
+from hespas.errors import ExtraMissingError, HespasError, ToolError
 from hespas.estimate.systolic.array import Product, SystolicArray
 from hespas.estimate.systolic.estimator import array_parameters, array_text
 from hespas.tools.process import Limits, run_program
+from hespas.tools.scratch import scratch_directory
 
 LIMITS = Limits(time_s=1800)
 
@@ -52,10 +52,14 @@ class ToolTimer:
     """Times products by running a tool, in a directory of its own each time.
 
     The directory of a run that failed is kept, with its log; that of one that went well is not.
+    ``simulates_all`` tools are given a product whole; the others get the part of one array of
+    several. ``notes`` are what else is taken for granted.
     """
 
     tool: Tool
     array: SystolicArray
+    simulates_all: bool = False
+    notes: tuple[str, ...] = ()
     known: dict[tuple[Product, int], float] = field(
         default_factory=dict[tuple[Product, int], float]
     )
@@ -73,10 +77,11 @@ class ToolTimer:
     @property
     def assumption(self) -> str:
         """What it takes for granted."""
-        return (
+        cycles = (
             f"{self.method}: matrix products take the cycles that {self.tool.name} gives each by "
             f"itself on {array_text(self.array)}"
         )
+        return "; ".join((cycles, *self.notes))
 
     def time_s(self, product: Product, element_bytes: int) -> float:
         """Return cycles over the clock; `ToolError`, naming the log, where the tool fails."""
@@ -86,13 +91,25 @@ class ToolTimer:
         return self.known[key]
 
     def _run(self, product: Product, element_bytes: int) -> float:
-        directory = Path(tempfile.mkdtemp(prefix=f"hespas-{self.method}-"))
-        shared = Product(m=product.m, n=self.array.columns_each(product), k=product.k)
-        command = self.tool.prepare(shared, element_bytes, directory)
-        run_program(command, name=self.tool.name, directory=directory, limits=LIMITS)
-        found = self.tool.cycles(directory)
-        shutil.rmtree(directory, ignore_errors=True)
-        return found
+        columns = product.n if self.simulates_all else self.array.columns_each(product)
+        shared = Product(m=product.m, n=columns, k=product.k)
+        with scratch_directory(self.method) as directory:
+            command = self.tool.prepare(shared, element_bytes, directory)
+            run_program(command, name=self.tool.name, directory=directory, limits=LIMITS)
+            found = self.tool.cycles(directory)
+            self._check(found, product, directory)
+            return found
+
+    def _check(self, found: float, product: Product, directory: Path) -> None:
+        """Refuse what no array can do: whatever was read there, it is not the product's cycles."""
+        least = product.multiplications / self.array.multipliers
+        if not least <= found < inf:
+            raise ToolError(
+                f"{self.tool.name} tells of {found:,.10g} cycles for {product.m} x {product.k} by "
+                f"{product.k} x {product.n}, where {self.array.multipliers:,} multipliers need "
+                f"{least:,.10g} at least",
+                place=str(directory),
+            )
 
 
 def interpreter(hardware: SystolicHardware, package: str, *, what: str, extra: str) -> str:
