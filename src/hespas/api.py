@@ -144,13 +144,13 @@ def estimate(
     """
     from hespas.estimate.graph import estimate_graph
     from hespas.estimate.launches import for_program
-    from hespas.estimate.methods import configured_method, estimator, wanted_on
+    from hespas.estimate.methods import estimator, wanted_on
     from hespas.estimate.roofline import RooflineOptions
     from hespas.estimate.store import MemoryStore
     from hespas.split.modules import region_modules
 
     wanted = wanted_on(device, options or RooflineOptions(), custom_calls or {})
-    chosen = for_program(estimator(method or configured_method(device), wanted), graph.program)
+    chosen = for_program(estimator(method or wanted.method, wanted), graph.program)
     kept = MemoryStore() if store is None else store
     return estimate_graph(graph, region_modules(graph), chosen, store=kept, threads=threads)
 

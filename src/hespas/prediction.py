@@ -6,13 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hespas.estimate.graph import GraphEstimate
-from hespas.hardware.system import (
-    NetworkDimension,
-    RemoteMemory,
-    RemoteMemoryKind,
-    System,
-    Topology,
-)
+from hespas.hardware.system import NetworkDimension, System, Topology, bare_system
 from hespas.memory.analyse import memory_use
 from hespas.memory.usage import MemoryUse
 from hespas.program.program import Op
@@ -191,17 +185,5 @@ def computation_alone(tasks: TaskGraph) -> Timeline:
         bandwidth_gib_per_s=1.0,
         latency_ns=0.0,
     )
-    unused = System(
-        name="devices without a network",
-        dimensions=(dimension,),
-        implementations={},
-        endpoint_delay_ns=0,
-        preferred_dataset_splits=1,
-        active_chunks_per_dimension=1,
-        collective_optimization="baseline",
-        scheduling_policy="LIFO",
-        local_memory_bandwidth_gb_per_s=None,
-        remote_memory=RemoteMemory(kind=RemoteMemoryKind.NO_MEMORY_EXPANSION),
-        options={},
-    )
+    unused = bare_system("devices without a network", dimensions=(dimension,))
     return simulate(tasks, unused, network=Network.CONGESTION_UNAWARE)

@@ -13,14 +13,13 @@ from hespas.cli.options import start_logging
 from hespas.cli.parsing import parse_custom_calls, parse_per_line, parse_weights
 from hespas.config.load import load_config
 from hespas.config.run_config import (
-    NodeHardware,
     RooflineHardware,
     RunConfig,
     roofline_hardware,
 )
 from hespas.cost.rules.custom_call import CustomCallCost
 from hespas.errors import ConfigError
-from hespas.estimate.methods import Wanted, estimator
+from hespas.estimate.methods import Wanted, configured_device, estimator
 from hespas.estimate.protocol import Estimator
 from hespas.estimate.roofline import RooflineOptions
 from hespas.estimate.store import Store
@@ -113,13 +112,7 @@ class Settings:
         configured = self.config.perf_estimator
         if self.config_path is None or configured is None:
             return None
-        match configured.hardware:
-            case NodeHardware(node=node):
-                return load_device(node)
-            case RooflineHardware():
-                return load_device(self.config_path)
-            case _:
-                return None
+        return configured_device(configured.hardware, self.config_path)
 
     @property
     def roofline_options(self) -> RooflineOptions:

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from enum import Enum
+from typing import TypeVar
+
+from hespas.errors import ConfigError
+
+Choice = TypeVar("Choice", bound=Enum)
 
 
 def suggestion(given: str, known: Iterable[str]) -> str:
@@ -25,3 +31,17 @@ def suggestion(given: str, known: Iterable[str]) -> str:
     if close:
         return f"did you mean {' or '.join(repr(by_folded[match]) for match in close)}?"
     return f"known: {', '.join(words)}" if words else "remove it"
+
+
+def choice(name: str, kind: type[Choice], *, what: str) -> Choice:
+    """Return the member of ``kind`` whose value is ``name``; `ConfigError` for any other.
+
+    >>> class Side(Enum):
+    ...     LEFT = "left"
+    >>> choice("left", Side, what="the side")
+    <Side.LEFT: 'left'>
+    """
+    known = {member.value: member for member in kind}
+    if name not in known:
+        raise ConfigError(f"{what} is {name!r}", mend=f"use one of {', '.join(known)}")
+    return known[name]

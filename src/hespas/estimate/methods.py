@@ -7,12 +7,17 @@ point of the group ``hespas.estimators`` that names a function like those here.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 
-from hespas.config.load import load_config
-from hespas.config.run_config import EstimatorHardware, NodeHardware, RooflineHardware
+from hespas.config.load import METHODS, load_config
+from hespas.config.run_config import (
+    EstimatorHardware,
+    NodeHardware,
+    RooflineHardware,
+)
 from hespas.config.suggest import suggestion
 from hespas.cost.rules.custom_call import CustomCallCost
 from hespas.errors import ConfigError
@@ -28,10 +33,11 @@ class Wanted:
     """All that an estimator may be made from.
 
     ``device`` is None where only a configuration of a profiler or a simulator is given;
-    ``hardware`` is None where no configuration is. ``kernels`` are what a compiler wrote for the
-    program, where that is known.
+    ``hardware`` is None where no configuration is, and ``method`` what it names. ``kernels`` are
+    what a compiler wrote for the program, where that is known.
     """
 
+    method: str = "roofline"
     device: Device | None = None
     hardware: EstimatorHardware | None = None
     roofline_options: RooflineOptions = field(default_factory=RooflineOptions)
@@ -60,7 +66,6 @@ _MODULES = {
 }
 """Where the function ``make`` of each method stands."""
 
-METHODS = ("roofline", *_MODULES)
 _GROUP = "hespas.estimators"
 
 
@@ -91,36 +96,29 @@ def wanted_on(
 
     Raises what reading them raises.
     """
-    hardware = _configured(device)
+    bare = Wanted(roofline_options=options, custom_calls=custom_calls)
+    if isinstance(device, Device):
+        return replace(bare, device=device)
+    configured = load_config(device).perf_estimator if device.endswith(".json") else None
+    if configured is None:
+        return replace(bare, device=load_device(device))
+    hardware = configured.hardware
+    found = configured_device(hardware, device)
+    return replace(bare, method=configured.method, hardware=hardware, device=found)
+
+
+def configured_device(hardware: EstimatorHardware, path: str | Path) -> Device | None:
+    """Return the device that a configuration names or describes; None where it does neither.
+
+    Raises what `hespas.hardware.presets.load_device` raises.
+    """
     match hardware:
         case NodeHardware(node=node):
-            found: Device | None = load_device(node)
-        case None | RooflineHardware():
-            found = load_device(device) if isinstance(device, str) else device
+            return load_device(node)
+        case RooflineHardware():
+            return load_device(path)
         case _:
-            found = None
-    return Wanted(
-        device=found, hardware=hardware, roofline_options=options, custom_calls=custom_calls
-    )
-
-
-def configured_method(device: Device | str) -> str:
-    """Return the method that a configuration names; the roofline where there is none."""
-    if not _is_configuration(device):
-        return "roofline"
-    configured = load_config(str(device)).perf_estimator
-    return "roofline" if configured is None else configured.method
-
-
-def _configured(device: Device | str) -> EstimatorHardware | None:
-    if not _is_configuration(device):
-        return None
-    configured = load_config(str(device)).perf_estimator
-    return None if configured is None else configured.hardware
-
-
-def _is_configuration(device: Device | str) -> bool:
-    return isinstance(device, str) and device.endswith(".json")
+            return None
 
 
 def _roofline(wanted: Wanted) -> Roofline:

@@ -10,13 +10,7 @@ from types import MappingProxyType
 
 from hespas.errors import HardwareError
 from hespas.hardware.links import Link, LinkParameters
-from hespas.hardware.system import (
-    CollectiveKind,
-    RemoteMemory,
-    RemoteMemoryKind,
-    System,
-    Topology,
-)
+from hespas.hardware.system import CollectiveKind, System, Topology
 
 
 class Shape(Enum):
@@ -163,24 +157,6 @@ def switched(devices: int, *, bandwidth_bytes_per_s: float, latency_s: float) ->
     wire = LinkParameters(bandwidth_bytes_per_s=bandwidth_bytes_per_s, latency_s=latency_s)
     dimension = Dimension(shape=Shape.SWITCH, size=devices, parameters=wire)
     return Interconnect(name="switch", fabric=Dimensions(dimensions=(dimension,)))
-
-
-def system_of(interconnect: Interconnect) -> System:
-    """Return a system that has nothing but a network for hespas' own model."""
-    return System(
-        name=interconnect.name,
-        dimensions=(),
-        implementations={},
-        endpoint_delay_ns=0,
-        preferred_dataset_splits=1,
-        active_chunks_per_dimension=1,
-        collective_optimization="baseline",
-        scheduling_policy="LIFO",
-        local_memory_bandwidth_gb_per_s=None,
-        remote_memory=RemoteMemory(kind=RemoteMemoryKind.NO_MEMORY_EXPANSION),
-        options={},
-        interconnect=interconnect,
-    )
 
 
 _SHAPES = {

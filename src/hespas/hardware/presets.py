@@ -15,9 +15,8 @@ from hespas.config.run_config import RooflineHardware, roofline_hardware
 from hespas.config.suggest import suggestion
 from hespas.errors import DeviceCountError, HardwareError
 from hespas.hardware.device import Device, MeasuredTables
-from hespas.hardware.interconnect import system_of
 from hespas.hardware.interconnect_files import read_interconnect
-from hespas.hardware.system import System
+from hespas.hardware.system import System, bare_system
 from hespas.hardware.system_files import read_network, read_system
 from hespas.hardware.wire import NodeWire
 
@@ -185,7 +184,7 @@ def load_system(name_or_path: str | Path) -> System:
     named = home.resolve()
     own = directory / _OWN
     if own.is_file() and not inner.is_dir() and not (home / "system.json").is_file():
-        return system_of(read_interconnect(own, name=named.name))
+        return bare_system(named.name, interconnect=read_interconnect(own, name=named.name))
     system = read_system(
         name=named.parent.name if named.name == _ASTRA_SIM else named.name,
         system_file=home / "system.json",

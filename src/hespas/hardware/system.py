@@ -109,3 +109,33 @@ class System:
         if not self.dimensions and self.interconnect is not None:
             return self.interconnect.device_count
         return prod(dimension.npus_count for dimension in self.dimensions)
+
+
+def bare_system(
+    name: str,
+    *,
+    dimensions: tuple[NetworkDimension, ...] = (),
+    interconnect: Interconnect | None = None,
+) -> System:
+    """Return a system of which nothing is told but its network.
+
+    >>> line = NetworkDimension(
+    ...     topology=Topology.RING, npus_count=8, bandwidth_gib_per_s=1.0, latency_ns=0.0
+    ... )
+    >>> bare_system("a ring", dimensions=(line,)).device_count
+    8
+    """
+    return System(
+        name=name,
+        dimensions=dimensions,
+        implementations={},
+        endpoint_delay_ns=0,
+        preferred_dataset_splits=1,
+        active_chunks_per_dimension=1,
+        collective_optimization="baseline",
+        scheduling_policy="LIFO",
+        local_memory_bandwidth_gb_per_s=None,
+        remote_memory=RemoteMemory(kind=RemoteMemoryKind.NO_MEMORY_EXPANSION),
+        options={},
+        interconnect=interconnect,
+    )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import assert_never
 
+from hespas.config.suggest import choice
 from hespas.errors import ConfigError, SimulationError
 from hespas.hardware.cluster import Cluster
 from hespas.hardware.system import System
@@ -29,10 +30,7 @@ def model_named(name: str) -> Model:
     >>> model_named("hespas")
     <Model.HESPAS: 'hespas'>
     """
-    known = {member.value: member for member in Model}
-    if name not in known:
-        raise ConfigError(f"the model is {name!r}", mend=f"use one of {', '.join(known)}")
-    return known[name]
+    return choice(name, Model, what="the model")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import assert_never
 
-from hespas.errors import ConfigError
+from hespas.config.suggest import choice
 from hespas.hardware.system import NetworkDimension, System, Topology
 
 _BYTES_PER_GIB = 1 << 30
@@ -29,10 +29,7 @@ def network_named(name: str) -> Network:
     >>> network_named("congestion-unaware")
     <Network.CONGESTION_UNAWARE: 'congestion-unaware'>
     """
-    known = {member.value: member for member in Network}
-    if name not in known:
-        raise ConfigError(f"network is {name!r}", mend=f"use one of {', '.join(known)}")
-    return known[name]
+    return choice(name, Network, what="network")
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TypeVar
 
+from hespas.config.suggest import choice
 from hespas.errors import ConfigError
 from hespas.program.program import Op, Program, is_communication_op
 from hespas.split.build import build_graph, is_constant
@@ -143,20 +143,9 @@ def split_options(
 ) -> SplitOptions:
     """Check the documented names of how to split; `ConfigError` for others."""
     return SplitOptions(
-        strategy=_choice(SplitStrategy, strategy, "split_strategy"),
+        strategy=choice(strategy, SplitStrategy, what="split_strategy"),
         merge=merge,
         block_limit=block_limit,
         separator=separator,
-        separator_policy=_choice(SeparatorPolicy, separator_policy, "separator_policy"),
+        separator_policy=choice(separator_policy, SeparatorPolicy, what="separator_policy"),
     )
-
-
-_E = TypeVar("_E", SplitStrategy, SeparatorPolicy)
-
-
-def _choice(kind: type[_E], value: str, key: str) -> _E:
-    try:
-        return kind(value)
-    except ValueError as error:
-        known = ", ".join(member.value for member in kind)
-        raise ConfigError(f"{key} is {value!r}", mend=f"use one of {known}") from error

@@ -11,9 +11,15 @@ from pathlib import Path
 import pytest
 
 from hespas.errors import ConfigError, DeviceCountError, SimulationError, ToolError
-from hespas.hardware.interconnect import switched, system_of
+from hespas.hardware.interconnect import switched
 from hespas.hardware.presets import load_system
-from hespas.hardware.system import CollectiveKind, RemoteMemory, RemoteMemoryKind, System
+from hespas.hardware.system import (
+    CollectiveKind,
+    RemoteMemory,
+    RemoteMemoryKind,
+    System,
+    bare_system,
+)
 from hespas.hardware.system_files import read_system
 from hespas.simulate.external.astra_sim import (
     BINARY_VARIABLE,
@@ -343,4 +349,4 @@ def test_a_network_that_astra_sim_cannot_describe_is_refused(tmp_path: Path) -> 
     network = switched(4, bandwidth_bytes_per_s=1e9, latency_s=1e-6)
 
     with pytest.raises(ConfigError, match="reads no network of hespas' own model"):
-        write_system(system_of(network), tmp_path)
+        write_system(bare_system(network.name, interconnect=network), tmp_path)
