@@ -92,7 +92,7 @@ class Worker:
     @staticmethod
     def _exchange(process: subprocess.Popen[bytes], line: bytes, deadline_s: float) -> bytes:
         assert process.stdin is not None  # noqa: S101 - both are pipes
-        assert process.stdout is not None  # noqa: S101
+        assert process.stdout is not None  # noqa: S101 - as above
         process.stdin.write(line)
         process.stdin.flush()
         answer = b""

@@ -43,12 +43,12 @@ def plain(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
     )
 
 
-def tuple_of(reader: ModuleReader, instruction: Any, scope: Scope) -> None:  # noqa: ARG001
+def tuple_of(reader: ModuleReader, instruction: Any, scope: Scope) -> None:  # noqa: ARG001 - as all in the table
     """Put trees together; nothing runs."""
     scope.trees[instruction.id] = tuple(map(scope.tree, instruction.operand_ids))
 
 
-def element(reader: ModuleReader, instruction: Any, scope: Scope) -> None:  # noqa: ARG001
+def element(reader: ModuleReader, instruction: Any, scope: Scope) -> None:  # noqa: ARG001 - as all in the table
     """Take a member out of a tuple; nothing runs."""
     whole, index = scope.tree(instruction.operand_ids[0]), instruction.tuple_index
     if isinstance(whole, Value) or not 0 <= index < len(whole):
@@ -56,7 +56,7 @@ def element(reader: ModuleReader, instruction: Any, scope: Scope) -> None:  # no
     scope.trees[instruction.id] = whole[index]
 
 
-def same(reader: ModuleReader, instruction: Any, scope: Scope) -> None:  # noqa: ARG001
+def same(reader: ModuleReader, instruction: Any, scope: Scope) -> None:  # noqa: ARG001 - as all in the table
     """Give the first operand another name: ``add-dependency`` only orders."""
     scope.trees[instruction.id] = scope.tree(instruction.operand_ids[0])
 
