@@ -80,8 +80,8 @@ def _outputs(life: BlockLife, homes: Homes) -> list[Lease]:
     for buffer, home in zip(life.results, homes, strict=True):
         lease = Lease(size_bytes=buffer.size_bytes)
         if home is not None:
-            lease.spans.append((THROUGHOUT, home.read_at))
-        lease.spans.append((buffer.actual.made_at, last))
+            lease.take(THROUGHOUT, home.read_at)
+        lease.take(buffer.actual.made_at, last)
         leases.append(lease)
     return leases
 

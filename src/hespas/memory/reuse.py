@@ -9,24 +9,21 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from hespas.memory.buffers import Buffer
+from hespas.memory.buffers import THROUGHOUT, Buffer
 
 
 @dataclass(slots=True, kw_only=True)
 class Lease:
-    """The memory of one output, and the moments, first and last, between which it is in use."""
+    """The memory of one output, and the moments at which it is in use: a bit for each."""
 
     size_bytes: int
-    spans: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    used: int = 0
 
-    def is_free(self, first: int, last: int) -> bool:
-        """Tell whether nothing is in it from one moment to another, both counted."""
-        for start, end in self.spans:  # noqa: SIM110 - a generator takes twice as long
-            if start <= last and first <= end:
-                return False
-        return True
+    def take(self, first: int, last: int) -> None:
+        """Use it from one moment to another, both counted."""
+        self.used |= _bits(first, last)
 
 
 def without_reused(temporaries: Iterable[Buffer], outputs: Sequence[Lease]) -> list[Buffer]:
@@ -35,11 +32,16 @@ def without_reused(temporaries: Iterable[Buffer], outputs: Sequence[Lease]) -> l
     sizes = [lease.size_bytes for lease in leases]
     left: list[Buffer] = []
     for buffer in sorted(temporaries, key=lambda each: -each.size_bytes):
-        first, last = buffer.made_at, buffer.held_until
+        wanted = _bits(buffer.made_at, buffer.held_until)
         large_enough = leases[bisect_left(sizes, buffer.size_bytes) :]
-        lease = next((each for each in large_enough if each.is_free(first, last)), None)
+        lease = next((each for each in large_enough if not each.used & wanted), None)
         if lease is None:
             left.append(buffer)
         else:
-            lease.spans.append((first, last))
+            lease.used |= wanted
     return left
+
+
+def _bits(first: int, last: int) -> int:
+    """Return the bits of moments from one to another; that of `THROUGHOUT` is the lowest."""
+    return (1 << (last - THROUGHOUT + 1)) - (1 << (first - THROUGHOUT))
