@@ -115,9 +115,10 @@ class ToolTimer:
 def interpreter(hardware: SystolicHardware, package: str, *, what: str, extra: str) -> str:
     """Return the Python that has ``package``: the configuration's ``binary``, or this one.
 
-    Raises `ExtraMissingError` where no other is named and this one lacks the package.
+    A ``binary`` that is a simulator's own program is none. Raises `ExtraMissingError` where no
+    other is named and this one lacks the package.
     """
-    if hardware.binary is not None:
+    if hardware.binary is not None and hardware.simulator is None:
         return hardware.binary
     if find_spec(package) is None:
         raise ExtraMissingError(what, extra=extra)
