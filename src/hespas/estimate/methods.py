@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 
 from hespas.config.load import METHODS, load_config
@@ -83,8 +82,6 @@ def estimator(method: str, wanted: Wanted) -> Estimator:
     module = _MODULES.get(method)
     if module is None:
         return _added(method)(wanted)
-    if find_spec(module.rpartition(".")[0]) is None or find_spec(module) is None:
-        raise ConfigError(f"method {method!r} is not built yet", mend="use roofline")
     make: Factory = import_module(module).make
     return make(wanted)
 
