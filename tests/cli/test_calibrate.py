@@ -2,13 +2,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from subprocess import CompletedProcess
 from xml.etree import ElementTree as ET
 
 import pytest
 
+from hespas.compile.targets import find_target
 from hespas.hardware.links import load_link
+from hespas.hardware.microarchitecture import load_microarchitecture
 from hespas.hardware.presets import load_device
 
 Run = Callable[..., "CompletedProcess[str]"]
@@ -47,7 +50,10 @@ def test_a_calibrated_node_and_link_load_and_predict(
     assert device.measured is not None
     assert device.measured.part == "H100_SXM"
     assert set(device.measured.factors) == {"gemm.bf16"}
-    assert device.part == "H100_80GB"
+    assert device.microarchitecture == mine / "microarchitecture.json"
+    assert load_microarchitecture(mine) == load_microarchitecture("H100_80GB")
+    assert find_target(str(mine)) == replace(find_target("H100_80GB"), name="mine")
+    assert "NVIDIA H100 SXM5 80 GB, calibrated" in hespas(call, "hardware", str(mine)).stdout
     fit = load_link(mine / "link.json").measured("all_reduce", 4, 2**27)
     assert fit is not None
     assert fit.time_s(2**27) == pytest.approx(630e-6, rel=0.01)
@@ -92,7 +98,7 @@ def test_calibrating_again_replaces_and_multiplies(call: Run, measurements: Path
     assert "gemm.bf16: x 1.0," in again.stdout
     tables = load_device(first).measured, load_device(second).measured
     assert tables[0] == tables[1]
-    assert load_device(second).part == "H100_80GB"
+    assert load_microarchitecture(second) == load_microarchitecture("H100_80GB")
     before = (second / "node.json").read_bytes()
     assert hespas(call, "calibrate", "--node", str(first), *gemm, "-o", str(second)).returncode == 0
     assert (second / "node.json").read_bytes() == before

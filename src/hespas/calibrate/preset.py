@@ -15,7 +15,7 @@ from hespas.config.files import read_json
 from hespas.errors import HardwareError, OutputError
 from hespas.files import json_bytes, write_file
 from hespas.hardware.links import Link, link_names, load_link
-from hespas.hardware.presets import node_directory
+from hespas.hardware.presets import MICROARCHITECTURE, device_file, node_directory
 
 REPORT = "calibration.json"
 _NETWORK = Path("hespas", "network.json")
@@ -64,10 +64,7 @@ def _check_target(target: Path) -> None:
 def _files(calibration: Calibration, name: str) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
     if calibration.factors:
-        home = node_directory(calibration.node)
-        files["node.json"] = json_bytes(_node(calibration, home))
-        roofline = Path("roofline", "config.json")
-        files[str(roofline)] = (home / roofline).read_bytes()
+        files |= _node_files(calibration)
     if calibration.runs:
         files["link.json"] = json_bytes(_link(calibration, name))
         if calibration.system is not None:
@@ -75,6 +72,18 @@ def _files(calibration: Calibration, name: str) -> dict[str, bytes]:
     files["calibration.svg"] = svg(_panels(calibration)).encode()
     files[REPORT] = json_bytes(report_json(calibration))
     return files
+
+
+def _node_files(calibration: Calibration) -> dict[str, bytes]:
+    """Return the files of the node: those of the base, with the factors."""
+    config = device_file(calibration.node)
+    home = node_directory(calibration.node)
+    files = {
+        "node.json": json_bytes(_node(calibration, home)),
+        "roofline/config.json": config.read_bytes(),
+    }
+    inside = home / MICROARCHITECTURE
+    return files | ({MICROARCHITECTURE: inside.read_bytes()} if inside.is_file() else {})
 
 
 def _mapping(file: Path) -> dict[str, Any]:
@@ -94,7 +103,6 @@ def _node(calibration: Calibration, home: Path) -> dict[str, Any]:
         **base,
         "full_name": f"{base['full_name']}, calibrated",
         "aliases": [],
-        "based_on": base.get("based_on", home.name),
         "notes": [*base.get("notes", []), told],
         "calibration": {**known, **fitted},
     }

@@ -14,7 +14,10 @@ from hespas.report.hardware_text import hardware_json, hardware_text, preset_det
 @options.json_option
 @options.debug
 def command(*, name: str | None, json_file: str | None) -> None:
-    """List the presets, or show the figures of the node or system NAME and their sources."""
+    """List the presets, or show the figures of the node or system NAME and their sources.
+
+    A node of one's own goes by its path.
+    """
     check_targets(json_file, None)
     if json_file is not None:
         write_json(json_file, hardware_json(name))

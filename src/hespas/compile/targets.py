@@ -67,9 +67,10 @@ def _tpu_name(folded: str) -> str:
 def find_target(name: str) -> Target:
     """Return a target by its name (large or small letters), or by that of a node preset.
 
-    A preset's memory is put into the description where it is another part's. A path is that of
-    a description: text of XLA's ``GpuTargetConfigProto``, as dumps hold it. Raises
-    `HardwareError` for a name that none of these is.
+    A node's memory is put into the description where it is another part's. A path is that of
+    a node whose ``node.json`` names a target, or of a description: text of XLA's
+    ``GpuTargetConfigProto``, as dumps hold it. Raises `HardwareError` for a name that none of
+    these is.
 
     >>> find_target("h100_sxm").name, find_target("H100_80GB").name, find_target("TPUv5e").name
     ('H100_SXM', 'H100_80GB', 'TPUv5e')
@@ -80,21 +81,24 @@ def find_target(name: str) -> Target:
     file = _DIRECTORY / f"{folded}{_SUFFIX}"
     if _WORD.fullmatch(folded) and file.is_file():
         return _gpu(folded.upper(), file)
-    if Path(name).is_file():
-        return _gpu(Path(name).name, Path(name))
+    path = Path(name)
+    if path.is_file() and path.suffix != ".json":
+        return _gpu(path.name, path)
     try:
         node = node_info(name)
     except HardwareError as error:
+        if path.exists():
+            raise
         raise HardwareError(
             f"no target is named {name!r}", mend=suggestion(name, target_names())
         ) from error
-    return _of_node(node)
+    return _of_node(node, load_device(name))
 
 
 _WORD = re.compile(r"\w+")
 
 
-def _of_node(node: NodeInfo) -> Target:
+def _of_node(node: NodeInfo, device: Device) -> Target:
     if node.target is None:
         raise HardwareError(
             f"no compiler at hand has a description of {node.full_name}",
@@ -103,7 +107,7 @@ def _of_node(node: NodeInfo) -> Target:
     if node.target in _TPU_NAMES:
         return find_target(node.target)
     found = _gpu(node.name, _DIRECTORY / f"{node.target}{_SUFFIX}")
-    return _with_memory_of(found, load_device(node.name), part=node.target.upper())
+    return _with_memory_of(found, device, part=node.target.upper())
 
 
 def _gpu(name: str, file: Path) -> GpuTarget:

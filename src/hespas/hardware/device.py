@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import isfinite
+from pathlib import Path
 from types import MappingProxyType
 
 from hespas.errors import HardwareError
@@ -45,7 +46,7 @@ class Device:
     spells types, and ``tf32``) doesn't name. Memory bandwidth is in bytes/s.
     ``launch_overhead_s`` is what a kernel takes beside its work when launched behind another;
     None is unknown, and 0 is for devices that launch nothing. ``measured`` names the tables of
-    measured kernels that serve it, ``based_on`` the preset that it is a calibration of. Raises
+    measured kernels that serve it, ``microarchitecture`` the file that describes its inside. Raises
     `HardwareError` on a figure that is not a positive, finite number.
     """
 
@@ -58,7 +59,7 @@ class Device:
     hbm_power_ratio: float | None = None
     launch_overhead_s: float | None = None
     measured: MeasuredTables | None = None
-    based_on: str | None = None
+    microarchitecture: Path | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(
@@ -90,8 +91,3 @@ class Device:
             raise HardwareError(
                 "hbm_power_ratio has no effect without tdp_W", place=self.name, mend="add tdp_W"
             )
-
-    @property
-    def part(self) -> str:
-        """The preset that describes its inside: the one that it is based on, or itself."""
-        return self.based_on or self.name

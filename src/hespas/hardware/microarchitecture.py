@@ -13,9 +13,8 @@ from msgspec import Meta, Struct
 from hespas.config.decode import decode
 from hespas.config.files import read_json
 from hespas.errors import HardwareError
-from hespas.hardware.presets import PRESETS_DIRECTORY, node_info
-
-FILE_NAME = "microarchitecture.json"
+from hespas.hardware.device import Device
+from hespas.hardware.presets import MICROARCHITECTURE, load_device
 
 Count = Annotated[int, Meta(ge=1)]
 Rate = Annotated[float, Meta(gt=0)]
@@ -79,23 +78,22 @@ class Microarchitecture:
     sources: Mapping[str, str]
 
 
-def load_microarchitecture(name: str) -> Microarchitecture:
-    """Return the figures of the device preset ``name`` (or a second name).
+def load_microarchitecture(device: Device | str | Path) -> Microarchitecture:
+    """Return the figures of a device, or of one that is given by its name or its path.
 
-    Raises `HardwareError` for a name that no preset has, and for a preset without them.
+    Raises `HardwareError` for a name that no preset has, and for a device without them.
 
     >>> load_microarchitecture("H100_80GB").multiprocessors
     132
     """
-    node = node_info(name)
-    file = PRESETS_DIRECTORY / "nodes" / node.name / FILE_NAME
-    if not file.is_file():
+    found = device if isinstance(device, Device) else load_device(device)
+    if found.microarchitecture is None:
         raise HardwareError(
-            f"the inside of {node.name} is not described",
-            place=node.name,
-            mend=f"give {FILE_NAME}, or use method roofline",
+            f"the inside of {found.name} is not described",
+            place=found.name,
+            mend=f"put {MICROARCHITECTURE} beside its node.json, or use method roofline",
         )
-    return read_microarchitecture(file)
+    return read_microarchitecture(found.microarchitecture)
 
 
 def read_microarchitecture(file: Path) -> Microarchitecture:

@@ -24,6 +24,7 @@ PRESETS_DIRECTORY = Path(__file__).resolve().parent.parent / "configs"
 _NODES = PRESETS_DIRECTORY / "nodes"
 _SYSTEMS = PRESETS_DIRECTORY / "systems"
 _ROOFLINE = Path("roofline", "config.json")
+MICROARCHITECTURE = "microarchitecture.json"
 _ASTRA_SIM = "astra-sim"
 _OWN = Path("hespas", "network.json")
 
@@ -35,8 +36,7 @@ class NodeInfo:
     ``launch_overhead_s`` is what a kernel takes beside its work when launched behind another,
     None where nobody knows. ``target`` is the name of XLA's description of the part, to compile
     for it without having one; None where there is none. ``measured`` names the tables of measured
-    kernels, ``based_on`` the preset that this one is a calibration of. ``sources`` tells for each
-    figure where it comes from.
+    kernels. ``sources`` tells for each figure where it comes from.
     """
 
     name: str
@@ -45,7 +45,6 @@ class NodeInfo:
     launch_overhead_s: float | None
     target: str | None
     measured: MeasuredTables | None
-    based_on: str | None
     aliases: tuple[str, ...]
     notes: tuple[str, ...]
     sources: Mapping[str, str]
@@ -73,18 +72,19 @@ def load_device(name_or_path: str | Path) -> Device:
     """Return a device: a preset by its name, or a roofline configuration by its path.
 
     The path is that of the file, or of a directory with ``roofline/config.json``; a
-    ``node.json`` beside it gives the memory capacity and what a launch costs. Raises
-    `HardwareError` for a name that no preset has, `ConfigError` for a file that is not a roofline
-    configuration.
+    ``node.json`` beside it gives the memory capacity and what a launch costs, a
+    ``microarchitecture.json`` what is inside. Raises `HardwareError` for a name that no preset
+    has, `ConfigError` for a file that is not a roofline configuration.
 
     >>> device = load_device("A100_SXM_40GB")
     >>> device.per_datatype_flops["bf16"], device.memory_bandwidth_bytes_per_s
     (312000000000000.0, 1555000000000.0)
     """
-    file = _device_file(name_or_path)
+    file = device_file(name_or_path)
     hardware = roofline_hardware(load_config(file), place=str(file))
-    home = file.parent.parent if file.parent.name == _ROOFLINE.parts[0] else file.parent
+    home = _home(file)
     name = home.resolve().name if file.stem == "config" else file.stem
+    inside = home / MICROARCHITECTURE
     has_node = (home / "node.json").is_file()
     node = _read_node(home) if has_node else None
     return device_of(
@@ -93,7 +93,7 @@ def load_device(name_or_path: str | Path) -> Device:
         memory_capacity_bytes=None if node is None else node.memory_capacity_bytes,
         launch_overhead_s=None if node is None else node.launch_overhead_s,
         measured=None if node is None else node.measured,
-        based_on=None if node is None else node.based_on,
+        microarchitecture=inside if inside.is_file() else None,
     )
 
 
@@ -105,7 +105,7 @@ def load_hardware(name_or_path: str | Path) -> RooflineHardware:
     >>> load_hardware("A100_SXM_40GB").error_on_unknown_type is None
     True
     """
-    file = _device_file(name_or_path)
+    file = device_file(name_or_path)
     return roofline_hardware(load_config(file), place=str(file))
 
 
@@ -114,8 +114,7 @@ def node_directory(name_or_path: str | Path) -> Path:
 
     Raises `HardwareError` for a name that no preset has, and for a node without ``node.json``.
     """
-    file = _device_file(name_or_path)
-    home = file.parent.parent if file.parent.name == _ROOFLINE.parts[0] else file.parent
+    home = _home(device_file(name_or_path))
     if not (home / "node.json").is_file():
         raise HardwareError(
             "there is no node.json", place=str(home), mend="give a preset, or a directory with it"
@@ -123,7 +122,12 @@ def node_directory(name_or_path: str | Path) -> Path:
     return home
 
 
-def _device_file(name_or_path: str | Path) -> Path:
+def _home(file: Path) -> Path:
+    return file.parent.parent if file.parent.name == _ROOFLINE.parts[0] else file.parent
+
+
+def device_file(name_or_path: str | Path) -> Path:
+    """Return the file with a device's rates; `HardwareError` for a name that no preset has."""
     path = _path_of(name_or_path, device_names())
     return _config_file(_NODES / _node_name(str(name_or_path)) if path is None else path)
 
@@ -135,7 +139,7 @@ def device_of(
     memory_capacity_bytes: int | None = None,
     launch_overhead_s: float | None = None,
     measured: MeasuredTables | None = None,
-    based_on: str | None = None,
+    microarchitecture: Path | None = None,
 ) -> Device:
     """Return the device that the roofline ``hardware`` of a configuration describes.
 
@@ -151,19 +155,19 @@ def device_of(
         hbm_power_ratio=hardware.hbm_power_ratio,
         launch_overhead_s=launch_overhead_s,
         measured=measured,
-        based_on=based_on,
+        microarchitecture=microarchitecture,
     )
 
 
-def node_info(name: str) -> NodeInfo:
-    """Return what the device preset ``name`` (or a second name) knows beside its rates.
+def node_info(name_or_path: str | Path) -> NodeInfo:
+    """Return what a device, a preset's by its name or one by its path, knows beside its rates.
 
-    Raises `HardwareError` for a name that no preset has.
+    Raises `HardwareError` for a name that no preset has, and for a path without ``node.json``.
 
     >>> node_info("H100_SXM_80GB").name, node_info("H100_80GB").target
     ('H100_80GB', 'h100_sxm')
     """
-    return _read_node(_NODES / _node_name(name))
+    return _read_node(node_directory(name_or_path))
 
 
 def load_system(name_or_path: str | Path) -> System:
@@ -281,13 +285,12 @@ def _read_node(home: Path) -> NodeInfo:
     file = home / "node.json"
     wire = decode(read_json(file), NodeWire, place=str(file))
     return NodeInfo(
-        name=home.name,
+        name=home.resolve().name,
         full_name=wire.full_name,
         memory_capacity_bytes=wire.memory_capacity_bytes,
         launch_overhead_s=wire.launch_overhead_s,
         target=wire.target,
         measured=_measured(wire, str(file)),
-        based_on=wire.based_on,
         aliases=wire.aliases,
         notes=wire.notes,
         sources=MappingProxyType(wire.sources),

@@ -91,7 +91,6 @@ class NodeWire(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     target: Text | None = None
     tables: Text | None = None
     calibration: dict[str, Rate] = {}
-    based_on: Text | None = None
     aliases: tuple[Text, ...] = ()
     notes: tuple[Text, ...] = ()
     sources: dict[str, Text] = {}

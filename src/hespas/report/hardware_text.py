@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from hespas.config.suggest import suggestion
 from hespas.errors import HardwareError
 from hespas.hardware.device import Device
@@ -54,13 +56,13 @@ def _dimension_text(dimension: NetworkDimension) -> str:
 def preset_details(name: str) -> str:
     """Return every figure of a node with its source, or of a system.
 
-    Raises `hespas.errors.HardwareError` for a name that no preset has.
+    Raises `hespas.errors.HardwareError` for a name that no preset has, and no node's path.
     """
     return _system_details(load_system(name)) if name in system_names() else _node_details(name)
 
 
 def _node_details(name: str) -> str:
-    info, device = preset_node(name), load_device(name)
+    info, device = named_node(name), load_device(name)
     lines = [f"{info.name}: {info.full_name}", *_figures(device)]
     lines += [f"  target       {info.target or 'none'}", "", *info.notes, "Sources:"]
     return "\n".join([*lines, *[f"  {key}: {text}" for key, text in info.sources.items()]])
@@ -81,11 +83,16 @@ def _system_details(system: System) -> str:
     return "\n".join(lines)
 
 
-def preset_node(name: str) -> NodeInfo:
-    """Return a node preset; `hespas.errors.HardwareError` naming nodes and systems like it."""
+def named_node(name: str) -> NodeInfo:
+    """Return a node by its name or path.
+
+    Raises `hespas.errors.HardwareError`, for a name with the nodes and systems like it.
+    """
     try:
         return node_info(name)
     except HardwareError as error:
+        if Path(name).exists():
+            raise
         raise HardwareError(
             f"no preset is named {name!r}",
             mend=suggestion(name, (*device_names(), *system_names())),
@@ -108,7 +115,7 @@ def hardware_json(name: str | None) -> dict[str, object]:
     if name is not None and name in system_names():
         return _system_json(load_system(name))
     if name is not None:
-        return _node_json(preset_node(name).name)
+        return _node_json(name)
     return {
         "nodes": {each: _node_json(each) for each in device_names()},
         "systems": {each: _system_json(load_system(each)) for each in system_names()},
@@ -116,7 +123,7 @@ def hardware_json(name: str | None) -> dict[str, object]:
 
 
 def _node_json(name: str) -> dict[str, object]:
-    info, device = node_info(name), load_device(name)
+    info, device = named_node(name), load_device(name)
     return {
         "name": info.name,
         "full_name": info.full_name,

@@ -1,17 +1,14 @@
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from hespas.errors import ConfigError, HardwareError
-from hespas.hardware.microarchitecture import (
-    FILE_NAME,
-    load_microarchitecture,
-    read_microarchitecture,
-)
-from hespas.hardware.presets import PRESETS_DIRECTORY
+from hespas.hardware.microarchitecture import load_microarchitecture, read_microarchitecture
+from hespas.hardware.presets import MICROARCHITECTURE, PRESETS_DIRECTORY
 
-FILES = sorted(PRESETS_DIRECTORY.glob(f"nodes/*/{FILE_NAME}"))
+FILES = sorted(PRESETS_DIRECTORY.glob(f"nodes/*/{MICROARCHITECTURE}"))
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.parent.name)
@@ -28,6 +25,18 @@ def test_presets_of_nvidia_gpus_have_it_and_others_say_so() -> None:
         load_microarchitecture("MI300X")
 
 
+def test_a_node_of_ones_own_has_its_own_inside(tmp_path: Path) -> None:
+    home = tmp_path / "mine"
+    shutil.copytree(PRESETS_DIRECTORY / "nodes" / "H100_80GB", home)
+    figures = json.loads((home / MICROARCHITECTURE).read_text())
+    (home / MICROARCHITECTURE).write_text(json.dumps(figures | {"multiprocessors": 144}))
+    assert load_microarchitecture(home).multiprocessors == 144
+    assert load_microarchitecture(str(home / "roofline/config.json")).multiprocessors == 144
+    (home / MICROARCHITECTURE).unlink()
+    with pytest.raises(HardwareError, match=r"the inside of mine is not .*beside its node\.json"):
+        load_microarchitecture(home)
+
+
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
@@ -41,7 +50,7 @@ def test_a_wrong_file_is_refused(
     tmp_path: Path, change: dict[str, object], error: type[Exception], message: str
 ) -> None:
     figures = json.loads(FILES[0].read_text()) | change
-    file = tmp_path / FILE_NAME
+    file = tmp_path / MICROARCHITECTURE
     file.write_text(json.dumps(figures))
     with pytest.raises(error, match=message):
         read_microarchitecture(file)

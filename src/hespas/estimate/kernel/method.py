@@ -21,7 +21,7 @@ def make(wanted: Wanted) -> KernelEstimator:
     )
     read = ReadKernels(
         device=device,
-        gpu=load_microarchitecture(device.part),
+        gpu=load_microarchitecture(device),
         kernels=wanted.kernels or CompiledKernels(launches=(), ptx={}),
     )
     return KernelEstimator(kernels=read, roofline=roofline)

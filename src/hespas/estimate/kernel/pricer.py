@@ -9,7 +9,7 @@ from hashlib import sha256
 from math import prod
 
 from hespas.cost.structure import Leaf
-from hespas.errors import HardwareError, ProgramError
+from hespas.errors import ProgramError
 from hespas.estimate.kernel.analysis import KernelAnalysis, analyse, with_neighbour
 from hespas.estimate.kernel.by_kind import terms_by_kind
 from hespas.estimate.kernel.price import KernelTerms, l2_sectors, terms_of
@@ -184,8 +184,7 @@ def kernel_pricer(device: Device, kernels: CompiledKernels | None) -> ReadKernel
     >>> kernel_pricer(load_device("TPUv3"), None) is None
     True
     """
-    try:
-        gpu = load_microarchitecture(device.part)
-    except HardwareError:
+    if device.microarchitecture is None:
         return None
+    gpu = load_microarchitecture(device)
     return ReadKernels(device=device, gpu=gpu, kernels=kernels or _NO_KERNELS)

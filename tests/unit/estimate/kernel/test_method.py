@@ -1,8 +1,11 @@
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from hespas.cost.expand import expand
 from hespas.cost.structure import Leaf
-from hespas.errors import HardwareError
+from hespas.errors import ConfigError, HardwareError
 from hespas.estimate.estimate import Estimate
 from hespas.estimate.kernel.by_kind import (
     COLUMN_REDUCTION,
@@ -15,7 +18,7 @@ from hespas.estimate.kernel.pricer import kernel_pricer
 from hespas.estimate.methods import Wanted, estimator
 from hespas.estimate.protocol import Estimator
 from hespas.frontend.load import load_source
-from hespas.hardware.device import Device, MeasuredTables
+from hespas.hardware.device import MeasuredTables
 from hespas.hardware.presets import load_device
 from hespas.program.kernels import CompiledKernels
 from hespas.program.program import Op, Program
@@ -138,12 +141,7 @@ def test_measured_asks_for_kernels_too(program: Program, kernels: CompiledKernel
 
 
 def test_calibration_multiplies_what_is_beside_the_launch(program: Program) -> None:
-    slow = Device(
-        name=H100.name,
-        peak_flops=H100.peak_flops,
-        memory_bandwidth_bytes_per_s=H100.memory_bandwidth_bytes_per_s,
-        measured=MeasuredTables(part="H100_SXM", factors={"kernels": 2.0}),
-    )
+    slow = replace(H100, measured=MeasuredTables(part="H100_SXM", factors={"kernels": 2.0}))
     plain, calibrated = kernel_pricer(H100, None), kernel_pricer(slow, None)
     assert plain is not None
     assert calibrated is not None
@@ -153,6 +151,13 @@ def test_calibration_multiplies_what_is_beside_the_launch(program: Program) -> N
     assert usual is not None
     assert slower is not None
     assert slower.time_s - launch_s == pytest.approx(2 * (usual.time_s - launch_s))
+
+
+def test_an_inside_that_cannot_be_read_is_not_passed_over(tmp_path: Path) -> None:
+    file = tmp_path / "microarchitecture.json"
+    file.write_text("{}")
+    with pytest.raises(ConfigError, match=r"microarchitecture\.json"):
+        kernel_pricer(replace(H100, microarchitecture=file), None)
 
 
 def test_a_program_that_is_not_compiled_has_no_kernels_yet() -> None:
