@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import Any
 
 from hespas.errors import ProgramError
@@ -79,16 +80,18 @@ def _aliases(reader: ModuleReader, entry: Any) -> tuple[Alias, ...]:
         for each in entry.instructions
         if each.opcode == "parameter"
     }
+    counts = [leaf_count(given[at]) for at in sorted(given)]
+    before = [0, *accumulate(counts)]
     found: list[Alias] = []
     for alias in entries:
-        number = alias.parameter_number
+        number: int = alias.parameter_number
         if number not in given:
             raise ProgramError(f"parameter {number} is aliased but not there", place=reader.source)
-        before = sum(leaf_count(given[at]) for at in range(number))
         found.append(
             Alias(
                 result=leaf_number(made, tuple(alias.output_shape_index)),
-                argument=before + leaf_number(given[number], tuple(alias.parameter_shape_index)),
+                argument=before[number]
+                + leaf_number(given[number], tuple(alias.parameter_shape_index)),
             )
         )
     return tuple(sorted(found, key=lambda alias: (alias.result, alias.argument)))

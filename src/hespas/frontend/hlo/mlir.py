@@ -44,6 +44,7 @@ def stablehlo(name: str, value: str) -> str:
     return f"#stablehlo<{name} {value}>"
 
 
+@lru_cache(maxsize=256)
 def string(text: str) -> str:
     r"""Print a string, as ASCII on one line.
 

@@ -37,23 +37,14 @@ class Originals:
         return known
 
     def _key(self, computation: Any) -> Hashable:
-        places: dict[int, int] = {}
-        parts: list[Hashable] = [_place(computation)]
-        for at, instruction in enumerate(computation.instructions):
-            places[instruction.id] = at
-            bare = type(instruction)()
-            bare.CopyFrom(instruction)
-            for name in _LEFT_OUT:
-                bare.ClearField(name)
-            parts.append(bare.SerializeToString(deterministic=True))
-            parts.append(tuple([places.get(used, -1) for used in instruction.operand_ids]))
-            called = instruction.called_computation_ids
+        places = {each.id: at for at, each in enumerate(computation.instructions)}
+        bare = type(computation)(instructions=computation.instructions)
+        parts: list[Hashable] = [places.get(computation.root_id, -1)]
+        for each in bare.instructions:
+            parts.append(tuple([places.get(used, -1) for used in each.operand_ids]))
+            called = each.called_computation_ids
             if called:
                 parts.append(tuple(map(self.original, called)))
-        return tuple(parts)
-
-
-def _place(computation: Any) -> int:
-    """Return where the root stands."""
-    root = computation.root_id
-    return next((at for at, each in enumerate(computation.instructions) if each.id == root), -1)
+            for name in _LEFT_OUT:
+                each.ClearField(name)
+        return bare.SerializeToString(deterministic=True), *parts
