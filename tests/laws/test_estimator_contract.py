@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -11,13 +10,23 @@ from pathlib import Path
 import pytest
 
 import hespas
-from hespas.errors import CostError, HespasError
+from hespas.config.load import METHODS
+from hespas.errors import CostError
 from hespas.estimate.graph import GraphEstimate
-from hespas.estimate.methods import METHODS, estimator, wanted_on
+from hespas.estimate.methods import estimator, wanted_on
 from hespas.estimate.roofline import RooflineOptions
 from hespas.estimate.store import DiskStore
 from hespas.hardware.presets import load_device
 from hespas.split.regions import RegionGraph
+from simulators import (
+    COCOSSIM,
+    COCOSSIM_HARDWARE,
+    CORES,
+    ONNXIM,
+    PATTERN,
+    do_without_onnx,
+    program_file,
+)
 
 PROGRAM = """
 func.func @main(%a: tensor<64x64xf32>, %b: tensor<64x64xbf16>) -> tensor<64x64xf32> {
@@ -59,10 +68,9 @@ time = time if "tensor" in open("module.vmfb").read() else 1.0
 print(json.dumps({"benchmarks": [
     {"run_type": "iteration", "real_time": time, "time_unit": "us"}]}, indent=1))
 """
-BUILT = tuple(name for name in METHODS if name not in {"cocossim", "onnxim"})
-REPEATABLE = tuple(name for name in BUILT if name != "xla")
+REPEATABLE = tuple(name for name in METHODS if name != "xla")
 """The profiler of this machine measures anew each time."""
-COUNTING = tuple(name for name in BUILT if name not in {"xla", "iree"})
+COUNTING = tuple(name for name in METHODS if name not in {"xla", "iree"})
 """Those that ask what an operation does; a profiler finds out by running it."""
 
 
@@ -74,21 +82,32 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "zigzag": ZIGZAG,
         "iree-compile": IREE_COMPILER,
         "iree-benchmark-module": IREE_BENCHMARK,
+        "cocossim": COCOSSIM,
+        "onnxim": ONNXIM,
     }.items():
-        file = tmp_path / name
-        file.write_text(f"#!{sys.executable}\n{code}")
-        file.chmod(0o755)
+        program_file(tmp_path / name, code)
+    (tmp_path / "cores.json").write_text(json.dumps(CORES))
+    do_without_onnx(monkeypatch)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     return tmp_path
 
 
 def device_of(method: str, home: Path) -> str:
     """Return the preset or the configuration that shows a method."""
-    binaries = {"systolic": None, "scalesim": "scalesim", "zigzag_onnx": "zigzag"}
+    arrays: Mapping[str, Mapping[str, object]] = {
+        "systolic": {},
+        "scalesim": {"binary": str(home / "scalesim")},
+        "zigzag_onnx": {"binary": str(home / "zigzag")},
+        "cocossim": {"binary": str(home / "cocossim"), **COCOSSIM_HARDWARE},
+        "onnxim": {
+            "binary": str(home / "onnxim"),
+            "core_config": str(home / "cores.json"),
+            "cycles_pattern": PATTERN,
+        },
+    }
     hardware: dict[str, object]
-    if method in binaries:
-        binary = binaries[method]
-        hardware = dict(ARRAY) | ({} if binary is None else {"binary": str(home / binary)})
+    if method in arrays:
+        hardware = {**ARRAY, **arrays[method]}
     elif method == "xla":
         hardware = {"type": "cpu", "sample": True}
     elif method == "iree":
@@ -111,7 +130,7 @@ def estimated(method: str, home: Path, store: DiskStore | None = None) -> GraphE
     return hespas.estimate(graph, device_of(method, home), method=method, store=store)
 
 
-@pytest.mark.parametrize("method", BUILT)
+@pytest.mark.parametrize("method", METHODS)
 def test_every_region_has_a_time_and_says_what_it_rests_on(method: str, home: Path) -> None:
     result = estimated(method, home)
     times = [each.time_s for each in result.estimate_of_region if each is not None]
@@ -123,7 +142,7 @@ def test_every_region_has_a_time_and_says_what_it_rests_on(method: str, home: Pa
     assert all(text.startswith(f"{method.partition('_')[0]}") for text in result.assumptions[:1])
 
 
-@pytest.mark.parametrize("method", BUILT)
+@pytest.mark.parametrize("method", METHODS)
 def test_the_work_is_the_same_whoever_prices_it(method: str, home: Path) -> None:
     result = estimated(method, home)
     assert result.total.total.flops == 2 * 2 * 64**3 + 2 * 64**2
@@ -147,7 +166,7 @@ def test_the_answer_is_the_same_again_and_from_the_cache(method: str, home: Path
     assert kept.reuse.region_hits == kept.reuse.regions
 
 
-@pytest.mark.parametrize("method", BUILT)
+@pytest.mark.parametrize("method", METHODS)
 def test_parameters_are_json_and_name_the_method(method: str, home: Path) -> None:
     wanted = wanted_on(device_of(method, home), RooflineOptions(), {})
     made = estimator(method, wanted)
@@ -160,11 +179,3 @@ def test_parameters_are_json_and_name_the_method(method: str, home: Path) -> Non
 def test_unknown_work_is_an_error_with_a_place(method: str, home: Path) -> None:
     with pytest.raises(CostError, match=r"program\.mlir:3.*nobody\.knows"):
         hespas.estimate(graph_of(UNKNOWN, home), device_of(method, home), method=method)
-
-
-@pytest.mark.parametrize("method", ["cocossim", "onnxim"])
-def test_a_method_that_is_not_built_says_so(method: str, home: Path) -> None:
-    file = home / "c.json"
-    file.write_text(json.dumps({"perf_estimator": {"method": method, "hardware": dict(ARRAY)}}))
-    with pytest.raises(HespasError, match=f"method '{method}' is not built yet"):
-        hespas.estimate(graph_of(PROGRAM, home), str(file))

@@ -38,8 +38,8 @@ def write_product_model(
     helper = import_module("onnx.helper")
     if element_bytes not in _TYPES:
         raise UnsupportedError(
-            f"ONNX's {operator} takes no elements of {element_bytes} bytes",
-            mend="use another method, or types of 2, 4 or 8 bytes",
+            f"ONNX's {operator} takes elements of 2, 4 or 8 bytes, not of {element_bytes}",
+            mend="use another method for this program",
         )
     kind = getattr(onnx.TensorProto, _TYPES[element_bytes])
     shape = [product.k, product.n] if operator == "MatMul" else [product.n, product.k]

@@ -63,8 +63,10 @@ def _told(top: Mapping[str, object], key: str) -> Iterator[object]:
 
 
 def _same(told: object, own: float | str) -> bool:
-    if isinstance(own, str) or isinstance(told, bool) or not isinstance(told, int | float):
+    if isinstance(own, str):
         return told == own
+    if isinstance(told, bool) or not isinstance(told, int | float):
+        return False
     return isclose(told, own, rel_tol=1e-9)
 
 
