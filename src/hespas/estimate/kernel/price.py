@@ -20,8 +20,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil, hypot
 
+from hespas.estimate.kernel.access import SECTOR_BYTES, WARP
 from hespas.estimate.kernel.analysis import KernelAnalysis
-from hespas.estimate.kernel.sectors import SECTOR_BYTES, WARP
 from hespas.hardware.microarchitecture import Microarchitecture
 
 MEMORY_TURN_BYTES = 200.0

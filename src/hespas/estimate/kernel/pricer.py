@@ -10,10 +10,10 @@ from math import prod
 
 from hespas.cost.structure import Leaf
 from hespas.errors import ProgramError
-from hespas.estimate.kernel.analysis import KernelAnalysis, analyse, with_neighbour
+from hespas.estimate.kernel.access import SECTOR_BYTES
+from hespas.estimate.kernel.analysis import KernelAnalysis
 from hespas.estimate.kernel.by_kind import terms_by_kind
 from hespas.estimate.kernel.price import KernelTerms, l2_sectors, terms_of
-from hespas.estimate.kernel.sectors import SECTOR_BYTES
 from hespas.estimate.timed import Timed
 from hespas.hardware.device import Device
 from hespas.hardware.microarchitecture import Microarchitecture, load_microarchitecture
@@ -153,13 +153,23 @@ class ReadKernels:
     def _analysis(self, launch: KernelLaunch, bytes_moved: float) -> KernelAnalysis:
         key = (launch.kernel, launch.grid, launch.block, launch.shared_memory_bytes)
         if key not in self.known:
-            text = self.kernels.ptx[launch.kernel]
-            found = analyse(text, launch)
-            through_l2 = l2_sectors(found, self.gpu) * found.blocks * SECTOR_BYTES
-            is_much = through_l2 > max(_MUCH_MORE * bytes_moved, _LARGE_BYTES)
-            is_loaded_again = is_much and not found.loop_sectors and not found.barriers
-            self.known[key] = with_neighbour(found, text, launch) if is_loaded_again else found
+            self.known[key] = self._analysed(launch, bytes_moved)
         return self.known[key]
+
+    def _analysed(self, launch: KernelLaunch, bytes_moved: float) -> KernelAnalysis:
+        # Walking needs numpy, whose import takes longer than all else where no PTX is known.
+        from hespas.estimate.kernel.analyse import (  # noqa: PLC0415
+            analysis_of,
+            followed,
+            with_neighbour,
+        )
+
+        walked = followed(self.kernels.ptx[launch.kernel], launch)
+        found = analysis_of(walked, launch)
+        through_l2 = l2_sectors(found, self.gpu) * found.blocks * SECTOR_BYTES
+        is_much = through_l2 > max(_MUCH_MORE * bytes_moved, _LARGE_BYTES)
+        is_loaded_again = is_much and not found.loop_sectors and not found.barriers
+        return with_neighbour(found, walked, launch) if is_loaded_again else found
 
 
 def _notes(analysis: KernelAnalysis) -> tuple[str, ...]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from hespas.estimate.kernel.analysis import Access, KernelAnalysis
+from hespas.estimate.kernel.access import SECTOR_BYTES, WARP, Access
+from hespas.estimate.kernel.analysis import KernelAnalysis
 from hespas.estimate.kernel.price import KernelTerms, memory_turns
-from hespas.estimate.kernel.sectors import SECTOR_BYTES, WARP
 from hespas.units import format_bytes_binary
 
 _WORTH_TELLING = 1.5

@@ -12,11 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from hespas.estimate.kernel.access import WARP
 from hespas.estimate.kernel.arithmetic import Array, Value
 
-WARP = 32
-SECTOR_BYTES = 32
-LINE_BYTES = 128
 _LINE_SHIFT = 7
 _SECTOR_SHIFT = 5
 _NOWHERE = -1

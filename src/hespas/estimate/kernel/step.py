@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from hespas.estimate.kernel.access import LINE_BYTES, SECTOR_BYTES
 from hespas.estimate.kernel.arithmetic import (
     Array,
     Value,
@@ -15,13 +16,7 @@ from hespas.estimate.kernel.arithmetic import (
     narrowed,
 )
 from hespas.estimate.kernel.ptx import Instruction, Operand, address_of
-from hespas.estimate.kernel.sectors import (
-    LINE_BYTES,
-    SECTOR_BYTES,
-    bank_passes,
-    different,
-    touched,
-)
+from hespas.estimate.kernel.sectors import bank_passes, different, touched
 from hespas.estimate.kernel.state import Pattern, Walk
 from hespas.program.kernels import Extent
 

@@ -12,7 +12,7 @@ from typing import cast
 import numpy as np
 
 from hespas.estimate.kernel.arithmetic import Array, Value, narrowed
-from hespas.estimate.kernel.flow import NOWHERE, flow_of, is_access
+from hespas.estimate.kernel.flow import NOWHERE, Flow, flow_of, is_access
 from hespas.estimate.kernel.loops import Loop, further_iterations, loop_of
 from hespas.estimate.kernel.ptx import Kernel
 from hespas.estimate.kernel.sectors import active_warps
@@ -25,8 +25,12 @@ _MOST_STEPS = 20_000
 
 def walk(kernel: Kernel, *, grid: Extent, block: Extent, index: int) -> Walk:
     """Walk block number ``index`` of the grid through the kernel."""
+    return walk_along(kernel, flow_of(kernel), grid=grid, block=block, index=index)
+
+
+def walk_along(kernel: Kernel, flow: Flow, *, grid: Extent, block: Extent, index: int) -> Walk:
+    """Walk a block through a kernel whose flow is known."""
     threads = block[0] * block[1] * block[2]
-    flow = flow_of(kernel)
     state = Walk(kernel=kernel, flow=flow, threads=threads)
     state.runs = [0.0] * len(flow.blocks)
     state.registers.update(special_registers(grid, block, index))

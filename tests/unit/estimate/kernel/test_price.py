@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace as changed
 
-from hespas.estimate.kernel.analysis import KernelAnalysis, analyse
+from hespas.estimate.kernel.analyse import analyse
+from hespas.estimate.kernel.analysis import KernelAnalysis
 from hespas.estimate.kernel.price import KernelTerms, memory_turns, pipe_cycles, terms_of
 from hespas.estimate.kernel.reasons import reasons
 from hespas.hardware.microarchitecture import load_microarchitecture

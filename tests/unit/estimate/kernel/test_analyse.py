@@ -1,7 +1,7 @@
 import pytest
 
 from hespas.errors import ProgramError
-from hespas.estimate.kernel.analysis import analyse, with_neighbour
+from hespas.estimate.kernel.analyse import analyse, followed, with_neighbour
 
 from .conftest import COLUMNS, STREAM, launch
 
@@ -65,6 +65,7 @@ def test_what_the_next_block_loads_again_stays_in_l1() -> None:
     one = launch("stream", blocks=1000, threads=128)
     found = analyse(text, one)
     assert found.fresh_sectors == 2 * 128 * 4 / 32
-    assert with_neighbour(found, text, one).neighbour_sectors == 128 * 4 / 32
+    assert with_neighbour(found, followed(text, one), one).neighbour_sectors == 128 * 4 / 32
     alone = launch("stream", blocks=1, threads=128)
-    assert with_neighbour(analyse(text, alone), text, alone).neighbour_sectors == 0
+    walked = followed(text, alone)
+    assert with_neighbour(analyse(text, alone), walked, alone).neighbour_sectors == 0
