@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from hespas.compile.cache import CompiledCache
 from hespas.compile.compiled import CompiledProgram
 from hespas.compile.compiler import compile_program
 from hespas.compile.job import Layout
 from hespas.compile.options import DEFAULT_OPTIONS, CompileOptions
+from hespas.compile.targets import TpuTarget, find_target
 from hespas.hardware.system import System
+from hespas.xla.compile_devices import TPU_GENERATIONS
 
 
 def compile_for_node(
@@ -22,21 +26,44 @@ def compile_for_node(
 ) -> CompiledProgram:
     """Compile StableHLO for the part that ``node``, a preset's name, is.
 
-    ``devices`` goes before the number of devices of the ``system``; in a system of several
-    dimensions those of the first one stand in a host. Raises what
+    ``devices`` goes before the number of devices of the ``system``. Raises what
     `hespas.compile.compiler.compile_program` raises.
     """
-    layout = _layout(system, devices)
+    layout = layout_of(node, system, devices)
     return compile_program(
         source, name=name, target=node, layout=layout, options=options, cache=cache
     )
 
 
-def _layout(system: System | None, devices: int | None) -> Layout:
+def layout_of(node: str, system: System | None, devices: int | None) -> Layout:
+    """Return how the devices of a system stand, as the compiler for ``node`` is told.
+
+    Of GPUs, those of the first of several dimensions stand in a host. Of TPUs, dimensions that
+    are the axes of the slice are its topology; any other system leaves that to their number.
+
+    >>> from hespas.hardware.presets import load_system
+    >>> layout_of("TPUv5e", load_system("TPUv5e_4x4"), None).topology
+    '4x4'
+    """
     if system is None:
         return Layout(devices=devices)
-    in_host = system.dimensions[0].npus_count if len(system.dimensions) > 1 else None
-    return Layout(devices=devices or system.device_count, per_host=in_host)
+    count = devices or system.device_count
+    sizes = [each.npus_count for each in system.dimensions]
+    target = find_target(node)
+    if isinstance(target, TpuTarget):
+        return Layout(devices=count, topology=_topology(target, sizes, count))
+    return Layout(devices=count, per_host=sizes[0] if len(sizes) > 1 else None)
+
+
+def _topology(target: TpuTarget, sizes: list[int], count: int) -> str | None:
+    """Return the axes of chips that dimensions are, as libtpu writes them: the shortest first."""
+    chips = TPU_GENERATIONS[target.generation]
+    on_chip = [chips.devices_per_chip] if chips.devices_per_chip > 1 else []
+    if len(sizes) != chips.dimensions + len(on_chip) or prod(sizes) != count:
+        return None
+    if on_chip and sizes[0] != chips.devices_per_chip:
+        return None
+    return "x".join(map(str, sorted(sizes[len(on_chip) :])))
 
 
 def compiled_notes(compiled: CompiledProgram) -> tuple[str, ...]:

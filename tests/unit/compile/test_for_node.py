@@ -1,0 +1,69 @@
+"""How devices stand, as the compilers are told of a system."""
+
+from __future__ import annotations
+
+import pytest
+
+from compilers import needs_tpu
+from hespas.compile.for_node import compile_for_node, layout_of
+from hespas.compile.job import Layout
+from hespas.hardware.presets import load_system
+from hespas.hardware.system import NetworkDimension, System, Topology, bare_system
+from programs import all_reduce, on_devices, vector_main
+
+REDUCED = on_devices(vector_main(all_reduce("%r", "%a"))).encode()
+
+
+def rings(*sizes: int) -> System:
+    dimensions = [
+        NetworkDimension(
+            topology=Topology.RING, npus_count=size, bandwidth_gib_per_s=50, latency_ns=1000
+        )
+        for size in sizes
+    ]
+    return bare_system("rings", dimensions=tuple(dimensions))
+
+
+def test_without_a_system_the_program_says_how_many() -> None:
+    assert layout_of("TPUv5e", None, None) == Layout()
+    assert layout_of("H100_80GB", None, 4) == Layout(devices=4)
+
+
+def test_gpus_of_the_first_of_several_dimensions_stand_in_a_host() -> None:
+    system = load_system("A100_SXM_40GB_4GPU_2")
+    assert layout_of("A100_SXM_40GB", system, None) == Layout(devices=8, per_host=4)
+    alone = load_system("A100_SXM_40GB_4GPU")
+    assert layout_of("A100_SXM_40GB", alone, None) == Layout(devices=4)
+
+
+@pytest.mark.parametrize(
+    ("node", "sizes", "topology"),
+    [
+        ("TPUv5e", (4, 4), "4x4"),
+        ("TPUv5e", (8, 2), "2x8"),
+        ("TPUv4", (2, 2, 4), "2x2x4"),
+        ("TPUv3", (2, 4, 2), "2x4"),
+        ("TPUv7x", (2, 2, 2, 4), "2x2x4"),
+        # Of another form than the slices of the generation: their number decides.
+        ("TPUv5e", (16,), None),
+        ("TPUv5e", (2, 2, 4), None),
+        ("TPUv3", (4, 2), None),
+    ],
+)
+def test_axes_of_a_slice_are_its_topology(
+    node: str, sizes: tuple[int, ...], topology: str | None
+) -> None:
+    found = layout_of(node, rings(*sizes), None)
+    assert (found.per_host, found.topology) == (None, topology)
+
+
+def test_a_given_number_of_devices_goes_before_the_system_s() -> None:
+    assert layout_of("TPUv5e", rings(4, 4), 4) == Layout(devices=4)
+
+
+@needs_tpu
+def test_a_system_of_several_dimensions_is_compiled_for() -> None:
+    found = compile_for_node(
+        REDUCED, name="a.mlir", node="TPUv5e", system=rings(2, 2), devices=None
+    )
+    assert found.topology == "v5e:2x2"
