@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from hespas.errors import ConfigError, HardwareError, SimulationError
+from fluid_jobs import MB, MS, SWITCH, US, WIRE, collective, compute, graph, one_dimension, transfer
+from hespas.errors import HardwareError, SimulationError
 from hespas.hardware.cluster import Cluster, LinkOverride
 from hespas.hardware.interconnect import (
     Dimension,
@@ -14,66 +15,12 @@ from hespas.hardware.interconnect import (
     Dragonfly,
     Interconnect,
     Shape,
-    switched,
 )
 from hespas.hardware.links import Link, LinkParameters, MeasuredCollective, Protocol
 from hespas.simulate.fluid.simulate import simulate_fluid
 from hespas.trace.tasks import (
-    CollectiveTask,
     CommunicationKind,
-    ComputeTask,
-    Job,
-    ReceiveTask,
-    SendTask,
-    Task,
-    TaskGraph,
 )
-
-WIRE = LinkParameters(bandwidth_bytes_per_s=1e9, latency_s=1e-6)
-MB = 10**6
-US = 10**6
-MS = 10**9
-
-
-def one_dimension(
-    shape: Shape, size: int, wire: LinkParameters = WIRE, **more: object
-) -> Interconnect:
-    dimension = Dimension(shape=shape, size=size, parameters=wire)
-    return Interconnect(name="n", fabric=Dimensions(dimensions=(replace(dimension, **more),)))
-
-
-SWITCH = one_dimension(Shape.SWITCH, 4)
-
-
-def collective(
-    number: int,
-    *,
-    kind: CommunicationKind = CommunicationKind.ALL_REDUCE,
-    size_bytes: int = 4 * MB,
-    table: int | None = None,
-    depends_on: tuple[int, ...] = (),
-) -> CollectiveTask:
-    return CollectiveTask(
-        id=number,
-        name=f"k{number}",
-        depends_on=depends_on,
-        kind=kind,
-        size_bytes=size_bytes,
-        group_table=table,
-    )
-
-
-def compute(number: int, duration_ps: int, depends_on: tuple[int, ...] = ()) -> ComputeTask:
-    return ComputeTask(id=number, name=f"c{number}", depends_on=depends_on, duration_ps=duration_ps)
-
-
-def graph(*tasks: Task, devices: int = 4, tables: object = ()) -> TaskGraph:
-    return TaskGraph(
-        name="g",
-        device_count=devices,
-        tasks=tasks,
-        group_tables=tables,  # pyright: ignore[reportArgumentType] - tuples of tuples
-    )
 
 
 def alone_ps(
@@ -200,18 +147,6 @@ def test_what_comes_later_slows_what_is_under_way() -> None:
     assert nodes[1] == (0, 5 * MS + 6 * US)
     # The second has moved half of that, has 0.998 ms left, and then a step alone.
     assert nodes[3] == (3 * MS, 5 * MS + 6 * US + 998 * US + 2 * US + 2 * MS)
-
-
-def transfer(number: int, source: int, target: int, **more: int) -> tuple[Task, Task]:
-    size_bytes = more.get("size_bytes", MB)
-    pairs = ((source, target),)
-    send = SendTask(
-        id=number, name="s", depends_on=(), pairs=pairs, size_bytes=size_bytes, tag=number
-    )
-    receive = ReceiveTask(
-        id=number + 1, name="r", depends_on=(), pairs=pairs, size_bytes=size_bytes, tag=number
-    )
-    return send, receive
 
 
 def test_messages_to_different_devices_overlap_and_share() -> None:
@@ -357,79 +292,3 @@ def test_a_dragonfly_runs_jobs() -> None:
 
     # The slowest message of a step goes over a router more in its group.
     assert timeline.finish_ps == 14 * (4 * US + MS // 2)
-
-
-def test_unequal_orders_are_a_deadlock_with_its_reasons() -> None:
-    # Two groups of the same members, written in another order, are two groups.
-    tables = (((0, 1, 2, 3),), ((3, 2, 1, 0),))
-    usual = graph(collective(1, table=0), collective(2, table=1, depends_on=(1,)), tables=tables)
-    turned = graph(collective(2, table=1), collective(3, table=0, depends_on=(2,)), tables=tables)
-    job = Job(graphs=(usual, turned), graph_of_device=(0, 0, 1, 1))
-
-    with pytest.raises(SimulationError) as caught:
-        simulate_fluid(job, SWITCH, algorithm="ring")
-
-    message = str(caught.value)
-    assert "devices 0-1 started ALL_REDUCE 1 (k1) of 4000000 bytes at the start" in message
-    assert "but devices 2-3 never did" in message
-    assert "wait from the start on for task 2 (k2)" in message
-    assert "their orders differ first at devices 0-1: task 1 (k1) and devices 2-3: task 2 (k2)" in (
-        message
-    )
-
-
-def test_different_collectives_of_a_group_are_refused() -> None:
-    ours = graph(collective(1), devices=4)
-    theirs = graph(collective(1, size_bytes=8), devices=4)
-    job = Job(graphs=(ours, theirs), graph_of_device=(0, 0, 0, 1))
-
-    with pytest.raises(
-        SimulationError, match=r"devices 0-2 started .* of 4000000 bytes .* device 3"
-    ):
-        simulate_fluid(job, SWITCH)
-
-
-def test_a_message_that_nobody_receives_is_named() -> None:
-    send, _ = transfer(1, 0, 1)
-
-    with pytest.raises(
-        SimulationError, match=r"device 0 started send 1 \(s\) at the start, but no"
-    ):
-        simulate_fluid(graph(send), SWITCH)
-
-
-def test_an_unknown_algorithm_is_refused() -> None:
-    with pytest.raises(ConfigError, match="the algorithm is 'rings'"):
-        simulate_fluid(graph(collective(1)), SWITCH, algorithm="rings")
-
-
-def test_what_has_no_algorithm_is_refused() -> None:
-    network = replace(SWITCH, algorithms={"all_to_all": ("halvingDoubling",)})
-
-    with pytest.raises(SimulationError, match=r"among the 4 devices .* no all_to_all by halv"):
-        simulate_fluid(graph(collective(1, kind=CommunicationKind.ALL_TO_ALL)), network)
-
-
-def test_a_job_of_another_size_is_refused() -> None:
-    with pytest.raises(Exception, match="for 4 devices"):
-        simulate_fluid(graph(collective(1)), switched(8, bandwidth_bytes_per_s=1e9, latency_s=1e-6))
-
-
-@pytest.mark.parametrize(
-    ("task", "message"),
-    [
-        (compute(1, -1), "the duration is -1 ps"),
-        (collective(1, size_bytes=-4), "the size is -4 bytes"),
-        (transfer(1, 0, 1, size_bytes=-4)[0], "the size is -4 bytes"),
-        (collective(1, table=0), r"the group \[0\] has only one member"),
-    ],
-)
-def test_impossible_tasks_are_refused(task: Task, message: str) -> None:
-    with pytest.raises(SimulationError, match=message):
-        simulate_fluid(graph(task, tables=(((0,), (1, 2)),)), SWITCH)
-
-
-def test_a_job_may_do_nothing() -> None:
-    network = switched(1, bandwidth_bytes_per_s=1e9, latency_s=0)
-
-    assert simulate_fluid(graph(devices=1), network).finish_ps == 0
