@@ -14,6 +14,7 @@ from hespas.cli.flags import Flags
 from hespas.cli.settings import settings_of
 from hespas.cli.stages import Loaded, check_targets, load, write_json
 from hespas.errors import ConfigError, ProgramError
+from hespas.estimate.kernel.kept import KeptAnalyses
 from hespas.estimate.kernel.pricer import kernel_pricer
 from hespas.hardware.presets import load_device
 from hespas.program.kernels import CompiledKernels, decode_kernels
@@ -53,7 +54,8 @@ def command(kernels_file: Path | None, top: int, json_file: str | None, **given:
             mend="add --optimise",
         )
     device = load_device(str(given["node"]))
-    pricer = kernel_pricer(device, loaded.kernels)
+    kept = KeptAnalyses(directory=settings.compiled_directory if settings.optimise else None)
+    pricer = kernel_pricer(device, loaded.kernels, kept=kept)
     if pricer is None:
         raise ConfigError(
             f"the inside of {device.name} is not described", mend="give a GPU's preset"

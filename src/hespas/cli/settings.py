@@ -207,8 +207,18 @@ class Settings:
             roofline_options=self.roofline_options,
             custom_calls=self.custom_calls,
             kernels=kernels,
+            kernels_directory=None if kernels is None else self.compiled_directory,
         )
         return estimator(method, wanted)
+
+    @property
+    def compiled_directory(self) -> Path | None:
+        """Where compiled programs are kept, and what was read of them; None for nowhere."""
+        from hespas.compile.cache import default_directory  # noqa: PLC0415
+
+        if self.flags.disable_cache or self.flags.in_memory_only_cache:
+            return None
+        return self.flags.cache_dir or default_directory()
 
     @property
     def custom_calls(self) -> dict[str, CustomCallCost]:

@@ -22,6 +22,7 @@ log = logging.getLogger("hespas")
 _MARK = b"hespas compiled 2\n"
 _DIGEST_BYTES = 32
 _SUFFIX = ".compiled"
+_KERNEL_SUFFIX = ".kernel"
 
 
 def default_directory() -> Path:
@@ -58,7 +59,7 @@ def _pairs(mapping: Mapping[str, str]) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompiledCache:
-    """A directory with a compressed file for each result.
+    """A directory with a compressed file for each result, and for what was read of its kernels.
 
     A file is moved into place whole. One that is damaged is compiled again, with a warning. Where
     all files together pass ``limit_bytes``, those go that were not used for longest.
@@ -94,7 +95,11 @@ class CompiledCache:
             raise _unusable(self.directory, error) from error
 
     def _make_room(self) -> None:
-        files = {path: path.stat() for path in self.directory.glob(f"*{_SUFFIX}")}
+        files = {
+            path: path.stat()
+            for path in self.directory.iterdir()
+            if path.suffix in {_SUFFIX, _KERNEL_SUFFIX}
+        }
         size = sum(stat.st_size for stat in files.values())
         for path in sorted(files, key=lambda path: files[path].st_mtime_ns):
             if size <= self.limit_bytes:

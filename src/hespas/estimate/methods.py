@@ -33,7 +33,8 @@ class Wanted:
 
     ``device`` is None where only a configuration of a profiler or a simulator is given;
     ``hardware`` is None where no configuration is, and ``method`` what it names. ``kernels`` are
-    what a compiler wrote for the program, where that is known.
+    what a compiler wrote for the program, where that is known; what is read of them is kept in
+    ``kernels_directory``.
     """
 
     method: str = "roofline"
@@ -42,6 +43,7 @@ class Wanted:
     roofline_options: RooflineOptions = field(default_factory=RooflineOptions)
     custom_calls: Mapping[str, CustomCallCost] = field(default_factory=dict[str, CustomCallCost])
     kernels: CompiledKernels | None = None
+    kernels_directory: Path | None = None
 
     def needed_device(self, method: str) -> Device:
         """Return the device; `ConfigError` where none is given."""

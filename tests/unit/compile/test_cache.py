@@ -101,6 +101,18 @@ def test_what_was_not_used_for_longest_goes(tmp_path: Path) -> None:
     assert [cache.read(job) is not None for job in jobs] == [True, False, True, True]
 
 
+def test_what_was_read_of_kernels_takes_room_too(tmp_path: Path) -> None:
+    size = _size_of_one(tmp_path / "one")
+    cache = CompiledCache(directory=tmp_path / "all", limit_bytes=2 * size)
+    cache.write(JOB, RESULT)
+    kernel, other = cache.directory / "a.kernel", cache.directory / "a.txt"
+    for path in (kernel, other):
+        path.write_bytes(b"x" * size)
+        os.utime(path, (1, 1))
+    cache.write(replace(JOB, source=b""), RESULT)
+    assert [kernel.exists(), other.exists(), cache.read(JOB) == RESULT] == [False, True, True]
+
+
 def _size_of_one(directory: Path) -> int:
     cache = CompiledCache(directory=directory)
     cache.write(JOB, RESULT)

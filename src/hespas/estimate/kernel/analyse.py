@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from math import prod
 
 import numpy as np
@@ -27,8 +28,9 @@ def analyse(text: str, launch: KernelLaunch) -> KernelAnalysis:
     return analysis_of(followed(text, launch), launch)
 
 
+@lru_cache(maxsize=1)
 def followed(text: str, launch: KernelLaunch) -> Walk:
-    """Read a kernel's PTX and walk its middle block.
+    """Read a kernel's PTX and walk its middle block; the last one is remembered.
 
     Raises `ProgramError` for a text without a kernel, for one that can't be followed, and for a
     launch without threads.

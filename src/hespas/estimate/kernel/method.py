@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hespas.estimate.kernel.estimator import KernelEstimator
+from hespas.estimate.kernel.kept import KeptAnalyses
 from hespas.estimate.kernel.pricer import ReadKernels
 from hespas.estimate.methods import Wanted
 from hespas.estimate.roofline import Roofline
@@ -23,5 +24,6 @@ def make(wanted: Wanted) -> KernelEstimator:
         device=device,
         gpu=load_microarchitecture(device),
         kernels=wanted.kernels or CompiledKernels(launches=(), ptx={}),
+        kept=KeptAnalyses(directory=wanted.kernels_directory),
     )
     return KernelEstimator(kernels=read, roofline=roofline)

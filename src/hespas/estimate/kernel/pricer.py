@@ -13,6 +13,7 @@ from hespas.errors import ProgramError
 from hespas.estimate.kernel.access import SECTOR_BYTES
 from hespas.estimate.kernel.analysis import KernelAnalysis
 from hespas.estimate.kernel.by_kind import terms_by_kind
+from hespas.estimate.kernel.kept import KeptAnalyses
 from hespas.estimate.kernel.price import KernelTerms, l2_sectors, terms_of
 from hespas.estimate.timed import Timed
 from hespas.hardware.device import Device
@@ -27,6 +28,7 @@ _MUCH_MORE, _LARGE_BYTES = 1.2, 4e6
 """Large kernels that load so many times what they need are asked for what neighbours share."""
 
 _NO_KERNELS = CompiledKernels(launches=(), ptx={})
+_NOT_KEPT = KeptAnalyses()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +50,7 @@ class ReadKernels:
     device: Device
     gpu: Microarchitecture
     kernels: CompiledKernels
+    kept: KeptAnalyses = field(default=_NOT_KEPT, compare=False, repr=False)
     known: dict[tuple[object, ...], KernelAnalysis] = field(
         default_factory=dict[tuple[object, ...], KernelAnalysis], compare=False, repr=False
     )
@@ -157,19 +160,12 @@ class ReadKernels:
         return self.known[key]
 
     def _analysed(self, launch: KernelLaunch, bytes_moved: float) -> KernelAnalysis:
-        # Walking needs numpy, whose import takes longer than all else where no PTX is known.
-        from hespas.estimate.kernel.analyse import (  # noqa: PLC0415
-            analysis_of,
-            followed,
-            with_neighbour,
-        )
-
-        walked = followed(self.kernels.ptx[launch.kernel], launch)
-        found = analysis_of(walked, launch)
+        text = self.kernels.ptx[launch.kernel]
+        found = self.kept.analysis(text, launch)
         through_l2 = l2_sectors(found, self.gpu) * found.blocks * SECTOR_BYTES
         is_much = through_l2 > max(_MUCH_MORE * bytes_moved, _LARGE_BYTES)
         is_loaded_again = is_much and not found.loop_sectors and not found.barriers
-        return with_neighbour(found, walked, launch) if is_loaded_again else found
+        return self.kept.analysis(text, launch, neighbours=True) if is_loaded_again else found
 
 
 def _notes(analysis: KernelAnalysis) -> tuple[str, ...]:
@@ -187,7 +183,9 @@ def _notes(analysis: KernelAnalysis) -> tuple[str, ...]:
     return tuple(found)
 
 
-def kernel_pricer(device: Device, kernels: CompiledKernels | None) -> ReadKernels | None:
+def kernel_pricer(
+    device: Device, kernels: CompiledKernels | None, *, kept: KeptAnalyses = _NOT_KEPT
+) -> ReadKernels | None:
     """Return the pricer of a device; None where its inside is not described.
 
     >>> from hespas.hardware.presets import load_device
@@ -197,4 +195,4 @@ def kernel_pricer(device: Device, kernels: CompiledKernels | None) -> ReadKernel
     if device.microarchitecture is None:
         return None
     gpu = load_microarchitecture(device)
-    return ReadKernels(device=device, gpu=gpu, kernels=kernels or _NO_KERNELS)
+    return ReadKernels(device=device, gpu=gpu, kernels=kernels or _NO_KERNELS, kept=kept)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hespas.estimate.kernel.kept import KeptAnalyses
 from hespas.estimate.kernel.pricer import kernel_pricer
 from hespas.estimate.measured.attention import attention_model
 from hespas.estimate.measured.estimator import Measured
@@ -18,7 +19,8 @@ def make(wanted: Wanted) -> Measured:
     Raises `ConfigError` without a device, `HardwareError` for a device that no tables serve.
     """
     device = wanted.needed_device("measured")
-    return measured(wanted, kernels=kernel_pricer(device, wanted.kernels))
+    kept = KeptAnalyses(directory=wanted.kernels_directory)
+    return measured(wanted, kernels=kernel_pricer(device, wanted.kernels, kept=kept))
 
 
 def measured(wanted: Wanted, *, kernels: KernelPricer | None) -> Measured:
