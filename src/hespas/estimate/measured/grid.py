@@ -123,15 +123,17 @@ def monotone(grid: Grid) -> Grid:
     """
     times = list(grid.log_times)
     for axis, stride in reversed(list(zip(grid.axes, grid.strides, strict=True))):
-        length = len(axis.sizes)
-        for start in range(len(times)):
-            if start // stride % length == 0:
-                line = slice(start, start + stride * length, stride)
+        length = stride * len(axis.sizes)
+        for plane in range(0, len(times), length):
+            for start in range(plane, plane + stride):
+                line = slice(start, start + length, stride)
                 times[line] = _pooled(times[line])
     return Grid(axes=grid.axes, log_times=tuple(times))
 
 
-def _pooled(line: Sequence[float]) -> list[float]:
+def _pooled(line: list[float]) -> list[float]:
+    if line == sorted(line):
+        return line
     sums: list[float] = []
     counts: list[int] = []
     for value in line:
