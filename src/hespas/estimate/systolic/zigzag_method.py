@@ -82,7 +82,7 @@ class ZigZag:
             "name": "array",
             "memories": {
                 "weights": _memory(8 * bits, bits, {"I2": ("fh", "tl")}, served=[]),
-                "sums": _memory(bits, bits, {"O": ("fh", "tl", "fl", "th")}, served=[]),
+                "sums": _registers(bits, "O"),
                 "sram": _memory(
                     8 * _SRAM_BYTES,
                     sram_bits,
@@ -142,6 +142,17 @@ def _memory(
         ],
         "served_dimensions": served,
     }
+
+
+def _registers(bits: int, operand: str) -> dict[str, object]:
+    """Describe a register that values pass through: each way has a port, and all work at once."""
+    ways = {"read": ("tl", "th"), "write": ("fh", "fl")}
+    ports = [
+        _port(f"{kind[0]}_port_{number}", kind, bits, [f"{operand}, {way}"])
+        for kind, both in ways.items()
+        for number, way in enumerate(both, 1)
+    ]
+    return {**_memory(bits, bits, {operand: ()}, served=[]), "ports": ports}
 
 
 def _port(name: str, kind: str, width_bits: int, allocation: list[str]) -> dict[str, object]:
