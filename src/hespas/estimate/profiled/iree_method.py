@@ -103,7 +103,8 @@ def _durations(log: Path) -> tuple[float, ...]:
 class IreeProfile:
     """Times regions on this machine; what IREE refuses goes to ``fallback``.
 
-    Without a fallback a refusal is an error.
+    Without a fallback a refusal is an error. A module that does nothing runs before all others:
+    where that fails, what IREE is told is at fault, and no region is refused.
     """
 
     programs: Programs
@@ -127,15 +128,17 @@ class IreeProfile:
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What it takes for granted of every region."""
+        """What it takes for granted of every region; its notes say whether one ran."""
         how = (
-            f"iree: each region was compiled by itself for {self.programs.target} and run on this "
-            f"machine's {self.programs.device} ({self.machine}), with zeros for inputs"
+            "iree: regions that IREE takes were compiled, each by itself, for "
+            f"{self.programs.target} and run on this machine's {self.programs.device} "
+            f"({self.machine}), with zeros for inputs"
         )
         return (how,)
 
     def estimate(self, region: Compute, program: Program) -> Estimate:
         """Compile and run a region, or ask the fallback; `ToolError` where there is none."""
+        floor_s = min(_floor(self.programs))
         place = f"region {region.id} of {program.source or program.module_name}"
         try:
             text = stablehlo_text(region, program)
@@ -144,10 +147,7 @@ class IreeProfile:
             return self._fallen_back(region, program, place, error)
         work = total(expand(region.operations, program.functions, custom_calls=self.custom_calls))
         return estimate_of(
-            durations_s,
-            floor_s=min(_floor(self.programs)),
-            where=f"{self.programs.device} by IREE",
-            work=work,
+            durations_s, floor_s=floor_s, where=f"{self.programs.device} by IREE", work=work
         )
 
     def _fallen_back(
@@ -160,7 +160,7 @@ class IreeProfile:
                 mend="give --node, for a roofline of what IREE refuses",
             ) from error
         note = (
-            "iree: some regions that IREE refuses are priced by the roofline of "
+            "iree: regions that IREE refuses did not run; they are priced by the roofline of "
             f"{self.fallback.device.name}"
         )
         priced = self.fallback.estimate(region, program)
@@ -174,8 +174,20 @@ def _timed(programs: Programs, text: str, inputs: Sequence[str]) -> tuple[float,
 
 @cache
 def _floor(programs: Programs) -> tuple[float, ...]:
-    """Time what does nothing: the floor of all times."""
-    return _timed(programs, EMPTY_MODULE, ())
+    """Time what does nothing: the floor of all times.
+
+    Raises `ToolError`, naming the log, where not even that runs.
+    """
+    try:
+        return _timed(programs, EMPTY_MODULE, ())
+    except ToolError as error:
+        raise ToolError(
+            f"IREE cannot run a module that does nothing: {error.message}",
+            place=error.place,
+            mend=error.mend
+            or "check compile in the configuration (target-backends, device, extra-args, "
+            "extra-runtime-args), and that this machine has the device",
+        ) from error
 
 
 def _inputs(values: Sequence[Value]) -> tuple[str, ...]:

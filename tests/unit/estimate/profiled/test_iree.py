@@ -20,6 +20,8 @@ from hespas.split.strategies import split_options, split_program
 
 COMPILER = """
 import sys
+if "--typo" in sys.argv:
+    sys.exit("error: unknown option --typo")
 text = open(sys.argv[1]).read()
 if "cosine" in text:
     sys.exit("error: failed to legalize operation 'stablehlo.cosine'")
@@ -57,7 +59,16 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
 
-def estimated(tmp_path: Path, kind: str, device: Device | None = None) -> Estimate:
+DEVICE = Device(name="mine", peak_flops=1e12, memory_bandwidth_bytes_per_s=1e9)
+
+
+def estimated(
+    tmp_path: Path,
+    kind: str,
+    device: Device | None = None,
+    *,
+    hardware: IreeHardware = HARDWARE,
+) -> Estimate:
     file = tmp_path / "p.mlir"
     operands = "%a, %a" if kind == "add" else "%a"
     file.write_text(
@@ -68,7 +79,8 @@ def estimated(tmp_path: Path, kind: str, device: Device | None = None) -> Estima
     graph = split_program(load_program(file), split_options())
     (region,) = graph.regions
     assert isinstance(region, Compute)
-    made = estimator("iree", Wanted(hardware=HARDWARE, device=device))
+    made = estimator("iree", Wanted(hardware=hardware, device=device))
+    assert made.assumptions[0].startswith("iree: regions that IREE takes were compiled")
     return made.estimate(region, graph.program)
 
 
@@ -76,6 +88,7 @@ def test_the_fastest_repetition_counts_less_the_floor(tmp_path: Path) -> None:
     found = estimated(tmp_path, "add")
     assert found.per_op[PROFILED].time_s == pytest.approx(10e-6)
     assert found.per_op[PROFILED].flops == 32
+    assert any("profiled on local-task by IREE" in note for note in found.notes)
     assert not list(tmp_path.glob("hespas-iree-*"))
 
 
@@ -86,11 +99,19 @@ def test_what_iree_refuses_is_an_error_that_names_its_log(tmp_path: Path) -> Non
 
 
 def test_what_iree_refuses_falls_to_the_named_roofline(tmp_path: Path) -> None:
-    device = Device(name="mine", peak_flops=1e12, memory_bandwidth_bytes_per_s=1e9)
-    found = estimated(tmp_path, "cosine", device)
+    found = estimated(tmp_path, "cosine", DEVICE)
     assert found.time_s == pytest.approx(2 * 64 / 1e9)
     assert not found.total.knows_peaks
     assert any("priced by the roofline of mine" in note for note in found.notes)
+    assert not any("profiled on" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("kind", ["add", "cosine"])
+def test_what_iree_is_told_wrongly_is_no_refusal_of_the_region(tmp_path: Path, kind: str) -> None:
+    wrong = IreeHardware(compile=IreeCompile(extra_args=("--typo",)))
+    with pytest.raises(ToolError, match=r"does nothing.*unknown option --typo.*extra-args") as one:
+        estimated(tmp_path, kind, DEVICE, hardware=wrong)
+    assert "unknown option" in Path(one.value.place).read_text()
 
 
 def test_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
