@@ -45,9 +45,10 @@ class Device:
     ``peak_flops`` (FLOP/s) serves every element type that ``per_datatype_flops`` (keys as MLIR
     spells types, and ``tf32``) doesn't name. Memory bandwidth is in bytes/s.
     ``launch_overhead_s`` is what a kernel takes beside its work when launched behind another;
-    None is unknown, and 0 is for devices that launch nothing. ``measured`` names the tables of
-    measured kernels that serve it, ``microarchitecture`` the file that describes its inside. Raises
-    `HardwareError` on a figure that is not a positive, finite number.
+    None is unknown, and 0 is for devices that launch nothing. ``clock_hz`` is that of the cycles
+    that a TPU's compiler writes. ``measured`` names the tables of measured kernels that serve it,
+    ``microarchitecture`` the file that describes its inside. Raises `HardwareError` on a figure
+    that is not a positive, finite number.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Device:
     tdp_w: float | None = None
     hbm_power_ratio: float | None = None
     launch_overhead_s: float | None = None
+    clock_hz: float | None = None
     measured: MeasuredTables | None = None
     microarchitecture: Path | None = None
 
@@ -70,7 +72,11 @@ class Device:
             "memory_bandwidth": self.memory_bandwidth_bytes_per_s,
         }
         figures |= {f"per_datatype_flops.{k}": v for k, v in self.per_datatype_flops.items()}
-        optional = {"memory_capacity": self.memory_capacity_bytes, "tdp_W": self.tdp_w}
+        optional = {
+            "memory_capacity": self.memory_capacity_bytes,
+            "tdp_W": self.tdp_w,
+            "clock_hz": self.clock_hz,
+        }
         figures |= {key: value for key, value in optional.items() if value is not None}
         for key, value in figures.items():
             if not (isfinite(value) and value > 0):

@@ -34,8 +34,9 @@ class NodeInfo:
     """What a node preset knows beside its rates.
 
     ``launch_overhead_s`` is what a kernel takes beside its work when launched behind another,
-    None where nobody knows. ``target`` is the name of XLA's description of the part, to compile
-    for it without having one; None where there is none. ``measured`` names the tables of measured
+    None where nobody knows. ``clock_hz`` is that of the cycles that a TPU's compiler writes.
+    ``target`` is the name of XLA's description of the part, or libtpu's name of it, to compile for
+    it without having one; None where there is none. ``measured`` names the tables of measured
     kernels. ``sources`` tells for each figure where it comes from.
     """
 
@@ -43,6 +44,7 @@ class NodeInfo:
     full_name: str
     memory_capacity_bytes: int
     launch_overhead_s: float | None
+    clock_hz: float | None
     target: str | None
     measured: MeasuredTables | None
     aliases: tuple[str, ...]
@@ -72,7 +74,7 @@ def load_device(name_or_path: str | Path) -> Device:
     """Return a device: a preset by its name, or a roofline configuration by its path.
 
     The path is that of the file, or of a directory with ``roofline/config.json``; a
-    ``node.json`` beside it gives the memory capacity and what a launch costs, a
+    ``node.json`` beside it gives the memory capacity, what a launch costs and the clock, a
     ``microarchitecture.json`` what is inside. Raises `HardwareError` for a name that no preset
     has, `ConfigError` for a file that is not a roofline configuration.
 
@@ -92,6 +94,7 @@ def load_device(name_or_path: str | Path) -> Device:
         name=name,
         memory_capacity_bytes=None if node is None else node.memory_capacity_bytes,
         launch_overhead_s=None if node is None else node.launch_overhead_s,
+        clock_hz=None if node is None else node.clock_hz,
         measured=None if node is None else node.measured,
         microarchitecture=inside if inside.is_file() else None,
     )
@@ -138,6 +141,7 @@ def device_of(
     name: str,
     memory_capacity_bytes: int | None = None,
     launch_overhead_s: float | None = None,
+    clock_hz: float | None = None,
     measured: MeasuredTables | None = None,
     microarchitecture: Path | None = None,
 ) -> Device:
@@ -154,6 +158,7 @@ def device_of(
         tdp_w=hardware.tdp_w,
         hbm_power_ratio=hardware.hbm_power_ratio,
         launch_overhead_s=launch_overhead_s,
+        clock_hz=clock_hz,
         measured=measured,
         microarchitecture=microarchitecture,
     )
@@ -289,6 +294,7 @@ def _read_node(home: Path) -> NodeInfo:
         full_name=wire.full_name,
         memory_capacity_bytes=wire.memory_capacity_bytes,
         launch_overhead_s=wire.launch_overhead_s,
+        clock_hz=wire.clock_hz,
         target=wire.target,
         measured=_measured(wire, str(file)),
         aliases=wire.aliases,

@@ -88,6 +88,7 @@ class NodeWire(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     full_name: Text
     memory_capacity_bytes: Count
     launch_overhead_s: Amount | None = None
+    clock_hz: Rate | None = None
     target: Text | None = None
     tables: Text | None = None
     calibration: dict[str, Rate] = {}

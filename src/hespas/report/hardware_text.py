@@ -107,6 +107,8 @@ def _figures(device: Device) -> list[str]:
         lines.append(f"  capacity     {format_bytes_binary(device.memory_capacity_bytes)}")
     if device.tdp_w is not None:
         lines.append(f"  power        {device.tdp_w:g} W")
+    if device.clock_hz is not None:
+        lines.append(f"  clock        {device.clock_hz / 1e9:g} GHz")
     return lines
 
 
@@ -132,6 +134,7 @@ def _node_json(name: str) -> dict[str, object]:
         "memory_bandwidth_bytes_per_s": device.memory_bandwidth_bytes_per_s,
         "memory_capacity_bytes": device.memory_capacity_bytes,
         "tdp_w": device.tdp_w,
+        "clock_hz": device.clock_hz,
         "target": info.target,
         "aliases": list(info.aliases),
         "sources": dict(info.sources),

@@ -45,7 +45,8 @@ def test_descriptions_are_of_their_parts(name: str, cores: int, capability: str)
 
 
 def test_every_node_preset_with_a_target_has_its_own_memory() -> None:
-    named = [name for name in device_names() if node_info(name).target is not None]
+    targets = {name: node_info(name).target for name in device_names()}
+    named = [name for name, target in targets.items() if target and not target.startswith("tpu")]
     assert len(named) > 6
     for name in named:
         device = load_device(name)
@@ -67,6 +68,14 @@ def test_another_parts_memory_is_told() -> None:
 def test_tpus_have_generations() -> None:
     assert find_target("tpuv6E") == TpuTarget(name="TPUv6e", generation="v6e")
     assert find_target("TPUv3") == TpuTarget(name="TPUv3", generation="v3")
+
+
+def test_every_preset_of_a_tpu_is_a_target() -> None:
+    named = [name for name in device_names() if name.startswith("TPU")]
+    assert len(named) == 6
+    for name in named:
+        assert node_info(name).target == name.lower()
+        assert isinstance(find_target(name), TpuTarget)
 
 
 def test_the_description_of_a_dump_is_a_target(tmp_path: Path) -> None:

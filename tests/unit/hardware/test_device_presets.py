@@ -35,6 +35,11 @@ NODES = (
     "L40S_48GB",
     "MI300X",
     "TPUv3",
+    "TPUv4",
+    "TPUv5e",
+    "TPUv5p",
+    "TPUv6e",
+    "TPUv7x",
     "V100_32GB",
 )
 NVIDIA_WITH_RATES = ("A100_PCIe_40GB", "A100_SXM_40GB", "A100_SXM_80GB", "B200_180GB", "H100_80GB")
@@ -98,15 +103,29 @@ def test_launches_cost_on_devices_that_launch_kernels() -> None:
 def test_every_figure_has_its_source(name: str) -> None:
     file = PRESETS_DIRECTORY / "nodes" / name / "roofline" / "config.json"
     hardware = roofline_hardware(load_config(file))
-    figures = {"peak_flops", "memory_bandwidth", "tdp_W", "memory_capacity_bytes", "target"}
+    figures = {"peak_flops", "memory_bandwidth", "memory_capacity_bytes", "target"}
     figures.add("launch_overhead_s")
+    figures |= set() if hardware.tdp_w is None else {"tdp_W"}
     figures |= {f"per_datatype_flops.{key}" for key in hardware.per_datatype_flops}
     info = node_info(name)
     figures |= set() if info.measured is None else {"tables"}
+    figures |= set() if info.clock_hz is None else {"clock_hz"}
     assert set(info.sources) == figures
-    named = ("datasheet", "specifications", "documentation", "CACM", "assumed: ")
+    named = ("datasheet", "specifications", "documentation", "CACM", "ISCA", "assumed: ")
     for key in figures - {"target", "tables"}:
         assert any(word in info.sources[key] for word in named), key
+
+
+# In units of 128 x 128 multiply-adds: one of 256 x 256, as from v6e on, is four.
+@pytest.mark.parametrize(
+    ("name", "units"),
+    [("TPUv3", 2), ("TPUv4", 8), ("TPUv5e", 4), ("TPUv5p", 8), ("TPUv6e", 16), ("TPUv7x", 16)],
+)
+def test_a_tpu_s_matrix_units_reach_its_peak_at_its_clock(name: str, units: int) -> None:
+    device = load_device(name)
+    assert device.clock_hz is not None
+    flops_per_cycle = device.per_datatype_flops["bf16"] / device.clock_hz
+    assert flops_per_cycle == pytest.approx(2 * units * 128 * 128, rel=0.003)
 
 
 @pytest.mark.parametrize("name", NODES)
@@ -129,8 +148,8 @@ def test_the_presets_lie_where_the_documents_say() -> None:
 
 def _target_text(name: str) -> str:
     target = node_info(name).target
-    if target is None:
-        pytest.skip("no compile target")
+    if target is None or name.startswith("TPU"):
+        pytest.skip("no description of a GPU")
     if not TARGETS.is_dir():
         pytest.skip("needs XLA's target descriptions beside the checkout")
     return (TARGETS / f"{target}.txtpb").read_text()

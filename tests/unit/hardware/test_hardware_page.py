@@ -18,7 +18,7 @@ from hespas.hardware.system import CollectiveKind, NetworkDimension, System
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "hardware.md"
 NODES_HEAD = (
     "| node | other types, TFLOP/s | by element type, TFLOP/s | memory, GB/s | memory, GiB "
-    "| TDP, W | target | source |\n|---|---|---|---|---|---|---|---|"
+    "| TDP, W | clock, GHz | target | source |\n|---|---|---|---|---|---|---|---|---|"
 )
 SYSTEMS_HEAD = (
     "| system | devices | dimensions: wiring, GB/s, ns | local memory, GB/s | algorithms |\n"
@@ -39,7 +39,8 @@ def _node_row(device: Device) -> str:
         rates,
         f"{device.memory_bandwidth_bytes_per_s / 1e9:g}",
         f"{info.memory_capacity_bytes / 2**30:g}",
-        f"{device.tdp_w:g}",
+        "unknown" if device.tdp_w is None else f"{device.tdp_w:g}",
+        "none" if device.clock_hz is None else f"{device.clock_hz / 1e9:g}",
         info.target or "none",
         info.sources["memory_bandwidth"].partition(":")[0],
     )

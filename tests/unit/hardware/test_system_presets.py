@@ -11,6 +11,7 @@ import pytest
 
 from hespas.config.files import read_json, read_yaml
 from hespas.errors import ConfigError, DeviceCountError, HardwareError
+from hespas.hardware.interconnect import Dimensions, Shape
 from hespas.hardware.presets import (
     PRESETS_DIRECTORY,
     load_system,
@@ -30,6 +31,8 @@ A100_OCTET = ("Switch", 8, 300.0, 1000.0)
 A100_OCTETS = ("Switch", 32, 200.0, 4000.0)
 V100_OCTET = ("Switch", 8, 150.0, 1000.0)
 V100_OCTETS = ("Switch", 32, 400.0, 1000.0)
+# 50, 100 and 600 GB/s in units of 2**30 bytes.
+ICI_50, ICI_100, DIE_TO_DIE = 46.5661, 93.1323, 558.7935
 DOCUMENTED = {
     "A100_SXM_40GB_4GPU": [A100_NODE],
     "A100_SXM_40GB_4GPU_2": [A100_NODE, ("Switch", 2, 100.0, 1000.0)],
@@ -54,6 +57,18 @@ DOCUMENTED = {
     "MI300X_8": [("FullyConnected", 8, 128.0, 1000.0)],
     "TPUv3_2": [("Ring", 2, 5000.0, 1.0)],
     "TPUv3_4_2": [("Ring", 4, 82.0, 1.0), ("Ring", 2, 5000.0, 1.0)],
+    "TPUv4_2x2x1": [("Ring", 2, ICI_50, 1000.0)] * 2,
+    "TPUv4_4x4x4": [("Ring", 4, ICI_50, 1000.0)] * 3,
+    "TPUv5e_16x16": [("Ring", 16, ICI_50, 1000.0)] * 2,
+    "TPUv5e_2x2": [("Ring", 2, ICI_50, 1000.0)] * 2,
+    "TPUv5e_4x4": [("Ring", 4, ICI_50, 1000.0)] * 2,
+    "TPUv5p_2x2x1": [("Ring", 2, ICI_100, 1000.0)] * 2,
+    "TPUv5p_2x2x2": [("Ring", 2, ICI_100, 1000.0)] * 3,
+    "TPUv5p_4x4x4": [("Ring", 4, ICI_100, 1000.0)] * 3,
+    "TPUv6e_16x16": [("Ring", 16, ICI_100, 1000.0)] * 2,
+    "TPUv6e_2x2": [("Ring", 2, ICI_100, 1000.0)] * 2,
+    "TPUv6e_4x4": [("Ring", 4, ICI_100, 1000.0)] * 2,
+    "TPUv7x_2x2x1": [("Ring", 2, DIE_TO_DIE, 1000.0), *[("Ring", 2, ICI_50, 1000.0)] * 2],
     "V100_32GB_4GPU": [("FullyConnected", 4, 50.0, 1000.0)],
     "V100_32GB_8GPU": [V100_OCTET],
     "V100_32GB_8GPU_32": [V100_OCTET, V100_OCTETS],
@@ -94,6 +109,21 @@ def test_every_collective_runs_the_same_way_in_every_dimension(name: str) -> Non
     assert len(set(system.implementations.values())) == 1
     names = system.implementations[CollectiveKind.ALL_REDUCE]
     assert len(names) == len(system.dimensions)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in DOCUMENTED if name.startswith("TPUv") and "x" in name]
+)
+def test_both_forms_of_a_slice_of_tpus_have_the_same_wires(name: str) -> None:
+    system = load_system(name)
+    assert system.interconnect is not None
+    fabric = system.interconnect.fabric
+    assert isinstance(fabric, Dimensions)
+    for ours, theirs in zip(fabric.dimensions, system.dimensions, strict=True):
+        wire = theirs.bandwidth_gib_per_s * 2**30
+        assert (ours.shape, ours.size) == (Shape.RING, theirs.npus_count)
+        assert ours.parameters.bandwidth_bytes_per_s == pytest.approx(wire, rel=1e-5)
+        assert ours.parameters.latency_s * 1e9 == theirs.latency_ns
 
 
 @pytest.mark.parametrize(
