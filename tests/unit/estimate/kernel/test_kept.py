@@ -1,8 +1,11 @@
+import os
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
+from compilers import JOB, RESULT
+from hespas.compile.cache import CompiledCache
 from hespas.errors import ProgramError
 from hespas.estimate.kernel.analyse import analyse, followed, with_neighbour
 from hespas.estimate.kernel.kept import KeptAnalyses
@@ -92,3 +95,12 @@ def test_what_cannot_be_read_is_not_kept(tmp_path: Path) -> None:
         with pytest.raises(ProgramError, match="has no PTX kernel"):
             kept.analysis("nothing", STREAM_LAUNCH)
     assert not list(tmp_path.iterdir())
+
+
+def test_the_cache_of_compiled_programs_makes_room_of_it(tmp_path: Path) -> None:
+    kept = KeptAnalyses(directory=tmp_path)
+    kept.analysis(STREAM, STREAM_LAUNCH)
+    path = path_of(kept, STREAM, STREAM_LAUNCH)
+    os.utime(path, (1, 1))
+    CompiledCache(directory=tmp_path, limit_bytes=1).write(JOB, RESULT)
+    assert not path.exists()
