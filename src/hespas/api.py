@@ -66,9 +66,9 @@ def optimise(
 
     ``node`` is a preset's name. ``devices``, or else the ``system``, says how many there are, where
     the program doesn't. What comes out is kept for the next time, in the user's cache directory;
-    `predict` takes it in a program's place. Raises `hespas.errors.ExtraMissingError` without the
-    compiler (``hespas[gpu]``, ``hespas[tpu]``), and what
-    `hespas.compile.compiler.compile_program` raises.
+    `predict` takes it in a program's place, and knows its kernels. Raises
+    `hespas.errors.ExtraMissingError` without the compiler (``hespas[gpu]``, ``hespas[tpu]``), and
+    what `hespas.compile.compiler.compile_program` raises.
     """
     from msgspec.structs import replace
 
@@ -88,7 +88,11 @@ def optimise(
         cache=CompiledCache(directory=default_directory()),
     )
     program = load_source(compiled.hlo_proto, name=str(workload))
-    return replace(program, assumptions=(*compiled_notes(compiled), *program.assumptions))
+    return replace(
+        program,
+        assumptions=(*compiled_notes(compiled), *program.assumptions),
+        kernels=compiled.kernels,
+    )
 
 
 def split(
@@ -134,7 +138,8 @@ def estimate(
     """Price every compute region on a device, preset or configuration, given by name or path.
 
     ``method`` names the estimator (`hespas.estimate.methods.METHODS`); by default it is that of
-    the configuration, or the roofline. ``options`` are the roofline's. Equal regions are priced
+    the configuration, or else measured tables for a compiled program on a device that has some,
+    and the roofline for all others. ``options`` are the roofline's. Equal regions are priced
     once. ``store`` keeps answers between calls; by default they last as long as the call. Raises
     `hespas.errors.CostError` for work that is not known.
 
@@ -142,15 +147,20 @@ def estimate(
     >>> round(estimate(graph, "A100_SXM_40GB").total.time_s * 1e6, 1)
     14.8
     """
+    from dataclasses import replace
+
     from hespas.estimate.graph import estimate_graph
     from hespas.estimate.launches import for_program
-    from hespas.estimate.methods import estimator, wanted_on
+    from hespas.estimate.methods import estimator, usual_method, wanted_on
     from hespas.estimate.roofline import RooflineOptions
     from hespas.estimate.store import MemoryStore
     from hespas.split.modules import region_modules
 
-    wanted = wanted_on(device, options or RooflineOptions(), custom_calls or {})
-    chosen = for_program(estimator(method or wanted.method, wanted), graph.program)
+    program = graph.program
+    found = wanted_on(device, options or RooflineOptions(), custom_calls or {})
+    wanted = replace(found, kernels=program.kernels)
+    usual = "roofline" if wanted.device is None else usual_method(program, wanted.device)
+    chosen = for_program(estimator(method or wanted.method or usual, wanted), program)
     kept = MemoryStore() if store is None else store
     return estimate_graph(graph, region_modules(graph), chosen, store=kept, threads=threads)
 
@@ -217,6 +227,7 @@ def predict(
     system: System | str | None = None,
     *,
     devices: int | None = None,
+    method: str | None = None,
     strategy: str = "linear_split",
     merge: bool = False,
     model: str = "astra-sim",
@@ -225,8 +236,9 @@ def predict(
     """Predict how long one step of a program takes, on devices of one type.
 
     ``node`` and ``system`` are descriptions, presets' names or paths; a program that
-    communicates needs a system. ``model`` and ``algorithm``: see `simulate`. The other functions
-    here give access to every stage and option. Raises `hespas.errors.HespasError`, as they do.
+    communicates needs a system. ``method``: see `estimate`; ``model`` and ``algorithm``: see
+    `simulate`. The other functions here give access to every stage and option. Raises
+    `hespas.errors.HespasError`, as they do.
 
     >>> prediction = predict("examples/attention_block.mlir", "A100_SXM_40GB",
     ...                      "A100_SXM_40GB_4GPU")
@@ -249,7 +261,7 @@ def predict(
     device = load_device(node) if isinstance(node, str) else node
     return predicted(
         graph,
-        estimate(graph, device),
+        estimate(graph, device, method=method),
         cluster,
         Network.CONGESTION_UNAWARE,
         memory_capacity_bytes=device.memory_capacity_bytes,

@@ -8,8 +8,16 @@ from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
+from msgspec.structs import replace
 
-from hespas.program.kernels import CompiledKernels, KernelLaunch, encode_kernels
+import hespas
+from hespas.program.kernels import (
+    CompiledKernels,
+    KernelLaunch,
+    decode_kernels,
+    encode_kernels,
+)
+from programs import vector_main
 
 Call = Callable[..., CompletedProcess[str]]
 NODE = ("--node", "H100_SXM_80GB")
@@ -97,6 +105,35 @@ def test_without_kernels_each_is_priced_by_its_kind(call: Call, program: Path) -
     done = call("hespas", "kernels", program, *NODE, "--json")
     (row,) = json.loads(done.stdout)["kernels"]
     assert (row["kind"], row["launches"]) == ("loop", 3)
+
+
+def step_s(call: Call, program: Path, *more: object) -> float:
+    done = call("hespas", "run", program, *NODE, "--json", *more)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)["step_time_s"]
+
+
+def test_a_step_takes_what_its_kernels_take(call: Call, program: Path, kernels: Path) -> None:
+    read_s = step_s(call, program, "--kernels", kernels)
+    assert read_s > 1.5 * step_s(call, program)
+    known = replace(hespas.load(program), kernels=decode_kernels(kernels.read_bytes()))
+    assert hespas.predict(known, NODE[1]).step_time_s == read_s
+    assert hespas.predict(known, NODE[1], method="measured").step_time_s == read_s
+    roofline_s = step_s(call, program, "--method", "roofline")
+    assert hespas.predict(known, NODE[1], method="roofline").step_time_s == roofline_s < read_s
+
+
+def test_kernels_without_effect_are_refused(call: Call, program: Path, kernels: Path) -> None:
+    plain = program.with_name("plain.mlir")
+    plain.write_text(vector_main("%r = stablehlo.add %a, %a : tensor<8xf32>"))
+    for words, message in (
+        ((program, "--method", "roofline"), "--kernels has no effect on method roofline"),
+        ((plain,), "--kernels has no effect on a program that is not compiled"),
+        ((program, "--optimise"), "--kernels has no effect with --optimise"),
+    ):
+        done = call("hespas", "run", *words, "--kernels", kernels, *NODE)
+        assert done.returncode == 2
+        assert message in done.stderr
 
 
 @pytest.mark.parametrize(

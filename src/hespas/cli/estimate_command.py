@@ -19,6 +19,7 @@ from hespas.report.summary import estimate_summary
 @options.workload_argument
 @options.both("config_file", type=options.FILE, help="The configuration.")
 @options.program
+@options.kernels
 @options.device
 @options.splitting
 @options.caching
@@ -32,8 +33,8 @@ def command(json_file: str | None, config_file: Path | None, **given: Any) -> No
     """
     settings = settings_of(Flags(**given), config_file)
     check_targets(json_file, None, settings.output)
-    loaded = load(settings, system=None, alone=True)
-    divided = divide(settings, loaded)
+    program = load(settings, system=None, alone=True)
+    divided = divide(settings, program)
     with output_of(settings) as output:
         estimates = estimate_into(settings, divided, output)
     if json_file is not None:

@@ -43,5 +43,6 @@ class Flags:
     matmuls: str | None = None
     latency_hiding_scheduler: bool | None = None
     xla_flag: tuple[str, ...] = ()
+    kernels: Path | None = None
     log_level: str | None = None
     log_path: Path | None = None

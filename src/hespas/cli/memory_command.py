@@ -33,7 +33,7 @@ def command(top: int, json_file: str | None, **given: Any) -> None:
     """
     settings = settings_of(Flags(**given))
     check_targets(json_file, None)
-    program = load(settings, system=None, alone=True).program
+    program = load(settings, system=None, alone=True)
     node = settings.flags.node
     capacity_bytes = None if node is None else load_device(node).memory_capacity_bytes
     use = memory_use(program)

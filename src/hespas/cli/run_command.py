@@ -20,6 +20,7 @@ from hespas.report.run_report import run_json, run_text
 @options.workload_argument
 @options.program
 @options.optimising
+@options.kernels
 @options.device
 @options.network
 @options.splitting
@@ -47,8 +48,8 @@ def command(json_file: str | None, timeline: Path | None, **given: Any) -> None:
 
 def _predict(settings: Settings) -> Prediction:
     system = settings.system
-    loaded = load(settings, system=system, alone=False)
-    divided = divide(settings, loaded)
+    program = load(settings, system=system, alone=False)
+    divided = divide(settings, program)
     with output_of(settings) as output:
         estimates = estimate_into(settings, divided, output)
         prediction = predicted(

@@ -19,7 +19,7 @@ from hespas.config.run_config import (
 )
 from hespas.cost.rules.custom_call import CustomCallCost
 from hespas.errors import ConfigError
-from hespas.estimate.methods import Wanted, configured_device, estimator
+from hespas.estimate.methods import Wanted, configured_device, estimator, usual_method
 from hespas.estimate.protocol import Estimator
 from hespas.estimate.roofline import RooflineOptions
 from hespas.estimate.store import Store
@@ -27,7 +27,6 @@ from hespas.frontend.stablehlo import LoadOptions
 from hespas.hardware.device import Device
 from hespas.hardware.presets import load_device, load_hardware, load_system
 from hespas.hardware.system import System
-from hespas.program.kernels import CompiledKernels
 from hespas.program.program import Program
 from hespas.simulate.network import Network, network_named
 from hespas.split.strategies import SplitOptions, split_options
@@ -150,7 +149,7 @@ class Settings:
         said = (flags.method, flags.launch_overhead, self.config.perf_estimator, *given)
         if not program.is_scheduled or any(each is not None for each in said):
             return self.method
-        return "roofline" if self.device.measured is None else "measured"
+        return usual_method(program, self.device)
 
     @property
     def device_name(self) -> str:
@@ -196,18 +195,21 @@ class Settings:
             )
         )
 
-    def estimator(self, program: Program, kernels: CompiledKernels | None = None) -> Estimator:
-        """Return the estimator; ``kernels`` are what a compiler wrote for the program."""
+    def estimator(self, program: Program) -> Estimator:
+        """Return the estimator of a program."""
         configured = self.config.perf_estimator
         method = self.method_of(program)
+        reads_kernels = method in {"measured", "kernel"}
+        if self.flags.kernels is not None and not reads_kernels:
+            raise ConfigError(f"--kernels has no effect on method {method}", mend="drop it")
         needs_device = method in {"roofline", "measured", "kernel"}
         wanted = Wanted(
             device=self.device if needs_device or self._has_device else None,
             hardware=None if configured is None else configured.hardware,
             roofline_options=self.roofline_options,
             custom_calls=self.custom_calls,
-            kernels=kernels,
-            kernels_directory=None if kernels is None else self.compiled_directory,
+            kernels=program.kernels,
+            kernels_directory=None if program.kernels is None else self.compiled_directory,
         )
         return estimator(method, wanted)
 

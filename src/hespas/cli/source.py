@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from pathlib import Path
 from time import perf_counter
 
+from msgspec import DecodeError
+from msgspec.structs import replace
+
 from hespas.cli.settings import Settings
-from hespas.errors import ConfigError, HespasError
+from hespas.errors import ConfigError, HespasError, ProgramError
 from hespas.frontend.load import read_source
 from hespas.hardware.system import System
-from hespas.program.kernels import CompiledKernels
+from hespas.program.kernels import CompiledKernels, decode_kernels
+from hespas.program.program import Program
 
 log = logging.getLogger("hespas")
 
@@ -36,9 +41,39 @@ def source_of(settings: Settings, system: System | None) -> Source:
     """
     path = settings.workload
     content = read_source(path)
+    file = settings.flags.kernels
     if not settings.optimise:
-        return Source(content=content, name=str(path))
+        kernels = None if file is None else _read_kernels(file)
+        return Source(content=content, name=str(path), kernels=kernels)
+    if file is not None:
+        raise ConfigError("--kernels has no effect with --optimise", mend="drop one of them")
     return _compiled(settings, system, content)
+
+
+def with_kernels(program: Program, source: Source) -> Program:
+    """Return the program with its kernels; `ConfigError` for one that has none."""
+    if source.kernels is None:
+        return program
+    if not program.is_scheduled:
+        raise ConfigError(
+            "--kernels has no effect on a program that is not compiled",
+            place=source.name,
+            mend="give the compiled one, or --optimise in the place of --kernels",
+        )
+    return replace(program, kernels=source.kernels)
+
+
+def _read_kernels(file: Path) -> CompiledKernels:
+    try:
+        return decode_kernels(file.read_bytes())
+    except OSError as error:
+        raise ProgramError(f"cannot be read: {error.strerror}", place=str(file)) from error
+    except DecodeError as error:
+        raise ProgramError(
+            f"holds no kernels: {error}",
+            place=str(file),
+            mend="give a file of hespas compile --kernels",
+        ) from error
 
 
 def _compiled(settings: Settings, system: System | None, content: bytes) -> Source:

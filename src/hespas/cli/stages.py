@@ -13,7 +13,7 @@ from time import perf_counter
 import click
 
 from hespas.cli.settings import Settings
-from hespas.cli.source import source_of
+from hespas.cli.source import source_of, with_kernels
 from hespas.cli.told import check_custom_calls, check_told, parsed
 from hespas.errors import OutputError
 from hespas.estimate.graph import GraphEstimate, Progress, estimate_graph
@@ -23,7 +23,6 @@ from hespas.files import check_file, json_bytes, replaced_file, write_file
 from hespas.hardware.fit import settled_program
 from hespas.hardware.system import System
 from hespas.program.devices import with_device_count
-from hespas.program.kernels import CompiledKernels
 from hespas.program.program import Program
 from hespas.simulate.timeline import Timeline
 from hespas.split.modules import RegionModules, region_modules
@@ -35,48 +34,37 @@ log = logging.getLogger("hespas")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loaded:
-    """A program, and the kernels that a compiler wrote for it, where that is known."""
-
-    program: Program
-    kernels: CompiledKernels | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Divided:
-    """A split program with its distinct modules, and its kernels as in `Loaded`."""
+    """A split program with its distinct modules."""
 
     graph: RegionGraph
     modules: RegionModules
-    kernels: CompiledKernels | None = None
 
 
-def load(settings: Settings, *, system: System | None, alone: bool) -> Loaded:
+def load(settings: Settings, *, system: System | None, alone: bool) -> Program:
     """Read the program; ``alone`` is for work that needs no system even if it communicates."""
     source = source_of(settings, system)
     read = parsed(source, settings.load_options)
     check_told(read, settings, source)
+    known = with_kernels(read, source)
     if alone:
-        program = with_device_count(read, requested=settings.devices, system=None)
-    else:
-        program = settled_program(read, devices=settings.devices, system=system)
-    return Loaded(program=program, kernels=source.kernels)
+        return with_device_count(known, requested=settings.devices, system=None)
+    return settled_program(known, devices=settings.devices, system=system)
 
 
-def divide(settings: Settings, loaded: Loaded) -> Divided:
+def divide(settings: Settings, program: Program) -> Divided:
     """Split the program and find its distinct regions."""
-    graph = split_program(loaded.program, settings.split)
+    graph = split_program(program, settings.split)
     modules = region_modules(graph)
     log.info("%d regions, %d distinct", len(graph.regions), len(modules.modules))
-    return Divided(graph=graph, modules=modules, kernels=loaded.kernels)
+    return Divided(graph=graph, modules=modules)
 
 
 def price(settings: Settings, divided: Divided, store: Store | None) -> GraphEstimate:
     """Estimate every region, with a progress bar where that takes long."""
-    check_custom_calls(divided.graph.program, settings.custom_calls)
-    estimator = for_program(
-        settings.estimator(divided.graph.program, divided.kernels), divided.graph.program
-    )
+    program = divided.graph.program
+    check_custom_calls(program, settings.custom_calls)
+    estimator = for_program(settings.estimator(program), program)
     start_s = perf_counter()
     with _progress("Estimating", len(divided.graph.compute_regions)) as progress:
         result = estimate_graph(

@@ -19,6 +19,7 @@ from hespas.trace.estimated import estimated_tasks
 @click.command("trace", short_help="Write the Chakra traces of all devices.")
 @options.workload_argument
 @options.program
+@options.kernels
 @options.device
 @options.splitting
 @options.caching
@@ -34,8 +35,8 @@ def command(json_file: str | None, **given: Any) -> None:
     check_targets(json_file, None, settings.output)
     if settings.output is None:
         raise ConfigError("no output directory is given", mend="give --output")
-    loaded = load(settings, system=None, alone=True)
-    divided = divide(settings, loaded)
+    program = load(settings, system=None, alone=True)
+    divided = divide(settings, program)
     with output_of(settings) as output:
         estimates = estimate_into(settings, divided, output)
         tasks = estimated_tasks(divided.graph, estimates)

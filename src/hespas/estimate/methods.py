@@ -25,6 +25,7 @@ from hespas.estimate.roofline import Roofline, RooflineOptions
 from hespas.hardware.device import Device
 from hespas.hardware.presets import load_device
 from hespas.program.kernels import CompiledKernels
+from hespas.program.program import Program
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,12 +33,12 @@ class Wanted:
     """All that an estimator may be made from.
 
     ``device`` is None where only a configuration of a profiler or a simulator is given;
-    ``hardware`` is None where no configuration is, and ``method`` what it names. ``kernels`` are
+    ``hardware`` and ``method``, which it names, are None where no configuration is. ``kernels`` are
     what a compiler wrote for the program, where that is known; what is read of them is kept in
     ``kernels_directory``.
     """
 
-    method: str = "roofline"
+    method: str | None = None
     device: Device | None = None
     hardware: EstimatorHardware | None = None
     roofline_options: RooflineOptions = field(default_factory=RooflineOptions)
@@ -104,6 +105,11 @@ def wanted_on(
     hardware = configured.hardware
     found = configured_device(hardware, device)
     return replace(bare, method=configured.method, hardware=hardware, device=found)
+
+
+def usual_method(program: Program, device: Device) -> str:
+    """Return who estimates where nobody says: tables, if any serve what a compiler scheduled."""
+    return "measured" if program.is_scheduled and device.measured is not None else "roofline"
 
 
 def configured_device(hardware: EstimatorHardware, path: str | Path) -> Device | None:

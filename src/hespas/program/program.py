@@ -8,6 +8,7 @@ import msgspec
 
 from hespas.errors import ProgramError
 from hespas.program.attrs import Attrs, CallAttrs, CustomCallAttrs
+from hespas.program.kernels import CompiledKernels
 from hespas.program.types import Type
 
 
@@ -84,7 +85,8 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     ``replicas`` and ``partitions`` are None where the source doesn't say. ``source`` names
     the file, for messages. ``assumptions`` lists what the frontend took for granted.
     ``is_scheduled``: a compiler put the operations in the order in which the device starts
-    them, each of the main function a kernel of its own. ``aliases`` are sorted.
+    them, each of the main function a kernel of its own; ``kernels`` are these, where they are
+    known. ``aliases`` are sorted.
     """
 
     functions: Mapping[str, Function]
@@ -95,6 +97,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     assumptions: tuple[str, ...] = ()
     is_scheduled: bool = False
     aliases: tuple[Alias, ...] = ()
+    kernels: CompiledKernels | None = None
 
     @property
     def main(self) -> Function:
