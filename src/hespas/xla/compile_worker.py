@@ -17,7 +17,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from hespas.errors import ConfigError, HespasError, ToolError, UnsupportedError
+from hespas.errors import (
+    ConfigError,
+    HardwareError,
+    HespasError,
+    ToolError,
+    UnsupportedError,
+)
 from hespas.xla import compile_wire as wire
 from hespas.xla.compile_devices import Topology, open_topology
 from hespas.xla.compile_input import Prepared, prepare
@@ -27,6 +33,7 @@ _VERSION = re.compile(r"Failed to serialize StableHLO to plugin version ([\d.]+)
 _OPTION = re.compile(r"No such compile option: '(\w+)'")
 _REFUSALS = ("UNIMPLEMENTED", "INVALID_ARGUMENT", "NOT_FOUND")
 _MEMORY = "RESOURCE_EXHAUSTED"
+_DEVICE_MEMORY = re.compile(r"Ran out of memory .*\bhbm\b.*", re.IGNORECASE)
 
 
 def main() -> None:
@@ -132,6 +139,13 @@ def told(message: str, name: str) -> HespasError:
     if option is not None:
         return ConfigError(f"the compiler has no flag {option[1]}")
     status = first.partition(":")[0]
+    device = _DEVICE_MEMORY.search(first)
+    if device is not None:
+        return HardwareError(
+            f"the program does not fit into the memory of the device: {device[0].rstrip('.')}",
+            place=name,
+            mend="give more devices, or a device with more memory",
+        )
     if status == _MEMORY:
         return ToolError(f"the compiler ran out of memory: {first}", place=name)
     if status in _REFUSALS:

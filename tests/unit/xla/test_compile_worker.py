@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from hespas.errors import ConfigError, HespasError, ToolError, UnsupportedError
+from hespas.errors import ConfigError, HardwareError, HespasError, ToolError, UnsupportedError
 from hespas.xla.compile_recover import read_memory
 from hespas.xla.compile_worker import told
 
@@ -35,6 +35,14 @@ NEWER_TOLD = (
             "RESOURCE_EXHAUSTED: 9 GB",
             ToolError,
             "a.mlir: the compiler ran out of memory: RESOURCE_EXHAUSTED: 9 GB",
+        ),
+        (
+            "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO "
+            "temporaries (512.01G) exceeds available HBM (15.75G).",
+            HardwareError,
+            "a.mlir: the program does not fit into the memory of the device: Ran out of memory on "
+            "HBM, the total memory required for HLO temporaries (512.01G) exceeds available HBM "
+            "(15.75G); give more devices, or a device with more memory",
         ),
         ("INTERNAL: odd", ToolError, "a.mlir: the compiler failed: INTERNAL: odd"),
         (
