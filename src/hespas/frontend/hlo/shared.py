@@ -18,6 +18,8 @@ _LEFT_OUT = (
     "sharding",
     "statistics_viz",
 )
+_END = -1
+"""Stands behind the operands of each instruction, and is the number of none."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -37,14 +39,19 @@ class Originals:
         return known
 
     def _key(self, computation: Any) -> Hashable:
-        places = {each.id: at for at, each in enumerate(computation.instructions)}
         bare = type(computation)(instructions=computation.instructions)
-        parts: list[Hashable] = [places.get(computation.root_id, -1)]
-        for each in bare.instructions:
-            parts.append(tuple([places.get(used, -1) for used in each.operand_ids]))
-            called = each.called_computation_ids
-            if called:
-                parts.append(tuple(map(self.original, called)))
+        places: dict[int, int] = {}
+        used: list[int] = []
+        called: list[Hashable] = []
+        for at, each in enumerate(bare.instructions):
+            places[each.id] = at
+            used += each.operand_ids
+            used.append(_END)
+            if each.called_computation_ids:
+                called.append((at, *map(self.original, each.called_computation_ids)))
+            clear = each.ClearField
             for name in _LEFT_OUT:
-                each.ClearField(name)
-        return bare.SerializeToString(deterministic=True), *parts
+                clear(name)
+        used.append(computation.root_id)
+        parts = bare.SerializeToString(deterministic=True)
+        return parts, tuple(map(places.get, used)), tuple(called)
