@@ -170,13 +170,11 @@ class FusionAttrs(msgspec.Struct, frozen=True, kw_only=True):
 
     ``backend_kind`` says what writes a ``kCustom`` one (``__triton``, ``__cudnn$fusion``), and
     ``backend_config`` is the compiler's configuration of it as JSON; both may be empty.
-    ``estimated_cycles`` is what a TPU's compiler expects it to take, where it says so.
     """
 
     kind: str
     backend_kind: str = ""
     backend_config: str = ""
-    estimated_cycles: int | None = None
     in_place: tuple[InPlace, ...] = ()
 
 

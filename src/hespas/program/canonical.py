@@ -49,6 +49,7 @@ def _op_key(op: Op, numbers: _Numbers) -> Hashable:
         op.dialect,
         op.kind,
         op.attributes,
+        op.estimated_cycles,
         tuple(map(numbers.__getitem__, operands)),
         _type_key(operands),
         _type_key(results),

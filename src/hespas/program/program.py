@@ -33,6 +33,7 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, eq=False, gc=False):
     ``attributes`` holds each attribute's name and MLIR text, sorted by name, for printing.
     ``location`` is ``file:line:column``, or empty where the source has none. ``instruction`` is
     the name that a compiler gave it (``fusion.12``), empty elsewhere; it is not printed.
+    ``estimated_cycles`` is what a TPU's compiler expects it to take, where it says so.
     """
 
     dialect: str
@@ -44,6 +45,7 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, eq=False, gc=False):
     regions: tuple[Block, ...] = ()
     location: str = ""
     instruction: str = ""
+    estimated_cycles: int | None = None
 
     @property
     def name(self) -> str:

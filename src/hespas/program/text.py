@@ -2,7 +2,8 @@
 
 The text depends on structure alone: values are numbered in order of appearance and locations
 are left out, so that equal regions print as equal bytes. What the operations alone don't show,
-how often a loop runs and how often a branch is taken, follows them as a comment.
+how often a loop runs, how often a branch is taken and the cycles that a compiler expects, follows
+them as a comment.
 """
 
 from __future__ import annotations
@@ -75,6 +76,8 @@ class Printer:
         attributes = attributes_text(op.attributes)
         name = f'"{op.dialect}.{op.kind}"'
         note = _note(op.attrs) if regions else ""
+        if op.estimated_cycles is not None:
+            note += f"  // {op.estimated_cycles} cycles, as its compiler expects"
         return f"{indent}{results}{name}({operands}){bodies}{attributes} : {types}{note}"
 
     def _results(self, op: Op) -> str:

@@ -18,7 +18,7 @@ NEWER_TOLD = (
 )
 TOO_LARGE = (
     "a.mlir: the program does not fit into the memory of the device: Ran out of memory on HBM, "
-    "x (9.01G) exceeds available HBM (8.75G); give more devices, or a device with more memory"
+    "9G exceeds available HBM (8G); give more devices, or a device with more memory"
 )
 
 
@@ -41,7 +41,7 @@ TOO_LARGE = (
             "a.mlir: the compiler ran out of memory: RESOURCE_EXHAUSTED: 9 GB",
         ),
         (
-            "RESOURCE_EXHAUSTED: Ran out of memory on HBM, x (9.01G) exceeds available HBM (8.75G).",
+            "RESOURCE_EXHAUSTED: Ran out of memory on HBM, 9G exceeds available HBM (8G).",
             HardwareError,
             TOO_LARGE,
         ),

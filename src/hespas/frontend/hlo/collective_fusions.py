@@ -15,7 +15,6 @@ from typing import Any
 from hespas.errors import UnsupportedError
 from hespas.frontend.hlo.asynchronous import HANDLERS as UNFUSED
 from hespas.frontend.hlo.asynchronous import start_block
-from hespas.frontend.hlo.config import estimated_cycles
 from hespas.frontend.hlo.groups import collective_of, group_size, replica_groups
 from hespas.frontend.hlo.reader import Handler, ModuleReader, ended
 from hespas.frontend.hlo.scope import Scope
@@ -169,10 +168,7 @@ def _between(
         instruction,
         scope,
         name=("mhlo", "fusion"),
-        attrs=FusionAttrs(
-            kind=instruction.fusion_kind,
-            estimated_cycles=estimated_cycles(instruction.backend_config),
-        ),
+        attrs=FusionAttrs(kind=instruction.fusion_kind),
         attributes=(("fusion_kind", f"#mhlo<fusion_kind {instruction.fusion_kind}>"),),
         regions=(ended(arguments, inner.operations, tuple(made), "mhlo"),),
         operands=tuple([value for value in flat(given) if value not in bundles]),

@@ -35,6 +35,10 @@ _TPU_BOOKKEEPING = frozenset(
 )
 
 _TPU_WINDOW = "window_config"
+_CYCLES = "estimated_cycles"
+_CYCLES_BYTES = _CYCLES.encode()
+# What stands where the compiler has no estimate, as for some transposes on TPUv7x.
+_UNKNOWN_CYCLES = 2**63 - 1
 # Of a window: how a kernel cuts its operands and result into blocks.
 _WINDOW_KEPT = ("kernel_window_bounds", "input_window_bounds", "output_window_bounds")
 
@@ -88,10 +92,18 @@ def is_synchronous(source: bytes) -> bool:
 
 
 def estimated_cycles(source: bytes) -> int | None:
-    """Return how many cycles a TPU's compiler expects an instruction to take."""
+    """Return how many cycles a TPU's compiler expects an instruction to take, None if it can't say.
+
+    >>> estimated_cycles(b'{"window_config":{"estimated_cycles":"1283680"}}')
+    1283680
+    """
+    if _CYCLES_BYTES not in source:
+        return None
     window = cast("Config", (decoded(source) or NO_CONFIG).get(_TPU_WINDOW, NO_CONFIG))
-    cycles = window.get("estimated_cycles")
-    return int(cycles) if isinstance(cycles, int | str) else None
+    cycles = window.get(_CYCLES)
+    if not isinstance(cycles, int | str) or int(cycles) >= _UNKNOWN_CYCLES:
+        return None
+    return int(cycles)
 
 
 def fusion_kind(source: bytes) -> str:

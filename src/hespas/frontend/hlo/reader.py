@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hespas.errors import ProgramError, UnsupportedError
+from hespas.frontend.hlo.config import estimated_cycles
 from hespas.frontend.hlo.locations import Locations
 from hespas.frontend.hlo.mlir import Attributes
 from hespas.frontend.hlo.opcodes import GAPS
@@ -176,6 +177,7 @@ class ModuleReader:
             regions=regions,
             location=self.locations.of(instruction),
             instruction=instruction.name,
+            estimated_cycles=estimated_cycles(instruction.backend_config),
         )
         scope.operations.append(op)
         scope.trees[instruction.id] = tree

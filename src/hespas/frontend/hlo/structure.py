@@ -86,7 +86,6 @@ def fusion(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
         kind=instruction.fusion_kind,
         backend_kind=config.fusion_kind(instruction.backend_config),
         backend_config=config.kernel_config(instruction.backend_config),
-        estimated_cycles=config.estimated_cycles(instruction.backend_config),
         in_place=_in_place(reader, instruction, scope),
     )
     made = leaf_count(reader.types.read(instruction.shape))
