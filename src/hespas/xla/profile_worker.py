@@ -40,12 +40,16 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """Durations of the counted runs, in order; or why there are none."""
+    """Durations of the counted runs, in order; or why there are none.
+
+    ``lacks_platform`` tells that no module could run, as there is no device to run it on.
+    """
 
     durations_s: tuple[float, ...] = ()
     compile_s: float = 0.0
     device: str = ""
     error: str = ""
+    lacks_platform: bool = False
 
 
 def main() -> None:
@@ -66,15 +70,22 @@ def _reply(answers: TextIO, answer: Answer) -> None:
 
 def _answered(platform: str, question: Question) -> Answer:
     try:
-        return _timed(platform, question)
+        client = _client(platform)
     except Exception as error:  # noqa: BLE001 - whatever went wrong is the answer
-        first = str(error).strip().partition("\n")[0]
-        return Answer(error=f"{type(error).__name__}: {first}")
+        return Answer(error=_first_line(error), lacks_platform=True)
+    try:
+        return _timed(client, question)
+    except Exception as error:  # noqa: BLE001 - as above
+        return Answer(error=_first_line(error))
 
 
-def _timed(platform: str, question: Question) -> Answer:
-    backend, options = _client(platform)
-    device = backend.local_devices()[0]
+def _first_line(error: Exception) -> str:
+    first = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__
+
+
+def _timed(client: tuple[Any, Any, Any], question: Question) -> Answer:
+    backend, device, options = client
     text = Path(question.module).read_text() if question.module else EMPTY_MODULE
     begin = perf_counter()
     executable = backend.compile_and_load(text, [device], options)
@@ -91,14 +102,16 @@ def _timed(platform: str, question: Question) -> Answer:
     return Answer(durations_s=tuple(durations), compile_s=compile_s, device=device.device_kind)
 
 
-def _client(platform: str) -> tuple[Any, Any]:
+def _client(platform: str) -> tuple[Any, Any, Any]:
+    """Return the backend, its first device and the options of compilation."""
     jax = import_module("jax")
     jax.config.update("jax_platforms", platform)
     # 64-bit arguments are narrowed otherwise.
     jax.config.update("jax_enable_x64", val=True)
     backends = import_module("jax.extend.backend")
     options = backends.get_compile_options(num_replicas=1, num_partitions=1)
-    return backends.get_backend(platform), options
+    backend = backends.get_backend(platform)
+    return backend, backend.local_devices()[0], options
 
 
 def _zeros(question: Question, device: Any) -> list[Any]:

@@ -37,6 +37,13 @@ _PLATFORMS = {
     "gpu": "cuda",
     "tpu": "tpu",
 }
+_NEEDS = {
+    "cuda": "an NVIDIA GPU with its driver, and jax-cuda12-plugin and jax-cuda12-pjrt of version "
+    "{jaxlib} (pip install 'jax[cuda12]=={jaxlib}')",
+    "tpu": "a TPU, and libtpu (pip install 'hespas[tpu]')",
+}
+"""What a platform other than the CPU needs."""
+
 _FLOOR_RUNS = Repeats(warm_up_runs=20, least_runs=200, most_runs=200, enough_s=0.0)
 
 
@@ -47,6 +54,7 @@ class Timed(msgspec.Struct, frozen=True, kw_only=True):
     compile_s: float
     device: str
     error: str
+    lacks_platform: bool = False
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -54,6 +62,7 @@ class Profiler:
     """Asks a worker process; remembers the dispatch floor that the worker measured."""
 
     worker: Worker
+    platform: str = "cpu"
     floor_s: float | None = None
     asked: int = 0
 
@@ -81,6 +90,11 @@ class Profiler:
                 f"{place}: {error.message}", place=error.place, mend=error.mend
             ) from error
         timed = msgspec.convert(answer, Timed)
+        if timed.lacks_platform:
+            raise ToolError(
+                f"{self.worker.name} finds no device to run on: {timed.error}",
+                mend=_platform_mend(self.platform),
+            )
         if timed.error:
             raise ToolError(f"{self.worker.name} cannot run it: {timed.error}", place=place)
         return timed
@@ -129,9 +143,20 @@ class XlaProfile:
         arguments = argument_arrays(region.inputs, place=place)
         text = stablehlo_text(region, program)
         floor_s = self.profiler.floor()
-        timed = self.profiler.time(text, arguments, self.repeats, place=place)
+        timed = self._timed(text, arguments, program, place=place)
         work = total(expand(region.operations, program.functions, custom_calls=self.custom_calls))
         return estimate_of(timed.durations_s, floor_s=floor_s, where=timed.device, work=work)
+
+    def _timed(self, text: str, arguments: object, program: Program, *, place: str) -> Timed:
+        try:
+            return self.profiler.time(text, arguments, self.repeats, place=place)
+        except ToolError as error:
+            if program.is_scheduled and not error.mend:
+                error.mend = (
+                    "the program is compiled, and calls what the part it was compiled for has: "
+                    "give the StableHLO that it was compiled from, or another method"
+                )
+            raise
 
 
 def make(wanted: Wanted) -> XlaProfile:
@@ -151,7 +176,7 @@ def make(wanted: Wanted) -> XlaProfile:
         directory=directory,
         environment={"TF_CPP_MIN_LOG_LEVEL": "2"},
     )
-    profiler = Profiler(worker=worker)
+    profiler = Profiler(worker=worker, platform=chosen)
     atexit.register(_finish, worker)
     repeats = SAMPLED if hardware.sample else Repeats()
     return XlaProfile(
@@ -160,6 +185,16 @@ def make(wanted: Wanted) -> XlaProfile:
         profiler=profiler,
         custom_calls=wanted.custom_calls,
         machine=machine_name(),
+    )
+
+
+def _platform_mend(platform: str) -> str:
+    needs = _NEEDS.get(platform)
+    if needs is None:
+        return ""
+    told = needs.format(jaxlib=metadata.version("jaxlib"))
+    return (
+        f"it needs {told}; or profile on cpu: hardware.type, or hardware.translate.target-backends"
     )
 
 

@@ -19,6 +19,7 @@ from hespas.split.modules import region_modules
 from hespas.split.regions import RegionGraph
 from hespas.split.strategies import SplitOptions, split_options, split_program
 from hespas.tools.worker import Worker
+from hlo_programs import module, read_hlo
 
 TWO_PRODUCTS = """
 func.func @main(%a: tensor<256x256xf32>, %b: tensor<256x256xbf16>, %n: tensor<i32>)
@@ -106,11 +107,28 @@ def test_a_region_that_takes_too_long_is_named(tmp_path: Path, standing_in: Stan
         estimate_graph(regions, region_modules(regions), slow, store=MemoryStore())
 
 
-def test_a_platform_that_is_not_there_is_said(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("platform", "needs"),
+    [
+        ("cuda", "an NVIDIA GPU with its driver, and jax-cuda12-plugin"),
+        ("tpu", "a TPU, and libtpu"),
+    ],
+)
+def test_a_platform_that_is_not_there_is_said(tmp_path: Path, platform: str, needs: str) -> None:
     regions = graph(tmp_path / "p.mlir")
-    hardware = XlaHardware(translate=XlaTranslate(target_backends="cuda"))
+    hardware = XlaHardware(translate=XlaTranslate(target_backends=platform))
     profile = estimator("xla", Wanted(hardware=hardware))
-    with pytest.raises(ToolError, match="XLA's profiler for cuda cannot run it"):
+    said = rf"^XLA's profiler for {platform} finds no device to run on: .*it needs {needs}.*on cpu"
+    with pytest.raises(ToolError, match=said):
+        estimate_graph(regions, region_modules(regions), profile, store=MemoryStore())
+
+
+def test_a_compiled_program_that_cannot_run_here_is_said_to_be_one() -> None:
+    call = '  y = f32[8] custom-call(x), custom_call_target="mine"\n  ROOT z = f32[8] add(y, y)'
+    program = read_hlo(module(f"  x = f32[8] parameter(0)\n{call}"))
+    regions = split_program(program, split_options())
+    profile = estimator("xla", Wanted(hardware=XlaHardware(type="cpu", sample=True)))
+    with pytest.raises(ToolError, match=r"mine.*the program is compiled.*give the StableHLO"):
         estimate_graph(regions, region_modules(regions), profile, store=MemoryStore())
 
 
