@@ -29,7 +29,6 @@ ROOFLINE_ASSUMPTION = (
     "from and writing its results to device memory; launches cost nothing"
 )
 TRANSCENDENTAL = "transcendental"
-_FALLBACK_TYPES = {"tf32": "f32"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,8 +125,7 @@ class Roofline:
         return replace(peak, time_s=time_s, duration_ps=FROM_TIME, energy_j=energy_j)
 
     def _peak(self, key: str, kind: str) -> float:
-        rates = self.device.per_datatype_flops
-        rate = rates.get(key) or rates.get(_FALLBACK_TYPES.get(key, ""))
+        rate = self.device.named_rate(key)
         if rate is None and self.options.error_on_unknown_type:
             raise HardwareError(
                 f"{kind} computes on {key}, which per_datatype_flops doesn't name",
@@ -139,11 +137,10 @@ class Roofline:
     def _warnings(self, work: Work) -> tuple[str, ...]:
         if not self.options.warn_on_unknown_type:
             return ()
-        rates = self.device.per_datatype_flops
         return tuple(
             f"per_datatype_flops doesn't name {key}: priced at peak_flops"
             for key, _ in work.flops
-            if key not in rates and _FALLBACK_TYPES.get(key) not in rates
+            if self.device.named_rate(key) is None
         )
 
     def _energy_j(self, compute_s: float, memory_s: float, time_s: float) -> float | None:

@@ -38,6 +38,9 @@ class MeasuredTables:
                 )
 
 
+_FALLBACK_TYPES = {"tf32": "f32"}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
     """Peak rates of one accelerator, dense, as its vendor's datasheet gives them.
@@ -97,3 +100,21 @@ class Device:
             raise HardwareError(
                 "hbm_power_ratio has no effect without tdp_W", place=self.name, mend="add tdp_W"
             )
+
+    def named_rate(self, type_name: str) -> float | None:
+        """Return the peak rate of a type, in FLOP/s, where ``per_datatype_flops`` names it.
+
+        ``tf32`` is served by the rate of ``f32`` where it has none.
+        """
+        rates = self.per_datatype_flops
+        return rates.get(type_name) or rates.get(_FALLBACK_TYPES.get(type_name, ""))
+
+    def rate(self, type_name: str) -> float:
+        """Return the peak rate of a type in FLOP/s: ``peak_flops`` where none is named.
+
+        >>> a100 = Device(name="a100", peak_flops=9.7e12, memory_bandwidth_bytes_per_s=1555e9,
+        ...               per_datatype_flops={"f32": 19.5e12})
+        >>> a100.rate("f32"), a100.rate("tf32"), a100.rate("f64")
+        (19500000000000.0, 19500000000000.0, 9700000000000.0)
+        """
+        return self.named_rate(type_name) or self.peak_flops

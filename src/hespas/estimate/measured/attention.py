@@ -44,7 +44,7 @@ class AttentionModel:
         heads = attention.batch * attention.heads
         reading = read(_grid(self.part.about.part), (base.head_size, heads, base.key_length))
         there = self.part.about.peak_flops["bf16"]
-        here = self.device.per_datatype_flops.get(attention.multiplied, self.device.peak_flops)
+        here = self.device.rate(attention.multiplied)
         share = attention.flops / base.flops * there / here
         time_s = max(reading.time_s * share * self._factor, attention.flops / here)
         return Timed(time_s=time_s, notes=self._notes(attention, reading.outside))

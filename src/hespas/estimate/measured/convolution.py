@@ -44,5 +44,5 @@ def convolution_time(gemm: GemmModel, product: Product, bytes_moved: float) -> T
 
 
 def _roofline_s(device: Device, product: Product, bytes_moved: float) -> float:
-    rate = device.per_datatype_flops.get(product.type_name, device.peak_flops)
+    rate = device.rate(product.type_name)
     return max(product.flops / rate, bytes_moved / device.memory_bandwidth_bytes_per_s)

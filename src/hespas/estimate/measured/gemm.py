@@ -38,7 +38,6 @@ _TABLES = {
 }
 """Whose table serves a type; types that are not named are scaled from bf16."""
 
-_RATES = {"f8": ("f8E4M3FN", "f8E4M3FNUZ", "f8E5M2"), "tf32": ("tf32", "f32")}
 _BYTES = {"bf16": 2.0, "f8": 1.0, "tf32": 4.0}
 
 
@@ -95,7 +94,7 @@ class GemmModel:
 
     def floor_s(self, product: Product) -> float:
         """Return the time below which physics allows no product."""
-        rate, size = self._rate(product.type_name), _bytes(product.type_name)
+        rate, size = self.device.rate(product.type_name), _bytes(product.type_name)
         uncached = max(0.0, product.elements * size - self.part.about.cache_bytes)
         return max(product.flops / rate, uncached / self.device.memory_bandwidth_bytes_per_s)
 
@@ -104,11 +103,6 @@ class GemmModel:
         factors: Mapping[str, float] = {} if measured is None else measured.factors
         named = factors.get(f"gemm.{table_of(type_name)}", factors.get("gemm", 1.0))
         return named * factors.get("all", 1.0)
-
-    def _rate(self, type_name: str) -> float:
-        rates = self.device.per_datatype_flops
-        names = (type_name, *_RATES.get(_TABLES.get(type_name, ""), ()))
-        return next((rates[name] for name in names if name in rates), self.device.peak_flops)
 
     def _grid(self, type_name: str) -> Grid:
         if type_name not in self.grids:
@@ -127,7 +121,7 @@ class GemmModel:
             flops=about.peak_flops[base], memory=about.memory_bandwidth, size=_BYTES[base]
         )
         there = _Rates(
-            flops=self._rate(type_name),
+            flops=self.device.rate(type_name),
             memory=self.device.memory_bandwidth_bytes_per_s,
             size=_bytes(type_name),
         )
@@ -173,7 +167,7 @@ class GemmModel:
     def _is_transferred(self, base: str) -> bool:
         about = self.part.about
         same_memory = about.memory_bandwidth == self.device.memory_bandwidth_bytes_per_s
-        return not same_memory or about.peak_flops[base] != self._rate(
+        return not same_memory or about.peak_flops[base] != self.device.rate(
             "f8E4M3FN" if base == "f8" else base
         )
 

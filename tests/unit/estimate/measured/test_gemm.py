@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hespas.errors import HardwareError
 from hespas.estimate.measured.gemm import GemmModel, Product, gemm_model
 from hespas.hardware.device import MeasuredTables
-from hespas.hardware.presets import load_device
+from hespas.hardware.presets import device_names, load_device
 
 XLA_TABLE = Path(__file__).parents[5] / "shared" / "data" / "xla-tables"
 H100 = gemm_model(load_device("H100_80GB"))
@@ -42,6 +42,14 @@ def test_products_take_what_vllm_measured_within_the_spread_of_frameworks(
 ) -> None:
     assert time_us(A100_80GB, m, n, k) == pytest.approx(a100_us, rel=0.14)
     assert time_us(H100, m, n, k) == pytest.approx(h100_us, rel=0.14)
+
+
+@pytest.mark.parametrize("name", [name for name in device_names() if load_device(name).measured])
+def test_no_type_beats_the_rate_that_the_roofline_gives_it(name: str) -> None:
+    model = gemm_model(load_device(name))
+    for kind in ("bf16", "f16", "tf32", "f32", "f64", "f8E4M3FN", "f8E4M3FNUZ", "i8", "ui8"):
+        product = Product(type_name=kind, m=4096, n=4096, k=4096)
+        assert model.price(product).time_s >= product.flops / model.device.rate(kind)
 
 
 @given(SIZES, SIZES, SIZES, st.integers(1, 64), st.sampled_from(["bf16", "tf32", "f8E5M2", "f64"]))
