@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from hespas.estimate.assumed import estimator_assumptions
 from hespas.estimate.graph import GraphEstimate
 from hespas.hardware.system import NetworkDimension, System, Topology, bare_system
 from hespas.memory.analyse import memory_use
@@ -28,9 +29,6 @@ NETWORK_ASSUMPTION = (
 CONGESTION_ASSUMPTION = (
     "network: a device communicates in program order, one collective at a time, and a message has "
     "a link to itself while others wait (ASTRA-sim's congestion-aware model)"
-)
-TF32_ASSUMPTION = (
-    "f32 matrix products of default precision run as tf32 where the device has it, as XLA does"
 )
 _NETWORK_ASSUMPTIONS = {
     Network.CONGESTION_UNAWARE: NETWORK_ASSUMPTION,
@@ -93,10 +91,8 @@ class Prediction:
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What was taken for granted, each once."""
-        types = {key for op in self.estimates.total.per_op.values() for key in op.per_type}
         listed = [
-            *self.estimates.assumptions,
-            *([TF32_ASSUMPTION] if "tf32" in types else []),
+            *estimator_assumptions(self.estimates),
             *self._network_assumptions(),
             *self.graph.assumptions,
             *self.estimates.total.notes,

@@ -200,3 +200,25 @@ def test_json_without_a_file_goes_to_standard_output(call: Call, block: Path) ->
     bare = call("hespas", "analyze", block, "--json")
     dashed = call("hespas", "analyze", block, "--json", "-")
     assert json.loads(bare.stdout) == json.loads(dashed.stdout)
+
+
+@pytest.mark.parametrize("stage", [("estimate",), ("trace", "-o", "out")], ids=" ".join)
+def test_prices_alone_rest_on_what_is_said_too(
+    call: Call, block: Path, stage: tuple[str, ...]
+) -> None:
+    command = ("hespas", *stage, block, "--node", "MI300X", "--method", "measured")
+    listed = answer(call(*command, "--json", "-"))["assumptions"]
+    assert any("H200" in text for text in listed), "an MI300X is priced by another part's tables"
+    told = call(*command).stdout
+    _, _, below = told.partition("\nAssumed:\n")
+    shown = " ".join(below.split())
+    assert all(" ".join(text.split()) in shown for text in listed)
+
+
+def test_prices_alone_warn_too(call: Call, block: Path) -> None:
+    hardware = {"peak_flops": 1e12, "memory_bandwidth": 1e11, "warn_on_unknown_type": True}
+    estimator = {"method": "roofline", "hardware": hardware}
+    Path("c.json").write_text(json.dumps({"perf_estimator": estimator, "mlir_file": str(block)}))
+    (warning,) = answer(call("hespas", "estimate", "c.json", "--json", "-"))["warnings"]
+    assert "per_datatype_flops doesn't name" in warning
+    assert "warning: per_datatype_flops doesn't name" in call("hespas", "estimate", "c.json").stdout

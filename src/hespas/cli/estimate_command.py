@@ -9,10 +9,9 @@ import click
 
 from hespas.cli import options
 from hespas.cli.flags import Flags
-from hespas.cli.outputs import estimate_into, output_of, stats_of
+from hespas.cli.outputs import estimate_into, output_of, stats_of, summary_of
 from hespas.cli.settings import settings_of
 from hespas.cli.stages import check_targets, divide, load, write_json
-from hespas.report.summary import estimate_summary
 
 
 @click.command("estimate", short_help="Price the computation of a program on a device.")
@@ -40,4 +39,4 @@ def command(json_file: str | None, config_file: Path | None, **given: Any) -> No
     if json_file is not None:
         write_json(json_file, stats_of(estimates, divided))
     if json_file != "-":
-        click.echo(estimate_summary(estimates))
+        click.echo(summary_of(estimates, divided))

@@ -11,11 +11,13 @@ from time import perf_counter
 
 from hespas.cli.settings import Settings
 from hespas.cli.stages import Divided, price
+from hespas.estimate.assumed import computation_assumptions
 from hespas.estimate.graph import GraphEstimate
 from hespas.estimate.store import Store
 from hespas.files import OutputMark, json_bytes, staged_directory
 from hespas.report.module_stats import module_stats
 from hespas.report.region_files import write_region_files
+from hespas.report.summary import estimate_summary
 from hespas.trace.chakra import write_traces
 from hespas.trace.tasks import TaskGraph
 
@@ -55,8 +57,17 @@ def estimate_into(settings: Settings, divided: Divided, output: Output) -> Graph
 
 
 def stats_of(result: GraphEstimate, divided: Divided) -> dict[str, object]:
-    """Return the statistics of an estimate as JSON values."""
-    return module_stats(result, divided.modules, estimation_time_s=result.reuse.elapsed_s)
+    """Return the statistics of an estimate, and what it rests on, as JSON values."""
+    return {
+        **module_stats(result, divided.modules, estimation_time_s=result.reuse.elapsed_s),
+        "assumptions": list(computation_assumptions(divided.graph, result)),
+        "warnings": list(result.total.warnings),
+    }
+
+
+def summary_of(result: GraphEstimate, divided: Divided) -> str:
+    """Return the same for people."""
+    return estimate_summary(result, computation_assumptions(divided.graph, result))
 
 
 def write_tasks(tasks: TaskGraph, output: Output) -> None:

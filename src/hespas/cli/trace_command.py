@@ -8,11 +8,10 @@ import click
 
 from hespas.cli import options
 from hespas.cli.flags import Flags
-from hespas.cli.outputs import estimate_into, output_of, stats_of, write_tasks
+from hespas.cli.outputs import estimate_into, output_of, stats_of, summary_of, write_tasks
 from hespas.cli.settings import settings_of
 from hespas.cli.stages import check_targets, divide, load, write_json
 from hespas.errors import ConfigError
-from hespas.report.summary import estimate_summary
 from hespas.trace.estimated import estimated_tasks
 
 
@@ -44,5 +43,5 @@ def command(json_file: str | None, **given: Any) -> None:
     if json_file is not None:
         write_json(json_file, stats_of(estimates, divided))
     if json_file != "-":
-        click.echo(estimate_summary(estimates))
+        click.echo(summary_of(estimates, divided))
         click.echo(f"Traces of {tasks.device_count} devices: {settings.output}/dev.*.et")

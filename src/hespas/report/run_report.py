@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from textwrap import fill
-
 from hespas.estimate.estimate import OpEstimate
 from hespas.prediction import Prediction
+from hespas.report.assumed import assumed_lines
 from hespas.units import format_quantity, format_time
 
 _SHOWN_KINDS = 8
-_WIDTH = 100
 
 
 def run_json(prediction: Prediction) -> dict[str, object]:
@@ -52,21 +50,9 @@ def run_text(prediction: Prediction, device: str) -> str:
         *_work(prediction),
         *_memory(prediction),
         "",
-        "Assumed:",
-        *[_item(assumption) for assumption in prediction.assumptions],
-        *[_wrapped(f"warning: {warning}", "  ") for warning in prediction.warnings],
+        *assumed_lines(prediction.assumptions, prediction.warnings),
     ]
     return "\n".join(parts)
-
-
-def _item(text: str) -> str:
-    return _wrapped(f"  - {text}", "    ")
-
-
-def _wrapped(text: str, indent: str) -> str:
-    return fill(
-        text, _WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-    )
 
 
 def _times(prediction: Prediction) -> list[str]:

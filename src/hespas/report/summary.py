@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from hespas.estimate.estimate import OpEstimate
 from hespas.estimate.graph import GraphEstimate
+from hespas.report.assumed import assumed_lines
 from hespas.units import format_quantity
 
 _SHOWN_SHARE = 0.0005
 
 
-def estimate_summary(result: GraphEstimate) -> str:
-    """Return the documented summary of an estimate, one figure a line.
+def estimate_summary(result: GraphEstimate, assumptions: Iterable[str]) -> str:
+    """Return the documented summary of an estimate, one figure a line, and what it rests on.
 
     Cache figures stand only where something was reused, energy only where power is known.
     """
@@ -26,7 +29,8 @@ def estimate_summary(result: GraphEstimate) -> str:
     ]
     if total.energy_j is not None:
         lines.append(f"Energy: {format_quantity(total.energy_j, 'J')}")
-    return "\n".join([*lines, *_proportions(result)])
+    assumed = assumed_lines(assumptions, result.total.warnings)
+    return "\n".join([*lines, *_proportions(result), *assumed])
 
 
 def _utilisation(total: OpEstimate) -> list[str]:

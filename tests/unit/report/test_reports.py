@@ -48,7 +48,7 @@ def test_a_program_that_does_nothing_is_reported(tmp_path: Path) -> None:
     text = run_text(prediction, "device")
     assert "Step time" in text
     assert "0 s" in text
-    summary = estimate_summary(prediction.estimates)
+    summary = estimate_summary(prediction.estimates, ())
     assert "Compute Runtime Estimation: 0.000 us" in summary
     assert "proportions" not in summary
 
@@ -59,7 +59,7 @@ def test_small_shares_are_left_out_of_the_proportions(tmp_path: Path) -> None:
         f"%z = stablehlo.iota dim = 0 : {big}\n%y = stablehlo.sine %z : {big}\n"
         "%r = stablehlo.cosine %a : tensor<8xf32>"
     )
-    summary = estimate_summary(predicted(tmp_path, text).estimates)
+    summary = estimate_summary(predicted(tmp_path, text).estimates, ())
     assert "    stablehlo.sine: 0.667" in summary
     assert "cosine" not in summary
 
@@ -68,7 +68,7 @@ def test_cache_lines_are_spelled_as_documented(tmp_path: Path) -> None:
     body = f"{all_reduce('%b', '%a')}\n%c = stablehlo.sine %b : tensor<8xf32>\n"
     body += f"{all_reduce('%d', '%c', channel=2)}\n%r = stablehlo.sine %d : tensor<8xf32>"
     prediction = predicted(tmp_path, on_devices(vector_main(body)), "V100_32GB_4GPU")
-    lines = estimate_summary(prediction.estimates).splitlines()
+    lines = estimate_summary(prediction.estimates, ()).splitlines()
     assert lines[:3] == [
         "Cache hits: 1",
         "Basic block reuse rate: 0.500 (1/2)",

@@ -1,0 +1,25 @@
+"""What an answer takes for granted, for people: the same words under every answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from textwrap import fill
+
+_WIDTH = 100
+
+
+def assumed_lines(assumptions: Iterable[str], warnings: Iterable[str]) -> list[str]:
+    """Return the list of assumptions under its heading, and the warnings below it.
+
+    >>> assumed_lines(["the device never waits"], ["it does"])
+    ['Assumed:', '  - the device never waits', 'warning: it does']
+    """
+    listed = [_wrapped(f"  - {assumption}", "    ") for assumption in assumptions]
+    heading = ["Assumed:"] if listed else []
+    return [*heading, *listed, *[_wrapped(f"warning: {each}", "  ") for each in warnings]]
+
+
+def _wrapped(text: str, indent: str) -> str:
+    return fill(
+        text, _WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
