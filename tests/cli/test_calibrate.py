@@ -15,6 +15,7 @@ from hespas.hardware.microarchitecture import load_microarchitecture
 from hespas.hardware.presets import load_device
 
 Run = Callable[..., "CompletedProcess[str]"]
+_ON_MINE = ("--system", "H100_80GB_4GPU")
 GEMM = "m,n,k,dtype,latency_us\n4096,4096,4096,bf16,200\n2048,2048,2048,bf16,30\n"
 RANKS = "".join(f"#  Rank {at} Group 0 Pid 1 on node device {at}\n" for at in range(4))
 NCCL = (
@@ -71,6 +72,8 @@ def test_a_calibrated_node_and_link_load_and_predict(
         for node in ("H100_80GB", str(mine))
     )
     assert slower != plain
+    told = hespas(call, "run", str(block), *_ON_MINE, "--node", str(mine), "--method", "measured")
+    assert "times are multiplied as mine was calibrated: gemm.bf16 x 1.1" in told.stdout
 
 
 def test_a_calibrated_system_runs_in_both_models(

@@ -10,8 +10,9 @@ that their times add.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from hespas.cost.expand import expand
 from hespas.cost.rules.custom_call import CustomCallCost
@@ -23,12 +24,15 @@ from hespas.estimate.opened import opened, summed
 from hespas.hardware.device import Device
 from hespas.program.program import Program
 from hespas.split.regions import Compute
+from hespas.units import format_quantity
 
 ROOFLINE_ASSUMPTION = (
     "roofline: every operation runs alone at the device's peak rates, each reading its operands "
     "from and writing its results to device memory; launches cost nothing"
 )
 TRANSCENDENTAL = "transcendental"
+_OF_PRODUCTS = ("bf16", "f16", "f8")
+"""Types that matrix units multiply where there are any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +94,7 @@ class Roofline:
         counted = Counter((leaf.op.name, leaf.work) for leaf in leaves)
         found = summed(
             ((kind, self.price(kind, work) * count) for (kind, work), count in counted.items()),
-            (leaf.assumption for leaf in leaves),
+            chain((leaf.assumption for leaf in leaves), self.unrated(work for _, work in counted)),
         )
         warnings = [text for _, work in counted for text in self._warnings(work)]
         return replace(found, warnings=tuple(warnings))
@@ -117,6 +121,16 @@ class Roofline:
             energy_j=self._energy_j(compute_s, memory_s, time_s),
             per_type=per_type,
         )
+
+    def unrated(self, works: Iterable[Work]) -> Iterator[str]:
+        """Yield a note for each type of products whose rate the device doesn't name."""
+        device = self.device
+        if not device.per_datatype_flops:
+            return
+        for key in sorted({key for work in works for key, _ in work.flops}):
+            if key.startswith(_OF_PRODUCTS) and device.named_rate(key) is None:
+                rate = format_quantity(device.peak_flops, "FLOP/s")
+                yield f"{device.name} names no rate of {key}: priced at that of other types, {rate}"
 
     def timed(self, kind: str, work: Work, time_s: float) -> OpEstimate:
         """Return what one execution costs that takes ``time_s``, as somebody else knows."""

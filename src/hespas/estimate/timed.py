@@ -36,5 +36,9 @@ def summed_times(
             (leaf.op.name, roofline.timed(leaf.op.name, leaf.work, timed.time_s))
             for leaf, timed in zip(leaves, times, strict=True)
         ),
-        chain((leaf.assumption for leaf in leaves), *(timed.notes for timed in times)),
+        chain(
+            (leaf.assumption for leaf in leaves),
+            roofline.unrated(leaf.work for leaf in leaves),
+            *(timed.notes for timed in times),
+        ),
     )

@@ -225,6 +225,18 @@ def test_energy_is_shared_between_memory_and_arithmetic(
     assert price.energy_j == pytest.approx(energy_j)
 
 
+def test_products_of_a_type_without_a_rate_are_named() -> None:
+    old = Device(
+        name="v100",
+        peak_flops=7.8e12,
+        memory_bandwidth_bytes_per_s=900e9,
+        per_datatype_flops={"f32": 15.7e12},
+    )
+    note = "v100 names no rate of bf16: priced at that of other types, 7.8 TFLOP/s"
+    assert note in priced(dot("bf16", "bf16"), old).notes
+    assert priced(dot("f32", "f32"), old).notes == ()
+
+
 def test_power_that_is_not_known_gives_no_energy() -> None:
     assert one(dot("bf16", "f32")).energy_j is None
 

@@ -74,7 +74,16 @@ class Measured:
             "if the program is compiled, as they are launched one by one"
         )
         kernels = () if self.kernels is None else self.kernels.assumptions
-        return (products, *kernels, *self.streaming.assumptions)
+        return (products, *self._calibration, *kernels, *self.streaming.assumptions)
+
+    @property
+    def _calibration(self) -> tuple[str, ...]:
+        device = self.gemm.device
+        if device.measured is None or not device.measured.factors:
+            return ()
+        factors = sorted(device.measured.factors.items())
+        told = ", ".join(f"{name} x {factor:g}" for name, factor in factors)
+        return (f"measured: times are multiplied as {device.name} was calibrated: {told}",)
 
     def estimate(self, region: Compute, program: Program) -> Estimate:
         """Add up the region's operations; `CostError` for work that is not known."""
