@@ -315,3 +315,41 @@ def test_no_merge_goes_before_the_configuration(call: Call) -> None:
     assert call("hespas", "split", "c.json").returncode == 0
     # Without merging the limit of the configuration has no effect left.
     refused(call("hespas", "split", "c.json", "--no-merge"), "block_lim has no effect")
+
+
+ARRAY: dict[str, Any] = {
+    "array_rows": 8,
+    "array_columns": 8,
+    "clock_hz": 1e9,
+    "memory_bandwidth": 1e11,
+    "vector_flops": 1e10,
+}
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [NODE, ("--peak-flops", "1e12"), ("--memory-bandwidth", "1e9"), ("--per-datatype-flops", "")],
+    ids=lambda flags: flags[0],
+)
+@pytest.mark.parametrize("command", ["run", "estimate"])
+def test_a_device_is_refused_by_methods_that_use_none(
+    call: Call, command: str, flags: tuple[str, str]
+) -> None:
+    write(ADD)
+    estimator = {"method": "systolic", "hardware": ARRAY}
+    Path("c.json").write_text(json.dumps({"perf_estimator": estimator, "mlir_file": "p.mlir"}))
+    simulated = call("hespas", command, "c.json", *flags)
+    refused(simulated, f"{flags[0]} has no effect on method systolic", "drop it")
+    here = call("hespas", command, "p.mlir", "--method", "xla", *flags)
+    refused(here, f"{flags[0]} has no effect on method xla, which runs on this machine")
+
+
+def test_the_compiler_is_not_waited_for_where_the_method_refuses_the_node(call: Call) -> None:
+    done = call("hespas", "run", write(ADD), *NODE, "--method", "xla", "--optimise")
+    refused(done, "--node has no effect on method xla")
+
+
+def test_times_taken_here_are_not_headed_as_those_of_another_machine(call: Call) -> None:
+    done = call("hespas", "run", write(REDUCE), "--method", "xla", *SYSTEM)
+    heading, *_ = done.stdout.splitlines()
+    assert heading == "p.mlir: one step on 4 x this machine's cpu (method xla) on V100_32GB_4GPU"

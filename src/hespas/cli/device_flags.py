@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib import import_module
 
 from hespas.cli.flags import Flags
 from hespas.cli.parsing import parse_rates
+from hespas.config.run_config import RunConfig
 from hespas.errors import ConfigError
 from hespas.hardware.device import Device
 from hespas.hardware.presets import device_names
@@ -40,6 +42,40 @@ def device_of_flags(flags: Flags, named: Device | None, launch_s: float | None) 
         per_datatype_flops=rates,
         launch_overhead_s=launch_s,
     )
+
+
+_WITH_OWN_FIGURES = ("xla", "systolic", "scalesim", "zigzag_onnx", "cocossim", "onnxim")
+"""Methods that run regions here, or simulate what their configuration describes: no device that
+is named elsewhere has a part in their prices."""
+
+
+def check_device_flags(flags: Flags, method: str) -> None:
+    """Raise `ConfigError` for flags that describe a device to a method that uses none."""
+    if method not in _WITH_OWN_FIGURES:
+        return
+    given = {
+        "--node": flags.node,
+        "--peak-flops": flags.peak_flops,
+        "--memory-bandwidth": flags.memory_bandwidth,
+        "--per-datatype-flops": flags.per_datatype_flops,
+    }
+    for flag, value in given.items():
+        if value is not None:
+            why = (
+                "runs on this machine" if method == "xla" else "has its device's figures by itself"
+            )
+            raise ConfigError(
+                f"{flag} has no effect on method {method}, which {why}", mend="drop it"
+            )
+
+
+def timed_here(config: RunConfig, method: str) -> str | None:
+    """Return what of this machine a method times; None where it times none of it."""
+    if method not in {"xla", "iree"}:
+        return None
+    hardware = None if config.perf_estimator is None else config.perf_estimator.hardware
+    module = import_module(f"hespas.estimate.profiled.{method}_method")
+    return f"this machine's {module.device_of(hardware)} (method {method})"
 
 
 def _rate(flag: str, text: str | None, unit: str) -> float | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hespas.cli.caching import CacheWish
-from hespas.cli.device_flags import device_of_flags
+from hespas.cli.device_flags import check_device_flags, device_of_flags, timed_here
 from hespas.cli.flags import Flags
 from hespas.cli.options import start_logging
 from hespas.cli.parsing import parse_custom_calls, parse_per_line, parse_weights
@@ -153,12 +153,17 @@ class Settings:
 
     @property
     def device_name(self) -> str:
-        """The device's name; where there is none, what stands in its place."""
+        """The device's name; where the program runs here, what runs it; else the method's."""
+        here = timed_here(self.config, self.method)
+        if here is not None:
+            return here
         return self.device.name if self._has_device else f"the device of method {self.method}"
 
     @property
     def memory_capacity_bytes(self) -> int | None:
         """How much memory the device has, where that is known."""
+        if timed_here(self.config, self.method) is not None:
+            return None
         return self.device.memory_capacity_bytes if self._has_device else None
 
     @property
@@ -179,6 +184,9 @@ class Settings:
         for name in (name for name, is_given in given.items() if is_given):
             if not self.flags.optimise:
                 raise ConfigError(f"{name} has no effect without --optimise", mend="add it")
+        if self.flags.optimise and self.flags.method is not None:
+            # Said before the compiler runs, not after it.
+            check_device_flags(self.flags, self.flags.method)
         return bool(self.flags.optimise)
 
     @property
@@ -199,10 +207,11 @@ class Settings:
         """Return the estimator of a program."""
         configured = self.config.perf_estimator
         method = self.method_of(program)
+        check_device_flags(self.flags, method)
         reads_kernels = method in {"measured", "kernel"}
         if self.flags.kernels is not None and not reads_kernels:
             raise ConfigError(f"--kernels has no effect on method {method}", mend="drop it")
-        needs_device = method in {"roofline", "measured", "kernel"}
+        needs_device = method in {"roofline", "measured", "kernel", "compiler"}
         wanted = Wanted(
             device=self.device if needs_device or self._has_device else None,
             hardware=None if configured is None else configured.hardware,

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
-from hespas.config.run_config import IreeCompile, IreeHardware
+from hespas.config.run_config import EstimatorHardware, IreeCompile, IreeHardware
 from hespas.cost.expand import expand
 from hespas.cost.rules.custom_call import CustomCallCost
 from hespas.cost.structure import total
@@ -214,7 +214,7 @@ def make(wanted: Wanted) -> IreeProfile:
     programs = Programs(
         compiler=_program("iree-compile"),
         benchmark=_program("iree-benchmark-module"),
-        device=told.device or _MACHINE["device"],
+        device=device_of(hardware),
         target=told.target_backends or _MACHINE["target_backends"],
         compile_flags=told.extra_args or (),
         run_flags=told.extra_runtime_args or (),
@@ -233,6 +233,16 @@ def make(wanted: Wanted) -> IreeProfile:
         custom_calls=wanted.custom_calls,
         machine=machine_name(),
     )
+
+
+def device_of(hardware: EstimatorHardware | None) -> str:
+    """Return where IREE's runtime runs what a configuration's method ``iree`` times.
+
+    >>> device_of(None)
+    'local-task'
+    """
+    told = hardware.compile if isinstance(hardware, IreeHardware) else None
+    return (told and told.device) or _MACHINE["device"]
 
 
 def _program(name: str) -> str:

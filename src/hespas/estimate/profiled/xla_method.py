@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from hespas.config.run_config import XlaHardware
+from hespas.config.run_config import EstimatorHardware, XlaHardware
 from hespas.config.suggest import suggestion
 from hespas.cost.expand import expand
 from hespas.cost.rules.custom_call import CustomCallCost
@@ -164,11 +164,7 @@ def make(wanted: Wanted) -> XlaProfile:
 
     Without one it profiles this machine's CPU.
     """
-    hardware = wanted.hardware
-    if not isinstance(hardware, XlaHardware):
-        hardware = XlaHardware(type="cpu")
-    backend = hardware.translate.target_backends if hardware.translate else None
-    chosen = _platform(backend or hardware.type or "cpu")
+    chosen = device_of(wanted.hardware)
     directory = Path(tempfile.mkdtemp(prefix="hespas-xla-"))
     worker = Worker(
         command=[sys.executable, "-m", "hespas.xla.profile_worker", chosen],
@@ -178,7 +174,8 @@ def make(wanted: Wanted) -> XlaProfile:
     )
     profiler = Profiler(worker=worker, platform=chosen)
     atexit.register(_finish, worker)
-    repeats = SAMPLED if hardware.sample else Repeats()
+    is_sample = isinstance(wanted.hardware, XlaHardware) and wanted.hardware.sample
+    repeats = SAMPLED if is_sample else Repeats()
     return XlaProfile(
         platform=chosen,
         repeats=repeats,
@@ -186,6 +183,20 @@ def make(wanted: Wanted) -> XlaProfile:
         custom_calls=wanted.custom_calls,
         machine=machine_name(),
     )
+
+
+def device_of(hardware: EstimatorHardware | None) -> str:
+    """Return what a configuration's method ``xla`` runs on: ``cpu``, ``cuda`` or ``tpu``.
+
+    Without a configuration of it that is the CPU. Raises `ConfigError` for another name.
+
+    >>> device_of(None)
+    'cpu'
+    """
+    if not isinstance(hardware, XlaHardware):
+        return "cpu"
+    backend = hardware.translate.target_backends if hardware.translate else None
+    return _platform(backend or hardware.type or "cpu")
 
 
 def _platform_mend(platform: str) -> str:
