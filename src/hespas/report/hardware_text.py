@@ -7,6 +7,7 @@ from pathlib import Path
 from hespas.config.suggest import suggestion
 from hespas.errors import HardwareError
 from hespas.hardware.device import Device
+from hespas.hardware.links import Link, link_names, load_link
 from hespas.hardware.presets import (
     NodeInfo,
     device_names,
@@ -22,10 +23,16 @@ _SYSTEM_WIDTH = 26
 
 
 def hardware_text() -> str:
-    """Return a table of nodes and one of systems."""
+    """Return a table of nodes, one of systems and one of links."""
     nodes = [_node_line(load_device(name)) for name in device_names()]
     systems = [_system_line(load_system(name)) for name in system_names()]
-    return "\n".join(["Nodes (--node):", *nodes, "", "Systems (--system):", *systems])
+    links = [_link_line(load_link(name)) for name in link_names()]
+    tables = {
+        "Nodes (--node):": nodes,
+        "Systems (--system):": systems,
+        "Links (in a system's hespas/network.json):": links,
+    }
+    return "\n\n".join("\n".join([head, *lines]) for head, lines in tables.items())
 
 
 def _node_line(device: Device) -> str:
@@ -44,6 +51,18 @@ def _node_line(device: Device) -> str:
 def _system_line(system: System) -> str:
     dimensions = "; ".join(map(_dimension_text, system.dimensions))
     return f"  {system.name:<{_SYSTEM_WIDTH}} {system.device_count:>5} devices: {dimensions}"
+
+
+def _link_line(link: Link) -> str:
+    wire = link.parameters
+    figures = (
+        []
+        if wire is None
+        else [format_quantity(wire.bandwidth_bytes_per_s, "B/s"), format_time(wire.latency_s)]
+    )
+    sizes = sorted({size for by_size in link.collectives.values() for size in by_size})
+    measured = f"collectives measured among {', '.join(map(str, sizes))}" if sizes else ""
+    return f"  {link.name:<{_SYSTEM_WIDTH}} {'; '.join([', '.join(figures), measured]).strip('; ')}"
 
 
 def _dimension_text(dimension: NetworkDimension) -> str:
@@ -121,6 +140,7 @@ def hardware_json(name: str | None) -> dict[str, object]:
     return {
         "nodes": {each: _node_json(each) for each in device_names()},
         "systems": {each: _system_json(load_system(each)) for each in system_names()},
+        "links": {each: _link_json(load_link(each)) for each in link_names()},
     }
 
 
@@ -138,6 +158,17 @@ def _node_json(name: str) -> dict[str, object]:
         "target": info.target,
         "aliases": list(info.aliases),
         "sources": dict(info.sources),
+    }
+
+
+def _link_json(link: Link) -> dict[str, object]:
+    wire = link.parameters
+    return {
+        "name": link.name,
+        "source": link.source,
+        "bandwidth_bytes_per_s": None if wire is None else wire.bandwidth_bytes_per_s,
+        "latency_s": None if wire is None else wire.latency_s,
+        "measured": {kind: sorted(by_size) for kind, by_size in link.collectives.items()},
     }
 
 

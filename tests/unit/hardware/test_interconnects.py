@@ -136,7 +136,7 @@ def test_presets_have_a_source_and_can_be_used(file: Path) -> None:
 
     assert system.interconnect is not None
     timeline = simulate_job(_all_reduce(system.device_count), system, OWN)
-    assert 1e-5 < timeline.step_time_s < 1e-3
+    assert 1e-5 < timeline.step_time_s < 1e-2
     # Nobody measured collectives of TPUs in the open: their wires stand there by themselves.
     told = " ".join(timeline.assumptions)
     assert ("measured" in told) is not system.name.startswith("TPU")

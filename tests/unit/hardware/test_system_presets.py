@@ -33,6 +33,9 @@ V100_OCTET = ("Switch", 8, 150.0, 1000.0)
 V100_OCTETS = ("Switch", 32, 400.0, 1000.0)
 # 50, 100 and 600 GB/s in units of 2**30 bytes.
 ICI_50, ICI_100, DIE_TO_DIE = 46.5661, 93.1323, 558.7935
+# 450, 900, 32, 50 and 100 GB/s in the same.
+NVLINK4, NVLINK5, PCIE4, NDR, XDR = 419.0952, 838.1903, 29.8023, 46.5661, 93.1323
+H100_OCTET = ("Switch", 8, NVLINK4, 1000.0)
 DOCUMENTED = {
     "A100_SXM_40GB_4GPU": [A100_NODE],
     "A100_SXM_40GB_4GPU_2": [A100_NODE, ("Switch", 2, 100.0, 1000.0)],
@@ -51,8 +54,21 @@ DOCUMENTED = {
     "B200_180GB_4GPU": [("FullyConnected", 4, 300.0, 1000.0)],
     "B200_180GB_8GPU": [("Switch", 8, 900.0, 1000.0)],
     "B200_180GB_8GPU_2": [("Switch", 8, 900.0, 1000.0), ("Switch", 2, 150.0, 1000.0)],
+    "B300_288GB_8GPU": [("Switch", 8, NVLINK5, 1000.0)],
+    "B300_288GB_8GPU_4": [("Switch", 8, NVLINK5, 1000.0), ("Switch", 4, XDR, 4000.0)],
+    "GB200_186GB_4GPU": [("Switch", 4, NVLINK5, 1000.0)],
+    "GB200_186GB_72GPU": [("Switch", 72, NVLINK5, 1000.0)],
+    "GB300_288GB_4GPU": [("Switch", 4, NVLINK5, 1000.0)],
+    "GB300_288GB_72GPU": [("Switch", 72, NVLINK5, 1000.0)],
     "H100_80GB_4GPU": [("FullyConnected", 4, 150.0, 1000.0)],
+    "H100_80GB_8GPU": [H100_OCTET],
+    "H100_80GB_8GPU_4": [H100_OCTET, ("Switch", 4, NDR, 4000.0)],
+    "H100_80GB_8GPU_32": [H100_OCTET, ("Switch", 32, NDR, 4000.0)],
     "H200_141GB_4GPU": [("FullyConnected", 4, 150.0, 1000.0)],
+    "H200_141GB_8GPU": [H100_OCTET],
+    "H200_141GB_8GPU_4": [H100_OCTET, ("Switch", 4, NDR, 4000.0)],
+    "H200_141GB_8GPU_32": [H100_OCTET, ("Switch", 32, NDR, 4000.0)],
+    "L40S_48GB_8GPU": [("Switch", 8, PCIE4, 1000.0)],
     "MI300X_4": [("FullyConnected", 4, 128.0, 1000.0)],
     "MI300X_8": [("FullyConnected", 8, 128.0, 1000.0)],
     "TPUv3_2": [("Ring", 2, 5000.0, 1.0)],
@@ -165,9 +181,9 @@ def test_no_preset_fits_no_devices(count: int) -> None:
 
 def test_an_unknown_system_names_the_nearest() -> None:
     with pytest.raises(HardwareError) as caught:
-        load_system("H100_80GB_8GPU")
+        load_system("H100_80GB_3GPU")
     assert str(caught.value).startswith(
-        "no system preset or directory is named 'H100_80GB_8GPU'; did you mean 'H100_80GB_4GPU'"
+        "no system preset or directory is named 'H100_80GB_3GPU'; did you mean 'H100_80GB_8GPU'"
     )
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 import hespas
+from hespas.hardware.links import link_names
 from hespas.hardware.presets import device_names, system_names
 from hespas.prediction import Prediction
 from hespas.report.hardware_text import hardware_json, hardware_text, preset_details
@@ -103,7 +104,11 @@ def test_times_of_devices_stand_below_each_other() -> None:
 
 def test_every_preset_is_shown() -> None:
     shown, listed = hardware_text(), hardware_json(None)
-    assert listed.keys() == {"nodes", "systems"}
+    for name in link_names():
+        assert f"  {name} " in shown
+        assert listed["links"][name]["source"]  # pyright: ignore[reportIndexIssue]
+    assert "2, 4, 8, 16, 18, 32, 36, 64, 72" in shown
+    assert listed.keys() == {"nodes", "systems", "links"}
     names = [*device_names(), *system_names()]
     assert len(names) > 30
     for name in names:
