@@ -8,7 +8,7 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from hespas.cli.main import command_named, commands, run
+from hespas.cli.commands import command_named, commands, run
 from hespas.cli.options import start_logging
 
 ROOT = Path(__file__).resolve().parents[2]

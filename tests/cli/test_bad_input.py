@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from hespas.hardware.presets import PRESETS_DIRECTORY
 from programs import all_reduce, on_devices, vector_main
 
 Call = Callable[..., CompletedProcess[str]]
@@ -297,3 +299,15 @@ def test_a_fault_of_ours_is_one_line_too(call: Call, monkeypatch: pytest.MonkeyP
 def test_an_unknown_command_is_refused(call: Call) -> None:
     refused(call("hespas", "rum"), "'rum'", "see hespas --help")
     refused(call("hespas", "hardware", "A100_SXM_40G"), "did you mean 'A100_SXM_40GB'")
+
+
+def test_times_beyond_what_can_be_computed_with_are_told(call: Call, block: Path) -> None:
+    node = ("--node", "H100_80GB")
+    slow = call("hespas", "estimate", block, *node, "--memory-bandwidth", "1e-300")
+    refused(slow, "region 0 takes longer than can be computed with", "check the rates")
+    network = {"topology": ["Ring"], "npus_count": [4], "bandwidth": [1e-308], "latency": [1.0]}
+    home = Path("node/astra-sim")
+    shutil.copytree(PRESETS_DIRECTORY / "systems" / "H100_80GB_4GPU" / "astra-sim", home)
+    (home / "network.yml").write_text(json.dumps(network).replace("1e-308", "1.0e-308"))
+    told = call("hespas", "run", block, *node, "--system", "./node")
+    refused(told, "node: a transfer or a task takes longer", "check its bandwidths")

@@ -19,7 +19,7 @@ import pytest
 from msgspec import Struct
 from msgspec.structs import fields
 
-from hespas.cli.main import command_named, commands, run
+from hespas.cli.commands import command_named, commands, run
 from hespas.config.wire import RooflineWire, RunWire
 
 ROOT = Path(__file__).resolve().parents[2]

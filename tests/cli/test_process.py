@@ -186,3 +186,36 @@ def test_results_do_not_depend_on_the_hash_seed(llama: Path, tmp_path: Path) -> 
         assert shell(f"PYTHONHASHSEED={seed} {words} {seed}", tmp_path).returncode == 0
     done = shell("diff -r --exclude=module_stats.json 1 2", tmp_path)
     assert done.stdout == ""
+
+
+def test_python_runs_the_package_too(tmp_path: Path) -> None:
+    done = shell(f"{sys.executable} -m hespas --version", tmp_path)
+    assert (done.returncode, done.stdout) == (0, shell("hespas --version", tmp_path).stdout)
+
+
+def test_a_closed_standard_output_is_told_before_the_work(block: Path, tmp_path: Path) -> None:
+    done = shell(f"hespas split {block} -o out >&-", tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("hespas: error: standard output is closed")
+    assert list(tmp_path.iterdir()) == []
+
+
+_INTERRUPTED_WHILE_IMPORTING = """
+import os, signal, sys
+class Finder:
+    def find_spec(self, name, path, target=None):
+        if name == "click":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder())
+from hespas.cli.main import main
+main()
+"""
+
+
+def test_an_interrupt_before_the_commands_are_there_ends_the_process(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _INTERRUPTED_WHILE_IMPORTING], cwd=tmp_path,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == -signal.SIGINT
+    assert done.stderr == ""

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hespas.cli.main import commands, run
+from hespas.cli.commands import commands, run
 
 COMMAND = [
     "run",

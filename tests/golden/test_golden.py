@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from hespas.cli.main import commands, run
+from hespas.cli.commands import commands, run
 from hespas.report.module_stats import WALL_TIMES
 
 HERE = Path(__file__).resolve().parent

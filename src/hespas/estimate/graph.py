@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from time import perf_counter
 
+from hespas.errors import CostError
 from hespas.estimate.coding import decode_estimate, encode_estimate
 from hespas.estimate.estimate import Estimate
 from hespas.estimate.protocol import Estimator
@@ -188,7 +189,7 @@ def _run(
 ) -> Generator[tuple[Estimate, float]]:
     def one(job: _Job) -> tuple[Estimate, float]:
         start_s = perf_counter()
-        estimate = estimator.estimate(job.region, graph.program)
+        estimate = _estimated(job.region, graph, estimator)
         if progress is not None:
             progress(len(job.serves))
         return estimate, perf_counter() - start_s
@@ -198,6 +199,17 @@ def _run(
         return
     with ThreadPoolExecutor(threads) as pool:
         yield from pool.map(one, jobs)
+
+
+def _estimated(region: Compute, graph: RegionGraph, estimator: Estimator) -> Estimate:
+    try:
+        return estimator.estimate(region, graph.program)
+    except OverflowError as error:
+        raise CostError(
+            f"region {region.id} takes longer than can be computed with",
+            place=graph.program.source,
+            mend="check the rates that the device, its clock and its memory are said to have",
+        ) from error
 
 
 def _gathered(

@@ -71,6 +71,17 @@ def simulate_job(work: Job | TaskGraph, system: System, choice: ModelChoice) -> 
     Raises `hespas.errors.DeviceCountError` if the job and the system differ in size, and
     `SimulationError` for what the model doesn't cover.
     """
+    try:
+        return _simulated(work, system, choice)
+    except OverflowError as error:
+        raise SimulationError(
+            "a transfer or a task takes longer than can be computed with",
+            place=system.name,
+            mend="check its bandwidths and latencies, and the times of the job",
+        ) from error
+
+
+def _simulated(work: Job | TaskGraph, system: System, choice: ModelChoice) -> Timeline:
     job = as_job(work)
     cluster = choice.cluster
     if cluster is not None:

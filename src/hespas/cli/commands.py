@@ -1,0 +1,138 @@
+"""The commands of ``hespas``: found, run, and their errors turned into one line."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TextIO, cast
+
+import click
+
+from hespas.errors import HespasError
+from hespas.version import __version__
+
+ERROR_CODE = 2
+INTERRUPTED_CODE = 130
+
+# Each command's module is imported only when it is called: this keeps --help fast.
+_COMMANDS = {
+    "export": "Write a model or function as StableHLO.",
+    "partition": "Divide a sharded program over its devices.",
+    "run": "Predict a step: split, estimate, trace and simulate.",
+    "compile": "Optimise and schedule a program as a target's compiler does.",
+    "analyze": "Count the operations of a program.",
+    "split": "Cut a program into regions and write them as modules.",
+    "estimate": "Price the computation of a program on a device.",
+    "trace": "Write the Chakra traces of all devices.",
+    "memory": "Tell how much device memory a step needs, and for what.",
+    "kernels": "Tell which kernels take longest, and why.",
+    "simulate": "Run Chakra traces on a system.",
+    "algorithm": "Verify, show and convert a collective algorithm.",
+    "validate": "Hold predictions against measured steps.",
+    "hardware": "List the presets of nodes and systems.",
+    "calibrate": "Make a preset from measurements of one's own cluster.",
+}
+
+
+def command_named(name: str) -> click.Command:
+    """Import a command and return it."""
+    command: click.Command = importlib.import_module(f"hespas.cli.{name}_command").command
+    return command
+
+
+class _Commands(click.Group):
+    """A group whose commands are imported when they are called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
+        return command_named(cmd_name) if cmd_name in _COMMANDS else None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_COMMANDS.items()))
+
+
+@click.group(
+    cls=_Commands,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+@click.version_option(__version__, prog_name="hespas")
+@click.pass_context
+def commands(ctx: click.Context) -> None:
+    """Predict how a distributed machine-learning step runs on a cluster you don't have.
+
+    Start with: hespas run examples/llama3_100m_fsdp4.mlir --node A100_SXM_40GB --system
+    A100_SXM_40GB_4GPU
+    """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+def run(command: click.Command, name: str, arguments: Sequence[str]) -> int:
+    """Run a command and return its exit code: 0, 2 after an error, 130 when interrupted.
+
+    An error is one line on standard error; ``--debug`` adds the traceback.
+    """
+    debug = "--debug" in arguments
+    if cast("TextIO | None", sys.stdout) is None:
+        click.echo(f"{name}: error: standard output is closed; give it a place to go to", err=True)
+        return ERROR_CODE
+    try:
+        code = command.main(list(arguments), prog_name=name, standalone_mode=False)
+        sys.stdout.flush()
+    except (KeyboardInterrupt, click.Abort):
+        click.echo(f"{name}: interrupted; nothing was left half-written", err=True)
+        return INTERRUPTED_CODE
+    except BrokenPipeError:
+        return _silenced(0)
+    except SystemExit as stop:
+        # click ends this way where the reader of its output has gone.
+        return _silenced(0) if stop.code == 1 else _code(stop.code)
+    except Exception as error:  # noqa: BLE001 - the last resort: no traceback reaches a user
+        if debug:
+            traceback.print_exception(error)
+        click.echo(f"{name}: error: {_one_line(error, debug=debug)}", err=True)
+        return _silenced(ERROR_CODE) if isinstance(error, OSError) else ERROR_CODE
+    return _code(code)
+
+
+def _code(value: object) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _silenced(code: int) -> int:
+    """Drop what standard output still holds: Python would fail to write it at exit."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return code
+
+
+def _one_line(error: Exception, *, debug: bool) -> str:
+    match error:
+        case HespasError():
+            text = str(error)
+        case click.UsageError(ctx=context):
+            where = "" if context is None else f"; see {context.command_path} --help"
+            text = f"{error.format_message().rstrip('.')}{where}"
+        case click.ClickException():
+            text = error.format_message()
+        case OSError():
+            text = f"{error.filename or 'standard output'}: {error.strerror or error}"
+        case OverflowError():
+            text = (
+                "a figure is beyond what can be computed with; "
+                "check the rates, bandwidths, times and sizes that are given"
+            )
+        case MemoryError():
+            text = "there is not enough memory"
+        case _:
+            mend = "" if debug else "; this is a fault of hespas, --debug shows where"
+            text = f"{type(error).__name__}: {error}{mend}"
+    return " ".join(text.split())
