@@ -72,6 +72,16 @@ REPEATABLE = tuple(name for name in METHODS if name != "xla")
 """The profiler of this machine measures anew each time."""
 COUNTING = tuple(name for name in METHODS if name not in {"xla", "iree"})
 """Those that ask what an operation does; a profiler finds out by running it."""
+TPU_PROGRAM = Path(__file__).with_name("tpu_v5e.hlo")
+"""PROGRAM as ``hespas compile --target TPUv5e`` writes it, but for where it comes from."""
+TPU_UNKNOWN = """
+HloModule step, is_scheduled=true
+ENTRY main {
+  a = f32[64,64] parameter(0)
+  b = f32[64,64] add(a, a), backend_config={"window_config":{"estimated_cycles":"99"}}
+  ROOT c = f32[64,64] custom-call(b), custom_call_target="nobody.knows"
+}
+"""
 
 
 @pytest.fixture
@@ -113,20 +123,26 @@ def device_of(method: str, home: Path) -> str:
     elif method == "iree":
         hardware = {"sample": True}
     else:
-        return "H100_80GB"
+        return "TPUv5e" if method == "compiler" else "H100_80GB"
     file = home / f"{method}.json"
     file.write_text(json.dumps({"perf_estimator": {"method": method, "hardware": hardware}}))
     return str(file)
 
 
 def graph_of(text: str, home: Path) -> RegionGraph:
-    file = home / "program.mlir"
+    is_hlo = text.lstrip().startswith("HloModule")
+    file = home / ("program.hlo" if is_hlo else "program.mlir")
     file.write_text(text)
     return hespas.split(hespas.load(file), strategy="individual_split")
 
 
+def program_of(method: str) -> str:
+    """Return the program that a method can price: only a TPU's compiler writes cycles."""
+    return TPU_PROGRAM.read_text() if method == "compiler" else PROGRAM
+
+
 def estimated(method: str, home: Path, store: DiskStore | None = None) -> GraphEstimate:
-    graph = graph_of(PROGRAM, home)
+    graph = graph_of(program_of(method), home)
     return hespas.estimate(graph, device_of(method, home), method=method, store=store)
 
 
@@ -134,7 +150,8 @@ def estimated(method: str, home: Path, store: DiskStore | None = None) -> GraphE
 def test_every_region_has_a_time_and_says_what_it_rests_on(method: str, home: Path) -> None:
     result = estimated(method, home)
     times = [each.time_s for each in result.estimate_of_region if each is not None]
-    assert len(times) == 4
+    # The TPU's program is a copy into the on-chip memory and one fusion.
+    assert len(times) == (2 if method == "compiler" else 4)
     assert all(0 <= time < 1 for time in times)
     assert result.total.time_s == pytest.approx(sum(times), rel=1e-9)
     assert result.total.time_s > 0
@@ -148,12 +165,13 @@ def test_the_work_is_the_same_whoever_prices_it(method: str, home: Path) -> None
     assert result.total.total.flops == 2 * 2 * 64**3 + 2 * 64**2
 
 
-@pytest.mark.parametrize("method", ["roofline", "measured", "kernel"])
+@pytest.mark.parametrize("method", ["roofline", "measured", "kernel", "compiler"])
 def test_a_device_draws_its_power_as_long_as_the_method_says_that_it_runs(
     method: str, home: Path
 ) -> None:
-    device = replace(load_device("H100_80GB"), tdp_w=700.0, hbm_power_ratio=None)
-    found = hespas.estimate(graph_of(PROGRAM, home), device, method=method).total.total
+    device = replace(load_device(device_of(method, home)), tdp_w=700.0, hbm_power_ratio=None)
+    graph = graph_of(program_of(method), home)
+    found = hespas.estimate(graph, device, method=method).total.total
     assert found.energy_j == pytest.approx(700.0 * found.time_s)
 
 
@@ -177,5 +195,6 @@ def test_parameters_are_json_and_name_the_method(method: str, home: Path) -> Non
 
 @pytest.mark.parametrize("method", COUNTING)
 def test_unknown_work_is_an_error_with_a_place(method: str, home: Path) -> None:
-    with pytest.raises(CostError, match=r"program\.mlir:3.*nobody\.knows"):
-        hespas.estimate(graph_of(UNKNOWN, home), device_of(method, home), method=method)
+    unknown = TPU_UNKNOWN if method == "compiler" else UNKNOWN
+    with pytest.raises(CostError, match=r"program\.mlir:3.*nobody\.knows|%c.*nobody\.knows"):
+        hespas.estimate(graph_of(unknown, home), device_of(method, home), method=method)

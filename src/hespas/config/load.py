@@ -42,7 +42,7 @@ if TYPE_CHECKING:
         XlaWire,
     )
 
-_PARTS = ("measured", "kernel")
+_PARTS = ("measured", "kernel", "compiler")
 _ARRAYS = ("systolic", "scalesim", "zigzag_onnx")
 METHODS = ("roofline", *_PARTS, "xla", "iree", *_ARRAYS, "cocossim", "onnxim")
 _HARDWARE = "$.perf_estimator.hardware"

@@ -58,6 +58,7 @@ Factory = Callable[[Wanted], Estimator]
 _MODULES = {
     "measured": "hespas.estimate.measured.method",
     "kernel": "hespas.estimate.kernel.method",
+    "compiler": "hespas.estimate.compiler.method",
     "systolic": "hespas.estimate.systolic.method",
     "scalesim": "hespas.estimate.systolic.scalesim_method",
     "zigzag_onnx": "hespas.estimate.systolic.zigzag_method",

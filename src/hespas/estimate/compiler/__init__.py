@@ -1,0 +1,1 @@
+"""``method: compiler``: what the compiler itself expects operations to take."""

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import hespas
+from hespas.errors import ConfigError, HardwareError
+from hespas.estimate.graph import GraphEstimate
+from hespas.estimate.methods import Wanted, estimator
+from hespas.frontend.load import load_source
+from hespas.hardware.device import Device
+from hespas.hardware.presets import load_device
+
+CYCLES = 'backend_config={"window_config":{"estimated_cycles":"%d"}}'
+STEP = f"""
+HloModule step, is_scheduled=true
+
+%fused (p: f32[1024]) -> f32[1024] {{
+  %p = f32[1024] parameter(0)
+  ROOT %n = f32[1024] negate(%p)
+}}
+
+%body (state: (s32[], f32[1024])) -> (s32[], f32[1024]) {{
+  %state = (s32[], f32[1024]) parameter(0)
+  %i = s32[] get-tuple-element(%state), index=0
+  %one = s32[] constant(1)
+  %next = s32[] add(%i, %one)
+  %x = f32[1024] get-tuple-element(%state), index=1
+  %y = f32[1024] fusion(%x), kind=kLoop, calls=%fused, {CYCLES % 3000}
+  ROOT %both = (s32[], f32[1024]) tuple(%next, %y)
+}}
+
+%condition (state: (s32[], f32[1024])) -> pred[] {{
+  %state = (s32[], f32[1024]) parameter(0)
+  %i = s32[] get-tuple-element(%state), index=0
+  %end = s32[] constant(5)
+  ROOT %less = pred[] compare(%i, %end), direction=LT
+}}
+
+ENTRY %main (a: f32[1024]) -> f32[1024] {{
+  %a = f32[1024] parameter(0)
+  %b = f32[1024] add(%a, %a), {CYCLES % 1500}
+  %c = f32[1024] add(%b, %a), {CYCLES % 6000}
+  %d = f32[1024] copy(%c)
+  %zero = s32[] constant(0)
+  %begin = (s32[], f32[1024]) tuple(%zero, %d)
+  %loop = (s32[], f32[1024]) while(%begin), condition=%condition, body=%body, \
+backend_config={{"known_trip_count":{{"n":"5"}}}}
+  %end = f32[1024] get-tuple-element(%loop), index=1
+  ROOT %view = f32[1024] bitcast(%end)
+}}
+"""
+
+
+@pytest.fixture
+def device() -> Device:
+    return replace(load_device("TPUv5e"), clock_hz=1.5e9)
+
+
+def estimated(text: str, device: Device) -> GraphEstimate:
+    graph = hespas.split(load_source(text.encode(), name="step.hlo"))
+    return hespas.estimate(graph, device, method="compiler")
+
+
+def test_cycles_over_the_clock_are_the_time(device: Device) -> None:
+    found = estimated(STEP, device).total.per_op
+    assert found["stablehlo.add"].time_s == pytest.approx((1500 + 6000) / 1.5e9, rel=1e-12)
+    assert found["stablehlo.add"].count == 2
+    half = estimated(STEP, replace(device, clock_hz=0.75e9)).total.per_op
+    assert half["stablehlo.add"].time_s == pytest.approx(2 * 5e-6, rel=1e-12)
+
+
+def test_a_loop_takes_its_cycles_as_often_as_it_runs(device: Device) -> None:
+    fusions = estimated(STEP, device).total.per_op["mhlo.fusion"]
+    assert (fusions.count, fusions.time_s) == (5, pytest.approx(5 * 3000 / 1.5e9, rel=1e-12))
+
+
+def test_what_has_no_cycles_is_listed_with_the_roofline_s_time(device: Device) -> None:
+    result = estimated(STEP, device)
+    copy = result.total.per_op["mhlo.copy without cycles"]
+    assert (copy.count, copy.time_s) == (1, pytest.approx(2 * 4096 / 819e9))
+    assert result.total.per_op["stablehlo.add without cycles"].count == 5
+    assert not any("bitcast without" in name for name in result.total.per_op)
+    assert any("'without cycles'" in text for text in result.assumptions)
+    assert "Nobody checked them on hardware" in result.assumptions[0]
+
+
+def test_a_program_without_cycles_is_refused(device: Device) -> None:
+    bare = STEP.replace("estimated_cycles", "something_else")
+    with pytest.raises(ConfigError, match=r"step\.hlo: no operation says.*only a TPU's compiler"):
+        estimated(bare, device)
+
+
+def test_a_device_without_a_clock_is_refused() -> None:
+    with pytest.raises(HardwareError, match=r"the clock of H100_80GB is not known; use a TPU's"):
+        estimator("compiler", Wanted(device=load_device("H100_80GB")))
+    with pytest.raises(ConfigError, match="method 'compiler' needs a device"):
+        estimator("compiler", Wanted())
