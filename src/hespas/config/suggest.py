@@ -10,13 +10,20 @@ from typing import TypeVar
 from hespas.errors import ConfigError
 
 Choice = TypeVar("Choice", bound=Enum)
+_LEAST = 3
+"""With fewer letters a part of a word says nothing."""
+_MOST = 3
 
 
 def suggestion(given: str, known: Iterable[str]) -> str:
     """Return a mend that names the ``known`` words nearest to ``given``, or all of them.
 
+    Nearest are those that begin with it; then those that are spelled alike, or hold it.
+
     >>> suggestion("peak_flop", ["peak_flops", "num_npus"])
     "did you mean 'peak_flops'?"
+    >>> suggestion("H100", ["H100_SXM", "H200", "V100"])
+    "did you mean 'H100_SXM'?"
     >>> suggestion("npus", ["peak_flops", "num_npus"])
     "did you mean 'num_npus'?"
     >>> suggestion("speed", ["peak_flops", "num_npus"])
@@ -25,12 +32,20 @@ def suggestion(given: str, known: Iterable[str]) -> str:
     words = sorted(set(known))
     by_folded = {word.casefold(): word for word in words}
     folded = given.casefold()
-    close = get_close_matches(folded, by_folded, n=3)
-    if not close and len(folded) >= 3:
+    close = _begun(folded, by_folded) or get_close_matches(folded, by_folded, n=_MOST)
+    if not close and len(folded) >= _LEAST:
         close = [word for word in by_folded if folded in word]
     if close:
         return f"did you mean {' or '.join(repr(by_folded[match]) for match in close)}?"
     return f"known: {', '.join(words)}" if words else "remove it"
+
+
+def _begun(given: str, known: Iterable[str]) -> list[str]:
+    """Return the shortest words that begin with what is given."""
+    if len(given) < _LEAST:
+        return []
+    begun = [word for word in known if word.startswith(given)]
+    return sorted(begun, key=lambda word: (len(word), word))[:_MOST]
 
 
 def choice(name: str, kind: type[Choice], *, what: str) -> Choice:
