@@ -147,9 +147,42 @@ def test_step_times_of_a_workload_that_communicates_need_a_system(
     start = ("calibrate", "--node", "A100_SXM_40GB", "--steps", str(measurements / "steps.csv"))
     done = hespas(call, *start, "-o", str(measurements / "mine"))
     assert done.returncode == 2
+    assert "steps.csv:2: " in done.stderr
     assert "the workload communicates; give --system" in done.stderr
-    done = hespas(call, *start, "-o", str(measurements / "mine"), "--system", "A100_SXM_40GB_4GPU")
+    system = ("--system", "A100_SXM_40GB_4GPU")
+    done = hespas(call, *start, "-o", str(measurements / "mine"), *system)
     assert done.returncode == 0, done.stderr
+    assert "0.0 % after, worst 0.0 %" in done.stdout
+    assert "is not compiled: hespas run prices it by the roofline" in done.stdout
+    run = ("run", str(block), "--node", str(measurements / "mine"), "--method", "measured")
+    step = json.loads(hespas(call, *run, *system, "--json").stdout)
+    assert step["step_time_s"] == pytest.approx(50e-6, rel=1e-3)
     measured = load_device(measurements / "mine").measured
     assert measured is not None
     assert set(measured.factors) == {"all"}
+
+
+def files_of(directory: Path) -> dict[str, bytes]:
+    return {
+        str(file.relative_to(directory)): file.read_bytes()
+        for file in directory.rglob("*")
+        if file.is_file()
+    }
+
+
+def test_what_an_earlier_calibration_wrote_goes(call: Run, measurements: Path) -> None:
+    again, fresh = measurements / "again", measurements / "fresh"
+    gemm = ("calibrate", "--node", "H100_80GB", "--gemm", str(measurements / "gemm.csv"))
+    nccl = ("--nccl", str(measurements / "nccl.txt"), "--system", "H100_80GB_4GPU")
+    assert hespas(call, *gemm, *nccl, "-o", str(again)).returncode == 0
+    assert (again / "astra-sim" / "system.json").is_file()
+    (again / "notes.txt").write_text("mine")
+    both = files_of(again)
+    done = hespas(call, "calibrate", "--node", str(again), *gemm[3:], "-o", str(again))
+    assert done.returncode == 2
+    assert "the calibration starts from it, and would remove its link.json, hespas/" in done.stderr
+    assert files_of(again) == both
+    for target in (again, fresh):
+        assert hespas(call, *gemm, "-o", str(target)).returncode == 0
+    assert files_of(again) == files_of(fresh) | {"notes.txt": b"mine"}
+    assert not (again / "astra-sim").exists()

@@ -6,19 +6,19 @@ The header names ``m``, ``n``, ``k``, ``dtype``, optionally ``batch``, and the t
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hespas.calibrate.samples import FactorFit, Sample, check_agreement
-from hespas.config.files import read_text
+from hespas.calibrate.factors import Group
+from hespas.calibrate.lines import csv_lines, time_of
+from hespas.calibrate.samples import Case, check_agreement, check_limits
 from hespas.config.suggest import suggestion
 from hespas.errors import MeasurementError
-from hespas.estimate.measured.gemm import GemmModel, Product, table_of
+from hespas.estimate.measured.gemm import Product, gemm_model, table_of
+from hespas.hardware.device import Device
 from hespas.program.types import ELEMENT_TYPES
-from hespas.units import format_time
 
 _UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 _TIME = re.compile(r"(?:latency|time|duration)[ _]*[\[(]?(s|ms|us|µs|ns)[\])]?")
@@ -42,18 +42,17 @@ _TYPES = {
 SHORTEST_KERNEL_S = 5e-7
 """No GPU starts and ends a kernel in less."""
 
-_FAR = 100.0
-"""A product that takes so many times what is expected was written down in another unit."""
+_HEADER = "m,n,k,dtype,latency_us"
+_MEND = "correct the unit in the header"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Columns:
-    """The header: names of the columns, the unit of the time, and the file."""
+    """The header: names of the columns, and the unit of the time."""
 
     names: Sequence[str]
     time: int
     unit_s: float
-    place: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,89 +68,112 @@ class _Row:
         batch = "" if product.batch == 1 else f"{product.batch} x "
         return f"{batch}{product.m} x {product.n} x {product.k} of {product.type_name}"
 
+    @property
+    def case(self) -> Case:
+        """What was measured, where it stands, and its time."""
+        return Case(label=self.name, place=self.place, measured_s=self.time_s)
 
-def fit_gemms(path: Path, model: GemmModel) -> tuple[FactorFit, ...]:
-    """Return a factor for the products of each type that the file has.
+    @property
+    def key(self) -> Product:
+        """What is equal of rows of one thing: rows and columns exchanged take the same time."""
+        low, high = sorted((self.product.m, self.product.n))
+        return replace(self.product, m=low, n=high)
+
+
+def gemm_groups(path: Path, device: Device) -> tuple[Group, ...]:
+    """Return the products of each type that the file has, for a factor on each.
 
     Raises `MeasurementError`, naming ``file:line``, for a header without its columns or unit,
     for what is no number, for times below the physical floor or far from what the part's tables
-    say, and for lines that contradict each other.
+    say, for types that have no factor of their own, and for lines that contradict each other.
     """
     rows = _rows(path)
-    check_agreement(
+    model = gemm_model(device)
+    for row in rows:
+        check_limits(
+            row.case,
+            floor_s=max(model.floor_s(row.product), SHORTEST_KERNEL_S),
+            expected_s=model.price(row.product).time_s,
+            mend=_MEND,
+        )
+    by_factor: dict[str, list[_Row]] = {}
+    for row in rows:
+        by_factor.setdefault(_factor_of(row), []).append(row)
+    return tuple(_group(name, by_factor[name]) for name in sorted(by_factor))
+
+
+def _group(name: str, rows: Sequence[_Row]) -> Group:
+    notes = check_agreement(
         rows,
-        key=lambda row: row.product,
+        key=lambda row: row.key,
         time_s=lambda row: row.time_s,
         place=lambda row: row.place,
         name=lambda row: row.name,
     )
-    by_table: dict[str, list[Sample]] = {}
-    for row in rows:
-        predicted_s = model.price(row.product).time_s
-        _check(row, predicted_s, model.floor_s(row.product))
-        sample = Sample(
-            label=row.name, place=row.place, measured_s=row.time_s, predicted_s=predicted_s
-        )
-        by_table.setdefault(f"gemm.{table_of(row.product.type_name)}", []).append(sample)
-    return tuple(
-        FactorFit(name=name, samples=tuple(samples)) for name, samples in sorted(by_table.items())
-    )
+
+    def predict(device: Device) -> list[float]:
+        model = gemm_model(device)
+        return [model.price(row.product).time_s for row in rows]
+
+    return Group(name=name, cases=tuple(row.case for row in rows), predict=predict, notes=notes)
 
 
-def _check(row: _Row, predicted_s: float, floor_s: float) -> None:
-    least_s = max(floor_s, SHORTEST_KERNEL_S)
-    if row.time_s < least_s:
+def gemm_factor(type_name: str) -> str | None:
+    """Return the factor of products of a type; None where it is another type's.
+
+    >>> gemm_factor("f16"), gemm_factor("i8")
+    ('gemm.bf16', None)
+    """
+    is_borrowed = type_name in {"i8", "ui8"}
+    return None if is_borrowed else f"gemm.{table_of(type_name)}"
+
+
+def _factor_of(row: _Row) -> str:
+    name = row.product.type_name
+    factor = gemm_factor(name)
+    if factor is None:
+        table = table_of(name)
         raise MeasurementError(
-            f"{row.name} in {format_time(row.time_s)} is below the physical floor of "
-            f"{format_time(least_s)}",
+            f"products of {name} are priced by the tables of {table} and have no factor of their "
+            f"own: gemm.{table} would change those of {table} too",
             place=row.place,
-            mend="correct the unit in the header",
+            mend=f"leave out products of {name}",
         )
-    if row.time_s > _FAR * predicted_s:
-        raise MeasurementError(
-            f"{row.name} in {format_time(row.time_s)} is {row.time_s / predicted_s:.0f} times the "
-            f"{format_time(predicted_s)} expected",
-            place=row.place,
-            mend="correct the unit in the header",
-        )
+    return factor
 
 
 def _rows(path: Path) -> list[_Row]:
-    lines = list(csv.reader(read_text(path).splitlines()))
-    if len(lines) < 2:
+    header, *lines = csv_lines(path, header=_HEADER)
+    columns = _columns(header.cells, header.place)
+    if not lines:
         raise MeasurementError("there is no measurement", place=str(path), mend="add lines")
-    columns = _columns(lines[0], str(path))
-    return [
-        _row(line, columns, f"{path}:{number}")
-        for number, line in enumerate(lines[1:], start=2)
-        if any(cell.strip() for cell in line)
-    ]
+    return [_row(line.cells, columns, line.place) for line in lines]
 
 
 def _columns(header: Sequence[str], place: str) -> _Columns:
-    names = [name.strip().lower() for name in header]
+    names = [name.lower() for name in header]
     names = ["dtype" if name in {"type", "data_type"} else name for name in names]
     missing = [name for name in ("m", "n", "k", "dtype") if name not in names]
     if missing:
-        mend = "name m, n, k, dtype and latency_us"
+        mend = f"the first line must be the header, such as {_HEADER}"
         message = f"the header lacks {', '.join(missing)}"
-        raise MeasurementError(message, place=f"{place}:1", mend=mend)
+        raise MeasurementError(message, place=place, mend=mend)
     times = [(at, match) for at, name in enumerate(names) if (match := _TIME.fullmatch(name))]
     if len(times) != 1:
         raise MeasurementError(
             "the header doesn't name one time with its unit",
-            place=f"{place}:1",
+            place=place,
             mend="write latency_us, latency_ms, latency_ns or latency_s",
         )
     at, match = times[0]
-    return _Columns(names=names, time=at, unit_s=_UNITS[match[1]], place=place)
+    return _Columns(names=names, time=at, unit_s=_UNITS[match[1]])
 
 
 def _row(line: Sequence[str], columns: _Columns, place: str) -> _Row:
     if len(line) != len(columns.names):
         message = f"{len(line)} columns where the header has {len(columns.names)}"
         raise MeasurementError(message, place=place)
-    cells = dict(zip(columns.names, (cell.strip() for cell in line), strict=True))
+    cells = dict(zip(columns.names, line, strict=True))
     sizes = {name: _size(cells, name, place) for name in ("m", "n", "k")}
     product = Product(
         type_name=_type(cells["dtype"], place),
@@ -160,11 +182,7 @@ def _row(line: Sequence[str], columns: _Columns, place: str) -> _Row:
         k=sizes["k"],
         batch=_size(cells, "batch", place) if "batch" in cells else 1,
     )
-    text = line[columns.time].strip()
-    try:
-        time_s = float(text) * columns.unit_s
-    except ValueError:
-        raise MeasurementError(f"{text!r} is no time", place=place) from None
+    time_s = time_of(line[columns.time], unit_s=columns.unit_s, place=place)
     return _Row(product=product, time_s=time_s, place=place)
 
 

@@ -7,11 +7,11 @@ and, as the header says, in us. ``# Rank`` lines count the group.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hespas.calibrate.piecewise import Piece, Point, fit, residuals
+from hespas.calibrate.piecewise import Piece, Point, fit, left_out_errors, residuals
 from hespas.calibrate.samples import check_agreement
 from hespas.config.files import read_text
 from hespas.errors import MeasurementError
@@ -32,6 +32,10 @@ KINDS = {
 _RESULT = re.compile(r"\s*\d+\s+\d+\s+\w+\s+\w+\s+-?\d+\s+[\d.]+\s+[\d.]+\s+[\d.]+")
 _RANK = re.compile(r"#\s+Rank\s+\d+\s")
 _PROGRAM = re.compile(r"(\w+)_perf\b")
+_SIZES_A_PIECE = 3
+_WRONG = (8, 12)
+"""Columns of ``#wrong``, out of place and in place."""
+
 SHORTEST_COLLECTIVE_S = 1e-6
 """No collective crosses a link and back in less."""
 
@@ -44,11 +48,17 @@ class CollectiveRun:
     gpus: int
     points: tuple[Point, ...]
     pieces: tuple[Piece, ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def errors(self) -> tuple[float, ...]:
         """Relative errors of the fit, point by point."""
         return residuals(self.pieces, self.points)
+
+    @property
+    def left_out_errors(self) -> tuple[float | None, ...]:
+        """Relative errors of fits that a point's size has no part in; None for too few sizes."""
+        return left_out_errors(self.points, sizes_a_piece=_SIZES_A_PIECE)
 
 
 def read_run(path: Path, kind: str = "", *, fastest_bytes_per_s: float | None) -> CollectiveRun:
@@ -56,27 +66,28 @@ def read_run(path: Path, kind: str = "", *, fastest_bytes_per_s: float | None) -
 
     ``kind`` is told by the file (``all_reduce_perf`` in it, or its name) where it is empty.
     ``fastest_bytes_per_s`` is what no wire of the device exceeds. Raises `MeasurementError`,
-    naming ``file:line``, for an unknown kind or group, for times whose unit is not us, that lie
-    below the physical floor, or that contradict each other.
+    naming ``file:line``, for an unknown kind or group or another than the bus bandwidth tells,
+    for wrong results, and for times whose unit is not us, that lie below the physical floor, or
+    that contradict each other.
     """
     text = read_text(path)
     lines = text.splitlines()
-    known = kind or _kind(path, text)
+    known = _kind(path, text, kind)
     gpus = sum(1 for line in lines if _RANK.match(line))
     if gpus < 2:
         raise MeasurementError(
             "it doesn't list two ranks or more", place=str(path), mend="keep the header's # Rank"
         )
-    points = tuple(
-        _point(line, f"{path}:{number}")
-        for number, line in enumerate(lines, start=1)
-        if _RESULT.match(line)
-    )
+    results = {at: line for at, line in enumerate(lines, start=1) if _RESULT.match(line)}
+    points = tuple(_point(line, f"{path}:{number}") for number, line in results.items())
     if not any("(us)" in line for line in lines if line.startswith("#")):
         raise MeasurementError(
             "the header doesn't say that times are in us", place=str(path), mend="keep the header"
         )
-    check_agreement(
+    _check_results(path, results)
+    for number, line in results.items():
+        _check_kind(line, f"{path}:{number}", known, gpus)
+    notes = check_agreement(
         points,
         key=lambda point: point.size_bytes,
         time_s=lambda point: point.time_s,
@@ -88,11 +99,29 @@ def read_run(path: Path, kind: str = "", *, fastest_bytes_per_s: float | None) -
     measured = [point for point in points if point.size_bytes]
     if len(measured) < 2:
         raise MeasurementError("there are fewer than two sizes", place=str(path))
-    return CollectiveRun(kind=known, gpus=gpus, points=tuple(measured), pieces=fit(measured))
+    return CollectiveRun(
+        kind=known,
+        gpus=gpus,
+        points=tuple(measured),
+        pieces=fit(measured, sizes_a_piece=_SIZES_A_PIECE),
+        notes=notes,
+    )
 
 
-def _kind(path: Path, text: str) -> str:
-    told = [KINDS[name] for name in _PROGRAM.findall(text) if name in KINDS]
+def _kind(path: Path, text: str, given: str) -> str:
+    """Return the kind: as given or, where nothing is, as the output or its file's name tells."""
+    told = list(dict.fromkeys(KINDS[name] for name in _PROGRAM.findall(text) if name in KINDS))
+    if len(told) > 1:
+        message = f"it is output of several tests: {', '.join(told)}"
+        raise MeasurementError(message, place=str(path), mend="give a file for each")
+    if given and told and given != told[0]:
+        raise MeasurementError(
+            f"it is output of {told[0]}_perf, not of {given}",
+            place=str(path),
+            mend=f"give --nccl {told[0]}=FILE",
+        )
+    if given:
+        return given
     told += [KINDS[name] for name in sorted(KINDS, key=len) if name in path.name.lower()]
     if not told:
         raise MeasurementError(
@@ -116,6 +145,45 @@ def _point(line: str, place: str) -> Point:
             mend="give times in us",
         )
     return point
+
+
+def _check_results(path: Path, results: Mapping[int, str]) -> None:
+    """Raise `MeasurementError` where nccl-tests found results to be wrong."""
+    wrong = [number for number, line in results.items() if _wrong_results(line)]
+    if wrong:
+        listed = ", ".join(str(number) for number in wrong)
+        raise MeasurementError(
+            f"results are wrong (#wrong is not 0) in line{'s' * (len(wrong) > 1)} {listed}",
+            place=f"{path}:{wrong[0]}",
+            mend="mend the cluster first, and measure again",
+        )
+
+
+def _wrong_results(line: str) -> bool:
+    cells = line.split()
+    counts = [cells[at] for at in _WRONG if at < len(cells)]
+    return any(count not in {"0", "N/A"} for count in counts)
+
+
+def _bus_share(kind: str, gpus: int) -> float:
+    """Return busbw / algbw, as nccl-tests defines it (doc/PERFORMANCE.md there)."""
+    if kind == "send_recv":
+        return 1.0
+    return (2 if kind == "all_reduce" else 1) * (gpus - 1) / gpus
+
+
+def _check_kind(line: str, place: str, kind: str, gpus: int) -> None:
+    """Raise `MeasurementError` where the bus bandwidth is that of another kind or group."""
+    told, bus = (float(text) for text in line.split()[6:8])
+    share = _bus_share(kind, gpus)
+    # Both are printed with two decimals.
+    if abs(bus - share * told) > 0.005 * (1 + share) + 0.002 * bus + 1e-9:
+        raise MeasurementError(
+            f"busbw {bus:g} is not the {share:.4g} times algbw {told:g} of {kind} among the {gpus} "
+            "ranks that it lists",
+            place=place,
+            mend="keep all lines # Rank, and give --nccl KIND=FILE with the kind that ran",
+        )
 
 
 def _check_floor(point: Point, kind: str, gpus: int, fastest_bytes_per_s: float | None) -> None:

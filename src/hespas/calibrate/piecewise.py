@@ -19,6 +19,8 @@ from hespas.errors import MeasurementError
 PRICE_OF_A_PIECE = 0.005
 """A piece more must take away as much squared error as one point that is 7 % off."""
 
+_MOST_FITS = 32
+
 _FASTEST_BYTES_PER_S = 1e15
 """Stands for no dependence on the size at all."""
 
@@ -52,8 +54,11 @@ class _Affine:
     s_per_byte: float
 
 
-def fit(points: Iterable[Point]) -> tuple[Piece, ...]:
+def fit(points: Iterable[Point], *, sizes_a_piece: int = 2) -> tuple[Piece, ...]:
     """Return the pieces, in order of size; what they tell never falls as the size grows.
+
+    A piece has two figures, so that it takes three sizes or more to err at all: ``sizes_a_piece``
+    is how many each has at least, where there are so many.
 
     Raises `MeasurementError` for fewer than two sizes, and for times that are not positive.
 
@@ -62,8 +67,9 @@ def fit(points: Iterable[Point]) -> tuple[Piece, ...]:
     [(None, 100000000000.0)]
     """
     line = _levelled(points)
-    pieces = [_piece(line[low:high]) for low, high in _cuts(line)]
-    ends = [(line[high - 1], line[high]) for _, high in _cuts(line)[:-1]]
+    cuts = _cuts(line, min(sizes_a_piece, len(line)))
+    pieces = [_piece(line[low:high]) for low, high in cuts]
+    ends = [(line[high - 1], line[high]) for _, high in cuts[:-1]]
     return _joined(pieces, [(left.size_bytes, right.size_bytes) for left, right in ends])
 
 
@@ -76,6 +82,25 @@ def time_s(pieces: Sequence[Piece], size_bytes: int) -> float:
 def residuals(pieces: Sequence[Piece], points: Iterable[Point]) -> tuple[float, ...]:
     """Return the relative errors of the fit, predicted / measured - 1, point by point."""
     return tuple(time_s(pieces, each.size_bytes) / each.time_s - 1 for each in points)
+
+
+def left_out_errors(points: Sequence[Point], *, sizes_a_piece: int) -> tuple[float | None, ...]:
+    """Return the relative error of each point under a fit that its size has no part in.
+
+    None where that leaves fewer than two sizes. Of many sizes, several are left out at a time.
+    """
+    sizes = sorted({each.size_bytes for each in points})
+    if len(sizes) < 3:
+        return (None,) * len(points)
+    folds = min(len(sizes), _MOST_FITS)
+    told: dict[int, tuple[Piece, ...]] = {}
+    for fold in range(folds):
+        out = set(sizes[fold::folds])
+        rest = [each for each in points if each.size_bytes not in out]
+        told |= dict.fromkeys(out, fit(rest, sizes_a_piece=sizes_a_piece))
+    return tuple(
+        time_s(told[each.size_bytes], each.size_bytes) / each.time_s - 1 for each in points
+    )
 
 
 def _levelled(points: Iterable[Point]) -> list[Point]:
@@ -104,13 +129,13 @@ def _without_dips(times: Iterable[float]) -> list[float]:
     return [median(pool) for pool in pools for _ in pool]
 
 
-def _cuts(line: Sequence[Point]) -> list[tuple[int, int]]:
-    """Return the ranges of points, two or more in each, that make the cheapest pieces."""
+def _cuts(line: Sequence[Point], least: int) -> list[tuple[int, int]]:
+    """Return the ranges of points, ``least`` or more in each, that make the cheapest pieces."""
     best: list[tuple[float, int]] = [(0.0, 0), *[(inf, 0)] * len(line)]
-    for high in range(2, len(line) + 1):
+    for high in range(least, len(line) + 1):
         options = (
             (best[low][0] + _affine(line[low:high]).error + PRICE_OF_A_PIECE, low)
-            for low in range(high - 1)
+            for low in range(high - least + 1)
         )
         best[high] = min(options)
     ranges: list[tuple[int, int]] = []

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from statistics import median
 from typing import Any, cast
 
-from hespas.calibrate.nccl_tests import CollectiveRun, collectives_json
-from hespas.calibrate.plot import Panel, svg
-from hespas.calibrate.samples import FactorFit, worst
+from hespas.calibrate.factors import combined
+from hespas.calibrate.nccl_tests import collectives_json
+from hespas.calibrate.plot import svg
+from hespas.calibrate.report import Calibration, panels, report_json
 from hespas.config.files import read_json
 from hespas.errors import HardwareError, OutputError
 from hespas.files import json_bytes, write_file
@@ -19,33 +19,33 @@ from hespas.hardware.presets import MICROARCHITECTURE, device_file, node_directo
 
 REPORT = "calibration.json"
 _NETWORK = Path("hespas", "network.json")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Calibration:
-    """What was fitted: factors of a node, collectives of a link, and the presets they start from.
-
-    ``system`` is the directory of a system whose first dimension the link is. ``sources`` are the
-    files of the measurements.
-    """
-
-    node: str
-    link: Link | None
-    system: Path | None
-    factors: Sequence[FactorFit]
-    runs: Sequence[CollectiveRun]
-    sources: Sequence[str]
+_ASTRA_SIM = "astra-sim"
+_OURS = (
+    "node.json",
+    "roofline/config.json",
+    MICROARCHITECTURE,
+    "link.json",
+    str(_NETWORK),
+    "calibration.svg",
+)
 
 
 def write_calibration(calibration: Calibration, target: Path) -> tuple[Path, ...]:
     """Write the preset's files into a directory and return them.
 
-    Raises `OutputError` for a directory that holds other files than an earlier calibration's.
+    What an earlier calibration wrote there and this one doesn't goes. Raises `OutputError` for a
+    directory that holds other files than an earlier calibration's, and where a file would go
+    that this one starts from.
     """
     _check_target(target)
     files = _files(calibration, target.resolve().name)
+    old = [name for name in _written_before(target) if name not in files]
+    _check_bases(calibration, target, old)
     target.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
+        if name == REPORT:
+            # Last: whoever is stopped before finds the directory to be a calibration's still.
+            _remove(target, old)
         file = target / name
         file.parent.mkdir(parents=True, exist_ok=True)
         write_file(file, content)
@@ -61,6 +61,33 @@ def _check_target(target: Path) -> None:
         )
 
 
+def _written_before(target: Path) -> list[str]:
+    """Return the files in a directory that an earlier calibration may have written."""
+    system = sorted(f"{_ASTRA_SIM}/{file.name}" for file in (target / _ASTRA_SIM).glob("*"))
+    return [name for name in (*_OURS, *system) if (target / name).is_file()]
+
+
+def _check_bases(calibration: Calibration, target: Path, old: Sequence[str]) -> None:
+    """Raise `OutputError` where files would go of a preset that the calibration starts from."""
+    home = target.resolve()
+    for base in (path.resolve() for path in calibration.bases):
+        if old and home in (base, *base.parents):
+            raise OutputError(
+                f"the calibration starts from it, and would remove its {', '.join(old)}, for "
+                "which nothing is measured now",
+                place=str(target),
+                mend="choose another directory, or give all measurements at once",
+            )
+
+
+def _remove(target: Path, names: Sequence[str]) -> None:
+    for name in names:
+        (target / name).unlink(missing_ok=True)
+    for directory in {(target / name).parent for name in names} - {target}:
+        if not any(directory.iterdir()):
+            directory.rmdir()
+
+
 def _files(calibration: Calibration, name: str) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
     if calibration.factors:
@@ -69,7 +96,7 @@ def _files(calibration: Calibration, name: str) -> dict[str, bytes]:
         files["link.json"] = json_bytes(_link(calibration, name))
         if calibration.system is not None:
             files |= _system(calibration.system)
-    files["calibration.svg"] = svg(_panels(calibration)).encode()
+    files["calibration.svg"] = svg(panels(calibration)).encode()
     files[REPORT] = json_bytes(report_json(calibration))
     return files
 
@@ -94,17 +121,14 @@ def _node(calibration: Calibration, home: Path) -> dict[str, Any]:
     """Return the base's description with the factors; its second names stay its own."""
     base = _mapping(home / "node.json")
     known = cast("Mapping[str, float]", base.get("calibration", {}))
-    fitted = {
-        fit.name: float(f"{fit.factor * known.get(fit.name, 1.0):.4g}")
-        for fit in calibration.factors
-    }
+    factors = combined(known, {fit.name: fit.factor for fit in calibration.factors})
     told = f"calibrated from {calibration.node} with {', '.join(calibration.sources)}"
     return {
         **base,
         "full_name": f"{base['full_name']}, calibrated",
         "aliases": [],
         "notes": [*base.get("notes", []), told],
-        "calibration": {**known, **fitted},
+        "calibration": factors,
     }
 
 
@@ -134,8 +158,8 @@ def _system(home: Path) -> dict[str, bytes]:
     network, first, *more = _dimensions(home)
     described = {**network, "dimensions": [{**first, "link": "../link.json"}, *more]}
     files = {str(_NETWORK): json_bytes(described)}
-    for file in sorted((home / "astra-sim").glob("*")):
-        files[f"astra-sim/{file.name}"] = file.read_bytes()
+    for file in sorted((home / _ASTRA_SIM).glob("*")):
+        files[f"{_ASTRA_SIM}/{file.name}"] = file.read_bytes()
     return files
 
 
@@ -158,115 +182,3 @@ def first_link(home: Path) -> Link | None:
     if not isinstance(link, str):
         return None
     return load_link(link if link in link_names() else home / _NETWORK.parent / link)
-
-
-def report_json(calibration: Calibration) -> dict[str, Any]:
-    """Return the fits and their residuals as JSON values."""
-    return {
-        "node": calibration.node,
-        "link": None if calibration.link is None else calibration.link.name,
-        "sources": list(calibration.sources),
-        "factors": [
-            {
-                "name": fit.name,
-                "factor": fit.factor,
-                "points": [
-                    {
-                        "what": sample.label,
-                        "place": sample.place,
-                        "measured_s": sample.measured_s,
-                        "predicted_s": sample.predicted_s,
-                        "error": error,
-                    }
-                    for sample, error in zip(fit.samples, fit.errors_after, strict=True)
-                ],
-            }
-            for fit in calibration.factors
-        ],
-        "collectives": [
-            {
-                "kind": run.kind,
-                "gpus": run.gpus,
-                "points": [
-                    {
-                        "size_bytes": point.size_bytes,
-                        "place": point.place,
-                        "measured_s": point.time_s,
-                        "error": error,
-                    }
-                    for point, error in zip(run.points, run.errors, strict=True)
-                ],
-            }
-            for run in calibration.runs
-        ],
-    }
-
-
-def _panels(calibration: Calibration) -> list[Panel]:
-    panels = [_factor_panel(fit) for fit in calibration.factors]
-    return panels + [_run_panel(run) for run in calibration.runs]
-
-
-def _factor_panel(fit: FactorFit) -> Panel:
-    points = [(each.measured_s, fit.factor * each.predicted_s) for each in fit.samples]
-    ends = [value for point in points for value in point]
-    return Panel(
-        title=f"{fit.name}: x {fit.factor}",
-        x_name="measured (s)",
-        y_name="predicted (s)",
-        points=points,
-        line=[(min(ends), min(ends)), (max(ends), max(ends))],
-    )
-
-
-def _run_panel(run: CollectiveRun) -> Panel:
-    points = sorted((float(point.size_bytes), point.time_s) for point in run.points)
-    fitted = {
-        size: time * (1 + e) for (size, time), e in zip(points, _sorted_errors(run), strict=True)
-    }
-    return Panel(
-        title=f"{run.kind} among {run.gpus}",
-        x_name="size (bytes)",
-        y_name="time (s)",
-        points=points,
-        line=sorted(fitted.items()),
-    )
-
-
-def _sorted_errors(run: CollectiveRun) -> list[float]:
-    pairs = zip(run.points, run.errors, strict=True)
-    return [
-        error for _, error in sorted(pairs, key=lambda pair: (pair[0].size_bytes, pair[0].time_s))
-    ]
-
-
-def report_text(calibration: Calibration) -> str:
-    """Return the fits and their residuals for people."""
-    lines: list[str] = []
-    for fit in calibration.factors:
-        after = sorted(abs(error) for error in fit.errors_after)
-        lines.append(
-            f"{fit.name}: x {fit.factor}, {len(after)} measurements; median error "
-            f"{_percent(fit.median_error_before)} before, {_percent(median(after))} "
-            f"after, worst {_percent(after[-1])}"
-        )
-        lines += [
-            f"  {sample.label} ({sample.place}): {_signed(sample.error)} before"
-            for sample in worst(fit.samples)
-        ]
-    for run in calibration.runs:
-        errors = sorted(abs(error) for error in run.errors)
-        lines.append(
-            f"{run.kind} among {run.gpus}: {len(run.pieces)} pieces for {len(errors)} "
-            f"measurements; median error {_percent(median(errors))}, "
-            f"worst {_percent(errors[-1])}"
-        )
-    return "\n".join(lines)
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.1f} %"
-
-
-def _signed(value: float) -> str:
-    return f"{100 * value:+.1f} %"

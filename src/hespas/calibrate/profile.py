@@ -11,23 +11,30 @@ import gzip
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import isfinite
 from pathlib import Path
 from statistics import median
 from typing import Any, cast
 
-from hespas.calibrate.samples import FactorFit, Sample
+from hespas.calibrate.factors import Group
+from hespas.calibrate.gemm_csv import SHORTEST_KERNEL_S, gemm_factor
+from hespas.calibrate.samples import Case, check_limits
 from hespas.cost.attention import attentions
 from hespas.cost.expand import expand
 from hespas.cost.gemm import gemms
 from hespas.cost.structure import Leaf
 from hespas.errors import MeasurementError
 from hespas.estimate.measured.estimator import Measured
-from hespas.estimate.measured.gemm import table_of
+from hespas.estimate.measured.method import make
+from hespas.estimate.methods import Wanted
+from hespas.estimate.roofline import Roofline
+from hespas.hardware.device import Device
 from hespas.program.program import Op, Program, is_communication_op
 from hespas.split.scheduled import FREE
 
 _US = 1e-6
+_MEND = "give a profile whose dur is in us, and the program and node that ran"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +49,8 @@ def read_profile(path: Path) -> tuple[InstructionTime, ...]:
     """Return the instructions of a profile, sorted by name.
 
     Of several devices the mean counts, and of several runs of the program too; a run is what
-    most instructions do once. Raises `MeasurementError` for a file that is no such profile.
+    most instructions do once. Raises `MeasurementError` for a file that is no such profile, and
+    for durations that are none.
     """
     found: dict[str, list[float]] = defaultdict(list)
     for event in _events(path):
@@ -50,7 +58,9 @@ def read_profile(path: Path) -> tuple[InstructionTime, ...]:
         is_complete = event.get("ph") == "X" and isinstance(arguments, dict)
         name = cast("dict[str, Any]", arguments).get("hlo_op") if is_complete else None
         duration = event.get("dur")
-        if isinstance(name, str) and isinstance(duration, int | float) and duration > 0:
+        if isinstance(name, str) and isinstance(duration, int | float):
+            if not isfinite(duration) or duration < 0:
+                raise MeasurementError(f"{name} has the duration {duration}", place=str(path))
             found[name].append(duration * _US)
     if not found:
         raise MeasurementError(
@@ -83,41 +93,104 @@ def _events(path: Path) -> Iterable[Mapping[str, Any]]:
     return [cast("dict[str, Any]", event) for event in listed if isinstance(event, dict)]
 
 
-def fit_profile(path: Path, program: Program, estimator: Measured) -> tuple[FactorFit, ...]:
-    """Return factors for products, attention and all other kernels of a compiled program.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kernel:
+    """An instruction of the program, the operations in it, and how long it ran."""
 
-    Raises `MeasurementError` where the profile is not one of this program.
+    op: Op
+    leaves: tuple[Leaf, ...]
+    case: Case
+
+
+def profile_groups(path: Path, program: Program, device: Device) -> tuple[Group, ...]:
+    """Return the products, attention and all other kernels of a compiled program, for factors.
+
+    Raises `MeasurementError` where the profile is not one of this program, and, naming the
+    instruction, for times below the physical floor or far from what is expected.
     """
-    times = {each.instruction: each.time_s for each in read_profile(path)}
-    samples: dict[str, list[Sample]] = defaultdict(list)
-    for op in program.main.body.operations:
-        if op.instruction not in times or op.kind in FREE or is_communication_op(op):
-            continue
-        sample = Sample(
-            label=op.instruction,
+    estimator = make(Wanted(device=device))
+    kernels: dict[str | None, list[_Kernel]] = defaultdict(list)
+    for kernel in _kernels(path, program):
+        expected_s = _predicted_s(kernel, program, estimator)
+        if expected_s > 0:
+            floor_s = max(_floor_s(kernel, estimator), SHORTEST_KERNEL_S)
+            check_limits(kernel.case, floor_s=floor_s, expected_s=expected_s, mend=_MEND)
+            kernels[_factor_of(kernel.op)].append(kernel)
+    left_out = kernels.pop(None, [])
+    if not kernels:
+        raise MeasurementError(
+            "none of its instructions has a factor of its own",
             place=str(path),
-            measured_s=times[op.instruction],
-            predicted_s=_predicted_s(op, program, estimator),
+            mend="calibrate with another program",
         )
-        samples[_factor_of(op)].append(sample)
-    if not samples:
+    notes = (_left_out_note(path, left_out),) if left_out else ()
+    return tuple(_group(name, each, program, notes) for name, each in _sorted(kernels))
+
+
+def _sorted(kernels: Mapping[str | None, list[_Kernel]]) -> list[tuple[str, list[_Kernel]]]:
+    return sorted((name, each) for name, each in kernels.items() if name is not None)
+
+
+def _group(name: str, kernels: list[_Kernel], program: Program, notes: tuple[str, ...]) -> Group:
+    def predict(device: Device) -> list[float]:
+        estimator = make(Wanted(device=device))
+        return [_predicted_s(kernel, program, estimator) for kernel in kernels]
+
+    cases = tuple(kernel.case for kernel in kernels)
+    return Group(name=name, cases=cases, predict=predict, notes=notes)
+
+
+def _kernels(path: Path, program: Program) -> list[_Kernel]:
+    times = {each.instruction: each.time_s for each in read_profile(path)}
+    found = [
+        _Kernel(
+            op=op,
+            leaves=tuple(c for c in expand(op, program.functions) if isinstance(c, Leaf)),
+            case=Case(label=op.instruction, place=str(path), measured_s=times[op.instruction]),
+        )
+        for op in program.main.body.operations
+        if op.instruction in times and op.kind not in FREE and not is_communication_op(op)
+    ]
+    if not found:
         raise MeasurementError(
             f"none of its {len(times)} instructions is in {program.source or 'the program'}",
             place=str(path),
             mend="give the compiled program that was profiled (HLO)",
         )
-    return tuple(
-        FactorFit(name=name, samples=tuple(each)) for name, each in sorted(samples.items())
+    return found
+
+
+def _predicted_s(kernel: _Kernel, program: Program, estimator: Measured) -> float:
+    return sum(estimator.time(leaf, program).time_s for leaf in kernel.leaves)
+
+
+def _floor_s(kernel: _Kernel, estimator: Measured) -> float:
+    """Return the roofline of a kernel whose operands may have been in the cache.
+
+    Types whose rate isn't known are taken to be as fast as any.
+    """
+    device = estimator.gemm.device
+    fastest = max(device.peak_flops, *device.per_datatype_flops.values())
+    roofline = Roofline(device=replace(device, peak_flops=fastest))
+    cache_bytes = estimator.gemm.part.about.cache_bytes
+    bandwidth = device.memory_bandwidth_bytes_per_s
+    return sum(
+        max(
+            roofline.price(leaf.op.name, leaf.work).compute_time_at_peak_s,
+            (leaf.work.bytes_moved - cache_bytes) / bandwidth,
+        )
+        for leaf in kernel.leaves
     )
 
 
-def _predicted_s(op: Op, program: Program, estimator: Measured) -> float:
-    leaves = (cost for cost in expand(op, program.functions) if isinstance(cost, Leaf))
-    return sum(estimator.time(leaf, program).time_s for leaf in leaves)
-
-
-def _factor_of(op: Op) -> str:
+def _factor_of(op: Op) -> str | None:
+    """Return the factor that scales an operation; None where it is products of another type."""
     if attentions(op):
         return "attention"
     products = gemms(op)
-    return f"gemm.{table_of(products[0].multiplied)}" if products else "kernels"
+    return gemm_factor(products[0].multiplied) if products else "kernels"
+
+
+def _left_out_note(path: Path, kernels: Iterable[_Kernel]) -> str:
+    names = ", ".join(kernel.case.label for kernel in kernels)
+    return f"{path}: products of types without a factor of their own are left out: {names}"

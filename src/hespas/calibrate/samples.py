@@ -13,50 +13,79 @@ from hespas.units import format_time
 CONTRADICTION = 2.0
 """Two measurements of one thing that differ by more than this factor can't both be right."""
 
+DISAGREEMENT = 1.2
+"""Those that differ by more than this are named."""
+
+FAR = 100.0
+"""What takes so many times what is expected was written down in another unit."""
+
+_EXACT = 0.005
+"""A median error below this needs no fit."""
+
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
-    """One measurement: what it is of, where it stands, and what hespas says of it."""
+class Case:
+    """One measurement: what it is of, and where it stands."""
 
     label: str
     place: str
     measured_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """A measurement beside what hespas says of it before, and with all that was fitted."""
+
+    case: Case
     predicted_s: float
+    fitted_s: float
 
     @property
     def error(self) -> float:
-        """The relative error of the prediction."""
-        return self.predicted_s / self.measured_s - 1
+        """The relative error of the prediction before."""
+        return self.predicted_s / self.case.measured_s - 1
+
+    @property
+    def error_after(self) -> float:
+        """The relative error of the prediction with the factors that are written."""
+        return self.fitted_s / self.case.measured_s - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FactorFit:
-    """A factor on predicted times, and the samples behind it.
+    """A factor on predicted times, the samples behind it, and what people should know of it.
 
-    ``name`` is a key of a node's ``calibration``. ``factor`` is the median of measured /
-    predicted, which no outlier pulls.
+    ``name`` is a key of a node's ``calibration``; ``factor`` multiplies what the base has there.
     """
 
     name: str
+    factor: float
     samples: tuple[Sample, ...]
-
-    @property
-    def factor(self) -> float:
-        """What predicted times are multiplied by."""
-        ratios = [each.measured_s / each.predicted_s for each in self.samples]
-        return float(f"{median(ratios):.4g}")
+    notes: tuple[str, ...] = ()
 
     @property
     def median_error_before(self) -> float:
-        """The median size of relative errors without the factor."""
+        """The median size of relative errors without the factors."""
         return median(abs(each.error) for each in self.samples)
 
     @property
-    def errors_after(self) -> tuple[float, ...]:
-        """Relative errors with the factor."""
-        return tuple(self.factor * each.predicted_s / each.measured_s - 1 for each in self.samples)
+    def median_error_after(self) -> float:
+        """The median size of relative errors with them."""
+        return median(abs(each.error_after) for each in self.samples)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What makes the fit doubtful."""
+        before, after = self.median_error_before, self.median_error_after
+        if after < max(before, _EXACT):
+            return ()
+        told = (
+            f"the factor makes predictions no better: the median error is {100 * before:.1f} % "
+            f"before and {100 * after:.1f} % after"
+        )
+        return (told,)
 
 
 def check_agreement(
@@ -66,8 +95,11 @@ def check_agreement(
     time_s: Callable[[_T], float],
     place: Callable[[_T], str],
     name: Callable[[_T], str],
-) -> None:
-    """Raise `MeasurementError`, naming both lines, where two rows of one thing contradict."""
+) -> tuple[str, ...]:
+    """Return a note for the rows of one thing that disagree.
+
+    Raises `MeasurementError`, naming both lines, where they contradict each other.
+    """
     shortest: dict[Hashable, _T] = {}
     longest: dict[Hashable, _T] = {}
     for row in rows:
@@ -75,17 +107,41 @@ def check_agreement(
         low, high = shortest.setdefault(what, row), longest.setdefault(what, row)
         shortest[what] = min(low, row, key=time_s)
         longest[what] = max(high, row, key=time_s)
+    notes: list[str] = []
     for what, low in shortest.items():
         high = longest[what]
+        times = f"takes {format_time(time_s(low))} here, but {format_time(time_s(high))}"
         if time_s(high) > CONTRADICTION * time_s(low):
             raise MeasurementError(
-                f"{name(low)} takes {format_time(time_s(low))} here, "
-                f"but {format_time(time_s(high))} in {place(high)}",
+                f"{name(low)} {times} in {place(high)}",
                 place=place(low),
                 mend="measure again, or drop the wrong line",
             )
+        if time_s(high) > DISAGREEMENT * time_s(low):
+            notes.append(f"{place(low)}: {name(low)} {times} in {place(high)}")
+    return tuple(notes)
+
+
+def check_limits(
+    case: Case, *, floor_s: float, expected_s: float, mend: str, floor: str = "the physical floor"
+) -> None:
+    """Raise `MeasurementError` for a time below its floor, or far above what is expected."""
+    if case.measured_s < floor_s:
+        raise MeasurementError(
+            f"{case.label} in {format_time(case.measured_s)} is below {floor} of "
+            f"{format_time(floor_s)}",
+            place=case.place,
+            mend=mend,
+        )
+    if case.measured_s > FAR * expected_s:
+        raise MeasurementError(
+            f"{case.label} in {format_time(case.measured_s)} is "
+            f"{case.measured_s / expected_s:.0f} times the {format_time(expected_s)} expected",
+            place=case.place,
+            mend=mend,
+        )
 
 
 def worst(samples: Sequence[Sample], count: int = 3) -> list[Sample]:
     """Return the samples that predictions miss most."""
-    return sorted(samples, key=lambda each: (-abs(each.error), each.place))[:count]
+    return sorted(samples, key=lambda each: (-abs(each.error), each.case.place))[:count]

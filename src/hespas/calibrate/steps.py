@@ -2,29 +2,41 @@
 
 from __future__ import annotations
 
-import csv
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
-from hespas.calibrate.samples import FactorFit, Sample, check_agreement
-from hespas.config.files import read_text
+from hespas.calibrate.factors import SMALLEST_FACTOR, Group, scaled
+from hespas.calibrate.lines import at_line, csv_lines, time_of
+from hespas.calibrate.samples import Case, check_agreement, check_limits
 from hespas.errors import MeasurementError
+from hespas.hardware.device import Device
 from hespas.units import format_time
 
 _UNITS = {"seconds": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "milliseconds": 1e-3}
 _TIME = re.compile(
     r"(?:(?:step|step_time|time|latency)[ _]*)?[\[(]?(seconds|s|milliseconds|ms|us)[\])]?"
 )
+_HEADER = "workload,seconds"
+_NAME = "all"
+_MEND = "correct the unit in the header, or give the program, node and system that were measured"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PredictedStep:
-    """What hespas says of a step: its computation, and the communication that it waits for."""
+class StepModel(Protocol):
+    """What hespas says of a workload's step."""
 
-    compute_s: float
-    exposed_s: float
+    def step_s(self, workload: Path, device: Device) -> float:
+        """Return how long a step takes on a device, communication included."""
+        ...
+
+    def floor_s(self, workload: Path, device: Device) -> float:
+        """Return how long its operations take at the device's peaks."""
+        ...
+
+    def is_compiled(self, workload: Path) -> bool:
+        """Tell whether the program's operations are kernels."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,78 +45,95 @@ class _Step:
     time_s: float
     place: str
 
+    @property
+    def case(self) -> Case:
+        """What was measured, where it stands, and its time."""
+        return Case(label=self.workload.name, place=self.place, measured_s=self.time_s)
 
-Predict = Callable[[Path], PredictedStep]
 
+def step_group(path: Path, model: StepModel, device: Device) -> Group:
+    """Return the steps of a file, for one factor on all computation.
 
-def fit_steps(path: Path, predict: Predict) -> FactorFit:
-    """Return one factor on all computation.
-
-    A step is taken to be its computation times the factor, and exposed communication as it is.
     Workloads are paths as seen from the CSV. Raises `MeasurementError`, naming ``file:line``,
-    for a header without the two columns, and for times that are no times, contradict each other,
-    or are less than what communication alone takes.
+    for a header without the two columns, for workloads that can't be predicted, and for times
+    that are no times, contradict each other, lie below what the device's peaks allow or what no
+    factor scales takes alone, or far above what is expected.
     """
     steps = _steps(path)
-    check_agreement(
+    notes = check_agreement(
         steps,
         key=lambda step: step.workload,
         time_s=lambda step: step.time_s,
         place=lambda step: step.place,
         name=lambda step: str(step.workload),
     )
-    return FactorFit(name="all", samples=tuple([_sample(step, predict) for step in steps]))
+    for step in steps:
+        with at_line(step.place):
+            _check(step, model, device)
 
+    def predict(calibrated: Device) -> list[float]:
+        return [model.step_s(step.workload, calibrated) for step in steps]
 
-def _sample(step: _Step, predict: Predict) -> Sample:
-    predicted = predict(step.workload)
-    computing_s = step.time_s - predicted.exposed_s
-    if computing_s <= 0 or predicted.compute_s <= 0:
-        raise MeasurementError(
-            f"a step of {format_time(step.time_s)} leaves no time to compute: its communication "
-            f"alone takes {format_time(predicted.exposed_s)}",
-            place=step.place,
-            mend="correct the unit in the header, or the system",
-        )
-    return Sample(
-        label=step.workload.name,
-        place=step.place,
-        measured_s=computing_s,
-        predicted_s=predicted.compute_s,
+    return Group(
+        name=_NAME,
+        cases=tuple(step.case for step in steps),
+        predict=predict,
+        notes=(*notes, *_method_notes(steps, model)),
     )
 
 
+def _check(step: _Step, model: StepModel, device: Device) -> None:
+    floor_s = model.floor_s(step.workload, device)
+    if not model.is_compiled(step.workload) and step.time_s < floor_s:
+        raise MeasurementError(
+            f"{step.case.label} in {format_time(step.time_s)} is less than the "
+            f"{format_time(floor_s)} that its operations take at the peaks, each by itself: the "
+            "program isn't compiled, so that which of them run as one kernel is not known",
+            place=step.place,
+            mend="give the compiled program (hespas compile), or correct the unit in the header",
+        )
+    expected_s = model.step_s(step.workload, device)
+    check_limits(step.case, floor_s=floor_s, expected_s=expected_s, mend=_MEND)
+    if step.time_s >= expected_s:
+        return
+    least_s = model.step_s(step.workload, scaled(device, _NAME, SMALLEST_FACTOR))
+    if step.time_s <= least_s:
+        raise MeasurementError(
+            f"a step of {format_time(step.time_s)} leaves no time to compute: launches, "
+            f"communication and the peaks alone take {format_time(least_s)}",
+            place=step.place,
+            mend=_MEND,
+        )
+
+
+def _method_notes(steps: list[_Step], model: StepModel) -> list[str]:
+    return [
+        f"{step.place}: {step.case.label} is not compiled: hespas run prices it by the roofline, "
+        "which knows no calibration, unless --method measured is given"
+        for step in steps
+        if not model.is_compiled(step.workload)
+    ]
+
+
 def _steps(path: Path) -> list[_Step]:
-    lines = list(csv.reader(read_text(path).splitlines()))
-    header = [name.strip().lower() for name in lines[0]] if lines else []
+    head, *lines = csv_lines(path, header=_HEADER)
+    header = [name.lower() for name in head.cells]
     times = [(at, match) for at, name in enumerate(header) if (match := _TIME.fullmatch(name))]
     if "workload" not in header or len(times) != 1:
         raise MeasurementError(
             "the header doesn't name a workload and one time with its unit",
-            place=f"{path}:1",
-            mend="write workload,seconds",
+            place=head.place,
+            mend=f"write {_HEADER}",
         )
+    if not lines:
+        raise MeasurementError("there is no measurement", place=str(path), mend="add lines")
     at, match = times[0]
-    steps = [
-        _Step(
-            workload=path.parent / line[header.index("workload")].strip(),
-            time_s=_time(line[at], f"{path}:{number}") * _UNITS[match[1]],
-            place=f"{path}:{number}",
-        )
-        for number, line in enumerate(lines[1:], start=2)
-        if len(line) == len(header)
-    ]
-    if not steps or len(steps) != sum(1 for line in lines[1:] if line):
-        message = "it has no lines, or some without all columns"
-        raise MeasurementError(message, place=str(path), mend="write workload,seconds")
+    steps: list[_Step] = []
+    for line in lines:
+        if len(line.cells) != len(header):
+            message = f"{len(line.cells)} columns where the header has {len(header)}"
+            raise MeasurementError(message, place=line.place)
+        workload = path.parent / line.cells[header.index("workload")]
+        time_s = time_of(line.cells[at], unit_s=_UNITS[match[1]], place=line.place)
+        steps.append(_Step(workload=workload, time_s=time_s, place=line.place))
     return steps
-
-
-def _time(text: str, place: str) -> float:
-    try:
-        time = float(text)
-    except ValueError:
-        time = 0.0
-    if not 0 < time < float("inf"):
-        raise MeasurementError(f"{text.strip()!r} is no time", place=place)
-    return time

@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import click
 
-from hespas.api import estimate, load, simulate, split, trace
-from hespas.calibrate.gemm_csv import fit_gemms
+from hespas.api import load
+from hespas.calibrate.factors import Group, fit_factors
+from hespas.calibrate.gemm_csv import gemm_groups
 from hespas.calibrate.nccl_tests import KINDS, CollectiveRun, read_run
-from hespas.calibrate.preset import (
-    Calibration,
-    first_link,
-    report_json,
-    report_text,
-    write_calibration,
-)
-from hespas.calibrate.profile import fit_profile
-from hespas.calibrate.samples import FactorFit
-from hespas.calibrate.steps import PredictedStep, fit_steps
+from hespas.calibrate.preset import first_link, write_calibration
+from hespas.calibrate.profile import profile_groups
+from hespas.calibrate.report import Calibration, report_json, report_text
+from hespas.calibrate.steps import step_group
 from hespas.cli import options
 from hespas.cli.stages import check_targets, write_json
+from hespas.cli.step_model import PipelineSteps
 from hespas.errors import ConfigError, MeasurementError
-from hespas.estimate.measured.gemm import gemm_model
-from hespas.estimate.measured.method import make
-from hespas.estimate.methods import Wanted
-from hespas.hardware.device import Device, MeasuredTables
 from hespas.hardware.links import Link, load_link
-from hespas.hardware.presets import load_device, system_directory
+from hespas.hardware.presets import load_device, load_system, system_directory
 
 
 @click.command("calibrate", short_help="Make a preset from measurements of one's own cluster.")
@@ -91,15 +82,14 @@ def command(
     home = None if system is None or not nccl_files else system_directory(system)
     base = load_link(link) if link is not None else None if home is None else first_link(home)
     device = load_device(node)
-    fits: list[FactorFit] = [
-        fit for file in gemm_files for fit in fit_gemms(file, gemm_model(device))
-    ]
+    groups = [group for file in gemm_files for group in gemm_groups(file, device)]
     if profile is not None and program is not None:
-        fits += fit_profile(profile, load(program), make(Wanted(device=device)))
-    _check_once(fits)
+        groups += profile_groups(profile, load(program), device)
+    _check_once(groups)
     if steps is not None:
-        calibrated = _with_factors(device, fits)
-        fits.append(fit_steps(steps, lambda workload: _predicted(workload, calibrated, system)))
+        cluster = None if system is None else load_system(system)
+        groups.append(step_group(steps, PipelineSteps(system=cluster), device))
+    fits = fit_factors(groups, device)
     runs = [_run(text, base) for text in nccl_files]
     if not fits and not runs:
         mend = "give --gemm, --nccl, --profile or --steps"
@@ -112,6 +102,7 @@ def command(
         factors=fits,
         runs=runs,
         sources=[file.name for file in named if file is not None],
+        bases=[Path(text) for text in (node, link, system) if text is not None],
     )
     written = write_calibration(calibration, output)
     if json_file is not None:
@@ -131,39 +122,17 @@ def _check_effects(
         raise ConfigError("--system has no effect without --steps or --nccl", mend=mend)
 
 
-def _check_once(fits: list[FactorFit]) -> None:
+def _check_once(groups: list[Group]) -> None:
     """Raise `MeasurementError` where two files fit one factor: which is right is not known."""
-    seen: dict[str, FactorFit] = {}
-    for fit in fits:
-        other = seen.setdefault(fit.name, fit)
-        if other is not fit:
+    seen: dict[str, Group] = {}
+    for group in groups:
+        other = seen.setdefault(group.name, group)
+        if other is not group:
             raise MeasurementError(
-                f"{fit.name} is measured here and in {other.samples[0].place}",
-                place=fit.samples[0].place,
+                f"{group.name} is measured here and in {other.cases[0].place}",
+                place=group.cases[0].place,
                 mend="give one of them, or join the files",
             )
-
-
-def _with_factors(device: Device, fits: list[FactorFit]) -> Device:
-    measured = device.measured
-    if measured is None:
-        return device
-    factors = dict(measured.factors)
-    for fit in fits:
-        factors[fit.name] = fit.factor * factors.get(fit.name, 1.0)
-    return replace(device, measured=MeasuredTables(part=measured.part, factors=factors))
-
-
-def _predicted(workload: Path, device: Device, system: str | None) -> PredictedStep:
-    graph = split(load(workload))
-    estimates = estimate(graph, device, method="measured")
-    compute_s = estimates.total.time_s
-    if not graph.collective_regions:
-        return PredictedStep(compute_s=compute_s, exposed_s=0.0)
-    if system is None:
-        raise ConfigError("the workload communicates", place=str(workload), mend="give --system")
-    step_s = simulate(trace(graph, estimates), system).step_time_s
-    return PredictedStep(compute_s=compute_s, exposed_s=max(0.0, step_s - compute_s))
 
 
 def _file(text: str) -> tuple[str, Path]:

@@ -4,19 +4,21 @@ from pathlib import Path
 
 import pytest
 
-from hespas.calibrate.gemm_csv import fit_gemms
+from hespas.calibrate.factors import fit_factors
+from hespas.calibrate.gemm_csv import gemm_groups
 from hespas.calibrate.samples import FactorFit
 from hespas.errors import MeasurementError
 from hespas.estimate.measured.gemm import Product, gemm_model
 from hespas.hardware.presets import load_device
 
-MODEL = gemm_model(load_device("H100_80GB"))
+DEVICE = load_device("H100_80GB")
+MODEL = gemm_model(DEVICE)
 
 
 def fitted(tmp_path: Path, *lines: str) -> tuple[FactorFit, ...]:
     file = tmp_path / "gemm.csv"
     file.write_text("\n".join(lines) + "\n")
-    return fit_gemms(file, MODEL)
+    return fit_factors(gemm_groups(file, DEVICE), DEVICE)
 
 
 def told_us(m: int, n: int, k: int, kind: str = "bf16", batch: int = 1) -> float:
@@ -35,7 +37,7 @@ def test_the_factor_is_what_was_slower_in_any_unit(
     (fit,) = fitted(tmp_path, f"m,n,k,dtype,{header}", *lines)
     assert (fit.name, fit.factor) == ("gemm.bf16", 1.25)
     assert fit.median_error_before == pytest.approx(0.2)
-    assert max(abs(error) for error in fit.errors_after) < 1e-9
+    assert max(abs(sample.error_after) for sample in fit.samples) < 1e-9
 
 
 def test_types_are_fitted_apart_and_an_outlier_pulls_none(tmp_path: Path) -> None:
@@ -45,6 +47,29 @@ def test_types_are_fitted_apart_and_an_outlier_pulls_none(tmp_path: Path) -> Non
     lines.append(f"4096,4096,4096,fp8,{0.97 * told_us(4096, 4096, 4096, 'f8E4M3FN')}")
     found = fitted(tmp_path, "m,n,k,dtype,latency_us", *lines)
     assert [(fit.name, fit.factor) for fit in found] == [("gemm.bf16", 1.1), ("gemm.f8", 0.97)]
+
+
+def test_a_mark_of_the_byte_order_is_no_part_of_the_header(tmp_path: Path) -> None:
+    file = tmp_path / "gemm.csv"
+    file.write_text("m,n,k,dtype,latency_us\n512,512,512,bf16,4\n", encoding="utf-8-sig")
+    (group,) = gemm_groups(file, DEVICE)
+    assert group.cases[0].measured_s == 4e-6
+
+
+def test_lines_that_disagree_are_named(tmp_path: Path) -> None:
+    lines = ["2048,1024,512,bf16,5.1", "512,512,512,bf16,4.9", "1024,2048,512,bf16,6.6"]
+    (fit,) = fitted(tmp_path, "m,n,k,dtype,latency_us", *lines)
+    (note,) = fit.notes
+    assert "gemm.csv:2: 2048 x 1024 x 512 of bf16 takes 5.1 us here, but 6.6 us in " in note
+    assert note.endswith("gemm.csv:4")
+
+
+def test_no_product_gets_faster_than_its_peak(tmp_path: Path) -> None:
+    lines = ["8192,8192,8192,bf16,1112"] + ["512,512,512,bf16,2.5"] * 3
+    (fit,) = fitted(tmp_path, "m,n,k,dtype,latency_us", *lines)
+    peak_s = 2 * 8192**3 / DEVICE.per_datatype_flops["bf16"]
+    assert fit.samples[0].predicted_s * fit.factor < peak_s
+    assert fit.samples[0].fitted_s == pytest.approx(peak_s)
 
 
 def test_a_batch_may_stand_in_a_column_of_its_own(tmp_path: Path) -> None:
@@ -84,6 +109,19 @@ def test_a_batch_may_stand_in_a_column_of_its_own(tmp_path: Path) -> None:
         (["m,n,k,dtype,latency_us", "1,2,3,bf16,soon"], r"gemm\.csv:2: 'soon' is no time"),
         (["m,n,k,dtype,latency_us", "1,2,3,bf16"], r"gemm\.csv:2: 4 columns .* header has 5"),
         (["m,n,k,dtype,latency_us"], "there is no measurement"),
+        (["m,n,k,dtype,latency_us", "64,64,64,bf16,nan"], r"gemm\.csv:2: 'nan' is no time"),
+        (["m,n,k,dtype,latency_us", "64,64,64,bf16,inf"], r"gemm\.csv:2: 'inf' is no time"),
+        (["m,n,k,dtype,latency_us", "64,64,64,bf16,-9"], r"gemm\.csv:2: '-9' is no time; give a"),
+        (["64,64,64,bf16,9"], r"gemm\.csv:1: there is no header; the first line must be the head"),
+        ([""], r"gemm\.csv: the file is empty; the first line must be the header: m,n,k,dtype,lat"),
+        (
+            ["m,n,k,dtype,latency_us", "2048,4096,2048,bf16,50", "4096,2048,2048,bf16,120"],
+            r"gemm\.csv:2: .* takes 50 us here, but 120 us in .*gemm\.csv:3",
+        ),
+        (
+            ["m,n,k,dtype,latency_us", "4096,4096,4096,int8,100"],
+            r"gemm\.csv:2: products of i8 are priced by the tables of f8 .*; leave out .* of i8",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_with_its_line(

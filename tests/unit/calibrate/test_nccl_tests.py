@@ -10,9 +10,17 @@ from hespas.errors import MeasurementError
 SIZES = [2**power for power in range(10, 30, 2)]
 
 
-def line(size: int, time_us: float, *, told_gb_per_s: float | None = None) -> str:
+def line(
+    size: int,
+    time_us: float,
+    *,
+    told_gb_per_s: float | None = None,
+    share: float = 1.75,
+    wrong: str = "0",
+) -> str:
     told = size / time_us / 1e3 if told_gb_per_s is None else told_gb_per_s
-    rest = f"{told:.2f} {1.75 * told:.2f} 0 {time_us:.2f} {told:.2f} {1.75 * told:.2f} 0"
+    bus = share * told
+    rest = f"{told:.2f} {bus:.2f} {wrong} {time_us:.2f} {told:.2f} {bus:.2f} 0"
     return f" {size} {size // 4} float sum -1 {time_us:.2f} {rest}"
 
 
@@ -53,8 +61,45 @@ def test_latency_and_bandwidth_come_back(tmp_path: Path) -> None:
 def test_the_kind_is_read_from_the_header_or_the_name(
     tmp_path: Path, name: str, header: str, kind: str
 ) -> None:
-    text = output(line(2048, 20), line(4096, 21), header=header)
-    assert read(tmp_path, text, name=name).kind == kind
+    share = 1.0 if kind == "send_recv" else 0.875
+    lines = [line(2**20, 20, share=share), line(2**22, 40, share=share)]
+    assert read(tmp_path, output(*lines, header=header), name=name).kind == kind
+
+
+def test_a_kind_that_is_given_must_be_that_of_the_output(tmp_path: Path) -> None:
+    file = tmp_path / "run.log"
+    file.write_text(output(line(2**20, 20), line(2**22, 40)))
+    with pytest.raises(
+        MeasurementError, match=r"busbw 91\.75 is not the 0\.875 times .* all_gather"
+    ):
+        read_run(file, "all_gather", fastest_bytes_per_s=None)
+    lines = [line(2**20, 20, share=0.875), line(2**22, 40, share=0.875)]
+    file.write_text(output(*lines, header="# Collective test starting: all_gather_perf"))
+    message = "it is output of all_gather_perf, not of reduce_scatter; give --nccl all_gather=FILE"
+    with pytest.raises(MeasurementError, match=message):
+        read_run(file, "reduce_scatter", fastest_bytes_per_s=None)
+    assert read_run(file, "all_gather", fastest_bytes_per_s=None).kind == "all_gather"
+
+
+def test_few_sizes_make_few_pieces_and_tell_their_error(tmp_path: Path) -> None:
+    times = {2**10: 12.1, 2**16: 16.0, 2**20: 30.0, 2**24: 120.0, 2**28: 1150.0, 2**30: 4400.0}
+    run = read(tmp_path, output(*(line(size, time) for size, time in times.items())))
+    assert len(run.pieces) <= 2
+    assert max(abs(error) for error in run.errors) > 0.01
+    left_out = [abs(error) for error in run.left_out_errors if error is not None]
+    assert len(left_out) == 6
+    assert max(left_out) > max(abs(error) for error in run.errors)
+
+
+def test_two_sizes_tell_no_error(tmp_path: Path) -> None:
+    run = read(tmp_path, output(line(2**20, 20), line(2**22, 40)))
+    assert run.left_out_errors == (None, None)
+
+
+def test_sizes_that_disagree_are_named(tmp_path: Path) -> None:
+    run = read(tmp_path, output(line(2**20, 20), line(2**22, 40), line(2**22, 55)))
+    (note,) = run.notes
+    assert "log:15: all_reduce of 4194304 bytes takes 40 us here, but 55 us in " in note
 
 
 @pytest.mark.parametrize(
@@ -79,6 +124,22 @@ def test_the_kind_is_read_from_the_header_or_the_name(
         (output(line(2048, 20), line(4096, 21), unit="ms"), "doesn't say that times are in us"),
         (output(line(2048, 20), line(4096, 21), ranks=1), "doesn't list two ranks"),
         (output(line(2048, 20)), "fewer than two sizes"),
+        (
+            output(line(2**20, 20), line(2**22, 40, wrong="3"), line(2**24, 99, wrong="1")),
+            r"log:15: results are wrong \(#wrong is not 0\) in lines 15, 16; mend the cluster",
+        ),
+        (
+            output(line(1024, 12), line(2**22, 40), ranks=7),
+            r"log:14: busbw 183\.5 is not the 1\.714 times algbw 104\.86 of all_reduce among the 7",
+        ),
+        (
+            output(line(2**22, 40, share=0.875), line(2**24, 99, share=0.875)),
+            r"log:14: busbw 91\.75 is not the 1\.75 times algbw 104\.86 of all_reduce among the 8",
+        ),
+        (
+            output(line(2**20, 20), header="# all_reduce_perf and # all_gather_perf"),
+            "it is output of several tests: all_reduce, all_gather; give a file for each",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(tmp_path: Path, text: str, message: str) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hespas.calibrate.piecewise import Point, fit, is_monotone, residuals, time_s
+from hespas.calibrate.piecewise import Point, fit, is_monotone, left_out_errors, residuals, time_s
 from hespas.errors import MeasurementError
 
 SIZES = [2**power for power in range(8, 30)]
@@ -60,3 +60,23 @@ def test_one_size_is_too_few() -> None:
 def test_a_time_of_nothing_is_refused_with_its_place() -> None:
     with pytest.raises(MeasurementError, match=r"log:3: 16 bytes in 0\.0 s"):
         fit([Point(size_bytes=8, time_s=1e-6), Point(size_bytes=16, time_s=0.0, place="log:3")])
+
+
+def test_pieces_have_as_many_sizes_as_asked_for() -> None:
+    points = [Point(size_bytes=8**n, time_s=t) for n, t in enumerate([1, 2, 30, 400, 999], start=2)]
+    assert len(fit(points)) == 2
+    (piece,) = fit(points, sizes_a_piece=3)
+    assert piece.up_to_bytes is None
+
+
+def test_what_is_left_out_is_told_by_the_others() -> None:
+    points = line(10e-6, 100e9, SIZES)
+    assert max(abs(e or 0) for e in left_out_errors(points, sizes_a_piece=3)) < 1e-3
+    points[7] = Point(size_bytes=points[7].size_bytes, time_s=20 * points[7].time_s)
+    errors = left_out_errors([*points, points[7]], sizes_a_piece=3)
+    assert errors[7] == errors[-1] == pytest.approx(1 / 20 - 1, abs=0.01)
+
+
+def test_of_many_sizes_several_are_left_out_at_a_time() -> None:
+    points = line(10e-6, 100e9, [1000 * n for n in range(1, 80)])
+    assert max(abs(e or 0) for e in left_out_errors(points, sizes_a_piece=3)) < 1e-3

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from hespas.calibrate.profile import fit_profile, read_profile
+from hespas.calibrate.factors import fit_factors
+from hespas.calibrate.profile import profile_groups, read_profile
 from hespas.calibrate.samples import FactorFit
 from hespas.errors import MeasurementError
-from hespas.estimate.measured.method import measured
-from hespas.estimate.methods import Wanted
 from hespas.frontend.hlo.load import load_hlo
 from hespas.hardware.presets import load_device
 from hespas.program.program import Program
@@ -30,7 +29,7 @@ ENTRY %main (a: bf16[4096,2048], b: bf16[2048,16384]) -> bf16[4096,16384] {
   ROOT %f.2 = bf16[4096,16384] fusion(%f.1), kind=kLoop, calls=%fused
 }
 """
-ESTIMATOR = measured(Wanted(device=load_device("H100_80GB")), kernels=None)
+DEVICE = load_device("H100_80GB")
 
 
 def program() -> Program:
@@ -55,7 +54,8 @@ def written(tmp_path: Path, *events: object) -> Path:
 
 
 def fitted(path: Path) -> dict[str, FactorFit]:
-    return {fit.name: fit for fit in fit_profile(path, program(), ESTIMATOR)}
+    groups = profile_groups(path, program(), DEVICE)
+    return {fit.name: fit for fit in fit_factors(groups, DEVICE)}
 
 
 def test_runs_and_devices_are_averaged_and_kernels_of_one_instruction_added(tmp_path: Path) -> None:
@@ -69,12 +69,37 @@ def test_runs_and_devices_are_averaged_and_kernels_of_one_instruction_added(tmp_
 
 
 def test_products_and_kernels_get_factors_of_their_own(tmp_path: Path) -> None:
-    found = fitted(written(tmp_path, event("d", 600), event("f.1", 99), event("f.2", 99)))
+    found = fitted(written(tmp_path, event("d", 600), event("f.1", 110), event("f.2", 110)))
     assert set(found) == {"gemm.bf16", "kernels"}
     (product,) = found["gemm.bf16"].samples
-    assert product.label == "d"
-    assert found["gemm.bf16"].factor == pytest.approx(600e-6 / product.predicted_s, rel=1e-3)
-    assert len(found["kernels"].samples) == 2
+    assert product.case.label == "d"
+    assert product.fitted_s == pytest.approx(600e-6, rel=1e-3)
+    assert found["gemm.bf16"].factor > 600e-6 / product.predicted_s
+    kernels = found["kernels"]
+    assert [each.fitted_s for each in kernels.samples] == pytest.approx([110e-6] * 2, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("product_us", "kernel_us", "message"),
+    [
+        (1e-6, 1e-6, r"gz: d in 1 ps is below the physical floor of 27\d\.\d us; give a profile"),
+        (
+            600,
+            1e-6,
+            r"gz: f\.1 in 1 ps is below the physical floor of \d\d\.\d* us; give a profile",
+        ),
+        (1e9, 1e9, r"gz: d in 1000 s is 26\d{5} times the \d* us expected; give a profile"),
+        (600, 1e9, r"gz: f\.1 in 1000 s is .* times the .* us expected; give a profile"),
+        (600, float("nan"), "f.1 has the duration nan"),
+        (600, -5, "f.1 has the duration -5"),
+    ],
+)
+def test_times_that_cannot_be_are_refused(
+    tmp_path: Path, product_us: float, kernel_us: float, message: str
+) -> None:
+    file = written(tmp_path, event("d", product_us), event("f.1", kernel_us), event("f.2", 110))
+    with pytest.raises(MeasurementError, match=message):
+        fitted(file)
 
 
 def test_a_profile_of_another_program_is_refused(tmp_path: Path) -> None:

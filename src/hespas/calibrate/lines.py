@@ -1,0 +1,89 @@
+"""Lines of a user's CSV, each with its place, and errors that name it."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+
+from hespas.config.files import read_text
+from hespas.errors import HespasError, MeasurementError, ToolError
+
+_BYTE_ORDER_MARK = "\ufeff"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """The cells of a line, and ``file:line``."""
+
+    cells: tuple[str, ...]
+    place: str
+
+
+def csv_lines(path: Path, *, header: str) -> tuple[Line, ...]:
+    """Return the lines of a CSV that aren't blank; the first is a header such as ``header``.
+
+    Excel's mark at the start of UTF-8 is no part of it. Raises `MeasurementError` for a file
+    without lines, or whose first is a measurement.
+    """
+    text = read_text(path).removeprefix(_BYTE_ORDER_MARK)
+    try:
+        rows = list(csv.reader(text.splitlines()))
+    except csv.Error as error:
+        raise MeasurementError(f"is no CSV: {error}", place=str(path)) from None
+    lines = tuple(
+        Line(cells=tuple(cell.strip() for cell in row), place=f"{path}:{number}")
+        for number, row in enumerate(rows, start=1)
+        if any(cell.strip() for cell in row)
+    )
+    mend = f"the first line must be the header: {header}"
+    if not lines:
+        raise MeasurementError("the file is empty", place=str(path), mend=mend)
+    if any(_is_number(cell) for cell in lines[0].cells):
+        raise MeasurementError("there is no header", place=lines[0].place, mend=mend)
+    return lines
+
+
+def time_of(text: str, *, unit_s: float, place: str) -> float:
+    """Return seconds; `MeasurementError` for what is no time above 0.
+
+    >>> time_of("28", unit_s=1e-3, place="gemm.csv:2")
+    0.028
+    """
+    time_s = float(text) * unit_s if _is_number(text) else 0.0
+    if not isfinite(time_s) or time_s <= 0:
+        raise MeasurementError(f"{text!r} is no time", place=place, mend="give a number above 0")
+    return time_s
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+@contextmanager
+def at_line(place: str) -> Generator[None]:
+    """Let what a line names be refused with the line's place.
+
+    Errors of other programs, such as a compiler that is missing, are no fault of the line's.
+
+    >>> with at_line("steps.csv:2"):
+    ...     raise MeasurementError("cannot be read", place="a.hlo", mend="check the path")
+    Traceback (most recent call last):
+    hespas.errors.MeasurementError: steps.csv:2: a.hlo: cannot be read; check the path
+    """
+    try:
+        yield
+    except ToolError:
+        raise
+    except HespasError as error:
+        if error.place == place:
+            raise
+        told = f"{error.place}: {error.message}" if error.place else error.message
+        raise MeasurementError(told, place=place, mend=error.mend) from error
