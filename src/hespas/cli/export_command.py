@@ -69,6 +69,8 @@ def command(
     serialised, or a directory that XLA dumped into.
     """
     options.start_logging(log_level, log_path)
+    if devices is not None and not _is_function(source):
+        raise ConfigError("--devices is for a function, package.module:function", mend="drop it")
     use_cpu(devices)
     if list_models:
         _print_models()
@@ -81,7 +83,10 @@ def command(
     changed = {name: value for name, value in given.items() if value is not None}
     if scan is not None:
         changed["scan"] = "true" if scan else "false"
-    asked = _Asked(source=source, changed=changed | _pairs(more), module=module)
+    pairs = _pairs(more)
+    for name in changed.keys() & pairs.keys():
+        raise ConfigError(f"--{name} and --set {name} are both given", mend="keep one")
+    asked = _Asked(source=source, changed=changed | pairs, module=module)
     made = _exported(asked)
     if not unpartitioned:
         made = import_module("hespas.export.exported").partitioned(made)
@@ -92,11 +97,18 @@ def command(
 
 
 def _pairs(more: tuple[str, ...]) -> dict[str, str]:
-    pairs = [pair.partition("=") for pair in more]
-    for name, equals, _ in pairs:
+    pairs: dict[str, str] = {}
+    for name, equals, value in (pair.partition("=") for pair in more):
         if not equals:
             raise ConfigError(f"--set {name} has no value", mend="write NAME=VALUE")
-    return {name.strip(): value.strip() for name, _, value in pairs}
+        if name.strip() in pairs:
+            raise ConfigError(f"--set names {name.strip()} twice", mend="keep one")
+        pairs[name.strip()] = value.strip()
+    return pairs
+
+
+def _is_function(source: str | None) -> bool:
+    return source is not None and ":" in source and not Path(source).exists()
 
 
 def _exported(asked: _Asked) -> Exported:
@@ -110,7 +122,7 @@ def _exported(asked: _Asked) -> Exported:
     if path.is_file():
         _refuse_options(asked.changed, "a file")
         return _from_file(path)
-    if ":" in asked.source:
+    if _is_function(asked.source):
         _refuse_options(asked.changed, "a function")
         # As `python -m` does: the function is where one stands.
         sys.path.insert(0, str(Path.cwd()))

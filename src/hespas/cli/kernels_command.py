@@ -49,7 +49,8 @@ def command(top: int, json_file: str | None, **given: Any) -> None:
     pricer = kernel_pricer(device, program.kernels, kept=kept)
     if pricer is None:
         raise ConfigError(
-            f"the inside of {device.name} is not described", mend="give a GPU's preset"
+            f"the inside of {device.name} is not described",
+            mend="give a GPU's preset, or a node with a microarchitecture.json",
         )
     rows = kernel_rows(program, pricer)
     if json_file is not None:

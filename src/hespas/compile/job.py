@@ -55,7 +55,11 @@ def job_of(
     `ConfigError` for options that the target has not, `ProgramError` for HLO.
     """
     if source.lstrip().startswith(_HLO):
-        raise ProgramError("this is HLO, not StableHLO", place=name, mend="give the StableHLO")
+        raise ProgramError(
+            "this is HLO, not StableHLO",
+            place=name,
+            mend="give the StableHLO that it comes from; what is compiled needs no --optimise",
+        )
     place = _place(target, layout)
     versions = compiler_versions(target)
     is_gpu = isinstance(target, GpuTarget)

@@ -102,7 +102,8 @@ def _of_node(node: NodeInfo, device: Device) -> Target:
     if node.target is None:
         raise HardwareError(
             f"no compiler at hand has a description of {node.full_name}",
-            mend=f"targets: {', '.join(target_names())}",
+            mend="compile for another part (hespas compile --target TARGET -o FILE) and predict "
+            f"what comes out on this one; targets: {', '.join(target_names())}",
         )
     if node.target in _TPU_NAMES:
         return find_target(node.target)

@@ -92,6 +92,12 @@ def read_cluster(path: Path) -> Cluster:
     place = str(path)
     data = read_json(path) if path.suffix == ".json" else read_yaml(path)
     wire = decode(data, ClusterWire, place=place)
+    if not (wire.devices or wire.links or wire.jitter or wire.programs):
+        raise ConfigError(
+            "nothing of the cluster is described",
+            place=place,
+            mend="describe devices, links, jitter or programs, or drop --cluster",
+        )
     scales: dict[int, float] = {}
     delays: dict[int, float] = {}
     for entry in wire.devices:

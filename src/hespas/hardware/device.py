@@ -20,10 +20,12 @@ class MeasuredTables:
 
     ``factors`` multiply times, as the device was measured to differ: those of products of a type
     (``gemm.bf16``) or of all others (``gemm``), of ``attention``, of ``kernels`` that are no
-    products, and of ``all`` together. Raises `HardwareError` for another name.
+    products, and of ``all`` together. ``place`` is the file that says so. Raises `HardwareError`
+    for another name.
     """
 
     part: str
+    place: str = field(default="", compare=False)
     factors: Mapping[str, float] = field(default_factory=dict[str, float])
 
     def __post_init__(self) -> None:

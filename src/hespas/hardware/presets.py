@@ -305,7 +305,7 @@ def _read_node(home: Path) -> NodeInfo:
 
 def _measured(wire: NodeWire, place: str) -> MeasuredTables | None:
     if wire.tables is not None:
-        return MeasuredTables(part=wire.tables, factors=wire.calibration)
+        return MeasuredTables(part=wire.tables, place=place, factors=wire.calibration)
     if wire.calibration:
         raise HardwareError(
             "calibration has no effect without tables", place=place, mend="add tables"

@@ -91,7 +91,7 @@ def test_the_description_of_a_dump_is_a_target(tmp_path: Path) -> None:
 def test_unknown_targets_are_suggested() -> None:
     with pytest.raises(HardwareError, match="did you mean 'H100_SXM'"):
         find_target("h100_sx")
-    with pytest.raises(HardwareError, match=r"MI300X.*targets: A100_PCIE_80"):
+    with pytest.raises(HardwareError, match=r"MI300X.*for another part.*targets: A100_PCIE_80"):
         find_target("MI300X")
     with pytest.raises(HardwareError, match=r"no target is named '\.\./LICENSE'"):
         find_target("../LICENSE")

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import exp, log
 
-from hespas.errors import HardwareError
+from hespas.errors import HardwareError, MeasurementError
 from hespas.estimate.measured.grid import Grid, completed, monotone, read
 from hespas.estimate.measured.tables import Part, load_part
 from hespas.estimate.timed import Timed
@@ -207,7 +207,12 @@ def gemm_model(device: Device) -> GemmModel:
             mend="use --method roofline, or name those of a like part in its node.json "
             '("tables": "H100_SXM")',
         )
-    return GemmModel(device=device, part=load_part(device.measured.part))
+    try:
+        part = load_part(device.measured.part)
+    except MeasurementError as error:
+        error.place = error.place or device.measured.place
+        raise
+    return GemmModel(device=device, part=part)
 
 
 def _bytes(type_name: str) -> float:

@@ -12,8 +12,16 @@ from hespas.hardware.device import Device
 
 
 def make(wanted: Wanted) -> Systolic:
-    """Return the estimator of the method ``systolic``."""
+    """Return the estimator of the method ``systolic``.
+
+    Raises `ConfigError` without a description of the array, and for what is for simulators.
+    """
     hardware = array_hardware(wanted, "systolic")
+    if hardware.binary is not None:
+        raise ConfigError(
+            "hardware.binary has no effect on method 'systolic', which runs no program",
+            mend="drop it, or use method 'scalesim' or 'zigzag_onnx'",
+        )
     return with_timer(ClosedForm(array=array_of(hardware)), hardware, wanted)
 
 

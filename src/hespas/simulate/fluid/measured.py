@@ -42,7 +42,7 @@ def measured(link: Link, kind: str, members: int, size_bytes: int) -> Measured |
     share = bus_factor(kind, members) / bus_factor(kind, nearest)
     note = f"{link.name}: {kind} among {members} is scaled from the measurement among {nearest}"
     return Measured(
-        name=f"{fit.algorithm} ({fit.protocol})",
+        name=_name(fit),
         latency_s=fit.latency_s * slower,
         transfer_s=buffer_bytes / fit.bandwidth_bytes_per_s * share,
         moved_bytes=buffer_bytes * bus_factor(kind, members),
@@ -60,6 +60,12 @@ def bus_factor(kind: str, members: int) -> float:
     """
     share = (members - 1) / members
     return {"all_reduce": 2 * share, "send_recv": 1.0}.get(kind, share)
+
+
+def _name(fit: MeasuredCollective) -> str:
+    """Return how a collective ran; measurements of one's own may not know by which algorithm."""
+    known = fit.algorithm != "measured" or fit.protocol != "measured"
+    return f"measured {fit.algorithm} ({fit.protocol})" if known else "measured"
 
 
 def _steps(fit: MeasuredCollective, members: int) -> float:

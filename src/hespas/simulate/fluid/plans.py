@@ -285,7 +285,7 @@ class Planner:
         notes = [] if found.note is None else [found.note]
         if slowdown != 1.0:
             notes.append("where links differ, measured collectives take as much longer as a ring")
-        return Plan(algorithm=f"measured {found.name}", stages=(stage,), notes=tuple(notes))
+        return Plan(algorithm=found.name, stages=(stage,), notes=tuple(notes))
 
 
 def _phases(group: Group, kind: str, size_bytes: int) -> Iterator[tuple[int, str, int]]:

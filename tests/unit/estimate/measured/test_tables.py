@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import lzma
+from dataclasses import replace
 from math import isnan, log, nan
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import msgspec
 import pytest
 
 from hespas.errors import MeasurementError
+from hespas.estimate.measured.gemm import gemm_model
 from hespas.estimate.measured.grid import Axis, Grid
 from hespas.estimate.measured.tables import (
     FORMAT,
@@ -20,6 +22,8 @@ from hespas.estimate.measured.tables import (
     load_part,
     part_names,
 )
+from hespas.hardware.device import MeasuredTables
+from hespas.hardware.presets import load_device
 
 STEP = 1 / 128
 
@@ -87,6 +91,13 @@ def test_damage_is_named_with_the_file(content: bytes) -> None:
 def test_a_part_without_tables_is_named() -> None:
     with pytest.raises(MeasurementError, match=r"no measured tables of 'H100'.*H100_SXM"):
         load_part("H100")
+
+
+def test_the_file_that_names_tables_that_there_are_not_is_named() -> None:
+    wrong = MeasuredTables(part="H100", place="own/node.json")
+    device = replace(load_device("H100_80GB"), measured=wrong)
+    with pytest.raises(MeasurementError, match=r"^own/node\.json: there are no measured tables"):
+        gemm_model(device)
 
 
 @pytest.mark.parametrize("name", part_names())

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,12 @@ def test_a_slow_memory_or_edge_decides(tmp_path: Path) -> None:
     edges = 4 * 2 * (128 * 128 + 512 * 256) * 2
     found = estimated(tmp_path / "p.mlir", BATCHED, starved)
     assert found.per_op["stablehlo.dot_general"].time_s == pytest.approx(edges / 1e9)
+
+
+def test_a_program_that_would_not_run_is_refused() -> None:
+    wanted = Wanted(hardware=replace(HARDWARE, binary="python3"))
+    with pytest.raises(ConfigError, match=r"binary has no effect on method 'systolic'.*drop it"):
+        estimator("systolic", wanted)
 
 
 def test_an_array_must_be_described() -> None:

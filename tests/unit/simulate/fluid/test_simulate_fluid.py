@@ -190,10 +190,10 @@ def test_every_message_of_a_step_has_its_overhead() -> None:
     assert alone_ps(CommunicationKind.ALL_TO_ALL, "direct", network) == 15 * US + US + MS
 
 
-def table_of(members: int) -> Link:
+def table_of(members: int, algorithm: str = "ring", protocol: str = "simple") -> Link:
     fit = MeasuredCollective(
-        algorithm="ring",
-        protocol="simple",
+        algorithm=algorithm,
+        protocol=protocol,
         up_to_bytes=None,
         latency_s=30e-6,
         bandwidth_bytes_per_s=4e8,
@@ -208,6 +208,12 @@ def test_measured_collectives_take_what_was_measured() -> None:
 
     assert timeline.finish_ps == 30 * US + 10 * MS
     assert "all_reduce runs as measured ring (simple)" in timeline.assumptions
+
+
+def test_an_algorithm_that_nobody_knows_is_not_named() -> None:
+    network = one_dimension(Shape.SWITCH, 4, measured=table_of(4, "measured", "measured"))
+    timeline = simulate_fluid(graph(collective(1)), network)
+    assert "all_reduce runs as measured" in timeline.assumptions
 
 
 def test_other_group_sizes_are_scaled_and_told() -> None:
