@@ -234,7 +234,8 @@ def test_a_custom_call_may_cost_its_traffic_and_says_so(program_of: ProgramOf) -
 
 
 @pytest.mark.parametrize(
-    ("target", "assumed"), [("LayoutConstraint", 0), ("annotate_device_placement", 1)]
+    ("target", "assumed"),
+    [("LayoutConstraint", 0), ("PrepareAsyncCallStart", 0), ("annotate_device_placement", 1)],
 )
 def test_an_annotation_does_nothing_and_a_placement_is_listed(
     target: str, assumed: int, program_of: ProgramOf

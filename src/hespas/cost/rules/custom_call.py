@@ -107,6 +107,8 @@ _ANNOTATIONS = (
     "ConcatBitcast",
     "GatherScatterIndicesBitpacked",
     "LayoutConstraint",
+    "PrepareAsyncCallDone",
+    "PrepareAsyncCallStart",
     "SPMDFullToShardShape",
     "SPMDShardToFullShape",
     "Sharding",
