@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ import click
 
 from hespas.cli import options
 from hespas.cli.stages import check_targets, write_json
+from hespas.config.suggest import suggestion
 from hespas.errors import AlgorithmError, ConfigError
 from hespas.files import check_file, write_file
 from hespas.units import parse_quantity
@@ -105,8 +107,14 @@ def _verified(source: str, ranks: int | None, name: str | None) -> Verified | No
         "all-to-all": Collective.ALL_TO_ALL,
     }
     collective = known[name or "all-reduce"]
-    if source in {generated for generated, _ in GENERATORS}:
+    names = {generated for generated, _ in GENERATORS}
+    if source in names:
         return verify(_made(source, collective, ranks))
+    if Path(source).suffix == "" and Path(source).name == source and not _has_graphs(source):
+        raise AlgorithmError(
+            f"there is no algorithm {source!r}, and no {source}.0.et",
+            mend=suggestion(source, names),
+        )
     if not source.endswith(".xml"):
         return _graphs(Path(source), collective, ranks)
     algorithm = read_verified(Path(source))
@@ -115,6 +123,10 @@ def _verified(source: str, ranks: int | None, name: str | None) -> Verified | No
         raise AlgorithmError(message, place=source)
     _check_ranks(source, ranks, len(algorithm.ranks))
     return verify(algorithm)
+
+
+def _has_graphs(prefix: str) -> bool:
+    return any(True for _ in Path().glob(f"{glob.escape(prefix)}.*.et"))
 
 
 def _made(source: str, collective: Collective, ranks: int | None) -> Algorithm:
