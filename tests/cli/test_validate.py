@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
 
+import pytest
+
 from compilers import needs_gpu
 
 Call = Callable[..., CompletedProcess[str]]
@@ -38,6 +40,26 @@ def test_a_workload_that_was_not_measured_is_refused(call: Call) -> None:
 def test_a_table_in_another_unit_is_refused(call: Call) -> None:
     Path("steps.csv").write_text("workload,node,system,step_ms\n")
     refused(call("hespas", "validate", "steps.csv"), "steps.csv:1", "no column 'step_s'")
+
+
+@pytest.mark.parametrize(
+    ("line", "parts"),
+    [
+        ("lama3-100m,,H100_80GB,H100_80GB_4GPU", ["no model or file 'lama3-100m'", "llama3-100m"]),
+        ("no.mlir,,H100_80GB,H100_80GB_4GPU", ["no model or file 'no.mlir'"]),
+        ("llama3-100m,,H100_81GB,H100_80GB_4GPU", ["H100_81GB", "did you mean 'H100_80GB'"]),
+        ("llama3-100m,,H100_80GB,H100_4", ["H100_4"]),
+        ("llama3-100m,mesh=fsdp=4;bacht=2,H100_80GB,H100_80GB_4GPU", ["bacht", "did you mean"]),
+        ("p.mlir,batch=2,H100_80GB,H100_80GB_4GPU", ["is no model of the zoo"]),
+    ],
+)
+def test_what_a_line_names_wrongly_is_refused_with_the_line(
+    call: Call, line: str, parts: list[str]
+) -> None:
+    Path("p.mlir").write_text(PROGRAM)
+    right = "llama3-100m,mesh=fsdp=4,H100_80GB,H100_80GB_4GPU,0.04\n"
+    Path("steps.csv").write_text(f"workload,options,node,system,step_s\n{line},0.05\n{right}")
+    refused(call("hespas", "validate", "steps.csv"), "steps.csv:2: ", *parts)
 
 
 @needs_gpu

@@ -12,7 +12,7 @@ from hespas.cli.stages import check_targets, write_json
 from hespas.compile.cache import CompiledCache, default_directory
 from hespas.errors import MeasurementError
 from hespas.validate.measurements import PUBLISHED, MeasuredStep, read_steps
-from hespas.validate.recompute import Sources, recompute
+from hespas.validate.recompute import Sources, check_step, recompute
 from hespas.validate.tables import validation_json, validation_text
 from hespas.xla.quiet import use_cpu
 
@@ -57,9 +57,14 @@ def command(
     table = measurements or PUBLISHED
     method: str = given["method"]
     sources = Sources(cache=CompiledCache(directory=given["cache_dir"] or default_directory()))
+    steps = {
+        f"{table}:{step.line}": step for step in _chosen(read_steps(table), workload, system, table)
+    }
+    for place, step in steps.items():
+        check_step(step, place=place)
     found = [
-        recompute(step, sources, method=method, model=given["model"], place=f"{table}:{step.line}")
-        for step in _chosen(read_steps(table), workload, system, table)
+        recompute(step, sources, method=method, model=given["model"], place=place)
+        for place, step in steps.items()
     ]
     if json_file is not None:
         write_json(json_file, validation_json(found, method))

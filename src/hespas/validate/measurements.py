@@ -60,7 +60,7 @@ def read_steps(path: Path = PUBLISHED) -> tuple[MeasuredStep, ...]:
     [0.09, 0.04]
     """
     try:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8-sig")  # Excel writes a mark
     except (OSError, UnicodeDecodeError) as error:
         raise MeasurementError("cannot be read", place=str(path), mend="check the path") from error
     reader = csv.DictReader(text.splitlines())

@@ -8,9 +8,11 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from hespas.calibrate.lines import at_line
 from hespas.compile.cache import CompiledCache
 from hespas.compile.compiled import CompiledProgram
 from hespas.compile.for_node import compile_for_node, compiled_notes
+from hespas.config.suggest import suggestion
 from hespas.errors import MeasurementError
 from hespas.estimate.graph import estimate_graph
 from hespas.estimate.launches import LAUNCH, for_program
@@ -61,12 +63,34 @@ class Sources:
 def _source(step: MeasuredStep) -> bytes:
     if step.workload in models():
         return partitioned(export_model(step.workload, step.options)).text
+    return read_source(Path(step.workload))
+
+
+def check_step(step: MeasuredStep, *, place: str) -> None:
+    """Raise `MeasurementError` for a model or file, an option, a node or a system there isn't.
+
+    ``place`` is the step's ``file:line``.
+    """
+    with at_line(place):
+        load_system(step.system)
+        load_device(step.node)
+        _check_workload(step)
+
+
+def _check_workload(step: MeasuredStep) -> None:
+    if step.workload in models():
+        models()[step.workload].step(dict(step.options))
+        return
+    if not Path(step.workload).exists():
+        raise MeasurementError(
+            f"there is no model or file {step.workload!r}",
+            mend=suggestion(step.workload, models()),
+        )
     if step.options:
         raise MeasurementError(
             f"{step.workload} is no model of the zoo, and takes no options",
             mend="see hespas export --list",
         )
-    return read_source(Path(step.workload))
 
 
 def recompute(
@@ -76,20 +100,10 @@ def recompute(
 
     Raises `MeasurementError` where the roofline of computation alone is longer than what was
     measured: no device is faster than its peaks, so that the unit or the workload is wrong.
+    ``place`` is the step's ``file:line``, which every refusal of what it names tells.
     """
-    system = load_system(step.system)
-    compiled = compile_for_node(
-        sources.source(step),
-        name=step.workload,
-        node=step.node,
-        system=system,
-        devices=None,
-        cache=sources.cache,
-    )
-    predictions = {
-        name: _predicted(compiled, step, name, model)
-        for name in dict.fromkeys((FLOOR_METHOD, method))
-    }
+    with at_line(place):
+        predictions = _predictions(step, sources, method, model)
     floor_s = _floor_s(predictions[FLOOR_METHOD])
     if step.interval_s[1] < floor_s:
         raise MeasurementError(
@@ -99,6 +113,24 @@ def recompute(
             mend="give seconds, and the program that was measured",
         )
     return Recomputed(measured=step, predictions=predictions)
+
+
+def _predictions(
+    step: MeasuredStep, sources: Sources, method: str, model: str
+) -> dict[str, Prediction]:
+    system = load_system(step.system)
+    compiled = compile_for_node(
+        sources.source(step),
+        name=step.workload,
+        node=step.node,
+        system=system,
+        devices=None,
+        cache=sources.cache,
+    )
+    return {
+        name: _predicted(compiled, step, name, model)
+        for name in dict.fromkeys((FLOOR_METHOD, method))
+    }
 
 
 def _floor_s(roofline: Prediction) -> float:

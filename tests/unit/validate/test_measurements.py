@@ -54,6 +54,12 @@ def test_a_bad_table_is_refused(tmp_path: Path, text: str, complaint: str) -> No
         read_steps(table(tmp_path, text))
 
 
+def test_a_mark_of_the_byte_order_is_no_part_of_the_header(tmp_path: Path) -> None:
+    file = tmp_path / "steps.csv"
+    file.write_text(HEAD + "w,,n,s,1,0.1\n", encoding="utf-8-sig")
+    assert [step.workload for step in read_steps(file)] == ["w"]
+
+
 def test_two_times_that_may_be_one_agree(tmp_path: Path) -> None:
     steps = read_steps(table(tmp_path, HEAD + "w,,n,s,1,0.1\nw,,n,s,1.1,0.1\n"))
     assert len(steps) == 2
