@@ -44,6 +44,7 @@ SHORTEST_KERNEL_S = 5e-7
 
 _HEADER = "m,n,k,dtype,latency_us"
 _MEND = "correct the unit in the header"
+_TF32 = ", or write tf32 where tensor cores multiplied"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +95,7 @@ def gemm_groups(path: Path, device: Device) -> tuple[Group, ...]:
             row.case,
             floor_s=max(model.floor_s(row.product), SHORTEST_KERNEL_S),
             expected_s=model.price(row.product).time_s,
-            mend=_MEND,
+            mend=_MEND + (_TF32 if row.product.type_name == "f32" else ""),
         )
     by_factor: dict[str, list[_Row]] = {}
     for row in rows:

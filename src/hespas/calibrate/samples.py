@@ -19,6 +19,9 @@ DISAGREEMENT = 1.2
 FAR = 100.0
 """What takes so many times what is expected was written down in another unit."""
 
+_UNLIKELY = 3.0
+"""A factor that is as far from 1 as this, either way, is told to be doubtful."""
+
 _EXACT = 0.005
 """A median error below this needs no fit."""
 
@@ -78,14 +81,19 @@ class FactorFit:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What makes the fit doubtful."""
+        found: list[str] = []
+        if not 1 / _UNLIKELY <= self.factor <= _UNLIKELY:
+            found.append(
+                f"x {self.factor} is far from 1: are the unit, and the part or program that was "
+                "measured, right?"
+            )
         before, after = self.median_error_before, self.median_error_after
-        if after < max(before, _EXACT):
-            return ()
-        told = (
-            f"the factor makes predictions no better: the median error is {100 * before:.1f} % "
-            f"before and {100 * after:.1f} % after"
-        )
-        return (told,)
+        if after >= max(before, _EXACT):
+            found.append(
+                f"the factor makes predictions no better: the median error is {100 * before:.1f} % "
+                f"before and {100 * after:.1f} % after"
+            )
+        return tuple(found)
 
 
 def check_agreement(

@@ -113,3 +113,9 @@ def test_a_fit_that_helps_nothing_is_told() -> None:
     assert warning == (
         "the factor makes predictions no better: the median error is 31.6 % before and 33.9 % after"
     )
+
+
+def test_a_factor_far_from_one_is_told() -> None:
+    (warning,) = fitted([18.2], lambda x: [x]).warnings
+    assert warning.startswith("x 18.2 is far from 1: are the unit, and the part or program that")
+    assert fitted([2.0], lambda x: [x]).warnings == ()

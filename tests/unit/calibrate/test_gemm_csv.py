@@ -119,6 +119,10 @@ def test_a_batch_may_stand_in_a_column_of_its_own(tmp_path: Path) -> None:
             r"gemm\.csv:2: .* takes 50 us here, but 120 us in .*gemm\.csv:3",
         ),
         (
+            ["m,n,k,dtype,latency_us", "4096,4096,4096,float32,400"],
+            r"gemm\.csv:2: .* below the physical floor of 2\.051 ms; correct .*, or write tf32",
+        ),
+        (
             ["m,n,k,dtype,latency_us", "4096,4096,4096,int8,100"],
             r"gemm\.csv:2: products of i8 are priced by the tables of f8 .*; leave out .* of i8",
         ),
