@@ -159,3 +159,16 @@ def test_a_device_whose_inside_is_not_described_is_refused(call: Call, program: 
     done = call("hespas", "kernels", program, "--node", "TPUv3")
     assert done.returncode == 2
     assert "is not described" in done.stderr
+
+
+def test_kernels_of_another_part_are_said_to_be(call: Call, program: Path, kernels: Path) -> None:
+    made = replace(decode_kernels(kernels.read_bytes()), target="sm_90a")
+    kernels.write_bytes(encode_kernels(made))
+    here = ("kernels", program, "--kernels", kernels, "--node")
+    assert "Assumed" not in call("hespas", *here, "H100_80GB").stdout
+    told = call("hespas", *here, "A100_SXM_40GB").stdout
+    assert "compiled for compute capability 9.0" in told.partition("Assumed:")[2]
+    found = json.loads(call("hespas", *here, "A100_SXM_40GB", "--json", "-").stdout)
+    assert ["capability 9.0" in text for text in found["assumptions"]] == [True]
+    step = ("estimate", program, "--kernels", kernels, "--method", "kernel")
+    assert "capability 9.0" in call("hespas", *step, "--node", "A100_SXM_40GB").stdout

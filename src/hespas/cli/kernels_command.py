@@ -14,6 +14,7 @@ from hespas.errors import ConfigError
 from hespas.estimate.kernel.kept import KeptAnalyses
 from hespas.estimate.kernel.pricer import kernel_pricer
 from hespas.hardware.presets import load_device
+from hespas.report.assumed import assumed_lines
 from hespas.report.kernel_report import kernel_rows, kernels_json, kernels_text
 
 
@@ -54,7 +55,9 @@ def command(top: int, json_file: str | None, **given: Any) -> None:
         )
     rows = kernel_rows(program, pricer)
     if json_file is not None:
-        write_json(json_file, kernels_json(rows))
+        write_json(json_file, {**kernels_json(rows), "assumptions": list(program.assumptions)})
     if json_file != "-":
         click.echo(f"{program.source} on {device.name}\n")
         click.echo(kernels_text(rows, shown=top))
+        if program.assumptions:
+            click.echo("\n".join(["", *assumed_lines(program.assumptions, ())]))

@@ -11,6 +11,7 @@ from pathlib import Path
 from time import perf_counter
 
 import click
+from msgspec.structs import replace
 
 from hespas.cli.settings import Settings
 from hespas.cli.source import source_of, with_kernels
@@ -46,10 +47,22 @@ def load(settings: Settings, *, system: System | None, alone: bool) -> Program:
     source = source_of(settings, system)
     read = parsed(source, settings.load_options)
     check_told(read, settings, source)
-    known = with_kernels(read, source)
+    known = _with_origin(with_kernels(read, source), settings)
     if alone:
         return with_device_count(known, requested=settings.devices, system=None)
     return settled_program(known, devices=settings.devices, system=system)
+
+
+def _with_origin(program: Program, settings: Settings) -> Program:
+    """Return the program, with a note where it was compiled for another part than the node."""
+    node = settings.flags.node
+    if node is None or settings.optimise or not program.is_scheduled:
+        return program
+    # Few programs are compiled ones: the others need not wait for it.
+    from hespas.compile.made_for import compiled_elsewhere  # noqa: PLC0415
+
+    notes = compiled_elsewhere(program, node)
+    return replace(program, assumptions=(*notes, *program.assumptions)) if notes else program
 
 
 def divide(settings: Settings, program: Program) -> Divided:

@@ -27,11 +27,13 @@ class CompiledKernels(msgspec.Struct, frozen=True, kw_only=True):
     """All kernels of a compiled program.
 
     ``launches`` stand in schedule order; ``ptx`` holds each kernel's text by its name, without
-    the headers that kernels of a module share.
+    the headers that kernels of a module share. ``target`` is what the headers say that it was
+    written for (``sm_90a``), empty where that is not known.
     """
 
     launches: tuple[KernelLaunch, ...]
     ptx: Mapping[str, str]
+    target: str = ""
 
     @property
     def launch_of_instruction(self) -> Mapping[str, KernelLaunch]:

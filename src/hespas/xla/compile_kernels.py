@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from hespas.errors import UnsupportedError
 from hespas.program.kernels import CompiledKernels
 from hespas.xla.compile_instructions import read_instructions
-from hespas.xla.compile_ptx import read_ptx
+from hespas.xla.compile_ptx import ptx_target, read_ptx
 from hespas.xla.compile_thunks import read_instructions as read_thunk_instructions
 from hespas.xla.compile_thunks import read_thunks, tied_kernels
 
@@ -21,16 +23,20 @@ def read_kernels(dump: Path, *, module_text: str) -> CompiledKernels:
     thunks = _only(dump, "*.thunk_sequence.txt")
     metadata = _only(dump, "*.thunk_metadata.txt")
     ptx: dict[str, str] = {}
+    target = ""
     for file in sorted(dump.glob("*.ptx")):
-        ptx |= read_ptx(file.read_text())
+        text = file.read_text()
+        ptx |= read_ptx(text)
+        target = target or ptx_target(text)
     instructions = read_instructions(module_text)
-    return tied_kernels(
+    tied = tied_kernels(
         read_thunks(thunks),
         read_thunk_instructions(metadata),
         ptx=ptx,
         fusions=instructions.fusions,
         known=instructions.all,
     )
+    return replace(tied, target=target)
 
 
 def _only(dump: Path, pattern: str) -> str:

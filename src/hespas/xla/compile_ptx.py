@@ -6,6 +6,17 @@ import re
 
 _ENTRY = re.compile(r"^\.visible \.entry ([\w$.]+)\(", re.MULTILINE)
 _HEADER = re.compile(r"^[ \t]*(?:\.(?:version|target|address_size)\b.*|//.*|)\n", re.MULTILINE)
+_TARGET = re.compile(r"^[ \t]*\.target[ \t]+(\w+)", re.MULTILINE)
+
+
+def ptx_target(text: str) -> str:
+    r"""Return what a PTX module is written for, empty where it doesn't say.
+
+    >>> ptx_target(".version 8.8\n.target sm_90a\n")
+    'sm_90a'
+    """
+    found = _TARGET.search(text)
+    return "" if found is None else found[1]
 
 
 def read_ptx(text: str) -> dict[str, str]:

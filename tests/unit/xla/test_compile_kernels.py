@@ -118,6 +118,7 @@ def test_kernels_are_tied_by_number_through_loops_and_branches(dump: Path) -> No
     assert text.startswith(".extern .shared")
     assert ".visible .entry wrapped_tanh(" in text
     assert ".version" not in text
+    assert kernels.target == "sm_90a"
 
 
 @pytest.mark.parametrize(

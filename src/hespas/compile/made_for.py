@@ -1,0 +1,100 @@
+"""What a compiled program was compiled for, where it shows, and what another part means to it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from hespas.compile.targets import GpuTarget, Target, find_target
+from hespas.errors import HardwareError
+from hespas.program.attrs import CustomCallAttrs
+from hespas.program.program import Op, Program, nested_ops
+
+_LIBRARIES = ("__cublas", "__cudnn", "__cusolver", "__triton")
+"""What XLA calls on GPUs. It keeps these names on AMD's too."""
+_CAPABILITY = re.compile(r"cuda_compute_capability \{ major: (\d+)(?: minor: (\d+))?")
+_PTX_TARGET = re.compile(r"sm_(\d+)(\d)[a-z]?")
+_ELSEWHERE = "whose compiler would fuse, schedule and call other kernels"
+_OF_TPU = f"the program was compiled for a TPU, and is priced on {{name}}, {_ELSEWHERE}"
+
+
+def compiled_elsewhere(program: Program, node: str) -> tuple[str, ...]:
+    """Return what is to be said of a compiled program on a node: a preset's name, or a path.
+
+    Nothing, where all that shows of the part that it was compiled for fits the node.
+    """
+    if not program.is_scheduled:
+        return ()
+    target = _target_of(node)
+    name = node if target is None else target.name
+    match target:
+        case GpuTarget():
+            told = _on_gpu(program, target)
+        case None:
+            told = _on_unknown(program)
+        case _:
+            told = _on_tpu(program)
+    return tuple(each.format(name=name) for each in told)
+
+
+def _target_of(node: str) -> Target | None:
+    """Return what compilers know the node as; None where none of those at hand knows it."""
+    try:
+        return find_target(node)
+    except HardwareError:
+        return None
+
+
+def _on_gpu(program: Program, target: GpuTarget) -> Iterator[str]:
+    if _is_of_tpu(program):
+        yield _OF_TPU
+    found = _PTX_TARGET.fullmatch("" if program.kernels is None else program.kernels.target)
+    own = _CAPABILITY.search(target.description)
+    if found is None or own is None:
+        return
+    made, has = f"{found[1]}.{found[2]}", f"{own[1]}.{own[2] or 0}"
+    if made != has:
+        yield (
+            f"the kernels were compiled for compute capability {made}, and are priced on {{name}} "
+            f"with {has}, {_ELSEWHERE}"
+        )
+
+
+def _on_tpu(program: Program) -> Iterator[str]:
+    called = _library_call(program)
+    if called is not None or program.kernels is not None:
+        calls = "it has a GPU's kernels" if called is None else f"it calls {called}"
+        yield (
+            f"the program was compiled for a GPU ({calls}), and is priced on {{name}}, {_ELSEWHERE}"
+        )
+
+
+def _on_unknown(program: Program) -> Iterator[str]:
+    called = _library_call(program)
+    if _is_of_tpu(program):
+        yield _OF_TPU
+    elif program.kernels is not None:
+        yield (
+            "the program was compiled for another part than {name}, which no compiler at hand "
+            f"knows, and {_ELSEWHERE}"
+        )
+    elif called is not None:
+        yield (
+            f"the program was compiled for a GPU (it calls {called}), perhaps for another than "
+            f"{{name}}, {_ELSEWHERE}"
+        )
+
+
+def _library_call(program: Program) -> str | None:
+    """Return the first call of a GPU's library."""
+    targets = (op.attrs.target for op in _ops(program) if isinstance(op.attrs, CustomCallAttrs))
+    return next((target for target in targets if target.startswith(_LIBRARIES)), None)
+
+
+def _is_of_tpu(program: Program) -> bool:
+    return any(op.estimated_cycles is not None for op in _ops(program))
+
+
+def _ops(program: Program) -> Iterator[Op]:
+    for function in program.functions.values():
+        yield from nested_ops(function.body)
