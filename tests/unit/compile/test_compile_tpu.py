@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+import hespas
 from compilers import needs_tpu
 from hespas.compile.compiler import compile_program
 from hespas.compile.job import ANY_LAYOUT, Layout
 from hespas.compile.options import CompileOptions
-from hespas.errors import ConfigError
+from hespas.errors import ConfigError, HardwareError
+from hespas.frontend.load import load_source
 from programs import all_reduce, on_devices, vector_main
 
 pytestmark = needs_tpu
@@ -32,6 +34,35 @@ def test_a_partitioned_program_is_compiled(target: str, layout: Layout, topology
     assert made.memory.generated_code_bytes > 0
     assert made.kernels is None
     assert "its partitions were compiled as replicas" in made.notes
+
+
+PRODUCT = """
+func.func @main(%a: tensor<2048x2048xbf16>, %b: tensor<2048x2048xbf16>) -> tensor<2048x2048xbf16> {
+  %0 = stablehlo.dot_general %a, %b, contracting_dims = [1] x [0]
+    : (tensor<2048x2048xbf16>, tensor<2048x2048xbf16>) -> tensor<2048x2048xbf16>
+  return %0 : tensor<2048x2048xbf16>
+}
+"""
+
+
+def test_a_product_takes_the_cycles_that_its_multiplications_do() -> None:
+    made = compile_program(
+        PRODUCT.encode(), name="a.mlir", target="TPUv5e", layout=Layout(devices=1)
+    )
+    program = load_source(made.hlo_proto, name="a.hlo.pb")
+    found = [op.estimated_cycles for op in program.main.body.operations]
+    cycles = sum(each for each in found if each is not None)
+    # Four matrix units of 128 x 128.
+    assert 0.5 < 2 * 2048**3 / cycles / (4 * 128 * 128 * 2) < 1
+    priced = hespas.estimate(hespas.split(program), "TPUv5e", method="compiler").total.per_op
+    told_s = sum(each.time_s for name, each in priced.items() if "without cycles" not in name)
+    assert told_s == pytest.approx(cycles / 1.5e9, rel=1e-9)
+
+
+def test_a_program_that_needs_more_memory_than_there_is_is_told_so() -> None:
+    large = PRODUCT.replace("2048x2048", "131072x131072")
+    with pytest.raises(HardwareError, match=r"does not fit.*\(96.00G\).*\(15.75G\)"):
+        compile_program(large.encode(), name="a.mlir", target="TPUv5e", layout=Layout(devices=1))
 
 
 def test_a_flag_that_a_tpu_has_not_is_named() -> None:
