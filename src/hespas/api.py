@@ -113,8 +113,10 @@ def split(
     >>> len(graph.compute_regions), len(graph.collective_regions)
     (6, 1)
     """
+    from hespas.program.program import Program
     from hespas.split.strategies import split_options, split_program
 
+    _check(program, Program, "a program", "load it first: hespas.load(path)")
     options = split_options(
         strategy=strategy,
         merge=merge,
@@ -127,7 +129,7 @@ def split(
 
 def estimate(
     graph: RegionGraph,
-    device: Device | str,
+    device: Device | str | Path,
     *,
     method: str | None = None,
     options: RooflineOptions | None = None,
@@ -154,10 +156,15 @@ def estimate(
     from hespas.estimate.methods import estimator, usual_method, wanted_on
     from hespas.estimate.roofline import RooflineOptions
     from hespas.estimate.store import MemoryStore
+    from hespas.hardware.device import Device
     from hespas.split.modules import region_modules
+    from hespas.split.regions import RegionGraph
 
+    _check(graph, RegionGraph, "a region graph", "split a program: hespas.split(program)")
+    _check(device, (Device, str, Path), "a device or its name", "name a preset or a path")
     program = graph.program
-    found = wanted_on(device, options or RooflineOptions(), custom_calls or {})
+    named = str(device) if isinstance(device, Path) else device
+    found = wanted_on(named, options or RooflineOptions(), custom_calls or {})
     wanted = replace(found, kernels=program.kernels)
     usual = "roofline" if wanted.device is None else usual_method(program, wanted.device)
     chosen = for_program(estimator(method or wanted.method or usual, wanted), program)
@@ -172,14 +179,18 @@ def trace(graph: RegionGraph, estimates: GraphEstimate) -> TaskGraph:
     >>> [task.name for task in trace(graph, estimate(graph, "A100_SXM_40GB")).tasks]
     ['region_0', 'all_reduce_1']
     """
+    from hespas.estimate.graph import GraphEstimate
+    from hespas.split.regions import RegionGraph
     from hespas.trace.estimated import estimated_tasks
 
+    _check(graph, RegionGraph, "a region graph", "split a program: hespas.split(program)")
+    _check(estimates, GraphEstimate, "an estimate", "give what hespas.estimate(graph, node) gives")
     return estimated_tasks(graph, estimates)
 
 
 def simulate(
     job: Job | TaskGraph,
-    system: System | str,
+    system: System | str | Path,
     *,
     model: str = "astra-sim",
     network: str | None = None,
@@ -205,10 +216,14 @@ def simulate(
     27.6
     """
     from hespas.hardware.presets import load_system
+    from hespas.hardware.system import System
     from hespas.simulate.models import ModelChoice, model_named, simulate_job
     from hespas.simulate.network import network_named
+    from hespas.trace.tasks import Job, TaskGraph
 
-    described = load_system(system) if isinstance(system, str) else system
+    _check(job, (Job, TaskGraph), "a task graph or job", "give what hespas.trace gives")
+    _check(system, (System, str, Path), "a system or its name", "name a preset or a directory")
+    described = system if isinstance(system, System) else load_system(system)
     choice = ModelChoice(
         model=model_named(model),
         network=None if network is None else network_named(network),
@@ -223,8 +238,8 @@ def simulate(
 
 def predict(
     workload: Program | str | Path,
-    node: Device | str,
-    system: System | str | None = None,
+    node: Device | str | Path,
+    system: System | str | Path | None = None,
     *,
     devices: int | None = None,
     method: str | None = None,
@@ -245,20 +260,29 @@ def predict(
     >>> prediction.devices, round(prediction.step_time_s * 1e6, 1)
     (4, 27.6)
     """
+    from hespas.compile.made_for import with_origin
     from hespas.frontend.partitioned import load_program_per_device
+    from hespas.hardware.device import Device
     from hespas.hardware.fit import settled_program
     from hespas.hardware.presets import load_device, load_system
+    from hespas.hardware.system import System
     from hespas.prediction import predicted
+    from hespas.program.program import Program
     from hespas.simulate.models import ModelChoice, model_named
     from hespas.simulate.network import Network
 
-    cluster = load_system(system) if isinstance(system, str) else system
+    _check(workload, (Program, str, Path), "a program or its file", "give one of these")
+    _check(node, (Device, str, Path), "a device or its name", "name a preset or a path")
+    _check(system, (System, str, Path, type(None)), "a system or its name", "name a preset")
+    cluster = load_system(system) if isinstance(system, str | Path) else system
     program = (
         load_program_per_device(Path(workload)) if isinstance(workload, str | Path) else workload
     )
+    if not isinstance(node, Device):
+        program = with_origin(program, str(node))
     settled = settled_program(program, devices=devices, system=cluster)
     graph = split(settled, strategy=strategy, merge=merge)
-    device = load_device(node) if isinstance(node, str) else node
+    device = node if isinstance(node, Device) else load_device(node)
     return predicted(
         graph,
         estimate(graph, device, method=method),
@@ -267,3 +291,11 @@ def predict(
         memory_capacity_bytes=device.memory_capacity_bytes,
         model=ModelChoice(model=model_named(model), algorithm=algorithm),
     )
+
+
+def _check(value: object, kinds: type | tuple[type, ...], what: str, mend: str) -> None:
+    """Raise `ConfigError` for an argument of another kind: a likely mistake in a notebook."""
+    from hespas.errors import ConfigError
+
+    if not isinstance(value, kinds):
+        raise ConfigError(f"a {type(value).__name__} is given in place of {what}", mend=mend)

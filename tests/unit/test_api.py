@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import hespas
 from hespas.cost.rules.custom_call import OperandTraffic
-from hespas.errors import ConfigError, CostError, DeviceCountError, ProgramError
+from hespas.errors import ConfigError, CostError, DeviceCountError, ProgramError, TraceError
 from hespas.estimate.store import DiskStore, MemoryStore
-from hespas.hardware.presets import load_device, load_system
+from hespas.hardware.presets import PRESETS_DIRECTORY, load_device, load_system
+from hlo_programs import module
 from programs import all_reduce, on_devices, vector_main
 
 BLOCK = Path(__file__).resolve().parents[2] / "examples" / "attention_block.mlir"
@@ -92,3 +94,47 @@ def test_equal_regions_are_one_estimate(tmp_path: Path) -> None:
     prediction = hespas.predict(file, "V100_32GB", "V100_32GB_4GPU")
     assert prediction.compute_s == 0
     assert prediction.step_time_s == prediction.exposed_communication_s > 0
+
+
+def test_paths_serve_as_well_as_names() -> None:
+    by_path = hespas.predict(
+        BLOCK,
+        PRESETS_DIRECTORY / "nodes" / "V100_32GB",
+        PRESETS_DIRECTORY / "systems" / "V100_32GB_4GPU",
+    )
+    assert by_path.step_time_s == hespas.predict(BLOCK, "V100_32GB", "V100_32GB_4GPU").step_time_s
+
+
+def test_what_was_compiled_for_another_part_is_said_to_be(tmp_path: Path) -> None:
+    file = tmp_path / "p.hlo"
+    told = 'backend_config={"window_config":{"estimated_cycles":"9"}}'
+    file.write_text(module(f"  x = f32[8] parameter(0)\n  ROOT y = f32[8] add(x, x), {told}"))
+    listed = hespas.predict(file, "V100_32GB").assumptions
+    assert any("compiled for a TPU, and is priced on V100_32GB" in text for text in listed)
+
+
+PROGRAM = hespas.load(BLOCK)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("predict", (b"abc", "V100_32GB"), "bytes is given in place of a program"),
+        ("predict", (BLOCK, 3), "int is given in place of a device"),
+        ("predict", (BLOCK, "V100_32GB", 4), "int is given in place of a system"),
+        ("split", (BLOCK,), r"a program; load it first: hespas\.load\(path\)"),
+        ("estimate", (PROGRAM, "V100_32GB"), "a Program is given in place of a region graph"),
+        ("trace", (PROGRAM, None), "a Program is given in place of a region graph"),
+        ("simulate", (PROGRAM, "V100_32GB_4GPU"), "a Program is given in place of a task graph"),
+    ],
+)
+def test_likely_mistakes_are_told(name: str, arguments: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        getattr(hespas, name)(*arguments)
+
+
+def test_estimates_of_another_graph_are_refused() -> None:
+    program = hespas.load(BLOCK)
+    whole, single = hespas.split(program), hespas.split(program, strategy="individual_split")
+    with pytest.raises(TraceError, match=r"estimates of another graph.*estimate the graph"):
+        hespas.trace(whole, hespas.estimate(single, "V100_32GB"))

@@ -11,7 +11,6 @@ from pathlib import Path
 from time import perf_counter
 
 import click
-from msgspec.structs import replace
 
 from hespas.cli.settings import Settings
 from hespas.cli.source import source_of, with_kernels
@@ -59,10 +58,9 @@ def _with_origin(program: Program, settings: Settings) -> Program:
     if node is None or settings.optimise or not program.is_scheduled:
         return program
     # Few programs are compiled ones: the others need not wait for it.
-    from hespas.compile.made_for import compiled_elsewhere  # noqa: PLC0415
+    from hespas.compile.made_for import with_origin  # noqa: PLC0415
 
-    notes = compiled_elsewhere(program, node)
-    return replace(program, assumptions=(*notes, *program.assumptions)) if notes else program
+    return with_origin(program, node)
 
 
 def divide(settings: Settings, program: Program) -> Divided:

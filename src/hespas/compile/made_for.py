@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from msgspec.structs import replace
+
 from hespas.compile.targets import GpuTarget, Target, find_target
 from hespas.errors import HardwareError
 from hespas.program.attrs import CustomCallAttrs
@@ -35,6 +37,12 @@ def compiled_elsewhere(program: Program, node: str) -> tuple[str, ...]:
         case _:
             told = _on_tpu(program)
     return tuple(each.format(name=name) for each in told)
+
+
+def with_origin(program: Program, node: str) -> Program:
+    """Return the program, with what `compiled_elsewhere` says among its assumptions."""
+    notes = compiled_elsewhere(program, node)
+    return replace(program, assumptions=(*notes, *program.assumptions)) if notes else program
 
 
 def _target_of(node: str) -> Target | None:

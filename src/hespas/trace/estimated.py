@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hespas.errors import TraceError
 from hespas.estimate.estimate import Estimate
 from hespas.estimate.graph import GraphEstimate
 from hespas.split.regions import Compute, Region, RegionGraph
@@ -10,12 +11,24 @@ from hespas.trace.tasks import TaskGraph
 
 
 def estimated_tasks(graph: RegionGraph, estimates: GraphEstimate) -> TaskGraph:
-    """Make the task graph of all devices from what every region costs."""
+    """Make the task graph of all devices from what every region costs.
+
+    Raises `TraceError` for estimates of another graph.
+    """
+    found = estimates.estimate_of_region
+    is_computed = [isinstance(region, Compute) for region in graph.regions]
+    if is_computed != [estimate is not None for estimate in found]:
+        raise TraceError(
+            f"these are estimates of another graph: {len(found)} regions, not {len(is_computed)}, "
+            "or others of them communicate",
+            place=graph.program.source,
+            mend="estimate the graph that is traced",
+        )
     times = [
         None
         if estimate is None
         else RegionTime(duration_ps=estimate.duration_ps, label=_label(region, estimate))
-        for region, estimate in zip(graph.regions, estimates.estimate_of_region, strict=True)
+        for region, estimate in zip(graph.regions, found, strict=True)
     ]
     return build_task_graph(graph, times, name=graph.program.source)
 
