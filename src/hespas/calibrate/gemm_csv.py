@@ -16,7 +16,7 @@ from hespas.calibrate.lines import csv_lines, time_of
 from hespas.calibrate.samples import Case, check_agreement, check_limits
 from hespas.config.suggest import suggestion
 from hespas.errors import MeasurementError
-from hespas.estimate.measured.gemm import Product, gemm_model, table_of
+from hespas.estimate.measured.gemm import Product, factor_of, gemm_model
 from hespas.hardware.device import Device
 from hespas.program.types import ELEMENT_TYPES
 
@@ -86,7 +86,7 @@ def gemm_groups(path: Path, device: Device) -> tuple[Group, ...]:
 
     Raises `MeasurementError`, naming ``file:line``, for a header without its columns or unit,
     for what is no number, for times below the physical floor or far from what the part's tables
-    say, for types that have no factor of their own, and for lines that contradict each other.
+    say, and for lines that contradict each other.
     """
     rows = _rows(path)
     model = gemm_model(device)
@@ -99,7 +99,7 @@ def gemm_groups(path: Path, device: Device) -> tuple[Group, ...]:
         )
     by_factor: dict[str, list[_Row]] = {}
     for row in rows:
-        by_factor.setdefault(_factor_of(row), []).append(row)
+        by_factor.setdefault(factor_of(row.product.type_name), []).append(row)
     return tuple(_group(name, by_factor[name]) for name in sorted(by_factor))
 
 
@@ -117,30 +117,6 @@ def _group(name: str, rows: Sequence[_Row]) -> Group:
         return [model.price(row.product).time_s for row in rows]
 
     return Group(name=name, cases=tuple(row.case for row in rows), predict=predict, notes=notes)
-
-
-def gemm_factor(type_name: str) -> str | None:
-    """Return the factor of products of a type; None where it is another type's.
-
-    >>> gemm_factor("f16"), gemm_factor("i8")
-    ('gemm.bf16', None)
-    """
-    is_borrowed = type_name in {"i8", "ui8"}
-    return None if is_borrowed else f"gemm.{table_of(type_name)}"
-
-
-def _factor_of(row: _Row) -> str:
-    name = row.product.type_name
-    factor = gemm_factor(name)
-    if factor is None:
-        table = table_of(name)
-        raise MeasurementError(
-            f"products of {name} are priced by the tables of {table} and have no factor of their "
-            f"own: gemm.{table} would change those of {table} too",
-            place=row.place,
-            mend=f"leave out products of {name}",
-        )
-    return factor
 
 
 def _rows(path: Path) -> list[_Row]:

@@ -18,7 +18,7 @@ from statistics import median
 from typing import Any, cast
 
 from hespas.calibrate.factors import Group
-from hespas.calibrate.gemm_csv import SHORTEST_KERNEL_S, gemm_factor
+from hespas.calibrate.gemm_csv import SHORTEST_KERNEL_S
 from hespas.calibrate.samples import Case, check_limits
 from hespas.cost.attention import attentions
 from hespas.cost.expand import expand
@@ -26,6 +26,7 @@ from hespas.cost.gemm import gemms
 from hespas.cost.structure import Leaf
 from hespas.errors import MeasurementError
 from hespas.estimate.measured.estimator import Measured
+from hespas.estimate.measured.gemm import factor_of
 from hespas.estimate.measured.method import make
 from hespas.estimate.methods import Wanted
 from hespas.estimate.roofline import Roofline
@@ -109,35 +110,23 @@ def profile_groups(path: Path, program: Program, device: Device) -> tuple[Group,
     instruction, for times below the physical floor or far from what is expected.
     """
     estimator = make(Wanted(device=device))
-    kernels: dict[str | None, list[_Kernel]] = defaultdict(list)
+    kernels: dict[str, list[_Kernel]] = defaultdict(list)
     for kernel in _kernels(path, program):
         expected_s = _predicted_s(kernel, program, estimator)
         if expected_s > 0:
             floor_s = max(_floor_s(kernel, estimator), SHORTEST_KERNEL_S)
             check_limits(kernel.case, floor_s=floor_s, expected_s=expected_s, mend=_MEND)
             kernels[_factor_of(kernel.op)].append(kernel)
-    left_out = kernels.pop(None, [])
-    if not kernels:
-        raise MeasurementError(
-            "none of its instructions has a factor of its own",
-            place=str(path),
-            mend="calibrate with another program",
-        )
-    notes = (_left_out_note(path, left_out),) if left_out else ()
-    return tuple(_group(name, each, program, notes) for name, each in _sorted(kernels))
+    return tuple(_group(name, kernels[name], program) for name in sorted(kernels))
 
 
-def _sorted(kernels: Mapping[str | None, list[_Kernel]]) -> list[tuple[str, list[_Kernel]]]:
-    return sorted((name, each) for name, each in kernels.items() if name is not None)
-
-
-def _group(name: str, kernels: list[_Kernel], program: Program, notes: tuple[str, ...]) -> Group:
+def _group(name: str, kernels: list[_Kernel], program: Program) -> Group:
     def predict(device: Device) -> list[float]:
         estimator = make(Wanted(device=device))
         return [_predicted_s(kernel, program, estimator) for kernel in kernels]
 
     cases = tuple(kernel.case for kernel in kernels)
-    return Group(name=name, cases=cases, predict=predict, notes=notes)
+    return Group(name=name, cases=cases, predict=predict)
 
 
 def _kernels(path: Path, program: Program) -> list[_Kernel]:
@@ -183,14 +172,8 @@ def _floor_s(kernel: _Kernel, estimator: Measured) -> float:
     )
 
 
-def _factor_of(op: Op) -> str | None:
-    """Return the factor that scales an operation; None where it is products of another type."""
+def _factor_of(op: Op) -> str:
     if attentions(op):
         return "attention"
     products = gemms(op)
-    return gemm_factor(products[0].multiplied) if products else "kernels"
-
-
-def _left_out_note(path: Path, kernels: Iterable[_Kernel]) -> str:
-    names = ", ".join(kernel.case.label for kernel in kernels)
-    return f"{path}: products of types without a factor of their own are left out: {names}"
+    return factor_of(products[0].multiplied) if products else "kernels"

@@ -122,10 +122,6 @@ def test_a_batch_may_stand_in_a_column_of_its_own(tmp_path: Path) -> None:
             ["m,n,k,dtype,latency_us", "4096,4096,4096,float32,400"],
             r"gemm\.csv:2: .* below the physical floor of 2\.051 ms; correct .*, or write tf32",
         ),
-        (
-            ["m,n,k,dtype,latency_us", "4096,4096,4096,int8,100"],
-            r"gemm\.csv:2: products of i8 are priced by the tables of f8 .*; leave out .* of i8",
-        ),
     ],
 )
 def test_what_cannot_be_is_refused_with_its_line(

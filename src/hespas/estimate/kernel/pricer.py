@@ -33,9 +33,13 @@ _NOT_KEPT = KeptAnalyses()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """A kernel's terms, and what was read of it: None where only its HLO was there."""
+    """A kernel's terms, and what was read of it: None where only its HLO was there.
+
+    ``floor_s`` is what its bytes take at the peak bandwidth.
+    """
 
     terms: KernelTerms
+    floor_s: float
     analysis: KernelAnalysis | None
     notes: tuple[str, ...]
 
@@ -114,9 +118,13 @@ class ReadKernels:
         return Timed(time_s=self.time_s(reading), notes=reading.notes)
 
     def time_s(self, reading: Reading) -> float:
-        """Return how long the kernel of a reading takes, as the device is calibrated."""
+        """Return how long the kernel of a reading takes, as the device is calibrated.
+
+        No calibration makes it faster than its bytes at the peak bandwidth.
+        """
         launch_s = reading.terms.launch_s
-        return self.factor * (reading.terms.time_s - launch_s) + launch_s
+        busy_s = reading.terms.time_s - launch_s
+        return max(self.factor * busy_s, min(busy_s, reading.floor_s)) + launch_s
 
     def read(self, leaf: Leaf) -> Reading:
         """Return what is known of an operation's kernel."""
@@ -133,17 +141,18 @@ class ReadKernels:
         terms = terms_of(
             analysis, self.gpu, bytes_moved=moved, memory_bandwidth_bytes_per_s=bandwidth
         )
-        return Reading(terms=terms, analysis=analysis, notes=_notes(analysis))
+        return Reading(
+            terms=terms, floor_s=moved / bandwidth, analysis=analysis, notes=_notes(analysis)
+        )
 
     def _by_kind(self, leaf: Leaf, *notes: str) -> Reading:
+        moved, bandwidth = float(leaf.work.bytes_moved), self.device.memory_bandwidth_bytes_per_s
         terms = terms_by_kind(
-            leaf.op,
-            self.gpu,
-            bytes_moved=float(leaf.work.bytes_moved),
-            memory_bandwidth_bytes_per_s=self.device.memory_bandwidth_bytes_per_s,
+            leaf.op, self.gpu, bytes_moved=moved, memory_bandwidth_bytes_per_s=bandwidth
         )
         return Reading(
             terms=terms,
+            floor_s=moved / bandwidth,
             analysis=None,
             notes=tuple(f"kernel {leaf.op.instruction}: {note}" for note in notes),
         )

@@ -101,7 +101,7 @@ class GemmModel:
     def _factors(self, type_name: str) -> float:
         measured = self.device.measured
         factors: Mapping[str, float] = {} if measured is None else measured.factors
-        named = factors.get(f"gemm.{table_of(type_name)}", factors.get("gemm", 1.0))
+        named = factors.get(factor_of(type_name), factors.get("gemm", 1.0))
         return named * factors.get("all", 1.0)
 
     def _grid(self, type_name: str) -> Grid:
@@ -192,6 +192,17 @@ def table_of(type_name: str) -> str:
     ('bf16', 'f8', 'f64')
     """
     return _TABLES.get(type_name, type_name)
+
+
+def factor_of(type_name: str) -> str:
+    """Return the name of the factor by which a calibration multiplies products of a type.
+
+    Integers have one of their own, for nothing measured of floats tells of them.
+
+    >>> factor_of("f16"), factor_of("f8E5M2"), factor_of("ui8")
+    ('gemm.bf16', 'gemm.f8', 'gemm.i8')
+    """
+    return "gemm.i8" if type_name in {"i8", "ui8"} else f"gemm.{table_of(type_name)}"
 
 
 def gemm_model(device: Device) -> GemmModel:

@@ -56,9 +56,9 @@ class Streaming:
         )
 
     def moving_s(self, size_bytes: float) -> float:
-        """Return how long a long kernel takes to move so many bytes."""
-        bandwidth = self.roofline.device.memory_bandwidth_bytes_per_s
-        return self.factor * size_bytes / (self.efficiency * bandwidth)
+        """Return how long a long kernel takes to move so many bytes: not less than at the peak."""
+        at_peak_s = size_bytes / self.roofline.device.memory_bandwidth_bytes_per_s
+        return max(1.0, self.factor / self.efficiency) * at_peak_s
 
     def price(self, leaf: Leaf, program: Program) -> Timed:
         """Return the time of a kernel."""

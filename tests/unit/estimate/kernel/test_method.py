@@ -153,6 +153,18 @@ def test_calibration_multiplies_what_is_beside_the_launch(program: Program) -> N
     assert slower.time_s - launch_s == pytest.approx(2 * (usual.time_s - launch_s))
 
 
+def test_calibration_does_not_beat_the_memory(program: Program) -> None:
+    fast = replace(H100, measured=MeasuredTables(part="H100_SXM", factors={"kernels": 0.01}))
+    plain, calibrated = kernel_pricer(H100, None), kernel_pricer(fast, None)
+    assert plain is not None
+    assert calibrated is not None
+    leaf = leaf_of(fusions(program)["fusion.1"])
+    at_peak_s = leaf.work.bytes_moved / H100.memory_bandwidth_bytes_per_s
+    found = calibrated.price(leaf, program)
+    assert found is not None
+    assert found.time_s == pytest.approx(at_peak_s + plain.gpu.launch_s)
+
+
 def test_an_inside_that_cannot_be_read_is_not_passed_over(tmp_path: Path) -> None:
     file = tmp_path / "microarchitecture.json"
     file.write_text("{}")

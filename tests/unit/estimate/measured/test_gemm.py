@@ -141,3 +141,13 @@ def test_batches_grow_as_xla_measured_them() -> None:
     ]
     assert len(large) == 27
     assert median(errors) < 0.08
+
+
+def test_integers_are_calibrated_by_themselves() -> None:
+    device = load_device("H100_80GB")
+    tables = MeasuredTables(part="H100_SXM", factors={"gemm.f8": 3.0, "gemm.i8": 2.0})
+    slower = gemm_model(replace(device, measured=tables))
+    for kind, factor in (("f8E4M3FN", 3.0), ("i8", 2.0)):
+        product = Product(type_name=kind, m=2048, n=2048, k=2048)
+        plain_s = gemm_model(device).price(product).time_s
+        assert slower.price(product).time_s == pytest.approx(factor * plain_s)
