@@ -8,6 +8,7 @@ import click
 
 from hespas.cli import options
 from hespas.cli.flags import Flags
+from hespas.cli.optimising import compiled_directory
 from hespas.cli.settings import settings_of
 from hespas.cli.stages import check_targets, load, write_json
 from hespas.errors import ConfigError
@@ -46,7 +47,7 @@ def command(top: int, json_file: str | None, **given: Any) -> None:
             mend="add --optimise",
         )
     device = load_device(str(given["node"]))
-    kept = KeptAnalyses(directory=settings.compiled_directory if settings.optimise else None)
+    kept = KeptAnalyses(directory=compiled_directory(settings.flags))
     pricer = kernel_pricer(device, program.kernels, kept=kept)
     if pricer is None:
         raise ConfigError(

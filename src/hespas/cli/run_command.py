@@ -11,6 +11,7 @@ from hespas.cli import options
 from hespas.cli.flags import Flags
 from hespas.cli.outputs import estimate_into, output_of, write_tasks
 from hespas.cli.settings import Settings, settings_of
+from hespas.cli.simulating import model_of, network_of, system_of
 from hespas.cli.stages import check_targets, divide, load, write_json, write_timeline
 from hespas.prediction import Prediction, computation_alone, predicted
 from hespas.report.run_report import run_json, run_text
@@ -47,7 +48,7 @@ def command(json_file: str | None, timeline: Path | None, **given: Any) -> None:
 
 
 def _predict(settings: Settings) -> Prediction:
-    system = settings.system
+    system = system_of(settings.flags)
     program = load(settings, system=system, alone=False)
     divided = divide(settings, program)
     with output_of(settings) as output:
@@ -56,9 +57,9 @@ def _predict(settings: Settings) -> Prediction:
             divided.graph,
             estimates,
             system,
-            settings.network,
+            network_of(settings.flags),
             memory_capacity_bytes=settings.memory_capacity_bytes,
-            model=settings.model,
+            model=model_of(settings.flags),
         )
         write_tasks(prediction.tasks, output)
     return prediction

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hespas.cli.caching import CacheWish
 from hespas.cli.device_flags import check_device_flags, device_of_flags, timed_here
 from hespas.cli.flags import Flags
+from hespas.cli.optimising import compiled_directory
 from hespas.cli.options import start_logging
 from hespas.cli.parsing import parse_custom_calls, parse_per_line, parse_weights
 from hespas.config.load import load_config
@@ -25,16 +25,10 @@ from hespas.estimate.roofline import RooflineOptions
 from hespas.estimate.store import Store
 from hespas.frontend.stablehlo import LoadOptions
 from hespas.hardware.device import Device
-from hespas.hardware.presets import load_device, load_hardware, load_system
-from hespas.hardware.system import System
+from hespas.hardware.presets import load_device, load_hardware
 from hespas.program.program import Program
-from hespas.simulate.network import Network, network_named
 from hespas.split.strategies import SplitOptions, split_options
 from hespas.units import parse_quantity
-
-if TYPE_CHECKING:
-    from hespas.compile.options import CompileOptions
-    from hespas.simulate.models import ModelChoice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,37 +166,6 @@ class Settings:
         given = (flags.node, flags.peak_flops, flags.memory_bandwidth, flags.per_datatype_flops)
         return any(each is not None for each in given) or self._named_device() is not None
 
-    @property
-    def optimise(self) -> bool:
-        """Whether the program is compiled for the node first."""
-        given = {
-            "--disable-passes": self.flags.disable_passes is not None,
-            "--matmuls": self.flags.matmuls is not None,
-            "--latency-hiding-scheduler": self.flags.latency_hiding_scheduler is not None,
-            "--xla-flag": bool(self.flags.xla_flag),
-        }
-        for name in (name for name, is_given in given.items() if is_given):
-            if not self.flags.optimise:
-                raise ConfigError(f"{name} has no effect without --optimise", mend="add it")
-        if self.flags.optimise and self.flags.method is not None:
-            # Said before the compiler runs, not after it.
-            check_device_flags(self.flags, self.flags.method)
-        return bool(self.flags.optimise)
-
-    @property
-    def compile_options(self) -> CompileOptions:
-        """What the compiler is told."""
-        from hespas.cli.compiling import CompileFlags, options_of  # noqa: PLC0415 - few compile
-
-        return options_of(
-            CompileFlags(
-                disable_passes=self.flags.disable_passes,
-                matmuls=self.flags.matmuls,
-                latency_hiding_scheduler=self.flags.latency_hiding_scheduler,
-                xla_flag=self.flags.xla_flag,
-            )
-        )
-
     def estimator(self, program: Program) -> Estimator:
         """Return the estimator of a program."""
         configured = self.config.perf_estimator
@@ -218,63 +181,14 @@ class Settings:
             roofline_options=self.roofline_options,
             custom_calls=self.custom_calls,
             kernels=program.kernels,
-            kernels_directory=None if program.kernels is None else self.compiled_directory,
+            kernels_directory=None if program.kernels is None else compiled_directory(self.flags),
         )
         return estimator(method, wanted)
-
-    @property
-    def compiled_directory(self) -> Path | None:
-        """Where compiled programs are kept, and what was read of them; None for nowhere."""
-        from hespas.compile.cache import default_directory  # noqa: PLC0415
-
-        if self.flags.disable_cache or self.flags.in_memory_only_cache:
-            return None
-        return self.flags.cache_dir or default_directory()
 
     @property
     def custom_calls(self) -> dict[str, CustomCallCost]:
         """What the user states of custom calls."""
         return parse_custom_calls(self.flags.custom_call)
-
-    @property
-    def system(self) -> System | None:
-        """The cluster, where one was given."""
-        if self.flags.system is not None:
-            return load_system(self.flags.system)
-        given = {
-            "--network": self.flags.network,
-            "--model": self.flags.model,
-            "--algorithm": self.flags.algorithm,
-            "--cluster": self.flags.cluster,
-        }
-        for flag, value in given.items():
-            if value is not None:
-                raise ConfigError(f"{flag} has no effect without --system", mend="give --system")
-        return None
-
-    @property
-    def network(self) -> Network:
-        """How transfers share links."""
-        return network_named(self.flags.network or Network.CONGESTION_UNAWARE.value)
-
-    @property
-    def model(self) -> ModelChoice:
-        """Who times communication, with what it is told."""
-        # Commands that simulate nothing need not wait for these.
-        from hespas.hardware.cluster import read_cluster  # noqa: PLC0415
-        from hespas.simulate.models import Model, ModelChoice, model_named  # noqa: PLC0415
-
-        flags = self.flags
-        cluster = None if flags.cluster is None else read_cluster(flags.cluster)
-        if cluster is not None and cluster.programs:
-            message = "programs are for hespas simulate: there is one program here"
-            raise ConfigError(message, place=str(flags.cluster), mend="leave them out")
-        return ModelChoice(
-            model=model_named(flags.model or Model.ASTRA_SIM.value),
-            network=None if flags.network is None else network_named(flags.network),
-            algorithm=flags.algorithm,
-            cluster=cluster,
-        )
 
     @property
     def output(self) -> Path | None:

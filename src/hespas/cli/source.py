@@ -10,6 +10,7 @@ from time import perf_counter
 from msgspec import DecodeError
 from msgspec.structs import replace
 
+from hespas.cli.optimising import compile_options_of, is_optimised
 from hespas.cli.settings import Settings
 from hespas.errors import ConfigError, HespasError, ProgramError
 from hespas.frontend.load import read_source
@@ -42,7 +43,7 @@ def source_of(settings: Settings, system: System | None) -> Source:
     path = settings.workload
     content = read_source(path)
     file = settings.flags.kernels
-    if not settings.optimise:
+    if not is_optimised(settings.flags):
         kernels = None if file is None else _read_kernels(file)
         return Source(content=content, name=str(path), kernels=kernels)
     if file is not None:
@@ -93,7 +94,7 @@ def _compiled(settings: Settings, system: System | None, content: bytes) -> Sour
             node=flags.node,
             system=system,
             devices=settings.devices,
-            options=settings.compile_options,
+            options=compile_options_of(flags),
             cache=cache_of(directory=flags.cache_dir, disabled=not is_kept),
         )
     except HespasError as error:

@@ -12,6 +12,7 @@ from time import perf_counter
 
 import click
 
+from hespas.cli.optimising import is_optimised
 from hespas.cli.settings import Settings
 from hespas.cli.source import source_of, with_kernels
 from hespas.cli.told import check_custom_calls, check_told, parsed
@@ -55,7 +56,7 @@ def load(settings: Settings, *, system: System | None, alone: bool) -> Program:
 def _with_origin(program: Program, settings: Settings) -> Program:
     """Return the program, with a note where it was compiled for another part than the node."""
     node = settings.flags.node
-    if node is None or settings.optimise or not program.is_scheduled:
+    if node is None or is_optimised(settings.flags) or not program.is_scheduled:
         return program
     # Few programs are compiled ones: the others need not wait for it.
     from hespas.compile.made_for import with_origin  # noqa: PLC0415

@@ -15,11 +15,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import exp, log
 
+from hespas.config.suggest import suggestion
 from hespas.errors import HardwareError, MeasurementError
 from hespas.estimate.measured.grid import Grid, completed, monotone, read
 from hespas.estimate.measured.tables import Part, load_part
 from hespas.estimate.timed import Timed
-from hespas.hardware.device import Device
+from hespas.hardware.device import Device, MeasuredTables
 from hespas.program.types import ELEMENT_TYPES
 
 _TABLES = {
@@ -208,8 +209,8 @@ def factor_of(type_name: str) -> str:
 def gemm_model(device: Device) -> GemmModel:
     """Return the model of a device.
 
-    Raises `HardwareError` for a device that no tables serve, `MeasurementError` for tables that
-    are missing, damaged or of another version.
+    Raises `HardwareError` for a device that no tables serve, or whose calibration has factors of
+    no type, `MeasurementError` for tables that are missing, damaged or of another version.
     """
     if device.measured is None:
         raise HardwareError(
@@ -218,12 +219,24 @@ def gemm_model(device: Device) -> GemmModel:
             mend="use --method roofline, or name those of a like part in its node.json "
             '("tables": "H100_SXM")',
         )
+    _check_factors(device.measured)
     try:
         part = load_part(device.measured.part)
     except MeasurementError as error:
         error.place = error.place or device.measured.place
         raise
     return GemmModel(device=device, part=part)
+
+
+def _check_factors(measured: MeasuredTables) -> None:
+    known = sorted({factor_of(name) for name in (*ELEMENT_TYPES, "tf32")})
+    for name in measured.factors:
+        if name.startswith("gemm.") and name not in known:
+            raise HardwareError(
+                f"no product is multiplied by the factor {name!r}",
+                place=measured.place,
+                mend=suggestion(name, known),
+            )
 
 
 def _bytes(type_name: str) -> float:
