@@ -14,6 +14,7 @@ from hespas.hardware.system import (
     RemoteMemoryKind,
     System,
     Topology,
+    bare_system,
 )
 from hespas.simulate.algorithms import ring_bytes_sent
 from hespas.simulate.simulate import simulate
@@ -306,18 +307,10 @@ def plain_system(*, latency_ns: float, gib_per_s: float) -> System:
         bandwidth_gib_per_s=gib_per_s,
         latency_ns=latency_ns,
     )
-    return System(
-        name="plain",
-        dimensions=(dimension,),
+    return replace(
+        bare_system("plain", dimensions=(dimension,)),
         implementations=dict.fromkeys(CollectiveKind, ("direct",)),
         endpoint_delay_ns=100,
-        preferred_dataset_splits=1,
-        active_chunks_per_dimension=1,
-        collective_optimization="baseline",
-        scheduling_policy="LIFO",
-        local_memory_bandwidth_gb_per_s=None,
-        remote_memory=RemoteMemory(kind=RemoteMemoryKind.NO_MEMORY_EXPANSION),
-        options={},
     )
 
 

@@ -31,6 +31,7 @@ from hespas.program.types import ELEMENT_TYPES
 
 if TYPE_CHECKING:
     from hespas.config.wire import (
+        CalledWire,
         CocossimWire,
         EstimatorWire,
         IreeCompileWire,
@@ -164,7 +165,7 @@ def _onnxim(wire: OnnximWire) -> SystolicHardware:
     return replace(_systolic(wire), simulator=program)
 
 
-def _call(wire: CocossimWire | OnnximWire) -> SimulatorCall:
+def _call(wire: CalledWire) -> SimulatorCall:
     return SimulatorCall(
         arguments=wire.arguments,
         cycles_pattern=wire.cycles_pattern,

@@ -108,23 +108,24 @@ class SystolicWire(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     in_memory_only_cache: bool | None = None
 
 
-class CocossimWire(SystolicWire, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``hardware`` of the method ``cocossim``."""
+class CalledWire(SystolicWire, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The same of methods that call a program that somebody built."""
 
     arguments: tuple[str, ...] | None = None
     cycles_pattern: Text | None = None
     answer_file: Text | None = None
     files: dict[Text, Text] = {}
+
+
+class CocossimWire(CalledWire, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``hardware`` of the method ``cocossim``."""
+
     product_line: Text | None = None
 
 
-class OnnximWire(SystolicWire, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class OnnximWire(CalledWire, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``hardware`` of the method ``onnxim``."""
 
-    arguments: tuple[str, ...] | None = None
-    cycles_pattern: Text | None = None
-    answer_file: Text | None = None
-    files: dict[Text, Text] = {}
     core_config: Text | None = None
     operator: Literal["MatMul", "Gemm"] | None = None
     model_options: dict[Text, str | float | bool] | None = None
