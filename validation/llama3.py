@@ -42,6 +42,7 @@ from hespas.program.kernels import CompiledKernels
 from hespas.program.program import Program
 from hespas.split.modules import region_modules
 from hespas.split.scheduled import FREE
+from hespas.xla.quiet import use_cpu
 
 PAGE = Path("docs/accuracy.md")
 _TABLES = re.compile(r"<!-- llama3 -->\n.*?<!-- end -->", re.DOTALL)
@@ -319,6 +320,7 @@ def ablation_table(points: Sequence[Point], kernels: Sequence[Kernels]) -> str:
 
 def main() -> None:
     """Print the tables, or write them into the page."""
+    use_cpu()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("sizes", nargs="*", choices=[*SIZES, []], help="sizes (default all)")
     parser.add_argument("--write", action="store_true", help="put the tables into the page")

@@ -12,7 +12,9 @@ import argparse
 import re
 from collections.abc import Mapping
 
+from hespas.export.exported import partitioned
 from hespas.export.zoo import export_model
+from hespas.xla.quiet import use_cpu
 from llama3 import PAGE, Point, compiled, point_of, points_table
 
 _TABLE = re.compile(r"<!-- resnet -->\n.*?<!-- end -->", re.DOTALL)
@@ -23,12 +25,13 @@ of the reference implementation."""
 
 def predicted(model: str) -> Point:
     """Predict one step."""
-    exported = export_model(model)
+    exported = partitioned(export_model(model))
     return point_of(compiled(model, "A100", exported.text), PUBLISHED_S[model])
 
 
 def main() -> None:
     """Print the table, or write it into the page."""
+    use_cpu()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true", help="put the table into the page")
     made = points_table([predicted(model) for model in PUBLISHED_S])
