@@ -185,6 +185,7 @@ model = combined(
                 "inSwitch",
                 "binomialTree",
                 "ring",
+                "bidirectionalRing",
             ]
         ),
         help="How collectives run in hespas' own model: as the system tells (default), the "

@@ -7,8 +7,8 @@ step begins when all have come.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import ceil
 
 from hespas.errors import SimulationError
@@ -97,6 +97,31 @@ def _ring_all_gather(task: Task) -> list[Step]:
 
 def _ring_gather(task: Task, share_bytes: int) -> list[Step]:
     return [Step(pattern=shift(1), size_bytes=share_bytes, count=task.members - 1)]
+
+
+def _both_ways(steps: Sequence[Step]) -> list[Step]:
+    # Half of everything goes around the other way.
+    return [
+        replace(
+            step,
+            pattern=Pattern(Form.NEIGHBOURS),
+            size_bytes=ceil(step.size_bytes / 2),
+            messages=2,
+        )
+        for step in steps
+    ]
+
+
+def _both_rings_all_reduce(task: Task) -> list[Step]:
+    return _both_ways(_ring_all_reduce(task))
+
+
+def _both_rings_reduce_scatter(task: Task) -> list[Step]:
+    return _both_ways(_ring_reduce_scatter(task))
+
+
+def _both_rings_all_gather(task: Task) -> list[Step]:
+    return _both_ways(_ring_all_gather(task))
 
 
 def _ring_all_to_all(task: Task) -> list[Step]:
@@ -273,15 +298,18 @@ def _in_switch_all_gather(task: Task) -> list[Step]:
 
 _RULES: Mapping[tuple[str, str], Rule] = {
     ("all_reduce", "ring"): _ring_all_reduce,
+    ("all_reduce", "bidirectionalRing"): _both_rings_all_reduce,
     ("all_reduce", "direct"): _direct_all_reduce,
     ("all_reduce", "halvingDoubling"): _halving_all_reduce,
     ("all_reduce", "doubleBinaryTree"): _tree_all_reduce,
     ("all_reduce", "inSwitch"): _in_switch,
     ("reduce_scatter", "ring"): _ring_reduce_scatter,
+    ("reduce_scatter", "bidirectionalRing"): _both_rings_reduce_scatter,
     ("reduce_scatter", "direct"): _direct_reduce_scatter,
     ("reduce_scatter", "halvingDoubling"): _halving,
     ("reduce_scatter", "inSwitch"): _in_switch,
     ("all_gather", "ring"): _ring_all_gather,
+    ("all_gather", "bidirectionalRing"): _both_rings_all_gather,
     ("all_gather", "direct"): _direct_all_gather,
     ("all_gather", "halvingDoubling"): _doubling,
     ("all_gather", "inSwitch"): _in_switch_all_gather,

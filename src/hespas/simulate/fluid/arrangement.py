@@ -87,7 +87,10 @@ def message_count(pattern: Pattern, group: Group) -> int:
     simple, _ = simplest(pattern, group)
     if simple.form is Form.SHIFT:
         return group.size * (simple.last - simple.first + 1)
-    return 4 * group.size if simple.form is Form.BOTH_TREES else group.size
+    return _MESSAGES_EACH.get(simple.form, 1) * group.size
+
+
+_MESSAGES_EACH = {Form.NEIGHBOURS: 2, Form.BOTH_TREES: 4}
 
 
 def pattern_ends(pattern: Pattern, group: Group) -> tuple[Integers, Integers]:

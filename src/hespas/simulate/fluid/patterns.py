@@ -15,6 +15,7 @@ class Form(Enum):
     """The kinds of patterns; what ``first`` and ``last`` of a `Pattern` mean in each."""
 
     SHIFT = "everyone to the members first ... last places further, around the list"
+    NEIGHBOURS = "everyone to the next and to the one before, around the list"
     EXCHANGE = "everyone to the member whose position differs in the bit first"
     PATH = "everyone but the last to the next"
     SPREAD = "the first `first` members each to the one `first` places further"
@@ -86,6 +87,8 @@ def ends(  # noqa: PLR0911 - one for each form
             distances = np.arange(pattern.first, pattern.last + 1, dtype=np.int64)
             sources = np.repeat(every, len(distances))
             return sources, (sources + np.tile(distances, members)) % members
+        case Form.NEIGHBOURS:
+            return np.tile(every, 2), np.concatenate((every + 1, every - 1)) % members
         case Form.EXCHANGE:
             return every, every ^ pattern.first
         case Form.PATH:

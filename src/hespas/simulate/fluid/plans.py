@@ -156,9 +156,19 @@ class Planner:
         if algorithm == "inSwitch":
             own = list(group.lines) if line is None else [line]
             return len(own) == 1 and self._reduces_in_switch(own[0])
+        if algorithm == "bidirectionalRing":
+            return self._has_two_ways(list(group.lines) if line is None else [line])
         members = group.size if line is None else group.lines[line].shape[1]
         pattern = Pattern(Form.SHIFT, 1, members - 1, line)
         return algorithm != "direct" or message_count(pattern, group) <= _MOST_PAIRS
+
+    def _has_two_ways(self, lines: list[int]) -> bool:
+        """Tell whether neighbours on both sides have wires of their own."""
+        fabric = self.fabric
+        if not isinstance(fabric, Dimensions):
+            return True
+        along = [fabric.dimensions[line] for line in lines] or list(fabric.dimensions)
+        return any(dimension.shape is Shape.RING for dimension in along)
 
     def _reduces_in_switch(self, line: int) -> bool:
         dimension = self._dimension(line)

@@ -57,6 +57,39 @@ def test_algorithms_on_a_switch(kind: str, algorithm: str, expected_ps: int) -> 
     assert alone_ps(CommunicationKind[kind], algorithm, SWITCH) == expected_ps
 
 
+@pytest.mark.parametrize(
+    ("kind", "expected_ps"),
+    [
+        # A step's two messages, of half of a quarter, go by links of their own, of 1 us.
+        ("ALL_REDUCE", 6 * (US + MS // 2)),
+        ("REDUCE_SCATTER", 3 * (US + MS // 2)),
+        ("ALL_GATHER", 3 * (US + 2 * MS)),
+    ],
+)
+def test_a_ring_goes_both_ways(kind: str, expected_ps: int) -> None:
+    network = one_dimension(Shape.RING, 4)
+    assert alone_ps(CommunicationKind[kind], "bidirectionalRing", network) == expected_ps
+    assert alone_ps(CommunicationKind[kind], "auto", network) <= expected_ps
+
+
+def test_two_have_one_way_to_each_other() -> None:
+    network = one_dimension(Shape.RING, 2)
+    both = alone_ps(CommunicationKind.ALL_REDUCE, "bidirectionalRing", network)
+    assert both == alone_ps(CommunicationKind.ALL_REDUCE, "ring", network)
+
+
+def test_a_torus_goes_both_ways_along_each_axis() -> None:
+    line = Dimension(shape=Shape.RING, size=4, parameters=WIRE)
+    network = Interconnect(name="torus", fabric=Dimensions(dimensions=(line, line)))
+    one = replace(network, algorithms={"all_gather": ("ring", "ring")})
+    both = replace(network, algorithms={"all_gather": ("bidirectionalRing", "bidirectionalRing")})
+    gather = graph(collective(1, kind=CommunicationKind.ALL_GATHER), devices=16)
+    times = [simulate_fluid(gather, each).finish_ps for each in (one, both, network)]
+    assert times[0] == 3 * (US + 4 * MS) + 3 * (US + 16 * MS)
+    assert times[1] == 3 * (US + 2 * MS) + 3 * (US + 8 * MS)
+    assert times[2] <= times[1]
+
+
 def test_a_switch_that_reduces() -> None:
     able = one_dimension(Shape.SWITCH, 4, replace(WIRE, reduces_in_switch=True))
 
