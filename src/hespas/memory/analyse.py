@@ -12,7 +12,7 @@ from hespas.memory.reuse import Lease, without_reused
 from hespas.memory.usage import HeldBuffer, MemoryUse, Role
 from hespas.program.program import Function, Program, Value
 from hespas.program.rewrite import with_calls_opened
-from hespas.program.types import size_bytes
+from hespas.program.types import allocated_bytes
 
 
 def memory_use(program: Program) -> MemoryUse:
@@ -96,7 +96,7 @@ def _spans(life: BlockLife, temporaries: Iterable[Buffer]) -> Iterator[Span]:
 
 def _output(value: Value, number: int) -> HeldBuffer:
     return HeldBuffer(
-        size_bytes=size_bytes(value.type),
+        size_bytes=allocated_bytes(value.type),
         type=str(value.type),
         role=Role.OUTPUT,
         place=f"result {number}",

@@ -53,7 +53,7 @@ def new_buffers(value: Value, *, role: Role, place: str, at: int) -> tuple[Buffe
     """Return a buffer for each tensor in a value's type; one elsewhere takes no device memory."""
     return tuple([
         Buffer(
-            size_bytes=tensor.size_bytes if tensor.memory_space == DEVICE_MEMORY else 0,
+            size_bytes=tensor.allocated_bytes if tensor.memory_space == DEVICE_MEMORY else 0,
             type=tensor,
             role=role,
             place=place,

@@ -86,7 +86,8 @@ class TensorType(msgspec.Struct, frozen=True, kw_only=True):
     ``layout`` lists the dimensions from the fastest-varying to the slowest, as XLA's
     minor-to-major does; None is the default order, last dimension fastest. ``memory_space`` is
     XLA's number for it: 0 is device memory, 5 the host's, any other a TPU's on-chip memory (1
-    its vector memory).
+    its vector memory). ``tile`` has the sizes of the tiles that a TPU lays the fastest-varying
+    dimensions out in, the fastest last.
 
     >>> tensor = tensor_type("bf16", 4, 8)
     >>> str(tensor), tensor.element_count, tensor.size_bytes
@@ -99,6 +100,7 @@ class TensorType(msgspec.Struct, frozen=True, kw_only=True):
     shape: tuple[int, ...]
     layout: tuple[int, ...] | None = None
     memory_space: int = 0
+    tile: tuple[int, ...] = ()
 
     @property
     def rank(self) -> int:
@@ -112,8 +114,28 @@ class TensorType(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def size_bytes(self) -> int:
-        """The memory it takes, types under a byte packed."""
-        return (prod(self.shape) * self.element.bits + 7) // 8
+        """The bytes of its data, types under a byte packed."""
+        return self._bytes_of(self.element_count)
+
+    @property
+    def allocated_bytes(self) -> int:
+        """The memory that it takes: tiles at the rim take theirs whole.
+
+        >>> bf16 = element_type("bf16")
+        >>> TensorType(element=bf16, shape=(3, 10, 130), tile=(8, 128)).allocated_bytes
+        24576
+        """
+        if not self.tile:
+            return self.size_bytes
+        order = self.layout or range(self.rank)[::-1]
+        tiles = self.tile[::-1]
+        sizes = [self.shape[dimension] for dimension in order]
+        sizes += [1] * (len(tiles) - len(sizes))
+        padded = (-(-size // tile) * tile for size, tile in zip(sizes, tiles, strict=False))
+        return self._bytes_of(prod(padded) * prod(sizes[len(tiles) :]))
+
+    def _bytes_of(self, elements: int) -> int:
+        return (elements * self.element.bits + 7) // 8
 
     @property
     def is_on_chip(self) -> bool:
@@ -193,6 +215,11 @@ def size_bytes(kind: Type) -> int:
             return sum(map(size_bytes, kind.members))
         case TokenType():
             return 0
+
+
+def allocated_bytes(kind: Type) -> int:
+    """Return the memory that a value of this type takes, the rims of tiles included."""
+    return sum(tensor.allocated_bytes for tensor in tensors(kind))
 
 
 def tensors(kind: Type) -> tuple[TensorType, ...]:

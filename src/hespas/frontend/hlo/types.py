@@ -72,7 +72,15 @@ class TypeReader:
             shape=tuple(shape.dimensions),
             layout=None if order in ((), tuple(range(rank))[::-1]) else order,
             memory_space=_memory_space(shape.layout),
+            tile=_tile(shape.layout),
         )
+
+
+def _tile(layout: Any) -> tuple[int, ...]:
+    """Return the first tile: those after it divide it further, and add nothing at the rim."""
+    sizes = tuple(layout.tiles[0].dimensions) if layout.tiles else ()
+    # A negative size joins a dimension to the next.
+    return sizes if all(size > 0 for size in sizes) else ()
 
 
 def _memory_space(layout: Any) -> int:

@@ -4,6 +4,7 @@ import pytest
 
 from hespas.errors import ProgramError, UnpartitionedError, UnsupportedError
 from hespas.frontend.hlo.load import program_of
+from hespas.memory.analyse import memory_use
 from hespas.program.attrs import BitcastAttrs, ConstantAttrs, DotAttrs
 from hespas.program.program import Alias
 from hespas.program.types import TensorType
@@ -110,6 +111,25 @@ def test_layouts_and_memory_spaces(shape: str, layout: tuple[int, ...] | None, s
     (argument,) = program.main.body.arguments
     assert isinstance(argument.type, TensorType)
     assert (argument.type.layout, argument.type.memory_space) == (layout, space)
+
+
+@pytest.mark.parametrize(
+    ("shape", "allocated_bytes"),
+    [
+        ("f32[2,3]{1,0}", 2 * 3 * 4),
+        ("f32[2,3]{1,0:T(8,128)}", 8 * 128 * 4),
+        ("bf16[5,16,129]{2,1,0:T(8,128)(2,1)}", 5 * 16 * 256 * 2),
+        ("bf16[5,16,129]{0,1,2:T(8,128)(2,1)}", 129 * 16 * 128 * 2),
+        ("f32[]{:T(128)}", 128 * 4),
+        ("s32[1025]{0:T(1024)}", 2048 * 4),
+    ],
+)
+def test_tiles_take_their_memory_whole(shape: str, allocated_bytes: int) -> None:
+    program = read_hlo(module(f"  ROOT p = {shape} parameter(0)"))
+    (argument,) = program.main.body.arguments
+    assert isinstance(argument.type, TensorType)
+    assert argument.type.allocated_bytes == allocated_bytes
+    assert memory_use(program).argument_bytes == allocated_bytes
 
 
 @pytest.mark.parametrize(
