@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hespas.calibrate.factors import Group
-from hespas.calibrate.lines import csv_lines, time_of
+from hespas.calibrate.lines import check_columns, csv_lines, time_of
 from hespas.calibrate.samples import Case, check_agreement, check_limits
 from hespas.config.suggest import suggestion
 from hespas.errors import MeasurementError
@@ -130,6 +130,7 @@ def _rows(path: Path) -> list[_Row]:
 def _columns(header: Sequence[str], place: str) -> _Columns:
     names = [name.lower() for name in header]
     names = ["dtype" if name in {"type", "data_type"} else name for name in names]
+    check_columns(names, place)
     missing = [name for name in ("m", "n", "k", "dtype") if name not in names]
     if missing:
         mend = f"the first line must be the header, such as {_HEADER}"

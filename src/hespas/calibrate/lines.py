@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import isfinite
@@ -45,6 +45,20 @@ def csv_lines(path: Path, *, header: str) -> tuple[Line, ...]:
     if any(_is_number(cell) for cell in lines[0].cells):
         raise MeasurementError("there is no header", place=lines[0].place, mend=mend)
     return lines
+
+
+def check_columns(names: Sequence[str], place: str) -> None:
+    """Raise `MeasurementError` where two columns have one name: which counts is not known.
+
+    >>> check_columns(["m", "n", "m"], "gemm.csv:1")
+    Traceback (most recent call last):
+    hespas.errors.MeasurementError: gemm.csv:1: the header has two columns 'm'; drop or rename one
+    """
+    twice = next((name for name in names if name and names.count(name) > 1), None)
+    if twice is not None:
+        raise MeasurementError(
+            f"the header has two columns {twice!r}", place=place, mend="drop or rename one"
+        )
 
 
 def time_of(text: str, *, unit_s: float, place: str) -> float:

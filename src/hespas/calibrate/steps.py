@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from hespas.calibrate.factors import SMALLEST_FACTOR, Group, scaled
-from hespas.calibrate.lines import at_line, csv_lines, time_of
+from hespas.calibrate.lines import at_line, check_columns, csv_lines, time_of
 from hespas.calibrate.samples import Case, check_agreement, check_limits
 from hespas.errors import MeasurementError
 from hespas.hardware.device import Device
@@ -118,6 +118,7 @@ def _method_notes(steps: list[_Step], model: StepModel) -> list[str]:
 def _steps(path: Path) -> list[_Step]:
     head, *lines = csv_lines(path, header=_HEADER)
     header = [name.lower() for name in head.cells]
+    check_columns(header, head.place)
     times = [(at, match) for at, name in enumerate(header) if (match := _TIME.fullmatch(name))]
     if "workload" not in header or len(times) != 1:
         raise MeasurementError(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 
+from hespas.calibrate.lines import check_columns
 from hespas.errors import MeasurementError
 from hespas.hardware.presets import PRESETS_DIRECTORY
 
@@ -72,6 +73,7 @@ def read_steps(path: Path = PUBLISHED) -> tuple[MeasuredStep, ...]:
 
 def _check_header(names: Iterable[str], path: Path) -> None:
     named = tuple(names)
+    check_columns(named, f"{path}:1")
     missing = [name for name in _NEEDED if name not in named]
     unknown = [name for name in named if name not in (*_NEEDED, *_OPTIONAL)]
     if missing or unknown:

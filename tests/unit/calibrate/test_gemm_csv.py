@@ -108,6 +108,8 @@ def test_a_batch_may_stand_in_a_column_of_its_own(tmp_path: Path) -> None:
         (["m,n,k,dtype,latency_us", "1,2,x,bf16,4"], r"gemm\.csv:2: k is 'x'"),
         (["m,n,k,dtype,latency_us", "1,2,3,bf16,soon"], r"gemm\.csv:2: 'soon' is no time"),
         (["m,n,k,dtype,latency_us", "1,2,3,bf16"], r"gemm\.csv:2: 4 columns .* header has 5"),
+        (["m,n,k,m,dtype,latency_us", "1,2,3,9,bf16,4"], r"gemm\.csv:1: .* has two columns 'm'"),
+        (["m,n,k,dtype,type,time_us", "1,2,3,f8,bf16,4"], r"csv:1: .* has two columns 'dtype'"),
         (["m,n,k,dtype,latency_us"], "there is no measurement"),
         (["m,n,k,dtype,latency_us", "64,64,64,bf16,nan"], r"gemm\.csv:2: 'nan' is no time"),
         (["m,n,k,dtype,latency_us", "64,64,64,bf16,inf"], r"gemm\.csv:2: 'inf' is no time"),

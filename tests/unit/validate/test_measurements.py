@@ -40,6 +40,7 @@ def test_a_step_is_read_with_its_interval(tmp_path: Path) -> None:
     [
         ("workload,node,system\n", r"steps\.csv:1: the table has no column 'step_s'"),
         ("workload,node,system,step_s,step_ms\n", "has a column 'step_ms'"),
+        ("workload,node,system,step_s,step_s\n", "has two columns 'step_s'"),
         (HEAD + "w,,n,s\n", r"steps\.csv:2: the line has too few"),
         (HEAD + "w,,n,s,1,1,1\n", r"steps\.csv:2: the line has too few or too many"),
         (HEAD + "w,,n,s,90 ms,\n", r"steps\.csv:2: step_s is '90 ms'; give a time above 0, in sec"),
