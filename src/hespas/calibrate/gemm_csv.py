@@ -16,9 +16,10 @@ from hespas.calibrate.lines import check_columns, csv_lines, time_of
 from hespas.calibrate.samples import Case, check_agreement, check_limits
 from hespas.config.suggest import suggestion
 from hespas.errors import MeasurementError
-from hespas.estimate.measured.gemm import Product, factor_of, gemm_model
+from hespas.estimate.measured.gemm import GemmModel, Product, factor_of, gemm_model
 from hespas.hardware.device import Device
 from hespas.program.types import ELEMENT_TYPES
+from hespas.units import format_time
 
 _UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 _TIME = re.compile(r"(?:latency|time|duration)[ _]*[\[(]?(s|ms|us|µs|ns)[\])]?")
@@ -91,16 +92,30 @@ def gemm_groups(path: Path, device: Device) -> tuple[Group, ...]:
     rows = _rows(path)
     model = gemm_model(device)
     for row in rows:
-        check_limits(
-            row.case,
-            floor_s=max(model.floor_s(row.product), SHORTEST_KERNEL_S),
-            expected_s=model.price(row.product).time_s,
-            mend=_MEND + (_TF32 if row.product.type_name == "f32" else ""),
-        )
+        _check(row, model)
     by_factor: dict[str, list[_Row]] = {}
     for row in rows:
         by_factor.setdefault(factor_of(row.product.type_name), []).append(row)
     return tuple(_group(name, by_factor[name]) for name in sorted(by_factor))
+
+
+def _check(row: _Row, model: GemmModel) -> None:
+    device, type_name = model.device, row.product.type_name
+    floor_s = model.floor_s(row.product)
+    if device.named_rate(type_name) is None and row.time_s < floor_s:
+        raise MeasurementError(
+            f"{row.name} in {format_time(row.time_s)} is below the {format_time(floor_s)} of "
+            f"peak_flops, for {device.name} names no rate of {type_name}",
+            place=row.place,
+            mend="name it in per_datatype_flops (roofline/config.json of a node of your own), or "
+            "correct the type or the unit",
+        )
+    check_limits(
+        row.case,
+        floor_s=max(floor_s, SHORTEST_KERNEL_S),
+        expected_s=model.price(row.product).time_s,
+        mend=_MEND + (_TF32 if type_name == "f32" else ""),
+    )
 
 
 def _group(name: str, rows: Sequence[_Row]) -> Group:

@@ -79,6 +79,21 @@ def test_a_batch_may_stand_in_a_column_of_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("node", "type_name", "time_us"), [("V100_32GB", "bf16", 1500), ("H100_80GB", "f4E2M1FN", 60)]
+)
+def test_a_type_whose_rate_the_node_does_not_name_is_refused_as_such(
+    tmp_path: Path, node: str, type_name: str, time_us: float
+) -> None:
+    file = tmp_path / "gemm.csv"
+    file.write_text(f"m,n,k,dtype,latency_us\n4096,4096,4096,{type_name},{time_us}\n")
+    message = (
+        rf"gemm\.csv:2: .* of {type_name} in .* {node} names no rate of {type_name}.*; name it"
+    )
+    with pytest.raises(MeasurementError, match=message):
+        gemm_groups(file, load_device(node))
+
+
+@pytest.mark.parametrize(
     ("lines", "message"),
     [
         (

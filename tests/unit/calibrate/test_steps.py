@@ -87,7 +87,10 @@ def test_who_has_a_program_that_is_not_compiled_is_told_the_method(tmp_path: Pat
             ["workload,time", "a.hlo,0.05"],
             r"csv:1: the header doesn't name a workload and one time",
         ),
-        (["workload,ms,Workload", "a.hlo,5,b.hlo"], r"csv:1: the header has two columns 'workload'"),
+        (
+            ["workload,ms,Workload", "a.hlo,5,b.hlo"],
+            r"csv:1: the header has two columns 'workload'",
+        ),
         (["workload,seconds", "a.hlo,-1"], r"csv:2: '-1' is no time"),
         (["workload,seconds", "a.hlo,1,2"], r"csv:2: 3 columns where the header has 2"),
         (["workload,seconds"], "there is no measurement"),
