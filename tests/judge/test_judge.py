@@ -249,6 +249,21 @@ def test_every_operation_of_the_workloads_agrees(path: str) -> None:
     assert differing == []
 
 
+def test_top_k_moves_the_bytes_that_xla_counts() -> None:
+    rows, kept = "tensor<4x100xf32>", "(tensor<4x8xf32>, tensor<4x8xi32>)"
+    source = f"""func.func @main(%a: {rows}) -> {kept} {{
+      %v, %i = mhlo.topk(%a, k = 8) : {rows} -> {kept}
+      return %v, %i : tensor<4x8xf32>, tensor<4x8xi32>
+    }}"""
+    theirs = hlo_cost_analysis(source)
+
+    ours = total(expand(load_stablehlo(source.encode(), name="t").main.body.operations))
+
+    pointers = 2 * 8  # of the tuple that HLO makes of the results
+    assert ours.bytes_read + ours.bytes_written == theirs.bytes_accessed - pointers
+    assert theirs.flops == 0  # it has no count for comparisons in a heap
+
+
 def test_a_module_that_xla_cannot_convert_is_an_error() -> None:
     with pytest.raises(HespasError, match="XLA cannot convert it"):
         hlo_cost_analysis("func.func @main( {}")

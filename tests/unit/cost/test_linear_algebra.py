@@ -127,6 +127,18 @@ def test_top_k_compares_in_a_heap_of_k(work_of: WorkOf) -> None:
     assert work == Work(flops=(("f32", 400 * 4),), bytes_read=1600, bytes_written=2 * 4 * 8 * 4)
 
 
+@pytest.mark.parametrize("which", ["", ", largest = false", ", largest = true"])
+def test_the_partitioners_top_k_is_the_kernel_of_that_name(which: str, work_of: WorkOf) -> None:
+    signature = "(tensor<4x100xbf16>) -> (tensor<4x8xbf16>, tensor<4x8xi32>)"
+
+    native = work_of(f'"mhlo.topk"(%0) {{k = 8 : i64{which}}} : {signature}')
+    called = work_of(f'"stablehlo.custom_call"(%0) {{call_target_name = "TopK"}} : {signature}')
+
+    assert native == called
+    assert native.flops == (("bf16", 400 * 4),)
+    assert (native.bytes_read, native.bytes_written) == (800, 32 * 2 + 32 * 4)
+
+
 def test_threefry_is_integer_work(work_of: WorkOf) -> None:
     kind = "tensor<9xui32>"
     work = work_of(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from hespas.api import estimate, split
 from hespas.errors import ConfigError
 from hespas.export.exported import Exported, partitioned
 from hespas.export.zoo import export_model
@@ -83,6 +84,44 @@ def test_a_network_in_nodes_reduces_gradients_in_two_steps() -> None:
     ).text.decode()
     assert "dense<[[0, 1, 2, 3], [4, 5, 6, 7]]>" in text  # in each node, before the slice
     assert "dense<[[0, 4], [1, 5], [2, 6], [3, 7]]>" in text  # across nodes, of each shard
+
+
+_DECODER = {
+    "embedding": "64",
+    "heads": "2",
+    "head_size": "32",
+    "layers": "1",
+    "mlp": "128",
+    "sequence": "64",
+    "vocabulary": "256",
+}
+_SMALL = {
+    "Llama3": {**_DECODER, "kv_heads": "1"},
+    "Llama2": {**_DECODER, "mesh": "data=2,fsdp=2"},
+    "ResNet": {"stages": "1-1-1-1", "batch": "2", "image": "32"},
+    "Gemm": {"m": "64", "k": "64", "n": "64"},
+    "Experts": {"embedding": "64", "mlp": "128", "sequence": "64"},
+}
+"""Sizes for models of each kind, by the type of their settings."""
+
+
+def _small(name: str) -> dict[str, str]:
+    return _SMALL[type(models()[name].settings).__name__]
+
+
+def _different_when_small() -> list[str]:
+    """Return one of all the models that differ in nothing but what is made small."""
+    left: dict[str, str] = {}
+    for name, model in models().items():
+        kept = {key: value for key, value in model.options().items() if key not in _small(name)}
+        left.setdefault(f"{type(model.settings).__name__} {kept}", name)
+    return list(left.values())
+
+
+@pytest.mark.parametrize("name", _different_when_small())
+def test_every_model_can_be_priced_as_exported(name: str) -> None:
+    program = exported(name, **_small(name))
+    assert estimate(split(program), "H100_80GB").total.time_s > 0
 
 
 def test_names_are_unique_and_all_models_have_a_summary() -> None:

@@ -9,12 +9,12 @@ from difflib import get_close_matches
 from hespas.cost.rules import library
 from hespas.cost.rules.linear_algebra import cholesky, triangular_solve
 from hespas.cost.rules.movement import nothing
-from hespas.cost.rules.sizes import arithmetic_type, ceil_log2, operand, traffic
+from hespas.cost.rules.selection import top_k
+from hespas.cost.rules.sizes import arithmetic_type, first_result, traffic
 from hespas.cost.work import Work, flop_counts
 from hespas.errors import CostError
 from hespas.program.attrs import CustomCallAttrs
 from hespas.program.program import Op
-from hespas.program.types import TensorType, tensors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,21 +67,6 @@ def _known(op: Op, target: str) -> tuple[Work, str]:
     )
 
 
-def _first_result(op: Op) -> TensorType:
-    """Return the first tensor made: a custom call may give its results in one tuple."""
-    for value in op.results:
-        for kind in tensors(value.type):
-            return kind
-    raise CostError("a custom call without results has no such work", place=op.place)
-
-
-def top_k(op: Op) -> Work:
-    """Keep the k largest of each row in a heap: ceil(log2(k + 1)) comparisons per element."""
-    given = operand(op, 0)
-    comparisons = given.element_count * ceil_log2(_first_result(op).shape[-1] + 1)
-    return traffic(op, flops=flop_counts(arithmetic_type(given.element), comparisons))
-
-
 # Threefry 2x32 makes two numbers with 20 rounds of add, rotate (2 shifts, 1 or) and xor, after 2
 # additions of the key; 5 times in between it adds the key and a counter, 3 additions.
 # Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011.
@@ -90,7 +75,7 @@ _THREEFRY_FLOPS_PER_PAIR = 20 * 5 + 2 + 5 * 3
 
 def threefry(op: Op) -> Work:
     """Count the integer operations of Threefry 2x32, for each pair of numbers made."""
-    made = _first_result(op)
+    made = first_result(op)
     name = arithmetic_type(made.element)
     return traffic(op, flops=flop_counts(name, made.element_count * _THREEFRY_FLOPS_PER_PAIR))
 

@@ -15,6 +15,7 @@ from hespas.program.types import (
     TokenType,
     TupleType,
     Type,
+    tensors,
 )
 
 _RANK = {
@@ -42,6 +43,14 @@ def operand(op: Op, at: int) -> TensorType:
 def result(op: Op, at: int = 0) -> TensorType:
     """Return the type of a result."""
     return tensor(op, op.results[at])
+
+
+def first_result(op: Op) -> TensorType:
+    """Return the first tensor made: a custom call may give its results in one tuple."""
+    for value in op.results:
+        for kind in tensors(value.type):
+            return kind
+    raise CostError("an operation without results has no such work", place=op.place)
 
 
 def arithmetic_type(element: ElementType) -> str:

@@ -14,6 +14,7 @@ from hespas.cost.rules import (
     movement,
     randomness,
     reduction,
+    selection,
 )
 from hespas.cost.work import Work
 from hespas.program.program import Op
@@ -44,6 +45,7 @@ RULES: dict[str, Rule] = joined(
         linear_algebra.RULES,
         movement.RULES,
         randomness.RULES,
+        selection.RULES,
     )
 )
 
