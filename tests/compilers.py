@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib import import_module
 from importlib.util import find_spec
 
 import pytest
@@ -43,7 +44,9 @@ RESULT = CompiledProgram(
     topology="v5e:2x2",
     replicas=1,
     partitions=4,
-    hlo_proto=b"\x00\xff proto",
+    hlo_proto=import_module("jaxlib._hlo")
+    .hlo_module_from_text("HloModule a\nENTRY main { ROOT x = f32[] parameter(0) }")
+    .as_serialized_hlo_module_proto(),
     hlo_text="HloModule a",
     kernels=CompiledKernels(launches=(LAUNCH,), ptx={"add_1": ".visible .entry"}),
     memory=MemoryAnalysis(

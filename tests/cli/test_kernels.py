@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from subprocess import CompletedProcess
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -121,6 +123,29 @@ def test_a_step_takes_what_its_kernels_take(call: Call, program: Path, kernels: 
     assert hespas.predict(known, NODE[1], method="measured").step_time_s == read_s
     roofline_s = step_s(call, program, "--method", "roofline")
     assert hespas.predict(known, NODE[1], method="roofline").step_time_s == roofline_s < read_s
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"program": "0" * 64}, r"step\.hlo; give those"),
+        ({"launches": ("fusion.1", "fusion.9")}, r"step\.hlo, which launch fusion\.9"),
+    ],
+)
+def test_kernels_of_another_program_are_refused(
+    call: Call, program: Path, kernels: Path, change: Mapping[str, Any], why: str
+) -> None:
+    known = decode_kernels(kernels.read_bytes())
+    names = change.get("launches", ())
+    launches = [replace(known.launches[0], instruction=name) for name in names]
+    wrong = replace(known, program=change.get("program", ""), launches=tuple(launches))
+    kernels.write_bytes(encode_kernels(wrong))
+    done = call("hespas", "run", program, "--kernels", kernels, *NODE)
+    assert done.returncode == 2
+    told = rf"kernels\.json: holds the kernels of another program than .*{why}"
+    assert re.search(told, done.stderr)
+        rf"kernels\.json: holds the kernels of another program than .*{why}", done.stderr
+    )
 
 
 def test_kernels_without_effect_are_refused(call: Call, program: Path, kernels: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from msgspec.structs import replace
 
 from hespas.cli import compiling, options
 from hespas.cli.stages import check_targets, write_json
@@ -15,8 +16,9 @@ from hespas.compile.compiler import compile_program
 from hespas.compile.targets import TpuTarget, find_target
 from hespas.errors import ConfigError, OutputError, UnsupportedError
 from hespas.files import check_file, write_file
-from hespas.frontend.load import read_source
+from hespas.frontend.load import load_source, read_source
 from hespas.program.kernels import encode_kernels
+from hespas.program.known_kernels import instructions_digest
 from hespas.units import format_bytes_binary
 
 
@@ -87,7 +89,9 @@ def _check_files(
 def _write_kernels(compiled: CompiledProgram, file: Path) -> None:
     if compiled.kernels is None:
         raise UnsupportedError("; ".join(compiled.notes), place=compiled.name)
-    write_file(file, encode_kernels(compiled.kernels))
+    program = load_source(compiled.hlo_proto, name=compiled.name)
+    kernels = replace(compiled.kernels, program=instructions_digest(program))
+    write_file(file, encode_kernels(kernels))
 
 
 def compiled_json(compiled: CompiledProgram) -> Mapping[str, object]:

@@ -15,6 +15,7 @@ from hespas.cli.settings import Settings
 from hespas.errors import ConfigError, HespasError, ProgramError
 from hespas.frontend.load import read_source
 from hespas.hardware.system import System
+from hespas.program import known_kernels
 from hespas.program.kernels import CompiledKernels, decode_kernels
 from hespas.program.program import Program
 
@@ -25,13 +26,15 @@ log = logging.getLogger("hespas")
 class Source:
     """A program as bytes, with the name that messages give it.
 
-    ``notes`` say what was done to it, ``kernels`` what a compiler wrote for it.
+    ``notes`` say what was done to it, ``kernels`` what a compiler wrote for it, and
+    ``kernels_file`` where that was read, if it was.
     """
 
     content: bytes
     name: str
     notes: tuple[str, ...] = ()
     kernels: CompiledKernels | None = None
+    kernels_file: Path | None = None
 
 
 def source_of(settings: Settings, system: System | None) -> Source:
@@ -45,7 +48,7 @@ def source_of(settings: Settings, system: System | None) -> Source:
     file = settings.flags.kernels
     if not is_optimised(settings.flags):
         kernels = None if file is None else _read_kernels(file)
-        return Source(content=content, name=str(path), kernels=kernels)
+        return Source(content=content, name=str(path), kernels=kernels, kernels_file=file)
     if file is not None:
         raise ConfigError("--kernels has no effect with --optimise", mend="drop one of them")
     return _compiled(settings, system, content)
@@ -61,7 +64,9 @@ def with_kernels(program: Program, source: Source) -> Program:
             place=source.name,
             mend="give the compiled one, or --optimise in the place of --kernels",
         )
-    return replace(program, kernels=source.kernels)
+    if source.kernels_file is None:
+        return replace(program, kernels=source.kernels)
+    return known_kernels.with_kernels(program, source.kernels, place=str(source.kernels_file))
 
 
 def _read_kernels(file: Path) -> CompiledKernels:

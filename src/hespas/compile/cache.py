@@ -19,7 +19,7 @@ from hespas.errors import CacheError, OutputError
 from hespas.files import write_file
 
 log = logging.getLogger("hespas")
-_MARK = b"hespas compiled 2\n"
+_MARK = b"hespas compiled 3\n"
 _DIGEST_BYTES = 32
 _SUFFIX = ".compiled"
 _KERNEL_SUFFIX = ".kernel"

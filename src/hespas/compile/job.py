@@ -73,6 +73,11 @@ def job_of(
     )
 
 
+def place_of(target: Target) -> wire.GpuPlace | wire.TpuPlace:
+    """Return where a program runs that nothing more is known of."""
+    return _place(target, Layout())
+
+
 def _place(target: Target, layout: Layout) -> wire.GpuPlace | wire.TpuPlace:
     match target:
         case GpuTarget():

@@ -7,15 +7,16 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
+from hespas.compile.job import place_of
 from hespas.compile.targets import GpuTarget, Target, find_target
 from hespas.errors import HardwareError
 from hespas.program.attrs import CustomCallAttrs
 from hespas.program.program import Op, Program, nested_ops
+from hespas.xla.compile_wire import part_name
 
 _LIBRARIES = ("__cublas", "__cudnn", "__cusolver", "__triton")
 """What XLA calls on GPUs. It keeps these names on AMD's too."""
-_CAPABILITY = re.compile(r"cuda_compute_capability \{ major: (\d+)(?: minor: (\d+))?")
-_PTX_TARGET = re.compile(r"sm_(\d+)(\d)[a-z]?")
+_PTX_TARGET = re.compile(r"sm_\d+[a-z]?")
 _ELSEWHERE = "whose compiler would fuse, schedule and call other kernels"
 _OF_TPU = f"the program was compiled for a TPU, and is priced on {{name}}, {_ELSEWHERE}"
 
@@ -29,6 +30,8 @@ def compiled_elsewhere(program: Program, node: str) -> tuple[str, ...]:
         return ()
     target = _target_of(node)
     name = node if target is None else target.name
+    if program.compiled_for:
+        return tuple(_told_by_itself(program.compiled_for, target, name))
     match target:
         case GpuTarget():
             told = _on_gpu(program, target)
@@ -45,6 +48,24 @@ def with_origin(program: Program, node: str) -> Program:
     return replace(program, assumptions=(*notes, *program.assumptions)) if notes else program
 
 
+def _told_by_itself(compiled_for: str, target: Target | None, name: str) -> Iterator[str]:
+    """Compare what a program says of itself with the node's target."""
+    own = "" if target is None else part_name(place_of(target))
+    if compiled_for != own:
+        has = f" ({_spelled(own)})" if own else ", which no compiler at hand knows"
+        yield (
+            f"the program was compiled for {_spelled(compiled_for)}, and is priced on {name}{has}, "
+            f"{_ELSEWHERE}"
+        )
+
+
+def _spelled(part: str) -> str:
+    family, _, version = part.partition("_")
+    if family == "tpu":
+        return f"TPU {version}"
+    return f"compute capability {version[:-1]}.{version[-1]}"
+
+
 def _target_of(node: str) -> Target | None:
     """Return what compilers know the node as; None where none of those at hand knows it."""
     try:
@@ -57,18 +78,17 @@ def _on_gpu(program: Program, target: GpuTarget) -> Iterator[str]:
     if _is_of_tpu(program):
         yield _OF_TPU
     found = _PTX_TARGET.fullmatch("" if program.kernels is None else program.kernels.target)
-    own = _CAPABILITY.search(target.description)
-    if found is None or own is None:
-        return
-    made, has = f"{found[1]}.{found[2]}", f"{own[1]}.{own[2] or 0}"
-    if made != has:
+    own = part_name(place_of(target))
+    if found is not None and own and found[0].rstrip("af") != own:
         yield (
-            f"the kernels were compiled for compute capability {made}, and are priced on {{name}} "
-            f"with {has}, {_ELSEWHERE}"
+            f"the kernels were compiled for {_spelled(found[0].rstrip('af'))}, and are priced on "
+            f"{{name}} ({_spelled(own)}), {_ELSEWHERE}"
         )
 
 
 def _on_tpu(program: Program) -> Iterator[str]:
+    if _is_of_tpu(program):
+        yield "the program does not say for which TPU it was compiled; it is taken to be {name}"
     called = _library_call(program)
     if called is not None or program.kernels is not None:
         calls = "it has a GPU's kernels" if called is None else f"it calls {called}"

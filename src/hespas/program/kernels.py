@@ -28,12 +28,14 @@ class CompiledKernels(msgspec.Struct, frozen=True, kw_only=True):
 
     ``launches`` stand in schedule order; ``ptx`` holds each kernel's text by its name, without
     the headers that kernels of a module share. ``target`` is what the headers say that it was
-    written for (``sm_90a``), empty where that is not known.
+    written for (``sm_90a``), ``program`` the digest of the program's instructions that
+    `hespas.program.known_kernels.instructions_digest` gives; empty where they are not known.
     """
 
     launches: tuple[KernelLaunch, ...]
     ptx: Mapping[str, str]
     target: str = ""
+    program: str = ""
 
     @property
     def launch_of_instruction(self) -> Mapping[str, KernelLaunch]:

@@ -88,7 +88,8 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     the file, for messages. ``assumptions`` lists what the frontend took for granted.
     ``is_scheduled``: a compiler put the operations in the order in which the device starts
     them, each of the main function a kernel of its own; ``kernels`` are these, where they are
-    known. ``aliases`` are sorted.
+    known, and ``compiled_for`` is the part that a compiler which hespas called wrote it for
+    (``sm_90``, ``tpu_v5e``). ``aliases`` are sorted.
     """
 
     functions: Mapping[str, Function]
@@ -100,6 +101,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     is_scheduled: bool = False
     aliases: tuple[Alias, ...] = ()
     kernels: CompiledKernels | None = None
+    compiled_for: str = ""
 
     @property
     def main(self) -> Function:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import msgspec
@@ -26,6 +27,28 @@ class TpuPlace(msgspec.Struct, frozen=True, kw_only=True, tag="tpu"):
 
     generation: str
     topology: str | None
+
+
+TARGET_ATTRIBUTE = "hespas_target"
+"""The module's attribute that says what it was compiled for, as `part_name` spells it."""
+
+_CAPABILITY = re.compile(r"cuda_compute_capability \{ major: (\d+)(?: minor: (\d+))?")
+
+
+def part_name(place: GpuPlace | TpuPlace) -> str:
+    """Return what decides what a compiler makes: a generation of TPUs, or a compute capability.
+
+    >>> part_name(TpuPlace(generation="v5e", topology="2x2"))
+    'tpu_v5e'
+    >>> part_name(GpuPlace(description="cuda_compute_capability { major: 9 }", devices_per_host=8))
+    'sm_90'
+    """
+    match place:
+        case TpuPlace():
+            return f"tpu_{place.generation}"
+        case GpuPlace():
+            found = _CAPABILITY.search(place.description)
+            return "" if found is None else f"sm_{found[1]}{found[2] or 0}"
 
 
 class CompileRequest(msgspec.Struct, frozen=True, kw_only=True):

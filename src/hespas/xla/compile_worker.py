@@ -28,6 +28,7 @@ from hespas.xla import compile_wire as wire
 from hespas.xla.compile_devices import Topology, open_topology
 from hespas.xla.compile_input import Prepared, prepare
 from hespas.xla.compile_recover import recover
+from hespas.xla.hlo_schema import message_class
 
 _VERSION = re.compile(r"Failed to serialize StableHLO to plugin version ([\d.]+)")
 _OPTION = re.compile(r"No such compile option: '(\w+)'")
@@ -72,8 +73,7 @@ def _compiled(request: wire.CompileRequest, home: Path) -> wire.Compiled:
     else:
         module = executable.hlo_modules()[0]
         memory, notes = _memory(executable.get_compiled_memory_stats()), prepared.notes
-    (home / wire.PROTO_FILE).write_bytes(module.as_serialized_hlo_module_proto())
-    (home / wire.TEXT_FILE).write_text(module.to_string())
+    _write_module(module, request.place, home)
     return wire.Compiled(
         replicas=prepared.replicas,
         partitions=prepared.partitions,
@@ -81,6 +81,18 @@ def _compiled(request: wire.CompileRequest, home: Path) -> wire.Compiled:
         memory=memory,
         notes=notes,
     )
+
+
+def _write_module(module: Any, place: wire.GpuPlace | wire.TpuPlace, home: Path) -> None:
+    """Write the module, which then says what it was compiled for, as a proto and as text."""
+    message = message_class("xla.HloModuleProto").FromString(
+        module.as_serialized_hlo_module_proto()
+    )
+    message.frontend_attributes.map[wire.TARGET_ATTRIBUTE] = wire.part_name(place)
+    proto = message.SerializeToString(deterministic=True)
+    (home / wire.PROTO_FILE).write_bytes(proto)
+    named = import_module("jaxlib._hlo").HloModule.from_serialized_hlo_module_proto(proto)
+    (home / wire.TEXT_FILE).write_text(named.to_string())
 
 
 def _topology(request: wire.CompileRequest, count: int) -> Topology:

@@ -26,6 +26,12 @@ def compiled(entry: str = PLAIN, target: str | None = None) -> Program:
     return replace(program, kernels=CompiledKernels(launches=(), ptx={}, target=target))
 
 
+def saying(part: str) -> Program:
+    """Return a program that says what it was compiled for."""
+    header = f'is_scheduled=true, frontend_attributes={{hespas_target="{part}"}}'
+    return read_hlo(module(CALL, header=header))
+
+
 @pytest.mark.parametrize(
     ("program", "node", "said"),
     [
@@ -38,6 +44,11 @@ def compiled(entry: str = PLAIN, target: str | None = None) -> Program:
         (compiled(target="sm_90a"), "A100_SXM_40GB", "for compute capability 9.0"),
         (compiled(target="sm_100a"), "H100_80GB", "for compute capability 10.0"),
         (compiled(target="sm_103"), "B200_180GB", "for compute capability 10.3"),
+        (compiled(OF_TPU), "TPUv5e", "does not say for which TPU it was compiled; it is taken to"),
+        (saying("tpu_v5e"), "TPUv5p", "for TPU v5e, and is priced on TPUv5p (TPU v5p)"),
+        (saying("tpu_v5e"), "H100_80GB", "for TPU v5e, and is priced on H100_80GB (compute capab"),
+        (saying("sm_90"), "A100_SXM_40GB", "9.0, and is priced on A100_SXM_40GB (compute capabili"),
+        (saying("sm_90"), "MI300X", "9.0, and is priced on MI300X, which no compiler at hand know"),
     ],
 )
 def test_what_was_compiled_for_another_part_is_said_to_be(
@@ -53,7 +64,8 @@ def test_what_was_compiled_for_another_part_is_said_to_be(
     [
         (compiled(), "TPUv3"),
         (compiled(CALL), "H100_80GB"),
-        (compiled(OF_TPU), "TPUv3"),
+        (saying("tpu_v3"), "TPUv3"),
+        (saying("sm_90"), "H200_141GB"),
         (compiled(target=""), "A100_SXM_40GB"),
         (compiled(target="sm_90a"), "H100_80GB"),
         (compiled(target="sm_100a"), "B200_180GB"),

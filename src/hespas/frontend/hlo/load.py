@@ -15,6 +15,7 @@ from hespas.frontend.hlo.types import leaf_count, leaf_number
 from hespas.frontend.options import NO_OPTIONS, LoadOptions, Told
 from hespas.program.program import Alias, Function, Program
 from hespas.program.types import Type
+from hespas.xla.compile_wire import TARGET_ATTRIBUTE
 from hespas.xla.hlo_module import HloModule, read_hlo_module
 
 
@@ -55,6 +56,7 @@ def program_of(module: HloModule, *, name: str, options: LoadOptions = NO_OPTION
         assumptions=tuple(reader.told.assumptions),
         is_scheduled=entry in message.schedule.sequences,
         aliases=_aliases(reader, computations[entry]),
+        compiled_for=message.frontend_attributes.map.get(TARGET_ATTRIBUTE, ""),
     )
 
 
