@@ -144,8 +144,6 @@ def test_kernels_of_another_program_are_refused(
     assert done.returncode == 2
     told = rf"kernels\.json: holds the kernels of another program than .*{why}"
     assert re.search(told, done.stderr)
-        rf"kernels\.json: holds the kernels of another program than .*{why}", done.stderr
-    )
 
 
 def test_kernels_without_effect_are_refused(call: Call, program: Path, kernels: Path) -> None:
