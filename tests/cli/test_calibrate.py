@@ -84,6 +84,7 @@ def test_a_calibrated_system_runs_in_both_models(
     done = hespas(call, "calibrate", "--node", "A100_SXM_40GB", *nccl, "-o", mine)
     assert done.returncode == 0, done.stderr
     assert load_link(Path(mine) / "link.json").parameters is not None
+    assert "The link is for --model hespas; astra-sim, the default of hespas run" in done.stdout
     for model in ("hespas", "astra-sim"):
         start = ("run", str(block), "--node", "A100_SXM_40GB", "--model", model, "--json")
         times = [
@@ -115,6 +116,10 @@ def test_calibrating_again_replaces_and_multiplies(call: Run, measurements: Path
         (["--gemm", "gemm.csv", "--system", "x"], "--system has no effect without --steps or"),
         (["--profile", "trace.json.gz"], "--profile and --program belong together"),
         (["--gemm", "gemm.csv", "--gemm", "gemm.csv"], "gemm.bf16 is measured here and in"),
+        (
+            ["--nccl", "nccl.txt", "--system", "A40_48GB_2GPU"],
+            "all_reduce among 4 is of no group: 2",
+        ),
         (["--gemm", "none.csv"], "none.csv: cannot be read"),
     ],
 )

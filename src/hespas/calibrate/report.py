@@ -17,6 +17,10 @@ METHOD_NOTE = (
     "The factors are for --method measured, the default for compiled programs; the roofline, the "
     "default for all others, knows no calibration."
 )
+LINK_NOTE = (
+    "The link is for --model hespas; astra-sim, the default of hespas run, knows no measured "
+    "collectives."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +95,9 @@ def report_text(calibration: Calibration) -> str:
     """Return the fits and their residuals for people."""
     lines = [line for fit in calibration.factors for line in _factor_lines(fit)]
     lines += [line for run in calibration.runs for line in _run_lines(run)]
-    return "\n".join([*lines, *([METHOD_NOTE] if calibration.factors else [])])
+    caveats = [METHOD_NOTE] if calibration.factors else []
+    caveats += [LINK_NOTE] if calibration.runs else []
+    return "\n".join([*lines, *caveats])
 
 
 def _factor_lines(fit: FactorFit) -> list[str]:

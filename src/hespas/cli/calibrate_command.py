@@ -12,12 +12,14 @@ from hespas.calibrate.gemm_csv import gemm_groups
 from hespas.calibrate.nccl_tests import KINDS, CollectiveRun, read_run
 from hespas.calibrate.preset import first_link, write_calibration
 from hespas.calibrate.profile import profile_groups
+from hespas.calibrate.reach import check_messages, with_reach
 from hespas.calibrate.report import Calibration, report_json, report_text
 from hespas.calibrate.steps import step_group
 from hespas.cli import options
 from hespas.cli.stages import check_targets, write_json
 from hespas.cli.step_model import PipelineSteps
 from hespas.errors import ConfigError, MeasurementError
+from hespas.hardware.interconnect import interconnect_of
 from hespas.hardware.links import Link, load_link
 from hespas.hardware.presets import load_device, load_system, system_directory
 
@@ -91,6 +93,9 @@ def command(
         groups.append(step_group(steps, PipelineSteps(system=cluster), device))
     fits = fit_factors(groups, device)
     runs = [_run(text, base) for text in nccl_files]
+    check_messages(runs)
+    if home is not None:
+        runs = with_reach(runs, interconnect_of(load_system(home)), base)
     if not fits and not runs:
         mend = "give --gemm, --nccl, --profile or --steps"
         raise ConfigError("there is nothing to calibrate with", mend=mend)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import log2
 
@@ -30,10 +31,10 @@ def measured(link: Link, kind: str, members: int, size_bytes: int) -> Measured |
     nearest one: the latency by the steps of the algorithm, the bandwidth by the share of the
     buffer that each wire carries.
     """
-    sizes = sorted(link.collectives.get(kind, {}))
+    sizes = link.collectives.get(kind, {})
     if not sizes:
         return None
-    nearest = min(sizes, key=lambda size: (abs(log2(size / members)), size))
+    nearest = nearest_size(sizes, members)
     buffer_bytes = size_bytes * members if kind == "all_gather" else size_bytes
     fit = link.measured(kind, nearest, buffer_bytes)
     if fit is None:
@@ -48,6 +49,15 @@ def measured(link: Link, kind: str, members: int, size_bytes: int) -> Measured |
         moved_bytes=buffer_bytes * bus_factor(kind, members),
         note=None if nearest == members else note,
     )
+
+
+def nearest_size(sizes: Iterable[int], members: int) -> int:
+    """Return the measured group size that is nearest by ratio, the smaller of two.
+
+    >>> nearest_size([2, 4, 8], 6), nearest_size([2, 8], 4)
+    (8, 2)
+    """
+    return min(sizes, key=lambda size: (abs(log2(size / members)), size))
 
 
 def bus_factor(kind: str, members: int) -> float:
