@@ -8,10 +8,9 @@ from math import isfinite
 from pathlib import Path
 from types import MappingProxyType
 
+from hespas.config.suggest import suggestion
 from hespas.errors import HardwareError
-
-FACTORS = ("all", "gemm", "attention", "kernels")
-"""What a calibration multiplies, besides ``gemm.TYPE``."""
+from hespas.hardware.factors import factor_names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +20,7 @@ class MeasuredTables:
     ``factors`` multiply times, as the device was measured to differ: those of products of a type
     (``gemm.bf16``) or of all others (``gemm``), of ``attention``, of ``kernels`` that are no
     products, and of ``all`` together. ``place`` is the file that says so. Raises `HardwareError`
-    for another name.
+    for a name that is none of `hespas.hardware.factors.factor_names`.
     """
 
     part: str
@@ -31,12 +30,11 @@ class MeasuredTables:
     def __post_init__(self) -> None:
         object.__setattr__(self, "factors", MappingProxyType(dict(self.factors)))
         for name in self.factors:
-            if name not in FACTORS and not name.startswith("gemm."):
-                known = ", ".join(FACTORS)
+            if name not in factor_names():
                 raise HardwareError(
-                    f"there is no factor {name!r}",
-                    place=self.part,
-                    mend=f"give {known} or gemm.TYPE",
+                    f"nothing is multiplied by the factor {name!r}",
+                    place=self.place or self.part,
+                    mend=suggestion(name, factor_names()),
                 )
 
 

@@ -107,5 +107,11 @@ def test_a_dimension_refuses_an_impossible_latency(latency_ns: float) -> None:
 
 
 def test_a_calibration_of_nothing_known_is_refused() -> None:
-    with pytest.raises(HardwareError, match=r"H100_SXM: there is no factor 'gem'; give all, gemm"):
+    with pytest.raises(HardwareError, match=r"H100_SXM: nothing is .* factor 'gem'; did .*'gemm'"):
         MeasuredTables(part="H100_SXM", factors={"gem": 1.2})
+
+
+@pytest.mark.parametrize(("name", "meant"), [("gemm.bf17", "gemm.bf16"), ("gemm.f16", "gemm.")])
+def test_a_calibration_of_a_type_that_has_no_factor_is_refused(name: str, meant: str) -> None:
+    with pytest.raises(HardwareError, match=rf"mine/node\.json: .*'{name}'; did you mean '{meant}"):
+        MeasuredTables(part="H100_SXM", factors={name: 2.0}, place="mine/node.json")

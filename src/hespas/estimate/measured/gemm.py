@@ -15,29 +15,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import exp, log
 
-from hespas.config.suggest import suggestion
 from hespas.errors import HardwareError, MeasurementError
 from hespas.estimate.measured.grid import Grid, completed, monotone, read
 from hespas.estimate.measured.tables import Part, load_part
 from hespas.estimate.timed import Timed
-from hespas.hardware.device import Device, MeasuredTables
+from hespas.hardware.device import Device
+from hespas.hardware.factors import factor_of, table_of
 from hespas.program.types import ELEMENT_TYPES
-
-_TABLES = {
-    "bf16": "bf16",
-    "f16": "bf16",
-    "tf32": "tf32",
-    "f8E4M3FN": "f8",
-    "f8E5M2": "f8",
-    "f8E4M3": "f8",
-    "f8E3M4": "f8",
-    "f8E4M3FNUZ": "f8",
-    "f8E5M2FNUZ": "f8",
-    "f8E4M3B11FNUZ": "f8",
-    "i8": "f8",
-    "ui8": "f8",
-}
-"""Whose table serves a type; types that are not named are scaled from bf16."""
 
 _BYTES = {"bf16": 2.0, "f8": 1.0, "tf32": 4.0}
 
@@ -112,7 +96,7 @@ class GemmModel:
 
     def _base(self, type_name: str) -> str:
         """Return the table that is scaled to serve a type."""
-        table = _TABLES.get(type_name, "bf16")
+        table = table_of(type_name)
         return table if f"gemm.{table}" in self.part.tables and table != "tf32" else "bf16"
 
     def _made(self, type_name: str) -> Grid:
@@ -186,31 +170,11 @@ class _Rates:
         return max(2 * m * n * k / self.flops, moved / self.memory)
 
 
-def table_of(type_name: str) -> str:
-    """Return the type whose table serves a type; the type itself where it is only scaled.
-
-    >>> table_of("f16"), table_of("f8E5M2"), table_of("f64")
-    ('bf16', 'f8', 'f64')
-    """
-    return _TABLES.get(type_name, type_name)
-
-
-def factor_of(type_name: str) -> str:
-    """Return the name of the factor by which a calibration multiplies products of a type.
-
-    Integers have one of their own, for nothing measured of floats tells of them.
-
-    >>> factor_of("f16"), factor_of("f8E5M2"), factor_of("ui8")
-    ('gemm.bf16', 'gemm.f8', 'gemm.i8')
-    """
-    return "gemm.i8" if type_name in {"i8", "ui8"} else f"gemm.{table_of(type_name)}"
-
-
 def gemm_model(device: Device) -> GemmModel:
     """Return the model of a device.
 
-    Raises `HardwareError` for a device that no tables serve, or whose calibration has factors of
-    no type, `MeasurementError` for tables that are missing, damaged or of another version.
+    Raises `HardwareError` for a device that no tables serve, `MeasurementError` for tables that
+    are missing, damaged or of another version.
     """
     if device.measured is None:
         raise HardwareError(
@@ -219,24 +183,12 @@ def gemm_model(device: Device) -> GemmModel:
             mend="use --method roofline, or name those of a like part in its node.json "
             '("tables": "H100_SXM")',
         )
-    _check_factors(device.measured)
     try:
         part = load_part(device.measured.part)
     except MeasurementError as error:
         error.place = error.place or device.measured.place
         raise
     return GemmModel(device=device, part=part)
-
-
-def _check_factors(measured: MeasuredTables) -> None:
-    known = sorted({factor_of(name) for name in (*ELEMENT_TYPES, "tf32")})
-    for name in measured.factors:
-        if name.startswith("gemm.") and name not in known:
-            raise HardwareError(
-                f"no product is multiplied by the factor {name!r}",
-                place=measured.place,
-                mend=suggestion(name, known),
-            )
 
 
 def _bytes(type_name: str) -> float:

@@ -151,10 +151,3 @@ def test_integers_are_calibrated_by_themselves() -> None:
         product = Product(type_name=kind, m=2048, n=2048, k=2048)
         plain_s = gemm_model(device).price(product).time_s
         assert slower.price(product).time_s == pytest.approx(factor * plain_s)
-
-
-@pytest.mark.parametrize(("name", "meant"), [("gemm.bf17", "gemm.bf16"), ("gemm.f16", "gemm.")])
-def test_a_factor_that_multiplies_nothing_is_refused(name: str, meant: str) -> None:
-    tables = MeasuredTables(part="H100_SXM", factors={name: 2.0}, place="mine/node.json")
-    with pytest.raises(HardwareError, match=rf"mine/node\.json: .*'{name}'; did you mean '{meant}"):
-        gemm_model(replace(load_device("H100_80GB"), measured=tables))
