@@ -33,6 +33,8 @@ def hespas(call: Run, *words: str) -> CompletedProcess[str]:
 def measurements(tmp_path: Path) -> Path:
     (tmp_path / "gemm.csv").write_text(GEMM)
     (tmp_path / "nccl.txt").write_text(NCCL)
+    of_8 = NCCL.replace(RANKS, RANKS + RANKS).replace("0.26", "0.30").replace("319.6", "372.82")
+    (tmp_path / "of_8.txt").write_text(of_8)
     return tmp_path
 
 
@@ -116,10 +118,7 @@ def test_calibrating_again_replaces_and_multiplies(call: Run, measurements: Path
         (["--gemm", "gemm.csv", "--system", "x"], "--system has no effect without --steps or"),
         (["--profile", "trace.json.gz"], "--profile and --program belong together"),
         (["--gemm", "gemm.csv", "--gemm", "gemm.csv"], "gemm.bf16 is measured here and in"),
-        (
-            ["--nccl", "nccl.txt", "--system", "A40_48GB_2GPU"],
-            "all_reduce among 4 is of no group: 2",
-        ),
+        (["--nccl", "of_8.txt", "--system", "H100_80GB_4GPU"], "all_reduce among 8 is of no group"),
         (["--gemm", "none.csv"], "none.csv: cannot be read"),
     ],
 )
