@@ -58,11 +58,21 @@ def test_tables_price_what_was_compiled_unless_something_else_is_said(
 ) -> None:
     told = call("hespas", "run", hlo, *NODE, *SYSTEM).stdout
     assert "measured: kernels that are no products" in told
-    for words in (("--method", "roofline"), ("--launch-overhead", "2us"), ("--peak-flops", "1e12")):
-        told = call("hespas", "run", hlo, *NODE, *SYSTEM, *words).stdout
-        assert "roofline: every kernel" in told
+    told = call("hespas", "run", hlo, *NODE, *SYSTEM, "--method", "roofline").stdout
+    assert "roofline: every kernel" in told
+    roofline = call("hespas", "run", hlo, *NODE, *SYSTEM, "--launch-overhead", "2us")
+    assert roofline.returncode == 2
+    assert "no effect on method measured; drop it, or add --method roofline" in roofline.stderr
     told = call("hespas", "run", hlo, "--node", "TPUv3", *SYSTEM).stdout
     assert "roofline: every kernel" in told
+
+
+def test_tables_are_scaled_to_rates_that_flags_give(call: Call, hlo: Path) -> None:
+    words = ("estimate", hlo, *NODE, "--json", "-")
+    usual = answer(call("hespas", *words))["runtime"]
+    slow = answer(call("hespas", *words, "--memory-bandwidth", "1e9B/s"))
+    assert slow["runtime"] > usual + 3 * 1024 / 1e9
+    assert any(text.startswith("measured: ") for text in slow["assumptions"])
 
 
 def test_a_step_that_does_not_fit_is_told(call: Call, llama: Path) -> None:
@@ -98,7 +108,7 @@ def test_compiler_options_need_optimise(call: Call, block: Path, words: tuple[st
 
 
 def test_what_a_launch_costs_may_be_told(call: Call, hlo: Path, block: Path) -> None:
-    words = (*SYSTEM, "--json", "-")
+    words = (*SYSTEM, "--method", "roofline", "--json", "-")
     found = answer(call("hespas", "run", hlo, *NODE, *words, "--launch-overhead", "1us"))
     assert found["per_op"]["kernel launch"]["time_s"] == pytest.approx(3e-6)
     bad = call("hespas", "run", hlo, *NODE, *words, "--launch-overhead=-1us")

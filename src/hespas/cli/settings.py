@@ -136,11 +136,9 @@ class Settings:
         """Return who estimates a program.
 
         Where nobody says, that is measured tables for what a compiler scheduled, if there are any
-        of the device and none of its figures is given by a flag.
+        of the device.
         """
-        flags = self.flags
-        given = (flags.peak_flops, flags.memory_bandwidth, flags.per_datatype_flops)
-        said = (flags.method, flags.launch_overhead, self.config.perf_estimator, *given)
+        said = (self.flags.method, self.config.perf_estimator)
         if not program.is_scheduled or any(each is not None for each in said):
             return self.method
         return usual_method(program, self.device)
@@ -171,6 +169,11 @@ class Settings:
         configured = self.config.perf_estimator
         method = self.method_of(program)
         check_device_flags(self.flags, method)
+        if self.flags.launch_overhead is not None and method != "roofline":
+            raise ConfigError(
+                f"--launch-overhead has no effect on method {method}",
+                mend="drop it, or add --method roofline",
+            )
         reads_kernels = method in {"measured", "kernel"}
         if self.flags.kernels is not None and not reads_kernels:
             raise ConfigError(f"--kernels has no effect on method {method}", mend="drop it")
