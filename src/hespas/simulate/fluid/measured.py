@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import log2
 
@@ -14,14 +14,14 @@ class Measured:
     """What the tables say of one collective on an idle network.
 
     ``moved_bytes`` is what a ring would move over each wire, which stands for how the collective
-    loads them. ``note`` tells an approximation, None where the very size was measured.
+    loads them. ``notes`` tell what the link is, and what is approximated.
     """
 
     name: str
     latency_s: float
     transfer_s: float
     moved_bytes: float
-    note: str | None
+    notes: tuple[str, ...]
 
 
 def measured(link: Link, kind: str, members: int, size_bytes: int) -> Measured | None:
@@ -41,14 +41,21 @@ def measured(link: Link, kind: str, members: int, size_bytes: int) -> Measured |
         return None
     slower = _steps(fit, members) / _steps(fit, nearest)
     share = bus_factor(kind, members) / bus_factor(kind, nearest)
-    note = f"{link.name}: {kind} among {members} is scaled from the measurement among {nearest}"
     return Measured(
-        name=_name(fit),
+        name=f"{_name(fit)} on {link.name}",
         latency_s=fit.latency_s * slower,
         transfer_s=buffer_bytes / fit.bandwidth_bytes_per_s * share,
         moved_bytes=buffer_bytes * bus_factor(kind, members),
-        note=None if nearest == members else note,
+        notes=tuple(_notes(link, kind, members, nearest)),
     )
+
+
+def _notes(link: Link, kind: str, members: int, nearest: int) -> Iterator[str]:
+    what = link.source.partition(";")[0]
+    if what:
+        yield f"{link.name} is {what}"
+    if nearest != members:
+        yield f"{link.name}: {kind} among {members} is scaled from the measurement among {nearest}"
 
 
 def nearest_size(sizes: Iterable[int], members: int) -> int:

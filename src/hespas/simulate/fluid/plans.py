@@ -292,7 +292,7 @@ class Planner:
             rate=rate,
             pattern=pattern,
         )
-        notes = [] if found.note is None else [found.note]
+        notes = list(found.notes)
         if slowdown != 1.0:
             notes.append("where links differ, measured collectives take as much longer as a ring")
         return Plan(algorithm=found.name, stages=(stage,), notes=tuple(notes))

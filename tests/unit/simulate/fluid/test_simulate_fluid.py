@@ -16,7 +16,7 @@ from hespas.hardware.interconnect import (
     Interconnect,
     Shape,
 )
-from hespas.hardware.links import Link, LinkParameters, MeasuredCollective, Protocol
+from hespas.hardware.links import Link, LinkParameters, MeasuredCollective, Protocol, load_link
 from hespas.simulate.fluid.simulate import simulate_fluid
 from hespas.trace.tasks import (
     CommunicationKind,
@@ -240,13 +240,20 @@ def test_measured_collectives_take_what_was_measured() -> None:
     timeline = simulate_fluid(graph(collective(1)), network)
 
     assert timeline.finish_ps == 30 * US + 10 * MS
-    assert "all_reduce runs as measured ring (simple)" in timeline.assumptions
+    assert "all_reduce runs as measured ring (simple) on L" in timeline.assumptions
 
 
 def test_an_algorithm_that_nobody_knows_is_not_named() -> None:
     network = one_dimension(Shape.SWITCH, 4, measured=table_of(4, "measured", "measured"))
     timeline = simulate_fluid(graph(collective(1)), network)
-    assert "all_reduce runs as measured" in timeline.assumptions
+    assert "all_reduce runs as measured on L" in timeline.assumptions
+
+
+def test_a_link_whose_collectives_were_measured_is_told_in_short() -> None:
+    network = one_dimension(Shape.SWITCH, 4, measured=load_link("PCIe4_L40S"))
+    timeline = simulate_fluid(graph(collective(1)), network)
+    assert "PCIe4_L40S is PCI Express 4.0 x16 without peer access" in timeline.assumptions
+    assert any(text.endswith(" on PCIe4_L40S") for text in timeline.assumptions)
 
 
 def test_other_group_sizes_are_scaled_and_told() -> None:
