@@ -38,6 +38,23 @@ class MeasuredTables:
                 )
 
 
+_SLOWEST_HZ, _FASTEST_HZ = 1e8, 1e11
+
+
+def check_clock(clock_hz: float, *, place: str) -> None:
+    """Raise `HardwareError` for a clock that no accelerator has: it is in another unit.
+
+    >>> check_clock(1755, place="node.json")
+    Traceback (most recent call last):
+        ...
+    hespas.errors.HardwareError: node.json: clock_hz is 1755; give it in Hz, as in 1.755e9
+    """
+    if not _SLOWEST_HZ <= clock_hz <= _FASTEST_HZ:
+        raise HardwareError(
+            f"clock_hz is {clock_hz:g}", place=place, mend="give it in Hz, as in 1.755e9"
+        )
+
+
 _FALLBACK_TYPES = {"tf32": "f32"}
 
 
@@ -78,7 +95,6 @@ class Device:
         optional = {
             "memory_capacity": self.memory_capacity_bytes,
             "tdp_W": self.tdp_w,
-            "clock_hz": self.clock_hz,
         }
         figures |= {key: value for key, value in optional.items() if value is not None}
         for key, value in figures.items():
@@ -86,6 +102,8 @@ class Device:
                 raise HardwareError(
                     f"{key} is {value}", place=self.name, mend="give a positive number"
                 )
+        if self.clock_hz is not None:
+            check_clock(self.clock_hz, place=self.name)
         overhead_s = self.launch_overhead_s
         if overhead_s is not None and not (isfinite(overhead_s) and overhead_s >= 0):
             raise HardwareError(

@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 from hespas.config.decode import decode
 from hespas.config.files import read_json
 from hespas.errors import HardwareError
-from hespas.hardware.device import Device
+from hespas.hardware.device import Device, check_clock
 from hespas.hardware.presets import MICROARCHITECTURE, load_device
 
 Count = Annotated[int, Meta(ge=1)]
@@ -41,7 +41,7 @@ class _Wire(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     pipe_efficiency: Part
     memory_efficiency: Part
     warp_turnover_cycles: Rate
-    launch_s: Rate
+    launch_s: Annotated[float, Meta(ge=0)]
     sources: dict[str, Text]
 
 
@@ -99,6 +99,7 @@ def load_microarchitecture(device: Device | str | Path) -> Microarchitecture:
 def read_microarchitecture(file: Path) -> Microarchitecture:
     """Return the figures of a file; `HardwareError` for one that lacks the source of a figure."""
     wire = decode(read_json(file), _Wire, place=str(file))
+    check_clock(wire.clock_hz, place=str(file))
     figures = {name for name in _Wire.__struct_fields__ if name != "sources"}
     if wire.sources.keys() != figures:
         raise HardwareError(

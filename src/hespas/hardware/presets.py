@@ -14,7 +14,7 @@ from hespas.config.load import load_config
 from hespas.config.run_config import RooflineHardware, roofline_hardware
 from hespas.config.suggest import suggestion
 from hespas.errors import DeviceCountError, HardwareError
-from hespas.hardware.device import Device, MeasuredTables
+from hespas.hardware.device import Device, MeasuredTables, check_clock
 from hespas.hardware.interconnect_files import read_interconnect
 from hespas.hardware.system import System, bare_system
 from hespas.hardware.system_files import read_network, read_system
@@ -86,9 +86,7 @@ def load_device(name_or_path: str | Path) -> Device:
     hardware = roofline_hardware(load_config(file), place=str(file))
     home = _home(file)
     name = home.resolve().name if file.stem == "config" else file.stem
-    inside = home / MICROARCHITECTURE
-    has_node = (home / "node.json").is_file()
-    node = _read_node(home) if has_node else None
+    node = _read_node(home) if (home / "node.json").exists() else None
     return device_of(
         hardware,
         name=name,
@@ -96,8 +94,15 @@ def load_device(name_or_path: str | Path) -> Device:
         launch_overhead_s=None if node is None else node.launch_overhead_s,
         clock_hz=None if node is None else node.clock_hz,
         measured=None if node is None else node.measured,
-        microarchitecture=inside if inside.is_file() else None,
+        microarchitecture=_inside(home),
     )
+
+
+def _inside(home: Path) -> Path | None:
+    file = home / MICROARCHITECTURE
+    if file.is_dir():
+        raise HardwareError("is a directory", place=str(file), mend="put a file in its place")
+    return file if file.exists() else None
 
 
 def load_hardware(name_or_path: str | Path) -> RooflineHardware:
@@ -256,8 +261,14 @@ def _path_of(name_or_path: str | Path, presets: tuple[str, ...]) -> Path | None:
 def _config_file(path: Path) -> Path:
     if not path.is_dir():
         return path
-    nested = path / _ROOFLINE
-    return nested if nested.is_file() else path / "config.json"
+    found = [path / name for name in (_ROOFLINE, "config.json") if (path / name).is_file()]
+    if not found:
+        raise HardwareError(
+            f"there is neither {_ROOFLINE.as_posix()} nor config.json, which hold a node's rates",
+            place=str(path),
+            mend="put the rates into one of them, or name a preset",
+        )
+    return found[0]
 
 
 def _node_name(name: str) -> str:
@@ -289,6 +300,8 @@ def _aliases() -> dict[str, str]:
 def _read_node(home: Path) -> NodeInfo:
     file = home / "node.json"
     wire = decode(read_json(file), NodeWire, place=str(file))
+    if wire.clock_hz is not None:
+        check_clock(wire.clock_hz, place=str(file))
     return NodeInfo(
         name=home.resolve().name,
         full_name=wire.full_name,

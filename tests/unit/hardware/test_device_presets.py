@@ -10,7 +10,7 @@ import pytest
 
 from hespas.config.load import load_config
 from hespas.config.run_config import roofline_hardware
-from hespas.errors import ConfigError, HardwareError
+from hespas.errors import ConfigError, HardwareError, HespasError
 from hespas.hardware.presets import (
     PRESETS_DIRECTORY,
     device_names,
@@ -285,6 +285,32 @@ def test_a_wrong_node_file_is_refused(tmp_path: Path, node: str, complaint: str)
         load_device(tmp_path)
     assert str(caught.value).startswith(f"{tmp_path / 'node.json'}: ")
     assert str(caught.value).endswith(complaint)
+
+
+@pytest.mark.parametrize("clock_hz", [1e3, 940, 1.7e12])
+def test_a_clock_in_another_unit_is_refused(tmp_path: Path, clock_hz: float) -> None:
+    _own(tmp_path, "config.json")
+    file = tmp_path / "node.json"
+    node = {"full_name": "Mine", "memory_capacity_bytes": 1024, "clock_hz": clock_hz}
+    file.write_text(json.dumps(node))
+    for read in (load_device, node_info):
+        with pytest.raises(HardwareError, match=r"node\.json: clock_hz is .*; give it in Hz, .*"):
+            read(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["node.json", "microarchitecture.json"])
+def test_a_directory_in_a_files_place_is_refused(tmp_path: Path, name: str) -> None:
+    _own(tmp_path, "config.json")
+    (tmp_path / name).mkdir()
+    with pytest.raises(HespasError, match=rf"{name}: .*directory"):
+        load_device(tmp_path)
+
+
+def test_a_node_without_rates_names_both_files_that_may_hold_them(tmp_path: Path) -> None:
+    with pytest.raises(HardwareError) as caught:
+        load_device(tmp_path)
+    assert str(caught.value).startswith(f"{tmp_path}: ")
+    assert "neither roofline/config.json nor config.json" in str(caught.value)
 
 
 def test_importing_the_presets_leaves_yaml_alone() -> None:

@@ -37,10 +37,19 @@ def test_a_node_of_ones_own_has_its_own_inside(tmp_path: Path) -> None:
         load_microarchitecture(home)
 
 
+def test_a_kernel_may_take_nothing_to_launch(tmp_path: Path) -> None:
+    file = tmp_path / MICROARCHITECTURE
+    file.write_text(json.dumps(json.loads(FILES[0].read_text()) | {"launch_s": 0}))
+    assert read_microarchitecture(file).launch_s == 0
+
+
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
         ({"clock_hz": 0}, ConfigError, "clock_hz"),
+        ({"clock_hz": 1e3}, HardwareError, "clock_hz is 1000; give it in Hz"),
+        ({"clock_hz": 1.7e12}, HardwareError, "clock_hz is .*; give it in Hz"),
+        ({"launch_s": -1e-6}, ConfigError, "launch_s"),
         ({"pipe_efficiency": 1.5}, ConfigError, "pipe_efficiency"),
         ({"clok_hz": 1e9}, ConfigError, "clok_hz"),
         ({"sources": {"clock_hz": "a datasheet"}}, HardwareError, "sources and figures differ"),
