@@ -8,11 +8,13 @@ from subprocess import CompletedProcess
 from xml.etree import ElementTree as ET
 
 import pytest
+from msgspec.structs import replace as replace_struct
 
 from hespas.compile.targets import find_target
 from hespas.hardware.links import load_link
 from hespas.hardware.microarchitecture import load_microarchitecture
 from hespas.hardware.presets import load_device
+from hespas.program.kernels import CompiledKernels, KernelLaunch, encode_kernels
 
 Run = Callable[..., "CompletedProcess[str]"]
 _ON_MINE = ("--system", "H100_80GB_4GPU")
@@ -117,6 +119,7 @@ def test_calibrating_again_replaces_and_multiplies(call: Run, measurements: Path
         (["--gemm", "gemm.csv", "--link", "NVLink4_H100"], "--link has no effect without --nccl"),
         (["--gemm", "gemm.csv", "--system", "x"], "--system has no effect without --steps or"),
         (["--profile", "trace.json.gz"], "--profile and --program belong together"),
+        (["--gemm", "gemm.csv", "--kernels", "k.json"], "--kernels has no effect without --prof"),
         (["--gemm", "gemm.csv", "--gemm", "gemm.csv"], "gemm.bf16 is measured here and in"),
         (["--nccl", "of_8.txt", "--system", "H100_80GB_4GPU"], "all_reduce among 8 is of no group"),
         (["--gemm", "none.csv"], "none.csv: cannot be read"),
@@ -190,3 +193,60 @@ def test_what_an_earlier_calibration_wrote_goes(call: Run, measurements: Path) -
         assert hespas(call, *gemm, "-o", str(target)).returncode == 0
     assert files_of(again) == files_of(fresh) | {"notes.txt": b"mine"}
     assert not (again / "astra-sim").exists()
+
+
+SCATTERED = """HloModule step, is_scheduled=true
+
+%loop (p: f32[16777216]) -> f32[16777216] {
+  %p = f32[16777216]{0} parameter(0)
+  ROOT %n = f32[16777216]{0} negate(%p)
+}
+
+ENTRY %main (a: f32[16777216]) -> f32[16777216] {
+  %a = f32[16777216]{0} parameter(0)
+  ROOT %fusion.1 = f32[16777216]{0} fusion(%a), kind=kLoop, calls=%loop
+}
+"""
+# Threads write a sector each, of which a number needs an eighth.
+SCATTERED_PTX = """
+.visible .entry negated(.param .u64 negated_param_0)
+{
+    ld.param.b64 %rd1, [negated_param_0];
+    mov.u32 %r1, %ctaid.x;
+    mov.u32 %r2, %tid.x;
+    mad.lo.s32 %r3, %r1, 128, %r2;
+    mul.wide.u32 %rd2, %r3, 64;
+    add.s64 %rd3, %rd1, %rd2;
+    st.global.b32 [%rd3], %r3;
+    ret;
+}
+"""
+
+
+def test_a_profile_is_held_against_the_kernels_that_runs_read(call: Run, tmp_path: Path) -> None:
+    (tmp_path / "step.hlo").write_text(SCATTERED)
+    launch = KernelLaunch(
+        instruction="fusion.1",
+        kernel="negated",
+        grid=(131072, 1, 1),
+        block=(128, 1, 1),
+        shared_memory_bytes=0,
+    )
+    known = CompiledKernels(launches=(launch,), ptx={"negated": SCATTERED_PTX})
+    (tmp_path / "kernels.json").write_bytes(encode_kernels(known))
+    start = ("run", "step.hlo", "--node", "H100_80GB", "--kernels", "kernels.json", "--json")
+    read_s = json.loads(hespas(call, *start).stdout)["step_time_s"]
+    event = {"ph": "X", "name": "k", "dur": 1e6 * read_s, "args": {"hlo_op": "fusion.1"}}
+    (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": [event]}))
+    fit = ("calibrate", "--node", "H100_80GB", "--profile", "trace.json", "--program", "step.hlo")
+    done = hespas(call, *fit, "--kernels", "kernels.json", "-o", "with")
+    assert "kernels: x 1.0, 1 measurement; median error 0.0 % before" in done.stdout
+    by_kind = hespas(call, *fit, "-o", "without")
+    assert by_kind.returncode == 0
+    assert "kernels: x 1.0" not in by_kind.stdout
+    foreign = replace_struct(launch, instruction="fusion.7")
+    other = replace_struct(known, launches=(foreign,))
+    (tmp_path / "kernels.json").write_bytes(encode_kernels(other))
+    done = hespas(call, *fit, "--kernels", "kernels.json", "-o", "other")
+    assert done.returncode == 2
+    assert "kernels.json: holds the kernels of another program than step.hlo" in done.stderr

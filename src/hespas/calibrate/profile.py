@@ -25,6 +25,7 @@ from hespas.cost.expand import expand
 from hespas.cost.gemm import gemms
 from hespas.cost.structure import Leaf
 from hespas.errors import MeasurementError
+from hespas.estimate.kernel.pricer import ReadKernels
 from hespas.estimate.measured.estimator import Measured
 from hespas.estimate.measured.method import make
 from hespas.estimate.methods import Wanted
@@ -106,10 +107,11 @@ class _Kernel:
 def profile_groups(path: Path, program: Program, device: Device) -> tuple[Group, ...]:
     """Return the products, attention and all other kernels of a compiled program, for factors.
 
+    Kernels are read in their PTX where the program has it, as ``hespas run --kernels`` does.
     Raises `MeasurementError` where the profile is not one of this program, and, naming the
     instruction, for times below the physical floor or far from what is expected.
     """
-    estimator = make(Wanted(device=device))
+    estimator = make(Wanted(device=device, kernels=program.kernels))
     kernels: dict[str, list[_Kernel]] = defaultdict(list)
     for kernel in _kernels(path, program):
         expected_s = _predicted_s(kernel, program, estimator)
@@ -117,16 +119,24 @@ def profile_groups(path: Path, program: Program, device: Device) -> tuple[Group,
             floor_s = max(_floor_s(kernel, estimator), SHORTEST_KERNEL_S)
             check_limits(kernel.case, floor_s=floor_s, expected_s=expected_s, mend=_MEND)
             kernels[_factor_of(kernel.op)].append(kernel)
-    return tuple(_group(name, kernels[name], program) for name in sorted(kernels))
+    return tuple(_group(name, kernels[name], program, estimator) for name in sorted(kernels))
 
 
-def _group(name: str, kernels: list[_Kernel], program: Program) -> Group:
+def _group(name: str, kernels: list[_Kernel], program: Program, base: Measured) -> Group:
     def predict(device: Device) -> list[float]:
-        estimator = make(Wanted(device=device))
+        estimator = _on(device, base)
         return [_predicted_s(kernel, program, estimator) for kernel in kernels]
 
     cases = tuple(kernel.case for kernel in kernels)
     return Group(name=name, cases=cases, predict=predict)
+
+
+def _on(device: Device, base: Measured) -> Measured:
+    """Return the estimator of a device that differs in its calibration; kernels are read once."""
+    made, read = make(Wanted(device=device)), base.kernels
+    if not isinstance(read, ReadKernels):
+        return made
+    return replace(made, kernels=replace(read, device=device))
 
 
 def _kernels(path: Path, program: Program) -> list[_Kernel]:

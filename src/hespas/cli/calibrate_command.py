@@ -16,12 +16,15 @@ from hespas.calibrate.reach import check_messages, with_reach
 from hespas.calibrate.report import Calibration, report_json, report_text
 from hespas.calibrate.steps import step_group
 from hespas.cli import options
+from hespas.cli.source import read_kernels
 from hespas.cli.stages import check_targets, write_json
 from hespas.cli.step_model import PipelineSteps
 from hespas.errors import ConfigError, MeasurementError
 from hespas.hardware.interconnect import interconnect_of
 from hespas.hardware.links import Link, load_link
 from hespas.hardware.presets import load_device, load_system, system_directory
+from hespas.program.known_kernels import with_kernels
+from hespas.program.program import Program
 
 
 @click.command("calibrate", short_help="Make a preset from measurements of one's own cluster.")
@@ -51,6 +54,12 @@ from hespas.hardware.presets import load_device, load_system, system_directory
 )
 @click.option("--program", type=options.FILE, metavar="HLO", help="The program that was profiled.")
 @click.option(
+    "--kernels",
+    type=options.FILE,
+    metavar="JSON",
+    help="The kernels of --program, as hespas compile --kernels writes them.",
+)
+@click.option(
     "--steps", type=options.FILE, metavar="CSV", help="Measured step times: workload,seconds."
 )
 @click.option(
@@ -67,6 +76,7 @@ def command(
     nccl_files: tuple[str, ...],
     profile: Path | None,
     program: Path | None,
+    kernels: Path | None,
     steps: Path | None,
     output: Path,
     json_file: str | None,
@@ -80,13 +90,15 @@ def command(
     _check_effects(link=link, system=system, nccl=nccl_files, steps=steps)
     if (profile is None) != (program is None):
         raise ConfigError("--profile and --program belong together", mend="give both")
+    if kernels is not None and profile is None:
+        raise ConfigError("--kernels has no effect without --profile", mend="drop it")
     check_targets(json_file, None)
     home = None if system is None or not nccl_files else system_directory(system)
     base = load_link(link) if link is not None else None if home is None else first_link(home)
     device = load_device(node)
     groups = [group for file in gemm_files for group in gemm_groups(file, device)]
     if profile is not None and program is not None:
-        groups += profile_groups(profile, load(program), device)
+        groups += profile_groups(profile, _profiled(program, kernels), device)
     _check_once(groups)
     if steps is not None:
         cluster = None if system is None else load_system(system)
@@ -115,6 +127,13 @@ def command(
     if json_file != "-":
         click.echo(report_text(calibration))
         click.echo(f"Written: {', '.join(str(file) for file in written)}")
+
+
+def _profiled(program: Path, kernels: Path | None) -> Program:
+    found = load(program)
+    if kernels is None:
+        return found
+    return with_kernels(found, read_kernels(kernels), place=str(kernels))
 
 
 def _check_effects(

@@ -47,7 +47,7 @@ def source_of(settings: Settings, system: System | None) -> Source:
     content = read_source(path)
     file = settings.flags.kernels
     if not is_optimised(settings.flags):
-        kernels = None if file is None else _read_kernels(file)
+        kernels = None if file is None else read_kernels(file)
         return Source(content=content, name=str(path), kernels=kernels, kernels_file=file)
     if file is not None:
         raise ConfigError("--kernels has no effect with --optimise", mend="drop one of them")
@@ -69,7 +69,8 @@ def with_kernels(program: Program, source: Source) -> Program:
     return known_kernels.with_kernels(program, source.kernels, place=str(source.kernels_file))
 
 
-def _read_kernels(file: Path) -> CompiledKernels:
+def read_kernels(file: Path) -> CompiledKernels:
+    """Return what ``hespas compile --kernels`` wrote; `ProgramError` for anything else."""
     try:
         return decode_kernels(file.read_bytes())
     except OSError as error:
