@@ -9,7 +9,13 @@ from pathlib import Path
 from hespas.config.suggest import suggestion
 from hespas.errors import HardwareError
 from hespas.hardware.device import Device
-from hespas.hardware.presets import PRESETS_DIRECTORY, NodeInfo, load_device, node_info
+from hespas.hardware.presets import (
+    PRESETS_DIRECTORY,
+    NodeInfo,
+    load_device,
+    node_directory,
+    node_info,
+)
 
 _DIRECTORY = PRESETS_DIRECTORY / "targets"
 _SUFFIX = ".txtpb"
@@ -78,8 +84,8 @@ def find_target(name: str) -> Target:
     folded = name.casefold()
     if folded in _TPU_NAMES:
         return TpuTarget(name=_tpu_name(folded), generation=_TPU_NAMES[folded])
-    file = _DIRECTORY / f"{folded}{_SUFFIX}"
-    if _WORD.fullmatch(folded) and file.is_file():
+    file = _description_file(folded)
+    if file is not None:
         return _gpu(folded.upper(), file)
     path = Path(name)
     if path.is_file() and path.suffix != ".json":
@@ -92,22 +98,36 @@ def find_target(name: str) -> Target:
         raise HardwareError(
             f"no target is named {name!r}", mend=suggestion(name, target_names())
         ) from error
-    return _of_node(node, load_device(name))
+    return _of_node(node, load_device(name), place=str(node_directory(name) / "node.json"))
 
 
 _WORD = re.compile(r"\w+")
 
 
-def _of_node(node: NodeInfo, device: Device) -> Target:
+def _description_file(folded: str) -> Path | None:
+    file = _DIRECTORY / f"{folded}{_SUFFIX}"
+    return file if _WORD.fullmatch(folded) and file.is_file() else None
+
+
+def _of_node(node: NodeInfo, device: Device, *, place: str) -> Target:
     if node.target is None:
         raise HardwareError(
             f"no compiler at hand has a description of {node.full_name}",
-            mend="compile for another part (hespas compile --target TARGET -o FILE) and predict "
+            mend="name that of a like part as target in a node.json, or "
+            "compile for another part (hespas compile --target TARGET -o FILE) and predict "
             f"what comes out on this one; targets: {', '.join(target_names())}",
         )
-    if node.target in _TPU_NAMES:
-        return find_target(node.target)
-    found = _gpu(node.name, _DIRECTORY / f"{node.target}{_SUFFIX}")
+    folded = node.target.casefold()
+    if folded in _TPU_NAMES:
+        return find_target(folded)
+    file = _description_file(folded)
+    if file is None:
+        raise HardwareError(
+            f"no target is named {node.target!r}",
+            place=place,
+            mend=suggestion(node.target, target_names()),
+        )
+    found = _gpu(node.name, file)
     return _with_memory_of(found, device, part=node.target.upper())
 
 

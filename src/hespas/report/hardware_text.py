@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from hespas.compile.targets import find_target
 from hespas.config.suggest import suggestion
 from hespas.errors import HardwareError
 from hespas.hardware.device import Device
@@ -17,6 +18,7 @@ from hespas.hardware.presets import (
     system_names,
 )
 from hespas.hardware.system import NetworkDimension, System
+from hespas.report.inside_text import inside_json, inside_lines
 from hespas.units import format_bytes_binary, format_quantity, format_time
 
 _SYSTEM_WIDTH = 26
@@ -82,9 +84,25 @@ def preset_details(name: str) -> str:
 
 def _node_details(name: str) -> str:
     info, device = named_node(name), load_device(name)
-    lines = [f"{info.name}: {info.full_name}", *_figures(device)]
+    _check_target(name, info)
+    lines = [f"{info.name}: {info.full_name}", *_figures(device), *_tables(info)]
     lines += [f"  target       {info.target or 'none'}", "", *info.notes, "Sources:"]
-    return "\n".join([*lines, *[f"  {key}: {text}" for key, text in info.sources.items()]])
+    lines += [f"  {key}: {text}" for key, text in info.sources.items()]
+    return "\n".join([*lines, *inside_lines(device)])
+
+
+def _check_target(name: str, info: NodeInfo) -> None:
+    """Raise `HardwareError` for a target that there isn't."""
+    if info.target is not None:
+        find_target(name)
+
+
+def _tables(info: NodeInfo) -> list[str]:
+    if info.measured is None:
+        return []
+    factors = sorted(info.measured.factors.items())
+    times = ", ".join(f"{factor:g} ({key})" for key, factor in factors)
+    return [f"  measured     tables of {info.measured.part}{', times ' if times else ''}{times}"]
 
 
 def _system_details(system: System) -> str:
@@ -126,6 +144,8 @@ def _figures(device: Device) -> list[str]:
         lines.append(f"  capacity     {format_bytes_binary(device.memory_capacity_bytes)}")
     if device.tdp_w is not None:
         lines.append(f"  power        {device.tdp_w:g} W")
+    if device.launch_overhead_s is not None:
+        lines.append(f"  launch       {format_time(device.launch_overhead_s)}")
     if device.clock_hz is not None:
         lines.append(f"  clock        {device.clock_hz / 1e9:g} GHz")
     return lines
@@ -146,6 +166,8 @@ def hardware_json(name: str | None) -> dict[str, object]:
 
 def _node_json(name: str) -> dict[str, object]:
     info, device = named_node(name), load_device(name)
+    _check_target(name, info)
+    measured = info.measured
     return {
         "name": info.name,
         "full_name": info.full_name,
@@ -154,7 +176,11 @@ def _node_json(name: str) -> dict[str, object]:
         "memory_bandwidth_bytes_per_s": device.memory_bandwidth_bytes_per_s,
         "memory_capacity_bytes": device.memory_capacity_bytes,
         "tdp_w": device.tdp_w,
+        "launch_overhead_s": device.launch_overhead_s,
         "clock_hz": device.clock_hz,
+        "tables": None if measured is None else measured.part,
+        "calibration": {} if measured is None else dict(measured.factors),
+        "microarchitecture": inside_json(device),
         "target": info.target,
         "aliases": list(info.aliases),
         "sources": dict(info.sources),

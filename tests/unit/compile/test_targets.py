@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 
 from hespas.compile.targets import GpuTarget, TpuTarget, find_target, target_names
 from hespas.errors import HardwareError
-from hespas.hardware.presets import device_names, load_device, node_info
+from hespas.hardware.presets import PRESETS_DIRECTORY, device_names, load_device, node_info
 
 
 def figure(target: GpuTarget, field: str) -> float:
@@ -20,6 +22,14 @@ def gpu(name: str) -> GpuTarget:
     found = find_target(name)
     assert isinstance(found, GpuTarget)
     return found
+
+
+def node_with(directory: Path, **more: object) -> Path:
+    """Return the directory of a node of one's own."""
+    home = Path(shutil.copytree(PRESETS_DIRECTORY / "nodes" / "H100_80GB", directory / "mine"))
+    node = {"full_name": "Mine", "memory_capacity_bytes": 80 * 2**30}
+    (home / "node.json").write_text(json.dumps(node | more))
+    return home
 
 
 def test_every_target_is_found_in_any_letters() -> None:
@@ -86,6 +96,41 @@ def test_the_description_of_a_dump_is_a_target(tmp_path: Path) -> None:
     file.write_text("nothing of the kind")
     with pytest.raises(HardwareError, match=r"pbtxt: is no description of a GPU"):
         find_target(str(file))
+
+
+@pytest.mark.parametrize(
+    ("target", "found"),
+    [("H100_SXM", "mine"), ("h100_sxm", "mine"), ("TPUv5e", "TPUv5e"), ("tpuv5e", "TPUv5e")],
+)
+def test_a_node_of_ones_own_names_a_target_in_any_letters(
+    tmp_path: Path, target: str, found: str
+) -> None:
+    assert find_target(str(node_with(tmp_path, target=target))).name == found
+
+
+@pytest.mark.parametrize(
+    ("target", "mend"),
+    [
+        ("nope", "known: A100_PCIE_80, "),
+        ("h100_sx", "did you mean 'H100_SXM'"),
+        ("../LIC", "known"),
+    ],
+)
+def test_an_unknown_target_of_a_node_is_told_with_its_file(
+    tmp_path: Path, target: str, mend: str
+) -> None:
+    home = node_with(tmp_path, target=target)
+    with pytest.raises(HardwareError) as caught:
+        find_target(str(home))
+    told = f"{home / 'node.json'}: no target is named {target!r}; {mend}"
+    assert str(caught.value).startswith(told)
+
+
+def test_a_node_without_a_target_is_told_where_to_name_one(tmp_path: Path) -> None:
+    with pytest.raises(
+        HardwareError, match=r"description of Mine; name .* as target in a node\.json"
+    ):
+        find_target(str(node_with(tmp_path)))
 
 
 def test_unknown_targets_are_suggested() -> None:
