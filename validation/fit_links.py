@@ -119,8 +119,11 @@ FABRICS = {
 _NCCL_PROTOCOLS = (
     "Per step and by protocol: NCCL's own constants for networks, src/graph/tuning.cc: a ring's "
     "hop of 2.7, 4.0 and 14.0 us for LL, LL128 and Simple, of which LL gets a half and LL128 "
-    "120/128 of the bandwidth; sizes of change are where these times cross"
+    "120/128 of the bandwidth; sizes of change are where these times cross. Assumed: 1 us of a "
+    "hop is the sender's for each message, which is what keeps many messages at once from being "
+    "free"
 )
+POSTING_S = 1e-6
 HOP_S, LL128_S, SIMPLE_S = 2.7e-6, 4.0e-6, 14.0e-6
 LL_FRACTION, LL128_FRACTION = 0.5, 120 / 128
 
@@ -151,7 +154,10 @@ WIRES = {
 
 
 def wire(name: str) -> dict[str, object]:
-    """Return the preset of a link between nodes: no measurements, the constants of NCCL."""
+    """Return the preset of a link between nodes: no measurements, the constants of NCCL.
+
+    A step of one message takes its hop, of which `POSTING_S` is for each message that is sent.
+    """
     rate, source, in_switch = WIRES[name]
     crossings = [
         round((slow - fast) * rate / (1 / before - 1 / after))
@@ -170,7 +176,8 @@ def wire(name: str) -> dict[str, object]:
         "source": f"{source}. {_NCCL_PROTOCOLS}. Nothing here was measured.",
         "link": {
             "bandwidth_bytes_per_s": rate,
-            "latency_s": HOP_S,
+            "latency_s": float(f"{HOP_S - POSTING_S:.3g}"),
+            "step_overhead_s": POSTING_S,
             "protocols": [
                 {
                     "name": protocol,

@@ -41,8 +41,8 @@ class Protocol:
 class LinkParameters:
     """One direction of a wire.
 
-    ``latency_s`` is that of a hop. ``step_overhead_s`` is what every step of a collective
-    takes beside its messages. ``protocols`` are ordered by size, the last for any size; none
+    ``latency_s`` is that of a hop. ``step_overhead_s`` is what each message takes of its sender's
+    time, one after the other. ``protocols`` are ordered by size, the last for any size; none
     means that all messages are alike. ``reduces_in_switch`` tells that the switches can reduce
     (SHARP, NVLS). ``pipeline_bytes`` is the piece in which trees hand data on (None: all of it).
     """

@@ -120,7 +120,7 @@ class Planner:
         price = self._pricer.message(group, MESSAGE, size_bytes)
         stage = Stage(
             count=1,
-            lead_ps=price.lead_ps,
+            lead_ps=price.lead_ps + self._pricer.step_overhead_ps(group, MESSAGE),
             work_ps=price.work_ps,
             rate=price.rate,
             pattern=MESSAGE,
