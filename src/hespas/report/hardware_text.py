@@ -7,6 +7,7 @@ from pathlib import Path
 from hespas.compile.targets import find_target
 from hespas.config.suggest import suggestion
 from hespas.errors import HardwareError
+from hespas.estimate.measured.tables import part_names
 from hespas.hardware.device import Device
 from hespas.hardware.links import Link, link_names, load_link
 from hespas.hardware.presets import (
@@ -84,17 +85,24 @@ def preset_details(name: str) -> str:
 
 def _node_details(name: str) -> str:
     info, device = named_node(name), load_device(name)
-    _check_target(name, info)
+    _check_names(name, info)
     lines = [f"{info.name}: {info.full_name}", *_figures(device), *_tables(info)]
     lines += [f"  target       {info.target or 'none'}", "", *info.notes, "Sources:"]
     lines += [f"  {key}: {text}" for key, text in info.sources.items()]
     return "\n".join([*lines, *inside_lines(device)])
 
 
-def _check_target(name: str, info: NodeInfo) -> None:
-    """Raise `HardwareError` for a target that there isn't."""
+def _check_names(name: str, info: NodeInfo) -> None:
+    """Raise `HardwareError` for a target or for tables that there aren't."""
     if info.target is not None:
         find_target(name)
+    measured = info.measured
+    if measured is not None and measured.part not in part_names():
+        raise HardwareError(
+            f"there are no measured tables of {measured.part!r}",
+            place=measured.place,
+            mend=suggestion(measured.part, part_names()),
+        )
 
 
 def _tables(info: NodeInfo) -> list[str]:
@@ -166,7 +174,7 @@ def hardware_json(name: str | None) -> dict[str, object]:
 
 def _node_json(name: str) -> dict[str, object]:
     info, device = named_node(name), load_device(name)
-    _check_target(name, info)
+    _check_names(name, info)
     measured = info.measured
     return {
         "name": info.name,

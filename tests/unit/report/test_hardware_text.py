@@ -71,6 +71,7 @@ def test_a_launch_s_cost_and_a_calibration_are_shown(mine: Path) -> None:
     ("changed", "message"),
     [
         ({"calibration": {"gemm.f16": 2.0}}, r"node\.json: nothing is multiplied by the factor"),
+        ({"tables": "H10"}, r"node\.json: there are no measured tables .*did you mean 'H100_SXM'"),
         ({"target": "nope"}, r"node\.json: no target is named 'nope'; known: .*H100_SXM"),
     ],
 )
