@@ -78,3 +78,81 @@ def test_a_step_faster_than_every_peak_is_refused(call: Call) -> None:
     Path("steps.csv").write_text(HEAD + "p.mlir,H100_80GB,H100_80GB_4GPU,1e-7\n")
     done = call("hespas", "validate", "steps.csv", "--cache-dir", "cache")
     refused(done, "steps.csv:2", "at every peak of H100_80GB it would take", "give seconds")
+
+
+COMPILED = """HloModule step, is_scheduled=true, num_partitions=4
+
+ENTRY %main (a: bf16[4096,4096]) -> bf16[4096,4096] {
+  %a = bf16[4096,4096]{1,0} parameter(0)
+  ROOT %d = bf16[4096,4096]{1,0} dot(%a, %a), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+"""
+
+
+def compiled(*lines: str) -> None:
+    Path("step.hlo").write_text(COMPILED)
+    Path("steps.csv").write_text(HEAD + "\n".join(lines) + "\n")
+
+
+def test_a_compiled_program_is_taken_as_it_is(call: Call) -> None:
+    compiled("step.hlo,H100_80GB,H100_80GB_4GPU,2e-4")
+    (step,) = json.loads(call("hespas", "validate", "steps.csv", "--json", "-").stdout)["steps"]
+    on = ("--node", "H100_80GB", "--system", "H100_80GB_4GPU", "--model", "hespas", "--json")
+    ran = json.loads(call("hespas", "run", "step.hlo", *on).stdout)
+    assert step["predicted_s"]["measured"] == ran["step_time_s"]
+
+
+def test_what_no_compiler_scheduled_is_refused(call: Call) -> None:
+    compiled("step.hlo,H100_80GB,H100_80GB_4GPU,2e-4")
+    Path("step.hlo").write_text(COMPILED.replace("is_scheduled=true, ", ""))
+    done = call("hespas", "validate", "steps.csv")
+    refused(done, "steps.csv:2: step.hlo: is HLO that no compiler scheduled; give its StableHLO")
+
+
+def test_nodes_of_ones_own_are_told_from_presets(call: Call) -> None:
+    Path("gemm.csv").write_text("m,n,k,dtype,latency_us\n4096,4096,4096,bf16,200\n")
+    call("hespas", "calibrate", "--node", "H100_80GB", "--gemm", "gemm.csv", "-o", "mine")
+    systems = (
+        "mine,H100_80GB_4GPU",
+        "H100_80GB,H100_80GB_4GPU",
+        "A100_SXM_40GB,A100_SXM_40GB_4GPU",
+    )
+    compiled(
+        *(f"step.hlo,{each},{time}" for each, time in zip(systems, (2e-4, 2e-4, 6e-4), strict=True))
+    )
+    lines = call("hespas", "validate", "steps.csv").stdout.splitlines()
+    own, preset, _ = lines[1:4]
+    assert own.startswith("step.hlo          H100_80GB_4GPU of mine ")
+    assert preset.startswith("step.hlo          H100_80GB_4GPU  ")
+    ratios = [line.split(":")[0].split(None, 1)[1] for line in lines if " over " in line]
+    assert ratios == [
+        "H100_80GB_4GPU of mine over A100_SXM_40GB_4GPU",
+        "H100_80GB_4GPU over A100_SXM_40GB_4GPU",
+    ]
+    found = json.loads(call("hespas", "validate", "steps.csv", "--json", "-").stdout)
+    assert [each["faster_node"] for each in found["speed_ups"]] == ["mine", "H100_80GB"]
+
+
+def test_the_roofline_stands_once(call: Call) -> None:
+    compiled("step.hlo,H100_80GB,H100_80GB_4GPU,2e-4")
+    head = call("hespas", "validate", "steps.csv", "--method", "roofline").stdout.splitlines()[0]
+    assert head.split() == [
+        "workload",
+        "system",
+        "published",
+        "roofline",
+        "error",
+        "profiled",
+        "error",
+    ]
+
+
+def test_a_step_far_from_what_is_predicted_is_refused(call: Call) -> None:
+    compiled("step.hlo,H100_80GB,H100_80GB_4GPU,2e-4", "step.hlo,H100_80GB,H100_80GB_8GPU,0.2")
+    Path("step.hlo").write_text(COMPILED.replace(", num_partitions=4", ""))
+    done = call("hespas", "validate", "steps.csv")
+    refused(
+        done,
+        "steps.csv:3: step.hlo on H100_80GB_8GPU took 200 ms, 1130 times the 177 us",
+        "; give seconds, and",
+    )

@@ -10,7 +10,7 @@ from math import isfinite
 from pathlib import Path
 
 from hespas.config.files import read_text
-from hespas.errors import HespasError, MeasurementError, ToolError
+from hespas.errors import ExtraMissingError, HespasError, MeasurementError, ToolError
 
 _BYTE_ORDER_MARK = "\ufeff"
 
@@ -85,7 +85,7 @@ def _is_number(text: str) -> bool:
 def at_line(place: str) -> Generator[None]:
     """Let what a line names be refused with the line's place.
 
-    Errors of other programs, such as a compiler that is missing, are no fault of the line's.
+    What isn't installed is no fault of the line's.
 
     >>> with at_line("steps.csv:2"):
     ...     raise MeasurementError("cannot be read", place="a.hlo", mend="check the path")
@@ -94,10 +94,11 @@ def at_line(place: str) -> Generator[None]:
     """
     try:
         yield
-    except ToolError:
+    except ExtraMissingError:
         raise
     except HespasError as error:
         if error.place == place:
             raise
         told = f"{error.place}: {error.message}" if error.place else error.message
-        raise MeasurementError(told, place=place, mend=error.mend) from error
+        kind = ToolError if isinstance(error, ToolError) else MeasurementError
+        raise kind(told, place=place, mend=error.mend) from error

@@ -49,7 +49,8 @@ def command(
     file), node, system and step_s, and, where wanted, options (mesh=fsdp=4;batch=2), resolution_s
     and profiled_compute_s. Without one it is the published measurements. Each program is exported,
     compiled for its GPU without having one, priced and simulated, which takes some seconds of the
-    compiler's time, or a minute for large ones, the first time.
+    compiler's time, or a minute for large ones, the first time. A program that is compiled already
+    is taken as it is; the PTX of its kernels is not known then.
     """
     options.start_logging(given["log_level"], given["log_path"])
     check_targets(json_file, None)

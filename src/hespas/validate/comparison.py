@@ -31,11 +31,14 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeedUp:
-    """How much faster a workload is on one system than on another: measured, and predicted."""
+    """How much faster a workload is on one system than on another: measured, and predicted.
+
+    ``slower`` and ``faster`` are the steps as they were measured.
+    """
 
     workload: str
-    slower: str
-    faster: str
+    slower: MeasuredStep
+    faster: MeasuredStep
     measured: float
     predicted: float
 
@@ -95,8 +98,8 @@ def _speed_up(first: Point, second: Point) -> SpeedUp:
     slower, faster = sorted((first, second), key=lambda point: -point.measured.step_s)
     return SpeedUp(
         workload=slower.measured.workload,
-        slower=slower.measured.system,
-        faster=faster.measured.system,
+        slower=slower.measured,
+        faster=faster.measured,
         measured=slower.measured.step_s / faster.measured.step_s,
         predicted=slower.predicted_s / faster.predicted_s,
     )

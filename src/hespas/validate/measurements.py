@@ -43,6 +43,12 @@ class MeasuredStep:
         return (self.workload, options, self.node, self.system)
 
     @property
+    def where(self) -> str:
+        """The system, and the node where it isn't the one that the system is named after."""
+        own = self.system == self.node or self.system.startswith(f"{self.node}_")
+        return self.system if own else f"{self.system} of {self.node}"
+
+    @property
     def interval_s(self) -> tuple[float, float]:
         """The shortest and the longest time that reads as ``step_s``."""
         half = self.resolution_s / 2

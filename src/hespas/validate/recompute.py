@@ -9,11 +9,12 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from hespas.calibrate.lines import at_line
+from hespas.calibrate.samples import FAR
 from hespas.compile.cache import CompiledCache
-from hespas.compile.compiled import CompiledProgram
 from hespas.compile.for_node import compile_for_node, compiled_notes
+from hespas.compile.made_for import with_origin
 from hespas.config.suggest import suggestion
-from hespas.errors import MeasurementError
+from hespas.errors import MeasurementError, ProgramError
 from hespas.estimate.graph import estimate_graph
 from hespas.estimate.launches import LAUNCH, for_program
 from hespas.estimate.methods import Wanted, estimator
@@ -21,14 +22,19 @@ from hespas.estimate.store import MemoryStore
 from hespas.export.exported import partitioned
 from hespas.export.zoo import export_model
 from hespas.frontend.load import load_source, read_source
+from hespas.hardware.fit import settled_program
 from hespas.hardware.presets import load_device, load_system
+from hespas.hardware.system import System
 from hespas.prediction import Prediction, predicted
+from hespas.program.program import Program
 from hespas.simulate.models import ModelChoice, model_named
 from hespas.simulate.network import Network
 from hespas.split.modules import region_modules
 from hespas.split.strategies import split_options, split_program
+from hespas.units import format_time
 from hespas.validate.measurements import MeasuredStep
 from hespas.workloads.registry import models
+from hespas.xla.hlo_forms import is_hlo_proto, is_hlo_text
 
 FLOOR_METHOD = "roofline"
 """Whose answer no device can beat: every peak reached, every byte moved once."""
@@ -53,7 +59,7 @@ class Sources:
     known: dict[tuple[str, str], bytes] = field(default_factory=dict[tuple[str, str], bytes])
 
     def source(self, step: MeasuredStep) -> bytes:
-        """Return a workload's partitioned StableHLO."""
+        """Return a workload's partitioned StableHLO, or the HLO that its file holds."""
         key = (step.workload, repr(sorted(step.options.items())))
         if key not in self.known:
             self.known[key] = _source(step)
@@ -98,8 +104,11 @@ def recompute(
 ) -> Recomputed:
     """Predict one step by ``method`` and by the roofline, of the program that XLA makes for it.
 
+    A program that was compiled before is taken as it is; its kernels' PTX is not known.
+
     Raises `MeasurementError` where the roofline of computation alone is longer than what was
-    measured: no device is faster than its peaks, so that the unit or the workload is wrong.
+    measured: no device is faster than its peaks, so that the unit or the workload is wrong; and
+    where prediction and measurement differ by more than a factor of a hundred.
     ``place`` is the step's ``file:line``, which every refusal of what it names tells.
     """
     with at_line(place):
@@ -112,25 +121,63 @@ def recompute(
             place=place,
             mend="give seconds, and the program that was measured",
         )
+    _check_far(step, predictions[method].step_time_s, place)
     return Recomputed(measured=step, predictions=predictions)
+
+
+def _check_far(step: MeasuredStep, predicted_s: float, place: str) -> None:
+    ratio = step.step_s / predicted_s
+    if 1 / FAR <= ratio <= FAR:
+        return
+    far = f"{ratio:.0f} times" if ratio > 1 else f"a {1 / ratio:.0f}th of"
+    raise MeasurementError(
+        f"{step.workload} on {step.system} took {format_time(step.step_s)}, {far} the "
+        f"{format_time(predicted_s)} that are predicted",
+        place=place,
+        mend="give seconds, and the program, node and system that were measured",
+    )
 
 
 def _predictions(
     step: MeasuredStep, sources: Sources, method: str, model: str
 ) -> dict[str, Prediction]:
     system = load_system(step.system)
+    program = _compiled(step, sources, system)
+    return {
+        name: _predicted(program, step, system, name, model)
+        for name in dict.fromkeys((FLOOR_METHOD, method))
+    }
+
+
+def _compiled(step: MeasuredStep, sources: Sources, system: System) -> Program:
+    source = sources.source(step)
+    if is_hlo_text(source) or is_hlo_proto(source):
+        return _compiled_before(source, step, system)
     compiled = compile_for_node(
-        sources.source(step),
+        source,
         name=step.workload,
         node=step.node,
         system=system,
         devices=None,
         cache=sources.cache,
     )
-    return {
-        name: _predicted(compiled, step, name, model)
-        for name in dict.fromkeys((FLOOR_METHOD, method))
-    }
+    program = load_source(compiled.hlo_proto, name=step.workload)
+    return replace(
+        program,
+        assumptions=(*compiled_notes(compiled), *program.assumptions),
+        kernels=compiled.kernels,
+    )
+
+
+def _compiled_before(source: bytes, step: MeasuredStep, system: System) -> Program:
+    program = load_source(source, name=step.workload)
+    if not program.is_scheduled:
+        raise ProgramError(
+            "is HLO that no compiler scheduled",
+            place=step.workload,
+            mend="give its StableHLO, or what hespas compile makes of it",
+        )
+    return settled_program(with_origin(program, step.node), devices=None, system=system)
 
 
 def _floor_s(roofline: Prediction) -> float:
@@ -140,18 +187,17 @@ def _floor_s(roofline: Prediction) -> float:
 
 
 def _predicted(
-    compiled: CompiledProgram, step: MeasuredStep, method: str, model: str
+    program: Program, step: MeasuredStep, system: System, method: str, model: str
 ) -> Prediction:
-    program = load_source(compiled.hlo_proto, name=step.workload)
-    told = replace(program, assumptions=(*compiled_notes(compiled), *program.assumptions))
     device = load_device(step.node)
-    graph = split_program(told, split_options())
-    made = for_program(estimator(method, Wanted(device=device, kernels=compiled.kernels)), told)
+    graph = split_program(program, split_options())
+    wanted = Wanted(device=device, kernels=program.kernels)
+    made = for_program(estimator(method, wanted), program)
     estimates = estimate_graph(graph, region_modules(graph), made, store=MemoryStore())
     return predicted(
         graph,
         estimates,
-        load_system(step.system),
+        system,
         Network.CONGESTION_UNAWARE,
         memory_capacity_bytes=device.memory_capacity_bytes,
         model=ModelChoice(model=model_named(model)),

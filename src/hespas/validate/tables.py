@@ -19,27 +19,36 @@ def points_of(found: Sequence[Recomputed], method: str) -> tuple[Point, ...]:
 
 def validation_text(found: Sequence[Recomputed], method: str) -> str:
     """Return the tables: steps, their errors in sum, and speed-ups between systems."""
-    methods = dict.fromkeys((method, FLOOR_METHOD))
+    methods = tuple(dict.fromkeys((method, FLOOR_METHOD)))
+    widths = _widths(found)
     lines = [
-        _head(method),
-        *(_row(each, method) for each in found),
+        _head(methods, widths),
+        *(_row(each, methods, widths) for each in found),
         "",
         *(_summary_line(name, points_of(found, name)) for name in methods),
-        *_speed_up_lines(points_of(found, method)),
+        *_speed_up_lines(points_of(found, method), widths[0]),
         *_told(found, method),
     ]
     return "\n".join(lines)
 
 
-def _head(method: str) -> str:
-    titles = "".join(f"{name:>12}{'error':>9}" for name in (method, FLOOR_METHOD, "profiled"))
-    return f"{'workload':<18}{'system':<22}{'published':>10}{titles}"
+def _widths(found: Sequence[Recomputed]) -> tuple[int, int]:
+    """Return how wide the columns of workloads and systems are."""
+    workloads = (len(each.measured.workload) for each in found)
+    systems = (len(each.measured.where) for each in found)
+    return max(17, *workloads) + 1, max(21, *systems) + 1
 
 
-def _row(each: Recomputed, method: str) -> str:
+def _head(methods: Sequence[str], widths: tuple[int, int]) -> str:
+    titles = "".join(f"{name:>12}{'error':>9}" for name in (*methods, "profiled"))
+    return f"{'workload':<{widths[0]}}{'system':<{widths[1]}}{'published':>10}{titles}"
+
+
+def _row(each: Recomputed, methods: Sequence[str], widths: tuple[int, int]) -> str:
     step = each.measured
-    cells = [f"{step.workload:<18}{step.system:<22}{format_time(step.step_s):>10}"]
-    for name in (method, FLOOR_METHOD):
+    named = f"{step.workload:<{widths[0]}}{step.where:<{widths[1]}}"
+    cells = [f"{named}{format_time(step.step_s):>10}"]
+    for name in methods:
         predicted_s = each.predictions[name].step_time_s
         cells.append(f"{format_time(predicted_s):>12}{_percent(predicted_s / step.step_s - 1):>9}")
     profiled_s = step.profiled_compute_s
@@ -58,14 +67,14 @@ def _summary_line(name: str, points: Sequence[Point]) -> str:
     )
 
 
-def _speed_up_lines(points: Sequence[Point]) -> list[str]:
+def _speed_up_lines(points: Sequence[Point], width: int) -> list[str]:
     found = speed_ups(points)
     middle = median_error(found)
     if middle is None:
         return []
     lines = [
-        f"{each.workload:<18}{each.faster} over {each.slower}: measured {each.measured:.2f}, "
-        f"predicted {each.predicted:.2f}, {_percent(each.error)}"
+        f"{each.workload:<{width}}{each.faster.where} over {each.slower.where}: measured "
+        f"{each.measured:.2f}, predicted {each.predicted:.2f}, {_percent(each.error)}"
         for each in found
     ]
     return ["", *lines, f"speed-ups: median absolute error {100 * middle:.1f} %"]
@@ -107,8 +116,10 @@ def validation_json(found: Sequence[Recomputed], method: str) -> dict[str, objec
         "speed_ups": [
             {
                 "workload": each.workload,
-                "slower": each.slower,
-                "faster": each.faster,
+                "slower": each.slower.system,
+                "slower_node": each.slower.node,
+                "faster": each.faster.system,
+                "faster_node": each.faster.node,
                 "measured": each.measured,
                 "predicted": each.predicted,
                 "error": each.error,

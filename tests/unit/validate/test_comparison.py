@@ -40,7 +40,11 @@ def test_systems_are_compared_for_each_workload() -> None:
         point("a", 9.0, 9.0, workload="alone"),
     ]
     found = speed_ups(points)
-    assert [(each.slower, each.faster) for each in found] == [("a", "b"), ("c", "a"), ("c", "b")]
+    assert [(each.slower.system, each.faster.system) for each in found] == [
+        ("a", "b"),
+        ("c", "a"),
+        ("c", "b"),
+    ]
     assert [each.measured for each in found] == pytest.approx([2.0, 2.0, 4.0])
     assert [each.error for each in found] == pytest.approx([0.1, 1 / 1.1 - 1, 0.0])
     assert median_error(found) == pytest.approx(1 - 1 / 1.1)
