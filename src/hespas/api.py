@@ -141,9 +141,11 @@ def estimate(
 
     ``method`` names the estimator (`hespas.estimate.methods.METHODS`); by default it is that of
     the configuration, or else measured tables for a compiled program on a device that has some,
-    and the roofline for all others. ``options`` are the roofline's. Equal regions are priced
-    once. ``store`` keeps answers between calls; by default they last as long as the call. Raises
-    `hespas.errors.CostError` for work that is not known.
+    and the roofline for all others. A method that uses no such device, as ``xla`` or ``systolic``,
+    takes the path of a configuration of its own (``.json``) in its place. ``options`` are the
+    roofline's. Equal regions are priced once. ``store`` keeps answers between calls; by default
+    they last as long as the call. Raises `hespas.errors.CostError` for work that is not known,
+    `ConfigError` for a device that the method doesn't use.
 
     >>> graph = split(load("examples/attention_block.mlir"))
     >>> round(estimate(graph, "A100_SXM_40GB").total.time_s * 1e6, 1)
@@ -153,7 +155,7 @@ def estimate(
 
     from hespas.estimate.graph import estimate_graph
     from hespas.estimate.launches import for_program
-    from hespas.estimate.methods import estimator, usual_method, wanted_on
+    from hespas.estimate.methods import check_uses_node, estimator, usual_method, wanted_on
     from hespas.estimate.roofline import RooflineOptions
     from hespas.estimate.store import MemoryStore
     from hespas.hardware.device import Device
@@ -162,12 +164,17 @@ def estimate(
 
     _check(graph, RegionGraph, "a region graph", "split a program: hespas.split(program)")
     _check(device, (Device, str, Path), "a device or its name", "name a preset or a path")
+    _check(method, (str, type(None)), *_METHOD)
     program = graph.program
     named = str(device) if isinstance(device, Path) else device
     found = wanted_on(named, options or RooflineOptions(), custom_calls or {})
     wanted = replace(found, kernels=program.kernels)
     usual = "roofline" if wanted.device is None else usual_method(program, wanted.device)
-    chosen = for_program(estimator(method or wanted.method or usual, wanted), program)
+    wished = method or wanted.method or usual
+    if wanted.device is not None:
+        mend = "give the path of a configuration of it (.json) in the node's place"
+        check_uses_node(wished, wanted.device.name, mend=mend)
+    chosen = for_program(estimator(wished, wanted), program)
     kept = MemoryStore() if store is None else store
     return estimate_graph(graph, region_modules(graph), chosen, store=kept, threads=threads)
 
@@ -250,9 +257,10 @@ def predict(
 ) -> Prediction:
     """Predict how long one step of a program takes, on devices of one type.
 
-    ``node`` and ``system`` are descriptions, presets' names or paths; a program that
-    communicates needs a system. ``method``: see `estimate`; ``model`` and ``algorithm``: see
-    `simulate`. The other functions here give access to every stage and option. Raises
+    ``node`` and ``system`` are descriptions, presets' names or paths, ``node`` also the path of a
+    configuration (``.json``) of another method than the roofline; a program that communicates
+    needs a system. ``method``: see `estimate`; ``model`` and ``algorithm``: see `simulate`. The
+    other functions here give access to every stage and option. Raises
     `hespas.errors.HespasError`, as they do.
 
     >>> prediction = predict("examples/attention_block.mlir", "A100_SXM_40GB",
@@ -261,10 +269,12 @@ def predict(
     (4, 27.6)
     """
     from hespas.compile.made_for import with_origin
+    from hespas.estimate.methods import wanted_on
+    from hespas.estimate.roofline import RooflineOptions
     from hespas.frontend.partitioned import load_program_per_device
     from hespas.hardware.device import Device
     from hespas.hardware.fit import settled_program
-    from hespas.hardware.presets import load_device, load_system
+    from hespas.hardware.presets import load_system
     from hespas.hardware.system import System
     from hespas.prediction import predicted
     from hespas.program.program import Program
@@ -274,6 +284,7 @@ def predict(
     _check(workload, (Program, str, Path), "a program or its file", "give one of these")
     _check(node, (Device, str, Path), "a device or its name", "name a preset or a path")
     _check(system, (System, str, Path, type(None)), "a system or its name", "name a preset")
+    _check(method, (str, type(None)), *_METHOD)
     cluster = load_system(system) if isinstance(system, str | Path) else system
     program = (
         load_program_per_device(Path(workload)) if isinstance(workload, str | Path) else workload
@@ -282,15 +293,19 @@ def predict(
         program = with_origin(program, str(node))
     settled = settled_program(program, devices=devices, system=cluster)
     graph = split(settled, strategy=strategy, merge=merge)
-    device = node if isinstance(node, Device) else load_device(node)
+    named = str(node) if isinstance(node, Path) else node
+    device = wanted_on(named, RooflineOptions(), {}).device
     return predicted(
         graph,
-        estimate(graph, device, method=method),
+        estimate(graph, node, method=method),
         cluster,
         Network.CONGESTION_UNAWARE,
-        memory_capacity_bytes=device.memory_capacity_bytes,
+        memory_capacity_bytes=None if device is None else device.memory_capacity_bytes,
         model=ModelChoice(model=model_named(model), algorithm=algorithm),
     )
+
+
+_METHOD = ("a method's name", "name one of hespas.config.load.METHODS")
 
 
 def _check(value: object, kinds: type | tuple[type, ...], what: str, mend: str) -> None:

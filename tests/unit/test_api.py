@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import hespas
 from hespas.cost.rules.custom_call import OperandTraffic
 from hespas.errors import ConfigError, CostError, DeviceCountError, ProgramError, TraceError
 from hespas.estimate.store import DiskStore, MemoryStore
+from hespas.hardware.device import Device
 from hespas.hardware.presets import PRESETS_DIRECTORY, load_device, load_system
 from hlo_programs import module
 from programs import all_reduce, on_devices, vector_main
@@ -131,6 +133,47 @@ PROGRAM = hespas.load(BLOCK)
 def test_likely_mistakes_are_told(name: str, arguments: tuple[Any, ...], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         getattr(hespas, name)(*arguments)
+
+
+def test_a_method_is_named() -> None:
+    number: Any = 5
+    with pytest.raises(ConfigError, match="int is given in place of a method's name"):
+        hespas.estimate(hespas.split(PROGRAM), "V100_32GB", method=number)
+    with pytest.raises(ConfigError, match="int is given in place of a method's name"):
+        hespas.predict(BLOCK, "V100_32GB", method=number)
+
+
+@pytest.mark.parametrize("node", ["V100_32GB", load_device("V100_32GB")], ids=["name", "device"])
+@pytest.mark.parametrize("method", ["xla", "systolic"])
+def test_a_node_is_refused_by_methods_that_use_none(node: str | Device, method: str) -> None:
+    told = f"V100_32GB has no effect on method {method}, which .*path of a configuration of it"
+    with pytest.raises(ConfigError, match=told):
+        hespas.estimate(hespas.split(PROGRAM), node, method=method)
+    with pytest.raises(ConfigError, match=told):
+        hespas.predict(BLOCK, node, "V100_32GB_4GPU", method=method)
+
+
+def test_a_configuration_of_such_a_method_stands_in_the_nodes_place(tmp_path: Path) -> None:
+    array = {"array_rows": 128, "array_columns": 128, "clock_hz": 1e9, "memory_bandwidth": 1e11}
+    estimator = {"method": "systolic", "hardware": {**array, "vector_flops": 1e12}}
+    file = tmp_path / "array.json"
+    file.write_text(json.dumps({"perf_estimator": estimator}))
+    whole = hespas.predict(BLOCK, file, "V100_32GB_4GPU")
+    assert whole.compute_s == hespas.estimate(hespas.split(PROGRAM), file).total.time_s > 0
+    assert whole.memory_capacity_bytes is None
+    assert whole.compute_s == hespas.predict(BLOCK, str(file), "V100_32GB_4GPU").compute_s
+
+
+def test_a_configuration_that_names_a_node_stands_in_its_place(tmp_path: Path) -> None:
+    file = tmp_path / "c.json"
+    estimator = {"method": "measured", "hardware": {"node": "H100_80GB"}}
+    file.write_text(json.dumps({"perf_estimator": estimator}))
+    whole = hespas.predict(BLOCK, file, "V100_32GB_4GPU")
+    assert whole.memory_capacity_bytes == 80 * 2**30
+    named = hespas.predict(BLOCK, "H100_80GB", "V100_32GB_4GPU", method="measured")
+    assert whole.compute_s == named.compute_s
+    with pytest.raises(ConfigError, match="H100_80GB has no effect on method xla"):
+        hespas.predict(BLOCK, file, "V100_32GB_4GPU", method="xla")
 
 
 def test_estimates_of_another_graph_are_refused() -> None:

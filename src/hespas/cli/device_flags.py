@@ -9,6 +9,7 @@ from hespas.cli.flags import Flags
 from hespas.cli.parsing import parse_rates
 from hespas.config.run_config import RunConfig
 from hespas.errors import ConfigError
+from hespas.estimate.methods import check_uses_node
 from hespas.hardware.device import Device
 from hespas.hardware.presets import device_names
 from hespas.units import parse_quantity
@@ -44,15 +45,8 @@ def device_of_flags(flags: Flags, named: Device | None, launch_s: float | None) 
     )
 
 
-_WITH_OWN_FIGURES = ("xla", "systolic", "scalesim", "zigzag_onnx", "cocossim", "onnxim")
-"""Methods that run regions here, or simulate what their configuration describes: no device that
-is named elsewhere has a part in their prices."""
-
-
 def check_device_flags(flags: Flags, method: str) -> None:
     """Raise `ConfigError` for flags that describe a device to a method that uses none."""
-    if method not in _WITH_OWN_FIGURES:
-        return
     given = {
         "--node": flags.node,
         "--peak-flops": flags.peak_flops,
@@ -61,12 +55,7 @@ def check_device_flags(flags: Flags, method: str) -> None:
     }
     for flag, value in given.items():
         if value is not None:
-            why = (
-                "runs on this machine" if method == "xla" else "has its device's figures by itself"
-            )
-            raise ConfigError(
-                f"{flag} has no effect on method {method}, which {why}", mend="drop it"
-            )
+            check_uses_node(method, flag, mend="drop it")
 
 
 def timed_here(config: RunConfig, method: str) -> str | None:

@@ -90,6 +90,33 @@ def estimator(method: str, wanted: Wanted) -> Estimator:
     return make(wanted)
 
 
+_RUNS_HERE = "runs on this machine"
+_DESCRIBED = "has its device's figures by itself"
+_WITHOUT_A_NODE = {
+    "xla": _RUNS_HERE,
+    "systolic": _DESCRIBED,
+    "scalesim": _DESCRIBED,
+    "zigzag_onnx": _DESCRIBED,
+    "cocossim": _DESCRIBED,
+    "onnxim": _DESCRIBED,
+}
+"""Methods in whose prices no device that is named elsewhere has a part, and why."""
+
+
+def check_uses_node(method: str, given: str, *, mend: str) -> None:
+    """Raise `ConfigError` where a device is ``given`` to a method that uses none.
+
+    >>> check_uses_node("roofline", "--node", mend="drop it")
+    >>> check_uses_node("xla", "H100", mend="drop it")
+    Traceback (most recent call last):
+        ...
+    hespas.errors.ConfigError: H100 has no effect on method xla, which runs on this machine; drop it
+    """
+    why = _WITHOUT_A_NODE.get(method)
+    if why is not None:
+        raise ConfigError(f"{given} has no effect on method {method}, which {why}", mend=mend)
+
+
 def wanted_on(
     device: Device | str, options: RooflineOptions, custom_calls: Mapping[str, CustomCallCost]
 ) -> Wanted:
