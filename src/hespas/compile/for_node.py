@@ -10,6 +10,7 @@ from hespas.compile.compiler import compile_program
 from hespas.compile.job import Layout
 from hespas.compile.options import DEFAULT_OPTIONS, CompileOptions
 from hespas.compile.targets import TpuTarget, find_target
+from hespas.errors import DeviceCountError
 from hespas.hardware.system import System
 from hespas.xla.compile_devices import TPU_GENERATIONS
 
@@ -30,9 +31,18 @@ def compile_for_node(
     `hespas.compile.compiler.compile_program` raises.
     """
     layout = layout_of(node, system, devices)
-    return compile_program(
-        source, name=name, target=node, layout=layout, options=options, cache=cache
-    )
+    try:
+        return compile_program(
+            source, name=name, target=node, layout=layout, options=options, cache=cache
+        )
+    except DeviceCountError as error:
+        if system is None or devices is not None:
+            raise
+        raise DeviceCountError(
+            f"{error.message}, as the system {system.name} has {system.device_count}",
+            place=error.place,
+            mend="choose a system of as many devices as the program is made for",
+        ) from error
 
 
 def layout_of(node: str, system: System | None, devices: int | None) -> Layout:

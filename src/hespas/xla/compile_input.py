@@ -165,7 +165,7 @@ def _settled(operation: Any, found: _Found, *, name: str, devices: int | None) -
     known = declared if declared > 1 else named
     if known and devices is not None and devices != known:
         raise DeviceCountError(
-            f"{devices} devices are asked for, but the program is made for {known}",
+            f"the program is made for {known} devices, and {devices} are asked for",
             place=name,
             mend=f"drop the count, or give {known}",
         )

@@ -7,6 +7,7 @@ import pytest
 from compilers import needs_tpu
 from hespas.compile.for_node import compile_for_node, layout_of
 from hespas.compile.job import Layout
+from hespas.errors import DeviceCountError
 from hespas.hardware.presets import load_system
 from hespas.hardware.system import NetworkDimension, System, Topology, bare_system
 from programs import all_reduce, on_devices, vector_main
@@ -59,6 +60,19 @@ def test_axes_of_a_slice_are_its_topology(
 
 def test_a_given_number_of_devices_goes_before_the_system_s() -> None:
     assert layout_of("TPUv5e", rings(4, 4), 4) == Layout(devices=4)
+
+
+@needs_tpu
+def test_a_system_of_too_few_devices_is_told_as_one() -> None:
+    told = r"made for 4 devices, and 8 are .* rings has 8; choose a system of as many"
+    with pytest.raises(DeviceCountError, match=told):
+        compile_for_node(
+            REDUCED, name="a.mlir", node="TPUv5e", system=rings(2, 4), devices=None, cache=None
+        )
+    with pytest.raises(DeviceCountError, match=r"8 are asked for; drop the count, or give 4"):
+        compile_for_node(
+            REDUCED, name="a.mlir", node="TPUv5e", system=rings(2, 2), devices=8, cache=None
+        )
 
 
 @needs_tpu
