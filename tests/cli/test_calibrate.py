@@ -244,9 +244,17 @@ def test_a_profile_is_held_against_the_kernels_that_runs_read(call: Run, tmp_pat
     by_kind = hespas(call, *fit, "-o", "without")
     assert by_kind.returncode == 0
     assert "kernels: x 1.0" not in by_kind.stdout
+    (tmp_path / "steps.csv").write_text(
+        f"workload,seconds,kernels\nstep.hlo,{read_s},kernels.json\n"
+    )
+    steps = ("calibrate", "--node", "H100_80GB", "--steps", "steps.csv")
+    done = hespas(call, *steps, "-o", "steps")
+    assert "all: x 1.0, 1 measurement; median error 0.0 % before" in done.stdout
     foreign = replace_struct(launch, instruction="fusion.7")
     other = replace_struct(known, launches=(foreign,))
     (tmp_path / "kernels.json").write_bytes(encode_kernels(other))
     done = hespas(call, *fit, "--kernels", "kernels.json", "-o", "other")
     assert done.returncode == 2
     assert "kernels.json: holds the kernels of another program than step.hlo" in done.stderr
+    done = hespas(call, *steps, "-o", "other")
+    assert "steps.csv:2: kernels.json: holds the kernels of another" in done.stderr

@@ -17,6 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, cast
 
+from hespas.calibrate.calibrated import calibrated
 from hespas.calibrate.factors import Group
 from hespas.calibrate.gemm_csv import SHORTEST_KERNEL_S
 from hespas.calibrate.samples import Case, check_limits
@@ -25,7 +26,6 @@ from hespas.cost.expand import expand
 from hespas.cost.gemm import gemms
 from hespas.cost.structure import Leaf
 from hespas.errors import MeasurementError
-from hespas.estimate.kernel.pricer import ReadKernels
 from hespas.estimate.measured.estimator import Measured
 from hespas.estimate.measured.method import make
 from hespas.estimate.methods import Wanted
@@ -124,19 +124,11 @@ def profile_groups(path: Path, program: Program, device: Device) -> tuple[Group,
 
 def _group(name: str, kernels: list[_Kernel], program: Program, base: Measured) -> Group:
     def predict(device: Device) -> list[float]:
-        estimator = _on(device, base)
+        estimator = calibrated(base, device)
         return [_predicted_s(kernel, program, estimator) for kernel in kernels]
 
     cases = tuple(kernel.case for kernel in kernels)
     return Group(name=name, cases=cases, predict=predict)
-
-
-def _on(device: Device, base: Measured) -> Measured:
-    """Return the estimator of a device that differs in its calibration; kernels are read once."""
-    made, read = make(Wanted(device=device)), base.kernels
-    if not isinstance(read, ReadKernels):
-        return made
-    return replace(made, kernels=replace(read, device=device))
 
 
 def _kernels(path: Path, program: Program) -> list[_Kernel]:

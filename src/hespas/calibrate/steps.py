@@ -1,4 +1,7 @@
-"""Measured step times: a CSV with the columns ``workload`` and ``seconds`` (or another unit)."""
+"""Measured step times: a CSV with the columns ``workload`` and ``seconds`` (or another unit).
+
+A column ``kernels`` may name the file of a compiled program's kernels.
+"""
 
 from __future__ import annotations
 
@@ -23,49 +26,57 @@ _NAME = "all"
 _MEND = "correct the unit in the header, or give the program, node and system that were measured"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """A program's file, and that of the kernels which a compiler wrote for it, if known."""
+
+    file: Path
+    kernels: Path | None = None
+
+
 class StepModel(Protocol):
     """What hespas says of a workload's step."""
 
-    def step_s(self, workload: Path, device: Device) -> float:
+    def step_s(self, workload: Workload, device: Device) -> float:
         """Return how long a step takes on a device, communication included."""
         ...
 
-    def floor_s(self, workload: Path, device: Device) -> float:
+    def floor_s(self, workload: Workload, device: Device) -> float:
         """Return how long its operations take at the device's peaks."""
         ...
 
-    def is_compiled(self, workload: Path) -> bool:
+    def is_compiled(self, workload: Workload) -> bool:
         """Tell whether the program's operations are kernels."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Step:
-    workload: Path
+    workload: Workload
     time_s: float
     place: str
 
     @property
     def case(self) -> Case:
         """What was measured, where it stands, and its time."""
-        return Case(label=self.workload.name, place=self.place, measured_s=self.time_s)
+        return Case(label=self.workload.file.name, place=self.place, measured_s=self.time_s)
 
 
 def step_group(path: Path, model: StepModel, device: Device) -> Group:
     """Return the steps of a file, for one factor on all computation.
 
-    Workloads are paths as seen from the CSV. Raises `MeasurementError`, naming ``file:line``,
-    for a header without the two columns, for workloads that can't be predicted, and for times
-    that are no times, contradict each other, lie below what the device's peaks allow or what no
-    factor scales takes alone, or far above what is expected.
+    Workloads, and kernels in a column of their own, are paths as seen from the CSV. Raises
+    `MeasurementError`, naming ``file:line``, for a header without the two columns, for workloads
+    that can't be predicted, and for times that are no times, contradict each other, lie below what
+    the device's peaks allow or what no factor scales takes alone, or far above what is expected.
     """
     steps = _steps(path)
     notes = check_agreement(
         steps,
-        key=lambda step: step.workload,
+        key=lambda step: step.workload.file,
         time_s=lambda step: step.time_s,
         place=lambda step: step.place,
-        name=lambda step: str(step.workload),
+        name=lambda step: str(step.workload.file),
     )
     for step in steps:
         with at_line(step.place):
@@ -134,7 +145,12 @@ def _steps(path: Path) -> list[_Step]:
         if len(line.cells) != len(header):
             message = f"{len(line.cells)} columns where the header has {len(header)}"
             raise MeasurementError(message, place=line.place)
-        workload = path.parent / line.cells[header.index("workload")]
+        cells = dict(zip(header, line.cells, strict=True))
+        kernels = cells.get("kernels")
+        workload = Workload(
+            file=path.parent / cells["workload"],
+            kernels=path.parent / kernels if kernels else None,
+        )
         time_s = time_of(line.cells[at], unit_s=_UNITS[match[1]], place=line.place)
         steps.append(_Step(workload=workload, time_s=time_s, place=line.place))
     return steps

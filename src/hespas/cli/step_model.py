@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from hespas.api import estimate, simulate, split, trace
+from hespas.calibrate.calibrated import calibrated
+from hespas.calibrate.steps import Workload
+from hespas.cli.source import read_kernels
 from hespas.errors import ConfigError
+from hespas.estimate.graph import estimate_graph
 from hespas.estimate.launches import LAUNCH
+from hespas.estimate.measured.estimator import Measured
+from hespas.estimate.measured.method import make
+from hespas.estimate.methods import Wanted
+from hespas.estimate.store import MemoryStore
 from hespas.frontend.partitioned import load_program_per_device
 from hespas.hardware.device import Device
 from hespas.hardware.fit import settled_program
 from hespas.hardware.system import System
 from hespas.program.devices import communication_ops
+from hespas.program.known_kernels import with_kernels
+from hespas.split.modules import region_modules
 from hespas.split.regions import RegionGraph
 
 
@@ -20,21 +29,23 @@ from hespas.split.regions import RegionGraph
 class PipelineSteps:
     """Predicts steps on a system, None for programs that don't communicate.
 
-    Programs are read once.
+    Programs and their kernels are read once.
     """
 
     system: System | None
-    graphs: dict[Path, RegionGraph] = field(default_factory=dict[Path, RegionGraph])
+    graphs: dict[Workload, RegionGraph] = field(default_factory=dict[Workload, RegionGraph])
+    estimators: dict[Workload, Measured] = field(default_factory=dict[Workload, Measured])
 
-    def step_s(self, workload: Path, device: Device) -> float:
+    def step_s(self, workload: Workload, device: Device) -> float:
         """Return how long a step takes on a device, communication included."""
         graph = self._graph(workload)
-        estimates = estimate(graph, device, method="measured")
+        priced = calibrated(self._estimator(workload, device), device)
+        estimates = estimate_graph(graph, region_modules(graph), priced, store=MemoryStore())
         if self.system is None or not graph.collective_regions:
             return estimates.total.time_s
         return simulate(trace(graph, estimates), self.system).step_time_s
 
-    def floor_s(self, workload: Path, device: Device) -> float:
+    def floor_s(self, workload: Workload, device: Device) -> float:
         """Return how long its operations take at the device's peaks, launches free.
 
         Types whose rate isn't known are taken to be as fast as any.
@@ -44,18 +55,27 @@ class PipelineSteps:
         per_op = estimate(self._graph(workload), ideal, method="roofline").total.per_op
         return sum(op.time_s for kind, op in per_op.items() if kind != LAUNCH)
 
-    def is_compiled(self, workload: Path) -> bool:
+    def is_compiled(self, workload: Workload) -> bool:
         """Tell whether the program's operations are kernels."""
         return self._graph(workload).program.is_scheduled
 
-    def _graph(self, workload: Path) -> RegionGraph:
+    def _estimator(self, workload: Workload, device: Device) -> Measured:
+        if workload not in self.estimators:
+            kernels = self._graph(workload).program.kernels
+            self.estimators[workload] = make(Wanted(device=device, kernels=kernels))
+        return self.estimators[workload]
+
+    def _graph(self, workload: Workload) -> RegionGraph:
         if workload not in self.graphs:
             self.graphs[workload] = self._read(workload)
         return self.graphs[workload]
 
-    def _read(self, workload: Path) -> RegionGraph:
-        program = load_program_per_device(workload)
+    def _read(self, workload: Workload) -> RegionGraph:
+        program = load_program_per_device(workload.file)
+        if workload.kernels is not None:
+            kernels = read_kernels(workload.kernels)
+            program = with_kernels(program, kernels, place=str(workload.kernels))
         if self.system is None and any(True for _ in communication_ops(program)):
             message = "the workload communicates"
-            raise ConfigError(message, place=str(workload), mend="give --system")
+            raise ConfigError(message, place=str(workload.file), mend="give --system")
         return split(settled_program(program, devices=None, system=self.system))

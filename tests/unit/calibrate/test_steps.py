@@ -7,7 +7,7 @@ import pytest
 
 from hespas.calibrate.factors import fit_factors
 from hespas.calibrate.samples import FactorFit
-from hespas.calibrate.steps import step_group
+from hespas.calibrate.steps import Workload, step_group
 from hespas.errors import ConfigError, MeasurementError
 from hespas.hardware.device import Device
 from hespas.hardware.presets import load_device
@@ -21,21 +21,21 @@ class Steps:
 
     compiled: bool = True
     peaks_s: float = 0.020
-    seen: list[Path] = field(default_factory=list[Path])
+    seen: list[Workload] = field(default_factory=list[Workload])
 
-    def step_s(self, workload: Path, device: Device) -> float:
+    def step_s(self, workload: Workload, device: Device) -> float:
         self.seen.append(workload)
-        if workload.name == "gone.hlo":
-            raise ConfigError("cannot be read", place=str(workload), mend="check the path")
+        if workload.file.name == "gone.hlo":
+            raise ConfigError("cannot be read", place=str(workload.file), mend="check the path")
         assert device.measured is not None
         return 0.005 + 0.040 * device.measured.factors.get("all", 1.0)
 
-    def floor_s(self, workload: Path, device: Device) -> float:
+    def floor_s(self, workload: Workload, device: Device) -> float:
         assert self.step_s(workload, device) > self.peaks_s
         return self.peaks_s
 
-    def is_compiled(self, workload: Path) -> bool:
-        return self.compiled and bool(workload)
+    def is_compiled(self, workload: Workload) -> bool:
+        return self.compiled and bool(workload.file.name)
 
 
 def fitted(tmp_path: Path, *lines: str, compiled: bool = True) -> FactorFit:
@@ -59,9 +59,12 @@ def test_other_units_and_columns(tmp_path: Path) -> None:
 def test_workloads_are_found_beside_the_file(tmp_path: Path) -> None:
     steps = Steps()
     file = tmp_path / "steps.csv"
-    file.write_text("workload,seconds\na.hlo,0.05\n")
+    file.write_text("workload,kernels,seconds\na.hlo,a.json,0.05\nb.hlo,,0.05\n")
     step_group(file, steps, DEVICE)
-    assert set(steps.seen) == {tmp_path / "a.hlo"}
+    assert set(steps.seen) == {
+        Workload(file=tmp_path / "a.hlo", kernels=tmp_path / "a.json"),
+        Workload(file=tmp_path / "b.hlo"),
+    }
 
 
 def test_who_has_a_program_that_is_not_compiled_is_told_the_method(tmp_path: Path) -> None:

@@ -1,0 +1,19 @@
+"""Estimators of one program on devices that differ in their calibration."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hespas.estimate.kernel.pricer import ReadKernels
+from hespas.estimate.measured.estimator import Measured
+from hespas.estimate.measured.method import make
+from hespas.estimate.methods import Wanted
+from hespas.hardware.device import Device
+
+
+def calibrated(base: Measured, device: Device) -> Measured:
+    """Return a program's estimator for a device calibrated otherwise; kernels are read once."""
+    made, read = make(Wanted(device=device)), base.kernels
+    if not isinstance(read, ReadKernels):
+        return made
+    return replace(made, kernels=replace(read, device=device))
