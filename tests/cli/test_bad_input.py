@@ -97,6 +97,9 @@ def test_a_compressed_or_binary_file_is_refused(call: Call) -> None:
     [
         (("--peak-flops", "-1"), ("--peak-flops is '-1'", "positive")),
         (("--peak-flops", "0"), ("--peak-flops is '0'", "positive")),
+        (("--peak-flops", "989"), ("without a unit is 989 FLOP/s", "give 989TFLOP/s")),
+        (("--memory-bandwidth", "3350"), ("is 3350 B/s; give 3350GB/s, or 3350B/s",)),
+        (("--per-datatype-flops", "bf16=989"), ("flops bf16: 989 without", "give 989TFLOP/s")),
         (("--peak-flops", "fast"), ("--peak-flops", "'fast'", "TFLOP/s")),
         (("--peak-flops", "1.2.3"), ("--peak-flops", "'1.2.3'")),
         (("--peak-flops", "1e999"), ("--peak-flops", "too large")),
@@ -106,9 +109,9 @@ def test_a_compressed_or_binary_file_is_refused(call: Call) -> None:
         (("--per-datatype-flops", "bf16"), ("'bf16' has no rate",)),
         (("--per-datatype-flops", "bf17=1"), ("'bf17'", "did you mean 'bf16'")),
         (("--per-datatype-flops", "bf16=-1"), ("bf16", "positive")),
-        (("--per-datatype-flops", "bf16=1,bf16=2"), ("twice", "bf16")),
+        (("--per-datatype-flops", "bf16=1e12,bf16=2e12"), ("twice", "bf16")),
         (("--per-datatype-flops", '{"bf16": true}'), ("bf16", "'true'")),
-        (("--per-datatype-flops", '{"bf16": 1, "bf16": 2}'), ("twice", "bf16")),
+        (("--per-datatype-flops", '{"bf16": 1e12, "bf16": 2e12}'), ("twice", "bf16")),
         (("--per-datatype-flops", '{"bf16"'), ("--per-datatype-flops", "malformed JSON")),
         (("--node", "V100_32G"), ("'V100_32G'", "did you mean 'V100_32GB'")),
         (("--node", "./nothing.json"), ("nothing.json", "cannot be read")),
@@ -303,7 +306,7 @@ def test_an_unknown_command_is_refused(call: Call) -> None:
 
 def test_times_beyond_what_can_be_computed_with_are_told(call: Call, block: Path) -> None:
     node = ("--node", "H100_80GB")
-    slow = call("hespas", "estimate", block, *node, "--memory-bandwidth", "1e-300")
+    slow = call("hespas", "estimate", block, *node, "--memory-bandwidth", "1e-300B/s")
     refused(slow, "region 0 takes longer than can be computed with", "check the rates")
     network = {"topology": ["Ring"], "npus_count": [4], "bandwidth": [1e-308], "latency": [1.0]}
     home = Path("node/astra-sim")

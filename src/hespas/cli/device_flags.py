@@ -6,13 +6,12 @@ from dataclasses import replace
 from importlib import import_module
 
 from hespas.cli.flags import Flags
-from hespas.cli.parsing import parse_rates
+from hespas.cli.parsing import parse_rate, parse_rates
 from hespas.config.run_config import RunConfig
 from hespas.errors import ConfigError
 from hespas.estimate.methods import check_uses_node
 from hespas.hardware.device import Device
 from hespas.hardware.presets import device_names
-from hespas.units import parse_quantity
 
 
 def device_of_flags(flags: Flags, named: Device | None, launch_s: float | None) -> Device:
@@ -70,7 +69,7 @@ def timed_here(config: RunConfig, method: str) -> str | None:
 def _rate(flag: str, text: str | None, unit: str) -> float | None:
     if text is None:
         return None
-    rate = parse_quantity(text, unit, place=flag)
+    rate = parse_rate(text, unit, place=flag)
     if rate <= 0:
         raise ConfigError(f"{flag} is {text!r}", mend=f"give a positive number of {unit}")
     return rate

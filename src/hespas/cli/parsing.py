@@ -74,6 +74,38 @@ def _number(text: str) -> float:
     return value if isfinite(value) else -1.0
 
 
+_LEAST_BARE_RATE = 1e8
+_USUAL = {"FLOP/s": "TFLOP/s", "B/s": "GB/s"}
+
+
+def parse_rate(text: str, unit: str, *, place: str) -> float:
+    """Read a rate of a device, in FLOP/s or B/s.
+
+    A bare number that no accelerator is so slow as to reach was meant in another unit:
+    `ConfigError` for one, unless it has its unit.
+
+    >>> parse_rate("3350GB/s", "B/s", place="--memory-bandwidth")
+    3350000000000.0
+    >>> parse_rate("90MFLOPS", "FLOP/s", place="--peak-flops")
+    90000000.0
+    >>> parse_rate("3350", "B/s", place="--memory-bandwidth")
+    Traceback (most recent call last):
+        ...
+    hespas.errors.ConfigError: --memory-bandwidth: 3350 without a unit is 3350 B/s; \
+give 3350GB/s, or 3350B/s if it is meant
+    """
+    rate = parse_quantity(text, unit, place=place)
+    bare = text.strip()
+    if 0 < rate < _LEAST_BARE_RATE and not bare[-1].isalpha():
+        usual = _USUAL[unit]
+        raise ConfigError(
+            f"{bare} without a unit is {bare} {unit}",
+            place=place,
+            mend=f"give {bare}{usual}, or {bare}{unit} if it is meant",
+        )
+    return rate
+
+
 def parse_rates(text: str | None) -> dict[str, float]:
     """Read ``bf16=312e12,f16=312TFLOP/s``, or a JSON object of numbers.
 
@@ -91,7 +123,7 @@ def parse_rates(text: str | None) -> dict[str, float]:
                 mend=suggestion(name, ELEMENT_TYPES),
             )
         _refuse_twice(name in rates, "--per-datatype-flops", name)
-        rates[name] = parse_quantity(rate, "FLOP/s", place=f"--per-datatype-flops {name}")
+        rates[name] = parse_rate(rate, "FLOP/s", place=f"--per-datatype-flops {name}")
     return rates
 
 
