@@ -92,6 +92,13 @@ def test_every_flag_is_documented() -> None:
                     assert flag.replace("_", "-") in text, f"{name} {flag}"
 
 
+@pytest.mark.parametrize("name", commands.list_commands(click.Context(commands)))
+def test_every_command_has_its_row_and_section(name: str) -> None:
+    text = page("commands").read_text()
+    assert f"\n| [`hespas {name}`](#{name}) | " in text
+    assert f"\n## {name}\n" in text
+
+
 @pytest.mark.parametrize("form", [RunWire, RooflineWire])
 def test_every_key_is_documented(form: type[Struct]) -> None:
     text = page("configuration").read_text()
