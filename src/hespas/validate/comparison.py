@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from math import inf
 from statistics import mean, median
 
 from hespas.validate.measurements import MeasuredStep
@@ -46,6 +47,14 @@ class SpeedUp:
     def error(self) -> float:
         """Predicted over measured, less one."""
         return self.predicted / self.measured - 1
+
+    @property
+    def error_beyond_rounding(self) -> float:
+        """The error to the nearest ratio of times that read as what was measured; 0 within."""
+        slower, faster = self.slower.interval_s, self.faster.interval_s
+        low = slower[0] / faster[1]
+        high = slower[1] / faster[0] if faster[0] > 0 else inf
+        return self.predicted / min(max(self.predicted, low), high) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +114,9 @@ def _speed_up(first: Point, second: Point) -> SpeedUp:
     )
 
 
-def median_error(found: Sequence[SpeedUp]) -> float | None:
-    """Return the median of the absolute errors, None where nothing was compared."""
-    return median(abs(each.error) for each in found) if found else None
+def median_errors(found: Sequence[SpeedUp]) -> tuple[float, float] | None:
+    """Return the median of the absolute errors, and of those beyond rounding; None for none."""
+    if not found:
+        return None
+    beyond = median(abs(each.error_beyond_rounding) for each in found)
+    return median(abs(each.error) for each in found), beyond

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hespas.units import format_time
-from hespas.validate.comparison import Point, median_error, speed_ups, summary
+from hespas.validate.comparison import Point, median_errors, speed_ups, summary
 from hespas.validate.recompute import FLOOR_METHOD, Recomputed
 
 
@@ -69,15 +69,17 @@ def _summary_line(name: str, points: Sequence[Point]) -> str:
 
 def _speed_up_lines(points: Sequence[Point], width: int) -> list[str]:
     found = speed_ups(points)
-    middle = median_error(found)
+    middle = median_errors(found)
     if middle is None:
         return []
+    error, beyond = (f"{100 * each:.1f} %" for each in middle)
     lines = [
         f"{each.workload:<{width}}{each.faster.where} over {each.slower.where}: measured "
         f"{each.measured:.2f}, predicted {each.predicted:.2f}, {_percent(each.error)}"
         for each in found
     ]
-    return ["", *lines, f"speed-ups: median absolute error {100 * middle:.1f} %"]
+    told = f"speed-ups: median absolute error {error}; beyond the rounding of what was measured "
+    return ["", *lines, f"{told}{beyond}"]
 
 
 def _told(found: Sequence[Recomputed], method: str) -> list[str]:
@@ -93,6 +95,7 @@ def validation_json(found: Sequence[Recomputed], method: str) -> dict[str, objec
     """Return the same as an object, times in seconds and errors as fractions."""
     points = points_of(found, method)
     compared = speed_ups(points)
+    middle = median_errors(compared)
     return {
         "method": method,
         "steps": [
@@ -123,8 +126,10 @@ def validation_json(found: Sequence[Recomputed], method: str) -> dict[str, objec
                 "measured": each.measured,
                 "predicted": each.predicted,
                 "error": each.error,
+                "error_beyond_rounding": each.error_beyond_rounding,
             }
             for each in compared
         ],
-        "median_speed_up_error": median_error(compared),
+        "median_speed_up_error": None if middle is None else middle[0],
+        "median_speed_up_error_beyond_rounding": None if middle is None else middle[1],
     }

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from hespas.validate.comparison import Point, median_error, speed_ups, summary
+from hespas.validate.comparison import Point, median_errors, speed_ups, summary
 from hespas.validate.measurements import MeasuredStep
 
 
@@ -47,8 +47,18 @@ def test_systems_are_compared_for_each_workload() -> None:
     ]
     assert [each.measured for each in found] == pytest.approx([2.0, 2.0, 4.0])
     assert [each.error for each in found] == pytest.approx([0.1, 1 / 1.1 - 1, 0.0])
-    assert median_error(found) == pytest.approx(1 - 1 / 1.1)
+    middle = median_errors(found)
+    assert middle is not None
+    assert middle[0] == pytest.approx(1 - 1 / 1.1)
+    # 2 to 1, each to 0.1, may be 2.05 / 0.95; 4 to 2 at least 3.95 / 2.05.
+    assert found[0].error_beyond_rounding == pytest.approx(2.2 / (2.05 / 0.95) - 1)
+    assert middle[1] == pytest.approx(2.2 / (2.05 / 0.95) - 1)
+
+
+def test_what_rounds_to_nothing_may_be_any_speed_up() -> None:
+    (found,) = speed_ups([point("a", 2.0, 40.0), point("b", 0.05, 0.01)])
+    assert found.error_beyond_rounding == 0
 
 
 def test_one_system_has_no_speed_up() -> None:
-    assert median_error(speed_ups([point("a", 1.0, 1.0)])) is None
+    assert median_errors(speed_ups([point("a", 1.0, 1.0)])) is None
