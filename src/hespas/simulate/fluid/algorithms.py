@@ -7,45 +7,16 @@ step begins when all have come.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
 from math import ceil
 
 from hespas.errors import SimulationError
+from hespas.simulate.fluid import rings
 from hespas.simulate.fluid.patterns import Form, Pattern, shift, tree_depths
+from hespas.simulate.fluid.steps import Step, Task
 
 MOST_DIRECT = 64
 """Larger groups don't keep connections between all pairs, but for all-to-all."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """``count`` equal steps, one after the other.
-
-    ``reduced_bytes`` is what a member reduces after each; ``messages`` how many it sends, each of
-    which costs it the overhead of a step; ``hops`` how many members a byte passes in a pipeline.
-    """
-
-    pattern: Pattern
-    size_bytes: int
-    count: int = 1
-    reduced_bytes: int = 0
-    messages: int = 1
-    hops: int = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
-    """What an algorithm has to do.
-
-    ``window`` limits how many peers a direct one serves at once. ``pipeline_bytes`` is the piece
-    in which trees hand data on (None: whole buffers).
-    """
-
-    members: int
-    size_bytes: int
-    window: int | None = None
-    pipeline_bytes: int | None = None
 
 
 Rule = Callable[[Task], list[Step]]
@@ -80,71 +51,6 @@ def algorithms_for(kind: str, members: int) -> tuple[str, ...]:
         and (is_power or algorithm != "halvingDoubling")
         and (members <= MOST_DIRECT or algorithm != "direct" or kind == "all_to_all")
     )
-
-
-def _ring_all_reduce(task: Task) -> list[Step]:
-    return [*_ring_reduce_scatter(task), *_ring_gather(task, task.size_bytes // task.members)]
-
-
-def _ring_reduce_scatter(task: Task) -> list[Step]:
-    each = task.size_bytes // task.members
-    return [Step(pattern=shift(1), size_bytes=each, count=task.members - 1, reduced_bytes=each)]
-
-
-def _ring_all_gather(task: Task) -> list[Step]:
-    return _ring_gather(task, task.size_bytes)
-
-
-def _ring_gather(task: Task, share_bytes: int) -> list[Step]:
-    return [Step(pattern=shift(1), size_bytes=share_bytes, count=task.members - 1)]
-
-
-def _both_ways(steps: Sequence[Step]) -> list[Step]:
-    # Half of everything goes around the other way.
-    return [
-        replace(
-            step,
-            pattern=Pattern(Form.NEIGHBOURS),
-            size_bytes=ceil(step.size_bytes / 2),
-            messages=2,
-        )
-        for step in steps
-    ]
-
-
-def _both_rings_all_reduce(task: Task) -> list[Step]:
-    return _both_ways(_ring_all_reduce(task))
-
-
-def _both_rings_reduce_scatter(task: Task) -> list[Step]:
-    return _both_ways(_ring_reduce_scatter(task))
-
-
-def _both_rings_all_gather(task: Task) -> list[Step]:
-    return _both_ways(_ring_all_gather(task))
-
-
-def _ring_all_to_all(task: Task) -> list[Step]:
-    # Data for the k-th neighbour is handed on k times: 1 + 2 + ... + (n - 1).
-    n = task.members
-    return [Step(pattern=shift(1), size_bytes=task.size_bytes // n, count=n * (n - 1) // 2)]
-
-
-def _pipelined_path(task: Task) -> list[Step]:
-    # In pieces so small that only the first one's way counts: latencies, and the size once.
-    return [Step(pattern=Pattern(Form.PATH), size_bytes=task.size_bytes, hops=task.members - 1)]
-
-
-def _pipelined_reduction(task: Task) -> list[Step]:
-    (step,) = _pipelined_path(task)
-    return [
-        Step(
-            pattern=step.pattern,
-            size_bytes=task.size_bytes,
-            hops=step.hops,
-            reduced_bytes=task.size_bytes,
-        )
-    ]
 
 
 def _direct(task: Task, each_bytes: int, *, reduces: bool) -> list[Step]:
@@ -297,28 +203,28 @@ def _in_switch_all_gather(task: Task) -> list[Step]:
 
 
 _RULES: Mapping[tuple[str, str], Rule] = {
-    ("all_reduce", "ring"): _ring_all_reduce,
-    ("all_reduce", "bidirectionalRing"): _both_rings_all_reduce,
+    ("all_reduce", "ring"): rings.ring_all_reduce,
+    ("all_reduce", "bidirectionalRing"): rings.both_rings_all_reduce,
     ("all_reduce", "direct"): _direct_all_reduce,
     ("all_reduce", "halvingDoubling"): _halving_all_reduce,
     ("all_reduce", "doubleBinaryTree"): _tree_all_reduce,
     ("all_reduce", "inSwitch"): _in_switch,
-    ("reduce_scatter", "ring"): _ring_reduce_scatter,
-    ("reduce_scatter", "bidirectionalRing"): _both_rings_reduce_scatter,
+    ("reduce_scatter", "ring"): rings.ring_reduce_scatter,
+    ("reduce_scatter", "bidirectionalRing"): rings.both_rings_reduce_scatter,
     ("reduce_scatter", "direct"): _direct_reduce_scatter,
     ("reduce_scatter", "halvingDoubling"): _halving,
     ("reduce_scatter", "inSwitch"): _in_switch,
-    ("all_gather", "ring"): _ring_all_gather,
-    ("all_gather", "bidirectionalRing"): _both_rings_all_gather,
+    ("all_gather", "ring"): rings.ring_all_gather,
+    ("all_gather", "bidirectionalRing"): rings.both_rings_all_gather,
     ("all_gather", "direct"): _direct_all_gather,
     ("all_gather", "halvingDoubling"): _doubling,
     ("all_gather", "inSwitch"): _in_switch_all_gather,
     ("all_to_all", "direct"): _direct_all_to_all,
-    ("all_to_all", "ring"): _ring_all_to_all,
-    ("broadcast", "ring"): _pipelined_path,
+    ("all_to_all", "ring"): rings.ring_all_to_all,
+    ("broadcast", "ring"): rings.pipelined_path,
     ("broadcast", "binomialTree"): _binomial_broadcast,
     ("broadcast", "inSwitch"): _in_switch,
-    ("reduce", "ring"): _pipelined_reduction,
+    ("reduce", "ring"): rings.pipelined_reduction,
     ("reduce", "binomialTree"): _binomial_reduce,
     ("reduce", "inSwitch"): _in_switch,
     ("gather", "direct"): _direct_gather,

@@ -9,8 +9,6 @@ from hespas.errors import SimulationError
 from hespas.hardware.interconnect import Dimension, Dimensions, Fabric, Shape
 from hespas.simulate.fluid.algorithms import (
     HIERARCHICAL,
-    Step,
-    Task,
     algorithms_for,
     steps_of,
 )
@@ -19,6 +17,7 @@ from hespas.simulate.fluid.measured import measured
 from hespas.simulate.fluid.patterns import Form, Pattern, shift
 from hespas.simulate.fluid.pricing import Pricer
 from hespas.simulate.fluid.rates import rate_units
+from hespas.simulate.fluid.steps import Step, Task
 from hespas.simulate.fluid.told import Told, told_algorithms
 
 MESSAGE = Pattern(Form.PATH)
