@@ -156,3 +156,13 @@ def test_a_step_far_from_what_is_predicted_is_refused(call: Call) -> None:
         "steps.csv:3: step.hlo on H100_80GB_8GPU took 200 ms, 1130 times the 177 us",
         "; give seconds, and",
     )
+
+
+def test_a_node_that_the_method_cannot_price_is_told_before_anything_is_compiled(
+    call: Call,
+) -> None:
+    Path("mine.csv").write_text("workload,node,system,step_s\nllama3-100m,TPUv5e,TPUv5e_2x2,0.1\n")
+    done = call("hespas", "validate", "mine.csv")
+    refused(done, "mine.csv:2: ", "no tables of measured kernels serve this device")
+    done = call("hespas", "validate", "mine.csv", "--method", "kernel")
+    refused(done, "mine.csv:2: ", "the inside of TPUv5e is not described")

@@ -62,7 +62,7 @@ def command(
         f"{table}:{step.line}": step for step in _chosen(read_steps(table), workload, system, table)
     }
     for place, step in steps.items():
-        check_step(step, place=place)
+        check_step(step, method=method, place=place)
     found = [
         recompute(step, sources, method=method, model=given["model"], place=place)
         for place, step in steps.items()

@@ -72,15 +72,20 @@ def _source(step: MeasuredStep) -> bytes:
     return read_source(Path(step.workload))
 
 
-def check_step(step: MeasuredStep, *, place: str) -> None:
+def check_step(step: MeasuredStep, *, method: str, place: str) -> None:
     """Raise `MeasurementError` for a model or file, an option, a node or a system there isn't.
 
-    ``place`` is the step's ``file:line``.
+    A node that ``method`` can't price is refused too. ``place`` is the step's ``file:line``.
     """
     with at_line(place):
         load_system(step.system)
-        load_device(step.node)
+        device = load_device(step.node)
+        if method in _OF_A_DEVICE:
+            estimator(method, Wanted(device=device))
         _check_workload(step)
+
+
+_OF_A_DEVICE = ("measured", "kernel", "compiler")
 
 
 def _check_workload(step: MeasuredStep) -> None:
