@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from hespas.errors import ConfigError, CostError, HespasError
 from hespas.frontend.partitioned import load_program_per_device, load_source_per_device
 from hespas.frontend.stablehlo import NO_OPTIONS, LoadOptions
 from hespas.program.attrs import CaseAttrs, CustomCallAttrs, WhileAttrs
-from hespas.program.program import Op, Program, nested_ops
+from hespas.program.program import Program, all_ops
 
 log = logging.getLogger("hespas")
 
@@ -59,7 +59,7 @@ def check_told(program: Program, settings: Settings, source: Source) -> None:
         raise _idle("--launch-overhead", "no schedule of kernels: see --optimise", program)
     if not settings.custom_calls:
         return
-    targets = {op.attrs.target for op in _ops(program) if isinstance(op.attrs, CustomCallAttrs)}
+    targets = {op.attrs.target for op in all_ops(program) if isinstance(op.attrs, CustomCallAttrs)}
     for target in settings.custom_calls:
         if target not in targets:
             raise ConfigError(
@@ -71,7 +71,7 @@ def check_told(program: Program, settings: Settings, source: Source) -> None:
 
 def check_custom_calls(program: Program, stated: Mapping[str, CustomCallCost]) -> None:
     """Raise `CostError` for a custom call of unknown work, naming the flag that states it."""
-    for op in _ops(program):
+    for op in all_ops(program):
         if not isinstance(op.attrs, CustomCallAttrs):
             continue
         try:
@@ -86,7 +86,7 @@ def check_custom_calls(program: Program, stated: Mapping[str, CustomCallCost]) -
 
 
 def _has_branch(program: Program) -> bool:
-    return any(isinstance(op.attrs, CaseAttrs) for op in _ops(program))
+    return any(isinstance(op.attrs, CaseAttrs) for op in all_ops(program))
 
 
 def _idle(flag: str, lack: str, program: Program) -> ConfigError:
@@ -100,10 +100,5 @@ def _asks_for_count(settings: Settings, source: Source) -> bool:
     options = settings.load_options
     lines = {line: count for line, count in options.trip_counts.items() if line}
     untold = parsed(source, replace(options, trip_counts=lines))
-    loops = (op.attrs for op in _ops(untold) if isinstance(op.attrs, WhileAttrs))
+    loops = (op.attrs for op in all_ops(untold) if isinstance(op.attrs, WhileAttrs))
     return any(attrs.trip_count is None for attrs in loops)
-
-
-def _ops(program: Program) -> Iterator[Op]:
-    for function in program.functions.values():
-        yield from nested_ops(function.body)

@@ -11,7 +11,7 @@ from hespas.compile.job import place_of
 from hespas.compile.targets import GpuTarget, Target, find_target
 from hespas.errors import HardwareError
 from hespas.program.attrs import CustomCallAttrs
-from hespas.program.program import Op, Program, nested_ops
+from hespas.program.program import Program, all_ops
 from hespas.xla.compile_wire import part_name
 
 _LIBRARIES = ("__cublas", "__cudnn", "__cusolver", "__triton")
@@ -115,14 +115,9 @@ def _on_unknown(program: Program) -> Iterator[str]:
 
 def _library_call(program: Program) -> str | None:
     """Return the first call of a GPU's library."""
-    targets = (op.attrs.target for op in _ops(program) if isinstance(op.attrs, CustomCallAttrs))
+    targets = (op.attrs.target for op in all_ops(program) if isinstance(op.attrs, CustomCallAttrs))
     return next((target for target in targets if target.startswith(_LIBRARIES)), None)
 
 
 def _is_of_tpu(program: Program) -> bool:
-    return any(op.estimated_cycles is not None for op in _ops(program))
-
-
-def _ops(program: Program) -> Iterator[Op]:
-    for function in program.functions.values():
-        yield from nested_ops(function.body)
+    return any(op.estimated_cycles is not None for op in all_ops(program))

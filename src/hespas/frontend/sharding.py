@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from hespas.errors import UnpartitionedError
 from hespas.program.attrs import CustomCallAttrs
-from hespas.program.program import Function, Op, Program, is_communication_op, nested_ops
+from hespas.program.program import Function, Op, Program, all_ops, is_communication_op, nested_ops
 from hespas.program.rewrite import without_identities
 from hespas.xla.mlir_text import split_list
 
@@ -91,7 +91,7 @@ def refuse_unpartitioned(
 def _unpartitioned(
     program: Program, main_attributes: Mapping[str, str], module_attributes: Mapping[str, str]
 ) -> str:
-    ops = [op for function in program.functions.values() for op in nested_ops(function.body)]
+    ops = list(all_ops(program))
     marked = next((op for op in ops if _is_marker(op)), None)
     if marked is not None:
         return f"{marked.location or 'somewhere'} holds {_marker_name(marked)}"

@@ -9,13 +9,12 @@ from msgspec.structs import replace
 from hespas.errors import DeviceCountError, ProgramError
 from hespas.program.attrs import CollectiveAttrs, PermuteAttrs
 from hespas.program.groups import GroupMode, device_groups
-from hespas.program.program import Op, Program, is_communication_op, nested_ops
+from hespas.program.program import Op, Program, all_ops, is_communication_op
 
 
 def communication_ops(program: Program) -> Iterator[Op]:
     """Yield every operation of a program that moves data between devices."""
-    for function in program.functions.values():
-        yield from filter(is_communication_op, nested_ops(function.body))
+    yield from filter(is_communication_op, all_ops(program))
 
 
 def with_device_count(program: Program, *, requested: int | None, system: int | None) -> Program:

@@ -158,6 +158,12 @@ def nested_ops(block: Block) -> Iterator[Op]:
             yield from nested_ops(region)
 
 
+def all_ops(program: Program) -> Iterator[Op]:
+    """Yield every operation of a program, those in regions included."""
+    for function in program.functions.values():
+        yield from nested_ops(function.body)
+
+
 def values_read(op: Op) -> Iterator[Value]:
     """Yield operands, and what the operation's regions take from around them."""
     yield from op.operands

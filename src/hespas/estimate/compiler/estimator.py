@@ -12,7 +12,7 @@ from hespas.errors import ConfigError
 from hespas.estimate.estimate import Estimate, OpEstimate
 from hespas.estimate.opened import opened, summed
 from hespas.estimate.roofline import Roofline
-from hespas.program.program import Op, Program, nested_ops
+from hespas.program.program import Program, all_ops
 from hespas.split.regions import Compute
 from hespas.split.scheduled import FREE
 
@@ -77,19 +77,10 @@ class CompilerEstimator:
 
 def _check(region: Compute, program: Program) -> None:
     """Raise `ConfigError` where no operation of the program has cycles."""
-    listed = chain(region.operations, program.main.body.operations)
-    functions = (function.body.operations for function in program.functions.values())
-    if any(_has_cycles(op) for op in chain(listed, *functions)):
+    if any(op.estimated_cycles is not None for op in chain(region.operations, all_ops(program))):
         return
     raise ConfigError(
         "no operation says how many cycles it takes, as only a TPU's compiler writes",
         place=program.source,
         mend="add --optimise with a TPU's node, or use method roofline",
     )
-
-
-def _has_cycles(op: Op) -> bool:
-    if op.estimated_cycles is not None:
-        return True
-    inside = (inner for block in op.regions for inner in nested_ops(block))
-    return any(inner.estimated_cycles is not None for inner in inside)
