@@ -14,7 +14,7 @@ from statistics import median
 
 from hespas.calibrate.samples import Case, FactorFit, Sample
 from hespas.errors import MeasurementError
-from hespas.hardware.device import Device, MeasuredTables
+from hespas.hardware.device import Device
 
 SMALLEST_FACTOR = 1e-3
 """With this, only what no factor scales is left of a prediction."""
@@ -84,20 +84,21 @@ def _known(known: Mapping[str, float], name: str) -> float:
 
 def with_factors(device: Device, fitted: Mapping[str, float]) -> Device:
     """Return the device as it is calibrated once ``fitted`` is written."""
-    measured = device.measured
-    if measured is None:
-        return device
-    factors = combined(measured.factors, fitted)
-    return replace(device, measured=MeasuredTables(part=measured.part, factors=factors))
+    return _told(device, lambda known: combined(known, fitted))
 
 
 def scaled(device: Device, name: str, factor: float) -> Device:
     """Return the device with a factor that isn't rounded."""
+    return _told(device, lambda known: {**known, name: factor * _known(known, name)})
+
+
+def _told(
+    device: Device, factors_of: Callable[[Mapping[str, float]], Mapping[str, float]]
+) -> Device:
     measured = device.measured
     if measured is None:
         return device
-    factors = {**measured.factors, name: factor * _known(measured.factors, name)}
-    return replace(device, measured=MeasuredTables(part=measured.part, factors=factors))
+    return replace(device, measured=replace(measured, factors=factors_of(measured.factors)))
 
 
 def _telling(group: Group, device: Device) -> list[int]:

@@ -11,7 +11,7 @@ import gzip
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from statistics import median
@@ -30,7 +30,7 @@ from hespas.estimate.measured.estimator import Measured
 from hespas.estimate.measured.method import make
 from hespas.estimate.methods import Wanted
 from hespas.estimate.roofline import Roofline
-from hespas.hardware.device import Device
+from hespas.hardware.device import Device, at_fastest
 from hespas.hardware.factors import factor_of
 from hespas.program.program import Op, Program, is_communication_op
 from hespas.split.scheduled import FREE
@@ -161,8 +161,7 @@ def _floor_s(kernel: _Kernel, estimator: Measured) -> float:
     Types whose rate isn't known are taken to be as fast as any.
     """
     device = estimator.gemm.device
-    fastest = max(device.peak_flops, *device.per_datatype_flops.values())
-    roofline = Roofline(device=replace(device, peak_flops=fastest))
+    roofline = Roofline(device=at_fastest(device))
     cache_bytes = estimator.gemm.part.about.cache_bytes
     bandwidth = device.memory_bandwidth_bytes_per_s
     return sum(

@@ -102,12 +102,10 @@ optimising = combined(
     both("xla_flag", multiple=True, metavar="NAME=VALUE", help="With it: a flag of XLA's own."),
 )
 
-kernels = combined(
-    click.option(
-        "--kernels",
-        type=FILE,
-        help="The kernels of a compiled WORKLOAD, as hespas compile --kernels writes them.",
-    )
+kernels = click.option(
+    "--kernels",
+    type=FILE,
+    help="The kernels of a compiled WORKLOAD, as hespas compile --kernels writes them.",
 )
 
 splitting = combined(

@@ -19,7 +19,7 @@ from hespas.config.run_config import (
 )
 from hespas.cost.rules.custom_call import CustomCallCost
 from hespas.errors import ConfigError
-from hespas.estimate.methods import Wanted, configured_device, estimator, usual_method
+from hespas.estimate.methods import OF_A_DEVICE, Wanted, configured_device, estimator, usual_method
 from hespas.estimate.protocol import Estimator
 from hespas.estimate.roofline import RooflineOptions
 from hespas.estimate.store import Store
@@ -93,10 +93,6 @@ class Settings:
         overhead_s = parse_quantity(text, "s", place="--launch-overhead")
         if overhead_s < 0:
             raise ConfigError(f"--launch-overhead is {text!r}", mend="give 0 or more")
-        if self.method != "roofline":
-            raise ConfigError(
-                f"--launch-overhead has no effect on method {self.method}", mend="drop it"
-            )
         return overhead_s
 
     def _named_device(self) -> Device | None:
@@ -177,9 +173,8 @@ class Settings:
         reads_kernels = method in {"measured", "kernel"}
         if self.flags.kernels is not None and not reads_kernels:
             raise ConfigError(f"--kernels has no effect on method {method}", mend="drop it")
-        needs_device = method in {"roofline", "measured", "kernel", "compiler"}
         wanted = Wanted(
-            device=self.device if needs_device or self._has_device else None,
+            device=self.device if method in OF_A_DEVICE or self._has_device else None,
             hardware=None if configured is None else configured.hardware,
             roofline_options=self.roofline_options,
             custom_calls=self.custom_calls,

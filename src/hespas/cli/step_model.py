@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from hespas.api import estimate, simulate, split, trace
 from hespas.calibrate.calibrated import calibrated
@@ -10,18 +10,18 @@ from hespas.calibrate.steps import Workload
 from hespas.cli.source import read_kernels
 from hespas.errors import ConfigError
 from hespas.estimate.graph import estimate_graph
-from hespas.estimate.launches import LAUNCH
+from hespas.estimate.launches import without_launches_s
 from hespas.estimate.measured.estimator import Measured
 from hespas.estimate.measured.method import make
 from hespas.estimate.methods import Wanted
 from hespas.estimate.store import MemoryStore
 from hespas.frontend.partitioned import load_program_per_device
-from hespas.hardware.device import Device
+from hespas.hardware.device import Device, at_fastest
 from hespas.hardware.fit import settled_program
 from hespas.hardware.system import System
 from hespas.program.devices import communication_ops
 from hespas.program.known_kernels import with_kernels
-from hespas.split.modules import region_modules
+from hespas.split.modules import RegionModules, region_modules
 from hespas.split.regions import RegionGraph
 
 
@@ -34,13 +34,14 @@ class PipelineSteps:
 
     system: System | None
     graphs: dict[Workload, RegionGraph] = field(default_factory=dict[Workload, RegionGraph])
+    modules: dict[Workload, RegionModules] = field(default_factory=dict[Workload, RegionModules])
     estimators: dict[Workload, Measured] = field(default_factory=dict[Workload, Measured])
 
     def step_s(self, workload: Workload, device: Device) -> float:
         """Return how long a step takes on a device, communication included."""
         graph = self._graph(workload)
         priced = calibrated(self._estimator(workload, device), device)
-        estimates = estimate_graph(graph, region_modules(graph), priced, store=MemoryStore())
+        estimates = estimate_graph(graph, self._modules(workload), priced, store=MemoryStore())
         if self.system is None or not graph.collective_regions:
             return estimates.total.time_s
         return simulate(trace(graph, estimates), self.system).step_time_s
@@ -50,10 +51,8 @@ class PipelineSteps:
 
         Types whose rate isn't known are taken to be as fast as any.
         """
-        fastest = max(device.peak_flops, *device.per_datatype_flops.values())
-        ideal = replace(device, peak_flops=fastest)
-        per_op = estimate(self._graph(workload), ideal, method="roofline").total.per_op
-        return sum(op.time_s for kind, op in per_op.items() if kind != LAUNCH)
+        found = estimate(self._graph(workload), at_fastest(device), method="roofline")
+        return without_launches_s(found.total)
 
     def is_compiled(self, workload: Workload) -> bool:
         """Tell whether the program's operations are kernels."""
@@ -64,6 +63,11 @@ class PipelineSteps:
             kernels = self._graph(workload).program.kernels
             self.estimators[workload] = make(Wanted(device=device, kernels=kernels))
         return self.estimators[workload]
+
+    def _modules(self, workload: Workload) -> RegionModules:
+        if workload not in self.modules:
+            self.modules[workload] = region_modules(self._graph(workload))
+        return self.modules[workload]
 
     def _graph(self, workload: Workload) -> RegionGraph:
         if workload not in self.graphs:

@@ -30,6 +30,11 @@ def for_program(estimator: Estimator, program: Program) -> Estimator:
     return estimator
 
 
+def without_launches_s(estimate: Estimate) -> float:
+    """Return the time of an estimate's operations, launches free."""
+    return sum(op.time_s for kind, op in estimate.per_op.items() if kind != LAUNCH)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelRoofline:
     """Prices kernels by a device's peak rates, and each launch at the device's overhead."""

@@ -90,6 +90,9 @@ def estimator(method: str, wanted: Wanted) -> Estimator:
     return make(wanted)
 
 
+OF_A_DEVICE = ("roofline", "measured", "kernel", "compiler")
+"""Methods that need a device."""
+
 _RUNS_HERE = "runs on this machine"
 _DESCRIBED = "has its device's figures by itself"
 _WITHOUT_A_NODE = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isfinite
 from pathlib import Path
 from types import MappingProxyType
@@ -136,3 +136,15 @@ class Device:
         (19500000000000.0, 19500000000000.0, 9700000000000.0)
         """
         return self.named_rate(type_name) or self.peak_flops
+
+
+def at_fastest(device: Device) -> Device:
+    """Return the device with types that it names no rate of as fast as any: for lower bounds.
+
+    >>> a100 = Device(name="a100", peak_flops=9.7e12, memory_bandwidth_bytes_per_s=1555e9,
+    ...               per_datatype_flops={"bf16": 312e12})
+    >>> at_fastest(a100).rate("i4")
+    312000000000000.0
+    """
+    rates = (device.peak_flops, *device.per_datatype_flops.values())
+    return replace(device, peak_flops=max(rates))

@@ -16,8 +16,8 @@ from hespas.compile.made_for import with_origin
 from hespas.config.suggest import suggestion
 from hespas.errors import MeasurementError, ProgramError
 from hespas.estimate.graph import estimate_graph
-from hespas.estimate.launches import LAUNCH, for_program
-from hespas.estimate.methods import Wanted, estimator
+from hespas.estimate.launches import for_program, without_launches_s
+from hespas.estimate.methods import OF_A_DEVICE, Wanted, estimator
 from hespas.estimate.store import MemoryStore
 from hespas.export.exported import partitioned
 from hespas.export.zoo import export_model
@@ -80,12 +80,9 @@ def check_step(step: MeasuredStep, *, method: str, place: str) -> None:
     with at_line(place):
         load_system(step.system)
         device = load_device(step.node)
-        if method in _OF_A_DEVICE:
+        if method in OF_A_DEVICE:
             estimator(method, Wanted(device=device))
         _check_workload(step)
-
-
-_OF_A_DEVICE = ("measured", "kernel", "compiler")
 
 
 def _check_workload(step: MeasuredStep) -> None:
@@ -118,7 +115,7 @@ def recompute(
     """
     with at_line(place):
         predictions = _predictions(step, sources, method, model)
-    floor_s = _floor_s(predictions[FLOOR_METHOD])
+    floor_s = without_launches_s(predictions[FLOOR_METHOD].estimates.total)
     if step.interval_s[1] < floor_s:
         raise MeasurementError(
             f"{step.workload} on {step.system} took {step.step_s:g} s, but at every peak of "
@@ -146,12 +143,23 @@ def _check_far(step: MeasuredStep, predicted_s: float, place: str) -> None:
 def _predictions(
     step: MeasuredStep, sources: Sources, method: str, model: str
 ) -> dict[str, Prediction]:
-    system = load_system(step.system)
-    program = _compiled(step, sources, system)
-    return {
-        name: _predicted(program, step, system, name, model)
-        for name in dict.fromkeys((FLOOR_METHOD, method))
-    }
+    system, device = load_system(step.system), load_device(step.node)
+    graph = split_program(_compiled(step, sources, system), split_options())
+    modules = region_modules(graph)
+
+    def predicted_by(name: str) -> Prediction:
+        wanted = Wanted(device=device, kernels=graph.program.kernels)
+        made = for_program(estimator(name, wanted), graph.program)
+        return predicted(
+            graph,
+            estimate_graph(graph, modules, made, store=MemoryStore()),
+            system,
+            Network.CONGESTION_UNAWARE,
+            memory_capacity_bytes=device.memory_capacity_bytes,
+            model=ModelChoice(model=model_named(model)),
+        )
+
+    return {name: predicted_by(name) for name in dict.fromkeys((FLOOR_METHOD, method))}
 
 
 def _compiled(step: MeasuredStep, sources: Sources, system: System) -> Program:
@@ -183,27 +191,3 @@ def _compiled_before(source: bytes, step: MeasuredStep, system: System) -> Progr
             mend="give its StableHLO, or what hespas compile makes of it",
         )
     return settled_program(with_origin(program, step.node), devices=None, system=system)
-
-
-def _floor_s(roofline: Prediction) -> float:
-    """Return the time of computation at peak rates, launches free."""
-    per_op = roofline.estimates.total.per_op
-    return sum(op.time_s for kind, op in per_op.items() if kind != LAUNCH)
-
-
-def _predicted(
-    program: Program, step: MeasuredStep, system: System, method: str, model: str
-) -> Prediction:
-    device = load_device(step.node)
-    graph = split_program(program, split_options())
-    wanted = Wanted(device=device, kernels=program.kernels)
-    made = for_program(estimator(method, wanted), program)
-    estimates = estimate_graph(graph, region_modules(graph), made, store=MemoryStore())
-    return predicted(
-        graph,
-        estimates,
-        system,
-        Network.CONGESTION_UNAWARE,
-        memory_capacity_bytes=device.memory_capacity_bytes,
-        model=ModelChoice(model=model_named(model)),
-    )
