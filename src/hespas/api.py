@@ -70,12 +70,11 @@ def optimise(
     `hespas.errors.ExtraMissingError` without the compiler (``hespas[gpu]``, ``hespas[tpu]``), and
     what `hespas.compile.compiler.compile_program` raises.
     """
-    from msgspec.structs import replace
-
     from hespas.compile.cache import CompiledCache, default_directory
-    from hespas.compile.for_node import compile_for_node, compiled_notes
+    from hespas.compile.for_node import compile_for_node
     from hespas.compile.options import DEFAULT_OPTIONS
-    from hespas.frontend.load import load_source, read_source
+    from hespas.frontend.compiled import program_of_compiled
+    from hespas.frontend.load import read_source
     from hespas.hardware.presets import load_system
 
     compiled = compile_for_node(
@@ -87,12 +86,7 @@ def optimise(
         options=options or DEFAULT_OPTIONS,
         cache=CompiledCache(directory=default_directory()),
     )
-    program = load_source(compiled.hlo_proto, name=str(workload))
-    return replace(
-        program,
-        assumptions=(*compiled_notes(compiled), *program.assumptions),
-        kernels=compiled.kernels,
-    )
+    return program_of_compiled(compiled, name=str(workload))
 
 
 def split(

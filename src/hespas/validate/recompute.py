@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from msgspec.structs import replace
-
 from hespas.calibrate.lines import at_line
 from hespas.calibrate.samples import FAR
 from hespas.compile.cache import CompiledCache
-from hespas.compile.for_node import compile_for_node, compiled_notes
+from hespas.compile.for_node import compile_for_node
 from hespas.compile.made_for import with_origin
 from hespas.config.suggest import suggestion
 from hespas.errors import MeasurementError, ProgramError
@@ -21,6 +19,7 @@ from hespas.estimate.methods import OF_A_DEVICE, Wanted, estimator
 from hespas.estimate.store import MemoryStore
 from hespas.export.exported import partitioned
 from hespas.export.zoo import export_model
+from hespas.frontend.compiled import program_of_compiled
 from hespas.frontend.load import load_source, read_source
 from hespas.hardware.fit import settled_program
 from hespas.hardware.presets import load_device, load_system
@@ -174,12 +173,7 @@ def _compiled(step: MeasuredStep, sources: Sources, system: System) -> Program:
         devices=None,
         cache=sources.cache,
     )
-    program = load_source(compiled.hlo_proto, name=step.workload)
-    return replace(
-        program,
-        assumptions=(*compiled_notes(compiled), *program.assumptions),
-        kernels=compiled.kernels,
-    )
+    return program_of_compiled(compiled, name=step.workload)
 
 
 def _compiled_before(source: bytes, step: MeasuredStep, system: System) -> Program:
