@@ -127,6 +127,23 @@ class Device:
         rates = self.per_datatype_flops
         return rates.get(type_name) or rates.get(_FALLBACK_TYPES.get(type_name, ""))
 
+    def factor(self, *names: str) -> float:
+        """Return by how much the device's calibration multiplies times.
+
+        That is the first of the ``names`` of factors which it has, and the factor of ``all``.
+
+        >>> tables = MeasuredTables(part="A100_SXM", factors={"gemm": 2.0, "all": 1.5})
+        >>> a100 = Device(name="a100", peak_flops=9.7e12, memory_bandwidth_bytes_per_s=1555e9,
+        ...               measured=tables)
+        >>> a100.factor("gemm.bf16", "gemm"), a100.factor("kernels")
+        (3.0, 1.5)
+        """
+        if self.measured is None:
+            return 1.0
+        factors = self.measured.factors
+        named = next((factors[name] for name in names if name in factors), 1.0)
+        return named * factors.get("all", 1.0)
+
     def rate(self, type_name: str) -> float:
         """Return the peak rate of a type in FLOP/s: ``peak_flops`` where none is named.
 

@@ -78,10 +78,7 @@ class ReadKernels:
     @property
     def factor(self) -> float:
         """By how much calibration multiplies what kernels take beside their launch."""
-        factors: Mapping[str, float] = {}
-        if self.device.measured is not None:
-            factors = self.device.measured.factors
-        return factors.get("kernels", 1.0) * factors.get("all", 1.0)
+        return self.device.factor("kernels")
 
     @cached_property
     def _fingerprint(self) -> str:

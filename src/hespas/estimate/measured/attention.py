@@ -6,7 +6,6 @@ which the notes say.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -46,14 +45,10 @@ class AttentionModel:
         there = self.part.about.peak_flops["bf16"]
         here = self.device.rate(attention.multiplied)
         share = attention.flops / base.flops * there / here
-        time_s = max(reading.time_s * share * self._factor, attention.flops / here)
+        time_s = max(
+            reading.time_s * share * self.device.factor("attention"), attention.flops / here
+        )
         return Timed(time_s=time_s, notes=self._notes(attention, reading.outside))
-
-    @property
-    def _factor(self) -> float:
-        measured = self.device.measured
-        factors: Mapping[str, float] = {} if measured is None else measured.factors
-        return factors.get("attention", 1.0) * factors.get("all", 1.0)
 
     def _notes(self, attention: Attention, outside: tuple[str, ...]) -> tuple[str, ...]:
         notes = [f"fused attention from tables measured on {self.part.about.measured_on}"]

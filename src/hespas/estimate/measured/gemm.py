@@ -11,7 +11,6 @@ median of the tables), so the smaller of the two is looked up as m, which has th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import exp, log
 
@@ -73,8 +72,8 @@ class GemmModel:
         grid = self._grid(product.type_name)
         low, high = sorted(_folded(product))
         reading = read(grid, (low, high, product.k))
-        factors = self._factors(product.type_name)
-        time_s = max(reading.time_s * factors, self.floor_s(product))
+        factor = self.device.factor(factor_of(product.type_name), "gemm")
+        time_s = max(reading.time_s * factor, self.floor_s(product))
         return Timed(time_s=time_s, notes=self._notes(product, reading.outside))
 
     def floor_s(self, product: Product) -> float:
@@ -82,12 +81,6 @@ class GemmModel:
         rate, size = self.device.rate(product.type_name), _bytes(product.type_name)
         uncached = max(0.0, product.elements * size - self.part.about.cache_bytes)
         return max(product.flops / rate, uncached / self.device.memory_bandwidth_bytes_per_s)
-
-    def _factors(self, type_name: str) -> float:
-        measured = self.device.measured
-        factors: Mapping[str, float] = {} if measured is None else measured.factors
-        named = factors.get(factor_of(type_name), factors.get("gemm", 1.0))
-        return named * factors.get("all", 1.0)
 
     def _grid(self, type_name: str) -> Grid:
         if type_name not in self.grids:

@@ -77,11 +77,10 @@ def streaming_of(about: PartWire, roofline: Roofline) -> Streaming:
     measured, of kernels replayed one behind another.
     """
     device: Device = roofline.device
-    factors: Mapping[str, float] = {} if device.measured is None else device.measured.factors
     overhead_s = device.launch_overhead_s
     return Streaming(
         roofline=roofline,
         efficiency=about.streaming_efficiency,
         overhead_s=about.streaming_latency_s if overhead_s is None else overhead_s,
-        factor=factors.get("kernels", 1.0) * factors.get("all", 1.0),
+        factor=device.factor("kernels"),
     )
