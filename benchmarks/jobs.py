@@ -24,7 +24,7 @@ from hespas.hardware.system import (
     System,
     Topology,
 )
-from hespas.trace.tasks import (
+from hespas.schedule.tasks import (
     CollectiveTask,
     CommunicationKind,
     ComputeTask,
@@ -145,7 +145,7 @@ JOBS: dict[str, Callable[[int], Job | TaskGraph]] = {
 def simulator(model: str) -> Callable[[Job | TaskGraph, System], Timeline]:
     """Return what simulates by a model; only that one is imported."""
     if model == "hespas":
-        return import_module("hespas.simulate.fluid.simulate").simulate_fluid
+        return import_module("hespas.simulate.flow.simulate").simulate_fluid
     return import_module("hespas.simulate.simulate").simulate
 
 

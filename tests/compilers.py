@@ -30,7 +30,7 @@ JOB = Job(
     name="a.mlir",
     target=TpuTarget(name="TPUv5e", generation="v5e"),
     request=CompileRequest(
-        name="a.mlir", place=TpuPlace(generation="v5e", topology=None), devices=4
+        name="a.mlir", location=TpuPlace(generation="v5e", topology=None), devices=4
     ),
     flags={"xla_a": "1", "xla_b": "2"},
     versions={"jaxlib": "1", "libtpu": "2"},

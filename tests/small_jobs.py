@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from hespas.hardware.system import System
-from hespas.simulate.timeline import Timeline
-from hespas.trace.tasks import (
+from hespas.schedule.tasks import (
     CollectiveTask,
     CommunicationKind,
     ComputeTask,
@@ -17,6 +16,7 @@ from hespas.trace.tasks import (
     Task,
     TaskGraph,
 )
+from hespas.simulate.timeline import Timeline
 
 MakeSystem = Callable[..., System]
 Pairs = tuple[tuple[int, int], ...]

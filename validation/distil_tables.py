@@ -165,7 +165,7 @@ def data_root() -> Path:
     if found != VERSION:
         raise MeasurementError(
             f"aiconfigurator-core is {found}, the tables are distilled from {VERSION}",
-            mend=f"pip install aiconfigurator-core=={VERSION}",
+            hint=f"pip install aiconfigurator-core=={VERSION}",
         )
     return Path(spec.origin).parent / "systems" / "data"
 

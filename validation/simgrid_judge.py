@@ -31,8 +31,8 @@ from hespas.hardware.interconnect import (
     Shape,
 )
 from hespas.hardware.links import LinkParameters
-from hespas.simulate.fluid.transfers import Transfer, simulate_transfers
-from hespas.simulate.fluid.wirings import make_wiring
+from hespas.simulate.flow.transfers import Transfer, simulate_transfers
+from hespas.simulate.flow.wirings import make_wiring
 
 CASES = 20
 TOLERANCE = 1e-9

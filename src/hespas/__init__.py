@@ -6,8 +6,7 @@ from __future__ import annotations
 # would otherwise put a folder there when its first module is imported.
 import hespas.estimate  # pyright: ignore[reportUnusedImport]
 import hespas.simulate  # pyright: ignore[reportUnusedImport]
-import hespas.split  # pyright: ignore[reportUnusedImport]
-import hespas.trace  # noqa: F401  # pyright: ignore[reportUnusedImport]
+import hespas.split  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from hespas.api import estimate, load, optimise, predict, simulate, split, trace
 from hespas.errors import HespasError
 from hespas.version import __version__

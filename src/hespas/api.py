@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from hespas.hardware.system import System
     from hespas.prediction import Prediction
     from hespas.program.program import Program
+    from hespas.schedule.tasks import Job, TaskGraph
     from hespas.simulate.timeline import Timeline
     from hespas.split.regions import RegionGraph
-    from hespas.trace.tasks import Job, TaskGraph
 
 
 def load(
@@ -166,23 +166,23 @@ def estimate(
     usual = "roofline" if wanted.device is None else usual_method(program, wanted.device)
     wished = method or wanted.method or usual
     if wanted.device is not None:
-        mend = "give the path of a configuration of it (.json) in the node's place"
-        check_uses_node(wished, wanted.device.name, mend=mend)
+        hint = "give the path of a configuration of it (.json) in the node's place"
+        check_uses_node(wished, wanted.device.name, hint=hint)
     chosen = for_program(estimator(wished, wanted), program)
     kept = MemoryStore() if store is None else store
     return estimate_graph(graph, region_modules(graph), chosen, store=kept, threads=threads)
 
 
 def trace(graph: RegionGraph, estimates: GraphEstimate) -> TaskGraph:
-    """Make the task graph of all devices: write it with `hespas.trace.chakra.write_traces`.
+    """Make the task graph of all devices: write it with `hespas.schedule.chakra.write_traces`.
 
     >>> graph = split(load("examples/attention_block.mlir"))
     >>> [task.name for task in trace(graph, estimate(graph, "A100_SXM_40GB")).tasks]
     ['region_0', 'all_reduce_1']
     """
     from hespas.estimate.graph import GraphEstimate
+    from hespas.schedule.estimated import estimated_tasks
     from hespas.split.regions import RegionGraph
-    from hespas.trace.estimated import estimated_tasks
 
     _check(graph, RegionGraph, "a region graph", "split a program: hespas.split(program)")
     _check(estimates, GraphEstimate, "an estimate", "give what hespas.estimate(graph, node) gives")
@@ -218,9 +218,9 @@ def simulate(
     """
     from hespas.hardware.presets import load_system
     from hespas.hardware.system import System
+    from hespas.schedule.tasks import Job, TaskGraph
     from hespas.simulate.models import ModelChoice, model_named, simulate_job
     from hespas.simulate.network import network_named
-    from hespas.trace.tasks import Job, TaskGraph
 
     _check(job, (Job, TaskGraph), "a task graph or job", "give what hespas.trace gives")
     _check(system, (System, str, Path), "a system or its name", "name a preset or a directory")
@@ -302,9 +302,9 @@ def predict(
 _METHOD = ("a method's name", "name one of hespas.config.load.METHODS")
 
 
-def _check(value: object, kinds: type | tuple[type, ...], what: str, mend: str) -> None:
+def _check(value: object, kinds: type | tuple[type, ...], what: str, hint: str) -> None:
     """Raise `ConfigError` for an argument of another kind: a likely mistake in a notebook."""
     from hespas.errors import ConfigError
 
     if not isinstance(value, kinds):
-        raise ConfigError(f"a {type(value).__name__} is given in place of {what}", mend=mend)
+        raise ConfigError(f"a {type(value).__name__} is given in place of {what}", hint=hint)

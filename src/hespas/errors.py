@@ -1,29 +1,53 @@
 """Every error that hespas raises on purpose.
 
-An error says what is wrong, where, and what mends it. The command line prints it as one
-line and exits with code 2; a traceback appears only with ``--debug``.
+An error says what is wrong, where, and how to fix it. The command line prints it as one line and
+exits with code 2; a traceback appears only with ``--debug``.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+
+_OPTION = re.compile("\u27e8([a-z0-9_]+)\u27e9")
+
+
+def option(name: str) -> str:
+    """Return a marker for an option, for use in the text of an error.
+
+    ``name`` is the option's field name. Errors are raised far from where a user gave the option, so
+    they can't know its spelling: `HespasError.text` replaces the marker by a flag, a key or an
+    argument.
+    """
+    return f"\u27e8{name}\u27e9"
+
 
 class HespasError(Exception):
-    """The root: a message, the place it speaks of, and the mend.
+    """The root of all errors: a message, the location it is about, and a hint how to fix it.
 
-    >>> str(HespasError("peak_flops is 0", place="a100.json", mend="give a positive FLOP/s"))
+    >>> str(HespasError("peak_flops is 0", location="a100.json", hint="give a positive FLOP/s"))
     'a100.json: peak_flops is 0; give a positive FLOP/s'
+    >>> error = HespasError("no device is given", hint=f"give {option('node')}")
+    >>> str(error)
+    'no device is given; give node'
+    >>> error.text(lambda name: f"--{name}")
+    'no device is given; give --node'
     """
 
-    def __init__(self, message: str, *, place: str = "", mend: str = "") -> None:
+    def __init__(self, message: str, *, location: str = "", hint: str = "") -> None:
         super().__init__(message)
         self.message = message
-        self.place = place
-        self.mend = mend
+        self.location = location
+        self.hint = hint
+
+    def text(self, spelled: Callable[[str], str]) -> str:
+        """Return the error as one line, with options spelled as ``spelled`` says."""
+        location = f"{self.location}: " if self.location else ""
+        hint = f"; {self.hint}" if self.hint else ""
+        return _OPTION.sub(lambda match: spelled(match[1]), f"{location}{self.message}{hint}")
 
     def __str__(self) -> str:
-        place = f"{self.place}: " if self.place else ""
-        mend = f"; {self.mend}" if self.mend else ""
-        return f"{place}{self.message}{mend}"
+        return self.text(str)
 
 
 class ProgramError(HespasError):
@@ -84,7 +108,7 @@ class ExtraMissingError(ToolError):
     def __init__(self, what: str, *, extra: str) -> None:
         super().__init__(
             f"{what} needs packages that are not installed",
-            mend=f"pip install 'hespas[{extra}]'",
+            hint=f"pip install 'hespas[{extra}]'",
         )
 
 

@@ -72,12 +72,12 @@ def check_file(path: Path, *, made_later: Path | None = None) -> None:
     ``made_later`` is a directory that will be there when the file is written.
     """
     if path.is_dir():
-        raise OutputError("is a directory, not a file", place=str(path))
+        raise OutputError("is a directory, not a file", location=str(path))
     parent = path.parent
     if parent.is_dir() or (made_later and _resolved(parent) == _resolved(made_later)):
         return
     what = "is a file, not a directory" if parent.exists() else "is no directory"
-    raise OutputError(f"cannot be written: {parent} {what}", place=str(path), mend="make it")
+    raise OutputError(f"cannot be written: {parent} {what}", location=str(path), hint="make it")
 
 
 def _umask() -> int:
@@ -89,8 +89,8 @@ def _umask() -> int:
 def _failed(path: Path, error: OSError) -> OutputError:
     return OutputError(
         f"cannot be written: {error.strerror or error}",
-        place=str(path),
-        mend="choose another place, or mend its permissions",
+        location=str(path),
+        hint="choose another place, or mend its permissions",
     )
 
 
@@ -138,7 +138,7 @@ def _resolved(path: Path) -> Path:
         OSError,
         RuntimeError,
     ) as error:  # Python 3.13 raises the first, earlier ones the second
-        raise OutputError("is a link that leads to itself", place=str(path)) from error
+        raise OutputError("is a link that leads to itself", location=str(path)) from error
 
 
 def _missing_parents(path: Path) -> list[Path]:
@@ -160,7 +160,7 @@ def check_output(target: Path, mark: OutputMark, *, clean: bool) -> None:
     if above is not None and not above.is_dir():
         what = "" if above == target else f"{above} "
         raise OutputError(
-            f"{what}is a file, not a directory", place=str(target), mend="choose another place"
+            f"{what}is a file, not a directory", location=str(target), hint="choose another place"
         )
     if clean or not target.is_dir():
         return
@@ -168,14 +168,14 @@ def check_output(target: Path, mark: OutputMark, *, clean: bool) -> None:
     if found is not None and found.content != mark.content:
         raise OutputError(
             f"holds the files of another workload ({found.workload})",
-            place=str(target),
-            mend="choose another directory, or replace them with --clean",
+            location=str(target),
+            hint="choose another directory, or replace them with --clean",
         )
     if found is None and any(_OURS.fullmatch(entry.name) for entry in target.iterdir()):
         raise OutputError(
             "holds trace files of unknown origin",
-            place=str(target),
-            mend="choose another directory, or replace them with --clean",
+            location=str(target),
+            hint="choose another directory, or replace them with --clean",
         )
 
 

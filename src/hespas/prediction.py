@@ -11,15 +11,15 @@ from hespas.hardware.system import NetworkDimension, System, Topology, bare_syst
 from hespas.memory.analyse import memory_use
 from hespas.memory.usage import MemoryUse
 from hespas.program.program import Op
+from hespas.schedule.build import region_name
+from hespas.schedule.estimated import estimated_tasks
+from hespas.schedule.tasks import TaskGraph
 from hespas.simulate.chains import chained, opened
 from hespas.simulate.models import ModelChoice, simulate_job
 from hespas.simulate.network import Network
 from hespas.simulate.simulate import simulate
 from hespas.simulate.timeline import ClassTimeline, Timeline
 from hespas.split.regions import RegionGraph
-from hespas.trace.build import region_name
-from hespas.trace.estimated import estimated_tasks
-from hespas.trace.tasks import TaskGraph
 from hespas.units import PS_PER_S, format_quantity
 
 NETWORK_ASSUMPTION = (
@@ -131,7 +131,7 @@ def _dropped_collectives(graph: RegionGraph, tasks: TaskGraph) -> Iterator[str]:
         first: Op = dropped[0]
         yield (
             f"{len(dropped)} collectives among single devices, or of nothing, take no time "
-            f"(first: {first.place})"
+            f"(first: {first.location})"
         )
 
 

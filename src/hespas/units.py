@@ -33,7 +33,7 @@ def _factors(unit: str) -> dict[str, float]:
     }
 
 
-def parse_quantity(text: str, unit: str, *, place: str = "") -> float:
+def parse_quantity(text: str, unit: str, *, location: str = "") -> float:
     """Return ``text`` in ``unit`` (one of ``s``, ``B``, ``B/s``, ``FLOP/s``, ``W``...).
 
     A bare number is taken to be in ``unit`` already. Raises `hespas.errors.ConfigError`, naming
@@ -51,12 +51,12 @@ def parse_quantity(text: str, unit: str, *, place: str = "") -> float:
     if match is None or match[2] not in factors:
         raise ConfigError(
             f"{text!r} is not a quantity in {unit}",
-            place=place,
-            mend=f"give a number, and {unit} or a multiple such as {_example(unit)}",
+            location=location,
+            hint=f"give a number, and {unit} or a multiple such as {_example(unit)}",
         )
     value = float(match[1]) * factors[match[2]]
     if not isfinite(value):
-        raise ConfigError(f"{text!r} is too large", place=place, mend="give a finite number")
+        raise ConfigError(f"{text!r} is too large", location=location, hint="give a finite number")
     return value
 
 

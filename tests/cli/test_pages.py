@@ -108,8 +108,8 @@ def test_every_key_is_documented(form: type[Struct]) -> None:
 
 if __name__ == "__main__":
     for each in PAGES:
-        with TemporaryDirectory() as place:
-            make_workplace(Path(place))
-            os.chdir(place)
+        with TemporaryDirectory() as location:
+            make_workplace(Path(location))
+            os.chdir(location)
             page(each).write_text(rendered(page(each).read_text()))
             os.chdir(ROOT)

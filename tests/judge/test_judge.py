@@ -245,7 +245,7 @@ def test_every_operation_of_the_workloads_agrees(path: str) -> None:
         ours, theirs = total(expand(op, program.functions)), hlo_cost_analysis(text)
         agrees = _single(ours.total_flops) == theirs.flops
         if not agrees or _single(ours.transcendentals) != theirs.transcendentals:
-            differing.append(f"{op.place}: {ours.total_flops} against {theirs.flops}")
+            differing.append(f"{op.location}: {ours.total_flops} against {theirs.flops}")
     assert differing == []
 
 

@@ -16,11 +16,8 @@ from hespas.hardware.system import (
     Topology,
     bare_system,
 )
-from hespas.simulate.algorithms import ring_bytes_sent
-from hespas.simulate.simulate import simulate
-from hespas.simulate.timeline import Timeline
-from hespas.trace.intervals import covered_ps, exposed_parts, union
-from hespas.trace.tasks import (
+from hespas.schedule.intervals import covered_ps, exposed_parts, union
+from hespas.schedule.tasks import (
     CollectiveTask,
     CommunicationKind,
     ComputeTask,
@@ -30,6 +27,9 @@ from hespas.trace.tasks import (
     Task,
     TaskGraph,
 )
+from hespas.simulate.algorithms import ring_bytes_sent
+from hespas.simulate.simulate import simulate
+from hespas.simulate.timeline import Timeline
 
 KINDS = (
     CommunicationKind.ALL_REDUCE,

@@ -7,10 +7,10 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hespas.trace import wire
-from hespas.trace.chakra import read_traces, write_traces
-from hespas.trace.roles import find_roles, own_tasks
-from hespas.trace.tasks import (
+from hespas.schedule import wire
+from hespas.schedule.chakra import read_traces, write_traces
+from hespas.schedule.roles import find_roles, own_tasks
+from hespas.schedule.tasks import (
     CollectiveTask,
     CommunicationKind,
     ComputeTask,

@@ -78,11 +78,11 @@ def test_a_link_is_written_through(tmp_path: Path) -> None:
 
 def test_links_to_themselves_are_refused(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
-    for place in (tmp_path / "loop", tmp_path / "loop" / "x"):
+    for location in (tmp_path / "loop", tmp_path / "loop" / "x"):
         with pytest.raises(OutputError, match="loop"):
-            write_file(place, b"")
+            write_file(location, b"")
         with pytest.raises(OutputError, match="loop"):
-            fill(place, "dev.0.et")
+            fill(location, "dev.0.et")
     assert names(tmp_path) == {"loop"}
 
 

@@ -41,7 +41,7 @@ def test_quantities_are_read(text: str, unit: str, value: float) -> None:
 )  # fmt: skip
 def test_what_is_no_quantity_is_refused(text: str, unit: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        parse_quantity(text, unit, place="--flag")
+        parse_quantity(text, unit, location="--flag")
     assert str(caught.value).startswith("--flag: ")
 
 

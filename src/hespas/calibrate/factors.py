@@ -133,8 +133,8 @@ def _factor(group: Group, telling: Sequence[int], device: Device) -> float:
         raise MeasurementError(
             f"no factor {group.name!r} makes predictions what was measured: launches, "
             "communication and the peaks stay as they are",
-            place=case.place,
-            mend="correct the unit, or the program, node and system that were measured",
+            location=case.location,
+            hint="correct the unit, or the program, node and system that were measured",
         )
     return exp(root)
 

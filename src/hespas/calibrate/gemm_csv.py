@@ -45,7 +45,7 @@ SHORTEST_KERNEL_S = 5e-7
 """No GPU starts and ends a kernel in less."""
 
 _HEADER = "m,n,k,dtype,latency_us"
-_MEND = "correct the unit in the header"
+_HINT = "correct the unit in the header"
 _TF32 = ", or write tf32 where tensor cores multiplied"
 
 
@@ -62,7 +62,7 @@ class _Columns:
 class _Row:
     product: Product
     time_s: float
-    place: str
+    location: str
 
     @property
     def name(self) -> str:
@@ -74,7 +74,7 @@ class _Row:
     @property
     def case(self) -> Case:
         """What was measured, where it stands, and its time."""
-        return Case(label=self.name, place=self.place, measured_s=self.time_s)
+        return Case(label=self.name, location=self.location, measured_s=self.time_s)
 
     @property
     def key(self) -> Product:
@@ -107,15 +107,15 @@ def _check(row: _Row, model: GemmModel) -> None:
         raise MeasurementError(
             f"{row.name} in {format_time(row.time_s)} is below the {format_time(floor_s)} of "
             f"peak_flops, for {device.name} names no rate of {type_name}",
-            place=row.place,
-            mend="name it in per_datatype_flops (roofline/config.json of a node of your own), or "
+            location=row.location,
+            hint="name it in per_datatype_flops (roofline/config.json of a node of your own), or "
             "correct the type or the unit",
         )
     check_limits(
         row.case,
         floor_s=max(floor_s, SHORTEST_KERNEL_S),
         expected_s=model.price(row.product).time_s,
-        mend=_MEND + (_TF32 if type_name == "f32" else ""),
+        hint=_HINT + (_TF32 if type_name == "f32" else ""),
     )
 
 
@@ -124,7 +124,7 @@ def _group(name: str, rows: Sequence[_Row]) -> Group:
         rows,
         key=lambda row: row.key,
         time_s=lambda row: row.time_s,
-        place=lambda row: row.place,
+        location=lambda row: row.location,
         name=lambda row: row.name,
     )
 
@@ -137,60 +137,60 @@ def _group(name: str, rows: Sequence[_Row]) -> Group:
 
 def _rows(path: Path) -> list[_Row]:
     header, *lines = csv_lines(path, header=_HEADER)
-    columns = _columns(header.cells, header.place)
+    columns = _columns(header.cells, header.location)
     if not lines:
-        raise MeasurementError("there is no measurement", place=str(path), mend="add lines")
-    return [_row(line.cells, columns, line.place) for line in lines]
+        raise MeasurementError("there is no measurement", location=str(path), hint="add lines")
+    return [_row(line.cells, columns, line.location) for line in lines]
 
 
-def _columns(header: Sequence[str], place: str) -> _Columns:
+def _columns(header: Sequence[str], location: str) -> _Columns:
     names = [name.lower() for name in header]
     names = ["dtype" if name in {"type", "data_type"} else name for name in names]
-    check_columns(names, place)
+    check_columns(names, location)
     missing = [name for name in ("m", "n", "k", "dtype") if name not in names]
     if missing:
-        mend = f"the first line must be the header, such as {_HEADER}"
+        hint = f"the first line must be the header, such as {_HEADER}"
         message = f"the header lacks {', '.join(missing)}"
-        raise MeasurementError(message, place=place, mend=mend)
+        raise MeasurementError(message, location=location, hint=hint)
     times = [(at, match) for at, name in enumerate(names) if (match := _TIME.fullmatch(name))]
     if len(times) != 1:
         raise MeasurementError(
             "the header doesn't name one time with its unit",
-            place=place,
-            mend="write latency_us, latency_ms, latency_ns or latency_s",
+            location=location,
+            hint="write latency_us, latency_ms, latency_ns or latency_s",
         )
     at, match = times[0]
     return _Columns(names=names, time=at, unit_s=_UNITS[match[1]])
 
 
-def _row(line: Sequence[str], columns: _Columns, place: str) -> _Row:
+def _row(line: Sequence[str], columns: _Columns, location: str) -> _Row:
     if len(line) != len(columns.names):
         message = f"{len(line)} columns where the header has {len(columns.names)}"
-        raise MeasurementError(message, place=place)
+        raise MeasurementError(message, location=location)
     cells = dict(zip(columns.names, line, strict=True))
-    sizes = {name: _size(cells, name, place) for name in ("m", "n", "k")}
+    sizes = {name: _size(cells, name, location) for name in ("m", "n", "k")}
     product = Product(
-        type_name=_type(cells["dtype"], place),
+        type_name=_type(cells["dtype"], location),
         m=sizes["m"],
         n=sizes["n"],
         k=sizes["k"],
-        batch=_size(cells, "batch", place) if "batch" in cells else 1,
+        batch=_size(cells, "batch", location) if "batch" in cells else 1,
     )
-    time_s = time_of(line[columns.time], unit_s=columns.unit_s, place=place)
-    return _Row(product=product, time_s=time_s, place=place)
+    time_s = time_of(line[columns.time], unit_s=columns.unit_s, location=location)
+    return _Row(product=product, time_s=time_s, location=location)
 
 
-def _size(cells: Mapping[str, str], name: str, place: str) -> int:
+def _size(cells: Mapping[str, str], name: str, location: str) -> int:
     text = cells[name]
     if not text.isdecimal() or int(text) < 1:
-        raise MeasurementError(f"{name} is {text!r}", place=place, mend="give a whole number")
+        raise MeasurementError(f"{name} is {text!r}", location=location, hint="give a whole number")
     return int(text)
 
 
-def _type(text: str, place: str) -> str:
+def _type(text: str, location: str) -> str:
     name = _TYPES.get(text.lower().removeprefix("torch."), text)
     known = (*ELEMENT_TYPES, "tf32")
     if name not in known:
         message = f"there is no type {text!r}"
-        raise MeasurementError(message, place=place, mend=suggestion(text, (*known, *_TYPES)))
+        raise MeasurementError(message, location=location, hint=suggestion(text, (*known, *_TYPES)))
     return name

@@ -20,7 +20,7 @@ class Line:
     """The cells of a line, and ``file:line``."""
 
     cells: tuple[str, ...]
-    place: str
+    location: str
 
 
 def csv_lines(path: Path, *, header: str) -> tuple[Line, ...]:
@@ -33,21 +33,21 @@ def csv_lines(path: Path, *, header: str) -> tuple[Line, ...]:
     try:
         rows = list(csv.reader(text.splitlines()))
     except csv.Error as error:
-        raise MeasurementError(f"is no CSV: {error}", place=str(path)) from None
+        raise MeasurementError(f"is no CSV: {error}", location=str(path)) from None
     lines = tuple(
-        Line(cells=tuple(cell.strip() for cell in row), place=f"{path}:{number}")
+        Line(cells=tuple(cell.strip() for cell in row), location=f"{path}:{number}")
         for number, row in enumerate(rows, start=1)
         if any(cell.strip() for cell in row)
     )
-    mend = f"the first line must be the header: {header}"
+    hint = f"the first line must be the header: {header}"
     if not lines:
-        raise MeasurementError("the file is empty", place=str(path), mend=mend)
+        raise MeasurementError("the file is empty", location=str(path), hint=hint)
     if any(_is_number(cell) for cell in lines[0].cells):
-        raise MeasurementError("there is no header", place=lines[0].place, mend=mend)
+        raise MeasurementError("there is no header", location=lines[0].location, hint=hint)
     return lines
 
 
-def check_columns(names: Sequence[str], place: str) -> None:
+def check_columns(names: Sequence[str], location: str) -> None:
     """Raise `MeasurementError` where two columns have one name: which counts is not known.
 
     >>> check_columns(["m", "n", "m"], "gemm.csv:1")
@@ -57,19 +57,21 @@ def check_columns(names: Sequence[str], place: str) -> None:
     twice = next((name for name in names if name and names.count(name) > 1), None)
     if twice is not None:
         raise MeasurementError(
-            f"the header has two columns {twice!r}", place=place, mend="drop or rename one"
+            f"the header has two columns {twice!r}", location=location, hint="drop or rename one"
         )
 
 
-def time_of(text: str, *, unit_s: float, place: str) -> float:
+def time_of(text: str, *, unit_s: float, location: str) -> float:
     """Return seconds; `MeasurementError` for what is no time above 0.
 
-    >>> time_of("28", unit_s=1e-3, place="gemm.csv:2")
+    >>> time_of("28", unit_s=1e-3, location="gemm.csv:2")
     0.028
     """
     time_s = float(text) * unit_s if _is_number(text) else 0.0
     if not isfinite(time_s) or time_s <= 0:
-        raise MeasurementError(f"{text!r} is no time", place=place, mend="give a number above 0")
+        raise MeasurementError(
+            f"{text!r} is no time", location=location, hint="give a number above 0"
+        )
     return time_s
 
 
@@ -82,13 +84,13 @@ def _is_number(text: str) -> bool:
 
 
 @contextmanager
-def at_line(place: str) -> Generator[None]:
+def at_line(location: str) -> Generator[None]:
     """Let what a line names be refused with the line's place.
 
     What isn't installed is no fault of the line's.
 
     >>> with at_line("steps.csv:2"):
-    ...     raise MeasurementError("cannot be read", place="a.hlo", mend="check the path")
+    ...     raise MeasurementError("cannot be read", location="a.hlo", hint="check the path")
     Traceback (most recent call last):
     hespas.errors.MeasurementError: steps.csv:2: a.hlo: cannot be read; check the path
     """
@@ -97,8 +99,8 @@ def at_line(place: str) -> Generator[None]:
     except ExtraMissingError:
         raise
     except HespasError as error:
-        if error.place == place:
+        if error.location == location:
             raise
-        told = f"{error.place}: {error.message}" if error.place else error.message
+        told = f"{error.location}: {error.message}" if error.location else error.message
         kind = ToolError if isinstance(error, ToolError) else MeasurementError
-        raise kind(told, place=place, mend=error.mend) from error
+        raise kind(told, location=location, hint=error.hint) from error

@@ -76,13 +76,15 @@ def read_run(path: Path, kind: str = "", *, fastest_bytes_per_s: float | None) -
     gpus = sum(1 for line in lines if _RANK.match(line))
     if gpus < 2:
         raise MeasurementError(
-            "it doesn't list two ranks or more", place=str(path), mend="keep the header's # Rank"
+            "it doesn't list two ranks or more", location=str(path), hint="keep the header's # Rank"
         )
     results = {at: line for at, line in enumerate(lines, start=1) if _RESULT.match(line)}
     points = tuple(_point(line, f"{path}:{number}") for number, line in results.items())
     if not any("(us)" in line for line in lines if line.startswith("#")):
         raise MeasurementError(
-            "the header doesn't say that times are in us", place=str(path), mend="keep the header"
+            "the header doesn't say that times are in us",
+            location=str(path),
+            hint="keep the header",
         )
     _check_results(path, results)
     for number, line in results.items():
@@ -91,14 +93,14 @@ def read_run(path: Path, kind: str = "", *, fastest_bytes_per_s: float | None) -
         points,
         key=lambda point: point.size_bytes,
         time_s=lambda point: point.time_s,
-        place=lambda point: point.place,
+        location=lambda point: point.location,
         name=lambda point: f"{known} of {point.size_bytes} bytes",
     )
     for point in points:
         _check_floor(point, known, gpus, fastest_bytes_per_s)
     measured = [point for point in points if point.size_bytes]
     if len(measured) < 2:
-        raise MeasurementError("there are fewer than two sizes", place=str(path))
+        raise MeasurementError("there are fewer than two sizes", location=str(path))
     return CollectiveRun(
         kind=known,
         gpus=gpus,
@@ -113,12 +115,12 @@ def _kind(path: Path, text: str, given: str) -> str:
     told = list(dict.fromkeys(KINDS[name] for name in _PROGRAM.findall(text) if name in KINDS))
     if len(told) > 1:
         message = f"it is output of several tests: {', '.join(told)}"
-        raise MeasurementError(message, place=str(path), mend="give a file for each")
+        raise MeasurementError(message, location=str(path), hint="give a file for each")
     if given and told and given != told[0]:
         raise MeasurementError(
             f"it is output of {told[0]}_perf, not of {given}",
-            place=str(path),
-            mend=f"give --nccl {told[0]}=FILE",
+            location=str(path),
+            hint=f"give --nccl {told[0]}=FILE",
         )
     if given:
         return given
@@ -126,23 +128,23 @@ def _kind(path: Path, text: str, given: str) -> str:
     if not told:
         raise MeasurementError(
             "it doesn't say which collective it measures",
-            place=str(path),
-            mend="give --nccl all_reduce=FILE",
+            location=str(path),
+            hint="give --nccl all_reduce=FILE",
         )
     return told[0]
 
 
-def _point(line: str, place: str) -> Point:
+def _point(line: str, location: str) -> Point:
     size, _, _, _, _, time_us, algorithm_bandwidth = line.split()[:7]
-    point = Point(size_bytes=int(size), time_s=float(time_us) * 1e-6, place=place)
+    point = Point(size_bytes=int(size), time_s=float(time_us) * 1e-6, location=location)
     told = float(algorithm_bandwidth)
     found = point.size_bytes / point.time_s / 1e9 if point.time_s else 0.0
     if abs(found - told) > max(0.05 * told, 0.011):
         raise MeasurementError(
             f"{size} bytes in {format_time(point.time_s)} are {found:.4g} GB/s, but algbw says "
             f"{told:.4g}",
-            place=place,
-            mend="give times in us",
+            location=location,
+            hint="give times in us",
         )
     return point
 
@@ -154,8 +156,8 @@ def _check_results(path: Path, results: Mapping[int, str]) -> None:
         listed = ", ".join(str(number) for number in wrong)
         raise MeasurementError(
             f"results are wrong (#wrong is not 0) in line{'s' * (len(wrong) > 1)} {listed}",
-            place=f"{path}:{wrong[0]}",
-            mend="mend the cluster first, and measure again",
+            location=f"{path}:{wrong[0]}",
+            hint="mend the cluster first, and measure again",
         )
 
 
@@ -172,7 +174,7 @@ def _bus_share(kind: str, gpus: int) -> float:
     return (2 if kind == "all_reduce" else 1) * (gpus - 1) / gpus
 
 
-def _check_kind(line: str, place: str, kind: str, gpus: int) -> None:
+def _check_kind(line: str, location: str, kind: str, gpus: int) -> None:
     """Raise `MeasurementError` where the bus bandwidth is that of another kind or group."""
     told, bus = (float(text) for text in line.split()[6:8])
     share = _bus_share(kind, gpus)
@@ -181,8 +183,8 @@ def _check_kind(line: str, place: str, kind: str, gpus: int) -> None:
         raise MeasurementError(
             f"busbw {bus:g} is not the {share:.4g} times algbw {told:g} of {kind} among the {gpus} "
             "ranks that it lists",
-            place=place,
-            mend="keep all lines # Rank, and give --nccl KIND=FILE with the kind that ran",
+            location=location,
+            hint="keep all lines # Rank, and give --nccl KIND=FILE with the kind that ran",
         )
 
 
@@ -191,8 +193,8 @@ def _check_floor(point: Point, kind: str, gpus: int, fastest_bytes_per_s: float 
         raise MeasurementError(
             f"{kind} of {point.size_bytes} bytes in {format_time(point.time_s)} is below the "
             f"physical floor of {format_time(SHORTEST_COLLECTIVE_S)}",
-            place=point.place,
-            mend="give times in us",
+            location=point.location,
+            hint="give times in us",
         )
     if fastest_bytes_per_s is None:
         return
@@ -203,8 +205,8 @@ def _check_floor(point: Point, kind: str, gpus: int, fastest_bytes_per_s: float 
         raise MeasurementError(
             f"{kind} of {point.size_bytes} bytes in {format_time(point.time_s)} is below the "
             f"{format_time(least_s)} that the link's bandwidth allows",
-            place=point.place,
-            mend="give times in us, or the right --link",
+            location=point.location,
+            hint="give times in us, or the right --link",
         )
 
 
@@ -217,7 +219,9 @@ def collectives_json(
         by_size = made.setdefault(run.kind, {})
         if str(run.gpus) in by_size:
             message = f"{run.kind} among {run.gpus} is measured in two files"
-            raise MeasurementError(message, place=run.points[0].place, mend="give one of them")
+            raise MeasurementError(
+                message, location=run.points[0].location, hint="give one of them"
+            )
         by_size[str(run.gpus)] = [
             {
                 "algorithm": "measured",

@@ -31,7 +31,7 @@ class Point:
 
     size_bytes: int
     time_s: float
-    place: str = ""
+    location: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +109,7 @@ def _levelled(points: Iterable[Point]) -> list[Point]:
     for each in points:
         if each.time_s <= 0 or each.size_bytes < 1:
             message = f"{each.size_bytes} bytes in {each.time_s} s"
-            raise MeasurementError(message, place=each.place, mend="give positive figures")
+            raise MeasurementError(message, location=each.location, hint="give positive figures")
         by_size[each.size_bytes].append(each.time_s)
     if len(by_size) < 2:
         raise MeasurementError("a fit needs measurements of two sizes or more")

@@ -54,10 +54,10 @@ def write_calibration(calibration: Calibration, target: Path) -> tuple[Path, ...
 
 def _check_target(target: Path) -> None:
     if target.exists() and not target.is_dir():
-        raise OutputError("is a file, not a directory", place=str(target))
+        raise OutputError("is a file, not a directory", location=str(target))
     if target.is_dir() and any(target.iterdir()) and not (target / REPORT).is_file():
         raise OutputError(
-            "holds files of another origin", place=str(target), mend="choose another directory"
+            "holds files of another origin", location=str(target), hint="choose another directory"
         )
 
 
@@ -75,8 +75,8 @@ def _check_bases(calibration: Calibration, target: Path, old: Sequence[str]) -> 
             raise OutputError(
                 f"the calibration starts from it, and would remove its {', '.join(old)}, for "
                 "which nothing is measured now",
-                place=str(target),
-                mend="choose another directory, or give all measurements at once",
+                location=str(target),
+                hint="choose another directory, or give all measurements at once",
             )
 
 
@@ -170,8 +170,8 @@ def _dimensions(home: Path) -> list[dict[str, Any]]:
     if "dimensions" not in network:
         raise HardwareError(
             "the system has no dimensions of its own for hespas' model",
-            place=str(file),
-            mend="leave out --system, and name link.json in a network.json",
+            location=str(file),
+            hint="leave out --system, and name link.json in a network.json",
         )
     return [network, *cast("list[dict[str, Any]]", network["dimensions"])]
 

@@ -36,7 +36,7 @@ from hespas.program.program import Op, Program, is_communication_op
 from hespas.split.scheduled import FREE
 
 _US = 1e-6
-_MEND = "give a profile whose dur is in us, and the program and node that ran"
+_HINT = "give a profile whose dur is in us, and the program and node that ran"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,13 +62,13 @@ def read_profile(path: Path) -> tuple[InstructionTime, ...]:
         duration = event.get("dur")
         if isinstance(name, str) and isinstance(duration, int | float):
             if not isfinite(duration) or duration < 0:
-                raise MeasurementError(f"{name} has the duration {duration}", place=str(path))
+                raise MeasurementError(f"{name} has the duration {duration}", location=str(path))
             found[name].append(duration * _US)
     if not found:
         raise MeasurementError(
             "no event names an instruction (hlo_op)",
-            place=str(path),
-            mend="give the trace.json.gz that jax.profiler.trace wrote on a GPU",
+            location=str(path),
+            hint="give the trace.json.gz that jax.profiler.trace wrote on a GPU",
         )
     runs = median(len(times) for times in found.values())
     return tuple(
@@ -84,13 +84,13 @@ def _events(path: Path) -> Iterable[Mapping[str, Any]]:
         loaded: object = json.loads(text)
     except OSError as error:
         raise MeasurementError(
-            f"the profile cannot be read: {error.strerror or error}", place=str(path)
+            f"the profile cannot be read: {error.strerror or error}", location=str(path)
         ) from None
     except (ValueError, EOFError) as error:
-        raise MeasurementError(f"the profile is no JSON: {error}", place=str(path)) from None
+        raise MeasurementError(f"the profile is no JSON: {error}", location=str(path)) from None
     events = cast("dict[str, Any]", loaded).get("traceEvents") if isinstance(loaded, dict) else None
     if not isinstance(events, list):
-        raise MeasurementError("the profile has no traceEvents", place=str(path))
+        raise MeasurementError("the profile has no traceEvents", location=str(path))
     listed = cast("list[object]", events)
     return [cast("dict[str, Any]", event) for event in listed if isinstance(event, dict)]
 
@@ -117,7 +117,7 @@ def profile_groups(path: Path, program: Program, device: Device) -> tuple[Group,
         expected_s = _predicted_s(kernel, program, estimator)
         if expected_s > 0:
             floor_s = max(_floor_s(kernel, estimator), SHORTEST_KERNEL_S)
-            check_limits(kernel.case, floor_s=floor_s, expected_s=expected_s, mend=_MEND)
+            check_limits(kernel.case, floor_s=floor_s, expected_s=expected_s, hint=_HINT)
             kernels[_factor_of(kernel.op)].append(kernel)
     return tuple(_group(name, kernels[name], program, estimator) for name in sorted(kernels))
 
@@ -137,7 +137,7 @@ def _kernels(path: Path, program: Program) -> list[_Kernel]:
         _Kernel(
             op=op,
             leaves=tuple(c for c in expand(op, program.functions) if isinstance(c, Leaf)),
-            case=Case(label=op.instruction, place=str(path), measured_s=times[op.instruction]),
+            case=Case(label=op.instruction, location=str(path), measured_s=times[op.instruction]),
         )
         for op in program.main.body.operations
         if op.instruction in times and op.kind not in FREE and not is_communication_op(op)
@@ -145,8 +145,8 @@ def _kernels(path: Path, program: Program) -> list[_Kernel]:
     if not found:
         raise MeasurementError(
             f"none of its {len(times)} instructions is in {program.source or 'the program'}",
-            place=str(path),
-            mend="give the compiled program that was profiled (HLO)",
+            location=str(path),
+            hint="give the compiled program that was profiled (HLO)",
         )
     return found
 

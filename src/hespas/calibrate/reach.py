@@ -9,7 +9,7 @@ from hespas.calibrate.nccl_tests import CollectiveRun
 from hespas.errors import MeasurementError
 from hespas.hardware.interconnect import Dimensions, Interconnect
 from hespas.hardware.links import Link
-from hespas.simulate.fluid.measured import nearest_size
+from hespas.simulate.flow.measured import nearest_size
 
 _PAIR = 2
 _PARTS = ("reduce_scatter", "all_gather")
@@ -22,8 +22,8 @@ def check_messages(runs: Sequence[CollectiveRun]) -> None:
         if run.kind == "send_recv" and run.gpus != _PAIR:
             raise MeasurementError(
                 f"send_recv among {run.gpus} is of no group: messages are between two devices",
-                place=run.points[0].place,
-                mend="measure it with 2 ranks",
+                location=run.points[0].location,
+                hint="measure it with 2 ranks",
             )
 
 
@@ -44,8 +44,8 @@ def with_reach(
             raise MeasurementError(
                 f"{run.kind} among {run.gpus} is of no group: {size} devices stand along the first "
                 f"dimension of {network.name}, whose link is measured",
-                place=run.points[0].place,
-                mend=f"measure {size} ranks or fewer, or give a --system whose first dimension has "
+                location=run.points[0].location,
+                hint=f"measure {size} ranks or fewer, or give a --system whose first dimension has "
                 f"{run.gpus}",
             )
     return [

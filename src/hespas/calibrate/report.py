@@ -60,7 +60,7 @@ def _factor_json(fit: FactorFit) -> dict[str, Any]:
         "points": [
             {
                 "what": sample.case.label,
-                "place": sample.case.place,
+                "place": sample.case.location,
                 "measured_s": sample.case.measured_s,
                 "predicted_s": sample.predicted_s,
                 "fitted_s": sample.fitted_s,
@@ -79,7 +79,7 @@ def _run_json(run: CollectiveRun) -> dict[str, Any]:
         "points": [
             {
                 "size_bytes": point.size_bytes,
-                "place": point.place,
+                "place": point.location,
                 "measured_s": point.time_s,
                 "error": error,
                 "left_out_error": left_out,
@@ -118,7 +118,7 @@ def _factor_lines(fit: FactorFit) -> list[str]:
 def _sample_line(sample: Sample) -> str:
     case = sample.case
     return (
-        f"  {case.label} ({case.place}): {_signed(sample.error)} before, "
+        f"  {case.label} ({case.location}): {_signed(sample.error)} before, "
         f"{_signed(sample.error_after)} after"
     )
 

@@ -33,7 +33,7 @@ class Case:
     """One measurement: what it is of, and where it stands."""
 
     label: str
-    place: str
+    location: str
     measured_s: float
 
 
@@ -101,7 +101,7 @@ def check_agreement(
     *,
     key: Callable[[_T], Hashable],
     time_s: Callable[[_T], float],
-    place: Callable[[_T], str],
+    location: Callable[[_T], str],
     name: Callable[[_T], str],
 ) -> tuple[str, ...]:
     """Return a note for the rows of one thing that disagree.
@@ -121,35 +121,35 @@ def check_agreement(
         times = f"takes {format_time(time_s(low))} here, but {format_time(time_s(high))}"
         if time_s(high) > CONTRADICTION * time_s(low):
             raise MeasurementError(
-                f"{name(low)} {times} in {place(high)}",
-                place=place(low),
-                mend="measure again, or drop the wrong line",
+                f"{name(low)} {times} in {location(high)}",
+                location=location(low),
+                hint="measure again, or drop the wrong line",
             )
         if time_s(high) > DISAGREEMENT * time_s(low):
-            notes.append(f"{place(low)}: {name(low)} {times} in {place(high)}")
+            notes.append(f"{location(low)}: {name(low)} {times} in {location(high)}")
     return tuple(notes)
 
 
 def check_limits(
-    case: Case, *, floor_s: float, expected_s: float, mend: str, floor: str = "the physical floor"
+    case: Case, *, floor_s: float, expected_s: float, hint: str, floor: str = "the physical floor"
 ) -> None:
     """Raise `MeasurementError` for a time below its floor, or far above what is expected."""
     if case.measured_s < floor_s:
         raise MeasurementError(
             f"{case.label} in {format_time(case.measured_s)} is below {floor} of "
             f"{format_time(floor_s)}",
-            place=case.place,
-            mend=mend,
+            location=case.location,
+            hint=hint,
         )
     if case.measured_s > FAR * expected_s:
         raise MeasurementError(
             f"{case.label} in {format_time(case.measured_s)} is "
             f"{case.measured_s / expected_s:.0f} times the {format_time(expected_s)} expected",
-            place=case.place,
-            mend=mend,
+            location=case.location,
+            hint=hint,
         )
 
 
 def worst(samples: Sequence[Sample], count: int = 3) -> list[Sample]:
     """Return the samples that predictions miss most."""
-    return sorted(samples, key=lambda each: (-abs(each.error), each.case.place))[:count]
+    return sorted(samples, key=lambda each: (-abs(each.error), each.case.location))[:count]

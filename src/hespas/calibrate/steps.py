@@ -23,7 +23,7 @@ _TIME = re.compile(
 )
 _HEADER = "workload,seconds"
 _NAME = "all"
-_MEND = "correct the unit in the header, or give the program, node and system that were measured"
+_HINT = "correct the unit in the header, or give the program, node and system that were measured"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,12 +54,12 @@ class StepModel(Protocol):
 class _Step:
     workload: Workload
     time_s: float
-    place: str
+    location: str
 
     @property
     def case(self) -> Case:
         """What was measured, where it stands, and its time."""
-        return Case(label=self.workload.file.name, place=self.place, measured_s=self.time_s)
+        return Case(label=self.workload.file.name, location=self.location, measured_s=self.time_s)
 
 
 def step_group(path: Path, model: StepModel, device: Device) -> Group:
@@ -75,11 +75,11 @@ def step_group(path: Path, model: StepModel, device: Device) -> Group:
         steps,
         key=lambda step: step.workload.file,
         time_s=lambda step: step.time_s,
-        place=lambda step: step.place,
+        location=lambda step: step.location,
         name=lambda step: str(step.workload.file),
     )
     for step in steps:
-        with at_line(step.place):
+        with at_line(step.location):
             _check(step, model, device)
 
     def predict(calibrated: Device) -> list[float]:
@@ -100,11 +100,11 @@ def _check(step: _Step, model: StepModel, device: Device) -> None:
             f"{step.case.label} in {format_time(step.time_s)} is less than the "
             f"{format_time(floor_s)} that its operations take at the peaks, each by itself: the "
             "program isn't compiled, so that which of them run as one kernel is not known",
-            place=step.place,
-            mend="give the compiled program (hespas compile), or correct the unit in the header",
+            location=step.location,
+            hint="give the compiled program (hespas compile), or correct the unit in the header",
         )
     expected_s = model.step_s(step.workload, device)
-    check_limits(step.case, floor_s=floor_s, expected_s=expected_s, mend=_MEND)
+    check_limits(step.case, floor_s=floor_s, expected_s=expected_s, hint=_HINT)
     if step.time_s >= expected_s:
         return
     least_s = model.step_s(step.workload, scaled(device, _NAME, SMALLEST_FACTOR))
@@ -112,15 +112,15 @@ def _check(step: _Step, model: StepModel, device: Device) -> None:
         raise MeasurementError(
             f"a step of {format_time(step.time_s)} leaves no time to compute: launches, "
             f"communication and the peaks alone take {format_time(least_s)}",
-            place=step.place,
-            mend=_MEND,
+            location=step.location,
+            hint=_HINT,
         )
 
 
 def _method_notes(steps: list[_Step], model: StepModel) -> list[str]:
     return [
-        f"{step.place}: {step.case.label} is not compiled: hespas run prices it by the roofline, "
-        "which knows no calibration, unless --method measured is given"
+        f"{step.location}: {step.case.label} is not compiled: hespas run prices it by the "
+        "roofline, which knows no calibration, unless --method measured is given"
         for step in steps
         if not model.is_compiled(step.workload)
     ]
@@ -129,28 +129,28 @@ def _method_notes(steps: list[_Step], model: StepModel) -> list[str]:
 def _steps(path: Path) -> list[_Step]:
     head, *lines = csv_lines(path, header=_HEADER)
     header = [name.lower() for name in head.cells]
-    check_columns(header, head.place)
+    check_columns(header, head.location)
     times = [(at, match) for at, name in enumerate(header) if (match := _TIME.fullmatch(name))]
     if "workload" not in header or len(times) != 1:
         raise MeasurementError(
             "the header doesn't name a workload and one time with its unit",
-            place=head.place,
-            mend=f"write {_HEADER}",
+            location=head.location,
+            hint=f"write {_HEADER}",
         )
     if not lines:
-        raise MeasurementError("there is no measurement", place=str(path), mend="add lines")
+        raise MeasurementError("there is no measurement", location=str(path), hint="add lines")
     at, match = times[0]
     steps: list[_Step] = []
     for line in lines:
         if len(line.cells) != len(header):
             message = f"{len(line.cells)} columns where the header has {len(header)}"
-            raise MeasurementError(message, place=line.place)
+            raise MeasurementError(message, location=line.location)
         cells = dict(zip(header, line.cells, strict=True))
         kernels = cells.get("kernels")
         workload = Workload(
             file=path.parent / cells["workload"],
             kernels=path.parent / kernels if kernels else None,
         )
-        time_s = time_of(line.cells[at], unit_s=_UNITS[match[1]], place=line.place)
-        steps.append(_Step(workload=workload, time_s=time_s, place=line.place))
+        time_s = time_of(line.cells[at], unit_s=_UNITS[match[1]], location=line.location)
+        steps.append(_Step(workload=workload, time_s=time_s, location=line.location))
     return steps

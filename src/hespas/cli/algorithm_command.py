@@ -16,8 +16,8 @@ from hespas.files import check_file, write_file
 from hespas.units import parse_quantity
 
 if TYPE_CHECKING:
-    from hespas.algorithms.algorithm import Algorithm, Collective
-    from hespas.algorithms.verify import Verified
+    from hespas.collectives.algorithm import Algorithm, Collective
+    from hespas.collectives.verify import Verified
 
 _COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
 
@@ -69,22 +69,22 @@ def command(
     check_targets(json_file, None)
     if xml is not None:
         check_file(xml)
-    size_bytes = round(parse_quantity(size, "B", place="--size"))
+    size_bytes = round(parse_quantity(size, "B", location="--size"))
     if size_bytes < 1:
-        raise ConfigError(f"{size} is not a size", place="--size", mend="give 1 byte or more")
+        raise ConfigError(f"{size} is not a size", location="--size", hint="give 1 byte or more")
     verified = _verified(source, ranks, collective)
     if verified is None:
         if chakra or xml or json_file:
             message = "the graphs don't say which chunks they move, so nothing can be written"
-            raise AlgorithmError(message, place=source)
+            raise AlgorithmError(message, location=source)
         return
     algorithm = verified.algorithm
     if chakra is not None:
-        from hespas.algorithms.graph_files import write_graphs  # noqa: PLC0415 (as above)
+        from hespas.collectives.graph_files import write_graphs  # noqa: PLC0415 (as above)
 
         write_graphs(algorithm, chakra / algorithm.name, size_bytes=size_bytes)
     if xml is not None:
-        from hespas.algorithms.msccl_xml import algorithm_xml  # noqa: PLC0415 (as above)
+        from hespas.collectives.msccl_xml import algorithm_xml  # noqa: PLC0415 (as above)
 
         write_file(xml, algorithm_xml(algorithm).encode())
     if json_file is not None:
@@ -95,10 +95,10 @@ def command(
 
 def _verified(source: str, ranks: int | None, name: str | None) -> Verified | None:
     """Return the verified algorithm; None for graphs that don't say enough, which is told."""
-    from hespas.algorithms.algorithm import Collective  # noqa: PLC0415 (as above)
-    from hespas.algorithms.collectives import read_verified  # noqa: PLC0415 (as above)
-    from hespas.algorithms.generate import GENERATORS  # noqa: PLC0415 (as above)
-    from hespas.algorithms.verify import verify  # noqa: PLC0415 (as above)
+    from hespas.collectives.algorithm import Collective  # noqa: PLC0415 (as above)
+    from hespas.collectives.collectives import read_verified  # noqa: PLC0415 (as above)
+    from hespas.collectives.generate import GENERATORS  # noqa: PLC0415 (as above)
+    from hespas.collectives.verify import verify  # noqa: PLC0415 (as above)
 
     known = {
         "all-reduce": Collective.ALL_REDUCE,
@@ -113,14 +113,14 @@ def _verified(source: str, ranks: int | None, name: str | None) -> Verified | No
     if Path(source).suffix == "" and Path(source).name == source and not _has_graphs(source):
         raise AlgorithmError(
             f"there is no algorithm {source!r}, and no {source}.0.et",
-            mend=suggestion(source, names),
+            hint=suggestion(source, names),
         )
     if not source.endswith(".xml"):
         return _graphs(Path(source), collective, ranks)
     algorithm = read_verified(Path(source))
     if name is not None and algorithm.collective is not collective:
         message = f"the algorithm does {algorithm.collective.value}, not {collective.value}"
-        raise AlgorithmError(message, place=source)
+        raise AlgorithmError(message, location=source)
     _check_ranks(source, ranks, len(algorithm.ranks))
     return verify(algorithm)
 
@@ -130,7 +130,7 @@ def _has_graphs(prefix: str) -> bool:
 
 
 def _made(source: str, collective: Collective, ranks: int | None) -> Algorithm:
-    from hespas.algorithms.generate import GENERATORS  # noqa: PLC0415 (as above)
+    from hespas.collectives.generate import GENERATORS  # noqa: PLC0415 (as above)
 
     if ranks is None:
         raise click.UsageError(f"{source} is made for a number of ranks: give --ranks")
@@ -140,8 +140,8 @@ def _made(source: str, collective: Collective, ranks: int | None) -> Algorithm:
 
 
 def _graphs(prefix: Path, collective: Collective, ranks: int | None) -> Verified | None:
-    from hespas.algorithms.graph_files import read_graphs  # noqa: PLC0415 (as above)
-    from hespas.algorithms.graph_verify import verify_graphs  # noqa: PLC0415 (as above)
+    from hespas.collectives.graph_files import read_graphs  # noqa: PLC0415 (as above)
+    from hespas.collectives.graph_verify import verify_graphs  # noqa: PLC0415 (as above)
 
     graphs = read_graphs(prefix)
     _check_ranks(str(prefix), ranks, len(graphs))
@@ -157,4 +157,4 @@ def _graphs(prefix: Path, collective: Collective, ranks: int | None) -> Verified
 
 def _check_ranks(source: str, wanted: int | None, found: int) -> None:
     if wanted is not None and wanted != found:
-        raise AlgorithmError(f"the algorithm is for {found} ranks, not {wanted}", place=source)
+        raise AlgorithmError(f"the algorithm is for {found} ranks, not {wanted}", location=source)

@@ -11,10 +11,10 @@ import click
 
 from hespas.cli import options
 from hespas.hardware.system import System
+from hespas.schedule.tasks import Job
 from hespas.simulate.external.astra_sim import AstraSimOptions, run_astra_sim
 from hespas.simulate.external.result import ExternalResult
 from hespas.tools.scratch import scratch_directory
-from hespas.trace.tasks import Job
 
 OWN = "hespas"
 ASTRA_SIM = "astra-sim"

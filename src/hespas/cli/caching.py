@@ -30,7 +30,7 @@ class CacheWish:
         named = [name for name, given in said.items() if given]
         if len(named) > 1:
             raise ConfigError(
-                f"{named[1]} has no effect with {named[0]}", place=self.source, mend="drop one"
+                f"{named[1]} has no effect with {named[0]}", location=self.source, hint="drop one"
             )
 
     @property

@@ -89,9 +89,9 @@ def command(
     """
     _check_effects(link=link, system=system, nccl=nccl_files, steps=steps)
     if (profile is None) != (program is None):
-        raise ConfigError("--profile and --program belong together", mend="give both")
+        raise ConfigError("--profile and --program belong together", hint="give both")
     if kernels is not None and profile is None:
-        raise ConfigError("--kernels has no effect without --profile", mend="drop it")
+        raise ConfigError("--kernels has no effect without --profile", hint="drop it")
     check_targets(json_file, None)
     home = None if system is None or not nccl_files else system_directory(system)
     base = load_link(link) if link is not None else None if home is None else first_link(home)
@@ -109,8 +109,8 @@ def command(
     if home is not None:
         runs = with_reach(runs, interconnect_of(load_system(home)), base)
     if not fits and not runs:
-        mend = "give --gemm, --nccl, --profile or --steps"
-        raise ConfigError("there is nothing to calibrate with", mend=mend)
+        hint = "give --gemm, --nccl, --profile or --steps"
+        raise ConfigError("there is nothing to calibrate with", hint=hint)
     named = [*gemm_files, profile, steps, *(_file(text)[1] for text in nccl_files)]
     calibration = Calibration(
         node=node,
@@ -133,17 +133,17 @@ def _profiled(program: Path, kernels: Path | None) -> Program:
     found = load(program)
     if kernels is None:
         return found
-    return with_kernels(found, read_kernels(kernels), place=str(kernels))
+    return with_kernels(found, read_kernels(kernels), location=str(kernels))
 
 
 def _check_effects(
     *, link: str | None, system: str | None, nccl: tuple[str, ...], steps: Path | None
 ) -> None:
     if link is not None and not nccl:
-        raise ConfigError("--link has no effect without --nccl", mend="give --nccl")
+        raise ConfigError("--link has no effect without --nccl", hint="give --nccl")
     if system is not None and steps is None and not nccl:
-        mend = "give --steps or --nccl"
-        raise ConfigError("--system has no effect without --steps or --nccl", mend=mend)
+        hint = "give --steps or --nccl"
+        raise ConfigError("--system has no effect without --steps or --nccl", hint=hint)
 
 
 def _check_once(groups: list[Group]) -> None:
@@ -153,9 +153,9 @@ def _check_once(groups: list[Group]) -> None:
         other = seen.setdefault(group.name, group)
         if other is not group:
             raise MeasurementError(
-                f"{group.name} is measured here and in {other.cases[0].place}",
-                place=group.cases[0].place,
-                mend="give one of them, or join the files",
+                f"{group.name} is measured here and in {other.cases[0].location}",
+                location=group.cases[0].location,
+                hint="give one of them, or join the files",
             )
 
 

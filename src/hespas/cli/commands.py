@@ -114,10 +114,19 @@ def _silenced(code: int) -> int:
     return code
 
 
+def flag(option: str) -> str:
+    """Return how the command line spells an option.
+
+    >>> flag("trip_count")
+    '--trip-count'
+    """
+    return f"--{option.replace('_', '-')}"
+
+
 def _one_line(error: Exception, *, debug: bool) -> str:
     match error:
         case HespasError():
-            text = str(error)
+            text = error.text(flag)
         case click.UsageError(ctx=context):
             where = "" if context is None else f"; see {context.command_path} --help"
             text = f"{error.format_message().rstrip('.')}{where}"
@@ -133,6 +142,6 @@ def _one_line(error: Exception, *, debug: bool) -> str:
         case MemoryError():
             text = "there is not enough memory"
         case _:
-            mend = "" if debug else "; this is a fault of hespas, --debug shows where"
-            text = f"{type(error).__name__}: {error}{mend}"
+            hint = "" if debug else "; this is a fault of hespas, --debug shows where"
+            text = f"{type(error).__name__}: {error}{hint}"
     return " ".join(text.split())

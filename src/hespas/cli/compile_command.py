@@ -81,14 +81,14 @@ def _check_files(
     for file in named:
         check_file(file)
     if len(named) == 2 and named[0].absolute() == named[1].absolute():
-        raise OutputError("is named twice", place=str(output), mend="name two files")
+        raise OutputError("is named twice", location=str(output), hint="name two files")
     if kernels is not None and isinstance(find_target(target), TpuTarget):
-        raise ConfigError("the kernels of a TPU are not readable", mend="drop --kernels")
+        raise ConfigError("the kernels of a TPU are not readable", hint="drop --kernels")
 
 
 def _write_kernels(compiled: CompiledProgram, file: Path) -> None:
     if compiled.kernels is None:
-        raise UnsupportedError("; ".join(compiled.notes), place=compiled.name)
+        raise UnsupportedError("; ".join(compiled.notes), location=compiled.name)
     program = load_source(compiled.hlo_proto, name=compiled.name)
     kernels = replace(compiled.kernels, program=instructions_digest(program))
     write_file(file, encode_kernels(kernels))

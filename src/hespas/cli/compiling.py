@@ -110,12 +110,14 @@ def _passes(text: str | None) -> tuple[str, ...] | None:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
-def _size(text: str | None, place: str) -> int | None:
+def _size(text: str | None, location: str) -> int | None:
     if text is None:
         return None
-    size = parse_quantity(text, "B", place=place)
+    size = parse_quantity(text, "B", location=location)
     if size < 1 or size != int(size):
-        raise ConfigError(f"{text!r} is not a number of bytes", place=place, mend="give 1 or more")
+        raise ConfigError(
+            f"{text!r} is not a number of bytes", location=location, hint="give 1 or more"
+        )
     return int(size)
 
 
@@ -124,9 +126,9 @@ def _named(texts: Iterable[str]) -> dict[str, str]:
     for text in texts:
         name, equals, value = text.removeprefix("--").partition("=")
         if not equals:
-            raise ConfigError(f"--xla-flag is {text!r}", mend="give NAME=VALUE")
+            raise ConfigError(f"--xla-flag is {text!r}", hint="give NAME=VALUE")
         if name in named:
-            raise ConfigError(f"--xla-flag names {name} twice", mend="keep one")
+            raise ConfigError(f"--xla-flag names {name} twice", hint="keep one")
         named[name] = value
     return named
 
@@ -135,9 +137,9 @@ def limits_of(flags: CompileFlags) -> Limits:
     """Return how long the compiler may take, and how much it may address."""
     time_s = DEFAULT_LIMITS.time_s
     if flags.time_limit is not None:
-        time_s = parse_quantity(flags.time_limit, "s", place="--time-limit")
+        time_s = parse_quantity(flags.time_limit, "s", location="--time-limit")
         if time_s <= 0:
-            raise ConfigError("the time limit is not positive", place="--time-limit")
+            raise ConfigError("the time limit is not positive", location="--time-limit")
     memory = _size(flags.memory_limit, "--memory-limit")
     return Limits(
         time_s=time_s, memory_bytes=DEFAULT_LIMITS.memory_bytes if memory is None else memory
@@ -154,6 +156,6 @@ def cache_of(*, directory: Path | None, disabled: bool) -> CompiledCache | None:
     """Return where compiled programs are kept; None for nowhere."""
     if disabled:
         if directory is not None:
-            raise ConfigError("--cache-dir has no effect with --disable-cache", mend="drop one")
+            raise ConfigError("--cache-dir has no effect with --disable-cache", hint="drop one")
         return None
     return CompiledCache(directory=default_directory() if directory is None else directory)

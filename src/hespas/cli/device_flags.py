@@ -54,7 +54,7 @@ def check_device_flags(flags: Flags, method: str) -> None:
     }
     for flag, value in given.items():
         if value is not None:
-            check_uses_node(method, flag, mend="drop it")
+            check_uses_node(method, flag, hint="drop it")
 
 
 def timed_here(config: RunConfig, method: str) -> str | None:
@@ -69,9 +69,9 @@ def timed_here(config: RunConfig, method: str) -> str | None:
 def _rate(flag: str, text: str | None, unit: str) -> float | None:
     if text is None:
         return None
-    rate = parse_rate(text, unit, place=flag)
+    rate = parse_rate(text, unit, location=flag)
     if rate <= 0:
-        raise ConfigError(f"{flag} is {text!r}", mend=f"give a positive number of {unit}")
+        raise ConfigError(f"{flag} is {text!r}", hint=f"give a positive number of {unit}")
     return rate
 
 
@@ -79,10 +79,10 @@ def _no_device(peak: float | None, bandwidth: float | None) -> ConfigError:
     if peak is None and bandwidth is None:
         return ConfigError(
             "no device is given",
-            mend=f"give --node ({', '.join(device_names()[:4])}, ...: see hespas hardware), "
+            hint=f"give --node ({', '.join(device_names()[:4])}, ...: see hespas hardware), "
             "or --peak-flops and --memory-bandwidth",
         )
     missing = "--peak-flops" if peak is None else "--memory-bandwidth"
     return ConfigError(
-        f"the device is described in part: {missing} is not given", mend=f"give {missing} or --node"
+        f"the device is described in part: {missing} is not given", hint=f"give {missing} or --node"
     )

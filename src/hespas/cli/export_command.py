@@ -70,22 +70,22 @@ def command(
     """
     options.start_logging(log_level, log_path)
     if devices is not None and not _is_function(source):
-        raise ConfigError("--devices is for a function, package.module:function", mend="drop it")
+        raise ConfigError("--devices is for a function, package.module:function", hint="drop it")
     use_cpu(devices)
     if list_models:
         _print_models()
         return
     if source is None:
-        raise ConfigError("no source is given", mend="name a model; --list lists them")
+        raise ConfigError("no source is given", hint="name a model; --list lists them")
     if output is None:
-        raise OutputError("no output is given", mend="name a file with -o")
+        raise OutputError("no output is given", hint="name a file with -o")
     check_file(output)
     changed = {name: value for name, value in given.items() if value is not None}
     if scan is not None:
         changed["scan"] = "true" if scan else "false"
     pairs = _pairs(more)
     for name in changed.keys() & pairs.keys():
-        raise ConfigError(f"--{name} and --set {name} are both given", mend="keep one")
+        raise ConfigError(f"--{name} and --set {name} are both given", hint="keep one")
     asked = _Asked(source=source, changed=changed | pairs, module=module)
     made = _exported(asked)
     if not unpartitioned:
@@ -100,9 +100,9 @@ def _pairs(more: tuple[str, ...]) -> dict[str, str]:
     pairs: dict[str, str] = {}
     for name, equals, value in (pair.partition("=") for pair in more):
         if not equals:
-            raise ConfigError(f"--set {name} has no value", mend="write NAME=VALUE")
+            raise ConfigError(f"--set {name} has no value", hint="write NAME=VALUE")
         if name.strip() in pairs:
-            raise ConfigError(f"--set names {name.strip()} twice", mend="keep one")
+            raise ConfigError(f"--set names {name.strip()} twice", hint="keep one")
         pairs[name.strip()] = value.strip()
     return pairs
 
@@ -118,7 +118,7 @@ def _exported(asked: _Asked) -> Exported:
         _refuse_options(asked.changed, "a dump")
         return import_module("hespas.export.dump").export_dump(path, module=asked.module)
     if asked.module is not None:
-        raise ConfigError("--module is for a directory that XLA dumped into", mend="drop it")
+        raise ConfigError("--module is for a directory that XLA dumped into", hint="drop it")
     if path.is_file():
         _refuse_options(asked.changed, "a file")
         return _from_file(path)
@@ -134,7 +134,7 @@ def _refuse_options(changed: dict[str, str], what: str) -> None:
     if changed:
         raise ConfigError(
             f"{', '.join(sorted(changed))} are for models of the zoo; {what} has none of them",
-            mend="drop them",
+            hint="drop them",
         )
 
 
@@ -144,14 +144,14 @@ def _from_file(path: Path) -> Exported:
     if not functions.is_jax_export(source):
         raise ProgramError(
             "this file is not what jax.export serialises",
-            place=str(path),
-            mend="give a program that is sharded to `hespas partition`",
+            location=str(path),
+            hint="give a program that is sharded to `hespas partition`",
         )
     return functions.export_serialized(source, name=str(path))
 
 
 def _print_models() -> None:
-    for model in import_module("hespas.workloads.registry").models().values():
+    for model in import_module("hespas.models.registry").models().values():
         click.echo(f"{model.name}: {model.summary}")
         listed = (f"{name}={value}" for name, value in model.options().items())
         click.echo(f"  {' '.join(listed)}")

@@ -43,8 +43,8 @@ def command(top: int, json_file: str | None, **given: Any) -> None:
     if not program.is_scheduled:
         raise ConfigError(
             "a program that is not compiled has no kernels",
-            place=program.source,
-            mend="add --optimise",
+            location=program.source,
+            hint="add --optimise",
         )
     device = load_device(str(given["node"]))
     kept = KeptAnalyses(directory=compiled_directory(settings.flags))
@@ -52,7 +52,7 @@ def command(top: int, json_file: str | None, **given: Any) -> None:
     if pricer is None:
         raise ConfigError(
             f"the inside of {device.name} is not described",
-            mend="give a GPU's preset, or a node with a microarchitecture.json",
+            hint="give a GPU's preset, or a node with a microarchitecture.json",
         )
     rows = kernel_rows(program, pricer)
     if json_file is not None:

@@ -27,7 +27,7 @@ def is_optimised(flags: Flags) -> bool:
     }
     for name in (name for name, is_given in given.items() if is_given):
         if not flags.optimise:
-            raise ConfigError(f"{name} has no effect without --optimise", mend="add it")
+            raise ConfigError(f"{name} has no effect without --optimise", hint="add it")
     if flags.optimise and flags.method is not None:
         check_device_flags(flags, flags.method)
     return bool(flags.optimise)

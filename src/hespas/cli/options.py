@@ -235,7 +235,9 @@ def start_logging(level: str | None, path: Path | None) -> None:
         handler = logging.StreamHandler() if path is None else logging.FileHandler(path)
     except OSError as error:
         raise OutputError(
-            f"the log cannot be written: {error.strerror}", place=str(path), mend="check --log-path"
+            f"the log cannot be written: {error.strerror}",
+            location=str(path),
+            hint="check --log-path",
         ) from error
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logger.addHandler(handler)

@@ -18,8 +18,8 @@ from hespas.files import OutputMark, json_bytes, staged_directory
 from hespas.report.module_stats import module_stats
 from hespas.report.region_files import write_region_files
 from hespas.report.summary import estimate_summary
-from hespas.trace.chakra import write_traces
-from hespas.trace.tasks import TaskGraph
+from hespas.schedule.chakra import write_traces
+from hespas.schedule.tasks import TaskGraph
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,7 @@ def parse_per_line(texts: Iterable[str]) -> dict[str, int]:
     for text in texts:
         line, _, number = text.rpartition("=")
         if not _WHOLE.fullmatch(number) or not _is_place(line):
-            raise ConfigError(f"--trip-count is {text!r}", mend="give N or LINE=N")
+            raise ConfigError(f"--trip-count is {text!r}", hint="give N or LINE=N")
         _refuse_twice(line in counts, "--trip-count", line or "every loop")
         counts[line] = int(number)
     return counts
@@ -42,7 +42,7 @@ def _is_place(text: str) -> bool:
 
 def _refuse_twice(found: bool, flag: str, what: str) -> None:
     if found:
-        raise ConfigError(f"{flag} is given twice for {what}", mend="keep one")
+        raise ConfigError(f"{flag} is given twice for {what}", hint="keep one")
 
 
 def parse_weights(texts: Iterable[str]) -> dict[str, tuple[float, ...]]:
@@ -58,7 +58,7 @@ def parse_weights(texts: Iterable[str]) -> dict[str, tuple[float, ...]]:
         adds_up = all(number >= 0 for number in numbers) and isclose(sum(numbers), 1.0)
         if not adds_up or not _is_place(line):
             raise ConfigError(
-                f"--branch-weights is {text!r}", mend="give W,W or LINE=W,W, adding to 1"
+                f"--branch-weights is {text!r}", hint="give W,W or LINE=W,W, adding to 1"
             )
         _refuse_twice(line in weights, "--branch-weights", line or "every branch")
         weights[line] = numbers
@@ -78,30 +78,30 @@ _LEAST_BARE_RATE = 1e8
 _USUAL = {"FLOP/s": "TFLOP/s", "B/s": "GB/s"}
 
 
-def parse_rate(text: str, unit: str, *, place: str) -> float:
+def parse_rate(text: str, unit: str, *, location: str) -> float:
     """Read a rate of a device, in FLOP/s or B/s.
 
     A bare number that no accelerator is so slow as to reach was meant in another unit:
     `ConfigError` for one, unless it has its unit.
 
-    >>> parse_rate("3350GB/s", "B/s", place="--memory-bandwidth")
+    >>> parse_rate("3350GB/s", "B/s", location="--memory-bandwidth")
     3350000000000.0
-    >>> parse_rate("90MFLOPS", "FLOP/s", place="--peak-flops")
+    >>> parse_rate("90MFLOPS", "FLOP/s", location="--peak-flops")
     90000000.0
-    >>> parse_rate("3350", "B/s", place="--memory-bandwidth")
+    >>> parse_rate("3350", "B/s", location="--memory-bandwidth")
     Traceback (most recent call last):
         ...
     hespas.errors.ConfigError: --memory-bandwidth: 3350 without a unit is 3350 B/s; \
 give 3350GB/s, or 3350B/s if it is meant
     """
-    rate = parse_quantity(text, unit, place=place)
+    rate = parse_quantity(text, unit, location=location)
     bare = text.strip()
     if 0 < rate < _LEAST_BARE_RATE and not bare[-1].isalpha():
         usual = _USUAL[unit]
         raise ConfigError(
             f"{bare} without a unit is {bare} {unit}",
-            place=place,
-            mend=f"give {bare}{usual}, or {bare}{unit} if it is meant",
+            location=location,
+            hint=f"give {bare}{usual}, or {bare}{unit} if it is meant",
         )
     return rate
 
@@ -120,10 +120,10 @@ def parse_rates(text: str | None) -> dict[str, float]:
         if name not in ELEMENT_TYPES:
             raise ConfigError(
                 f"--per-datatype-flops: unknown element type {name!r}",
-                mend=suggestion(name, ELEMENT_TYPES),
+                hint=suggestion(name, ELEMENT_TYPES),
             )
         _refuse_twice(name in rates, "--per-datatype-flops", name)
-        rates[name] = parse_rate(rate, "FLOP/s", place=f"--per-datatype-flops {name}")
+        rates[name] = parse_rate(rate, "FLOP/s", location=f"--per-datatype-flops {name}")
     return rates
 
 
@@ -132,7 +132,7 @@ def _listed_pairs(text: str) -> list[tuple[str, str]]:
     for name, found, _ in pairs:
         if not found:
             raise ConfigError(
-                f"--per-datatype-flops: {name!r} has no rate", mend="give TYPE=RATE,TYPE=RATE"
+                f"--per-datatype-flops: {name!r} has no rate", hint="give TYPE=RATE,TYPE=RATE"
             )
     return [(name.strip(), rate) for name, _, rate in pairs]
 
@@ -155,7 +155,7 @@ def parse_custom_calls(texts: Iterable[str]) -> dict[str, CustomCallCost]:
     for text in texts:
         target, _, cost = text.rpartition("=")
         if not target:
-            raise ConfigError(f"--custom-call is {text!r}", mend=_CUSTOM_CALL_FORM)
+            raise ConfigError(f"--custom-call is {text!r}", hint=_CUSTOM_CALL_FORM)
         _refuse_twice(target in costs, "--custom-call", target)
         costs[target] = OperandTraffic() if cost == "traffic" else _stated(text, cost)
     return costs
@@ -167,12 +167,12 @@ def _stated(text: str, cost: str) -> StatedWork:
     amounts = [_number(fields[name]) for name in ("flops", "bytes") if name in fields]
     known = {"flops", "bytes"} | ({"type"} if "flops" in fields else set[str]())
     if not amounts or min(amounts) < 0 or set(fields) - known or len(fields) < len(parts):
-        raise ConfigError(f"--custom-call is {text!r}", mend=_CUSTOM_CALL_FORM)
+        raise ConfigError(f"--custom-call is {text!r}", hint=_CUSTOM_CALL_FORM)
     kind = fields.get("type", "f32")
     if kind not in ELEMENT_TYPES:
         raise ConfigError(
             f"--custom-call {text!r}: unknown element type {kind!r}",
-            mend=suggestion(kind, ELEMENT_TYPES),
+            hint=suggestion(kind, ELEMENT_TYPES),
         )
     flops, moved = (round(_number(fields.get(name, "0"))) for name in ("flops", "bytes"))
     return StatedWork(work=Work(flops=flop_counts(kind, flops), bytes_read=moved))

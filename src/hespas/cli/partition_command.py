@@ -28,7 +28,7 @@ def command(
     """
     options.start_logging(log_level, log_path)
     if output is None:
-        raise OutputError("no output is given", mend="name a file with -o")
+        raise OutputError("no output is given", hint="name a file with -o")
     check_file(output)
     source = read_source(program)
     if is_hlo_text(source) or is_hlo_proto(source):

@@ -46,8 +46,8 @@ class Settings:
         if named is None:
             raise ConfigError(
                 "no program is given",
-                place=str(self.config_path or ""),
-                mend="name a file, or give --mlir_file",
+                location=str(self.config_path or ""),
+                hint="name a file, or give --mlir_file",
             )
         return Path(named)
 
@@ -90,9 +90,9 @@ class Settings:
         text = self.flags.launch_overhead
         if text is None:
             return None
-        overhead_s = parse_quantity(text, "s", place="--launch-overhead")
+        overhead_s = parse_quantity(text, "s", location="--launch-overhead")
         if overhead_s < 0:
-            raise ConfigError(f"--launch-overhead is {text!r}", mend="give 0 or more")
+            raise ConfigError(f"--launch-overhead is {text!r}", hint="give 0 or more")
         return overhead_s
 
     def _named_device(self) -> Device | None:
@@ -109,7 +109,7 @@ class Settings:
         if self.flags.node is not None:
             hardware = load_hardware(self.flags.node)
         elif self._configured_rates:
-            hardware = roofline_hardware(self.config, place=str(self.config_path))
+            hardware = roofline_hardware(self.config, location=str(self.config_path))
         else:
             return RooflineOptions()
         return RooflineOptions(
@@ -168,11 +168,11 @@ class Settings:
         if self.flags.launch_overhead is not None and method != "roofline":
             raise ConfigError(
                 f"--launch-overhead has no effect on method {method}",
-                mend="drop it, or add --method roofline",
+                hint="drop it, or add --method roofline",
             )
         reads_kernels = method in {"measured", "kernel"}
         if self.flags.kernels is not None and not reads_kernels:
-            raise ConfigError(f"--kernels has no effect on method {method}", mend="drop it")
+            raise ConfigError(f"--kernels has no effect on method {method}", hint="drop it")
         wanted = Wanted(
             device=self.device if method in OF_A_DEVICE or self._has_device else None,
             hardware=None if configured is None else configured.hardware,
@@ -193,12 +193,12 @@ class Settings:
         """The output directory, where one was given."""
         named = self.flags.output or self.config.output_dir
         if named is None and self.flags.clean:
-            raise ConfigError("--clean has no effect without --output", mend="give --output")
+            raise ConfigError("--clean has no effect without --output", hint="give --output")
         if named is None and self.config.clean:
             raise ConfigError(
                 "clean has no effect without output_dir",
-                place=str(self.config_path),
-                mend="add output_dir, or give --output",
+                location=str(self.config_path),
+                hint="add output_dir, or give --output",
             )
         return None if named is None else Path(named)
 
@@ -212,7 +212,7 @@ class Settings:
         """How many estimators run at a time."""
         given = self.flags.threads if self.flags.threads is not None else self.config.num_threads
         if given is not None and given < 1:
-            raise ConfigError(f"{given} threads are asked for", mend="give 1 or more")
+            raise ConfigError(f"{given} threads are asked for", hint="give 1 or more")
         return given or 1
 
     def store(self, beside: Path | None) -> Store | None:
@@ -249,7 +249,9 @@ def settings_of(flags: Flags, config_file: Path | None = None) -> Settings:
         return Settings(flags=flags, config=load_config(argument), config_path=argument)
     if argument is not None and flags.mlir_file is not None:
         raise ConfigError(
-            "two programs are given", place=str(argument), mend="drop the argument or --mlir_file"
+            "two programs are given",
+            location=str(argument),
+            hint="drop the argument or --mlir_file",
         )
     named = replace(flags, mlir_file=flags.mlir_file or argument)
     config = RunConfig() if config_file is None else load_config(config_file)

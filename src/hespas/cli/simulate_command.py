@@ -18,13 +18,13 @@ from hespas.hardware.presets import load_system
 from hespas.hardware.system import System
 from hespas.report.external_text import external_text
 from hespas.report.simulation_text import simulation_text
+from hespas.schedule.chakra import read_traces
+from hespas.schedule.tasks import Job
 from hespas.simulate.external.astra_sim import AstraSimOptions
 from hespas.simulate.imperfect import joined_job
 from hespas.simulate.models import Model, ModelChoice, model_named, simulate_job
 from hespas.simulate.network import Network, network_named
 from hespas.simulate.replay import is_replay
-from hespas.trace.chakra import read_traces
-from hespas.trace.tasks import Job
 
 log = logging.getLogger("hespas")
 
@@ -150,7 +150,7 @@ def _job(
         files = one.traces / "dev" if one.traces.is_dir() else one.traces
         job = read_traces(files, _groups(files, None), is_recorded=is_recorded)
         programs.append((job, one.devices))
-    return joined_job(programs, system.device_count, place=cluster.source)
+    return joined_job(programs, system.device_count, location=cluster.source)
 
 
 def _refuse_model(given: Mapping[str, object]) -> None:
@@ -162,7 +162,7 @@ def _refuse_model(given: Mapping[str, object]) -> None:
 def _groups(traces: Path, given: Path | None) -> Path | None:
     if given is not None:
         if not given.is_file():
-            raise TraceError("no such file", place=str(given), mend="check --comm-groups")
+            raise TraceError("no such file", location=str(given), hint="check --comm-groups")
         return given
     beside = traces.parent / "comm_group.json"
     return beside if beside.is_file() else None

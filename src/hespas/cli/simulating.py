@@ -23,7 +23,7 @@ def system_of(flags: Flags) -> System | None:
     }
     for flag, value in given.items():
         if value is not None:
-            raise ConfigError(f"{flag} has no effect without --system", mend="give --system")
+            raise ConfigError(f"{flag} has no effect without --system", hint="give --system")
     return None
 
 
@@ -37,7 +37,7 @@ def model_of(flags: Flags) -> ModelChoice:
     cluster = None if flags.cluster is None else read_cluster(flags.cluster)
     if cluster is not None and cluster.programs:
         message = "programs are for hespas simulate: there is one program here"
-        raise ConfigError(message, place=str(flags.cluster), mend="leave them out")
+        raise ConfigError(message, location=str(flags.cluster), hint="leave them out")
     return ModelChoice(
         model=model_named(flags.model or Model.ASTRA_SIM.value),
         network=None if flags.network is None else network_named(flags.network),

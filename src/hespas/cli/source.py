@@ -50,7 +50,7 @@ def source_of(settings: Settings, system: System | None) -> Source:
         kernels = None if file is None else read_kernels(file)
         return Source(content=content, name=str(path), kernels=kernels, kernels_file=file)
     if file is not None:
-        raise ConfigError("--kernels has no effect with --optimise", mend="drop one of them")
+        raise ConfigError("--kernels has no effect with --optimise", hint="drop one of them")
     return _compiled(settings, system, content)
 
 
@@ -61,12 +61,12 @@ def with_kernels(program: Program, source: Source) -> Program:
     if not program.is_scheduled:
         raise ConfigError(
             "--kernels has no effect on a program that is not compiled",
-            place=source.name,
-            mend="give the compiled one, or --optimise in the place of --kernels",
+            location=source.name,
+            hint="give the compiled one, or --optimise in the place of --kernels",
         )
     if source.kernels_file is None:
         return replace(program, kernels=source.kernels)
-    return known_kernels.with_kernels(program, source.kernels, place=str(source.kernels_file))
+    return known_kernels.with_kernels(program, source.kernels, location=str(source.kernels_file))
 
 
 def read_kernels(file: Path) -> CompiledKernels:
@@ -74,12 +74,12 @@ def read_kernels(file: Path) -> CompiledKernels:
     try:
         return decode_kernels(file.read_bytes())
     except OSError as error:
-        raise ProgramError(f"cannot be read: {error.strerror}", place=str(file)) from error
+        raise ProgramError(f"cannot be read: {error.strerror}", location=str(file)) from error
     except DecodeError as error:
         raise ProgramError(
             f"holds no kernels: {error}",
-            place=str(file),
-            mend="give a file of hespas compile --kernels",
+            location=str(file),
+            hint="give a file of hespas compile --kernels",
         ) from error
 
 
@@ -90,7 +90,7 @@ def _compiled(settings: Settings, system: System | None, content: bytes) -> Sour
 
     path, flags = settings.workload, settings.flags
     if flags.node is None:
-        raise ConfigError("--optimise compiles for a node", mend="give --node, a preset's name")
+        raise ConfigError("--optimise compiles for a node", hint="give --node, a preset's name")
     is_kept = not (flags.disable_cache or flags.in_memory_only_cache)
     start_s = perf_counter()
     try:
@@ -104,8 +104,8 @@ def _compiled(settings: Settings, system: System | None, content: bytes) -> Sour
             cache=cache_of(directory=flags.cache_dir, disabled=not is_kept),
         )
     except HespasError as error:
-        if not error.place:
-            error.place = str(path)
+        if not error.location:
+            error.location = str(path)
         raise
     log.info("compiled for %s in %.3f s", compiled.target, perf_counter() - start_s)
     return Source(

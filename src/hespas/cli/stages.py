@@ -25,11 +25,11 @@ from hespas.hardware.fit import settled_program
 from hespas.hardware.system import System
 from hespas.program.devices import with_device_count
 from hespas.program.program import Program
+from hespas.schedule.perfetto import write_perfetto
 from hespas.simulate.timeline import Timeline
 from hespas.split.modules import RegionModules, region_modules
 from hespas.split.regions import RegionGraph
 from hespas.split.strategies import split_program
-from hespas.trace.perfetto import write_perfetto
 
 log = logging.getLogger("hespas")
 
@@ -113,7 +113,7 @@ def check_targets(json_file: str | None, timeline: Path | None, output: Path | N
         check_file(target, made_later=output)
     if len(targets) == 2 and targets[0].absolute() == targets[1].absolute():
         raise OutputError(
-            "is named for both --json and --timeline", place=str(timeline), mend="name two files"
+            "is named for both --json and --timeline", location=str(timeline), hint="name two files"
         )
 
 

@@ -78,8 +78,8 @@ class PipelineSteps:
         program = load_program_per_device(workload.file)
         if workload.kernels is not None:
             kernels = read_kernels(workload.kernels)
-            program = with_kernels(program, kernels, place=str(workload.kernels))
+            program = with_kernels(program, kernels, location=str(workload.kernels))
         if self.system is None and any(True for _ in communication_ops(program)):
             message = "the workload communicates"
-            raise ConfigError(message, place=str(workload.file), mend="give --system")
+            raise ConfigError(message, location=str(workload.file), hint="give --system")
         return split(settled_program(program, devices=None, system=self.system))

@@ -27,8 +27,8 @@ def read_program(path: Path, *, options: LoadOptions = NO_OPTIONS) -> Program:
     try:
         program = load_program_per_device(path, options=options)
     except HespasError as error:
-        if not error.place:
-            error.place = str(path)
+        if not error.location:
+            error.location = str(path)
         raise
     log.info("read %s", program.source)
     return program
@@ -39,8 +39,8 @@ def parsed(source: Source, options: LoadOptions) -> Program:
     try:
         program = load_source_per_device(source.content, name=source.name, options=options)
     except HespasError as error:
-        if not error.place:
-            error.place = source.name
+        if not error.location:
+            error.location = source.name
         raise
     log.info("read %s", program.source)
     if not source.notes:
@@ -64,8 +64,8 @@ def check_told(program: Program, settings: Settings, source: Source) -> None:
         if target not in targets:
             raise ConfigError(
                 f"--custom-call names {target!r}, which the program doesn't call",
-                place=program.source,
-                mend=suggestion(target, targets) if targets else "drop it",
+                location=program.source,
+                hint=suggestion(target, targets) if targets else "drop it",
             )
 
 
@@ -78,11 +78,11 @@ def check_custom_calls(program: Program, stated: Mapping[str, CustomCallCost]) -
             custom_call(op, stated)
         except CostError as error:
             target = op.attrs.target
-            mend = (
+            hint = (
                 f"give --custom-call {target}=traffic to charge its operands and results, "
                 f"or {target}=flops:N,type:T,bytes:N"
             )
-            raise CostError(error.message, place=error.place, mend=mend) from error
+            raise CostError(error.message, location=error.location, hint=hint) from error
 
 
 def _has_branch(program: Program) -> bool:
@@ -91,7 +91,7 @@ def _has_branch(program: Program) -> bool:
 
 def _idle(flag: str, lack: str, program: Program) -> ConfigError:
     return ConfigError(
-        f"{flag} has no effect: there is {lack}", place=program.source, mend="drop it"
+        f"{flag} has no effect: there is {lack}", location=program.source, hint="drop it"
     )
 
 

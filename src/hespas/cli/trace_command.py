@@ -12,7 +12,7 @@ from hespas.cli.outputs import estimate_into, output_of, stats_of, summary_of, w
 from hespas.cli.settings import settings_of
 from hespas.cli.stages import check_targets, divide, load, write_json
 from hespas.errors import ConfigError
-from hespas.trace.estimated import estimated_tasks
+from hespas.schedule.estimated import estimated_tasks
 
 
 @click.command("trace", short_help="Write the Chakra traces of all devices.")
@@ -33,7 +33,7 @@ def command(json_file: str | None, **given: Any) -> None:
     settings = settings_of(Flags(**given))
     check_targets(json_file, None, settings.output)
     if settings.output is None:
-        raise ConfigError("no output directory is given", mend="give --output")
+        raise ConfigError("no output directory is given", hint="give --output")
     program = load(settings, system=None, alone=True)
     divided = divide(settings, program)
     with output_of(settings) as output:

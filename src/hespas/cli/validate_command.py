@@ -61,11 +61,11 @@ def command(
     steps = {
         f"{table}:{step.line}": step for step in _chosen(read_steps(table), workload, system, table)
     }
-    for place, step in steps.items():
-        check_step(step, method=method, place=place)
+    for location, step in steps.items():
+        check_step(step, method=method, location=location)
     found = [
-        recompute(step, sources, method=method, model=given["model"], place=place)
-        for place, step in steps.items()
+        recompute(step, sources, method=method, model=given["model"], location=location)
+        for location, step in steps.items()
     ]
     if json_file is not None:
         write_json(json_file, validation_json(found, method))
@@ -87,8 +87,8 @@ def _chosen(
             if name not in known:
                 raise MeasurementError(
                     f"{flag} {name}: nothing was measured of it",
-                    place=str(table),
-                    mend=f"there is {', '.join(sorted(known))}",
+                    location=str(table),
+                    hint=f"there is {', '.join(sorted(known))}",
                 )
     chosen = tuple(
         step
@@ -96,5 +96,5 @@ def _chosen(
         if (not workloads or step.workload in workloads) and (not systems or step.system in systems)
     )
     if not chosen:
-        raise MeasurementError("the table holds no such step", place=str(table))
+        raise MeasurementError("the table holds no such step", location=str(table))
     return chosen

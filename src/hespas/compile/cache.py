@@ -132,6 +132,6 @@ def _unusable(directory: Path, error: Exception) -> CacheError:
     why = error.strerror if isinstance(error, OSError) else error
     return CacheError(
         f"the cache of compiled programs cannot be used: {why}",
-        place=str(directory),
-        mend="give a writable --cache-dir, or --disable-cache",
+        location=str(directory),
+        hint="give a writable --cache-dir, or --disable-cache",
     )

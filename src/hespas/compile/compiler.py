@@ -99,7 +99,7 @@ def _read(job: Job, home: Path, limits: Limits) -> CompiledProgram:
     try:
         answer = wire.decode_answer((home / wire.ANSWER_FILE).read_bytes())
     except (OSError, msgspec.DecodeError) as error:
-        raise ToolError("the compiler left no answer", place=str(log)) from error
+        raise ToolError("the compiler left no answer", location=str(log)) from error
     match answer:
         case wire.Refused():
             raise refusal(answer, log, limits)

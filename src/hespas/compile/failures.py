@@ -41,17 +41,17 @@ def refusal(refused: wire.Refused, log: Path, limits: Limits) -> HespasError:
     kind: type[HespasError] = getattr(errors, refused.error)
     if kind is not ToolError:
         shutil.rmtree(log.parent, ignore_errors=True)
-        return kind(refused.message, place=refused.place, mend=refused.mend)
+        return kind(refused.message, location=refused.location, hint=refused.hint)
     text = log.read_text(errors="replace")
     if limits.memory_bytes is not None and _MEMORY.search(text):
         return _out_of_memory(log, limits.memory_bytes)
-    place = f"{refused.place}: {log}" if refused.place else str(log)
-    return ToolError(refused.message, place=place, mend=refused.mend)
+    location = f"{refused.location}: {log}" if refused.location else str(log)
+    return ToolError(refused.message, location=location, hint=refused.hint)
 
 
 def _out_of_memory(log: Path, memory_bytes: int) -> ToolError:
     return ToolError(
         f"the compiler ran out of memory (it may address {memory_bytes / 2**30:.3g} GiB)",
-        place=str(log),
-        mend="allow more with a higher memory limit",
+        location=str(log),
+        hint="allow more with a higher memory limit",
     )

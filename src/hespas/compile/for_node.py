@@ -40,8 +40,8 @@ def compile_for_node(
             raise
         raise DeviceCountError(
             f"{error.message}, as the system {system.name} has {system.device_count}",
-            place=error.place,
-            mend="choose a system of as many devices as the program is made for",
+            location=error.location,
+            hint="choose a system of as many devices as the program is made for",
         ) from error
 
 

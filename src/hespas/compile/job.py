@@ -28,7 +28,7 @@ class Layout:
     def __post_init__(self) -> None:
         for count in (self.devices, self.per_host):
             if count is not None and count < 1:
-                raise DeviceCountError(f"{count} devices are asked for", mend="give 1 or more")
+                raise DeviceCountError(f"{count} devices are asked for", hint="give 1 or more")
 
 
 ANY_LAYOUT = Layout()
@@ -57,16 +57,16 @@ def job_of(
     if source.lstrip().startswith(_HLO):
         raise ProgramError(
             "this is HLO, not StableHLO",
-            place=name,
-            mend="give the StableHLO that it comes from; what is compiled needs no --optimise",
+            location=name,
+            hint="give the StableHLO that it comes from; what is compiled needs no --optimise",
         )
-    place = _place(target, layout)
+    location = _location(target, layout)
     versions = compiler_versions(target)
     is_gpu = isinstance(target, GpuTarget)
     flags = gpu_flags(options) if is_gpu else tpu_flags(options)
     # A GPU's come by XLA_FLAGS; libtpu reads its own only as overrides.
     request = wire.CompileRequest(
-        name=name, place=place, devices=layout.devices, overrides={} if is_gpu else flags
+        name=name, location=location, devices=layout.devices, overrides={} if is_gpu else flags
     )
     return Job(
         source=source, name=name, target=target, request=request, flags=flags, versions=versions
@@ -75,19 +75,19 @@ def job_of(
 
 def place_of(target: Target) -> wire.GpuPlace | wire.TpuPlace:
     """Return where a program runs that nothing more is known of."""
-    return _place(target, Layout())
+    return _location(target, Layout())
 
 
-def _place(target: Target, layout: Layout) -> wire.GpuPlace | wire.TpuPlace:
+def _location(target: Target, layout: Layout) -> wire.GpuPlace | wire.TpuPlace:
     match target:
         case GpuTarget():
             if layout.topology is not None:
-                raise ConfigError("a topology is for TPUs", mend="give the devices per host")
+                raise ConfigError("a topology is for TPUs", hint="give the devices per host")
             per_host = layout.per_host or target.devices_per_host
             return wire.GpuPlace(description=target.description, devices_per_host=per_host)
         case TpuTarget():
             if layout.per_host is not None:
-                raise ConfigError("devices per host are for GPUs", mend="give a topology")
+                raise ConfigError("devices per host are for GPUs", hint="give a topology")
             return wire.TpuPlace(generation=target.generation, topology=layout.topology)
         case _:
             assert_never(target)

@@ -61,7 +61,7 @@ _FLAG = re.compile(r"(?:xla|jax|tpu)_\w+")
 def _check_flag(name: str, value: str) -> None:
     if not _FLAG.fullmatch(name):
         raise ConfigError(
-            f"{name!r} is not a flag of XLA", mend="write it as in xla_gpu_enable_triton_gemm"
+            f"{name!r} is not a flag of XLA", hint="write it as in xla_gpu_enable_triton_gemm"
         )
     if any(letter.isspace() for letter in value):
         raise ConfigError(f"the value {value!r} of {name} has a space in it")
@@ -111,7 +111,7 @@ def tpu_flags(options: CompileOptions) -> dict[str, str]:
         raise ConfigError(
             "matmuls, the scheduler, combining, pipelining and double buffering are options of "
             "GPU compilers",
-            mend="drop them, or give TPU flags by name",
+            hint="drop them, or give TPU flags by name",
         )
     passes = ",".join(options.disabled_passes or ())
     return ({"xla_disable_hlo_passes": passes} if passes else {}) | dict(options.flags)

@@ -96,9 +96,9 @@ def find_target(name: str) -> Target:
         if path.exists():
             raise
         raise HardwareError(
-            f"no target is named {name!r}", mend=suggestion(name, target_names())
+            f"no target is named {name!r}", hint=suggestion(name, target_names())
         ) from error
-    return _of_node(node, load_device(name), place=str(node_directory(name) / "node.json"))
+    return _of_node(node, load_device(name), location=str(node_directory(name) / "node.json"))
 
 
 _WORD = re.compile(r"\w+")
@@ -109,11 +109,11 @@ def _description_file(folded: str) -> Path | None:
     return file if _WORD.fullmatch(folded) and file.is_file() else None
 
 
-def _of_node(node: NodeInfo, device: Device, *, place: str) -> Target:
+def _of_node(node: NodeInfo, device: Device, *, location: str) -> Target:
     if node.target is None:
         raise HardwareError(
             f"no compiler at hand has a description of {node.full_name}",
-            mend="name that of a like part as target in a node.json, or "
+            hint="name that of a like part as target in a node.json, or "
             "compile for another part (hespas compile --target TARGET -o FILE) and predict "
             f"what comes out on this one; targets: {', '.join(target_names())}",
         )
@@ -124,8 +124,8 @@ def _of_node(node: NodeInfo, device: Device, *, place: str) -> Target:
     if file is None:
         raise HardwareError(
             f"no target is named {node.target!r}",
-            place=place,
-            mend=suggestion(node.target, target_names()),
+            location=location,
+            hint=suggestion(node.target, target_names()),
         )
     found = _gpu(node.name, file)
     return _with_memory_of(found, device, part=node.target.upper())
@@ -135,10 +135,10 @@ def _gpu(name: str, file: Path) -> GpuTarget:
     try:
         description = file.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise HardwareError("cannot be read as text", place=str(file)) from error
+        raise HardwareError("cannot be read as text", location=str(file)) from error
     if _DESCRIPTION not in description:
         raise HardwareError(
-            "is no description of a GPU for XLA", place=str(file), mend="give a target's name"
+            "is no description of a GPU for XLA", location=str(file), hint="give a target's name"
         )
     return GpuTarget(
         name=name,

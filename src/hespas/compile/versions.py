@@ -48,6 +48,6 @@ def _checked(package: str, plugin: str, *, wanted: str | None, jaxlib: str) -> d
     if wanted is not None and plugin != wanted:
         raise ToolError(
             f"{package} {plugin} and jaxlib {jaxlib} do not belong together",
-            mend=f"pip install {package}=={wanted}",
+            hint=f"pip install {package}=={wanted}",
         )
     return {"jaxlib": jaxlib, package: plugin}

@@ -39,26 +39,26 @@ class _Spot:
     form: object
 
 
-def decode(data: object, form: type[_T], *, place: str, at: str = "$") -> _T:
+def decode(data: object, form: type[_T], *, location: str, at: str = "$") -> _T:
     """Return ``data`` as a ``form`` (a msgspec struct), without coercing any value.
 
     ``place`` (a file) and ``at`` (the JSON path of ``data`` in it) go into the `ConfigError`
     that any unknown key, missing key, wrong type or impossible figure raises.
     """
     root = _Spot(path=at, value=data, form=form)
-    _refuse_not_finite(root, place)
+    _refuse_not_finite(root, location)
     try:
         return msgspec.convert(data, form)
     except msgspec.ValidationError as error:
-        raise _explain(str(error), root, place) from None
+        raise _explain(str(error), root, location) from None
 
 
-def _refuse_not_finite(spot: _Spot, place: str) -> None:
+def _refuse_not_finite(spot: _Spot, location: str) -> None:
     value = spot.value
     if isinstance(value, float) and not isfinite(value):
-        raise ConfigError(f"{spot.path} is {value}", place=place, mend="give a finite number")
+        raise ConfigError(f"{spot.path} is {value}", location=location, hint="give a finite number")
     for path, member in _members(spot):
-        _refuse_not_finite(_Spot(path=path, value=member, form=None), place)
+        _refuse_not_finite(_Spot(path=path, value=member, form=None), location)
 
 
 def _members(spot: _Spot) -> list[tuple[str, object]]:
@@ -71,15 +71,17 @@ def _members(spot: _Spot) -> list[tuple[str, object]]:
     return []
 
 
-def _explain(complaint: str, root: _Spot, place: str) -> ConfigError:
+def _explain(complaint: str, root: _Spot, location: str) -> ConfigError:
     parts = _PLACED.fullmatch(complaint)
     if parts is None:
-        return ConfigError(complaint, place=place)
+        return ConfigError(complaint, location=location)
     spot = _follow(parts["path"] or "", root)
     if parts["of_key"]:
-        return ConfigError(f"a key of {spot.path} is not a string", place=place, mend="quote it")
-    message, mend = _verdict(parts["what"], spot)
-    return ConfigError(message, place=place, mend=mend)
+        return ConfigError(
+            f"a key of {spot.path} is not a string", location=location, hint="quote it"
+        )
+    message, hint = _verdict(parts["what"], spot)
+    return ConfigError(message, location=location, hint=hint)
 
 
 def _verdict(what: str, spot: _Spot) -> tuple[str, str]:
@@ -92,10 +94,10 @@ def _verdict(what: str, spot: _Spot) -> tuple[str, str]:
         return f"{spot.path} lacks {name!r}", "add it"
     shown = json.dumps(spot.value, default=str)
     shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
-    return f"{spot.path} is {shown}", _mend(what, spot)
+    return f"{spot.path} is {shown}", _hint(what, spot)
 
 
-def _mend(what: str, spot: _Spot) -> str:
+def _hint(what: str, spot: _Spot) -> str:
     if what.startswith("Invalid enum value"):
         return suggestion(str(spot.value), _choices(spot.form))
     wanted = what.removeprefix("Expected ").partition(", got")[0].replace(" | null", "")

@@ -15,11 +15,11 @@ def read_text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(
-            f"cannot be read: {error.strerror}", place=str(path), mend="check the path"
+            f"cannot be read: {error.strerror}", location=str(path), hint="check the path"
         ) from None
     except UnicodeDecodeError as error:
         raise ConfigError(
-            f"byte {error.start} is not UTF-8", place=str(path), mend="save the file as UTF-8"
+            f"byte {error.start} is not UTF-8", location=str(path), hint="save the file as UTF-8"
         ) from None
 
 
@@ -36,17 +36,19 @@ def read_json(path: Path) -> object:
         return dict(pairs)
 
     def refuse_constant(name: str) -> NoReturn:
-        raise ConfigError(f"{name} is not a number", place=str(path), mend="give a finite number")
+        raise ConfigError(
+            f"{name} is not a number", location=str(path), hint="give a finite number"
+        )
 
     try:
         value: object = json.loads(
             text, object_pairs_hook=without_duplicates, parse_constant=refuse_constant
         )
     except json.JSONDecodeError as error:
-        place = f"{path}:{error.lineno}:{error.colno}"
-        raise ConfigError(f"malformed JSON: {error.msg}", place=place) from None
+        location = f"{path}:{error.lineno}:{error.colno}"
+        raise ConfigError(f"malformed JSON: {error.msg}", location=location) from None
     except RecursionError:
-        raise ConfigError("the JSON is nested too deeply", place=str(path)) from None
+        raise ConfigError("the JSON is nested too deeply", location=str(path)) from None
     return value
 
 
@@ -64,17 +66,17 @@ def read_yaml(path: Path) -> object:
         value: object = yaml.safe_load(text)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
-        place = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
-        raise ConfigError(f"malformed YAML: {error.problem}", place=place) from None
+        location = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
+        raise ConfigError(f"malformed YAML: {error.problem}", location=location) from None
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         first_line = str(error).partition("\n")[0]
-        raise ConfigError(f"malformed YAML: {first_line}", place=str(path)) from None
+        raise ConfigError(f"malformed YAML: {first_line}", location=str(path)) from None
     if isinstance(root, yaml.MappingNode):
         _refuse_duplicates([str(key.value) for key, _ in root.value], str(path))
     return value
 
 
-def _refuse_duplicates(keys: list[str], place: str) -> None:
+def _refuse_duplicates(keys: list[str], location: str) -> None:
     twice = next((key for key in keys if keys.count(key) > 1), None)
     if twice is not None:
-        raise ConfigError(f"the key {twice!r} is given twice", place=place, mend="keep one")
+        raise ConfigError(f"the key {twice!r} is given twice", location=location, hint="keep one")

@@ -56,9 +56,9 @@ def load_config(path: str | Path) -> RunConfig:
     (``file:line:column``), an unknown or missing key, a wrong type, an impossible figure, and
     a method that this version can't read.
     """
-    place = str(path)
-    wire = decode(read_json(Path(path)), RunWire, place=place)
-    estimator = None if wire.perf_estimator is None else _estimator(wire.perf_estimator, place)
+    location = str(path)
+    wire = decode(read_json(Path(path)), RunWire, location=location)
+    estimator = None if wire.perf_estimator is None else _estimator(wire.perf_estimator, location)
     return RunConfig(
         mlir_file=wire.mlir_file,
         split_strategy=wire.split_strategy,
@@ -75,37 +75,41 @@ def load_config(path: str | Path) -> RunConfig:
     )
 
 
-def _estimator(wire: EstimatorWire, place: str) -> EstimatorConfig:
-    hardware = _hardware(wire.method, wire.hardware, place)
+def _estimator(wire: EstimatorWire, location: str) -> EstimatorConfig:
+    hardware = _hardware(wire.method, wire.hardware, location)
     return EstimatorConfig(method=wire.method, hardware=hardware)
 
 
-def _hardware(method: str, data: dict[str, object], place: str) -> EstimatorHardware:
+def _hardware(method: str, data: dict[str, object], location: str) -> EstimatorHardware:
     match method:
         case "roofline":
-            return _roofline(decode(data, wire.RooflineWire, place=place, at=_HARDWARE), place)
+            return _roofline(
+                decode(data, wire.RooflineWire, location=location, at=_HARDWARE), location
+            )
         case "xla":
-            return _xla(decode(data, wire.XlaWire, place=place, at=_HARDWARE))
+            return _xla(decode(data, wire.XlaWire, location=location, at=_HARDWARE))
         case "iree":
-            return _iree(decode(data, wire.IreeWire, place=place, at=_HARDWARE))
+            return _iree(decode(data, wire.IreeWire, location=location, at=_HARDWARE))
         case "cocossim" | "onnxim":
-            return _simulated(method, data, place)
+            return _simulated(method, data, location)
         case _ if method in _PARTS:
-            return _part(decode(data, wire.PartWire, place=place, at=_HARDWARE))
+            return _part(decode(data, wire.PartWire, location=location, at=_HARDWARE))
         case _ if method in _ARRAYS:
-            return _systolic(decode(data, wire.SystolicWire, place=place, at=_HARDWARE))
+            return _systolic(decode(data, wire.SystolicWire, location=location, at=_HARDWARE))
         case _:
-            mend = suggestion(method, METHODS)
-            raise ConfigError(f'$.perf_estimator.method is "{method}"', place=place, mend=mend)
+            hint = suggestion(method, METHODS)
+            raise ConfigError(
+                f'$.perf_estimator.method is "{method}"', location=location, hint=hint
+            )
 
 
-def _roofline(wire: RooflineWire, place: str) -> RooflineHardware:
+def _roofline(wire: RooflineWire, location: str) -> RooflineHardware:
     for name in wire.per_datatype_flops:
         if name not in ELEMENT_TYPES:
             raise ConfigError(
                 f"unknown element type {name!r} in {_HARDWARE}.per_datatype_flops",
-                place=place,
-                mend=suggestion(name, ELEMENT_TYPES),
+                location=location,
+                hint=suggestion(name, ELEMENT_TYPES),
             )
     return RooflineHardware(
         peak_flops=wire.peak_flops,
@@ -144,10 +148,10 @@ def _systolic(wire: SystolicWire) -> SystolicHardware:
     )
 
 
-def _simulated(method: str, data: dict[str, object], place: str) -> SystolicHardware:
+def _simulated(method: str, data: dict[str, object], location: str) -> SystolicHardware:
     if method == "cocossim":
-        return _cocossim(decode(data, wire.CocossimWire, place=place, at=_HARDWARE))
-    return _onnxim(decode(data, wire.OnnximWire, place=place, at=_HARDWARE))
+        return _cocossim(decode(data, wire.CocossimWire, location=location, at=_HARDWARE))
+    return _onnxim(decode(data, wire.OnnximWire, location=location, at=_HARDWARE))
 
 
 def _cocossim(wire: CocossimWire) -> SystolicHardware:

@@ -196,7 +196,7 @@ class RunConfig:
     perf_estimator: EstimatorConfig | None = None
 
 
-def roofline_hardware(config: RunConfig, *, place: str = "") -> RooflineHardware:
+def roofline_hardware(config: RunConfig, *, location: str = "") -> RooflineHardware:
     """Return the roofline hardware of ``config``.
 
     Raises `ConfigError`, naming ``place``, when the configuration has no ``perf_estimator``, or
@@ -211,13 +211,13 @@ def roofline_hardware(config: RunConfig, *, place: str = "") -> RooflineHardware
     if estimator is None:
         raise ConfigError(
             "no perf_estimator is given",
-            place=place,
-            mend="add one, or use a file of configs/nodes/*/roofline",
+            location=location,
+            hint="add one, or use a file of configs/nodes/*/roofline",
         )
     if not isinstance(estimator.hardware, RooflineHardware):
         raise ConfigError(
             f"method {estimator.method!r} describes no device by its rates",
-            place=place,
-            mend="use a configuration of the method roofline",
+            location=location,
+            hint="use a configuration of the method roofline",
         )
     return estimator.hardware

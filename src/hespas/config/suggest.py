@@ -58,5 +58,5 @@ def choice(name: str, kind: type[Choice], *, what: str) -> Choice:
     """
     known = {member.value: member for member in kind}
     if name not in known:
-        raise ConfigError(f"{what} is {name!r}", mend=f"use one of {', '.join(known)}")
+        raise ConfigError(f"{what} is {name!r}", hint=f"use one of {', '.join(known)}")
     return known[name]

@@ -85,7 +85,7 @@ def attentions(op: Op) -> tuple[Attention, ...]:
     dimensions = config.intermediate_tensor_shape.dimensions
     query, key, value = (_four(op, at) for at in range(3))
     if len(dimensions) != 4:
-        raise CostError("its scores do not have four dimensions", place=op.place)
+        raise CostError("its scores do not have four dimensions", location=op.location)
     batch, heads, query_length, key_length = dimensions
     return (
         Attention(
@@ -109,5 +109,5 @@ def attentions(op: Op) -> tuple[Attention, ...]:
 def _four(op: Op, at: int) -> TensorType:
     kind = operand(op, at) if at < len(op.operands) else None
     if kind is None or kind.rank != 4:
-        raise CostError(f"operand {at} should have four dimensions", place=op.place)
+        raise CostError(f"operand {at} should have four dimensions", location=op.location)
     return kind

@@ -52,11 +52,11 @@ def _callees(ops: Iterable[Op]) -> dict[str, str]:
     found: dict[str, str] = {}
     for op in ops:
         if isinstance(op.attrs, CallAttrs):
-            found.setdefault(op.attrs.callee, op.place)
+            found.setdefault(op.attrs.callee, op.location)
         for region in op.regions:
             for inner in nested_ops(region):
                 if isinstance(inner.attrs, CallAttrs):
-                    found.setdefault(inner.attrs.callee, inner.place)
+                    found.setdefault(inner.attrs.callee, inner.location)
     return found
 
 
@@ -67,7 +67,7 @@ def _callees_first(ops: Iterable[Op], functions: Mapping[str, Function]) -> list
     open_names: set[str] = set()
     stack = list(_callees(ops).items())
     while stack:
-        name, place = stack[-1]
+        name, location = stack[-1]
         if name in done:
             stack.pop()
         elif name in open_names:
@@ -77,19 +77,19 @@ def _callees_first(ops: Iterable[Op], functions: Mapping[str, Function]) -> list
             order.append(name)
         else:
             open_names.add(name)
-            stack.extend(_next_callees(name, place, functions, open_names))
+            stack.extend(_next_callees(name, location, functions, open_names))
     return order
 
 
 def _next_callees(
-    name: str, place: str, functions: Mapping[str, Function], open_names: set[str]
+    name: str, location: str, functions: Mapping[str, Function], open_names: set[str]
 ) -> list[tuple[str, str]]:
     if name not in functions:
-        raise ProgramError(f"function @{name} is called but not defined", place=place)
+        raise ProgramError(f"function @{name} is called but not defined", location=location)
     callees = _callees(functions[name].body.operations)
     for callee, at in callees.items():
         if callee in open_names:
-            raise ProgramError(f"function @{callee} calls itself", place=at)
+            raise ProgramError(f"function @{callee} calls itself", location=at)
     return list(callees.items())
 
 
@@ -143,7 +143,9 @@ class _Opening:
     def _loop(self, op: Op, count: int | None) -> Loop:
         if count is None:
             raise CostError(
-                "how often the loop runs is not known", place=op.place, mend="give --trip-count"
+                "how often the loop runs is not known",
+                location=op.location,
+                hint="give --trip-count",
             )
         items = tuple([item for region in op.regions for item in self._region(region)])
         return Loop(op=op, count=count, items=items)
@@ -157,15 +159,15 @@ def _counted(op: Op, rule: Callable[[Op], W]) -> W:
     try:
         return rule(op)
     except (LookupError, ValueError) as error:
-        raise CostError(f"its types do not fit together: {error}", place=op.place) from error
+        raise CostError(f"its types do not fit together: {error}", location=op.location) from error
 
 
 def _unknown(op: Op) -> CostError:
     reason = GAPS.get(op.kind)
     if reason is not None:
-        return CostError(f"{op.name} has no cost rule: {reason}", place=op.place)
+        return CostError(f"{op.name} has no cost rule: {reason}", location=op.location)
     return CostError(
         f"there is no cost rule for {op.name}",
-        place=op.place,
-        mend="convert the program to StableHLO operations",
+        location=op.location,
+        hint="convert the program to StableHLO operations",
     )

@@ -153,7 +153,9 @@ def _dot(op: Op, attrs: DotAttrs, writer: GemmWriter) -> Gemm:
     m, n = _size(lhs, lhs_axes, GemmAxis.M), _size(rhs, rhs_axes, GemmAxis.N)
     batch = _size(lhs, lhs_axes, GemmAxis.BATCH)
     if batch * m * n != made.element_count:
-        raise CostError(f"its result should hold {batch} x {m} x {n} elements", place=op.place)
+        raise CostError(
+            f"its result should hold {batch} x {m} x {n} elements", location=op.location
+        )
     # A dot's result has the batch dimensions first, then those of lhs, then those of rhs.
     made_axes = [
         *[GemmAxis.BATCH] * len(attrs.lhs_batching),

@@ -138,11 +138,13 @@ def _unquoted(text: str) -> str:
 
 def _of(op: Op) -> _Configs:
     if not isinstance(op.attrs, CustomCallAttrs | FusionAttrs):
-        raise CostError("it has no configuration", place=op.place)
+        raise CostError("it has no configuration", location=op.location)
     try:
         return _configs(op.attrs.backend_config)
     except msgspec.DecodeError as error:
-        raise CostError(f"its backend_config cannot be read: {error}", place=op.place) from error
+        raise CostError(
+            f"its backend_config cannot be read: {error}", location=op.location
+        ) from error
 
 
 def gemm_config(op: Op) -> GemmConfig:
@@ -181,5 +183,5 @@ def block_config(op: Op) -> BlockConfig:
 
 def _present(op: Op, found: S | None, name: str) -> S:
     if found is None:
-        raise CostError(f"its backend_config holds no {name}", place=op.place)
+        raise CostError(f"its backend_config holds no {name}", location=op.location)
     return found

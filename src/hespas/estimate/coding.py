@@ -17,7 +17,7 @@ def encode_estimate(estimate: Estimate) -> str:
     return json.dumps({"per_op": per_op, **listed})
 
 
-def decode_estimate(text: str, *, place: str = "") -> Estimate:
+def decode_estimate(text: str, *, location: str = "") -> Estimate:
     """Return the estimate that `encode_estimate` wrote; `CacheError` for anything else.
 
     >>> estimate = Estimate(per_op={"stablehlo.add": OpEstimate(count=1, time_s=0.1)})
@@ -34,8 +34,8 @@ def decode_estimate(text: str, *, place: str = "") -> Estimate:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CacheError(
             "the estimator cache holds an entry that is no estimate",
-            place=place,
-            mend="delete the cache, or run with --disable-cache",
+            location=location,
+            hint="delete the cache, or run with --disable-cache",
         ) from error
 
 

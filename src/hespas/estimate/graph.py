@@ -161,7 +161,7 @@ def _wanted(graph: RegionGraph, modules: RegionModules, *, reuse: bool) -> list[
 
 def _known(store: Store, keys: Iterable[str]) -> dict[str, Estimate]:
     found = store.read(keys)
-    return {key: decode_estimate(text, place=store.place) for key, text in found.items()}
+    return {key: decode_estimate(text, location=store.location) for key, text in found.items()}
 
 
 def _key(modules: RegionModules, job: _Job, estimator: Estimator) -> str:
@@ -207,8 +207,8 @@ def _estimated(region: Compute, graph: RegionGraph, estimator: Estimator) -> Est
     except OverflowError as error:
         raise CostError(
             f"region {region.id} takes longer than can be computed with",
-            place=graph.program.source,
-            mend="check the rates that the device, its clock and its memory are said to have",
+            location=graph.program.source,
+            hint="check the rates that the device, its clock and its memory are said to have",
         ) from error
 
 

@@ -97,7 +97,7 @@ def _kernels(op: Op, program: Program) -> float:
                 return max(counts)
             return sum(weight * count for weight, count in zip(weights, counts, strict=True))
         case CallAttrs(callee=callee):
-            return _in_block(program.function(callee, place=op.place).body, program)
+            return _in_block(program.function(callee, location=op.location).body, program)
         case _:
             return 1.0
 

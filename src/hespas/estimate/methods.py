@@ -49,7 +49,7 @@ class Wanted:
     def needed_device(self, method: str) -> Device:
         """Return the device; `ConfigError` where none is given."""
         if self.device is None:
-            raise ConfigError(f"method {method!r} needs a device", mend="give --node")
+            raise ConfigError(f"method {method!r} needs a device", hint="give --node")
         return self.device
 
 
@@ -106,18 +106,18 @@ _WITHOUT_A_NODE = {
 """Methods in whose prices no device that is named elsewhere has a part, and why."""
 
 
-def check_uses_node(method: str, given: str, *, mend: str) -> None:
+def check_uses_node(method: str, given: str, *, hint: str) -> None:
     """Raise `ConfigError` where a device is ``given`` to a method that uses none.
 
-    >>> check_uses_node("roofline", "--node", mend="drop it")
-    >>> check_uses_node("xla", "H100", mend="drop it")
+    >>> check_uses_node("roofline", "--node", hint="drop it")
+    >>> check_uses_node("xla", "H100", hint="drop it")
     Traceback (most recent call last):
         ...
     hespas.errors.ConfigError: H100 has no effect on method xla, which runs on this machine; drop it
     """
     why = _WITHOUT_A_NODE.get(method)
     if why is not None:
-        raise ConfigError(f"{given} has no effect on method {method}, which {why}", mend=mend)
+        raise ConfigError(f"{given} has no effect on method {method}, which {why}", hint=hint)
 
 
 def wanted_on(
@@ -172,7 +172,7 @@ def _added(method: str) -> Factory:
     offered = {point.name: point for point in entry_points(group=_GROUP)}
     if method not in offered:
         raise ConfigError(
-            f"there is no method {method!r}", mend=suggestion(method, (*METHODS, *offered))
+            f"there is no method {method!r}", hint=suggestion(method, (*METHODS, *offered))
         )
     make: Factory = offered[method].load()
     return make

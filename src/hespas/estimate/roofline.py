@@ -143,8 +143,8 @@ class Roofline:
         if rate is None and self.options.error_on_unknown_type:
             raise HardwareError(
                 f"{kind} computes on {key}, which per_datatype_flops doesn't name",
-                place=self.device.name,
-                mend="add it, or drop error_on_unknown_type",
+                location=self.device.name,
+                hint="add it, or drop error_on_unknown_type",
             )
         return rate or self.device.peak_flops
 

@@ -21,7 +21,7 @@ class Store(Protocol):
     """A place for texts under keys. Equal keys mean equal texts: a second write changes nothing."""
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """Where it is, for messages."""
         ...
 
@@ -41,7 +41,7 @@ class MemoryStore:
     entries: dict[str, str] = field(default_factory=dict[str, str])
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """Where it is, for messages."""
         return "memory"
 
@@ -70,7 +70,7 @@ class DiskStore:
         return self.directory / _FILE_NAME
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """Where it is, for messages."""
         return str(self.path)
 
@@ -108,8 +108,8 @@ class DiskStore:
         except OSError as error:
             raise CacheError(
                 f"the estimator cache cannot be written: {error.strerror}",
-                place=str(self.directory),
-                mend="give a writable --cache-dir, or --disable-cache",
+                location=str(self.directory),
+                hint="give a writable --cache-dir, or --disable-cache",
             ) from error
 
     def _connect(self) -> sqlite3.Connection:
@@ -118,6 +118,6 @@ class DiskStore:
     def _error(self, error: sqlite3.Error) -> CacheError:
         return CacheError(
             f"the estimator cache is damaged or unusable: {error}",
-            place=str(self.path),
-            mend="delete the file, or run with --disable-cache",
+            location=str(self.path),
+            hint="delete the file, or run with --disable-cache",
         )

@@ -60,8 +60,8 @@ def export_dump(directory: Path, *, module: str | None = None) -> Exported:
     if not modules:
         raise ProgramError(
             "there are no modules of XLA in this directory",
-            place=str(directory),
-            mend="dump with XLA_FLAGS=--xla_dump_to=DIRECTORY --xla_dump_hlo_as_text",
+            location=str(directory),
+            hint="dump with XLA_FLAGS=--xla_dump_to=DIRECTORY --xla_dump_hlo_as_text",
         )
     chosen = _of_one(modules, module, str(directory))
     for stage, done in ((_PARTITIONED, True), (_BEFORE, False)):
@@ -72,24 +72,28 @@ def export_dump(directory: Path, *, module: str | None = None) -> Exported:
     raise ProgramError(
         "neither the module after spmd-partitioning nor that before optimisation is there; "
         f"there are {', '.join(stages[:_SHOWN])}{' ...' if len(stages) > _SHOWN else ''}",
-        place=str(directory),
-        mend="dump with --xla_dump_hlo_pass_re=spmd-partitioning",
+        location=str(directory),
+        hint="dump with --xla_dump_hlo_pass_re=spmd-partitioning",
     )
 
 
-def _of_one(modules: Sequence[DumpedModule], wanted: str | None, place: str) -> list[DumpedModule]:
+def _of_one(
+    modules: Sequence[DumpedModule], wanted: str | None, location: str
+) -> list[DumpedModule]:
     names = {each.name for each in modules}
     fitting = {name for name in names if wanted is None or wanted in name}
     exact = {name for name in fitting if name == wanted} or fitting
     if not exact:
         raise ConfigError(
-            f"no module is named {wanted!r}", place=place, mend=suggestion(wanted or "", names)
+            f"no module is named {wanted!r}",
+            location=location,
+            hint=suggestion(wanted or "", names),
         )
     if len(exact) > 1:
         raise ConfigError(
             f"{len(exact)} modules were dumped: {', '.join(sorted(exact)[:_SHOWN])}",
-            place=place,
-            mend="choose one with --module",
+            location=location,
+            hint="choose one with --module",
         )
     one = [each for each in modules if each.name in exact]
     last = max(each.number for each in one)

@@ -21,7 +21,7 @@ _LENGTH_BYTES = 4
 _TORCH = "hespas.export.torch_module"
 
 
-def export_named(place: str) -> Exported:
+def export_named(location: str) -> Exported:
     """Export what ``package.module:function`` returns when it is called without arguments.
 
     That is a function with a tuple of the arguments to lower it for (`jax.ShapeDtypeStruct`,
@@ -30,39 +30,45 @@ def export_named(place: str) -> Exported:
     too, as `hespas.export.torch_module.export_torch` takes them. Raises `ProgramError` where the
     module or function is not there, fails, or returns something else.
     """
-    module_name, _, function_name = place.partition(":")
+    module_name, _, function_name = location.partition(":")
     try:
         made = getattr(import_module(module_name), function_name)()
-        return _exported(made, place)
+        return _exported(made, location)
     except HespasError:
         raise
     except ModuleNotFoundError as error:
         if error.name == "torch":
-            raise ExtraMissingError(place, extra="torch") from error
-        raise ProgramError(f"{type(error).__name__}: {error}", place=place, mend=_FORM) from error
+            raise ExtraMissingError(location, extra="torch") from error
+        raise ProgramError(
+            f"{type(error).__name__}: {error}", location=location, hint=_FORM
+        ) from error
     except Exception as error:
-        raise ProgramError(f"{type(error).__name__}: {error}", place=place, mend=_FORM) from error
+        raise ProgramError(
+            f"{type(error).__name__}: {error}", location=location, hint=_FORM
+        ) from error
 
 
-def _exported(made: Any, place: str) -> Exported:
+def _exported(made: Any, location: str) -> Exported:
     torch: Any = import_module(_TORCH)
     match made:
         case (module, tuple() as inputs) if torch.is_torch_module(module):
-            return torch.export_torch(module, inputs, name=place)
+            return torch.export_torch(module, inputs, name=location)
         case (module, tuple() as inputs, loss, tuple() as targets) if torch.is_torch_module(module):
-            return torch.export_torch(module, inputs, loss=loss, targets=targets, name=place)
+            return torch.export_torch(module, inputs, loss=loss, targets=targets, name=location)
         case (module, *_) if torch.is_torch_module(module):
             raise ProgramError(
                 "a PyTorch module without what it is to be called with",
-                place=place,
-                mend=_TORCH_FORM,
+                location=location,
+                hint=_TORCH_FORM,
             )
         case (function, tuple() as arguments):
-            return export_function(function, *arguments, name=place)
+            return export_function(function, *arguments, name=location)
         case _ if hasattr(made, "as_text"):
-            return export_lowered(made, name=place)
+            return export_lowered(made, name=location)
         case _:
-            raise ProgramError(f"it returned a {type(made).__name__}", place=place, mend=_FORM)
+            raise ProgramError(
+                f"it returned a {type(made).__name__}", location=location, hint=_FORM
+            )
 
 
 def export_function(function: Any, *arguments: Any, name: str = "function") -> Exported:
@@ -108,7 +114,7 @@ def export_serialized(source: bytes, *, name: str) -> Exported:
     begin = source.find(BYTECODE_MAGIC)
     length = int.from_bytes(source[max(0, begin - _LENGTH_BYTES) : max(0, begin)], "little")
     if begin < _LENGTH_BYTES or begin + length > len(source):
-        raise ProgramError("this is not what jax.export serialises", place=name)
+        raise ProgramError("this is not what jax.export serialises", location=name)
     module = parse_mlir(source[begin : begin + length], name=name)
     text = str(module.handle).encode()
     return Exported(text=text, name=name, devices=device_count(module))

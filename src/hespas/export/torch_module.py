@@ -70,9 +70,9 @@ def export_torch(
     torchax = _load_torchax()
     callee = torchax.interop.JittableModule(module)
     if loss is None and targets:
-        raise ProgramError("there are targets without a loss", place=name, mend="give one")
+        raise ProgramError("there are targets without a loss", location=name, hint="give one")
     if loss is not None and not callee.params:
-        raise ProgramError("no parameter requires a gradient", place=name, mend="drop the loss")
+        raise ProgramError("no parameter requires a gradient", location=name, hint="drop the loss")
     run = _Module(callee=callee, environment=_environment(torchax), loss=loss)
     # Elsewhere in this process JAX may have 64-bit types; here the program never depends on it.
     with import_module("jax").enable_x64(False), _failures(torchax, name):
@@ -85,15 +85,15 @@ def _exported(run: _Module, data: Any, *, name: str) -> Exported:
     """Export it for the tensors in ``data`` as arguments, and what else is there as constants."""
     jax = import_module("jax")
     leaves, structure = jax.tree.flatten(data)
-    places = [place for place, leaf in enumerate(leaves) if _is_tensor(leaf)]
+    places = [location for location, leaf in enumerate(leaves) if _is_tensor(leaf)]
     parameters, buffers, tensors = _abstract(
-        (run.callee.params, run.callee.buffers, [leaves[place] for place in places])
+        (run.callee.params, run.callee.buffers, [leaves[location] for location in places])
     )
 
     def main(parameters: Any, buffers: Any, seed: Any, tensors: Any) -> Any:
         given = list(leaves)
-        for place, value in zip(places, tensors, strict=True):
-            given[place] = value
+        for location, value in zip(places, tensors, strict=True):
+            given[location] = value
         whole = jax.tree.unflatten(structure, given)
         if run.loss is None:
             return run(parameters, buffers, seed, whole)
@@ -117,7 +117,7 @@ def _environment(torchax: Any) -> Any:
         if any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")):
             raise UnsupportedError(
                 "torchax has no torch.autocast",
-                mend="convert the module: module.to(torch.bfloat16)",
+                hint="convert the module: module.to(torch.bfloat16)",
             )
         return original(*arguments)
 
@@ -173,12 +173,12 @@ def _failures(torchax: Any, name: str) -> Generator[None]:
             filterwarnings("error", message=".*Disabling autocast")
             yield
     except HespasError as error:
-        error.place = error.place or name
+        error.location = error.location or name
         raise
     except torchax.tensor.OperatorNotFound as error:
-        raise UnsupportedError(f"torchax: {error}", place=name) from error
+        raise UnsupportedError(f"torchax: {error}", location=name) from error
     except Exception as error:
-        raise ProgramError(f"{type(error).__name__}: {error}", place=name) from error
+        raise ProgramError(f"{type(error).__name__}: {error}", location=name) from error
 
 
 def _load_torchax() -> Any:

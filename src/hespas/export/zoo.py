@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from hespas.export.exported import Exported
 from hespas.export.function import export_function
-from hespas.workloads.registry import model_named
+from hespas.models.registry import model_named
 
 
 def export_model(name: str, options: Mapping[str, str] | None = None) -> Exported:

@@ -26,9 +26,9 @@ def read_source(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError as error:
-        raise ProgramError("no such file", place=str(path), mend="check the path") from error
+        raise ProgramError("no such file", location=str(path), hint="check the path") from error
     except OSError as error:
-        raise ProgramError(f"cannot be read: {error.strerror}", place=str(path)) from error
+        raise ProgramError(f"cannot be read: {error.strerror}", location=str(path)) from error
 
 
 def load_source(source: bytes, *, name: str, options: LoadOptions = NO_OPTIONS) -> Program:

@@ -16,7 +16,7 @@ from hespas.program.rewrite import Renaming, copied_op, with_calls_opened, witho
 from hespas.xla.mlir_text import read_symbols, split_list
 
 _PLACELESS = frozenset({"constant", "return"})
-_MEND = "partition the program first (compile it with XLA's SPMD partitioner)"
+_HINT = "partition the program first (compile it with XLA's SPMD partitioner)"
 
 Placement = tuple[Mesh | None, str]
 """A mesh, and which of its axes cut which dimension, as Shardy spells it."""
@@ -44,7 +44,7 @@ def open_manual_computations(
     """
     main = with_calls_opened(program)
     opening = _Opening(source=program.source, meshes=meshes)
-    opening.place(main.body.arguments, argument_shardings(main_attributes, "arg_attrs"))
+    opening.location(main.body.arguments, argument_shardings(main_attributes, "arg_attrs"))
     opened = opening.main(main)
     opening.check(main.results, argument_shardings(main_attributes, "res_attrs"))
     others = {name: body for name, body in program.functions.items() if name != "main"}
@@ -72,7 +72,7 @@ class _Opening:
     placements: dict[Value, Placement] = field(default_factory=dict[Value, Placement])
     operations: list[Op] = field(default_factory=list[Op])
 
-    def place(self, values: Iterable[Value], shardings: Sequence[str]) -> None:
+    def location(self, values: Iterable[Value], shardings: Sequence[str]) -> None:
         """Note how values are divided; an empty text leaves it open."""
         for value, text in zip(values, shardings, strict=False):
             if text:
@@ -87,8 +87,8 @@ class _Opening:
                 raise UnpartitionedError(
                     f"a value is sharded as {_dimensions(self.placements[value][1])} but used as "
                     f"{_dimensions(wanted[1])}, which takes communication that is not there yet",
-                    place=location or self.source,
-                    mend=_MEND,
+                    location=location or self.source,
+                    hint=_HINT,
                 )
 
     def main(self, main: Function) -> Function:
@@ -101,8 +101,8 @@ class _Opening:
             else:
                 raise UnpartitionedError(
                     f"{op.name} outside of shard_map works on arrays of the whole mesh",
-                    place=op.location or self.source,
-                    mend=_MEND,
+                    location=op.source_location or self.source,
+                    hint=_HINT,
                 )
         made = tuple(self.local.get(argument, argument) for argument in main.body.arguments)
         return Function(
@@ -113,9 +113,9 @@ class _Opening:
         texts = dict(op.attributes)
         self._check_axes(op, texts)
         taken = _per_value(texts.get("in_shardings", ""))
-        self.check(op.operands, taken, location=op.location)
-        self.place(op.operands, taken)
-        self.place(op.results, _per_value(texts.get("out_shardings", "")))
+        self.check(op.operands, taken, location=op.source_location)
+        self.location(op.operands, taken)
+        self.location(op.results, _per_value(texts.get("out_shardings", "")))
         # All axes are manual in here, so that there is nothing to constrain.
         body = without_identities(op.regions[0], is_constraint)
         renaming = self._given(op, body, arguments)
@@ -134,8 +134,8 @@ class _Opening:
             if given.type != inner.type:
                 raise UnpartitionedError(
                     f"an operand is {given.type} per device, but is used as {inner.type}",
-                    place=op.place,
-                    mend=_MEND,
+                    location=op.location,
+                    hint=_HINT,
                 )
             renaming[inner] = given
         return renaming
@@ -150,8 +150,8 @@ class _Opening:
             if free:
                 raise UnpartitionedError(
                     f"mesh axes {', '.join(free)} are not manual in shard_map",
-                    place=op.place,
-                    mend=_MEND,
+                    location=op.location,
+                    hint=_HINT,
                 )
 
     def _placement(self, text: str) -> Placement:

@@ -71,7 +71,7 @@ def read_axis_groups(text: str, meshes: Mapping[str, Mesh]) -> ReplicaGroups:
         axis = read_fields(reference)
         name = axis["name"].strip('"')
         if name not in sizes:
-            raise ProgramError(f"mesh axis {name!r} is not defined", mend=f"axes: {list(sizes)}")
+            raise ProgramError(f"mesh axis {name!r} is not defined", hint=f"axes: {list(sizes)}")
         part = _SUB_AXIS.search(axis.get("sub_axis_info", ""))
         before, size = (int(part[1]), int(part[2])) if part else (1, sizes[name])
         used.append(AxisPart(name=name, before=before, size=size))

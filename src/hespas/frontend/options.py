@@ -29,11 +29,11 @@ class LoadOptions:
     def __post_init__(self) -> None:
         for count in self.trip_counts.values():
             if count < 0:
-                raise ConfigError(f"a trip count is {count}", mend="give 0 or more")
+                raise ConfigError(f"a trip count is {count}", hint="give 0 or more")
         for weights in self.branch_weights.values():
             if min(weights, default=-1) < 0 or abs(sum(weights) - 1) > _WEIGHT_TOLERANCE:
                 raise ConfigError(
-                    f"branch weights are {list(weights)}", mend="give shares that add to 1"
+                    f"branch weights are {list(weights)}", hint="give shares that add to 1"
                 )
 
 
@@ -53,7 +53,7 @@ class Told:
     _loops: set[str] = field(default_factory=set[str])
     _branches: set[str] = field(default_factory=set[str])
 
-    def loop(self, name: str, place: str, count: int | None) -> WhileAttrs:
+    def loop(self, name: str, location: str, count: int | None) -> WhileAttrs:
         """Return how often a loop runs: what the user says of it, or what was read."""
         told = self.options.trip_counts
         self._loops.add(name)
@@ -64,10 +64,10 @@ class Told:
         else:
             return WhileAttrs(trip_count=count)
         if count is not None:
-            self.assumptions.append(f"{place}: the loop runs {count} times, as the user says")
+            self.assumptions.append(f"{location}: the loop runs {count} times, as the user says")
         return WhileAttrs(trip_count=count)
 
-    def branch(self, name: str, place: str, alternatives: int) -> CaseAttrs:
+    def branch(self, name: str, location: str, alternatives: int) -> CaseAttrs:
         """Return how often each branch is taken, where the user says it."""
         told = self.options.branch_weights
         self._branches.add(name)
@@ -79,7 +79,7 @@ class Told:
                 f"{len(weights)} branch weights are given for {alternatives} branches"
             )
         self.assumptions.append(
-            f"{place}: branches are taken with weights {list(weights)}, as the user says"
+            f"{location}: branches are taken with weights {list(weights)}, as the user says"
         )
         return CaseAttrs(weights=weights)
 
@@ -94,8 +94,8 @@ class Told:
                 known = ", ".join(sorted(names - {""}, key=_by_number)) or "none"
                 raise ConfigError(
                     f"there is no {what} on {self.unit} {name}",
-                    place=source,
-                    mend=f"{self.unit}s of a {what}: {known}",
+                    location=source,
+                    hint=f"{self.unit}s of a {what}: {known}",
                 )
 
 

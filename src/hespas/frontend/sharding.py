@@ -83,8 +83,8 @@ def refuse_unpartitioned(
         over = f" over {devices} devices" if devices else ""
         raise UnpartitionedError(
             f"the program is sharded{over} but not yet partitioned ({reason})",
-            place=program.source,
-            mend="export it after XLA's SPMD partitioner, where it holds its collectives",
+            location=program.source,
+            hint="export it after XLA's SPMD partitioner, where it holds its collectives",
         )
 
 
@@ -94,7 +94,7 @@ def _unpartitioned(
     ops = list(all_ops(program))
     marked = next((op for op in ops if _is_marker(op)), None)
     if marked is not None:
-        return f"{marked.location or 'somewhere'} holds {_marker_name(marked)}"
+        return f"{marked.source_location or 'somewhere'} holds {_marker_name(marked)}"
     if any(name.startswith(_PARTITIONED_BY_XLA) for name in module_attributes):
         return ""
     if any(is_communication_op(op) for op in ops):

@@ -43,7 +43,7 @@ def load_stablehlo(source: bytes, *, name: str, options: LoadOptions = NO_OPTION
     `ConfigError` for options that speak of a line without a loop or branch.
     """
     if not source.strip():
-        raise ProgramError("the file is empty", place=name)
+        raise ProgramError("the file is empty", location=name)
     module = parse_mlir(source, name=name)
     if _CHLO in source:
         run_passes(module, "builtin.module(func.func(chlo-legalize-to-stablehlo))")
@@ -104,7 +104,7 @@ def _read_functions(
         if dialect not in _KNOWN_DIALECTS:
             raise UnsupportedError(
                 f"operations of dialect {dialect} are not supported",
-                mend="convert the program to StableHLO",
+                hint="convert the program to StableHLO",
             )
         return readers.get(kind)
 
@@ -126,12 +126,12 @@ def _function_symbol(symbols: Mapping[str, Symbol], name: str, source: str) -> S
     if symbol is not None and symbol.op_name == "func.func":
         return symbol
     if name != "main":
-        raise ProgramError(f"function @{name} is called but not defined", place=source)
+        raise ProgramError(f"function @{name} is called but not defined", location=source)
     known = [found.name for found in symbols.values() if found.op_name == "func.func"]
     raise ProgramError(
         "there is no function named main",
-        place=source,
-        mend=f"rename the entry function (found {', '.join(known[:5]) or 'no functions'})",
+        location=source,
+        hint=f"rename the entry function (found {', '.join(known[:5]) or 'no functions'})",
     )
 
 

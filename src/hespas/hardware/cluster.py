@@ -75,7 +75,7 @@ class Cluster:
         for device, scale in self.compute_scales.items():
             if not scale > 0:
                 message = f"compute_scale of device {device} is {scale}"
-                raise HardwareError(message, place=self.source, mend="give a positive number")
+                raise HardwareError(message, location=self.source, hint="give a positive number")
 
     @property
     def changes_devices(self) -> bool:
@@ -89,24 +89,24 @@ def read_cluster(path: Path) -> Cluster:
     Raises `ConfigError` for what the file may not hold, `HardwareError` for devices and node
     types that don't exist.
     """
-    place = str(path)
+    location = str(path)
     data = read_json(path) if path.suffix == ".json" else read_yaml(path)
-    wire = decode(data, ClusterWire, place=place)
+    wire = decode(data, ClusterWire, location=location)
     if not (wire.devices or wire.links or wire.jitter or wire.programs):
         raise ConfigError(
             "nothing of the cluster is described",
-            place=place,
-            mend="describe devices, links, jitter or programs, or drop --cluster",
+            location=location,
+            hint="describe devices, links, jitter or programs, or drop --cluster",
         )
     scales: dict[int, float] = {}
     delays: dict[int, float] = {}
     for entry in wire.devices:
-        scale = entry.compute_scale * _scale_of_type(entry, wire, place)
-        for device in _numbers(entry.devices, place):
+        scale = entry.compute_scale * _scale_of_type(entry, wire, location)
+        for device in _numbers(entry.devices, location):
             scales[device] = scales.get(device, 1.0) * scale
             delays[device] = delays.get(device, 0.0) + entry.delay_s
     return Cluster(
-        source=place,
+        source=location,
         compute_scales={device: scale for device, scale in scales.items() if scale != 1.0},
         delays_s={device: delay for device, delay in delays.items() if delay},
         links=tuple([
@@ -121,20 +121,20 @@ def read_cluster(path: Path) -> Cluster:
         jitter=_jitter(wire.jitter),
         programs=tuple([
             ProgramOf(
-                traces=path.parent / entry.traces, devices=_numbers(entry.devices, place)
+                traces=path.parent / entry.traces, devices=_numbers(entry.devices, location)
             )
             for entry in wire.programs
         ]),
     )  # fmt: skip
 
 
-def _scale_of_type(entry: DevicesWire, wire: ClusterWire, place: str) -> float:
+def _scale_of_type(entry: DevicesWire, wire: ClusterWire, location: str) -> float:
     if entry.node_type is None:
         return 1.0
     if entry.node_type not in wire.node_types:
-        mend = f"known: {', '.join(sorted(wire.node_types)) or 'none'}"
+        hint = f"known: {', '.join(sorted(wire.node_types)) or 'none'}"
         message = f"there is no node type {entry.node_type!r}"
-        raise HardwareError(message, place=place, mend=mend)
+        raise HardwareError(message, location=location, hint=hint)
     return wire.node_types[entry.node_type].compute_scale
 
 
@@ -144,7 +144,7 @@ def _jitter(wire: JitterWire | None) -> Jitter | None:
     return Jitter(seed=wire.seed, sigma=wire.sigma, distribution=Distribution(wire.distribution))
 
 
-def _numbers(given: int | str | list[int], place: str) -> tuple[int, ...]:
+def _numbers(given: int | str | list[int], location: str) -> tuple[int, ...]:
     """Return the devices of ``3``, ``[0, 1]`` or ``"0-3, 7"``, each once, ascending."""
     if isinstance(given, int):
         return (given,)
@@ -155,6 +155,6 @@ def _numbers(given: int | str | list[int], place: str) -> tuple[int, ...]:
         first, dash, last = part.strip().partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
             message = f"the devices are {given!r}"
-            raise ConfigError(message, place=place, mend='write them as "0-3, 7"')
+            raise ConfigError(message, location=location, hint='write them as "0-3, 7"')
         found.update(range(int(first), int(last or first) + 1))
     return tuple(sorted(found))

@@ -24,7 +24,7 @@ class MeasuredTables:
     """
 
     part: str
-    place: str = field(default="", compare=False)
+    location: str = field(default="", compare=False)
     factors: Mapping[str, float] = field(default_factory=dict[str, float])
 
     def __post_init__(self) -> None:
@@ -33,25 +33,25 @@ class MeasuredTables:
             if name not in factor_names():
                 raise HardwareError(
                     f"nothing is multiplied by the factor {name!r}",
-                    place=self.place or self.part,
-                    mend=suggestion(name, factor_names()),
+                    location=self.location or self.part,
+                    hint=suggestion(name, factor_names()),
                 )
 
 
 _SLOWEST_HZ, _FASTEST_HZ = 1e8, 1e11
 
 
-def check_clock(clock_hz: float, *, place: str) -> None:
+def check_clock(clock_hz: float, *, location: str) -> None:
     """Raise `HardwareError` for a clock that no accelerator has: it is in another unit.
 
-    >>> check_clock(1755, place="node.json")
+    >>> check_clock(1755, location="node.json")
     Traceback (most recent call last):
         ...
     hespas.errors.HardwareError: node.json: clock_hz is 1755; give it in Hz, as in 1.755e9
     """
     if not _SLOWEST_HZ <= clock_hz <= _FASTEST_HZ:
         raise HardwareError(
-            f"clock_hz is {clock_hz:g}", place=place, mend="give it in Hz, as in 1.755e9"
+            f"clock_hz is {clock_hz:g}", location=location, hint="give it in Hz, as in 1.755e9"
         )
 
 
@@ -100,23 +100,23 @@ class Device:
         for key, value in figures.items():
             if not (isfinite(value) and value > 0):
                 raise HardwareError(
-                    f"{key} is {value}", place=self.name, mend="give a positive number"
+                    f"{key} is {value}", location=self.name, hint="give a positive number"
                 )
         if self.clock_hz is not None:
-            check_clock(self.clock_hz, place=self.name)
+            check_clock(self.clock_hz, location=self.name)
         overhead_s = self.launch_overhead_s
         if overhead_s is not None and not (isfinite(overhead_s) and overhead_s >= 0):
             raise HardwareError(
-                f"launch_overhead_s is {overhead_s}", place=self.name, mend="give 0 or more"
+                f"launch_overhead_s is {overhead_s}", location=self.name, hint="give 0 or more"
             )
         ratio = self.hbm_power_ratio
         if ratio is not None and not 0 <= ratio <= 1:
             raise HardwareError(
-                f"hbm_power_ratio is {ratio}", place=self.name, mend="give a number from 0 to 1"
+                f"hbm_power_ratio is {ratio}", location=self.name, hint="give a number from 0 to 1"
             )
         if ratio is not None and self.tdp_w is None:
             raise HardwareError(
-                "hbm_power_ratio has no effect without tdp_W", place=self.name, mend="add tdp_W"
+                "hbm_power_ratio has no effect without tdp_W", location=self.name, hint="add tdp_W"
             )
 
     def named_rate(self, type_name: str) -> float | None:

@@ -23,7 +23,7 @@ def settled_program(program: Program, *, devices: int | None, system: System | N
     fitting = presets_that_fit(needed)
     raise ConfigError(
         f"the program communicates among {needed} devices, but no system is given",
-        place=program.source,
-        mend=f"give --system ({', '.join(fitting) or f'no preset has {needed} devices'}), "
+        location=program.source,
+        hint=f"give --system ({', '.join(fitting) or f'no preset has {needed} devices'}), "
         "or price its computation alone with hespas estimate",
     )

@@ -40,16 +40,16 @@ class Dimension:
 
     def __post_init__(self) -> None:
         if self.size < 1:
-            raise HardwareError(f"a dimension has {self.size} devices", mend="give 1 or more")
+            raise HardwareError(f"a dimension has {self.size} devices", hint="give 1 or more")
         is_tree = self.shape is Shape.FAT_TREE
         if is_tree != (self.leaf_size is not None):
-            mend = "give it, or use fat_tree"
-            raise HardwareError("leaf_size and fat_tree belong together", mend=mend)
+            hint = "give it, or use fat_tree"
+            raise HardwareError("leaf_size and fat_tree belong together", hint=hint)
         if self.leaf_size is not None and (self.leaf_size < 1 or self.size % self.leaf_size):
             message = f"leaf switches of {self.leaf_size} devices don't divide {self.size}"
             raise HardwareError(message)
         if self.oversubscription <= 0 or (not is_tree and self.oversubscription != 1.0):
-            raise HardwareError(f"oversubscription is {self.oversubscription}", mend="use fat_tree")
+            raise HardwareError(f"oversubscription is {self.oversubscription}", hint="use fat_tree")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +87,7 @@ class Dragonfly:
     def __post_init__(self) -> None:
         for name in ("groups", "routers_per_group", "devices_per_router"):
             if getattr(self, name) < 1:
-                raise HardwareError(f"{name} is {getattr(self, name)}", mend="give 1 or more")
+                raise HardwareError(f"{name} is {getattr(self, name)}", hint="give 1 or more")
 
     @property
     def device_count(self) -> int:

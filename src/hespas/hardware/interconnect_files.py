@@ -34,8 +34,8 @@ def read_interconnect(path: Path, *, name: str) -> Interconnect:
     Paths in it are relative to it. Raises `ConfigError` for what the file may not hold,
     `HardwareError` for figures that are missing or contradict each other.
     """
-    place = str(path)
-    wire = decode(read_json(path), InterconnectWire, place=place)
+    location = str(path)
+    wire = decode(read_json(path), InterconnectWire, location=location)
     return Interconnect(
         name=name,
         fabric=_fabric(wire, path),
@@ -51,8 +51,10 @@ def read_interconnect(path: Path, *, name: str) -> Interconnect:
 def _fabric(wire: InterconnectWire, path: Path) -> Fabric:
     given = [wire.dimensions is not None, wire.dragonfly is not None, wire.graph is not None]
     if given.count(True) != 1:
-        mend = "give one of dimensions, dragonfly and graph"
-        raise HardwareError(f"{given.count(True)} networks are given", place=str(path), mend=mend)
+        hint = "give one of dimensions, dragonfly and graph"
+        raise HardwareError(
+            f"{given.count(True)} networks are given", location=str(path), hint=hint
+        )
     try:
         if wire.dimensions is not None:
             dimensions = [_dimension(one, path) for one in wire.dimensions]
@@ -62,8 +64,8 @@ def _fabric(wire: InterconnectWire, path: Path) -> Fabric:
         if wire.graph is not None:
             return _graph(_graph_wire(wire.graph, path), path)
     except HardwareError as error:
-        place = error.place or str(path)
-        raise HardwareError(error.message, place=place, mend=error.mend) from error
+        location = error.location or str(path)
+        raise HardwareError(error.message, location=location, hint=error.hint) from error
     raise AssertionError
 
 
@@ -94,8 +96,8 @@ def _parameters(given: str | ParametersWire, link: Link | None, path: Path) -> L
     if isinstance(given, ParametersWire):
         return link_parameters(given, str(path))
     if link is None or link.parameters is None:
-        mend = "add the key link to its file"
-        raise HardwareError(f"the link {given} has no parameters", place=str(path), mend=mend)
+        hint = "add the key link to its file"
+        raise HardwareError(f"the link {given} has no parameters", location=str(path), hint=hint)
     return link.parameters
 
 
@@ -117,21 +119,21 @@ def _graph_wire(given: str | GraphWire, path: Path) -> GraphWire:
     if isinstance(given, GraphWire):
         return given
     file = path.parent / given
-    return decode(read_json(file), GraphWire, place=str(file))
+    return decode(read_json(file), GraphWire, location=str(file))
 
 
 def _graph(wire: GraphWire, path: Path) -> Graph:
     nodes = [*wire.devices, *wire.switches]
     twice = next((node for node in nodes if nodes.count(node) > 1), None)
     if twice is not None:
-        raise HardwareError(f"the node {twice!r} is listed twice", place=str(path))
+        raise HardwareError(f"the node {twice!r} is listed twice", location=str(path))
     edges: list[Edge] = []
     for link in wire.links:
         absent = next((end for end in (link.source, link.target) if end not in nodes), None)
         if absent is not None or link.source == link.target:
             message = f"a link goes from {link.source!r} to {link.target!r}"
-            mend = "name two nodes of devices and switches"
-            raise HardwareError(message, place=str(path), mend=mend)
+            hint = "name two nodes of devices and switches"
+            raise HardwareError(message, location=str(path), hint=hint)
         ends = [(link.source, link.target)]
         if link.both_ways:
             ends.append((link.target, link.source))

@@ -121,34 +121,34 @@ def load_link(name_or_path: str | Path) -> Link:
     path = Path(name_or_path)
     if isinstance(name_or_path, str) and "/" not in name_or_path and not path.is_file():
         message = f"no link preset or file is named {name_or_path!r}"
-        raise HardwareError(message, mend=suggestion(name_or_path, known))
+        raise HardwareError(message, hint=suggestion(name_or_path, known))
     return read_link(path)
 
 
 def read_link(path: Path) -> Link:
     """Return the link that a file describes. Raises as `load_link` does."""
-    place = str(path)
-    wire = decode(read_json(path), LinkWire, place=place)
+    location = str(path)
+    wire = decode(read_json(path), LinkWire, location=location)
     tables = {
         kind: MappingProxyType({
-            _group_size(size, place): _fits(fits, f"{place}: {kind} of {size}")
+            _group_size(size, location): _fits(fits, f"{location}: {kind} of {size}")
             for size, fits in by_size.items()
         })
         for kind, by_size in wire.collectives.items()
     }  # fmt: skip
     if wire.link is None and not any(tables.values()):
-        raise HardwareError("the link has neither parameters nor measurements", place=place)
+        raise HardwareError("the link has neither parameters nor measurements", location=location)
     return Link(
         name=wire.name,
         source=wire.source,
-        parameters=None if wire.link is None else link_parameters(wire.link, place),
+        parameters=None if wire.link is None else link_parameters(wire.link, location),
         collectives=MappingProxyType(tables),
     )
 
 
-def link_parameters(wire: ParametersWire, place: str) -> LinkParameters:
+def link_parameters(wire: ParametersWire, location: str) -> LinkParameters:
     """Return the parameters that a file gives. Raises `HardwareError` for unordered protocols."""
-    _check_limits([one.up_to_bytes for one in wire.protocols], f"{place}: protocols")
+    _check_limits([one.up_to_bytes for one in wire.protocols], f"{location}: protocols")
     return LinkParameters(
         bandwidth_bytes_per_s=wire.bandwidth_bytes_per_s,
         latency_s=wire.latency_s,
@@ -169,16 +169,16 @@ def _protocol(wire: ProtocolWire) -> Protocol:
     )
 
 
-def _group_size(text: str, place: str) -> int:
+def _group_size(text: str, location: str) -> int:
     if not text.isdecimal() or int(text) < 2:
-        raise HardwareError(f"the group size is {text!r}", place=place, mend="give 2 or more")
+        raise HardwareError(f"the group size is {text!r}", location=location, hint="give 2 or more")
     return int(text)
 
 
-def _fits(wires: list[MeasuredWire], place: str) -> tuple[MeasuredCollective, ...]:
-    _check_limits([wire.up_to_bytes for wire in wires], place)
+def _fits(wires: list[MeasuredWire], location: str) -> tuple[MeasuredCollective, ...]:
+    _check_limits([wire.up_to_bytes for wire in wires], location)
     if not wires:
-        raise HardwareError("there is no fit", place=place, mend="add one, or drop the size")
+        raise HardwareError("there is no fit", location=location, hint="add one, or drop the size")
     return tuple([
         MeasuredCollective(
             algorithm=wire.algorithm,
@@ -191,10 +191,10 @@ def _fits(wires: list[MeasuredWire], place: str) -> tuple[MeasuredCollective, ..
     ])  # fmt: skip
 
 
-def _check_limits(limits: list[int | None], place: str) -> None:
+def _check_limits(limits: list[int | None], location: str) -> None:
     """Raise `HardwareError` unless sizes ascend and the last, and only it, is None."""
     sizes = [limit for limit in limits if limit is not None]
     is_ordered = all(one < other for one, other in pairwise(sizes))
     if limits and (limits[-1] is not None or len(sizes) != len(limits) - 1 or not is_ordered):
-        mend = "let up_to_bytes ascend, and give null for the last"
-        raise HardwareError(f"up_to_bytes is {limits}", place=place, mend=mend)
+        hint = "let up_to_bytes ascend, and give null for the last"
+        raise HardwareError(f"up_to_bytes is {limits}", location=location, hint=hint)

@@ -90,22 +90,22 @@ def load_microarchitecture(device: Device | str | Path) -> Microarchitecture:
     if found.microarchitecture is None:
         raise HardwareError(
             f"the inside of {found.name} is not described",
-            place=found.name,
-            mend=f"put {MICROARCHITECTURE} beside its node.json, or use method roofline",
+            location=found.name,
+            hint=f"put {MICROARCHITECTURE} beside its node.json, or use method roofline",
         )
     return read_microarchitecture(found.microarchitecture)
 
 
 def read_microarchitecture(file: Path) -> Microarchitecture:
     """Return the figures of a file; `HardwareError` for one that lacks the source of a figure."""
-    wire = decode(read_json(file), _Wire, place=str(file))
-    check_clock(wire.clock_hz, place=str(file))
+    wire = decode(read_json(file), _Wire, location=str(file))
+    check_clock(wire.clock_hz, location=str(file))
     figures = {name for name in _Wire.__struct_fields__ if name != "sources"}
     if wire.sources.keys() != figures:
         raise HardwareError(
             f"sources and figures differ: {', '.join(sorted(figures ^ wire.sources.keys()))}",
-            place=str(file),
-            mend="give the source of each figure, or say that it is assumed",
+            location=str(file),
+            hint="give the source of each figure, or say that it is assumed",
         )
     return Microarchitecture(
         multiprocessors=wire.multiprocessors,

@@ -83,7 +83,7 @@ def load_device(name_or_path: str | Path) -> Device:
     (312000000000000.0, 1555000000000.0)
     """
     file = device_file(name_or_path)
-    hardware = roofline_hardware(load_config(file), place=str(file))
+    hardware = roofline_hardware(load_config(file), location=str(file))
     home = _home(file)
     name = home.resolve().name if file.stem == "config" else file.stem
     node = _read_node(home) if (home / "node.json").exists() else None
@@ -101,7 +101,7 @@ def load_device(name_or_path: str | Path) -> Device:
 def _inside(home: Path) -> Path | None:
     file = home / MICROARCHITECTURE
     if file.is_dir():
-        raise HardwareError("is a directory", place=str(file), mend="put a file in its place")
+        raise HardwareError("is a directory", location=str(file), hint="put a file in its place")
     return file if file.exists() else None
 
 
@@ -114,7 +114,7 @@ def load_hardware(name_or_path: str | Path) -> RooflineHardware:
     True
     """
     file = device_file(name_or_path)
-    return roofline_hardware(load_config(file), place=str(file))
+    return roofline_hardware(load_config(file), location=str(file))
 
 
 def node_directory(name_or_path: str | Path) -> Path:
@@ -125,7 +125,9 @@ def node_directory(name_or_path: str | Path) -> Path:
     home = _home(device_file(name_or_path))
     if not (home / "node.json").is_file():
         raise HardwareError(
-            "there is no node.json", place=str(home), mend="give a preset, or a directory with it"
+            "there is no node.json",
+            location=str(home),
+            hint="give a preset, or a directory with it",
         )
     return home
 
@@ -221,7 +223,7 @@ def _with_interconnect(system: System, file: Path) -> System:
     found = read_interconnect(file, name=system.name)
     if found.device_count != system.device_count:
         message = f"{found.device_count} devices, and network.yml has {system.device_count}"
-        raise HardwareError(message, place=str(file), mend="describe the same system in both")
+        raise HardwareError(message, location=str(file), hint="describe the same system in both")
     return replace(system, interconnect=found)
 
 
@@ -234,7 +236,7 @@ def presets_that_fit(device_count: int) -> tuple[str, ...]:
     ('A40_48GB_2GPU', 'TPUv3_2')
     """
     if device_count < 1:
-        raise DeviceCountError(f"the device count is {device_count}", mend="give 1 or more")
+        raise DeviceCountError(f"the device count is {device_count}", hint="give 1 or more")
     return tuple(name for name, count in _device_counts().items() if count == device_count)
 
 
@@ -265,8 +267,8 @@ def _config_file(path: Path) -> Path:
     if not found:
         raise HardwareError(
             f"there is neither {_ROOFLINE.as_posix()} nor config.json, which hold a node's rates",
-            place=str(path),
-            mend="put the rates into one of them, or name a preset",
+            location=str(path),
+            hint="put the rates into one of them, or name a preset",
         )
     return found[0]
 
@@ -279,7 +281,7 @@ def _node_name(name: str) -> str:
     if name in aliases:
         return aliases[name]
     raise HardwareError(
-        f"no device preset or file is named {name!r}", mend=suggestion(name, (*known, *aliases))
+        f"no device preset or file is named {name!r}", hint=suggestion(name, (*known, *aliases))
     )
 
 
@@ -288,7 +290,7 @@ def _system_name(name: str) -> str:
     if name in known:
         return name
     raise HardwareError(
-        f"no system preset or directory is named {name!r}", mend=suggestion(name, known)
+        f"no system preset or directory is named {name!r}", hint=suggestion(name, known)
     )
 
 
@@ -299,9 +301,9 @@ def _aliases() -> dict[str, str]:
 
 def _read_node(home: Path) -> NodeInfo:
     file = home / "node.json"
-    wire = decode(read_json(file), NodeWire, place=str(file))
+    wire = decode(read_json(file), NodeWire, location=str(file))
     if wire.clock_hz is not None:
-        check_clock(wire.clock_hz, place=str(file))
+        check_clock(wire.clock_hz, location=str(file))
     return NodeInfo(
         name=home.resolve().name,
         full_name=wire.full_name,
@@ -316,11 +318,11 @@ def _read_node(home: Path) -> NodeInfo:
     )
 
 
-def _measured(wire: NodeWire, place: str) -> MeasuredTables | None:
+def _measured(wire: NodeWire, location: str) -> MeasuredTables | None:
     if wire.tables is not None:
-        return MeasuredTables(part=wire.tables, place=place, factors=wire.calibration)
+        return MeasuredTables(part=wire.tables, location=location, factors=wire.calibration)
     if wire.calibration:
         raise HardwareError(
-            "calibration has no effect without tables", place=place, mend="add tables"
+            "calibration has no effect without tables", location=location, hint="add tables"
         )
     return None

@@ -42,12 +42,12 @@ class NetworkDimension:
 
     def __post_init__(self) -> None:
         if self.npus_count < 1:
-            raise HardwareError(f"npus_count is {self.npus_count}", mend="give 1 or more")
+            raise HardwareError(f"npus_count is {self.npus_count}", hint="give 1 or more")
         bandwidth = self.bandwidth_gib_per_s
         if not (isfinite(bandwidth) and bandwidth > 0):
-            raise HardwareError(f"bandwidth is {bandwidth}", mend="give a positive number")
+            raise HardwareError(f"bandwidth is {bandwidth}", hint="give a positive number")
         if not (isfinite(self.latency_ns) and self.latency_ns >= 0):
-            raise HardwareError(f"latency is {self.latency_ns}", mend="give 0 ns or more")
+            raise HardwareError(f"latency is {self.latency_ns}", hint="give 0 ns or more")
 
 
 class CollectiveKind(Enum):

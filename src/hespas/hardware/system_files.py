@@ -42,21 +42,21 @@ def read_system(
     Without a remote memory file there is no remote memory. Raises `ConfigError` with the file
     and the key for what a file may not hold, `HardwareError` for files that disagree.
     """
-    place = str(system_file)
+    location = str(system_file)
     dimensions = read_network(network_file)
     remote_memory = read_remote_memory(remote_memory_file)
     data = read_json(system_file)
-    wire = decode(data, SystemWire, place=place)
+    wire = decode(data, SystemWire, location=location)
     raw = cast("dict[str, object]", data)
     options = {key: value for key, value in raw.items() if key not in _FIELD_KEYS}
     return System(
         name=name,
         dimensions=dimensions,
-        implementations=_implementations(wire, len(dimensions), place),
+        implementations=_implementations(wire, len(dimensions), location),
         endpoint_delay_ns=wire.endpoint_delay,
         preferred_dataset_splits=wire.preferred_dataset_splits,
         active_chunks_per_dimension=wire.active_chunks_per_dimension,
-        collective_optimization=_optimization(wire, len(dimensions), place),
+        collective_optimization=_optimization(wire, len(dimensions), location),
         scheduling_policy=wire.scheduling_policy,
         local_memory_bandwidth_gb_per_s=wire.local_mem_bw,
         remote_memory=remote_memory,
@@ -70,7 +70,7 @@ def read_network(path: Path) -> tuple[NetworkDimension, ...]:
     Bandwidths are in ASTRA-sim's GB/s (2**30 bytes per second), latencies in ns. Raises
     `ConfigError` for what the file may not hold, `HardwareError` for lists of unequal length.
     """
-    wire = decode(read_yaml(path), NetworkWire, place=str(path))
+    wire = decode(read_yaml(path), NetworkWire, location=str(path))
     _refuse_unequal_lengths(wire, str(path))
     rows = zip(wire.topology, wire.npus_count, wire.bandwidth, wire.latency, strict=True)
     return tuple(
@@ -92,7 +92,7 @@ def read_remote_memory(path: Path | None) -> RemoteMemory:
     """
     if path is None:
         return RemoteMemory(kind=RemoteMemoryKind.NO_MEMORY_EXPANSION)
-    wire = decode(read_json(path), RemoteMemoryWire, place=str(path))
+    wire = decode(read_json(path), RemoteMemoryWire, location=str(path))
     needed: dict[str, object] = {}
     if wire.memory_type is not RemoteMemoryKind.NO_MEMORY_EXPANSION:
         needed = {
@@ -103,7 +103,7 @@ def read_remote_memory(path: Path | None) -> RemoteMemory:
         needed |= {"num-nodes": wire.num_nodes, "num-npus-per-node": wire.num_npus_per_node}
     for key in (key for key, value in needed.items() if value is None):
         message = f"$ lacks {key!r}, which {wire.memory_type.value} needs"
-        raise ConfigError(message, place=str(path), mend="add it")
+        raise ConfigError(message, location=str(path), hint="add it")
     return RemoteMemory(
         kind=wire.memory_type,
         latency_ns=wire.remote_mem_latency,
@@ -113,7 +113,7 @@ def read_remote_memory(path: Path | None) -> RemoteMemory:
     )
 
 
-def _refuse_unequal_lengths(wire: NetworkWire, place: str) -> None:
+def _refuse_unequal_lengths(wire: NetworkWire, location: str) -> None:
     lengths = {
         "npus_count": len(wire.npus_count),
         "bandwidth": len(wire.bandwidth),
@@ -123,13 +123,13 @@ def _refuse_unequal_lengths(wire: NetworkWire, place: str) -> None:
         if length != len(wire.topology):
             raise HardwareError(
                 f"$.{key} has {length} entries and $.topology {len(wire.topology)}",
-                place=place,
-                mend="give one entry per dimension",
+                location=location,
+                hint="give one entry per dimension",
             )
 
 
 def _implementations(
-    wire: SystemWire, dimension_count: int, place: str
+    wire: SystemWire, dimension_count: int, location: str
 ) -> MappingProxyType[CollectiveKind, tuple[str, ...]]:
     given = {
         CollectiveKind.ALL_REDUCE: wire.all_reduce_implementation,
@@ -143,13 +143,13 @@ def _implementations(
             raise HardwareError(
                 f"$.{kind.value}-implementation has {len(names)} entries "
                 f"for {dimension_count} dimensions",
-                place=place,
-                mend="give at most one entry per dimension of network.yml",
+                location=location,
+                hint="give at most one entry per dimension of network.yml",
             )
     return MappingProxyType({kind: tuple(names) for kind, names in given.items() if names})
 
 
-def _optimization(wire: SystemWire, dimension_count: int, place: str) -> str:
+def _optimization(wire: SystemWire, dimension_count: int, location: str) -> str:
     if wire.collective_optimization is not None:
         return wire.collective_optimization
     # In one dimension the two ways to run an all-reduce are the same.
@@ -157,6 +157,6 @@ def _optimization(wire: SystemWire, dimension_count: int, place: str) -> str:
         return "baseline"
     raise HardwareError(
         f"$ lacks 'collective-optimization', which {dimension_count} dimensions need",
-        place=place,
-        mend="add localBWAware or baseline",
+        location=location,
+        hint="add localBWAware or baseline",
     )

@@ -47,7 +47,7 @@ def memory_use(program: Program) -> MemoryUse:
         alias_bytes=sum(outputs[number].size_bytes for number in written_over),
         temporary_bytes=needed,
         gap_bytes=needed - peak.size_bytes,
-        peak_place=peak.place,
+        peak_place=peak.location,
         held=_sorted(each for each in held if each.size_bytes),
     )
 
@@ -99,7 +99,7 @@ def _output(value: Value, number: int) -> HeldBuffer:
         size_bytes=allocated_bytes(value.type),
         type=str(value.type),
         role=Role.OUTPUT,
-        place=f"result {number}",
+        location=f"result {number}",
     )
 
 

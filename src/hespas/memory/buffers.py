@@ -27,7 +27,7 @@ class Buffer:
     size_bytes: int
     type: TensorType
     role: Role
-    place: str
+    location: str
     made_at: int
     read_at: int
     held_until: int
@@ -49,14 +49,14 @@ Leaves = dict[Value, tuple[Buffer, ...]]
 """The buffers of each value, one for each tensor in its type."""
 
 
-def new_buffers(value: Value, *, role: Role, place: str, at: int) -> tuple[Buffer, ...]:
+def new_buffers(value: Value, *, role: Role, location: str, at: int) -> tuple[Buffer, ...]:
     """Return a buffer for each tensor in a value's type; one elsewhere takes no device memory."""
     return tuple([
         Buffer(
             size_bytes=tensor.allocated_bytes if tensor.memory_space == DEVICE_MEMORY else 0,
             type=tensor,
             role=role,
-            place=place,
+            location=location,
             made_at=at,
             read_at=at,
             held_until=at,
@@ -76,7 +76,7 @@ def _grouped(op: Op, leaves: Leaves) -> list[tuple[Buffer, ...]]:
 def _member(op: Op, leaves: Leaves) -> list[tuple[Buffer, ...]]:
     (source,) = op.operands
     if not (isinstance(op.attrs, DimensionAttrs) and isinstance(source.type, TupleType)):
-        raise TypeError(f"{op.place} takes a member of what is no tuple")
+        raise TypeError(f"{op.location} takes a member of what is no tuple")
     index, members = op.attrs.dimension, source.type.members
     before = sum(len(tensors(member)) for member in members[:index])
     return [leaves[source][before : before + len(tensors(members[index]))]]

@@ -67,7 +67,7 @@ def block_life(
         results=returned,
         made=tuple(walk.made),
         inner=walk.inner,
-        places=tuple([_place(op) for op in block.operations]),
+        places=tuple([_location(op) for op in block.operations]),
     )
 
 
@@ -77,7 +77,7 @@ def argument_buffers(values: Iterable[Value]) -> tuple[Buffer, ...]:
         buffer
         for number, value in enumerate(values)
         for buffer in new_buffers(
-            value, role=Role.ARGUMENT, place=f"argument {number}", at=THROUGHOUT
+            value, role=Role.ARGUMENT, location=f"argument {number}", at=THROUGHOUT
         )
     ])  # fmt: skip
 
@@ -87,11 +87,11 @@ def _shape(value: Value) -> tuple[int, ...] | None:
     return value.type.shape if isinstance(value.type, TensorType) else None
 
 
-def _place(op: Op) -> str:
+def _location(op: Op) -> str:
     """Name an operation: by the compiler's name for it, where it has one."""
     if not op.instruction:
-        return op.place
-    return f"{op.location}: {op.instruction}" if op.location else op.instruction
+        return op.location
+    return f"{op.source_location}: {op.instruction}" if op.source_location else op.instruction
 
 
 def _renewed(
@@ -210,9 +210,9 @@ class _Walk:
             self.inner[moment] = max(peaks, key=lambda peak: peak.size_bytes)
 
     def _new(self, op: Op, values: Iterable[Value], moment: int) -> tuple[Buffer, ...]:
-        place, made = _place(op), list[Buffer]()
+        location, made = _location(op), list[Buffer]()
         for value in values:
-            buffers = new_buffers(value, role=Role.TEMPORARY, place=place, at=moment)
+            buffers = new_buffers(value, role=Role.TEMPORARY, location=location, at=moment)
             self.leaves[value] = buffers
             made.extend(buffers)
         self.made.extend(made)
@@ -289,5 +289,5 @@ class _Walk:
         if op.regions:
             return op.regions[0]
         if isinstance(op.attrs, CallAttrs):
-            return self.program.function(op.attrs.callee, place=op.place).body
-        raise ProgramError("it starts nothing", place=op.place)
+            return self.program.function(op.attrs.callee, location=op.location).body
+        raise ProgramError("it starts nothing", location=op.location)

@@ -52,10 +52,10 @@ def _heap_bytes(spans: Sequence[Span], *, enough_bytes: int | None = None) -> in
     top = 0
     for number, (span, later) in enumerate(zip(spans, _overlapping_later(spans), strict=True)):
         start = _smallest_gap(sorted(busy[number]), span.size_bytes)
-        place = start, start + span.size_bytes
+        location = start, start + span.size_bytes
         for other in later:
-            busy[other].append(place)
-        top = max(top, place[1])
+            busy[other].append(location)
+        top = max(top, location[1])
         if enough_bytes is not None and top > enough_bytes:
             break
     return top

@@ -14,11 +14,11 @@ class Peak:
     """The most that temporaries take at a time, the operation then at work, and all of them."""
 
     size_bytes: int
-    place: str
+    location: str
     held: tuple[HeldBuffer, ...]
 
 
-NOTHING = Peak(size_bytes=0, place="", held=())
+NOTHING = Peak(size_bytes=0, location="", held=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,11 +65,16 @@ def peak_of(life: BlockLife, temporaries: Iterable[Buffer]) -> Peak:
         return NOTHING
     inner = life.inner.get(at, NOTHING)
     held = [held_buffer(each) for each in owned if each.made_at <= at <= each.held_until]
-    return Peak(size_bytes=most, place=inner.place or life.places[at], held=(*held, *inner.held))
+    return Peak(
+        size_bytes=most, location=inner.location or life.places[at], held=(*held, *inner.held)
+    )
 
 
 def held_buffer(buffer: Buffer) -> HeldBuffer:
     """Return what is told of a buffer."""
     return HeldBuffer(
-        size_bytes=buffer.size_bytes, type=str(buffer.type), role=buffer.role, place=buffer.place
+        size_bytes=buffer.size_bytes,
+        type=str(buffer.type),
+        role=buffer.role,
+        location=buffer.location,
     )

@@ -25,7 +25,7 @@ class HeldBuffer:
     size_bytes: int
     type: str
     role: Role
-    place: str
+    location: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,14 +26,14 @@ def with_device_count(program: Program, *, requested: int | None, system: int | 
     `ProgramError` for groups that overlap or name absent devices.
     """
     if requested is not None and requested < 1:
-        raise DeviceCountError(f"{requested} devices are asked for", mend="give 1 or more")
+        raise DeviceCountError(f"{requested} devices are asked for", hint="give 1 or more")
     settled = _settled(program, requested, system)
     count = settled.declared_devices or 1
     if system is not None and count != system:
         raise DeviceCountError(
             f"the program runs on {count} devices, but the system has {system}",
-            place=program.source,
-            mend=f"choose a system of {count} devices",
+            location=program.source,
+            hint=f"choose a system of {count} devices",
         )
     for op in communication_ops(settled):
         _check_groups(op, settled)
@@ -46,8 +46,8 @@ def _settled(program: Program, requested: int | None, system: int | None) -> Pro
         if requested is not None and requested != declared:
             raise DeviceCountError(
                 f"{requested} devices are asked for, but the program is made for {declared}",
-                place=program.source,
-                mend=f"drop --devices, or give {declared}",
+                location=program.source,
+                hint=f"drop --devices, or give {declared}",
             )
         return replace(program, replicas=program.replicas or 1, partitions=program.partitions or 1)
     in_groups, in_pairs = _named(program, CollectiveAttrs), _named(program, PermuteAttrs)
@@ -56,8 +56,8 @@ def _settled(program: Program, requested: int | None, system: int | None) -> Pro
         what = "replica groups" if in_groups else "source-target pairs"
         raise DeviceCountError(
             f"{requested} devices are asked for, but the {what} name {named}",
-            place=program.source,
-            mend=f"drop --devices, or give {named}",
+            location=program.source,
+            hint=f"drop --devices, or give {named}",
         )
     count = in_groups or requested or max(system or 1, in_pairs)
     if any(attrs.mode is GroupMode.CROSS_PARTITION for attrs in _memberships(program)):
@@ -89,7 +89,7 @@ def device_group_table(op: Op, program: Program) -> tuple[tuple[int, ...], ...]:
     Raises `ProgramError`, naming the operation, for groups that are wrong.
     """
     if not isinstance(op.attrs, CollectiveAttrs):
-        raise ProgramError("it has no replica groups", place=op.place)
+        raise ProgramError("it has no replica groups", location=op.location)
     try:
         return device_groups(
             op.attrs.groups,
@@ -98,7 +98,7 @@ def device_group_table(op: Op, program: Program) -> tuple[tuple[int, ...], ...]:
             partitions=program.partitions or 1,
         )
     except ProgramError as error:
-        raise ProgramError(error.message, place=op.place, mend=error.mend) from error
+        raise ProgramError(error.message, location=op.location, hint=error.hint) from error
 
 
 def device_pairs(op: Op, program: Program) -> tuple[tuple[int, int], ...]:
@@ -108,7 +108,7 @@ def device_pairs(op: Op, program: Program) -> tuple[tuple[int, int], ...]:
     pairs share a source or a target.
     """
     if not isinstance(op.attrs, PermuteAttrs):
-        raise ProgramError("it has no source-target pairs", place=op.place)
+        raise ProgramError("it has no source-target pairs", location=op.location)
     replicas, partitions = program.replicas or 1, program.partitions or 1
     if op.attrs.mode is GroupMode.CROSS_REPLICA:
         pairs = tuple(
@@ -132,10 +132,11 @@ def _check_pairs(op: Op, pairs: tuple[tuple[int, int], ...], count: int) -> None
         absent = next((device for device in named if not 0 <= device < count), None)
         if absent is not None:
             raise ProgramError(
-                f"{role} {absent} is named, but the program has {count} devices", place=op.place
+                f"{role} {absent} is named, but the program has {count} devices",
+                location=op.location,
             )
         if len(set(named)) < len(named):
-            raise ProgramError(f"a device is {role} of two pairs", place=op.place)
+            raise ProgramError(f"a device is {role} of two pairs", location=op.location)
 
 
 def _check_groups(op: Op, program: Program) -> None:

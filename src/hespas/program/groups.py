@@ -115,7 +115,7 @@ def _check(groups: tuple[tuple[int, ...], ...], device_count: int) -> None:
                 raise ProgramError(
                     f"replica group {list(group)} names device {device}, but the program has "
                     f"{device_count}",
-                    mend="give the right number with --devices, or correct the groups",
+                    hint="give the right number with --devices, or correct the groups",
                 )
             if device in seen:
                 raise ProgramError(f"device {device} stands in two replica groups")

@@ -31,7 +31,7 @@ def _started(block: Block) -> Iterator[Op]:
                 yield from _started(region)
 
 
-def with_kernels(program: Program, kernels: CompiledKernels, *, place: str) -> Program:
+def with_kernels(program: Program, kernels: CompiledKernels, *, location: str) -> Program:
     """Return the program with its kernels, which ``place`` names.
 
     Raises `ProgramError` for kernels of another program: by the digest of its instructions, and
@@ -44,7 +44,7 @@ def with_kernels(program: Program, kernels: CompiledKernels, *, place: str) -> P
         why = f", which launch {foreign[0]}" if foreign else ""
         raise ProgramError(
             f"holds the kernels of another program than {program.source}{why}",
-            place=place,
-            mend="give those that hespas compile --kernels wrote with it",
+            location=location,
+            hint="give those that hespas compile --kernels wrote with it",
         )
     return replace(program, kernels=kernels)

@@ -31,8 +31,9 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, eq=False, gc=False):
     ``kind`` is StableHLO's name without the dialect (``dot_general``), or ``fusion``,
     ``copy``, ``bitcast``, ``async_start``, ``async_update``, ``async_done``, ``call``.
     ``attributes`` holds each attribute's name and MLIR text, sorted by name, for printing.
-    ``location`` is ``file:line:column``, or empty where the source has none. ``instruction`` is
-    the name that a compiler gave it (``fusion.12``), empty elsewhere; it is not printed.
+    ``source_location`` is ``file:line:column``, or empty where the source has none.
+    ``instruction`` is the name that a compiler gave it (``fusion.12``), empty elsewhere; it is not
+    printed.
     ``estimated_cycles`` is what a TPU's compiler expects it to take, where it says so.
     """
 
@@ -43,7 +44,7 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, eq=False, gc=False):
     attrs: Attrs
     attributes: tuple[tuple[str, str], ...] = ()
     regions: tuple[Block, ...] = ()
-    location: str = ""
+    source_location: str = ""
     instruction: str = ""
     estimated_cycles: int | None = None
 
@@ -53,10 +54,10 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, eq=False, gc=False):
         return f"{self.dialect}.{self.kind}"
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """Where it stands, for messages: location, name and instruction."""
         name = f"{self.name} (%{self.instruction})" if self.instruction else self.name
-        return f"{self.location}: {name}" if self.location else name
+        return f"{self.source_location}: {name}" if self.source_location else name
 
 
 class Function(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,8 +111,8 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
         if function is None:
             raise ProgramError(
                 "the program has no function named main",
-                place=self.source,
-                mend=f"it has {', '.join(self.functions) or 'no functions'}",
+                location=self.source,
+                hint=f"it has {', '.join(self.functions) or 'no functions'}",
             )
         return function
 
@@ -122,11 +123,11 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
             return None
         return (self.replicas or 1) * (self.partitions or 1)
 
-    def function(self, name: str, *, place: str = "") -> Function:
+    def function(self, name: str, *, location: str = "") -> Function:
         """Return the function called ``name``; `ProgramError` where there is none."""
         found = self.functions.get(name)
         if found is None:
-            raise ProgramError(f"function @{name} is called but not defined", place=place)
+            raise ProgramError(f"function @{name} is called but not defined", location=location)
         return found
 
 

@@ -130,8 +130,8 @@ class _Opener:
 
     def _call(self, op: Op, callee: str, renaming: Renaming, operations: list[Op]) -> None:
         if callee in self._stack:
-            raise ProgramError(f"function @{callee} calls itself", place=op.place)
-        body = self._program.function(callee, place=op.place).body
+            raise ProgramError(f"function @{callee} calls itself", location=op.location)
+        body = self._program.function(callee, location=op.location).body
         operands = [renaming.get(value, value) for value in op.operands]
         inner: Renaming = dict(zip(body.arguments, operands, strict=True))
         self._stack.append(callee)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hespas.algorithms.algorithm import Algorithm
-from hespas.algorithms.verify import Verified
+from hespas.collectives.algorithm import Algorithm
+from hespas.collectives.verify import Verified
 
 _SHOWN_LINKS = 16
 
@@ -49,12 +49,12 @@ def algorithm_text(verified: Verified, *, size_bytes: int) -> str:
         if verified.is_result_known
         else "runs to its end without races; what a custom collective must compute is not known"
     )
-    place = "in place" if algorithm.is_in_place else "out of place"
+    location = "in place" if algorithm.is_in_place else "out of place"
     links = verified.chunks_by_link()
     chunks = f"{algorithm.input_chunks} chunks of input, {algorithm.output_chunks} of output"
     return "\n".join([
         f"{algorithm.name} {computes}",
-        f"{len(algorithm.ranks)} ranks, {place}: {chunks}",
+        f"{len(algorithm.ranks)} ranks, {location}: {chunks}",
         f"{_counts(algorithm)}, {len(verified.transfers)} messages",
         _sent(algorithm, links),
         f"Of {size_bytes:,} bytes a rank, each link carries",

@@ -100,8 +100,8 @@ def _check_names(name: str, info: NodeInfo) -> None:
     if measured is not None and measured.part not in part_names():
         raise HardwareError(
             f"there are no measured tables of {measured.part!r}",
-            place=measured.place,
-            mend=suggestion(measured.part, part_names()),
+            location=measured.location,
+            hint=suggestion(measured.part, part_names()),
         )
 
 
@@ -140,7 +140,7 @@ def named_node(name: str) -> NodeInfo:
             raise
         raise HardwareError(
             f"no preset is named {name!r}",
-            mend=suggestion(name, (*device_names(), *system_names())),
+            hint=suggestion(name, (*device_names(), *system_names())),
         ) from error
 
 

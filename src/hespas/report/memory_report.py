@@ -23,7 +23,7 @@ def memory_json(use: MemoryUse, capacity_bytes: int | None, *, shown: int) -> di
                 "size_bytes": buffer.size_bytes,
                 "type": buffer.type,
                 "role": buffer.role.value,
-                "place": buffer.place,
+                "place": buffer.location,
             }
             for buffer in use.held[:shown]
         ],
@@ -58,9 +58,9 @@ def _in_place(use: MemoryUse) -> str:
     return f"{_size(use.alias_bytes)} of them written over arguments" if use.alias_bytes else ""
 
 
-def _short(place: str, source: str) -> str:
+def _short(location: str, source: str) -> str:
     """Return a place without the program's name; compilers read programs under the name ``-``."""
-    return place.removeprefix(f"{source}:").removeprefix("-:")
+    return location.removeprefix(f"{source}:").removeprefix("-:")
 
 
 def _held(use: MemoryUse, source: str, shown: int) -> list[str]:
@@ -79,8 +79,8 @@ def _held(use: MemoryUse, source: str, shown: int) -> list[str]:
 
 
 def _line(buffer: HeldBuffer, width: int, source: str) -> str:
-    size, place = _size(buffer.size_bytes), _short(buffer.place, source)
-    return f"{size:>12}  {buffer.role.value:<9}  {buffer.type:<{width}}  {place}"
+    size, location = _size(buffer.size_bytes), _short(buffer.location, source)
+    return f"{size:>12}  {buffer.role.value:<9}  {buffer.type:<{width}}  {location}"
 
 
 def _size(size_bytes: int) -> str:

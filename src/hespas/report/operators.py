@@ -37,7 +37,7 @@ def _expanded(program: Program) -> Iterator[Op]:
         op = pending.pop()
         bodies = op.regions if op.kind in _OPENED else ()
         if isinstance(op.attrs, CallAttrs):
-            bodies = (program.function(op.attrs.callee, place=op.place).body,)
+            bodies = (program.function(op.attrs.callee, location=op.location).body,)
         elif op.kind != "fusion":
             yield op
         for body in reversed(bodies):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from textwrap import fill
 
+from hespas.schedule.devices_text import devices_text
 from hespas.simulate.timeline import ClassTimeline, Timeline
-from hespas.trace.devices_text import devices_text
 from hespas.units import PS_PER_S, format_time
 
 _SHOWN = 16

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from hespas.schedule.roles import ALWAYS, Roles, find_roles
+from hespas.schedule.tasks import CollectiveTask, ComputeTask, Job, Task, TaskGraph
 from hespas.simulate.needs_engine import NeedsEngineError
 from hespas.simulate.timeline import ClassTimeline, class_timeline
-from hespas.trace.roles import ALWAYS, Roles, find_roles
-from hespas.trace.tasks import CollectiveTask, ComputeTask, Job, Task, TaskGraph
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

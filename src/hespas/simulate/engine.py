@@ -14,13 +14,8 @@ from heapq import heappop, heappush
 from typing import assert_never
 
 from hespas.errors import SimulationError
-from hespas.simulate.algorithms import Span
-from hespas.simulate.machine import NEVER, Machine
-from hespas.simulate.meeting import Meetings, Message
-from hespas.simulate.needs_engine import NeedsEngineError
-from hespas.simulate.ties import Ties
-from hespas.trace.devices_text import devices_text
-from hespas.trace.tasks import (
+from hespas.schedule.devices_text import devices_text
+from hespas.schedule.tasks import (
     CollectiveTask,
     ComputeTask,
     EmptyTask,
@@ -28,6 +23,11 @@ from hespas.trace.tasks import (
     ReceiveTask,
     SendTask,
 )
+from hespas.simulate.algorithms import Span
+from hespas.simulate.machine import NEVER, Machine
+from hespas.simulate.meeting import Meetings, Message
+from hespas.simulate.needs_engine import NeedsEngineError
+from hespas.simulate.ties import Ties
 from hespas.units import PS_PER_NS
 
 

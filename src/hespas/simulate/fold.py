@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
-from hespas.trace.roles import ALWAYS, Roles, find_roles
-from hespas.trace.tasks import CollectiveTask, GroupTable, Job, SendTask, Task, TaskGraph
+from hespas.schedule.roles import ALWAYS, Roles, find_roles
+from hespas.schedule.tasks import CollectiveTask, GroupTable, Job, SendTask, Task, TaskGraph
 
 Group = tuple[int, ...]
 

@@ -33,7 +33,7 @@ def group_shape(system: System, group: Group, algorithms: frozenset[Algorithm]) 
     """
     if len(group) < 2:
         message = f"the group {list(group)} has only one member"
-        raise SimulationError(message, mend="leave collectives of one device out")
+        raise SimulationError(message, hint="leave collectives of one device out")
     routes = [
         (algorithm, distance, _common_route(system, _pairs(algorithm, group, distance)))
         for algorithm in sorted(algorithms, key=lambda algorithm: algorithm.value)

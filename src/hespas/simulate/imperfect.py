@@ -10,8 +10,7 @@ from typing import assert_never
 
 from hespas.errors import SimulationError
 from hespas.hardware.cluster import Cluster, Distribution, Jitter
-from hespas.simulate.room import BYTES_PER_TASK, check_room
-from hespas.trace.tasks import (
+from hespas.schedule.tasks import (
     CollectiveTask,
     ComputeTask,
     GroupTable,
@@ -22,6 +21,7 @@ from hespas.trace.tasks import (
     TaskGraph,
     needs,
 )
+from hespas.simulate.room import BYTES_PER_TASK, check_room
 from hespas.units import PS_PER_S
 
 
@@ -35,7 +35,7 @@ def on_cluster(job: Job, cluster: Cluster) -> Job:
     absent = sorted(device for device in named if not 0 <= device < job.device_count)
     if absent:
         message = f"device {absent[0]} is not among the {job.device_count} devices"
-        raise SimulationError(message, place=cluster.source)
+        raise SimulationError(message, location=cluster.source)
     if not cluster.changes_devices:
         return job
     if cluster.jitter is not None:
@@ -98,7 +98,7 @@ def _delayed(graph: TaskGraph, delay_ps: int) -> TaskGraph:
 
 
 def joined_job(
-    programs: Sequence[tuple[Job, tuple[int, ...]]], device_count: int, *, place: str
+    programs: Sequence[tuple[Job, tuple[int, ...]]], device_count: int, *, location: str
 ) -> Job:
     """Return one job of several, each on devices of its own.
 
@@ -111,7 +111,7 @@ def joined_job(
     for job, devices in programs:
         if job.device_count not in (len(devices), device_count):
             message = f"a program for {job.device_count} devices is given {len(devices)}"
-            raise SimulationError(message, place=place)
+            raise SimulationError(message, location=location)
         is_local = job.device_count == len(devices)
         first = len(graphs)
         graphs += [_moved(graph, devices if is_local else None, device_count)
@@ -119,11 +119,11 @@ def joined_job(
         for position, device in enumerate(devices):
             if device in found or not 0 <= device < device_count:
                 message = f"device {device} has two programs, or isn't there"
-                raise SimulationError(message, place=place)
+                raise SimulationError(message, location=location)
             found[device] = first + job.graph_of_device[position if is_local else device]
     missing = [device for device in range(device_count) if device not in found]
     if missing:
-        raise SimulationError(f"device {missing[0]} has no program", place=place)
+        raise SimulationError(f"device {missing[0]} has no program", location=location)
     order = tuple([found[device] for device in range(device_count)])
     return Job(graphs=tuple(graphs), graph_of_device=order)
 

@@ -39,8 +39,8 @@ def parse_implementation(name: str) -> Implementation:
     has_number = match is not None and match[3] and match[2].lower() != "direct"
     one_tree = match is not None and match[1] and match[2].lower() == "doublebinarytree"
     if match is None or has_number or one_tree:
-        mend = "use ring, direct, halvingDoubling or doubleBinaryTree"
-        raise SimulationError(f"the collective algorithm {name} has no model here", mend=mend)
+        hint = "use ring, direct, halvingDoubling or doubleBinaryTree"
+        raise SimulationError(f"the collective algorithm {name} has no model here", hint=hint)
     return Implementation(
         algorithm=_ALGORITHMS[match[2].lower()],
         window=int(match[3]) if match[3] else None,
@@ -56,7 +56,7 @@ def implementations(system: System, kind: CollectiveKind) -> tuple[Implementatio
     names = system.implementations.get(kind)
     if not names:
         message = f"there is no {kind.value}-implementation"
-        raise SimulationError(message, place=system.name, mend="add one to system.json")
+        raise SimulationError(message, location=system.name, hint="add one to system.json")
     return tuple([parse_implementation(name) for name in names])
 
 
@@ -68,5 +68,5 @@ def group_implementation(system: System, kind: CollectiveKind) -> Implementation
     told = implementations(system, kind)
     if len(told) == 1 and told[0].algorithm is Algorithm.DOUBLE_BINARY_TREE:
         message = "doubleBinaryTree in a group smaller than the system has no model here"
-        raise SimulationError(message, place=system.name)
+        raise SimulationError(message, location=system.name)
     return told[0] if len(told) == 1 else _RING

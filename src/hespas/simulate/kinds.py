@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hespas.errors import SimulationError
 from hespas.hardware.system import CollectiveKind
-from hespas.trace.tasks import CollectiveTask, CommunicationKind
+from hespas.schedule.tasks import CollectiveTask, CommunicationKind
 
 _KINDS = {
     CommunicationKind.ALL_REDUCE: CollectiveKind.ALL_REDUCE,
@@ -22,5 +22,5 @@ def task_text(task: CollectiveTask) -> str:
 def collective_kind(task: CollectiveTask) -> CollectiveKind:
     """Return the kind whose algorithm runs a collective. Raises `SimulationError` without one."""
     if task.kind not in _KINDS:
-        raise SimulationError(f"{task.kind.name} has no model here", place=task_text(task))
+        raise SimulationError(f"{task.kind.name} has no model here", location=task_text(task))
     return _KINDS[task.kind]

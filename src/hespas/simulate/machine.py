@@ -5,10 +5,10 @@ from __future__ import annotations
 from enum import Enum
 from heapq import heappop, heappush
 
+from hespas.schedule.roles import ALWAYS, own_tasks
+from hespas.schedule.tasks import CollectiveTask, ComputeTask, EmptyTask, ReceiveTask, Task
 from hespas.simulate.fold import DeviceClass
 from hespas.simulate.timeline import ClassTimeline, class_timeline
-from hespas.trace.roles import ALWAYS, own_tasks
-from hespas.trace.tasks import CollectiveTask, ComputeTask, EmptyTask, ReceiveTask, Task
 
 
 class Slot(Enum):

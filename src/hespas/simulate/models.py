@@ -10,11 +10,11 @@ from hespas.config.suggest import choice
 from hespas.errors import ConfigError, SimulationError
 from hespas.hardware.cluster import Cluster
 from hespas.hardware.system import System
+from hespas.schedule.tasks import Job, TaskGraph, as_job
 from hespas.simulate.imperfect import on_cluster
 from hespas.simulate.network import Network
 from hespas.simulate.simulate import simulate
 from hespas.simulate.timeline import Timeline
-from hespas.trace.tasks import Job, TaskGraph, as_job
 
 
 class Model(Enum):
@@ -38,7 +38,7 @@ class ModelChoice:
     """A model with what it is told; None stands for what isn't given.
 
     ``network``, ``queues_per_dimension``, ``rendezvous`` and ``injection_scale`` are ASTRA-sim's,
-    ``algorithm`` is for hespas' own model: see `hespas.simulate.fluid.simulate.simulate_fluid`.
+    ``algorithm`` is for hespas' own model: see `hespas.simulate.flow.simulate.simulate_flow`.
     Raises `ConfigError` for what has no effect on the model.
     """
 
@@ -61,8 +61,8 @@ class ModelChoice:
         for flag, (owner, value) in given.items():
             if value is not None and owner is not self.model:
                 message = f"{flag} has no effect on the model {self.model.value}"
-                mend = f"leave it out, or use --model {owner.value}"
-                raise ConfigError(message, mend=mend)
+                hint = f"leave it out, or use --model {owner.value}"
+                raise ConfigError(message, hint=hint)
 
 
 def simulate_job(work: Job | TaskGraph, system: System, choice: ModelChoice) -> Timeline:
@@ -76,8 +76,8 @@ def simulate_job(work: Job | TaskGraph, system: System, choice: ModelChoice) -> 
     except OverflowError as error:
         raise SimulationError(
             "a transfer or a task takes longer than can be computed with",
-            place=system.name,
-            mend="check its bandwidths and latencies, and the times of the job",
+            location=system.name,
+            hint="check its bandwidths and latencies, and the times of the job",
         ) from error
 
 
@@ -89,11 +89,11 @@ def _simulated(work: Job | TaskGraph, system: System, choice: ModelChoice) -> Ti
     match choice.model:
         case Model.HESPAS:
             # ASTRA-sim's model need not wait for what this one imports.
-            from hespas.simulate.fluid.simulate import simulate_fluid  # noqa: PLC0415
-            from hespas.simulate.fluid.told import TOLD  # noqa: PLC0415
+            from hespas.simulate.flow.simulate import simulate_flow  # noqa: PLC0415
+            from hespas.simulate.flow.told import TOLD  # noqa: PLC0415
 
             algorithm = choice.algorithm or TOLD
-            return simulate_fluid(job, system, algorithm=algorithm, cluster=cluster)
+            return simulate_flow(job, system, algorithm=algorithm, cluster=cluster)
         case Model.ASTRA_SIM:
             return _simulate_astra_sim(job, system, choice)
         case _:
@@ -103,11 +103,11 @@ def _simulated(work: Job | TaskGraph, system: System, choice: ModelChoice) -> Ti
 def _simulate_astra_sim(job: Job, system: System, choice: ModelChoice) -> Timeline:
     if choice.cluster is not None and choice.cluster.links:
         message = "links that differ have no model in ASTRA-sim"
-        mend = "use --model hespas"
-        raise SimulationError(message, place=choice.cluster.source, mend=mend)
+        hint = "use --model hespas"
+        raise SimulationError(message, location=choice.cluster.source, hint=hint)
     if not system.dimensions:
         message = "the system has no files for ASTRA-sim"
-        raise SimulationError(message, place=system.name, mend="use --model hespas")
+        raise SimulationError(message, location=system.name, hint="use --model hespas")
     scale = choice.injection_scale
     return simulate(
         job,

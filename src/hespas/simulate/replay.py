@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from hespas.errors import SimulationError
 from hespas.hardware.system import System
+from hespas.schedule.tasks import CollectiveTask, ComputeTask, Job, Task
 from hespas.simulate.timeline import ClassTimeline, Timeline
-from hespas.trace.tasks import CollectiveTask, ComputeTask, Job, Task
 
 OPTION = "replay-only"
 
@@ -28,8 +28,8 @@ def check_recorded(job: Job) -> None:
             if not _is_recorded(task):
                 raise SimulationError(
                     f"{OPTION} needs the recorded duration of task {task.id} ({task.name})",
-                    place=graph.name,
-                    mend="read its traces with is_recorded=True",
+                    location=graph.name,
+                    hint="read its traces with is_recorded=True",
                 )
 
 

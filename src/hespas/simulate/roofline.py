@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from hespas.errors import SimulationError
 from hespas.hardware.system import System
-from hespas.trace.tasks import ComputeTask, EmptyTask, Job, Task
+from hespas.schedule.tasks import ComputeTask, EmptyTask, Job, Task
 from hespas.units import PS_PER_NS
 
 
@@ -24,9 +24,9 @@ def with_roofline(job: Job, system: System) -> Job:
     """
     peak, bandwidth = system.options.get("peak-perf"), system.local_memory_bandwidth_gb_per_s
     if not isinstance(peak, int | float) or bandwidth is None:
-        mend = "add both to system.json"
+        hint = "add both to system.json"
         raise SimulationError(
-            "roofline-enabled needs peak-perf and local-mem-bw", place=system.name, mend=mend
+            "roofline-enabled needs peak-perf and local-mem-bw", location=system.name, hint=hint
         )
     graphs = [
         replace(
@@ -45,7 +45,7 @@ def _timed(task: Task, peak: float, bandwidth: float) -> Task:
         return EmptyTask(id=task.id, name=task.name, depends_on=task.depends_on, is_compute=True)
     if not task.operations or not task.tensor_bytes:
         message = "roofline-enabled needs num_ops, above 0, and tensor_size"
-        raise SimulationError(message, place=f"task {task.id} ({task.name})")
+        raise SimulationError(message, location=f"task {task.id} ({task.name})")
     rate = min(bandwidth * (task.operations / task.tensor_bytes), peak)
     duration_ns = int(task.operations / rate * 1e9)
     return replace(task, duration_ps=duration_ns * PS_PER_NS)

@@ -36,5 +36,5 @@ def check_room(count: int, what: str = "messages", *, bytes_each: int = _BYTES_P
             f"the job has {count} {what} to keep track of at a time, which take about "
             f"{needed / _GIB:.1f} GiB of memory, and {available / _GIB:.1f} GiB are available"
         )
-        mend = "make devices alike, use groups of fewer devices or another algorithm"
-        raise SimulationError(message, mend=mend)
+        hint = "make devices alike, use groups of fewer devices or another algorithm"
+        raise SimulationError(message, hint=hint)

@@ -11,6 +11,17 @@ from typing import TYPE_CHECKING
 
 from hespas.errors import DeviceCountError, SimulationError
 from hespas.hardware.system import System
+from hespas.schedule.tasks import (
+    CollectiveTask,
+    ComputeTask,
+    EmptyTask,
+    Job,
+    MemoryTask,
+    SendTask,
+    Task,
+    TaskGraph,
+    as_job,
+)
 from hespas.simulate.algorithms import Span
 from hespas.simulate.collectives import SUBGROUP_ENDPOINT_NS, CollectiveModel
 from hespas.simulate.custom_options import has_custom_collectives
@@ -25,17 +36,6 @@ from hespas.simulate.network import Network, Route, delay_ns, route
 from hespas.simulate.replay import check_recorded, is_replay, with_replayed
 from hespas.simulate.roofline import with_roofline
 from hespas.simulate.timeline import Timeline
-from hespas.trace.tasks import (
-    CollectiveTask,
-    ComputeTask,
-    EmptyTask,
-    Job,
-    MemoryTask,
-    SendTask,
-    Task,
-    TaskGraph,
-    as_job,
-)
 from hespas.units import PS_PER_NS
 
 if TYPE_CHECKING:
@@ -153,24 +153,24 @@ def _check_place(place: Place) -> None:
             raise SimulationError(f"device {place.source} sends to itself")
     elif len(place) < 2:
         message = f"the group {list(place)} has only one member"
-        raise SimulationError(message, mend="leave collectives of one device out")
+        raise SimulationError(message, hint="leave collectives of one device out")
 
 
 def _refuse(system: System, queues_per_dimension: int, injection_scale: float) -> None:
     place = system.name
     if not 0 <= injection_scale < inf:
-        raise SimulationError(f"the injection scale is {injection_scale}", place=place)
+        raise SimulationError(f"the injection scale is {injection_scale}", location=place)
     if queues_per_dimension < 1:
-        raise SimulationError(f"{queues_per_dimension} queues per dimension", place=place)
+        raise SimulationError(f"{queues_per_dimension} queues per dimension", location=place)
     for option in _UNSUPPORTED_OPTIONS:
         if system.options.get(option):
-            raise SimulationError(f"{option} has no model here", place=place, mend="remove it")
+            raise SimulationError(f"{option} has no model here", location=place, hint="remove it")
     if system.preferred_dataset_splits < 1 or system.active_chunks_per_dimension < 1:
         message = "preferred-dataset-splits and active-chunks-per-dimension must be positive"
-        raise SimulationError(message, place=place)
+        raise SimulationError(message, location=place)
     if system.collective_optimization not in ("baseline", "localBWAware"):
         message = f"collective-optimization {system.collective_optimization} has no model here"
-        raise SimulationError(message, place=place, mend="use baseline or localBWAware")
+        raise SimulationError(message, location=place, hint="use baseline or localBWAware")
 
 
 def _row(times_ps: list[int]) -> Times:
@@ -294,4 +294,6 @@ class _Model:
                 return self._collectives.group_ns(kind, task.size_bytes, timing)
             return self._collectives.everyone_ns(kind, task.size_bytes, task.involved_dimensions)
         except SimulationError as error:
-            raise SimulationError(error.message, place=task_text(task), mend=error.mend) from error
+            raise SimulationError(
+                error.message, location=task_text(task), hint=error.hint
+            ) from error

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from hespas.schedule.tasks import CollectiveTask
 from hespas.simulate.machine import Machine, Slot
 from hespas.simulate.needs_engine import NeedsEngineError
-from hespas.trace.tasks import CollectiveTask
 
 
 @dataclass(slots=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hespas.trace.intervals import Interval, covered_ps, exposed_parts
-from hespas.trace.tasks import (
+from hespas.schedule.intervals import Interval, covered_ps, exposed_parts
+from hespas.schedule.tasks import (
     CollectiveTask,
     ComputeTask,
     ReceiveTask,

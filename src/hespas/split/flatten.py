@@ -72,8 +72,8 @@ def _check_size(body: Block, source: str) -> None:
     if _opened_size(body) > MOST_OPERATIONS:
         raise UnsupportedError(
             f"opening the loops that communicate gives over {MOST_OPERATIONS:,} operations",
-            place=source,
-            mend="give smaller counts with --trip-count",
+            location=source,
+            hint="give smaller counts with --trip-count",
         )
 
 
@@ -110,7 +110,7 @@ class _Flattener:
         elif op.kind in ("case", "if"):
             self._branch(op, renaming)
         else:
-            raise UnsupportedError("a collective inside this operation", place=op.place)
+            raise UnsupportedError("a collective inside this operation", location=op.location)
 
     def _inline(self, block: Block, operands: list[Value], renaming: Renaming) -> list[Value]:
         renaming.update(zip(block.arguments, operands, strict=True))
@@ -122,8 +122,8 @@ class _Flattener:
         if count is None:
             raise ProgramError(
                 "how often this loop runs cannot be read from its condition",
-                place=op.place,
-                mend="give it with --trip-count",
+                location=op.location,
+                hint="give it with --trip-count",
             )
         condition, body = op.regions
         carried = [renaming.get(value, value) for value in op.operands]
@@ -153,15 +153,17 @@ class _Flattener:
     def _bundle(self, op: Op) -> tuple[Value, ...]:
         made = self.bundles.get(op.operands[0])
         if made is None:
-            raise ProgramError("its operand does not come from an async_start", place=op.place)
+            raise ProgramError(
+                "its operand does not come from an async_start", location=op.location
+            )
         return made
 
     def _started(self, op: Op) -> Block:
         if op.regions:
             return op.regions[0]
         if isinstance(op.attrs, CallAttrs):
-            return self.program.function(op.attrs.callee, place=op.place).body
-        raise ProgramError("it starts nothing", place=op.place)
+            return self.program.function(op.attrs.callee, location=op.location).body
+        raise ProgramError("it starts nothing", location=op.location)
 
 
 def taken_branch(op: Op) -> tuple[int, str]:
@@ -170,7 +172,7 @@ def taken_branch(op: Op) -> tuple[int, str]:
     ranks = weights or [_communicated_bytes(region) for region in op.regions]
     taken = max(range(len(op.regions)), key=ranks.__getitem__)
     why = "the heaviest" if weights else "the one that communicates most"
-    return taken, f"{op.place}: branch {taken} is taken, {why}"
+    return taken, f"{op.location}: branch {taken} is taken, {why}"
 
 
 def _communicated_bytes(block: Block) -> int:

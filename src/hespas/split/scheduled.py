@@ -99,7 +99,7 @@ class _Walk:
         elif op.kind in ("case", "if"):
             self._branch(op)
         else:
-            raise UnsupportedError("a collective inside this operation", place=op.place)
+            raise UnsupportedError("a collective inside this operation", location=op.location)
 
     def _communicates(self, op: Op) -> bool:
         if not op.regions:
@@ -117,8 +117,8 @@ class _Walk:
         if number >= MOST_OPERATIONS:
             raise UnsupportedError(
                 f"opening the loops that communicate gives over {MOST_OPERATIONS:,} kernels",
-                place=self.program.source,
-                mend="give smaller counts with --trip-count",
+                location=self.program.source,
+                hint="give smaller counts with --trip-count",
             )
         self.regions.append(_region(number, op))
         self.producers.append(self.waits_for)
@@ -129,8 +129,8 @@ class _Walk:
         if count is None:
             raise ProgramError(
                 "how often this loop runs is not known",
-                place=op.place,
-                mend="give it with --trip-count",
+                location=op.location,
+                hint="give it with --trip-count",
             )
         # The condition of a loop whose count the compiler knows is never computed.
         for _ in range(count):
@@ -170,8 +170,8 @@ class _Walk:
         if op.regions:
             return op.regions[0]
         if isinstance(op.attrs, CallAttrs):
-            return self.program.function(op.attrs.callee, place=op.place).body
-        raise ProgramError("it starts nothing", place=op.place)
+            return self.program.function(op.attrs.callee, location=op.location).body
+        raise ProgramError("it starts nothing", location=op.location)
 
     def _named(self, inner: Op, start: Op) -> Op:
         """Return the collective that an operation starts, under that operation's name."""
@@ -179,14 +179,16 @@ class _Walk:
             self.named[start, inner] = replace(
                 inner,
                 instruction=start.instruction or inner.instruction,
-                location=inner.location or start.location,
+                source_location=inner.source_location or start.source_location,
             )
         return self.named[start, inner]
 
     def _started_by(self, op: Op) -> tuple[int, ...]:
         started = self.under_way.get(op.operands[0])
         if started is None:
-            raise ProgramError("its operand does not come from an async_start", place=op.place)
+            raise ProgramError(
+                "its operand does not come from an async_start", location=op.location
+            )
         return started
 
 

@@ -151,7 +151,7 @@ def _bitcast(op: Op, operand: Value, made: list[Op]) -> None:
         and isinstance(source, TensorType)
         and isinstance(result, TensorType)
     ):
-        raise UnsupportedError("only tensors can be bitcast", place=op.place)
+        raise UnsupportedError("only tensors can be bitcast", location=op.location)
     from_memory = _major_first(attrs.result_layout, result.rank)
     linear = _transposed(operand, _major_first(attrs.source_layout, source.rank), made)
     linear = _recast(linear, source, result.element, made)

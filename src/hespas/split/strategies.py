@@ -53,20 +53,20 @@ class SplitOptions:
 
     def __post_init__(self) -> None:
         if self.block_limit is not None and self.block_limit < 1:
-            raise ConfigError(f"block_lim is {self.block_limit}", mend="give 1 or more")
+            raise ConfigError(f"block_lim is {self.block_limit}", hint="give 1 or more")
         individual = self.strategy is SplitStrategy.INDIVIDUAL
         if individual and not self.merge and self.block_limit is not None:
             raise ConfigError(
-                "block_lim has no effect on individual_split", mend="drop it, or add --merge"
+                "block_lim has no effect on individual_split", hint="drop it, or add --merge"
             )
         if individual and self.separator != COMMUNICATION_SEPARATOR:
-            raise ConfigError("separator has no effect on individual_split", mend="drop it")
+            raise ConfigError("separator has no effect on individual_split", hint="drop it")
         communication = self.separator == COMMUNICATION_SEPARATOR
         if communication and self.separator_policy is not SeparatorPolicy.ISOLATED:
             raise ConfigError(
                 f"separator_policy {self.separator_policy.value} has no effect on collectives, "
                 "which are always regions of their own",
-                mend="drop it, or name a computing separator such as stablehlo.dot_general",
+                hint="drop it, or name a computing separator such as stablehlo.dot_general",
             )
 
 
@@ -100,8 +100,8 @@ def _check_plain(options: SplitOptions, source: str) -> None:
     for name in (name for name, has_effect in given.items() if has_effect):
         raise ConfigError(
             f"{name} has no effect on a program that is scheduled: its kernels are the regions",
-            place=source,
-            mend="drop it",
+            location=source,
+            hint="drop it",
         )
 
 
@@ -111,7 +111,7 @@ def _check_separator(operations: Sequence[Op], separator: str) -> None:
     if not any(op.name == separator for op in operations):
         raise ConfigError(
             f"separator {separator!r} occurs nowhere in the program",
-            mend="use is_communication_op or the full name of an operation in it",
+            hint="use is_communication_op or the full name of an operation in it",
         )
 
 

@@ -71,11 +71,11 @@ def run_program(
             )
         except OSError as error:
             raise ToolError(
-                f"{name} cannot be started: {error.strerror or error}", place=str(command[0])
+                f"{name} cannot be started: {error.strerror or error}", location=str(command[0])
             ) from error
         code = _waited(process, limits.time_s, name=name, log=log)
     if code != 0:
-        raise ToolError(f"{name} {ending(code)}: {last_words(log)}", place=str(log))
+        raise ToolError(f"{name} {ending(code)}: {last_words(log)}", location=str(log))
     return Finished(log=log, elapsed_s=monotonic() - started_s)
 
 
@@ -96,8 +96,8 @@ def _waited(process: subprocess.Popen[bytes], time_s: float, *, name: str, log: 
     except subprocess.TimeoutExpired as error:
         raise ToolError(
             f"{name} took longer than {time_s:g} s: {last_words(log)}",
-            place=str(log),
-            mend="allow more time",
+            location=str(log),
+            hint="allow more time",
         ) from error
     finally:
         # Whatever it started dies with it, on Ctrl-C too.

@@ -53,8 +53,8 @@ class Worker:
                 self._end()
                 raise ToolError(
                     f"{self.name} took longer than {time_s:g} s",
-                    place=str(self.log),
-                    mend="allow more time",
+                    location=str(self.log),
+                    hint="allow more time",
                 ) from None
             except OSError:
                 answer = b""
@@ -85,7 +85,7 @@ class Worker:
         except OSError as error:
             raise ToolError(
                 f"{self.name} cannot be started: {error.strerror or error}",
-                place=str(self.command[0]),
+                location=str(self.command[0]),
             ) from error
         return self._process
 
@@ -112,12 +112,12 @@ class Worker:
             return dict(json.loads(answer))
         except (ValueError, TypeError) as error:
             self._end()
-            raise ToolError(f"{self.name} answered nonsense", place=str(self.log)) from error
+            raise ToolError(f"{self.name} answered nonsense", location=str(self.log)) from error
 
     def _died(self, process: subprocess.Popen[bytes]) -> ToolError:
         self._end()
         how = ending(process.returncode)
-        return ToolError(f"{self.name} {how}: {last_words(self.log)}", place=str(self.log))
+        return ToolError(f"{self.name} {how}: {last_words(self.log)}", location=str(self.log))
 
     def _end(self) -> None:
         process, self._process = self._process, None

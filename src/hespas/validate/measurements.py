@@ -69,7 +69,9 @@ def read_steps(path: Path = PUBLISHED) -> tuple[MeasuredStep, ...]:
     try:
         text = path.read_text(encoding="utf-8-sig")  # Excel writes a mark
     except (OSError, UnicodeDecodeError) as error:
-        raise MeasurementError("cannot be read", place=str(path), mend="check the path") from error
+        raise MeasurementError(
+            "cannot be read", location=str(path), hint="check the path"
+        ) from error
     reader = csv.DictReader(text.splitlines())
     _check_header(reader.fieldnames or (), path)
     steps = [_step(row, reader.line_num, path) for row in reader]
@@ -86,50 +88,52 @@ def _check_header(names: Iterable[str], path: Path) -> None:
         told = f"has no column {missing[0]!r}" if missing else f"has a column {unknown[0]!r}"
         columns = ", ".join((*_NEEDED, *_OPTIONAL))
         raise MeasurementError(
-            f"the table {told}", place=f"{path}:1", mend=f"its columns are {columns}"
+            f"the table {told}", location=f"{path}:1", hint=f"its columns are {columns}"
         )
 
 
 def _step(row: Mapping[str, str | None], line: int, path: Path) -> MeasuredStep:
-    place = f"{path}:{line}"
+    location = f"{path}:{line}"
     if None in row or any(not row.get(name) for name in _NEEDED):
         raise MeasurementError(
-            "the line has too few or too many fields", place=place, mend="give one a column"
+            "the line has too few or too many fields", location=location, hint="give one a column"
         )
     profiled = row.get("profiled_compute_s")
     resolution = row.get("resolution_s")
     return MeasuredStep(
         workload=row["workload"] or "",
-        options=_options(row.get("options") or "", place),
+        options=_options(row.get("options") or "", location),
         node=row["node"] or "",
         system=row["system"] or "",
-        step_s=_seconds(row["step_s"] or "", "step_s", place),
-        resolution_s=_seconds(resolution, "resolution_s", place) if resolution else 0.0,
-        profiled_compute_s=_seconds(profiled, "profiled_compute_s", place) if profiled else None,
+        step_s=_seconds(row["step_s"] or "", "step_s", location),
+        resolution_s=_seconds(resolution, "resolution_s", location) if resolution else 0.0,
+        profiled_compute_s=_seconds(profiled, "profiled_compute_s", location) if profiled else None,
         line=line,
     )
 
 
-def _options(text: str, place: str) -> dict[str, str]:
+def _options(text: str, location: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for part in filter(None, text.split(";")):
         name, equals, value = part.partition("=")
         if not equals or not value:
             raise MeasurementError(
-                f"option {part!r} has no value", place=place, mend="write NAME=VALUE;NAME=VALUE"
+                f"option {part!r} has no value",
+                location=location,
+                hint="write NAME=VALUE;NAME=VALUE",
             )
         found[name.strip()] = value.strip()
     return found
 
 
-def _seconds(text: str, name: str, place: str) -> float:
+def _seconds(text: str, name: str, location: str) -> float:
     try:
         value = float(text)
     except ValueError:
         value = float("nan")
     if not isfinite(value) or value <= 0:
         raise MeasurementError(
-            f"{name} is {text!r}", place=place, mend="give a time above 0, in seconds"
+            f"{name} is {text!r}", location=location, hint="give a time above 0, in seconds"
         )
     return value
 
@@ -144,6 +148,6 @@ def _check_agreement(steps: Iterable[MeasuredStep], path: Path) -> None:
             raise MeasurementError(
                 f"{step.workload} on {step.system} took {first.step_s:g} s in line {first.line} "
                 f"and {step.step_s:g} s in line {step.line}",
-                place=f"{path}:{step.line}",
-                mend="drop one, or give resolution_s as wide as they differ",
+                location=f"{path}:{step.line}",
+                hint="drop one, or give resolution_s as wide as they differ",
             )

@@ -24,6 +24,7 @@ from hespas.frontend.load import load_source, read_source
 from hespas.hardware.fit import settled_program
 from hespas.hardware.presets import load_device, load_system
 from hespas.hardware.system import System
+from hespas.models.registry import models
 from hespas.prediction import Prediction, predicted
 from hespas.program.program import Program
 from hespas.simulate.models import ModelChoice, model_named
@@ -32,7 +33,6 @@ from hespas.split.modules import region_modules
 from hespas.split.strategies import split_options, split_program
 from hespas.units import format_time
 from hespas.validate.measurements import MeasuredStep
-from hespas.workloads.registry import models
 from hespas.xla.hlo_forms import is_hlo_proto, is_hlo_text
 
 FLOOR_METHOD = "roofline"
@@ -71,12 +71,12 @@ def _source(step: MeasuredStep) -> bytes:
     return read_source(Path(step.workload))
 
 
-def check_step(step: MeasuredStep, *, method: str, place: str) -> None:
+def check_step(step: MeasuredStep, *, method: str, location: str) -> None:
     """Raise `MeasurementError` for a model or file, an option, a node or a system there isn't.
 
     A node that ``method`` can't price is refused too. ``place`` is the step's ``file:line``.
     """
-    with at_line(place):
+    with at_line(location):
         load_system(step.system)
         device = load_device(step.node)
         if method in OF_A_DEVICE:
@@ -91,17 +91,17 @@ def _check_workload(step: MeasuredStep) -> None:
     if not Path(step.workload).exists():
         raise MeasurementError(
             f"there is no model or file {step.workload!r}",
-            mend=suggestion(step.workload, models()),
+            hint=suggestion(step.workload, models()),
         )
     if step.options:
         raise MeasurementError(
             f"{step.workload} is no model of the zoo, and takes no options",
-            mend="see hespas export --list",
+            hint="see hespas export --list",
         )
 
 
 def recompute(
-    step: MeasuredStep, sources: Sources, *, method: str, model: str, place: str
+    step: MeasuredStep, sources: Sources, *, method: str, model: str, location: str
 ) -> Recomputed:
     """Predict one step by ``method`` and by the roofline, of the program that XLA makes for it.
 
@@ -112,21 +112,21 @@ def recompute(
     where prediction and measurement differ by more than a factor of a hundred.
     ``place`` is the step's ``file:line``, which every refusal of what it names tells.
     """
-    with at_line(place):
+    with at_line(location):
         predictions = _predictions(step, sources, method, model)
     floor_s = without_launches_s(predictions[FLOOR_METHOD].estimates.total)
     if step.interval_s[1] < floor_s:
         raise MeasurementError(
             f"{step.workload} on {step.system} took {step.step_s:g} s, but at every peak of "
             f"{step.node} it would take {floor_s:.4g} s",
-            place=place,
-            mend="give seconds, and the program that was measured",
+            location=location,
+            hint="give seconds, and the program that was measured",
         )
-    _check_far(step, predictions[method].step_time_s, place)
+    _check_far(step, predictions[method].step_time_s, location)
     return Recomputed(measured=step, predictions=predictions)
 
 
-def _check_far(step: MeasuredStep, predicted_s: float, place: str) -> None:
+def _check_far(step: MeasuredStep, predicted_s: float, location: str) -> None:
     ratio = step.step_s / predicted_s
     if 1 / FAR <= ratio <= FAR:
         return
@@ -134,8 +134,8 @@ def _check_far(step: MeasuredStep, predicted_s: float, place: str) -> None:
     raise MeasurementError(
         f"{step.workload} on {step.system} took {format_time(step.step_s)}, {far} the "
         f"{format_time(predicted_s)} that are predicted",
-        place=place,
-        mend="give seconds, and the program, node and system that were measured",
+        location=location,
+        hint="give seconds, and the program, node and system that were measured",
     )
 
 
@@ -181,7 +181,7 @@ def _compiled_before(source: bytes, step: MeasuredStep, system: System) -> Progr
     if not program.is_scheduled:
         raise ProgramError(
             "is HLO that no compiler scheduled",
-            place=step.workload,
-            mend="give its StableHLO, or what hespas compile makes of it",
+            location=step.workload,
+            hint="give its StableHLO, or what hespas compile makes of it",
         )
     return settled_program(with_origin(program, step.node), devices=None, system=system)

@@ -67,7 +67,7 @@ def gpu_topology_name(count: int, *, per_host: int) -> str:
     if count % per_host:
         raise DeviceCountError(
             f"{count} devices do not fill hosts of {per_host}",
-            mend="give a number of devices per host that divides them",
+            hint="give a number of devices per host that divides them",
         )
     return f"1x{count // per_host}x{per_host}"
 
@@ -91,16 +91,16 @@ def tpu_topology_shape(count: int, *, generation: str) -> tuple[int, ...]:
     if rest or not shapes:
         raise DeviceCountError(
             f"no TPU {generation} slice has {count} devices",
-            mend=f"give a power of two that is {chips.devices_per_chip} or more, or a topology",
+            hint=f"give a power of two that is {chips.devices_per_chip} or more, or a topology",
         )
     best = min(shapes, key=lambda shape: (max(shape) / min(shape), shape))
     # Four chips of a three-dimensional slice stand on one host: 2x2x1.
     return best if wanted != 4 or chips.dimensions == 2 else _HOST
 
 
-def open_topology(place: GpuPlace | TpuPlace, *, count: int) -> Topology:
+def open_topology(location: GpuPlace | TpuPlace, *, count: int) -> Topology:
     """Return the devices of a place; ``count`` of them or, of a named topology, all."""
-    match place:
+    match location:
         case GpuPlace(description=description, devices_per_host=per_host):
             name = gpu_topology_name(count, per_host=per_host)
             return _opened("cuda", name, count, target_config=description, topology=name)
@@ -129,7 +129,7 @@ def _host_of(shape: tuple[int, ...]) -> list[int]:
 def _shape(topology: str) -> tuple[int, ...]:
     parts = topology.split("x")
     if not all(part.isdecimal() and int(part) for part in parts):
-        raise HardwareError(f"{topology!r} is not a topology", mend="write it as in 2x4 or 4x4x8")
+        raise HardwareError(f"{topology!r} is not a topology", hint="write it as in 2x4 or 4x4x8")
     return tuple(map(int, parts))
 
 
@@ -143,6 +143,6 @@ def _opened(platform: str, name: str, count: int, **settings: Any) -> Topology:
     if len(devices) != count:
         raise DeviceCountError(
             f"the program needs {count} devices, but {name} has {len(devices)}",
-            mend="give another topology",
+            hint="give another topology",
         )
     return Topology(name=name, devices=devices)

@@ -166,14 +166,14 @@ def _settled(operation: Any, found: _Found, *, name: str, devices: int | None) -
     if known and devices is not None and devices != known:
         raise DeviceCountError(
             f"the program is made for {known} devices, and {devices} are asked for",
-            place=name,
-            mend=f"drop the count, or give {known}",
+            location=name,
+            hint=f"drop the count, or give {known}",
         )
     if declared > 1:
         return replicas, partitions
     count = known or devices or 1
     if count < 1:
-        raise DeviceCountError(f"{count} devices are asked for", mend="give 1 or more")
+        raise DeviceCountError(f"{count} devices are asked for", hint="give 1 or more")
     channels = any(_CHANNEL in op.attributes for op in found.collectives)
     return (1, count) if channels or found.has_shardings else (count, 1)
 
@@ -183,8 +183,8 @@ def _joined(found: _Found, replicas: int, partitions: int, *, name: str) -> tupl
     if replicas > 1:
         raise UnsupportedError(
             f"{replicas} replicas of {partitions} partitions have no form for this compiler",
-            place=name,
-            mend="give the program before it is partitioned",
+            location=name,
+            hint="give the program before it is partitioned",
         )
     ir = import_module("jaxlib.mlir.ir")
     for op in found.collectives:
@@ -311,7 +311,7 @@ def _main(module: MlirModule) -> Any:
         op = view.operation
         if op.name == "func.func" and op.attributes["sym_name"].value == "main":
             return op
-    raise ProgramError("the program has no function named main", place=module.source)
+    raise ProgramError("the program has no function named main", location=module.source)
 
 
 def _say_meshes(module: MlirModule, ir: Any) -> None:

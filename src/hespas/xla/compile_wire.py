@@ -35,7 +35,7 @@ TARGET_ATTRIBUTE = "hespas_target"
 _CAPABILITY = re.compile(r"cuda_compute_capability \{ major: (\d+)(?: minor: (\d+))?")
 
 
-def part_name(place: GpuPlace | TpuPlace) -> str:
+def part_name(location: GpuPlace | TpuPlace) -> str:
     """Return what decides what a compiler makes: a generation of TPUs, or a compute capability.
 
     >>> part_name(TpuPlace(generation="v5e", topology="2x2"))
@@ -43,11 +43,11 @@ def part_name(place: GpuPlace | TpuPlace) -> str:
     >>> part_name(GpuPlace(description="cuda_compute_capability { major: 9 }", devices_per_host=8))
     'sm_90'
     """
-    match place:
+    match location:
         case TpuPlace():
-            return f"tpu_{place.generation}"
+            return f"tpu_{location.generation}"
         case GpuPlace():
-            found = _CAPABILITY.search(place.description)
+            found = _CAPABILITY.search(location.description)
             return "" if found is None else f"sm_{found[1]}{found[2] or 0}"
 
 
@@ -58,7 +58,7 @@ class CompileRequest(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    place: GpuPlace | TpuPlace
+    location: GpuPlace | TpuPlace
     devices: int | None
     overrides: Mapping[str, str] = {}
 
@@ -88,8 +88,8 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
 
     error: str
     message: str
-    place: str
-    mend: str
+    location: str
+    hint: str
 
 
 Answer = Compiled | Refused
@@ -108,7 +108,7 @@ def decode_request(source: bytes) -> CompileRequest:
 def decode_answer(source: bytes) -> Answer:
     """Read an answer; `msgspec.DecodeError` where it is none.
 
-    >>> refused = Refused(error="ToolError", message="no", place="", mend="")
+    >>> refused = Refused(error="ToolError", message="no", location="", hint="")
     >>> decode_answer(encode(refused)) == refused
     True
     """

@@ -45,7 +45,10 @@ def main() -> None:
         answer: wire.Answer = _compiled(request, home)
     except HespasError as error:
         answer = wire.Refused(
-            error=type(error).__name__, message=error.message, place=error.place, mend=error.mend
+            error=type(error).__name__,
+            message=error.message,
+            location=error.location,
+            hint=error.hint,
         )
     (home / wire.ANSWER_FILE).write_bytes(wire.encode(answer))
 
@@ -56,7 +59,7 @@ def _compiled(request: wire.CompileRequest, home: Path) -> wire.Compiled:
         source,
         name=request.name,
         devices=request.devices,
-        partitions_apart=isinstance(request.place, wire.GpuPlace),
+        partitions_apart=isinstance(request.location, wire.GpuPlace),
     )
     errors = import_module("jax.errors")
     count = prepared.replicas * prepared.partitions
@@ -73,7 +76,7 @@ def _compiled(request: wire.CompileRequest, home: Path) -> wire.Compiled:
     else:
         module = executable.hlo_modules()[0]
         memory, notes = _memory(executable.get_compiled_memory_stats()), prepared.notes
-    _write_module(module, request.place, home)
+    _write_module(module, request.location, home)
     return wire.Compiled(
         replicas=prepared.replicas,
         partitions=prepared.partitions,
@@ -83,12 +86,12 @@ def _compiled(request: wire.CompileRequest, home: Path) -> wire.Compiled:
     )
 
 
-def _write_module(module: Any, place: wire.GpuPlace | wire.TpuPlace, home: Path) -> None:
+def _write_module(module: Any, location: wire.GpuPlace | wire.TpuPlace, home: Path) -> None:
     """Write the module, which then says what it was compiled for, as a proto and as text."""
     message = message_class("xla.HloModuleProto").FromString(
         module.as_serialized_hlo_module_proto()
     )
-    message.frontend_attributes.map[wire.TARGET_ATTRIBUTE] = wire.part_name(place)
+    message.frontend_attributes.map[wire.TARGET_ATTRIBUTE] = wire.part_name(location)
     proto = message.SerializeToString(deterministic=True)
     (home / wire.PROTO_FILE).write_bytes(proto)
     named = import_module("jaxlib._hlo").HloModule.from_serialized_hlo_module_proto(proto)
@@ -98,7 +101,7 @@ def _write_module(module: Any, place: wire.GpuPlace | wire.TpuPlace, home: Path)
 def _topology(request: wire.CompileRequest, count: int) -> Topology:
     errors = import_module("jax.errors")
     try:
-        return open_topology(request.place, count=count)
+        return open_topology(request.location, count=count)
     except errors.JaxRuntimeError as error:
         sys.stderr.write(f"{error}\n")
         raise told(str(error), request.name) from error
@@ -144,8 +147,8 @@ def told(message: str, name: str) -> HespasError:
         return UnsupportedError(
             f"the compiler reads StableHLO {version[1]}, and the program holds what that has "
             f"not: {why}",
-            place=name,
-            mend="export it with the versions that hespas names",
+            location=name,
+            hint="export it with the versions that hespas names",
         )
     option = _OPTION.search(message)
     if option is not None:
@@ -155,14 +158,14 @@ def told(message: str, name: str) -> HespasError:
     if device is not None:
         return HardwareError(
             f"the program does not fit into the memory of the device: {device[0].rstrip('.')}",
-            place=name,
-            mend="give more devices, or a device with more memory",
+            location=name,
+            hint="give more devices, or a device with more memory",
         )
     if status == _MEMORY:
-        return ToolError(f"the compiler ran out of memory: {first}", place=name)
+        return ToolError(f"the compiler ran out of memory: {first}", location=name)
     if status in _REFUSALS:
-        return UnsupportedError(f"the compiler refuses it: {first}", place=name)
-    return ToolError(f"the compiler failed: {first}", place=name)
+        return UnsupportedError(f"the compiler refuses it: {first}", location=name)
+    return ToolError(f"the compiler failed: {first}", location=name)
 
 
 if __name__ == "__main__":

@@ -86,4 +86,4 @@ def _conversion_errors(name: str) -> Generator[None]:
         yield
     except RuntimeError as error:
         first_line = str(error).partition("\n")[0]
-        raise ProgramError(f"XLA cannot convert it: {first_line}", place=name) from error
+        raise ProgramError(f"XLA cannot convert it: {first_line}", location=name) from error

@@ -46,15 +46,15 @@ def compile_module(
     if len(available) < count:
         raise UnsupportedError(
             f"{count} devices are needed, but JAX was started with {len(available)}",
-            place=name,
-            mend=f"set XLA_FLAGS=--xla_force_host_platform_device_count={count} before it starts",
+            location=name,
+            hint=f"set XLA_FLAGS=--xla_force_host_platform_device_count={count} before it starts",
         )
     chosen = available[:count]
     try:
         handle = backend.compile_and_load(text, list(chosen), options)
     except (RuntimeError, ValueError) as error:
         first = str(error).strip().partition("\n")[0]
-        raise ProgramError(f"XLA cannot compile it: {first}", place=name) from error
+        raise ProgramError(f"XLA cannot compile it: {first}", location=name) from error
     return Executable(handle=handle, devices=chosen, source=name)
 
 
@@ -63,7 +63,7 @@ def _client(replicas: int, partitions: int) -> tuple[Any, Any]:
         jax = import_module("jax")
         backends = import_module("jax.extend.backend")
     except ModuleNotFoundError as error:
-        raise UnsupportedError("running a module needs JAX", mend="pip install jax") from error
+        raise UnsupportedError("running a module needs JAX", hint="pip install jax") from error
     # 64-bit arguments are narrowed otherwise.
     jax.config.update("jax_enable_x64", val=True)
     numpy = import_module("numpy")

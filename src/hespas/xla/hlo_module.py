@@ -48,7 +48,7 @@ def _from_text(source: bytes, name: str) -> HloModule:
     try:
         text = source.decode()
     except UnicodeDecodeError as error:
-        raise ProgramError(f"byte {error.start} is not UTF-8", place=name) from error
+        raise ProgramError(f"byte {error.start} is not UTF-8", location=name) from error
     _refuse_what_aborts(text, name)
     try:
         parsed = import_module("jaxlib._hlo").hlo_module_from_text(text)
@@ -85,15 +85,15 @@ def _refuse_what_aborts(text: str, name: str) -> None:
             number = int(each[1])
             if number < 0 or (number and counts[number] > counts[number - 1]):
                 message = f"parameter {number} is named, but not all before it are"
-                place = _place(text, each.start(), name)
-                raise ProgramError(message, place=place, mend="give the whole of the file")
+                location = _location(text, each.start(), name)
+                raise ProgramError(message, location=location, hint="give the whole of the file")
         start = end
     tile = _NEGATIVE_TILE.search(text)
     if tile is not None:
-        raise ProgramError("a tile is negative", place=_place(text, tile.start(), name))
+        raise ProgramError("a tile is negative", location=_location(text, tile.start(), name))
 
 
-def _place(text: str, at: int, name: str) -> str:
+def _location(text: str, at: int, name: str) -> str:
     line = text.count("\n", 0, at) + 1
     return f"{name}:{line}:{at - text.rfind(chr(10), 0, at)}"
 
@@ -110,8 +110,8 @@ _DIAGNOSTIC = re.compile(r"was parsing (\d+):(\d+): error: (.*)")
 def _text_error(message: str, name: str) -> ProgramError:
     found = _DIAGNOSTIC.search(message)
     if found is None:
-        return ProgramError(f"cannot be parsed: {' '.join(message.split())}", place=name)
-    return ProgramError(f"cannot be parsed: {found[3]}", place=f"{name}:{found[1]}:{found[2]}")
+        return ProgramError(f"cannot be parsed: {' '.join(message.split())}", location=name)
+    return ProgramError(f"cannot be parsed: {found[3]}", location=f"{name}:{found[1]}:{found[2]}")
 
 
 def _from_proto(source: bytes, name: str) -> Any:
@@ -124,8 +124,8 @@ def _from_proto(source: bytes, name: str) -> Any:
             return module
     raise ProgramError(
         "it is neither an HloProto nor an HloModuleProto, or it is damaged",
-        place=name,
-        mend="give a complete *.hlo.pb of an XLA dump, or HLO text",
+        location=name,
+        hint="give a complete *.hlo.pb of an XLA dump, or HLO text",
     )
 
 

@@ -79,7 +79,7 @@ def _embedded(memory: mmap.mmap, name: str) -> FileDescriptorProto:
         if descriptor is not None and descriptor.name == name:
             return descriptor
         at = memory.find(start, at + 1)
-    raise ToolError(f"jaxlib holds no descriptor of {name}", mend="install jaxlib 0.10.2")
+    raise ToolError(f"jaxlib holds no descriptor of {name}", hint="install jaxlib 0.10.2")
 
 
 def _descriptor(source: bytes) -> FileDescriptorProto | None:

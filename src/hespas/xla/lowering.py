@@ -26,6 +26,6 @@ def stablehlo_of_hlo(source: bytes, *, name: str) -> bytes:
         bytecode: bytes = convert(module.message.SerializeToString())
     except (RuntimeError, ValueError) as error:
         first = str(error).strip().partition("\n")[0]
-        raise UnsupportedError(f"it has no form in StableHLO: {first}", place=name) from error
+        raise UnsupportedError(f"it has no form in StableHLO: {first}", location=name) from error
     handle = parse_mlir(bytecode, name=name).handle
     return device_text(handle, replicas=module.replicas, partitions=module.partitions)

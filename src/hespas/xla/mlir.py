@@ -87,7 +87,7 @@ def parse_mlir(source: bytes, *, name: str) -> MlirModule:
 def _refuse_lone_done(source: bytes, name: str) -> None:
     """Refuse what jaxlib 0.10.2 verifies by reading memory that is not there."""
     if b"mhlo.async_done" in source and b"mhlo.async_start" not in source:
-        raise ProgramError("it holds an mhlo.async_done, but no mhlo.async_start", place=name)
+        raise ProgramError("it holds an mhlo.async_done, but no mhlo.async_start", location=name)
 
 
 def _decoded(source: bytes, name: str) -> str:
@@ -96,19 +96,19 @@ def _decoded(source: bytes, name: str) -> str:
     except UnicodeDecodeError as error:
         raise ProgramError(
             f"neither text nor MLIR bytecode (byte {error.start} is not UTF-8)",
-            place=name,
-            mend="give StableHLO text, bytecode or a portable artifact",
+            location=name,
+            hint="give StableHLO text, bytecode or a portable artifact",
         ) from error
 
 
 def _parse_error(error: Exception, name: str) -> ProgramError:
     diagnostics: list[Any] = getattr(error, "error_diagnostics", [])
     if not diagnostics:
-        return ProgramError(f"cannot be parsed: {' '.join(str(error).split())}", place=name)
+        return ProgramError(f"cannot be parsed: {' '.join(str(error).split())}", location=name)
     first = diagnostics[0]
     message = " ".join(str(first.message).split())
     return ProgramError(
-        f"cannot be parsed: {message}", place=location_text(str(first.location), name) or name
+        f"cannot be parsed: {message}", location=location_text(str(first.location), name) or name
     )
 
 
@@ -121,10 +121,10 @@ def location_text(text: str, source: str) -> str:
     """Return ``file:line:column`` of an MLIR location, with the name it carries, or nothing."""
     found = _FILE_LOCATION.search(text)
     name = _NAMED_LOCATION.match(text)
-    place = f"{source if found[1] == '-' else found[1]}:{found[2]}:{found[3]}" if found else ""
+    location = f"{source if found[1] == '-' else found[1]}:{found[2]}:{found[3]}" if found else ""
     if name is None or (found is not None and name[1] == found[1]):
-        return place
-    return f"{name[1]} ({place})" if place else name[1]
+        return location
+    return f"{name[1]} ({location})" if location else name[1]
 
 
 def run_passes(module: MlirModule, pipeline: str) -> None:

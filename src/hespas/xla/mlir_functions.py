@@ -63,12 +63,12 @@ class FunctionReader:
         """Read one ``func.func``; `ProgramError` where it is only declared."""
         regions = symbol.handle.regions
         if len(regions) == 0 or len(regions[0].blocks) == 0:
-            raise ProgramError(f"function @{symbol.name} has no body", place=self.source)
+            raise ProgramError(f"function @{symbol.name} has no body", location=self.source)
         try:
             return Function(name=symbol.name, body=self._block(regions[0].blocks[0]))
         except ProgramError as error:
-            place = self._place(symbol.handle.location) or self.source
-            raise _placed(error, f"{place}: function @{symbol.name}") from error
+            location = self._location(symbol.handle.location) or self.source
+            raise _placed(error, f"{location}: function @{symbol.name}") from error
 
     def _block(self, block: Any) -> Block:
         arguments = tuple(map(self._value, block.arguments))
@@ -95,7 +95,7 @@ class FunctionReader:
         value = self.values[handle] = Value(type=known)
         return value
 
-    def _place(self, location: Any) -> str:
+    def _location(self, location: Any) -> str:
         line: int = getattr(location, "start_line", 0)
         if line and location.filename == "-":
             return f"{self.source}:{line}:{location.start_col}"
@@ -105,8 +105,8 @@ class FunctionReader:
         try:
             made = self._read(op)
         except ProgramError as error:
-            place = self._place(op.location) or self.source
-            raise _placed(error, f"{place}: {op.name}") from error
+            location = self._location(op.location) or self.source
+            raise _placed(error, f"{location}: {op.name}") from error
         for result in made.results:
             self.producer[result] = made
         return made
@@ -121,7 +121,7 @@ class FunctionReader:
         if len(layouts) == len(results):
             pairs = zip(op.results, results, layouts, strict=True)
             results = tuple([self._laid_out(*each) for each in pairs])
-        location = self._place(op.location)
+        location = self._location(op.location)
         attrs: Attrs = NO_ATTRS
         if reader is not None:
             record = OpRecord(
@@ -140,7 +140,7 @@ class FunctionReader:
             attrs=attrs,
             attributes=tuple(sorted(texts.items())) if texts else (),
             regions=regions,
-            location=location,
+            source_location=location,
         )
 
     def _learn(self, name: str) -> tuple[str, str, AttrReader | None]:
@@ -154,7 +154,7 @@ class FunctionReader:
         return tuple([self._block(block) for region in regions for block in region.blocks])
 
 
-def _placed(error: ProgramError, place: str) -> ProgramError:
-    if error.place:
+def _placed(error: ProgramError, location: str) -> ProgramError:
+    if error.location:
         return error
-    return type(error)(error.message, place=place, mend=error.mend)
+    return type(error)(error.message, location=location, hint=error.hint)

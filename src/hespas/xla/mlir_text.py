@@ -53,7 +53,7 @@ def _bad_tensor(text: str) -> UnsupportedError:
     if "?" in text or "bounds" in text or "tensor<*" in text:
         return UnsupportedError(
             f"dynamic shape {text}",
-            mend="export the program with static shapes",
+            hint="export the program with static shapes",
         )
     return UnsupportedError(f"tensor type {text} is not supported")
 

@@ -68,8 +68,8 @@ def _partitioner(sharded: Sharded, name: str) -> wire.Partitioner:
         raise ProgramError(
             f"shardings of GSPMD are partitioned for at most {MOST_XLA_DEVICES} devices, and "
             f"these are {sharded.devices}",
-            place=name,
-            mend="export it with Shardy (jax_use_shardy_partitioner)",
+            location=name,
+            hint="export it with Shardy (jax_use_shardy_partitioner)",
         )
     return wire.Partitioner.SHARDY
 
@@ -95,7 +95,7 @@ def _partitioned(source: bytes, request: wire.PartitionRequest, limits: Limits) 
         answer = _answer(home)
         if answer.refused:
             raise ProgramError(
-                answer.refused, place=request.name, mend=answer.mend or f"see {home / LOG_NAME}"
+                answer.refused, location=request.name, hint=answer.hint or f"see {home / LOG_NAME}"
             )
         return (home / wire.PARTITIONED_FILE).read_bytes()
 
@@ -108,5 +108,5 @@ def _answer(home: Path) -> wire.PartitionAnswer:
     except (OSError, msgspec.DecodeError) as error:
         words = last_words(home / LOG_NAME)
         raise ToolError(
-            f"the partitioner left no answer: {words}", place=str(home / LOG_NAME)
+            f"the partitioner left no answer: {words}", location=str(home / LOG_NAME)
         ) from error

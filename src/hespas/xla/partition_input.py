@@ -34,7 +34,7 @@ def sharded_program(module: MlirModule) -> Sharded:
     attributes = module_attributes(module)
     if any(name.startswith(_PARTITIONED_BY_XLA) for name in attributes) or not _annotated(module):
         raise ProgramError(
-            "there is nothing to partition: no sharding is left to apply", place=module.source
+            "there is nothing to partition: no sharding is left to apply", location=module.source
         )
     replicas = _count(attributes.get("mhlo.num_replicas"))
     partitions = _count(attributes.get("mhlo.num_partitions"))
@@ -47,8 +47,8 @@ def sharded_program(module: MlirModule) -> Sharded:
     if not over:
         raise ProgramError(
             "the program doesn't say over how many devices it is sharded",
-            place=module.source,
-            mend="export it with a mesh, or with mhlo.num_partitions",
+            location=module.source,
+            hint="export it with a mesh, or with mhlo.num_partitions",
         )
     return Sharded(replicas=replicas or 1, partitions=over, shardy=bool(meshes))
 

@@ -58,7 +58,7 @@ def _inline_all(module: MlirModule) -> None:
         if view.operation.name == _FUNCTION
     }
     if "main" not in functions:
-        raise ProgramError("there is no function named main", place=module.source)
+        raise ProgramError("there is no function named main", location=module.source)
     main = functions.pop("main")
     while calls := _operations(main.operation, {_CALL}):
         for call in calls:
@@ -134,7 +134,7 @@ def _localise(module: MlirModule) -> None:
         module.handle.operation.verify()
     except (ir.MLIRError, ValueError) as error:
         first = " ".join(str(error).split())[:600]
-        raise ProgramError(f"Shardy cannot divide it: {first}", place=module.source) from error
+        raise ProgramError(f"Shardy cannot divide it: {first}", location=module.source) from error
 
 
 def _drop_annotations(module: MlirModule) -> None:

@@ -33,4 +33,4 @@ class PartitionAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """``refused`` is empty where all went well, and else says why not."""
 
     refused: str = ""
-    mend: str = ""
+    hint: str = ""

@@ -49,7 +49,7 @@ def main() -> None:
         (home / wire.PARTITIONED_FILE).write_bytes(text)
         answer = wire.PartitionAnswer()
     except ProgramError as error:
-        answer = wire.PartitionAnswer(refused=error.message, mend=error.mend)
+        answer = wire.PartitionAnswer(refused=error.message, hint=error.hint)
     (home / wire.ANSWER_FILE).write_bytes(msgspec.json.encode(answer))
 
 

@@ -144,8 +144,8 @@ def mixture_of_experts(tokens: Any, router: Any, into: Any, out_of: Any) -> Any:
     probabilities = jax.nn.softmax(tokens @ router)
     chosen = jnp.argmax(probabilities, -1)
     mask = jax.nn.one_hot(chosen, 4)
-    place = jnp.cumsum(mask, 0) * mask
-    slots = jax.nn.one_hot((place.sum(-1) - 1).astype(jnp.int32), 8)
+    location = jnp.cumsum(mask, 0) * mask
+    slots = jax.nn.one_hot((location.sum(-1) - 1).astype(jnp.int32), 8)
     dispatch = mask[:, :, None] * slots[:, None, :]
     experts = jnp.einsum("tec,td->ecd", dispatch, tokens)
     hidden = jax.nn.silu(jnp.einsum("ecd,edf->ecf", experts, into))

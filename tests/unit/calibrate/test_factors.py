@@ -32,7 +32,7 @@ def group(
     measured: Sequence[float], of: Callable[[float], Sequence[float]], name: str = "all"
 ) -> Group:
     cases = tuple(
-        Case(label=f"step {at}", place=f"s.csv:{at + 2}", measured_s=time_s)
+        Case(label=f"step {at}", location=f"s.csv:{at + 2}", measured_s=time_s)
         for at, time_s in enumerate(measured)
     )
     return Group(name=name, cases=cases, predict=lambda device: of(factor_of(device, name)))
@@ -64,12 +64,12 @@ def test_errors_are_those_of_the_factors_that_are_written(first: float, then: fl
     def step(device: Device) -> list[float]:
         return [product_s(device) + 0.1 + factor_of(device, "all")]
 
-    case = Case(label="", place="", measured_s=first)
+    case = Case(label="", location="", measured_s=first)
     groups = [
         Group(name="gemm.bf16", cases=(case,), predict=predicted),
         Group(
             name="all",
-            cases=(Case(label="", place="", measured_s=0.1 + (first + 1) * then),),
+            cases=(Case(label="", location="", measured_s=0.1 + (first + 1) * then),),
             predict=step,
         ),
     ]

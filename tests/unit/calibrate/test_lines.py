@@ -11,7 +11,7 @@ def test_what_another_program_says_of_a_line_names_the_line() -> None:
         pytest.raises(ToolError, match=r"^steps\.csv:2: worker: region 22: fails; give another$"),
         at_line("steps.csv:2"),
     ):
-        raise ToolError("region 22: fails", place="worker", mend="give another")
+        raise ToolError("region 22: fails", location="worker", hint="give another")
 
 
 def test_what_is_not_installed_is_no_fault_of_a_line() -> None:
@@ -27,4 +27,4 @@ def test_a_line_is_named_once() -> None:
         pytest.raises(MeasurementError, match=r"^steps\.csv:2: is too short$"),
         at_line("steps.csv:2"),
     ):
-        raise MeasurementError("is too short", place="steps.csv:2")
+        raise MeasurementError("is too short", location="steps.csv:2")

@@ -59,7 +59,7 @@ def test_one_size_is_too_few() -> None:
 
 def test_a_time_of_nothing_is_refused_with_its_place() -> None:
     with pytest.raises(MeasurementError, match=r"log:3: 16 bytes in 0\.0 s"):
-        fit([Point(size_bytes=8, time_s=1e-6), Point(size_bytes=16, time_s=0.0, place="log:3")])
+        fit([Point(size_bytes=8, time_s=1e-6), Point(size_bytes=16, time_s=0.0, location="log:3")])
 
 
 def test_pieces_have_as_many_sizes_as_asked_for() -> None:

@@ -15,7 +15,7 @@ H100 = load_link("NVLink4_H100")
 
 def run(kind: str, gpus: int) -> CollectiveRun:
     points = [
-        Point(size_bytes=size, time_s=1e-5 + size / 1e11, place="nccl.txt:9")
+        Point(size_bytes=size, time_s=1e-5 + size / 1e11, location="nccl.txt:9")
         for size in (1024, 2**20, 2**30)
     ]
     return CollectiveRun(

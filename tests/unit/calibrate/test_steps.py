@@ -26,7 +26,7 @@ class Steps:
     def step_s(self, workload: Workload, device: Device) -> float:
         self.seen.append(workload)
         if workload.file.name == "gone.hlo":
-            raise ConfigError("cannot be read", place=str(workload.file), mend="check the path")
+            raise ConfigError("cannot be read", location=str(workload.file), hint="check the path")
         assert device.measured is not None
         return 0.005 + 0.040 * device.measured.factors.get("all", 1.0)
 

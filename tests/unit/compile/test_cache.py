@@ -44,8 +44,8 @@ def test_other_names_of_the_same_program_and_target_are_the_same(tmp_path: Path)
         replace(JOB, flags={"xla_a": "1"}),
         replace(JOB, versions={"jaxlib": "1", "libtpu": "3"}),
         changed(devices=8),
-        changed(place=TpuPlace(generation="v5p", topology=None)),
-        changed(place=TpuPlace(generation="v5e", topology="1x4")),
+        changed(location=TpuPlace(generation="v5p", topology=None)),
+        changed(location=TpuPlace(generation="v5e", topology="1x4")),
         changed(overrides={"xla_a": "1"}),
     ],
 )

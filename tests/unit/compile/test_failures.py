@@ -68,7 +68,7 @@ def test_the_log_of_a_compiler_that_fails_is_kept_and_named(
     with pytest.raises(ToolError, match=message) as caught:
         run_job(JOB, LIMITS)
     (log,) = kept_logs(tmp_path)
-    assert caught.value.place == str(log)
+    assert caught.value.location == str(log)
 
 
 def test_a_compiler_that_takes_too_long_is_ended(play: Play, tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_flags_that_the_compiler_refuses_are_named(
 def test_what_the_compiler_answers_is_raised(
     play: Play, tmp_path: Path, error: type[Exception], *, is_kept: bool
 ) -> None:
-    answer = encode(Refused(error=error.__name__, message="why", place="a.mlir", mend="so"))
+    answer = encode(Refused(error=error.__name__, message="why", location="a.mlir", hint="so"))
     play(f"cat > answer.json <<'END'\n{answer.decode()}\nEND")
     with pytest.raises(error, match=r"^a\.mlir: .*why; so$") as caught:
         run_job(JOB, LIMITS)

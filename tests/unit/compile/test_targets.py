@@ -109,7 +109,7 @@ def test_a_node_of_ones_own_names_a_target_in_any_letters(
 
 
 @pytest.mark.parametrize(
-    ("target", "mend"),
+    ("target", "hint"),
     [
         ("nope", "known: A100_PCIE_80, "),
         ("h100_sx", "did you mean 'H100_SXM'"),
@@ -117,12 +117,12 @@ def test_a_node_of_ones_own_names_a_target_in_any_letters(
     ],
 )
 def test_an_unknown_target_of_a_node_is_told_with_its_file(
-    tmp_path: Path, target: str, mend: str
+    tmp_path: Path, target: str, hint: str
 ) -> None:
     home = node_with(tmp_path, target=target)
     with pytest.raises(HardwareError) as caught:
         find_target(str(home))
-    told = f"{home / 'node.json'}: no target is named {target!r}; {mend}"
+    told = f"{home / 'node.json'}: no target is named {target!r}; {hint}"
     assert str(caught.value).startswith(told)
 
 

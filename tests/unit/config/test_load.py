@@ -136,7 +136,7 @@ def test_the_documented_xla_and_iree_files_are_read(tmp_path: Path) -> None:
         ),
     )
     with pytest.raises(ConfigError, match=r"^x\.json: method 'xla' describes no device"):
-        roofline_hardware(xla, place="x.json")
+        roofline_hardware(xla, location="x.json")
 
 
 def test_xla_and_iree_need_no_hardware_keys(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_xla_and_iree_need_no_hardware_keys(tmp_path: Path) -> None:
 
 def test_a_run_without_an_estimator_has_no_hardware() -> None:
     with pytest.raises(ConfigError, match=r"^a\.json: no perf_estimator is given; add one"):
-        roofline_hardware(RunConfig(), place="a.json")
+        roofline_hardware(RunConfig(), location="a.json")
 
 
 ARRAY: dict[str, object] = {

@@ -204,7 +204,7 @@ def test_an_unknown_custom_call_is_an_error_with_name_place_and_mend(
 
     assert "'my_kernel'" in str(caught.value)
     assert "test.mlir:3" in str(caught.value)
-    assert caught.value.mend
+    assert caught.value.hint
 
 
 def test_a_misspelt_custom_call_gets_a_suggestion(program_of: ProgramOf) -> None:
@@ -254,7 +254,7 @@ def test_an_operation_without_a_rule_is_an_error(kind: str) -> None:
         operands=(),
         results=(),
         attrs=NO_ATTRS,
-        location="a.mlir:3:1",
+        source_location="a.mlir:3:1",
     )
 
     with pytest.raises(CostError, match=rf"a.mlir:3:1: stablehlo.{kind}"):

@@ -182,10 +182,10 @@ def test_a_step_learns_as_pytorch_does(own: Own, name: str) -> None:
     expected.backward()
     import_module("torch").optim.SGD(module.parameters(), lr=0.01).step()
     assert found == pytest.approx(expected.item(), rel=1e-6)
-    for (place, wanted), value in zip(state(module).items(), after, strict=True):
+    for (location, wanted), value in zip(state(module).items(), after, strict=True):
         # torchax counts the batches, but keeps no average over them.
-        if "running_" not in place:
-            assert value == pytest.approx(wanted.detach().numpy(), abs=1e-6), place
+        if "running_" not in location:
+            assert value == pytest.approx(wanted.detach().numpy(), abs=1e-6), location
 
 
 @needs_torch

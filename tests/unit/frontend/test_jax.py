@@ -139,8 +139,8 @@ def test_shard_map_that_leaves_work_to_the_partitioner(
 ) -> None:
     with pytest.raises(UnpartitionedError, match=message) as raised:
         loaded(jax_exports, name)
-    assert f"{name}.mlir:" in raised.value.place
-    assert "partition the program first" in raised.value.mend
+    assert f"{name}.mlir:" in raised.value.location
+    assert "partition the program first" in raised.value.hint
 
 
 @pytest.mark.parametrize(
@@ -159,19 +159,19 @@ def test_a_sharded_program_is_not_priced_as_one_devices(
     expected = f"sharded over 4 devices but not yet partitioned .*{reason}"
     with pytest.raises(UnpartitionedError, match=expected) as raised:
         loaded(jax_exports, name)
-    assert "SPMD partitioner" in raised.value.mend
+    assert "SPMD partitioner" in raised.value.hint
 
 
 def test_debug_locations_carry_the_name_in_jax(jax_exports: Path) -> None:
     (loop,) = ops_of(loaded(jax_exports, "dynamic_loop.debug"), "while")
-    assert loop.place.startswith("jit(<lambda>)/while (")
-    assert loop.place.endswith("): stablehlo.while")
-    assert "export_jax.py:" in loop.location
+    assert loop.location.startswith("jit(<lambda>)/while (")
+    assert loop.location.endswith("): stablehlo.while")
+    assert "export_jax.py:" in loop.source_location
 
 
 def test_a_trip_count_by_the_line_in_a_debug_location(jax_exports: Path) -> None:
     (loop,) = ops_of(loaded(jax_exports, "dynamic_loop.debug"), "while")
-    line = loop.location.split(":")[1]
+    line = loop.source_location.split(":")[1]
     options = LoadOptions(trip_counts={line: 12})
     program = load_program(jax_exports / "dynamic_loop.debug.mlir", options=options)
     assert trip_counts(program) == [12]

@@ -14,7 +14,7 @@ def test_a_file_is_named_in_locations(tmp_path: Path) -> None:
     path.write_text(vector_main(f"%r = stablehlo.tanh %a : {VECTOR}"))
     program = load_program(path)
     assert program.source == str(path)
-    assert program.main.body.operations[0].place == f"{path}:2:6: stablehlo.tanh"
+    assert program.main.body.operations[0].location == f"{path}:2:6: stablehlo.tanh"
 
 
 def test_a_missing_file(tmp_path: Path) -> None:

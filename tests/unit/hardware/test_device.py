@@ -114,4 +114,4 @@ def test_a_calibration_of_nothing_known_is_refused() -> None:
 @pytest.mark.parametrize(("name", "meant"), [("gemm.bf17", "gemm.bf16"), ("gemm.f16", "gemm.")])
 def test_a_calibration_of_a_type_that_has_no_factor_is_refused(name: str, meant: str) -> None:
     with pytest.raises(HardwareError, match=rf"mine/node\.json: .*'{name}'; did you mean '{meant}"):
-        MeasuredTables(part="H100_SXM", factors={name: 2.0}, place="mine/node.json")
+        MeasuredTables(part="H100_SXM", factors={name: 2.0}, location="mine/node.json")

@@ -8,8 +8,8 @@ import pytest
 from hespas.errors import ConfigError, DeviceCountError, HardwareError, SimulationError
 from hespas.hardware.interconnect import Dimensions, Dragonfly, Graph, Shape, interconnect_of
 from hespas.hardware.presets import PRESETS_DIRECTORY, load_system
+from hespas.schedule.tasks import CollectiveTask, CommunicationKind, TaskGraph
 from hespas.simulate.models import Model, ModelChoice, simulate_job
-from hespas.trace.tasks import CollectiveTask, CommunicationKind, TaskGraph
 
 WIRE: dict[str, object] = {"bandwidth_bytes_per_s": 5e10, "latency_s": 1e-6}
 SWITCH: dict[str, object] = {"topology": "switch", "size": 4, "link": WIRE}

@@ -45,7 +45,7 @@ def test_what_is_there_at_the_peak_stands_the_largest_first() -> None:
         arguments=f"%m: tensor<256x256xf32>, %a: {VECTOR}",
         results=VECTOR,
     )
-    assert [(each.size_bytes, each.role, each.place) for each in found.held] == [
+    assert [(each.size_bytes, each.role, each.location) for each in found.held] == [
         (256 * KIB, Role.ARGUMENT, "argument 0"),
         (KIB, Role.ARGUMENT, "argument 1"),
         (KIB, Role.OUTPUT, "result 0"),

@@ -50,7 +50,7 @@ def launching(*names: str, program: str = "") -> CompiledKernels:
 def test_kernels_in_loops_are_the_programs_own() -> None:
     program = read_hlo(LOOP)
     own = launching("fusion.before", "fusion.inside", program=instructions_digest(program))
-    assert with_kernels(program, own, place="k.json").kernels == own
+    assert with_kernels(program, own, location="k.json").kernels == own
 
 
 def test_kernels_of_another_loop_are_refused() -> None:
@@ -62,4 +62,4 @@ def test_kernels_of_another_loop_are_refused() -> None:
         launching("fusion.before", program=instructions_digest(other)),
     ):
         with pytest.raises(ProgramError, match=r"k\.json: holds the kernels of another program"):
-            with_kernels(program, foreign, place="k.json")
+            with_kernels(program, foreign, location="k.json")

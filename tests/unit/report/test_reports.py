@@ -13,8 +13,8 @@ from hespas.report.operators import count_operators
 from hespas.report.run_report import run_text
 from hespas.report.simulation_text import simulation_text
 from hespas.report.summary import estimate_summary
+from hespas.schedule.tasks import TaskGraph
 from hespas.simulate.timeline import ClassTimeline, Timeline
-from hespas.trace.tasks import TaskGraph
 from programs import all_reduce, on_devices, read, vector_main
 
 KINDS = (

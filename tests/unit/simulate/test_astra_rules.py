@@ -9,10 +9,7 @@ import pytest
 
 from hespas.errors import SimulationError
 from hespas.hardware.system import RemoteMemory, RemoteMemoryKind, System
-from hespas.simulate.events.queues import Queues
-from hespas.simulate.network import Network
-from hespas.simulate.simulate import simulate
-from hespas.trace.tasks import (
+from hespas.schedule.tasks import (
     CollectiveTask,
     CommunicationKind,
     ComputeTask,
@@ -23,6 +20,9 @@ from hespas.trace.tasks import (
     Task,
     TaskGraph,
 )
+from hespas.simulate.events.queues import Queues
+from hespas.simulate.network import Network
+from hespas.simulate.simulate import simulate
 
 MakeSystem = Callable[..., System]
 

@@ -4,11 +4,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hespas.hardware.presets import load_system
+from hespas.schedule.build import RegionTime, build_task_graph
+from hespas.schedule.tasks import ComputeTask, TaskGraph
 from hespas.simulate.chains import chained, opened
 from hespas.simulate.simulate import simulate
 from hespas.split.scheduled import split_scheduled
-from hespas.trace.build import RegionTime, build_task_graph
-from hespas.trace.tasks import ComputeTask, TaskGraph
 from scheduled import done, kernel, scheduled, start, sync
 
 SYSTEM = load_system("H100_80GB_4GPU")

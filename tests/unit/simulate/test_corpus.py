@@ -15,11 +15,11 @@ import pytest
 
 from hespas.errors import HespasError, TraceError
 from hespas.hardware.presets import load_system
+from hespas.schedule import wire
+from hespas.schedule.chakra import read_traces
+from hespas.schedule.tasks import Job
 from hespas.simulate.network import Network
 from hespas.simulate.simulate import simulate
-from hespas.trace import wire
-from hespas.trace.chakra import read_traces
-from hespas.trace.tasks import Job
 
 CORPUS = Path(__file__).parents[2] / "corpus" / "astra-sim.json.xz"
 EXACT_CASES = {Network.CONGESTION_UNAWARE: 296, Network.CONGESTION_AWARE: 210}

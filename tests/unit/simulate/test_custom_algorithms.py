@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from hespas.algorithms.algorithm import Collective
-from hespas.algorithms.generate import GENERATORS
-from hespas.algorithms.graph_files import write_graphs
-from hespas.algorithms.msccl_xml import algorithm_xml
+from hespas.collectives.algorithm import Collective
+from hespas.collectives.generate import GENERATORS
+from hespas.collectives.graph_files import write_graphs
+from hespas.collectives.msccl_xml import algorithm_xml
 from hespas.errors import AlgorithmError
 from hespas.hardware.system import System
+from hespas.schedule.tasks import CollectiveTask, CommunicationKind, GroupTable, TaskGraph
 from hespas.simulate.simulate import simulate
-from hespas.trace.tasks import CollectiveTask, CommunicationKind, GroupTable, TaskGraph
 
 MakeSystem = Callable[..., System]
 SIZE = 8000

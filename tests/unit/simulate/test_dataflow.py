@@ -10,9 +10,7 @@ import pytest
 
 from hespas.errors import SimulationError
 from hespas.hardware.system import System
-from hespas.simulate import simulate as module
-from hespas.simulate.simulate import simulate
-from hespas.trace.tasks import (
+from hespas.schedule.tasks import (
     CollectiveTask,
     CommunicationKind,
     ComputeTask,
@@ -21,6 +19,8 @@ from hespas.trace.tasks import (
     Task,
     TaskGraph,
 )
+from hespas.simulate import simulate as module
+from hespas.simulate.simulate import simulate
 
 MakeSystem = Callable[..., System]
 ROWS: GroupTable = ((0, 1, 2, 3), (4, 5, 6, 7))

@@ -8,10 +8,7 @@ import pytest
 
 from hespas.errors import ConfigError, HespasError, SimulationError, TraceError
 from hespas.hardware.system import RemoteMemory, RemoteMemoryKind, System
-from hespas.simulate.events.clock import Alarms, Clock
-from hespas.simulate.events.tree import tree_node
-from hespas.simulate.simulate import simulate
-from hespas.trace.tasks import (
+from hespas.schedule.tasks import (
     CollectiveTask,
     CommunicationKind,
     ComputeTask,
@@ -21,6 +18,9 @@ from hespas.trace.tasks import (
     Task,
     TaskGraph,
 )
+from hespas.simulate.events.clock import Alarms, Clock
+from hespas.simulate.events.tree import tree_node
+from hespas.simulate.simulate import simulate
 
 MakeSystem = Callable[..., System]
 

@@ -5,10 +5,7 @@ import pytest
 from hespas.errors import ConfigError, SimulationError
 from hespas.hardware.cluster import Cluster, Distribution, Jitter, LinkOverride
 from hespas.hardware.presets import load_system
-from hespas.simulate.imperfect import joined_job, on_cluster
-from hespas.simulate.models import Model, ModelChoice, simulate_job
-from hespas.simulate.network import Network
-from hespas.trace.tasks import (
+from hespas.schedule.tasks import (
     CollectiveTask,
     CommunicationKind,
     ComputeTask,
@@ -18,6 +15,9 @@ from hespas.trace.tasks import (
     TaskGraph,
     spmd_job,
 )
+from hespas.simulate.imperfect import joined_job, on_cluster
+from hespas.simulate.models import Model, ModelChoice, simulate_job
+from hespas.simulate.network import Network
 
 SYSTEM = load_system("V100_32GB_4GPU")
 MS = 10**9
@@ -119,7 +119,7 @@ def test_algorithms_are_not_for_astra_sim() -> None:
 @pytest.mark.parametrize("choice", MODELS)
 def test_programs_on_devices_of_their_own(choice: ModelChoice) -> None:
     small = graph(REDUCE, devices=2)
-    job = joined_job([(spmd_job(small), (1, 3)), (spmd_job(small), (0, 2))], 4, place="p")
+    job = joined_job([(spmd_job(small), (1, 3)), (spmd_job(small), (0, 2))], 4, location="p")
 
     timeline = simulate_job(job, SYSTEM, choice)
 
@@ -135,7 +135,7 @@ def test_programs_that_name_all_devices_can_send_to_each_other(choice: ModelChoi
     receive = ReceiveTask(id=3, name="r", depends_on=(), pairs=pairs, size_bytes=2**20, tag=1)
     stages = [(spmd_job(graph(send)), (0, 1)), (spmd_job(graph(receive)), (2, 3))]
 
-    timeline = simulate_job(joined_job(stages, 4, place="p"), SYSTEM, choice)
+    timeline = simulate_job(joined_job(stages, 4, location="p"), SYSTEM, choice)
 
     assert timeline.of_device(3).nodes[3][1] == timeline.of_device(1).nodes[2][1] > 10 * MS
 
@@ -152,4 +152,4 @@ def test_programs_must_fit(parts: list[tuple[int, tuple[int, ...]]], message: st
     jobs = [(spmd_job(graph(devices=count)), devices) for count, devices in parts]
 
     with pytest.raises(SimulationError, match=message):
-        joined_job(jobs, 4, place="p")
+        joined_job(jobs, 4, location="p")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from hespas.simulate.simulate import simulate
-from hespas.trace.tasks import (
+from hespas.schedule.tasks import (
     Job,
 )
+from hespas.simulate.simulate import simulate
 from small_jobs import (
     RING4,
     MakeSystem,

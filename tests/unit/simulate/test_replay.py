@@ -7,11 +7,11 @@ import pytest
 
 from hespas.errors import SimulationError
 from hespas.hardware.system import System
+from hespas.schedule import wire
+from hespas.schedule.chakra import read_traces
+from hespas.schedule.perfetto import perfetto_events
+from hespas.schedule.tasks import SendTask, TaskGraph
 from hespas.simulate.simulate import simulate
-from hespas.trace import wire
-from hespas.trace.chakra import read_traces
-from hespas.trace.perfetto import perfetto_events
-from hespas.trace.tasks import SendTask, TaskGraph
 
 MakeSystem = Callable[..., System]
 COMP, COLL = wire.NodeType.COMP, wire.NodeType.COMM_COLL

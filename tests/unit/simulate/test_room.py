@@ -8,10 +8,10 @@ from hespas.errors import SimulationError
 from hespas.hardware.interconnect import Dimension, Dimensions, Interconnect, Shape
 from hespas.hardware.links import LinkParameters
 from hespas.hardware.system import System
+from hespas.schedule.tasks import CollectiveTask, CommunicationKind, ComputeTask, Job, TaskGraph
 from hespas.simulate import room
-from hespas.simulate.fluid.simulate import simulate_fluid
+from hespas.simulate.flow.simulate import simulate_flow
 from hespas.simulate.simulate import simulate
-from hespas.trace.tasks import CollectiveTask, CommunicationKind, ComputeTask, Job, TaskGraph
 
 MIB = 2**20
 
@@ -62,4 +62,4 @@ def test_ways_that_would_not_fit_are_refused() -> None:
     network = Interconnect(name="n", fabric=Dimensions(dimensions=(dimension,)))
 
     with pytest.raises(SimulationError, match="16256 messages to keep track of"):
-        simulate_fluid(graph(128), network, algorithm="direct")
+        simulate_flow(graph(128), network, algorithm="direct")

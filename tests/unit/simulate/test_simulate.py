@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 
 from hespas.errors import DeviceCountError, SimulationError
-from hespas.simulate.network import Network
-from hespas.simulate.simulate import simulate
-from hespas.trace.tasks import (
+from hespas.schedule.tasks import (
     CommunicationKind,
     Job,
     Task,
 )
+from hespas.simulate.network import Network
+from hespas.simulate.simulate import simulate
 from small_jobs import (
     RING4,
     MakeSystem,

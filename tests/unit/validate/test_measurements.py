@@ -6,8 +6,8 @@ import pytest
 
 from hespas.errors import MeasurementError
 from hespas.hardware.presets import load_device, load_system
+from hespas.models.registry import models
 from hespas.validate.measurements import read_steps
-from hespas.workloads.registry import models
 
 HEAD = "workload,options,node,system,step_s,resolution_s\n"
 

@@ -36,7 +36,7 @@ def dot(op: Op) -> Work:
     """
     attrs = op.attrs
     if not isinstance(attrs, DotAttrs):
-        raise CostError("the dimensions of a dot are not known", place=op.place)
+        raise CostError("the dimensions of a dot are not known", location=op.location)
     lhs = operand(op, 0)
     contracted = prod([lhs.shape[at] for at in attrs.lhs_contracting])
     multiplier = multiplier_of(
@@ -64,7 +64,7 @@ def convolution(op: Op) -> Work:
     """2 FLOPs for each product of a kernel element with a real input element."""
     attrs = op.attrs
     if not isinstance(attrs, ConvolutionAttrs):
-        raise CostError("the window of a convolution is not known", place=op.place)
+        raise CostError("the window of a convolution is not known", location=op.location)
     image, kernel = operand(op, 0), operand(op, 1)
     macs = convolution_macs(attrs, image.shape, kernel.shape, result(op).shape)
     multiplier = multiplier_of(image.element, kernel.element, attrs.precision, "")
@@ -118,7 +118,7 @@ def unary_einsum(op: Op) -> Work:
 def _letter_sizes(op: Op) -> int:
     attrs = op.attrs
     if not isinstance(attrs, EinsumAttrs) or "." in attrs.equation:
-        raise CostError("the equation of an einsum is not known", place=op.place)
+        raise CostError("the equation of an einsum is not known", location=op.location)
     sizes: dict[str, int] = {}
     terms = attrs.equation.partition("->")[0].split(",")
     for at, letters in enumerate(terms):

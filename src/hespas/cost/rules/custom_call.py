@@ -39,7 +39,7 @@ def custom_call(op: Op, stated: Mapping[str, CustomCallCost]) -> tuple[Work, str
     `CostError` for a target that neither knows.
     """
     if not isinstance(op.attrs, CustomCallAttrs):
-        raise CostError("the target of a custom call is not known", place=op.place)
+        raise CostError("the target of a custom call is not known", location=op.location)
     target = op.attrs.target
     match stated.get(target):
         case None:
@@ -62,8 +62,8 @@ def _known(op: Op, target: str) -> tuple[Work, str]:
     hint = f" (did you mean {close[0]}?)" if close else ""
     raise CostError(
         f"the work of custom call {target!r} is not known{hint}",
-        place=op.place,
-        mend=f"give --custom-call {target}=traffic, or {target}=flops:N,type:T,bytes:N",
+        location=op.location,
+        hint=f"give --custom-call {target}=traffic, or {target}=flops:N,type:T,bytes:N",
     )
 
 

@@ -72,7 +72,7 @@ def convolution(op: Op) -> Work:
     """
     found = convolutions(op)
     if not found:
-        raise CostError("the window of a convolution is not known", place=op.place)
+        raise CostError("the window of a convolution is not known", location=op.location)
     (each,) = found
     following = each.has_bias + each.has_side_input + bool(each.activation)
     product = Work(flops=flop_counts(each.multiplied, each.flops))

@@ -56,7 +56,7 @@ def fft(op: Op) -> Work:
     """
     attrs = op.attrs
     if not isinstance(attrs, FftAttrs):
-        raise CostError("the lengths of a transform are not known", place=op.place)
+        raise CostError("the lengths of a transform are not known", location=op.location)
     given, made = operand(op, 0), result(op)
     batch = prod(given.shape[: len(given.shape) - len(attrs.lengths)])
     points = prod(attrs.lengths)

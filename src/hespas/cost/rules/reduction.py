@@ -75,7 +75,7 @@ def select_and_scatter(op: Op, bodies: Bodies) -> Work:
 
 def _window_size(op: Op) -> int:
     if not isinstance(op.attrs, WindowAttrs):
-        raise CostError("the window is not known", place=op.place)
+        raise CostError("the window is not known", location=op.location)
     return prod(op.attrs.size)
 
 
@@ -123,7 +123,7 @@ def sort(op: Op, bodies: Bodies) -> Work:  # noqa: ARG001 - a comparison counts 
     """
     keys = operand(op, 0)
     if not isinstance(op.attrs, DimensionAttrs):
-        raise CostError("the sorted dimension is not known", place=op.place)
+        raise CostError("the sorted dimension is not known", location=op.location)
     length = keys.shape[op.attrs.dimension] if keys.shape else 1
     comparisons = keys.element_count * ceil_log2(length)
     return traffic(op, flops=flop_counts(arithmetic_type(keys.element), comparisons))

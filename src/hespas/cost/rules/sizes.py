@@ -32,7 +32,7 @@ def tensor(op: Op, value: Value) -> TensorType:
     kind = value.type
     if isinstance(kind, TensorType):
         return kind
-    raise CostError(f"{kind} stands where a tensor should be", place=op.place)
+    raise CostError(f"{kind} stands where a tensor should be", location=op.location)
 
 
 def operand(op: Op, at: int) -> TensorType:
@@ -50,7 +50,7 @@ def first_result(op: Op) -> TensorType:
     for value in op.results:
         for kind in tensors(value.type):
             return kind
-    raise CostError("an operation without results has no such work", place=op.place)
+    raise CostError("an operation without results has no such work", location=op.location)
 
 
 def arithmetic_type(element: ElementType) -> str:

@@ -81,6 +81,6 @@ def _check(region: Compute, program: Program) -> None:
         return
     raise ConfigError(
         "no operation says how many cycles it takes, as only a TPU's compiler writes",
-        place=program.source,
-        mend="add --optimise with a TPU's node, or use method roofline",
+        location=program.source,
+        hint="add --optimise with a TPU's node, or use method roofline",
     )

@@ -17,8 +17,8 @@ def make(wanted: Wanted) -> CompilerEstimator:
     if device.clock_hz is None:
         raise HardwareError(
             f"the clock of {device.name} is not known",
-            place=device.name,
-            mend="use a TPU's node or put clock_hz into its node.json, or use method roofline",
+            location=device.name,
+            hint="use a TPU's node or put clock_hz into its node.json, or use method roofline",
         )
     roofline = Roofline(
         device=device, options=wanted.roofline_options, custom_calls=wanted.custom_calls

@@ -39,15 +39,15 @@ def followed(text: str, launch: KernelLaunch) -> Walk:
     if threads < 1 or blocks < 1:
         raise ProgramError(
             f"the launch has {blocks} blocks of {threads} threads",
-            place=launch.kernel,
-            mend="give 1 or more of each",
+            location=launch.kernel,
+            hint="give 1 or more of each",
         )
-    kernel = read_kernel(text, place=launch.kernel)
+    kernel = read_kernel(text, location=launch.kernel)
     try:
         return walk(kernel, grid=launch.grid, block=launch.block, index=blocks // 2)
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
         # Whatever a compiler may write: a program isn't lost for one kernel of it.
-        raise ProgramError(f"its PTX can't be followed: {error}", place=launch.kernel) from error
+        raise ProgramError(f"its PTX can't be followed: {error}", location=launch.kernel) from error
 
 
 def analysis_of(walked: Walk, launch: KernelLaunch) -> KernelAnalysis:

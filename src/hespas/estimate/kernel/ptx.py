@@ -77,7 +77,7 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True):
     threads: int | None
 
 
-def read_kernel(text: str, *, place: str = "") -> Kernel:
+def read_kernel(text: str, *, location: str = "") -> Kernel:
     """Read the one kernel of a PTX text; `ProgramError` where there is none.
 
     >>> kernel = read_kernel('''
@@ -96,7 +96,7 @@ def read_kernel(text: str, *, place: str = "") -> Kernel:
     entry = _ENTRY.search(text)
     start = text.find("{", entry.end()) if entry else -1
     if entry is None or start < 0:
-        raise ProgramError("the text has no PTX kernel", place=place, mend="give one .entry")
+        raise ProgramError("the text has no PTX kernel", location=location, hint="give one .entry")
     declared = _BLOCK_OF_THREADS.search(text, entry.end(), start)
     instructions: list[Instruction] = []
     labels: dict[str, int] = {}
@@ -104,7 +104,7 @@ def read_kernel(text: str, *, place: str = "") -> Kernel:
         if statement[-1] == ":":
             labels[statement[:-1]] = len(instructions)
         elif statement[0] != ".":
-            instructions.append(_instruction(statement, place=place or entry[1]))
+            instructions.append(_instruction(statement, location=location or entry[1]))
     return Kernel(
         name=entry[1],
         instructions=tuple(instructions),
@@ -141,10 +141,10 @@ def _statements(body: str) -> Iterator[str]:
             yield statement
 
 
-def _instruction(statement: str, *, place: str) -> Instruction:
+def _instruction(statement: str, *, location: str) -> Instruction:
     match = _STATEMENT.match(statement)
     if match is None:
-        raise ProgramError(f"cannot read the PTX statement {statement[:60]!r}", place=place)
+        raise ProgramError(f"cannot read the PTX statement {statement[:60]!r}", location=location)
     negated, guard, opcode, rest = match.groups()
     parts = _parts(opcode)
     operands = _operands(rest)

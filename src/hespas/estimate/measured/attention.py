@@ -73,7 +73,7 @@ def attention_model(device: Device) -> AttentionModel:
     name = "" if device.measured is None else device.measured.part
     part = load_part(name)
     if _TABLE not in part.tables:
-        raise MeasurementError(f"the tables of {name} have no attention", place=device.name)
+        raise MeasurementError(f"the tables of {name} have no attention", location=device.name)
     return AttentionModel(device=device, part=part)
 
 

@@ -172,14 +172,14 @@ def gemm_model(device: Device) -> GemmModel:
     if device.measured is None:
         raise HardwareError(
             "no tables of measured kernels serve this device",
-            place=device.name,
-            mend="use --method roofline, or name those of a like part in its node.json "
+            location=device.name,
+            hint="use --method roofline, or name those of a like part in its node.json "
             '("tables": "H100_SXM")',
         )
     try:
         part = load_part(device.measured.part)
     except MeasurementError as error:
-        error.place = error.place or device.measured.place
+        error.location = error.location or device.measured.location
         raise
     return GemmModel(device=device, part=part)
 

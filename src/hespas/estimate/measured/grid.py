@@ -152,17 +152,19 @@ def read(grid: Grid, sizes: Sequence[int]) -> Reading:
     Below the smallest size of an axis the time is that of the smallest; beyond the largest it
     grows in proportion. Of a completed, monotone grid the answer is monotone in every size.
     """
-    places = [_place(axis, size) for axis, size in zip(grid.axes, sizes, strict=True)]
-    outside = tuple(place.axis for place in places if place.is_outside)
+    places = [_location(axis, size) for axis, size in zip(grid.axes, sizes, strict=True)]
+    outside = tuple(location.axis for location in places if location.is_outside)
     log_time = 0.0
     for corner in product((0, 1), repeat=len(places)):
         share, cell = 1.0, 0
-        for upper, place, stride in zip(corner, places, grid.strides, strict=True):
-            share *= place.part if upper else 1 - place.part
-            cell += (place.at + upper) * stride
+        for upper, location, stride in zip(corner, places, grid.strides, strict=True):
+            share *= location.part if upper else 1 - location.part
+            cell += (location.at + upper) * stride
         if share:
             log_time += share * grid.log_times[cell]
-    return Reading(time_s=exp(log_time) * prod(place.beyond for place in places), outside=outside)
+    return Reading(
+        time_s=exp(log_time) * prod(location.beyond for location in places), outside=outside
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +178,7 @@ class _Place:
     is_outside: bool = False
 
 
-def _place(axis: Axis, size: int) -> _Place:
+def _location(axis: Axis, size: int) -> _Place:
     sizes = axis.sizes
     if size < sizes[0]:
         return _Place(axis=axis.name, at=0, is_outside=True)

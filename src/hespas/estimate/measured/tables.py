@@ -28,7 +28,7 @@ FORMAT = 1
 
 TABLES_DIRECTORY = Path(__file__).resolve().parent.parent.parent / "configs" / "measured"
 _NS = 1e-9
-_MEND = "distil it again with validation/distil_tables.py"
+_HINT = "distil it again with validation/distil_tables.py"
 
 
 class AxisWire(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -112,17 +112,17 @@ def load_part(name: str) -> Part:
     """
     if name not in part_names():
         raise MeasurementError(
-            f"there are no measured tables of {name!r}", mend=suggestion(name, part_names())
+            f"there are no measured tables of {name!r}", hint=suggestion(name, part_names())
         )
     return _read_part(TABLES_DIRECTORY / f"{name}.xz")
 
 
 @cache
 def _read_part(path: Path) -> Part:
-    return decode_part(path.read_bytes(), place=str(path))
+    return decode_part(path.read_bytes(), location=str(path))
 
 
-def decode_part(content: bytes, *, place: str) -> Part:
+def decode_part(content: bytes, *, location: str) -> Part:
     """Return what the bytes of a file hold. Raises as `load_part` does."""
     try:
         head, _, cells = lzma.decompress(content).partition(b"\n")
@@ -130,16 +130,16 @@ def decode_part(content: bytes, *, place: str) -> Part:
         if loose.get("format") != FORMAT:
             found = loose.get("format")
             message = f"the tables are of format {found}, this hespas reads {FORMAT}"
-            raise MeasurementError(message, place=place, mend=_MEND)
+            raise MeasurementError(message, location=location, hint=_HINT)
         about = msgspec.convert(loose, PartWire)
     except (lzma.LZMAError, msgspec.MsgspecError) as error:
         message = f"the tables are damaged: {error}"
-        raise MeasurementError(message, place=place, mend=_MEND) from None
+        raise MeasurementError(message, location=location, hint=_HINT) from None
     tables: dict[str, Table] = {}
     for wire in about.tables:
         size = 2 * prod(len(axis.sizes) for axis in wire.axes)
         if len(cells) < size:
-            raise MeasurementError("the tables end too soon", place=place, mend=_MEND)
+            raise MeasurementError("the tables end too soon", location=location, hint=_HINT)
         tables[wire.name] = _table(wire, cells[:size])
         cells = cells[size:]
     return Part(about=about, tables=MappingProxyType(tables))

@@ -96,7 +96,7 @@ def _durations(log: Path) -> tuple[float, ...]:
             if run["run_type"] == "iteration"
         )
     except (ValueError, KeyError, TypeError) as error:
-        raise ToolError("IREE's benchmark printed no times", place=str(log)) from error
+        raise ToolError("IREE's benchmark printed no times", location=str(log)) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,25 +139,25 @@ class IreeProfile:
     def estimate(self, region: Compute, program: Program) -> Estimate:
         """Compile and run a region, or ask the fallback; `ToolError` where there is none."""
         floor_s = min(_floor(self.programs))
-        place = f"region {region.id} of {program.source or program.module_name}"
+        location = f"region {region.id} of {program.source or program.module_name}"
         try:
             text = stablehlo_text(region, program)
             durations_s = _timed(self.programs, text, _inputs(region.inputs))
         except (ToolError, UnsupportedError) as error:
-            return self._fallen_back(region, program, place, error)
+            return self._fallen_back(region, program, location, error)
         work = total(expand(region.operations, program.functions, custom_calls=self.custom_calls))
         return estimate_of(
             durations_s, floor_s=floor_s, where=f"{self.programs.device} by IREE", work=work
         )
 
     def _fallen_back(
-        self, region: Compute, program: Program, place: str, error: ToolError | UnsupportedError
+        self, region: Compute, program: Program, location: str, error: ToolError | UnsupportedError
     ) -> Estimate:
         if self.fallback is None:
             raise ToolError(
-                f"{place}: {error.message}",
-                place=error.place,
-                mend="give --node, for a roofline of what IREE refuses",
+                f"{location}: {error.message}",
+                location=error.location,
+                hint="give --node, for a roofline of what IREE refuses",
             ) from error
         note = (
             "iree: regions that IREE refuses did not run; they are priced by the roofline of "
@@ -183,8 +183,8 @@ def _floor(programs: Programs) -> tuple[float, ...]:
     except ToolError as error:
         raise ToolError(
             f"IREE cannot run a module that does nothing: {error.message}",
-            place=error.place,
-            mend=error.mend
+            location=error.location,
+            hint=error.hint
             or "check compile in the configuration (target-backends, device, extra-args, "
             "extra-runtime-args), and that this machine has the device",
         ) from error

@@ -108,14 +108,15 @@ def numpy_name(name: str) -> str:
 
 
 def argument_arrays(
-    inputs: Sequence[Value], *, place: str
+    inputs: Sequence[Value], *, location: str
 ) -> tuple[tuple[tuple[int, ...], str], ...]:
     """Return shape and numpy's type of each input; `UnsupportedError` for what is no tensor."""
     found: list[tuple[tuple[int, ...], str]] = []
     for value in inputs:
         if not isinstance(value.type, TensorType):
             raise UnsupportedError(
-                f"a region with an input of type {value.type} cannot be run by itself", place=place
+                f"a region with an input of type {value.type} cannot be run by itself",
+                location=location,
             )
         found.append((value.type.shape, numpy_name(value.type.element.name)))
     return tuple(found)

@@ -66,37 +66,37 @@ class Profiler:
     floor_s: float | None = None
     asked: int = 0
 
-    def time(self, text: str, arguments: object, repeats: Repeats, *, place: str) -> Timed:
+    def time(self, text: str, arguments: object, repeats: Repeats, *, location: str) -> Timed:
         """Compile and run a module; `ToolError` where the worker fails or refuses."""
         self.asked += 1
         file = self.worker.directory / f"module_{self.asked}.mlir"
         file.parent.mkdir(parents=True, exist_ok=True)
         write_file(file, text.encode())
-        return self._ask({"module": str(file), "arguments": arguments}, repeats, place=place)
+        return self._ask({"module": str(file), "arguments": arguments}, repeats, location=location)
 
     def floor(self) -> float:
         """Return the fastest time in which a module that does nothing runs."""
         if self.floor_s is None:
-            timed = self._ask({"module": ""}, _FLOOR_RUNS, place="a module that does nothing")
+            timed = self._ask({"module": ""}, _FLOOR_RUNS, location="a module that does nothing")
             self.floor_s = min(timed.durations_s)
         return self.floor_s
 
-    def _ask(self, what: Mapping[str, object], repeats: Repeats, *, place: str) -> Timed:
+    def _ask(self, what: Mapping[str, object], repeats: Repeats, *, location: str) -> Timed:
         runs = {key: value for key, value in asdict(repeats).items() if key != "limit_s"}
         try:
             answer = self.worker.ask({**what, **runs}, time_s=repeats.limit_s)
         except ToolError as error:
             raise ToolError(
-                f"{place}: {error.message}", place=error.place, mend=error.mend
+                f"{location}: {error.message}", location=error.location, hint=error.hint
             ) from error
         timed = msgspec.convert(answer, Timed)
         if timed.lacks_platform:
             raise ToolError(
                 f"{self.worker.name} finds no device to run on: {timed.error}",
-                mend=_platform_mend(self.platform),
+                hint=_platform_mend(self.platform),
             )
         if timed.error:
-            raise ToolError(f"{self.worker.name} cannot run it: {timed.error}", place=place)
+            raise ToolError(f"{self.worker.name} cannot run it: {timed.error}", location=location)
         return timed
 
 
@@ -139,20 +139,20 @@ class XlaProfile:
 
     def estimate(self, region: Compute, program: Program) -> Estimate:
         """Compile and run a region; `ToolError` where that fails."""
-        place = f"region {region.id} of {program.source or program.module_name}"
-        arguments = argument_arrays(region.inputs, place=place)
+        location = f"region {region.id} of {program.source or program.module_name}"
+        arguments = argument_arrays(region.inputs, location=location)
         text = stablehlo_text(region, program)
         floor_s = self.profiler.floor()
-        timed = self._timed(text, arguments, program, place=place)
+        timed = self._timed(text, arguments, program, location=location)
         work = total(expand(region.operations, program.functions, custom_calls=self.custom_calls))
         return estimate_of(timed.durations_s, floor_s=floor_s, where=timed.device, work=work)
 
-    def _timed(self, text: str, arguments: object, program: Program, *, place: str) -> Timed:
+    def _timed(self, text: str, arguments: object, program: Program, *, location: str) -> Timed:
         try:
-            return self.profiler.time(text, arguments, self.repeats, place=place)
+            return self.profiler.time(text, arguments, self.repeats, location=location)
         except ToolError as error:
-            if program.is_scheduled and not error.mend:
-                error.mend = (
+            if program.is_scheduled and not error.hint:
+                error.hint = (
                     "the program is compiled, and calls what the part it was compiled for has: "
                     "give the StableHLO that it was compiled from, or another method"
                 )
@@ -218,6 +218,6 @@ def _platform(name: str) -> str:
     found = _PLATFORMS.get(name.lower())
     if found is None:
         raise ConfigError(
-            f"there is no platform {name!r} to profile on", mend=suggestion(name, _PLATFORMS)
+            f"there is no platform {name!r} to profile on", hint=suggestion(name, _PLATFORMS)
         )
     return found

@@ -68,7 +68,7 @@ class SystolicArray:
         }
         for name, figure in figures.items():
             if not figure > 0:
-                raise HardwareError(f"{name} is {figure}", mend="give a positive number")
+                raise HardwareError(f"{name} is {figure}", hint="give a positive number")
 
     @property
     def multipliers(self) -> int:

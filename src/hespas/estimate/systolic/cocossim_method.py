@@ -79,7 +79,7 @@ def make(wanted: Wanted) -> Systolic:
     hardware = array_hardware(wanted, "cocossim")
     if not isinstance(hardware.simulator, CocossimProgram):
         raise ConfigError(
-            "the configuration is of another method", mend="set perf_estimator.method to cocossim"
+            "the configuration is of another method", hint="set perf_estimator.method to cocossim"
         )
     array = array_of(hardware)
     program = built_program(hardware, hardware.simulator.call, _interface(array))
@@ -125,8 +125,8 @@ def _checked_line(line: str) -> str:
     if not all(name in shown for name in ("<m>", "<n>", "<k>")):
         raise ConfigError(
             f"product_line is {line!r}",
-            place=PLACE,
-            mend="give the line of a product of m x k by k x n, with {m}, {n} and {k}, such as "
+            location=PLACE,
+            hint="give the line of a product of m x k by k x n, with {m}, {n} and {k}, such as "
             f'"{_USUAL_LINE}"',
         )
     return line

@@ -163,5 +163,5 @@ def _equal(leaves: Sequence[Leaf]) -> Iterator[tuple[Leaf, int]]:
 def _element_bytes(leaf: Leaf) -> int:
     kind = leaf.op.operands[0].type
     if not isinstance(kind, TensorType):
-        raise UnsupportedError("a product of what is no tensor", place=leaf.op.place)
+        raise UnsupportedError("a product of what is no tensor", location=leaf.op.location)
     return max(1, kind.element.bits // 8)

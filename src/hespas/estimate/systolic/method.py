@@ -20,7 +20,7 @@ def make(wanted: Wanted) -> Systolic:
     if hardware.binary is not None:
         raise ConfigError(
             "hardware.binary has no effect on method 'systolic', which runs no program",
-            mend="drop it, or use method 'scalesim' or 'zigzag_onnx'",
+            hint="drop it, or use method 'scalesim' or 'zigzag_onnx'",
         )
     return with_timer(ClosedForm(array=array_of(hardware)), hardware, wanted)
 
@@ -30,7 +30,7 @@ def array_hardware(wanted: Wanted, method: str) -> SystolicHardware:
     if not isinstance(wanted.hardware, SystolicHardware):
         raise ConfigError(
             f"method {method!r} needs a description of the array",
-            mend=f"give a configuration with perf_estimator.method {method!r}, such as "
+            hint=f"give a configuration with perf_estimator.method {method!r}, such as "
             "configs/nodes/TPUv3/systolic/config.json",
         )
     return wanted.hardware

@@ -39,7 +39,7 @@ def write_product_model(
     if element_bytes not in _TYPES:
         raise UnsupportedError(
             f"ONNX's {operator} takes elements of 2, 4 or 8 bytes, not of {element_bytes}",
-            mend="use another method for this program",
+            hint="use another method for this program",
         )
     kind = getattr(onnx.TensorProto, _TYPES[element_bytes])
     shape = [product.k, product.n] if operator == "MatMul" else [product.n, product.k]

@@ -24,7 +24,9 @@ def checked_cores(path: Path, array: SystolicArray) -> tuple[str, ...]:
     """
     value = read_json(path)
     if not isinstance(value, dict):
-        raise ConfigError("is no JSON object", place=str(path), mend="give ONNXim's configuration")
+        raise ConfigError(
+            "is no JSON object", location=str(path), hint="give ONNXim's configuration"
+        )
     top = cast("Mapping[str, object]", value)
     silent: list[str] = []
     for key, (name, own) in _figures(array).items():
@@ -33,8 +35,8 @@ def checked_cores(path: Path, array: SystolicArray) -> tuple[str, ...]:
             if not _same(each, own):
                 raise ConfigError(
                     f"{key} is {_shown(each)}, {name} of the array {_shown(own)}",
-                    place=str(path),
-                    mend="make the two agree",
+                    location=str(path),
+                    hint="make the two agree",
                 )
         if not told:
             silent.append(key)

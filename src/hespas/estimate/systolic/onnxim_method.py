@@ -106,14 +106,14 @@ def make(wanted: Wanted) -> Systolic:
     simulator = hardware.simulator
     if not isinstance(simulator, OnnximProgram):
         raise ConfigError(
-            "the configuration is of another method", mend="set perf_estimator.method to onnxim"
+            "the configuration is of another method", hint="set perf_estimator.method to onnxim"
         )
     program = built_program(hardware, simulator.call, _INTERFACE)
     if simulator.core_config is None:
         raise ConfigError(
             "method 'onnxim' needs core_config, the path of ONNXim's JSON file of the cores",
-            place=PLACE,
-            mend="give one, such as a file of ONNXim's configs/",
+            location=PLACE,
+            hint="give one, such as a file of ONNXim's configs/",
         )
     need_onnx()
     array = array_of(hardware)
@@ -139,11 +139,11 @@ def _options(
     if not any("{workload}" in text for text in program.arguments):
         raise ConfigError(
             "model_options has no effect: no argument holds {workload}, the list of models",
-            place=PLACE,
-            mend="drop it",
+            location=PLACE,
+            hint="drop it",
         )
     if "name" in given:
-        raise ConfigError("model_options gives a name", place=PLACE, mend="leave it to hespas")
+        raise ConfigError("model_options gives a name", location=PLACE, hint="leave it to hespas")
     return given
 
 

@@ -99,7 +99,7 @@ class ScaleSim:
             return float(rows[0][header.index(_COLUMN)])
         except (ValueError, IndexError) as error:
             raise ToolError(
-                f"{self.name}'s report has no {_COLUMN!r}", place=str(directory / _REPORT)
+                f"{self.name}'s report has no {_COLUMN!r}", location=str(directory / _REPORT)
             ) from error
 
 

@@ -84,34 +84,34 @@ class BuiltProgram:
         except OSError as error:
             raise ConfigError(
                 f"files names {name.name!r}, which hespas writes itself",
-                place=PLACE,
-                mend="leave it out",
+                location=PLACE,
+                hint="leave it out",
             ) from error
 
     def cycles(self, directory: Path) -> float:
         """Return the one count that the pattern finds; `ToolError` for none, or several."""
-        place = directory / (self.answer_file or LOG_NAME)
-        text = read_text(place, name=self.name)
+        location = directory / (self.answer_file or LOG_NAME)
+        text = read_text(location, name=self.name)
         found = sorted({str(match[1]) for match in self.pattern.finditer(text)})
         if not found:
             raise ToolError(
                 f"nothing in {self.name}'s answer fits cycles_pattern {self.pattern.pattern!r}",
-                place=str(place),
-                mend="compare the two",
+                location=str(location),
+                hint="compare the two",
             )
         if len(found) > 1:
             raise ToolError(
                 f"{len(found)} different counts in {self.name}'s answer fit cycles_pattern "
                 f"{self.pattern.pattern!r}: {', '.join(found[:4])}",
-                place=str(place),
-                mend="make it fit one of them",
+                location=str(location),
+                hint="make it fit one of them",
             )
         try:
             return float(found[0])
         except ValueError:
             raise ToolError(
                 f"cycles_pattern {self.pattern.pattern!r} finds {found[0]!r}, which is no number",
-                place=str(place),
+                location=str(location),
             ) from None
 
 
@@ -126,8 +126,8 @@ def built_program(
     if hardware.sram_bandwidth is not None:
         raise ConfigError(
             f"sram_bandwidth has no effect on method {interface.method!r}",
-            place=PLACE,
-            mend="drop it",
+            location=PLACE,
+            hint="drop it",
         )
     binary = _binary(hardware.binary, interface)
     arguments = _arguments(call, interface)
@@ -154,27 +154,27 @@ def digest(path: Path) -> str:
         parts = (f"{each.relative_to(path)}\0{digest(each)}\n" for each in inside)
         return sha256("".join(parts).encode()).hexdigest()
     except OSError as error:
-        raise ConfigError(f"cannot be read: {error.strerror}", place=str(path)) from error
+        raise ConfigError(f"cannot be read: {error.strerror}", location=str(path)) from error
 
 
 def _binary(named: str | None, interface: Interface) -> Path:
     if named is None:
         raise ConfigError(
             f"method {interface.method!r} needs binary, the path of {interface.name}'s program",
-            place=PLACE,
-            mend=f"build it from {interface.source} and give its path",
+            location=PLACE,
+            hint=f"build it from {interface.source} and give its path",
         )
     here = Path(named).absolute()
     if here.is_file() and not os.access(here, os.X_OK):
         raise ToolError(
-            f"{interface.name}'s program is not executable", place=str(here), mend="chmod +x it"
+            f"{interface.name}'s program is not executable", location=str(here), hint="chmod +x it"
         )
     found = str(here) if here.is_file() else shutil.which(named)
     if found is None:
         raise ToolError(
             f"there is no program {named}, neither here nor on the PATH",
-            place=interface.name,
-            mend=f"build it from {interface.source} and give its path as binary",
+            location=interface.name,
+            hint=f"build it from {interface.source} and give its path as binary",
         )
     return Path(found).absolute()
 
@@ -186,29 +186,31 @@ def _arguments(call: SimulatorCall, interface: Interface) -> tuple[str, ...]:
         raise ConfigError(
             f"method {interface.method!r} needs arguments, the list of what the program is called "
             "with",
-            place=PLACE,
-            mend=f"give them as your build takes them, in the manner of {interface.example}, with "
+            location=PLACE,
+            hint=f"give them as your build takes them, in the manner of {interface.example}, with "
             f"{meanings}",
         )
     held = {name for text in given for name in _placeholders(text)}
     for name in sorted(held - set(interface.placeholders)):
         raise ConfigError(
             f"arguments hold {{{name}}}",
-            place=PLACE,
-            mend=f"{suggestion(name, interface.placeholders)}; braces that mean themselves are "
+            location=PLACE,
+            hint=f"{suggestion(name, interface.placeholders)}; braces that mean themselves are "
             "doubled",
         )
     for group in interface.needed:
         if not held.intersection(group):
             lacking = " or ".join(f"{{{name}}}, {interface.placeholders[name]}" for name in group)
             raise ConfigError(
-                f"arguments do not tell {interface.name} of {lacking}", place=PLACE, mend="add it"
+                f"arguments do not tell {interface.name} of {lacking}",
+                location=PLACE,
+                hint="add it",
             )
     if "output" in held and call.answer_file is None:
         raise ConfigError(
             "arguments hold {output}, the path of answer_file, which is not given",
-            place=PLACE,
-            mend="name the answer_file",
+            location=PLACE,
+            hint="name the answer_file",
         )
     return given
 
@@ -219,8 +221,8 @@ def _placeholders(text: str) -> list[str]:
     except ValueError as error:
         raise ConfigError(
             f"the argument {text!r} is malformed: {error}",
-            place=PLACE,
-            mend="double braces that mean themselves",
+            location=PLACE,
+            hint="double braces that mean themselves",
         ) from None
     return [
         name + (f"!{how}" if how else "") + (f":{form}" if form else "")
@@ -234,19 +236,19 @@ def _pattern(given: str | None, interface: Interface) -> re.Pattern[str]:
     if given is None:
         raise ConfigError(
             f"method {interface.method!r} needs cycles_pattern, {meaning}",
-            place=PLACE,
-            mend='look at what your build prints; where it says "Total: 123 cycles", give '
+            location=PLACE,
+            hint='look at what your build prints; where it says "Total: 123 cycles", give '
             '"Total: ([0-9]+) cycles"',
         )
     try:
         pattern = re.compile(given, re.MULTILINE)
     except re.error as error:
-        raise ConfigError(f"cycles_pattern is {given!r}: {error}", place=PLACE) from None
+        raise ConfigError(f"cycles_pattern is {given!r}: {error}", location=PLACE) from None
     if pattern.groups != 1:
         raise ConfigError(
             f"cycles_pattern {given!r} has {pattern.groups} groups",
-            place=PLACE,
-            mend="put one pair of parentheses, around the number",
+            location=PLACE,
+            hint="put one pair of parentheses, around the number",
         )
     return pattern
 
@@ -258,14 +260,14 @@ def _files(call: SimulatorCall) -> dict[str, Path]:
         if path.is_absolute() or ".." in path.parts or not path.parts:
             raise ConfigError(
                 f"{name!r} is no name beneath the directory that the program is started in",
-                place=PLACE,
-                mend="give a relative one without '..'",
+                location=PLACE,
+                hint="give a relative one without '..'",
             )
     for name, other in permutations([*call.files, *written, LOG_NAME], 2):
         if PurePosixPath(other).is_relative_to(name):
             raise ConfigError(
                 f"files or answer_file name {name!r}, and {other!r} is to stand there",
-                place=PLACE,
-                mend="give them names apart",
+                location=PLACE,
+                hint="give them names apart",
             )
     return {name: Path(path).absolute() for name, path in sorted(call.files.items())}

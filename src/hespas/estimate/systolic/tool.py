@@ -108,7 +108,7 @@ class ToolTimer:
                 f"{self.tool.name} tells of {found:,.10g} cycles for {product.m} x {product.k} by "
                 f"{product.k} x {product.n}, where {self.array.multipliers:,} multipliers need "
                 f"{least:,.10g} at least",
-                place=str(directory),
+                location=str(directory),
             )
 
 
@@ -130,4 +130,4 @@ def read_text(path: Path, *, name: str) -> str:
     try:
         return path.read_text()
     except OSError as error:
-        raise HespasError(f"{name} wrote no {path.name}", place=str(path.parent)) from error
+        raise HespasError(f"{name} wrote no {path.name}", location=str(path.parent)) from error

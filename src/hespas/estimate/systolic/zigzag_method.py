@@ -115,7 +115,7 @@ class ZigZag:
             return float(json.loads(text)["cycles"])
         except (ValueError, KeyError, TypeError) as error:
             raise ToolError(
-                f"{self.name}'s answer has no cycles", place=str(directory / _ANSWER)
+                f"{self.name}'s answer has no cycles", location=str(directory / _ANSWER)
             ) from error
 
 
@@ -197,7 +197,7 @@ def make(wanted: Wanted) -> Systolic:
     if array.dataflow is not Dataflow.WEIGHT_STATIONARY:
         raise ConfigError(
             "method 'zigzag_onnx' maps products weight stationary",
-            mend="drop dataflow, or use the method systolic or scalesim",
+            hint="drop dataflow, or use the method systolic or scalesim",
         )
     python = interpreter(hardware, "zigzag", what="method 'zigzag_onnx'", extra="zigzag")
     tool = ZigZag(

@@ -134,6 +134,6 @@ def _convolution_places(attrs: ConvolutionAttrs) -> str:
 
 
 def _letters(spatial: tuple[int, ...], **named: int) -> str:
-    places = {place: str(at) for at, place in enumerate(spatial)}
-    places |= {place: letter for letter, place in named.items()}
+    places = {location: str(at) for at, location in enumerate(spatial)}
+    places |= {location: letter for letter, location in named.items()}
     return ", ".join(places[at] for at in sorted(places))

@@ -67,7 +67,7 @@ def _entry(message: Any, computations: dict[int, Any], name: str) -> int:
     for number, computation in computations.items():
         if wanted and computation.name == wanted:
             return number
-    raise ProgramError("the module has no entry computation", place=name)
+    raise ProgramError("the module has no entry computation", location=name)
 
 
 def _aliases(reader: ModuleReader, entry: Any) -> tuple[Alias, ...]:
@@ -88,7 +88,9 @@ def _aliases(reader: ModuleReader, entry: Any) -> tuple[Alias, ...]:
     for alias in entries:
         number: int = alias.parameter_number
         if number not in given:
-            raise ProgramError(f"parameter {number} is aliased but not there", place=reader.source)
+            raise ProgramError(
+                f"parameter {number} is aliased but not there", location=reader.source
+            )
         found.append(
             Alias(
                 result=leaf_number(made, tuple(alias.output_shape_index)),

@@ -19,12 +19,12 @@ class Locations:
             return ""
         metadata = instruction.metadata
         name: str = metadata.op_name
-        place = self._place(metadata)
+        location = self._location(metadata)
         if not name:
-            return place
-        return f"{name} ({place})" if place else name
+            return location
+        return f"{name} ({location})" if location else name
 
-    def _place(self, metadata: Any) -> str:
+    def _location(self, metadata: Any) -> str:
         if metadata.source_file:
             return f"{metadata.source_file}:{metadata.source_line}"
         frame: int = metadata.stack_frame_id

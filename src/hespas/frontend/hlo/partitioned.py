@@ -33,8 +33,8 @@ def refuse_unpartitioned(module: HloModule, name: str) -> None:
     if reason:
         raise UnpartitionedError(
             f"the program is sharded but not yet partitioned ({reason})",
-            place=name,
-            mend="give what XLA's SPMD partitioner made of it, which holds its collectives",
+            location=name,
+            hint="give what XLA's SPMD partitioner made of it, which holds its collectives",
         )
 
 

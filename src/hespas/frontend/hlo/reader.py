@@ -110,7 +110,7 @@ class ModuleReader:
     @contextmanager
     def _opened(self, computation: Any) -> Generator[None]:
         if computation.id in self._open:
-            raise ProgramError(f"computation {computation.name} calls itself", place=self.source)
+            raise ProgramError(f"computation {computation.name} calls itself", location=self.source)
         self._open.add(computation.id)
         yield
         self._open.discard(computation.id)
@@ -127,7 +127,7 @@ class ModuleReader:
             raise ProgramError(
                 f"the schedule of {computation.name} names instruction {missing}, "
                 "which it does not hold",
-                place=self.source,
+                location=self.source,
             )
         return [found[number] for number in order]
 
@@ -142,13 +142,15 @@ class ModuleReader:
                 raise _unknown(opcode)
             handler(self, instruction, scope)
         except ProgramError as error:
-            if error.place:
+            if error.location:
                 raise
-            place = f"{self.source}: %{instruction.name}"
-            raise type(error)(error.message, place=place, mend=error.mend) from error
+            location = f"{self.source}: %{instruction.name}"
+            raise type(error)(error.message, location=location, hint=error.hint) from error
         except (LookupError, ValueError) as error:
-            place = f"{self.source}: %{instruction.name}"
-            raise ProgramError(f"what {opcode} needs is not there: {error}", place=place) from error
+            location = f"{self.source}: %{instruction.name}"
+            raise ProgramError(
+                f"what {opcode} needs is not there: {error}", location=location
+            ) from error
 
     def emit(
         self,
@@ -175,7 +177,7 @@ class ModuleReader:
             attrs=attrs,
             attributes=attributes,
             regions=regions,
-            location=self.locations.of(instruction),
+            source_location=self.locations.of(instruction),
             instruction=instruction.name,
             estimated_cycles=estimated_cycles(instruction.backend_config),
         )

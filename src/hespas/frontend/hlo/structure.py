@@ -124,8 +124,8 @@ def _in_place(reader: ModuleReader, instruction: Any, scope: Scope) -> tuple[InP
             raise ProgramError(f"operand {alias.operand_index} is aliased but not there")
         at: int = alias.operand_index
         inner = place_in(given[at], tuple(alias.operand_shape_index))
-        place = leaf_number(made, tuple(alias.output_shape_index))
-        found.append(InPlace(result=place, operand=starts[at] + inner))
+        location = leaf_number(made, tuple(alias.output_shape_index))
+        found.append(InPlace(result=location, operand=starts[at] + inner))
     return tuple(found)
 
 

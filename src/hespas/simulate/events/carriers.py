@@ -26,12 +26,12 @@ def make_carrier(network: Network, system: System, clock: Clock) -> Carrier:
         return FreeLinks(system, clock)
     if len(system.dimensions) != 1:
         message = f"congestion among {len(system.dimensions)} dimensions has no model here"
-        mend = "use --network congestion-unaware, or a network of one dimension"
-        raise SimulationError(message, place=system.name, mend=mend)
+        hint = "use --network congestion-unaware, or a network of one dimension"
+        raise SimulationError(message, location=system.name, hint=hint)
     dimension = system.dimensions[0]
     if dimension.topology is Topology.RING and dimension.npus_count == 2:
         message = "congestion in a ring of two devices has no model here"
-        raise SimulationError(message, place=system.name, mend="use FullyConnected")
+        raise SimulationError(message, location=system.name, hint="use FullyConnected")
     return SharedLinks(dimension, clock)
 
 

@@ -51,7 +51,7 @@ def check_not_at_start(now_ps: int, wait_ps: int, what: str) -> None:
     """
     if now_ps == 0 and wait_ps == 0:
         message = f"{what} takes no time at the very start, where ASTRA-sim aborts"
-        raise SimulationError(message, mend="give a latency or an endpoint-delay above 0")
+        raise SimulationError(message, hint="give a latency or an endpoint-delay above 0")
 
 
 class Alarms:

@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, cast
 from hespas.config.files import read_yaml
 from hespas.errors import AlgorithmError, ConfigError, SimulationError
 from hespas.hardware.system import CollectiveKind, System
+from hespas.schedule.chakra_node import ParsedNode
+from hespas.schedule.chakra_reader import read_messages
+from hespas.schedule.tasks import ComputeTask, ReceiveTask, SendTask
 from hespas.simulate.custom_options import PER_NODE, custom_option
 from hespas.simulate.events.clock import Alarms
 from hespas.simulate.events.post import Post
 from hespas.simulate.meeting import TAG_LIMIT
-from hespas.trace.chakra_node import ParsedNode
-from hespas.trace.chakra_reader import read_messages
-from hespas.trace.tasks import ComputeTask, ReceiveTask, SendTask
 
 if TYPE_CHECKING:
-    from hespas.algorithms.algorithm import Algorithm
+    from hespas.collectives.algorithm import Algorithm
 
 log = logging.getLogger("hespas")
 
@@ -73,14 +73,14 @@ class CustomCollectives:
             return self._graphs(prefix, kind, len(members), size_bytes)[members.index(device)]
         if list(members) != sorted(members):
             message = f"a custom collective in the group {list(members)}"
-            raise SimulationError(message, mend="list its members in ascending order")
+            raise SimulationError(message, hint="list its members in ascending order")
         self._warn(prefix, kind, len(members))
         return self._read(Path(f"{prefix}.{members.index(device)}.et"))
 
     def _xml_graphs(
         self, path: str, kind: CollectiveKind, members: int, size_bytes: int
     ) -> Sequence[Sequence[ParsedNode]]:
-        from hespas.algorithms.collectives import collective_graphs  # noqa: PLC0415 (as below)
+        from hespas.collectives.collectives import collective_graphs  # noqa: PLC0415 (as below)
 
         algorithm = self._algorithm(path)
         return collective_graphs(
@@ -90,15 +90,15 @@ class CustomCollectives:
 
 def _read_algorithm(path: str) -> Algorithm:
     # numpy comes with it, which few runs need.
-    from hespas.algorithms.collectives import read_verified  # noqa: PLC0415
+    from hespas.collectives.collectives import read_verified  # noqa: PLC0415
 
     return read_verified(Path(path))
 
 
 def _warn_of_graphs(prefix: str, kind: CollectiveKind, members: int) -> None:
     """Warn of graphs that don't compute what they are used for."""
-    from hespas.algorithms.collectives import COLLECTIVE_OF  # noqa: PLC0415 (as above)
-    from hespas.algorithms.graph_verify import verify_graphs  # noqa: PLC0415 (as above)
+    from hespas.collectives.collectives import COLLECTIVE_OF  # noqa: PLC0415 (as above)
+    from hespas.collectives.graph_verify import verify_graphs  # noqa: PLC0415 (as above)
 
     graphs = [read_messages(Path(f"{prefix}.{position}.et")) for position in range(members)]
     try:
@@ -113,11 +113,11 @@ def _read_map(given: object) -> Mapping[int, str]:
     path = Path(str(given))
     data = read_yaml(path)
     if not isinstance(data, dict):
-        raise ConfigError("$ is not a map from ids to prefixes", place=str(path))
+        raise ConfigError("$ is not a map from ids to prefixes", location=str(path))
     entries = cast("dict[object, object]", data)
     for key, value in entries.items():
         if not isinstance(key, int) or not isinstance(value, str):
-            raise ConfigError(f"{key!r}: {value!r} is not an id and a prefix", place=str(path))
+            raise ConfigError(f"{key!r}: {value!r} is not an id and a prefix", location=str(path))
     return cast("dict[int, str]", entries)
 
 

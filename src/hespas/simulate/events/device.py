@@ -7,13 +7,7 @@ from functools import partial
 from typing import Protocol, assert_never
 
 from hespas.errors import SimulationError
-from hespas.simulate.events.clock import Alarms, Clock
-from hespas.simulate.events.memory import Memory
-from hespas.simulate.events.post import Post
-from hespas.simulate.events.queues import Queues
-from hespas.simulate.machine import Machine
-from hespas.simulate.meeting import TAG_LIMIT, Meetings
-from hespas.trace.tasks import (
+from hespas.schedule.tasks import (
     CollectiveTask,
     ComputeTask,
     EmptyTask,
@@ -21,6 +15,12 @@ from hespas.trace.tasks import (
     ReceiveTask,
     SendTask,
 )
+from hespas.simulate.events.clock import Alarms, Clock
+from hespas.simulate.events.memory import Memory
+from hespas.simulate.events.post import Post
+from hespas.simulate.events.queues import Queues
+from hespas.simulate.machine import Machine
+from hespas.simulate.meeting import TAG_LIMIT, Meetings
 
 
 class Collectives(Protocol):

@@ -29,8 +29,8 @@ class Memory:
         latency_ns, rate = self._remote.latency_ns, self._remote.bandwidth_gb_per_s
         is_absent = self._remote.kind is RemoteMemoryKind.NO_MEMORY_EXPANSION
         if is_absent or latency_ns is None or rate is None:
-            mend = "give another memory-type in remote_memory.json"
-            raise SimulationError("the system has no memory outside the devices", mend=mend)
+            hint = "give another memory-type in remote_memory.json"
+            raise SimulationError("the system has no memory outside the devices", hint=hint)
         return (int(latency_ns) + int(size_bytes / rate)) * PS_PER_NS
 
     def request(

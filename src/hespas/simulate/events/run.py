@@ -9,6 +9,8 @@ from math import ceil
 
 from hespas.errors import SimulationError
 from hespas.hardware.system import System
+from hespas.schedule.devices_text import devices_text
+from hespas.schedule.tasks import CollectiveTask, CommunicationKind
 from hespas.simulate.algorithms import Algorithm
 from hespas.simulate.events.carriers import make_carrier
 from hespas.simulate.events.clock import Clock, check_not_at_start
@@ -25,8 +27,6 @@ from hespas.simulate.meeting import Meetings
 from hespas.simulate.network import Network, reduce_ns
 from hespas.simulate.room import check_room
 from hespas.simulate.timeline import Timeline
-from hespas.trace.devices_text import devices_text
-from hespas.trace.tasks import CollectiveTask, CommunicationKind
 from hespas.units import PS_PER_NS
 
 _CUSTOM_QUEUE = 0
@@ -131,9 +131,11 @@ class _Starter:
         try:
             self._start(device, index, task, count)
         except SimulationError as error:
-            if error.place:
+            if error.location:
                 raise
-            raise SimulationError(error.message, place=task_text(task), mend=error.mend) from error
+            raise SimulationError(
+                error.message, location=task_text(task), hint=error.hint
+            ) from error
 
     def _start(self, device: Device, index: int, task: CollectiveTask, count: int) -> None:
         kind = collective_kind(task)

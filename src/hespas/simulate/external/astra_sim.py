@@ -14,13 +14,13 @@ from pathlib import Path
 
 from hespas.errors import DeviceCountError, SimulationError, ToolError
 from hespas.hardware.system import System
+from hespas.schedule.chakra_writer import COMM_GROUP_FILE, write_traces
+from hespas.schedule.devices_text import devices_text
+from hespas.schedule.tasks import ComputeTask, Job, TaskGraph, as_job
 from hespas.simulate.external.result import DeviceFigures, ExternalResult
 from hespas.simulate.external.system_files import write_system
 from hespas.simulate.network import Network
 from hespas.tools.process import LOG_NAME, Limits, run_program
-from hespas.trace.chakra_writer import COMM_GROUP_FILE, write_traces
-from hespas.trace.devices_text import devices_text
-from hespas.trace.tasks import ComputeTask, Job, TaskGraph, as_job
 
 BINARY_VARIABLE = "ASTRA_SIM_BINARY"
 """The environment variable that names the program."""
@@ -65,8 +65,8 @@ def find_binary(network: Network, given: Path | None = None) -> Path:
     if found is not None:
         return Path(found).absolute()
     message = f"there is no program {named}" if named else f"{name} is not on the PATH"
-    mend = f"build ASTRA-sim's analytical front end, and give its path or set {BINARY_VARIABLE}"
-    raise ToolError(message, place="ASTRA-sim", mend=mend)
+    hint = f"build ASTRA-sim's analytical front end, and give its path or set {BINARY_VARIABLE}"
+    raise ToolError(message, location="ASTRA-sim", hint=hint)
 
 
 def run_astra_sim(
@@ -107,8 +107,8 @@ def run_astra_sim(
     absent = [device for device in range(job.device_count) if device not in figures]
     if absent:
         message = f"ASTRA-sim ended, but {devices_text(absent)} never finished"
-        mend = "hespas' own simulation of the job says why"
-        raise SimulationError(message, place=str(log), mend=mend)
+        hint = "hespas' own simulation of the job says why"
+        raise SimulationError(message, location=str(log), hint=hint)
     return ExternalResult(engine="astra-sim", devices=figures, notes=notes, log=log)
 
 

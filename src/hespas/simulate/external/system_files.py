@@ -22,7 +22,7 @@ def write_system(system: System, directory: Path) -> tuple[Path, Path, Path]:
     """
     if not system.dimensions:
         message = "ASTRA-sim reads no network of hespas' own model"
-        raise ConfigError(message, place=system.name, mend="give a network.yml")
+        raise ConfigError(message, location=system.name, hint="give a network.yml")
     files = tuple(
         [directory / name for name in ("system.json", "network.yml", "remote_memory.json")]
     )
@@ -61,8 +61,8 @@ def _absolute(name: str, value: object) -> object:
     prefixes = [Path(prefix).absolute() for prefix in cast("Sequence[str]", value)]
     for prefix in prefixes:
         if prefix.suffix == ".xml":
-            mend = "write its graphs with hespas algorithm --chakra, and give their prefix"
-            raise ConfigError(f"ASTRA-sim reads no XML: {prefix.name}", place=name, mend=mend)
+            hint = "write its graphs with hespas algorithm --chakra, and give their prefix"
+            raise ConfigError(f"ASTRA-sim reads no XML: {prefix.name}", location=name, hint=hint)
     return [str(prefix) for prefix in prefixes]
 
 

@@ -62,9 +62,9 @@ def test_what_an_instruction_reads_and_writes() -> None:
 @pytest.mark.parametrize("text", ["", ".version 8.8", ".visible .entry k("])
 def test_a_text_without_a_kernel_is_refused(text: str) -> None:
     with pytest.raises(ProgramError, match="no PTX kernel"):
-        read_kernel(text, place="here")
+        read_kernel(text, location="here")
 
 
 def test_what_is_no_statement_is_refused_with_its_place() -> None:
     with pytest.raises(ProgramError, match="here: cannot read"):
-        read_kernel(".entry k() {\n 7up %r1;\n}", place="here")
+        read_kernel(".entry k() {\n 7up %r1;\n}", location="here")

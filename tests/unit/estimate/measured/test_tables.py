@@ -56,7 +56,7 @@ def grid() -> Grid:
 
 
 def test_cells_come_back_within_half_a_step() -> None:
-    part = decode_part(encode_part(about(), [grid()]), place="toy")
+    part = decode_part(encode_part(about(), [grid()]), location="toy")
     back = part.tables["gemm.bf16"].grid
     assert [axis.sizes for axis in back.axes] == [(1, 2, 4), (32, 64)]
     assert back.axes[1].weight == 4
@@ -71,7 +71,7 @@ def test_the_same_tables_make_the_same_bytes() -> None:
 
 def test_another_version_is_named() -> None:
     with pytest.raises(MeasurementError, match=f"of format 99, this hespas reads {FORMAT}"):
-        decode_part(encode_part(about(99), [grid()]), place="toy")
+        decode_part(encode_part(about(99), [grid()]), location="toy")
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_another_version_is_named() -> None:
 )
 def test_damage_is_named_with_the_file(content: bytes) -> None:
     with pytest.raises(MeasurementError, match=r"toy\.xz: the tables (are damaged|end too soon)"):
-        decode_part(content, place="toy.xz")
+        decode_part(content, location="toy.xz")
 
 
 def test_a_part_without_tables_is_named() -> None:
@@ -94,7 +94,7 @@ def test_a_part_without_tables_is_named() -> None:
 
 
 def test_the_file_that_names_tables_that_there_are_not_is_named() -> None:
-    wrong = MeasuredTables(part="H100", place="own/node.json")
+    wrong = MeasuredTables(part="H100", location="own/node.json")
     device = replace(load_device("H100_80GB"), measured=wrong)
     with pytest.raises(MeasurementError, match=r"^own/node\.json: there are no measured tables"):
         gemm_model(device)

@@ -95,7 +95,7 @@ def test_the_fastest_repetition_counts_less_the_floor(tmp_path: Path) -> None:
 def test_what_iree_refuses_is_an_error_that_names_its_log(tmp_path: Path) -> None:
     with pytest.raises(ToolError, match=r"region 0 of .*failed to legalize.*give --node") as caught:
         estimated(tmp_path, "cosine")
-    assert "failed to legalize" in Path(caught.value.place).read_text()
+    assert "failed to legalize" in Path(caught.value.location).read_text()
 
 
 def test_what_iree_refuses_falls_to_the_named_roofline(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_what_iree_is_told_wrongly_is_no_refusal_of_the_region(tmp_path: Path, k
     wrong = IreeHardware(compile=IreeCompile(extra_args=("--typo",)))
     with pytest.raises(ToolError, match=r"does nothing.*unknown option --typo.*extra-args") as one:
         estimated(tmp_path, kind, DEVICE, hardware=wrong)
-    assert "unknown option" in Path(one.value.place).read_text()
+    assert "unknown option" in Path(one.value.location).read_text()
 
 
 def test_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -157,7 +157,7 @@ def test_an_answer_that_cannot_be_is_refused_and_kept(here: Path, code: str, sai
     with pytest.raises(ToolError, match=said) as caught:
         cycles(standing_in(code))
     (kept,) = here.glob("hespas-cocossim-*")
-    assert caught.value.place.startswith(str(kept))
+    assert caught.value.location.startswith(str(kept))
     assert (kept / "workload.txt").read_text() == "Conv 1 50 30 1 40 1 1 0\n"
 
 

@@ -100,7 +100,7 @@ def test_a_tool_that_fails_keeps_its_log(tmp_path: Path, method: str) -> None:
     timer = made(method, standing_in(tmp_path, "raise SystemExit('out of memory')")).timer
     with pytest.raises(ToolError, match="failed with code 1: out of memory") as caught:
         timer.time_s(PRODUCT, 2)
-    assert "out of memory" in Path(caught.value.place).read_text()
+    assert "out of memory" in Path(caught.value.location).read_text()
 
 
 @pytest.mark.parametrize("method", ["scalesim", "zigzag_onnx"])

@@ -214,8 +214,8 @@ def test_locations_name_the_operation_and_the_line() -> None:
         '  ROOT t = f32[4] tanh(p), metadata={op_name="jit(f)/tanh" source_file="a.py"'
         " source_line=3}"
     )
-    assert op.location == "jit(f)/tanh (a.py:3)"
-    assert op.place == "jit(f)/tanh (a.py:3): stablehlo.tanh (%t)"
+    assert op.source_location == "jit(f)/tanh (a.py:3)"
+    assert op.location == "jit(f)/tanh (a.py:3): stablehlo.tanh (%t)"
 
 
 def test_a_dot_names_its_dimensions_and_algorithm() -> None:

@@ -21,6 +21,15 @@ from hespas.hardware.system import (
     bare_system,
 )
 from hespas.hardware.system_files import read_system
+from hespas.schedule.tasks import (
+    CollectiveTask,
+    CommunicationKind,
+    ComputeTask,
+    ReceiveTask,
+    SendTask,
+    Task,
+    TaskGraph,
+)
 from hespas.simulate.external.astra_sim import (
     BINARY_VARIABLE,
     AstraSimOptions,
@@ -30,15 +39,6 @@ from hespas.simulate.external.astra_sim import (
 from hespas.simulate.external.system_files import write_system
 from hespas.simulate.network import Network
 from hespas.simulate.simulate import simulate
-from hespas.trace.tasks import (
-    CollectiveTask,
-    CommunicationKind,
-    ComputeTask,
-    ReceiveTask,
-    SendTask,
-    Task,
-    TaskGraph,
-)
 
 Install = Callable[..., Path]
 SYSTEM = "A100_SXM_40GB_4GPU"
@@ -49,7 +49,7 @@ from pathlib import Path
 from hespas.hardware.system_files import read_system
 from hespas.simulate.network import Network
 from hespas.simulate.simulate import simulate
-from hespas.trace.chakra import read_traces
+from hespas.schedule.chakra import read_traces
 
 told = dict(argument.removeprefix("--").split("=", 1) for argument in sys.argv[1:])
 system = read_system(
@@ -235,7 +235,7 @@ def test_devices_that_never_finish_are_named(tmp_path: Path, install: Install) -
     with pytest.raises(SimulationError, match="devices 1-2 never finished") as caught:
         run_astra_sim(graph(), load_system(SYSTEM), tmp_path / "run", AstraSimOptions())
 
-    assert caught.value.place == str(tmp_path / "run" / "log.txt")
+    assert caught.value.location == str(tmp_path / "run" / "log.txt")
 
 
 def test_a_run_that_takes_too_long_is_ended(tmp_path: Path, install: Install) -> None:

@@ -1,0 +1,233 @@
+"""A Llama-like decoder: its weights, and the loss of a batch, as MaxText computes them.
+
+MaxText is what the published Llama-3-like programs were exported from; where its semantics show
+in the compiled program, they are kept: the embedding is a product with a one-hot matrix, the
+softmax is normalised after the product with the values, and masks are selects of floats.
+"""
+
+# JAX's own types are only partly known.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+
+from hespas.models.adamw import STACKED
+from hespas.models.cross_entropy import cross_entropy
+from hespas.models.model import one_of
+from hespas.models.sharding import Divided
+
+Weights = Mapping[str, Any]
+BATCH = ("inputs", "positions", "segments", "targets", "target_positions", "target_segments")
+REMAT = ("minimal_with_context", "full", "none")
+_SAVED = (
+    "query_projection",
+    "key_projection",
+    "value_projection",
+    "context",
+    "output_projection",
+    "mlp_gate",
+    "mlp_up",
+    "mlp_down",
+)
+_MASKED = -0.7 * float(jnp.finfo(jnp.float32).max)
+_RMS_EPSILON = 1e-5
+
+LAYER_WEIGHTS = {
+    "attention_norm": ("norm",),
+    "mlp_norm": ("norm",),
+    "query": ("embedding", "heads", "head_size"),
+    "key": ("embedding", "kv_heads", "head_size"),
+    "value": ("embedding", "kv_heads", "head_size"),
+    "output": ("heads", "head_size", "embedding"),
+    "gate": ("embedding", "mlp"),
+    "up": ("embedding", "mlp"),
+    "down": ("mlp", "embedding"),
+}
+OUTER_WEIGHTS = {
+    "embedding": ("vocabulary", "embedding"),
+    "head": ("embedding", "vocabulary"),
+    "norm": ("norm",),
+}
+
+
+class _Shared(NamedTuple):
+    """What all layers take alike; a tuple, for JAX to look into."""
+
+    sine: jax.Array
+    cosine: jax.Array
+    segments: jax.Array
+    earlier: jax.Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decoder:
+    """A decoder on a mesh; the sizes of its dimensions are in ``divided``.
+
+    ``dtype`` is what is computed in. ``remat`` says what the forward pass keeps for the
+    backward pass. With ``scan`` the layers are one loop over stacked weights.
+    """
+
+    divided: Divided
+    layers: int
+    rope_theta: float
+    dtype: Any
+    remat: str
+    scan: bool
+
+    def weights(self, dtype: Any) -> dict[str, Any]:
+        """Return the abstract weights."""
+        array = partial(self.divided.array, dtype=dtype)
+        outer = {name: array(*dimensions) for name, dimensions in OUTER_WEIGHTS.items()}
+        if self.scan:
+            stacked = {name: array("layers", *names) for name, names in LAYER_WEIGHTS.items()}
+            return outer | {STACKED: stacked}
+        one = {name: array(*dimensions) for name, dimensions in LAYER_WEIGHTS.items()}
+        return outer | {f"layer_{index:02d}": one for index in range(self.layers)}
+
+    def batch(self) -> dict[str, Any]:
+        """Return the abstract batch: tokens, and where each stands in which document."""
+        tokens = self.divided.array("batch", "sequence", dtype=jnp.int32)
+        return dict.fromkeys(BATCH, tokens)
+
+    def loss(self, weights: Weights, batch: Weights) -> jax.Array:
+        """Return the mean cross entropy over the tokens that belong to a document."""
+        inputs, vocabulary = batch["inputs"], self.divided.sizes["vocabulary"]
+        one_hot = (inputs[..., None] == jax.lax.iota(jnp.int32, vocabulary)).astype(self.dtype)
+        x = self._rows(jnp.dot(one_hot, self._cast(weights["embedding"])))
+        x = self._all_layers(x, weights, batch)
+        x = self._rows(self._rms_norm(x, weights["norm"]))
+        logits = jnp.einsum("bse,ev->bsv", x, self._cast(weights["head"])).astype(jnp.float32)
+        logits = self.divided.constrain(logits, "batch", None, "vocabulary")
+        losses, _ = cross_entropy(logits, jax.nn.one_hot(batch["targets"], vocabulary))
+        counted = batch["target_segments"] != 0
+        return jnp.sum(losses * counted) / (jnp.sum(counted) + 1e-8)
+
+    def _all_layers(self, x: jax.Array, weights: Weights, batch: Weights) -> jax.Array:
+        layer = self._rematerialised()
+        angles = self._angles(batch["positions"])
+        # Outside of the loop, where compilers make it once, as they do without a loop.
+        shared = _Shared(
+            sine=jnp.sin(angles),
+            cosine=jnp.cos(angles),
+            segments=batch["segments"],
+            earlier=_earlier(self.divided.sizes["sequence"]),
+        )
+        if not self.scan:
+            for index in range(self.layers):
+                x = layer(x, weights[f"layer_{index:02d}"], shared)
+            return x
+
+        def body(carried: jax.Array, layer_weights: Weights) -> tuple[jax.Array, None]:
+            return layer(carried, layer_weights, shared), None
+
+        return jax.lax.scan(body, x, weights[STACKED])[0]
+
+    def _rematerialised(self) -> Any:
+        policies = jax.checkpoint_policies
+        # Inside a loop nothing can be merged across the barrier anyway.
+        checkpoint = partial(jax.checkpoint, self._layer, prevent_cse=not self.scan)
+        match one_of("remat", self.remat, REMAT):
+            case "minimal_with_context":
+                return checkpoint(policy=policies.save_only_these_names(*_SAVED))
+            case "full":
+                return checkpoint(policy=policies.nothing_saveable)
+            case _:
+                return self._layer
+
+    def _layer(self, x: jax.Array, weights: Weights, shared: _Shared) -> jax.Array:
+        hidden = self._rows(self._rms_norm(self._rows(x), weights["attention_norm"]))
+        context = self._attention(hidden, weights, shared)
+        projected = jnp.einsum("bshd,hde->bse", context, self._cast(weights["output"]))
+        x = x + checkpoint_name(self._rows(projected), "output_projection")
+        hidden = self._rows(self._rms_norm(x, weights["mlp_norm"]))
+        return self._rows(self._mlp(hidden, weights) + x)
+
+    def _attention(self, hidden: jax.Array, weights: Weights, shared: _Shared) -> jax.Array:
+        query, key, value = (
+            jnp.einsum("bse,ehd->bshd", hidden, self._cast(weights[name]))
+            for name in ("query", "key", "value")
+        )
+        query, key = self._rotated(query, shared), self._rotated(key, shared)
+        query, key, value = self._by_head(query), self._by_kv_head(key), self._by_kv_head(value)
+        query = checkpoint_name(query, "query_projection")
+        key = checkpoint_name(key, "key_projection")
+        value = checkpoint_name(value, "value_projection")
+        context = self._by_head(self._mixed(query, key, value, shared))
+        return checkpoint_name(context, "context")
+
+    def _mixed(
+        self, query: jax.Array, key: jax.Array, value: jax.Array, shared: _Shared
+    ) -> jax.Array:
+        """Return softmax(query key^T) value, causal and within documents, in ``dtype``."""
+        query, key, value = self._by_head(query), self._by_kv_head(key), self._by_kv_head(value)
+        batch, length, heads, size = query.shape
+        kv_heads = key.shape[2]
+        grouped = jnp.reshape(query, (batch, length, kv_heads, heads // kv_heads, size))
+        scores = jnp.einsum("btkgd,bskd->bkgts", grouped, key)
+        mask = jnp.where(_visible(shared), 0.0, _MASKED)[:, None, None]
+        scores = jnp.where(mask >= _MASKED * 0.5, scores, _MASKED)
+        scores = jnp.reshape(scores, (batch, heads, length, length))
+        exponentials = jnp.exp(scores - jnp.max(scores, -1, keepdims=True))
+        exponentials = jnp.reshape(exponentials, (batch, kv_heads, -1, length, length))
+        inverse = 1.0 / jnp.sum(exponentials, -1, keepdims=True)
+        context = jnp.einsum("bkgts,bskd->btkgd", exponentials, value)
+        context = context * jnp.transpose(inverse, (0, 3, 1, 2, 4))
+        return jnp.reshape(context, (batch, length, heads, size))
+
+    def _mlp(self, hidden: jax.Array, weights: Weights) -> jax.Array:
+        gate = jnp.einsum("bse,ef->bsf", hidden, self._cast(weights["gate"]))
+        up = jnp.einsum("bse,ef->bsf", hidden, self._cast(weights["up"]))
+        gate, up = checkpoint_name(gate, "mlp_gate"), checkpoint_name(up, "mlp_up")
+        inner = self.divided.constrain(jax.nn.silu(gate) * up, "batch", None, "mlp")
+        down = jnp.einsum("bsf,fe->bse", inner, self._cast(weights["down"]))
+        return checkpoint_name(self._rows(down), "mlp_down")
+
+    def _rms_norm(self, x: jax.Array, scale: jax.Array) -> jax.Array:
+        wide = jnp.asarray(x, jnp.float32)
+        mean = jnp.mean(jax.lax.square(wide), -1, keepdims=True)
+        return (wide * jax.lax.rsqrt(mean + _RMS_EPSILON)).astype(self.dtype) * self._cast(scale)
+
+    def _angles(self, positions: jax.Array) -> jax.Array:
+        size = self.divided.sizes["head_size"]
+        periods = self.rope_theta ** (2 * jnp.arange(0, size // 2) / size)
+        return positions[:, :, None, None] / periods
+
+    def _rotated(self, x: jax.Array, shared: _Shared) -> jax.Array:
+        """Apply rotary position embeddings, the halves of each head paired."""
+        sine, cosine = shared.sine.astype(x.dtype), shared.cosine.astype(x.dtype)
+        first, second = jnp.split(x, 2, -1)
+        turned = (first * cosine - second * sine, second * cosine + first * sine)
+        return jnp.concatenate(turned, -1).astype(self.dtype)
+
+    def _cast(self, weight: jax.Array) -> jax.Array:
+        return jnp.asarray(weight, self.dtype)
+
+    def _rows(self, x: jax.Array) -> jax.Array:
+        return self.divided.constrain(x, "batch", None, None)
+
+    def _by_head(self, x: jax.Array) -> jax.Array:
+        return self.divided.constrain(x, "batch", None, "heads", None)
+
+    def _by_kv_head(self, x: jax.Array) -> jax.Array:
+        return self.divided.constrain(x, "batch", None, "kv_heads", None)
+
+
+def _earlier(length: int) -> jax.Array:
+    row = jax.lax.broadcasted_iota(jnp.int32, (length, length), 0)
+    column = jax.lax.broadcasted_iota(jnp.int32, (length, length), 1)
+    return column <= row
+
+
+def _visible(shared: _Shared) -> jax.Array:
+    """Return which token sees which: an earlier one of the same document."""
+    same = shared.segments[:, :, None] == shared.segments[:, None, :]
+    return jnp.logical_and(same, shared.earlier[None])

@@ -1,0 +1,99 @@
+"""Matrix products over several devices, by the dimension that is divided."""
+
+# JAX's own types are only partly known.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+from jax.sharding import NamedSharding
+
+from hespas.models.dtypes import dtype_named
+from hespas.models.mesh import MeshAxes
+from hespas.models.model import Model, Step, one_of
+from hespas.models.sharding import Divided
+
+_DIVIDED = {"rows": "m", "columns": "n", "contracting": "k", "scattered": "k"}
+_KEPT = {"rows": "m", "columns": "", "contracting": "", "scattered": "m"}
+"""Which dimension is divided in the factors, and which in the product."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gemm:
+    """An m x k matrix times a k x n one; ``divided`` says what the mesh divides.
+
+    By rows nothing is communicated; by columns the result is gathered; by the contracting
+    dimension it is summed, by an all-reduce, or scattered by a reduce-scatter.
+    """
+
+    m: int = 8192
+    k: int = 8192
+    n: int = 8192
+    divided: str = "rows"
+    mesh: MeshAxes = MeshAxes(axes=(("x", 4),))  # noqa: RUF009 - immutable
+    dtype: str = "bf16"
+
+
+def build(settings: Gemm) -> Step:
+    """Make the product."""
+    kind = one_of("divided", settings.divided, tuple(_DIVIDED))
+    axes = tuple(name for name, _ in settings.mesh.axes)
+    sizes = {"m": settings.m, "k": settings.k, "n": settings.n}
+    divided = Divided(mesh=settings.mesh, sizes=sizes, axes={_DIVIDED[kind]: axes})
+    divided.check()
+    array = partial(divided.array, dtype=dtype_named(settings.dtype))
+    result = Divided(mesh=settings.mesh, sizes=sizes, axes={_KEPT[kind]: axes})
+    if _KEPT[kind]:
+        result.check()
+    sharding = NamedSharding(settings.mesh.abstract(), result.spec("m", "n"))
+    function = _scattered(divided, result, axes) if kind == "scattered" else _product
+    jitted = jax.jit(function, out_shardings=sharding)
+    return Step(function=jitted, arguments=(array("m", "k"), array("k", "n")), mesh=settings.mesh)
+
+
+def _product(a: jax.Array, b: jax.Array) -> jax.Array:
+    return a @ b
+
+
+def _scattered(divided: Divided, result: Divided, axes: tuple[str, ...]) -> Any:
+    """Write the reduce-scatter out: the partitioner would write an all-reduce and a slice."""
+
+    def body(a: jax.Array, b: jax.Array) -> jax.Array:
+        return jax.lax.psum_scatter(a @ b, axes, scatter_dimension=0, tiled=True)
+
+    return jax.shard_map(
+        body,
+        mesh=divided.mesh.abstract(),
+        in_specs=(divided.spec("m", "k"), divided.spec("k", "n")),
+        out_specs=result.spec("m", "n"),
+    )
+
+
+_model = partial(Model, build=build)
+MODELS = (
+    _model(
+        name="gemm",
+        summary="One matrix product on one device",
+        settings=Gemm(mesh=MeshAxes(axes=(("x", 1),))),
+    ),
+    _model(name="gemm-rows", summary="A product divided by rows", settings=Gemm()),
+    _model(
+        name="gemm-columns",
+        summary="A product divided by columns, then gathered",
+        settings=Gemm(divided="columns"),
+    ),
+    _model(
+        name="gemm-contracting",
+        summary="A product divided by the contracting dimension, then summed",
+        settings=Gemm(divided="contracting"),
+    ),
+    _model(
+        name="gemm-scattered",
+        summary="A product divided by the contracting dimension, then summed and scattered",
+        settings=Gemm(divided="scattered"),
+    ),
+)

@@ -1,0 +1,131 @@
+"""A mixture-of-experts layer whose tokens travel to their experts and back by all-to-all."""
+
+# JAX's own types are only partly known.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import PartitionSpec
+
+from hespas.errors import ConfigError
+from hespas.models.dtypes import dtype_named
+from hespas.models.mesh import MeshAxes
+from hespas.models.model import Model, Step
+from hespas.models.sharding import Divided
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experts:
+    """A layer of SwiGLU experts, as many on each device; a token goes to ``chosen`` of them.
+
+    ``batch`` counts sequences per device. An expert takes ``capacity_percent`` of the tokens
+    that it would get from each device if all were chosen equally often; others are dropped.
+    """
+
+    embedding: int = 4096
+    mlp: int = 14336
+    experts: int = 8
+    chosen: int = 2
+    capacity_percent: int = 125
+    mesh: MeshAxes = MeshAxes(axes=(("expert", 8),))  # noqa: RUF009 - immutable
+    batch: int = 1
+    sequence: int = 4096
+    dtype: str = "bf16"
+    train: bool = False
+
+
+def build(settings: Experts) -> Step:
+    """Make the layer's forward pass; with ``train`` also the gradients of its weights."""
+    if settings.chosen > settings.experts:
+        raise ConfigError(
+            f"chosen = {settings.chosen} of experts = {settings.experts}", hint="choose fewer"
+        )
+    sizes = {
+        "batch": settings.batch * settings.mesh.device_count,
+        "sequence": settings.sequence,
+        "embedding": settings.embedding,
+        "mlp": settings.mlp,
+        "experts": settings.experts,
+        "choices": settings.experts,
+    }
+    axes = {"batch": ("expert",), "experts": ("expert",)}
+    divided = Divided(mesh=settings.mesh, sizes=sizes, axes=axes)
+    divided.check()
+    array = partial(divided.array, dtype=dtype_named(settings.dtype))
+    weights = {
+        "router": array("embedding", "choices"),
+        "gate": array("experts", "embedding", "mlp"),
+        "up": array("experts", "embedding", "mlp"),
+        "down": array("experts", "mlp", "embedding"),
+    }
+    specs = {name: weight.sharding.spec for name, weight in weights.items()}
+    tokens = PartitionSpec("expert")
+    layer = jax.shard_map(
+        partial(_layer, settings),
+        mesh=settings.mesh.abstract(),
+        in_specs=(specs, tokens),
+        out_specs=tokens,
+        check_vma=False,
+    )
+    function = _gradients(layer) if settings.train else layer
+    arguments = (weights, array("batch", "sequence", "embedding"))
+    return Step(function=jax.jit(function), arguments=arguments, mesh=settings.mesh)
+
+
+def _gradients(layer: Any) -> Any:
+    def loss(weights: Any, x: jax.Array) -> jax.Array:
+        return jnp.mean(jnp.square(layer(weights, x).astype(jnp.float32)))
+
+    return jax.grad(loss)
+
+
+def _layer(settings: Experts, weights: Any, x: jax.Array) -> jax.Array:
+    tokens = x.reshape(-1, settings.embedding)
+    share = len(tokens) * settings.chosen / settings.experts
+    capacity = max(1, round(share * settings.capacity_percent / 100))
+    dispatch, combine = _routed(settings, tokens @ weights["router"], capacity)
+    sent = jnp.einsum("tec,td->ecd", dispatch, tokens)
+    # Every device sends each expert its tokens, and gets those of all for its own experts.
+    taken = lax.all_to_all(sent, "expert", split_axis=0, concat_axis=1, tiled=True)
+    gate = jnp.einsum("ecd,edf->ecf", taken, weights["gate"])
+    up = jnp.einsum("ecd,edf->ecf", taken, weights["up"])
+    made = jnp.einsum("ecf,efd->ecd", jax.nn.silu(gate) * up, weights["down"])
+    returned = lax.all_to_all(made, "expert", split_axis=1, concat_axis=0, tiled=True)
+    return jnp.einsum("tec,ecd->td", combine, returned).reshape(x.shape)
+
+
+def _routed(settings: Experts, logits: jax.Array, capacity: int) -> tuple[jax.Array, jax.Array]:
+    """Return which token goes to which place of which expert, and with which weight."""
+    scores = jax.nn.softmax(logits.astype(jnp.float32))
+    best, experts = lax.top_k(scores, settings.chosen)
+    chosen = jax.nn.one_hot(experts, settings.experts, dtype=jnp.int32)
+    earlier = jnp.cumsum(chosen.reshape(-1, settings.experts), 0).reshape(chosen.shape) - 1
+    location = jax.nn.one_hot(
+        jnp.where(chosen > 0, earlier, capacity), capacity, dtype=logits.dtype
+    )
+    dispatch = jnp.sum(location, 1)
+    return dispatch, jnp.einsum("tk,tkec->tec", best.astype(logits.dtype), location)
+
+
+MODELS = (
+    Model(
+        name="moe",
+        summary="A mixture-of-experts layer, forward",
+        settings=Experts(),
+        build=build,
+    ),
+    Model(
+        name="moe-training",
+        summary="A mixture-of-experts layer, forward and backward",
+        settings=Experts(train=True),
+        build=build,
+    ),
+)

@@ -1,0 +1,67 @@
+"""Arrays with named dimensions, divided over a mesh by the dimensions' names."""
+
+# JAX's own types are only partly known.
+# pyright: reportUnknownMemberType=false
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax.sharding import NamedSharding, PartitionSpec
+
+from hespas.config.suggest import suggestion
+from hespas.errors import ConfigError
+from hespas.models.mesh import MeshAxes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Divided:
+    """How large each named dimension is, and which mesh axes divide it.
+
+    ``axes`` lists, for a dimension, the mesh axes that divide it, major first; those that the
+    mesh lacks are left out, and a dimension that is not listed is not divided.
+    """
+
+    mesh: MeshAxes
+    sizes: Mapping[str, int]
+    axes: Mapping[str, tuple[str, ...]]
+
+    def check(self) -> None:
+        """Raise `ConfigError` for an axis without use, or a dimension that does not divide."""
+        known = {axis for axes in self.axes.values() for axis in axes}
+        for axis, _ in self.mesh.axes:
+            if axis not in known:
+                raise ConfigError(
+                    f"mesh axis {axis} divides nothing in this model", hint=suggestion(axis, known)
+                )
+        for dimension, axes in self.axes.items():
+            parts = self.mesh.size(*axes)
+            if self.sizes.get(dimension, parts) % parts:
+                named = ",".join(f"{axis}={self.mesh.size(axis)}" for axis in self._present(axes))
+                raise ConfigError(
+                    f"{dimension} = {self.sizes[dimension]} cannot be divided by {named} of the "
+                    "mesh",
+                    hint=f"choose a mesh whose {' x '.join(self._present(axes))} divides it",
+                )
+
+    def _present(self, axes: tuple[str, ...]) -> tuple[str, ...]:
+        names = {name for name, _ in self.mesh.axes}
+        return tuple(axis for axis in axes if axis in names)
+
+    def spec(self, *dimensions: str | None) -> PartitionSpec:
+        """Return the axes of each dimension; None is one that is not divided."""
+        parts = [self._present(self.axes.get(name or "", ())) for name in dimensions]
+        return PartitionSpec(*[part[0] if len(part) == 1 else part or None for part in parts])
+
+    def array(self, *dimensions: str, dtype: Any) -> jax.ShapeDtypeStruct:
+        """Return an abstract array with these dimensions."""
+        shape = tuple(self.sizes[name] for name in dimensions)
+        sharding = NamedSharding(self.mesh.abstract(), self.spec(*dimensions))
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
+
+    def constrain(self, value: jax.Array, *dimensions: str | None) -> jax.Array:
+        """Ask for a value to be divided like an array with these dimensions."""
+        return jax.lax.with_sharding_constraint(value, self.spec(*dimensions))

@@ -1,0 +1,240 @@
+"""Read Chakra traces back into a job: equal files once, like files into one graph."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from graphlib import CycleError, TopologicalSorter
+from hashlib import blake2b
+from pathlib import Path
+from typing import TypeVar
+
+from hespas.errors import TraceError
+from hespas.schedule import wire
+from hespas.schedule.chakra_node import EVERYONE, ParsedNode, parse_node
+from hespas.schedule.groups_file import read_groups
+from hespas.schedule.merge import Trace, merge
+from hespas.schedule.tasks import CollectiveTask, Job, ReceiveTask, SendTask
+
+log = logging.getLogger("hespas")
+
+Group = tuple[int, ...]
+_Message = TypeVar("_Message")
+_Claims = Mapping[tuple[int, int | None, int], ParsedNode]
+
+
+def read_traces(prefix: Path, comm_groups: Path | None = None, *, is_recorded: bool = False) -> Job:
+    """Read ``<prefix>.<device>.et`` for devices 0, 1, ... and the groups they name.
+
+    Equal files are parsed once; devices that differ only in groups and peers share a graph.
+    A compute node lasts ``duration_ns`` where it has one, else ``duration_micros``, of which 0
+    stands for 1 ns, as in ASTRA-sim. A group name that is absent, "" or "0" means all devices.
+    ``is_recorded`` makes tasks of how long everything took where the trace was recorded, for
+    systems with ``replay-only``. Attributes whose meaning is not known are left out of account, and
+    named in a warning. Raises `TraceError`, naming file and node, on whatever is missing,
+    damaged, contradictory or without a model here (metadata nodes, communication of the CPU).
+    """
+    files = _find_files(prefix)
+    groups = {} if comm_groups is None else read_groups(comm_groups, len(files))
+    context = _Groups(groups, len(files))
+    traces: list[Trace] = []
+    unknown: Counter[str] = Counter()
+    for content in _distinct(files):
+        location = str(files[content.devices[0]])
+        parsed = _parse(content.data, location, is_recorded=is_recorded)
+        unknown.update([name for node in parsed for name in node.unknown])
+        collectives = [node for node in parsed if isinstance(node.task, CollectiveTask)]
+        context.check_order([node.group for node in collectives], location)
+        nodes = [_localised(node, context) for node in parsed]
+        claims = {(node.group, node.own, node.peer): node for node in nodes}
+        for device in content.devices:
+            _check(claims, device, str(files[device]), context)
+        traces.append(_trace(_in_order(nodes, location), tuple(content.devices)))
+    if unknown:
+        names = ", ".join(f"{name} ({unknown[name]} nodes)" for name in sorted(unknown))
+        log.warning("%s: not known here, and left out of account: attribute %s", prefix, names)
+    return merge(prefix.name, traces, groups, len(files))
+
+
+def read_messages(path: Path) -> tuple[ParsedNode, ...]:
+    """Read one member's part in a custom collective, dependencies first.
+
+    A peer is a position in the group. Raises `TraceError`, naming file and node.
+    """
+    location = str(path)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise TraceError(f"cannot be read: {error.strerror}", location=location) from None
+    return tuple(_in_order(_parse(data, location, with_notes=True), location))
+
+
+class _Groups:
+    """The groups by number, and which of them hold every device."""
+
+    def __init__(self, groups: Mapping[int, Group], device_count: int) -> None:
+        self.device_count = device_count
+        self.members = {number: frozenset(group) for number, group in groups.items()}
+        self.whole = {
+            number for number, members in self.members.items() if len(members) == device_count
+        }
+        self._twins = self._find_twins()
+        self._orders: dict[frozenset[int], tuple[tuple[int, ...], str]] = {}
+
+    def _find_twins(self) -> dict[int, frozenset[int]]:
+        """Return the groups of which another has the same members, and those members."""
+        everyone = {EVERYONE: frozenset(range(self.device_count))}
+        members = self.members | everyone if self.whole else self.members
+        counts = Counter(members.values())
+        return {number: of for number, of in members.items() if counts[of] > 1}
+
+    def check_order(self, used: Iterable[int], file: str) -> None:
+        """Raise if groups of the same members take turns in another order than in other files.
+
+        A job tells groups apart by their members, so that such files would pass for a job
+        whose collectives match, where they wait for each other for ever.
+        """
+        orders: dict[frozenset[int], tuple[int, ...]] = {}
+        for number in used:
+            if number in self._twins:
+                members = self._twins[number]
+                orders[members] = (*orders.get(members, ()), number)
+        for members, order in orders.items():
+            known, other = self._orders.setdefault(members, (order, file))
+            both = min(len(known), len(order))
+            if known[:both] != order[:both]:
+                message = f"groups of the same members come in another order than in {other}"
+                raise TraceError(message, location=file)
+
+
+@dataclass(frozen=True, slots=True)
+class _Content:
+    data: bytes
+    devices: list[int]
+
+
+def _find_files(prefix: Path) -> list[Path]:
+    pattern = re.compile(rf"{re.escape(prefix.name)}\.(0|[1-9][0-9]*)\.et")
+    if not prefix.parent.is_dir():
+        raise TraceError("there is no such directory", location=str(prefix.parent))
+    matches = (pattern.fullmatch(entry.name) for entry in os.scandir(prefix.parent))
+    found = {int(match[1]): prefix.parent / match[0] for match in matches if match}
+    if not found:
+        hint = "give the part of the names before .<device>.et"
+        raise TraceError(f"there is no {prefix.name}.0.et", location=str(prefix.parent), hint=hint)
+    missing = next((device for device in range(max(found)) if device not in found), None)
+    if missing is not None:
+        message = f"{prefix.name}.{missing}.et is missing, but {prefix.name}.{max(found)}.et exists"
+        raise TraceError(message, location=str(prefix.parent))
+    return [found[device] for device in range(len(found))]
+
+
+def _distinct(files: list[Path]) -> list[_Content]:
+    """Read each distinct content once: linked files by their inode, others by their hash."""
+    by_inode: dict[tuple[int, int], _Content] = {}
+    by_hash: dict[bytes, _Content] = {}
+    for device, file in enumerate(files):
+        status = file.stat()
+        inode = (status.st_dev, status.st_ino)
+        if inode not in by_inode:
+            data = file.read_bytes()
+            content = _Content(data, [])
+            by_inode[inode] = by_hash.setdefault(blake2b(data).digest(), content)
+        by_inode[inode].devices.append(device)
+    return list(by_hash.values())
+
+
+def _parse(
+    data: bytes, location: str, *, with_notes: bool = False, is_recorded: bool = False
+) -> list[ParsedNode]:
+    messages = list(wire.split_delimited(data, location))
+    if not messages:
+        raise TraceError("the file holds no metadata", location=location)
+    _decode(wire.schema().metadata.FromString, messages[0], f"{location}: metadata")
+    parse = wire.schema().node.FromString
+    return [
+        parse_node(
+            _decode(parse, message, f"{location}: message {index}"),
+            location,
+            with_notes=with_notes,
+            is_recorded=is_recorded,
+        )
+        for index, message in enumerate(messages[1:], 1)
+    ]
+
+
+def _decode(parse: Callable[[bytes], _Message], message: bytes, location: str) -> _Message:
+    try:
+        return parse(message)
+    except wire.schema().decode_error as error:
+        raise TraceError("the message is damaged", location=location) from error
+
+
+def _localised(node: ParsedNode, groups: _Groups) -> ParsedNode:
+    """Name a group that holds every device as what it is."""
+    if node.group not in groups.whole or not isinstance(node.task, CollectiveTask):
+        return node
+    return node._replace(task=replace(node.task, group_table=None), group=EVERYONE)
+
+
+def _check(claims: _Claims, device: int, file: str, groups: _Groups) -> None:
+    """Raise if a group lacks the device, or a transfer names other devices than it may."""
+    for (group, own, peer), node in claims.items():
+        if group != EVERYONE and group not in groups.members:
+            raise TraceError(f"there is no group {group}", location=_location(file, node))
+        if group != EVERYONE and device not in groups.members[group]:
+            message = f"group {group} doesn't hold device {device}"
+            raise TraceError(message, location=_location(file, node))
+        if own not in (None, device):
+            message = f"device {device} can't take the part of device {own}"
+            raise TraceError(message, location=_location(file, node))
+        if peer >= groups.device_count:
+            message = f"the peer {peer} is not one of the {groups.device_count} devices"
+            raise TraceError(message, location=_location(file, node))
+
+
+def _trace(nodes: list[ParsedNode], devices: tuple[int, ...]) -> Trace:
+    transfers = (SendTask, ReceiveTask)
+    return Trace(
+        tasks=tuple([node.task for node in nodes]),
+        groups=tuple([node.group for node in nodes if node.group != EVERYONE]),
+        peers=tuple([node.peer for node in nodes if isinstance(node.task, transfers)]),
+        devices=devices,
+    )
+
+
+def _in_order(nodes: list[ParsedNode], location: str) -> list[ParsedNode]:
+    """Put dependencies first, keeping the file's order where it does so already."""
+    by_id = {node.task.id: node for node in nodes}
+    _check_ids(nodes, by_id, location)
+    seen: set[int] = set()
+    for node in nodes:
+        if not seen.issuperset(node.task.depends_on):
+            break
+        seen.add(node.task.id)
+    else:
+        return nodes
+    sorter = TopologicalSorter({node.task.id: node.task.depends_on for node in nodes})
+    try:
+        return [by_id[node] for node in sorter.static_order()]
+    except CycleError as error:
+        raise TraceError("nodes depend on each other in a circle", location=location) from error
+
+
+def _check_ids(nodes: list[ParsedNode], by_id: Mapping[int, ParsedNode], location: str) -> None:
+    if len(by_id) != len(nodes):
+        twice = next(node for node in nodes if by_id[node.task.id] is not node)
+        raise TraceError("the id is used twice", location=_location(location, twice))
+    for node in nodes:
+        unknown = [dep for dep in node.task.depends_on if dep not in by_id]
+        if unknown:
+            message = f"the node depends on {unknown[0]}, which is not in the file"
+            raise TraceError(message, location=_location(location, node))
+
+
+def _location(location: str, node: ParsedNode) -> str:
+    return f"{location}: node {node.task.id} ({node.task.name})"

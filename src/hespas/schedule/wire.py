@@ -1,0 +1,259 @@
+"""The Chakra wire format: message classes built from a table, and length-prefixed streams.
+
+Source of the names and numbers: Chakra's ``et_def.proto``, schema 0.0.4, package
+``ChakraProtoMsg``. A stream is one ``GlobalMetadata`` and then the ``Node`` messages, each
+preceded by its length as a base-128 varint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, MutableSequence, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cache
+from typing import TYPE_CHECKING, Protocol, Self, cast
+
+from hespas.errors import TraceError
+
+if TYPE_CHECKING:
+    from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto
+
+SCHEMA_VERSION = "0.0.4"
+
+
+class NodeType(IntEnum):
+    """What a node does."""
+
+    INVALID = 0
+    METADATA = 1
+    MEM_LOAD = 2
+    MEM_STORE = 3
+    COMP = 4
+    COMM_SEND = 5
+    COMM_RECV = 6
+    COMM_COLL = 7
+
+
+class Attribute(Protocol):
+    """An ``AttributeProto``: a name and one value, of which these are the kinds written here."""
+
+    name: str
+    double_val: float
+    int64_val: int
+    bool_val: bool
+    string_val: str
+
+    def WhichOneof(self, oneof_group: str, /) -> str | None:  # noqa: N802 (protobuf's name)
+        """Return the name of the field that holds the value."""
+        ...
+
+
+class Attributes(Protocol):
+    """The repeated ``attr`` field."""
+
+    def add(self, **fields: object) -> Attribute:
+        """Append an attribute."""
+        ...
+
+    def __iter__(self) -> Iterator[Attribute]: ...
+
+    def __getitem__(self, index: int, /) -> Attribute: ...
+
+
+class Message(Protocol):
+    """What every message class offers."""
+
+    def SerializeToString(self, *, deterministic: bool = ...) -> bytes:  # noqa: N802 (protobuf's name)
+        """Return the message's bytes."""
+        ...
+
+    @classmethod
+    def FromString(cls, data: bytes, /) -> Self:  # noqa: N802 (protobuf's name)
+        """Parse bytes."""
+        ...
+
+
+class Metadata(Message, Protocol):
+    """A ``GlobalMetadata``."""
+
+    version: str
+
+
+class Node(Message, Protocol):
+    """A ``Node``."""
+
+    id: int
+    name: str
+    type: int
+    ctrl_deps: Sequence[int]
+    data_deps: MutableSequence[int]
+    duration_micros: int
+    attr: Attributes
+
+
+class NodeClass(Protocol):
+    """The class of nodes."""
+
+    def __call__(self, **fields: object) -> Node:
+        """Make a node."""
+        ...
+
+    def FromString(self, data: bytes, /) -> Node:  # noqa: N802 (protobuf's name)
+        """Parse bytes."""
+        ...
+
+
+class MetadataClass(Protocol):
+    """The class of metadata."""
+
+    def __call__(self, **fields: object) -> Metadata:
+        """Make the metadata."""
+        ...
+
+    def FromString(self, data: bytes, /) -> Metadata:  # noqa: N802 (protobuf's name)
+        """Parse bytes."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schema:
+    """The two message classes of a stream, and the exception that parsing may raise."""
+
+    metadata: MetadataClass
+    node: NodeClass
+    decode_error: type[Exception]
+
+
+# The value kinds of an attribute: the scalar has this number, its list form the next one.
+_VALUES = {
+    "double": 3, "float": 5, "int32": 7, "int64": 9, "uint32": 11, "uint64": 13, "sint32": 15,
+    "sint64": 17, "fixed32": 19, "fixed64": 21, "sfixed32": 23, "sfixed64": 25, "bool": 27,
+    "string": 29, "bytes": 31,
+}  # fmt: skip
+_REPEATED = "repeated "
+_FIELDS = {
+    "IOInfo": {"values": (1, "string"), "shapes": (2, "string"), "types": (3, "string")},
+    "GlobalMetadata": {"version": (1, "string"), "attr": (2, "repeated AttributeProto")},
+    "Node": {
+        "id": (1, "uint64"),
+        "name": (2, "string"),
+        "type": (3, "NodeType"),
+        "ctrl_deps": (4, "repeated uint64"),
+        "data_deps": (5, "repeated uint64"),
+        "start_time_micros": (6, "uint64"),
+        "duration_micros": (7, "uint64"),
+        "inputs": (8, "IOInfo"),
+        "outputs": (9, "IOInfo"),
+        "attr": (10, "repeated AttributeProto"),
+    },
+}
+_PACKAGE = "ChakraProtoMsg"
+
+
+@cache
+def schema() -> Schema:
+    """Return the message classes. protobuf is imported here, the first time only."""
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # noqa: PLC0415
+    from google.protobuf.message import DecodeError  # noqa: PLC0415 (heavy: only when needed)
+
+    file = descriptor_pb2.FileDescriptorProto(
+        name="hespas/chakra.proto", package=_PACKAGE, syntax="proto3"
+    )
+    _describe_node_type(file)
+    _describe_attribute(file)
+    for name, fields in _FIELDS.items():
+        message = file.message_type.add(name=name)
+        for field, (number, kind) in fields.items():
+            _describe_field(message, field, number, kind)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)  # pyright: ignore[reportDeprecated] (AddSerializedFile needs a second copy)
+    classes = {
+        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{name}"))
+        for name in ("GlobalMetadata", "Node")
+    }
+    return Schema(
+        metadata=cast("MetadataClass", classes["GlobalMetadata"]),
+        node=cast("NodeClass", classes["Node"]),
+        decode_error=DecodeError,
+    )
+
+
+def _describe_node_type(file: FileDescriptorProto) -> None:
+    enum = file.enum_type.add(name="NodeType")
+    for kind in NodeType:
+        enum.value.add(name=f"{kind.name}_NODE", number=kind.value)
+
+
+def _describe_attribute(file: FileDescriptorProto) -> None:
+    attribute = file.message_type.add(name="AttributeProto")
+    attribute.oneof_decl.add(name="value")
+    _describe_field(attribute, "name", 1, "string")
+    _describe_field(attribute, "doc_string", 2, "string")
+    for kind, number in _VALUES.items():
+        values = file.message_type.add(name=f"{kind.capitalize()}List")
+        _describe_field(values, "values", 1, f"{_REPEATED}{kind}")
+        _describe_field(attribute, f"{kind}_val", number, kind, in_oneof=True)
+        _describe_field(attribute, f"{kind}_list", number + 1, values.name, in_oneof=True)
+
+
+def _describe_field(
+    message: DescriptorProto, name: str, number: int, kind: str, *, in_oneof: bool = False
+) -> None:
+    repeated = kind.startswith(_REPEATED)
+    kind = kind.removeprefix(_REPEATED)
+    field = message.field.add(name=name, number=number)
+    field.label = field.LABEL_REPEATED if repeated else field.LABEL_OPTIONAL
+    if in_oneof:
+        field.oneof_index = 0
+    if kind in _VALUES or kind == "uint64":
+        field.type = field.Type.Value(f"TYPE_{kind.upper()}")
+        return
+    field.type_name = f".{_PACKAGE}.{kind}"
+    field.type = field.TYPE_ENUM if kind == "NodeType" else field.TYPE_MESSAGE
+
+
+def varint(number: int) -> bytes:
+    """Return a non-negative integer in base 128, lowest digit first.
+
+    >>> list(varint(300))
+    [172, 2]
+    """
+    digits = bytearray()
+    while number > 0x7F:
+        digits.append(number & 0x7F | 0x80)
+        number >>= 7
+    digits.append(number)
+    return bytes(digits)
+
+
+def delimited(messages: Iterable[bytes]) -> bytes:
+    """Return the messages, each after its length."""
+    return b"".join([part for message in messages for part in (varint(len(message)), message)])
+
+
+def split_delimited(data: bytes, location: str) -> Iterator[bytes]:
+    """Yield the messages of a stream. Raises `TraceError` where the stream ends too soon."""
+    position = 0
+    while position < len(data):
+        start = position
+        size, position = _read_varint(data, position, location)
+        if position + size > len(data):
+            hint = "the file is truncated or not a Chakra trace"
+            raise TraceError(
+                f"the message at byte {start} is cut short", location=location, hint=hint
+            )
+        yield data[position : position + size]
+        position += size
+
+
+def _read_varint(data: bytes, position: int, location: str) -> tuple[int, int]:
+    size = 0
+    for shift in range(0, 70, 7):
+        if position >= len(data):
+            raise TraceError("the file ends inside a length", location=location)
+        digit = data[position]
+        position += 1
+        size |= (digit & 0x7F) << shift
+        if digit < 0x80:
+            return size, position
+    raise TraceError(f"no message length at byte {position}", location=location)

@@ -1,0 +1,134 @@
+"""Every family of the zoo, in small."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from hespas.api import estimate, split
+from hespas.errors import ConfigError
+from hespas.export.exported import Exported, partitioned
+from hespas.export.zoo import export_model
+from hespas.frontend.load import load_program, load_source
+from hespas.models.registry import model_named, models
+from hespas.program.program import Program, is_communication_op
+
+FIXTURES = Path(__file__).resolve().parents[4] / "shared" / "data" / "mlir"
+TRAINING = FIXTURES / "resnet_50_train_step_4_devices_1024_batch.mlir"
+
+
+def exported(name: str, **options: str) -> Program:
+    made: Exported = partitioned(export_model(name, options))
+    return load_source(made.text, name=name)
+
+
+def counted(program: Program) -> Counter[str]:
+    return Counter(op.kind for op in program.main.body.operations)
+
+
+def communication(program: Program) -> Counter[str]:
+    return Counter(op.kind for op in program.main.body.operations if is_communication_op(op))
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("gemm", {}),
+        ("gemm-rows", {}),
+        ("gemm-columns", {"all_gather": 1}),
+        ("gemm-contracting", {"all_reduce": 1}),
+        ("gemm-scattered", {"reduce_scatter": 1}),
+        ("moe", {"all_to_all": 2}),
+    ],
+)
+def test_what_is_communicated(name: str, expected: dict[str, int]) -> None:
+    assert communication(exported(name)) == expected
+
+
+def test_a_product_has_the_shape_asked_for() -> None:
+    program = exported("gemm", m="128", k="256", n="512", dtype="f32")
+    assert [str(value.type) for value in program.main.body.arguments] == [
+        "tensor<128x256xf32>",
+        "tensor<256x512xf32>",
+    ]
+
+
+def test_a_residual_network_communicates_as_published() -> None:
+    # 62 gradients, 20 batch normalisations forward, backward and their statistics (2), the loss
+    # and the accuracy; XLA computes 3 gradients once that are equal by construction.
+    small = exported("resnet18", batch="2", image="32")
+    assert communication(small) == {"all_reduce": 62 + 20 * 4 + 2 - 3}
+
+
+@pytest.mark.skipif(not TRAINING.exists(), reason="the published program is not here")
+def test_a_residual_network_computes_as_published() -> None:
+    ours, published = (
+        counted(exported("resnet50", batch="2", image="32")),
+        counted(load_program(TRAINING)),
+    )
+    same = ("convolution", "reduce_window", "select_and_scatter", "rsqrt", "concatenate", "pad")
+    assert {name: ours[name] for name in same} == {name: published[name] for name in same}
+
+
+def test_inference_does_not_communicate() -> None:
+    counts = counted(exported("resnet50-inference", batch="2", image="32"))
+    assert counts["convolution"] == 53
+    assert counts["all_reduce"] == 0
+
+
+def test_a_network_in_nodes_reduces_gradients_in_two_steps() -> None:
+    text = partitioned(
+        export_model("llama2-7b", {"layers": "1", "sequence": "256", "vocabulary": "1024"})
+    ).text.decode()
+    assert "dense<[[0, 1, 2, 3], [4, 5, 6, 7]]>" in text  # in each node, before the slice
+    assert "dense<[[0, 4], [1, 5], [2, 6], [3, 7]]>" in text  # across nodes, of each shard
+
+
+_DECODER = {
+    "embedding": "64",
+    "heads": "2",
+    "head_size": "32",
+    "layers": "1",
+    "mlp": "128",
+    "sequence": "64",
+    "vocabulary": "256",
+}
+_SMALL = {
+    "Llama3": {**_DECODER, "kv_heads": "1"},
+    "Llama2": {**_DECODER, "mesh": "data=2,fsdp=2"},
+    "ResNet": {"stages": "1-1-1-1", "batch": "2", "image": "32"},
+    "Gemm": {"m": "64", "k": "64", "n": "64"},
+    "Experts": {"embedding": "64", "mlp": "128", "sequence": "64"},
+}
+"""Sizes for models of each kind, by the type of their settings."""
+
+
+def _small(name: str) -> dict[str, str]:
+    return _SMALL[type(models()[name].settings).__name__]
+
+
+def _different_when_small() -> list[str]:
+    """Return one of all the models that differ in nothing but what is made small."""
+    left: dict[str, str] = {}
+    for name, model in models().items():
+        kept = {key: value for key, value in model.options().items() if key not in _small(name)}
+        left.setdefault(f"{type(model.settings).__name__} {kept}", name)
+    return list(left.values())
+
+
+@pytest.mark.parametrize("name", _different_when_small())
+def test_every_model_can_be_priced_as_exported(name: str) -> None:
+    program = exported(name, **_small(name))
+    assert estimate(split(program), "H100_80GB").total.time_s > 0
+
+
+def test_names_are_unique_and_all_models_have_a_summary() -> None:
+    assert len(models()) == 26
+    assert all(model.summary for model in models().values())
+
+
+def test_an_unknown_model_is_named_with_its_neighbours() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'resnet50'"):
+        model_named("resnet-50")
