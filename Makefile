@@ -5,7 +5,9 @@ EXAMPLE := examples/llama3_100m_fsdp4.mlir
 
 COMPILERS := .venv-compilers
 
-.PHONY: demo test test-compilers lock clean
+DOCS := .venv-docs
+
+.PHONY: demo test test-compilers docs docs-serve lock clean
 
 demo: .venv/run-installed
 	$(BIN)/hespas run $(EXAMPLE) --node A100_SXM_40GB --system A100_SXM_40GB_4GPU
@@ -22,6 +24,18 @@ $(COMPILERS)/installed: pyproject.toml requirements/compilers.lock
 	test -e $(COMPILERS)/bin/python || $(PYTHON) -m venv $(COMPILERS)
 	$(COMPILERS)/bin/python -m pip install --quiet --requirement requirements/compilers.lock
 	$(COMPILERS)/bin/python -m pip install --quiet --no-deps --editable .
+	touch $@
+
+# The documentation site, built strictly into site/. Its tools have a place of their own.
+docs: $(DOCS)/installed
+	$(DOCS)/bin/mkdocs build --quiet --strict
+
+docs-serve: $(DOCS)/installed
+	$(DOCS)/bin/mkdocs serve
+
+$(DOCS)/installed: requirements/docs.lock
+	test -e $(DOCS)/bin/python || $(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python -m pip install --quiet --requirement requirements/docs.lock
 	touch $@
 
 .venv/bin/python:
@@ -44,8 +58,10 @@ lock: .venv/dev-installed
 		--group dev --output-file requirements/dev.lock
 	$(BIN)/uv pip compile --quiet --universal --no-emit-index-url --no-header pyproject.toml \
 		--extra gpu --extra tpu --group compilers --output-file requirements/compilers.lock
+	$(BIN)/uv pip compile --quiet --universal --no-emit-index-url --no-header \
+		--group docs --output-file requirements/docs.lock
 
-# SimGrid, an independent judge of how links are shared (docs/simgrid.md), in an environment of its
+# SimGrid, an independent judge of how links are shared (docs/evidence/simgrid.md), in an environment of its
 # own. Nothing else needs it. Its build takes g++, cmake, Boost's headers and ten minutes of CPU time,
 # and pybind11 before version 3.
 simgrid: .venv/dev-installed .simgrid/installed
@@ -59,4 +75,4 @@ simgrid: .venv/dev-installed .simgrid/installed
 	touch $@
 
 clean:
-	rm -rf .venv .simgrid $(COMPILERS)
+	rm -rf .venv .simgrid $(COMPILERS) $(DOCS) site

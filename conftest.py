@@ -21,7 +21,7 @@ settings.load_profile("hespas")
 
 pages = Sybil(
     parsers=[PythonCodeBlockParser(doctest_optionflags=ELLIPSIS)],
-    patterns=["README.md", "docs/*.md", "docs/decisions/*.md"],
+    patterns=["README.md", "docs/**/*.md"],
 )
 docstrings = Sybil(
     parsers=[DocTestParser(optionflags=ELLIPSIS)],

@@ -1,7 +1,7 @@
 """Measure simulations as whole processes: CPU seconds (user and system), peak memory.
 
     python benchmarks/simulate.py            print the table
-    python benchmarks/simulate.py --write    put it into docs/benchmarks.md
+    python benchmarks/simulate.py --write    put it into docs/evidence/benchmarks.md
 
 The jobs are those of benchmarks/jobs.py; the corpus is all of ASTRA-sim's recorded runs through the
 event engine, by the tests. The least CPU time of several runs counts, since other work on the

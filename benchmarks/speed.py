@@ -1,7 +1,7 @@
 """Measure whole processes: CPU seconds (user and system), peak memory, files written.
 
     python benchmarks/speed.py            print the table
-    python benchmarks/speed.py --write    put it into docs/benchmarks.md
+    python benchmarks/speed.py --write    put it into docs/evidence/benchmarks.md
 
 Each command runs several times in a fresh output directory; the least CPU time counts, since
 other work on the machine only ever adds. ResNet-50 is measured only where ``--resnet FILE``
@@ -25,7 +25,7 @@ from pathlib import Path
 from chain import write_chain
 
 RUNS = 5
-PAGE = Path("docs/benchmarks.md")
+PAGE = Path("docs/evidence/benchmarks.md")
 HESPAS = Path(sys.executable).parent / "hespas"
 LLAMA = "examples/llama3_100m_fsdp4.mlir"
 _HOST = ("--devices", "4", "--devices-per-host", "4")

@@ -1,7 +1,7 @@
 """Blocks of a Llama-3-like step whose time on GPUs was published, against what their kernels say.
 
     python validation/blocks.py            print the table
-    python validation/blocks.py --write    put it into docs/kernels.md
+    python validation/blocks.py --write    put it into docs/evidence/kernels.md
 
 Each block is written in JAX, compiled for the GPU without having one, and priced kernel by kernel:
 matrix products by measured tables, everything else from the PTX that the compiler wrote. Needs
@@ -37,7 +37,7 @@ from hespas.hardware.presets import load_device
 from hespas.program.kernels import CompiledKernels
 from hespas.program.program import Program
 
-PAGE = Path("docs/kernels.md")
+PAGE = Path("docs/evidence/kernels.md")
 NODES = {"A100": "A100_SXM_40GB", "H100": "H100_80GB"}
 TOKENS, HEADS, SIZE, EMBEDDING, HIDDEN, VOCABULARY = 4096, 9, 128, 576, 2016, 128256
 _TABLE = re.compile(r"<!-- blocks -->\n.*?<!-- end -->", re.DOTALL)

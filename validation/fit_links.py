@@ -1,7 +1,7 @@
 """Fit the link presets of hespas to measured collectives, or list how well they fit.
 
     python validation/fit_links.py --xla-tables DIRECTORY    # writes configs/links/*.json
-    python validation/fit_links.py --residuals                # the table of docs/links.md
+    python validation/fit_links.py --residuals    # table of docs/evidence/measured-tables.md
 
 Groups of 2, 4 and 8 GPUs: the NCCL timings of aiconfigurator-core, which validation/
 distil_tables.py keeps in the measured tables. Larger groups of an NVL72 rack, and transfers

@@ -1,7 +1,7 @@
 """Published step times of Llama-3-like models on four GPUs, against the whole pipeline.
 
     python validation/llama3.py             print the tables
-    python validation/llama3.py --write     put them into docs/accuracy.md
+    python validation/llama3.py --write     put them into docs/evidence/accuracy.md
     python validation/llama3.py 100m 1b     only these sizes
 
 Every program is exported from JAX, partitioned, compiled for its GPU without having one, priced
@@ -44,7 +44,7 @@ from hespas.split.modules import region_modules
 from hespas.split.scheduled import FREE
 from hespas.xla.quiet import use_cpu
 
-PAGE = Path("docs/accuracy.md")
+PAGE = Path("docs/evidence/accuracy.md")
 _TABLES = re.compile(r"<!-- llama3 -->\n.*?<!-- end -->", re.DOTALL)
 NODES = {"A100": "A100_SXM_40GB", "H100": "H100_80GB"}
 DEVICES = 4

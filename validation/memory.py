@@ -1,7 +1,7 @@
 """What compiled programs need of memory, by hespas and by XLA's own memory analysis.
 
     python validation/memory.py            print the table
-    python validation/memory.py --write    put it into docs/memory.md
+    python validation/memory.py --write    put it into docs/evidence/memory.md
 
 Needs hespas[gpu]; the first run compiles for some minutes.
 """
@@ -23,7 +23,7 @@ from hespas.frontend.load import load_source
 from hespas.memory.analyse import memory_use
 from hespas.xla.quiet import use_cpu
 
-PAGE = Path("docs/memory.md")
+PAGE = Path("docs/evidence/memory.md")
 BLOCK = Path("examples/attention_block.mlir")
 _TABLE = re.compile(r"<!-- table -->\n.*?<!-- end -->", re.DOTALL)
 

@@ -1,7 +1,7 @@
 """The times of regions that are run by themselves, against that of the whole step, on this CPU.
 
     python validation/profile_cpu.py            print the table
-    python validation/profile_cpu.py --write    put it into docs/profiling.md
+    python validation/profile_cpu.py --write    put it into docs/how-to/time-on-this-machine.md
 
 The step is a training step of a small multilayer perceptron on one device. Every row is
 `hespas.estimate(..., method="xla")` of the same program, cut otherwise; the whole step is also
@@ -28,7 +28,7 @@ from hespas.frontend.stablehlo import load_stablehlo
 from hespas.split.modules import region_modules
 from hespas.split.strategies import split_options, split_program
 
-PAGE = Path("docs/profiling.md")
+PAGE = Path("docs/how-to/time-on-this-machine.md")
 LAYERS, WIDTH, ROWS = 6, 512, 1024
 RUNS = 20
 _TABLE = re.compile(r"<!-- table -->\n.*?<!-- end -->", re.DOTALL)

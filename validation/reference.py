@@ -1,7 +1,7 @@
 """What the reference implementation would charge for the Llama example, step by step.
 
     python validation/reference.py            print the table
-    python validation/reference.py --write    put it into docs/reference.md
+    python validation/reference.py --write    put it into docs/evidence/reference-implementation.md
 
 The reference's rules are taken as its users found them: every operation reads its operands and
 writes its results whole, reshapes included, and a boolean takes one bit. Each rule is put in
@@ -26,7 +26,7 @@ from hespas.program.types import TensorType, Type, size_bytes
 
 PROGRAM = "examples/llama3_100m_fsdp4.mlir"
 NODE = "A100_SXM_40GB"
-PAGE = Path("docs/reference.md")
+PAGE = Path("docs/evidence/reference-implementation.md")
 REFERENCE_LINEAR_MS, REFERENCE_INDIVIDUAL_MS = 211.8, 218.6
 _TABLE = re.compile(r"<!-- table -->\n.*?<!-- end -->", re.DOTALL)
 

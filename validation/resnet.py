@@ -1,7 +1,7 @@
 """Published step times of ResNets on four A100s, against the whole pipeline.
 
     python validation/resnet.py            print the table
-    python validation/resnet.py --write    put it into docs/accuracy.md
+    python validation/resnet.py --write    put it into docs/evidence/accuracy.md
 
 As `validation/llama3.py` does it; the convolutions are cuDNN's, by a model of their own.
 """

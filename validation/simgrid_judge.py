@@ -2,7 +2,7 @@
 
     make simgrid                              make its environment, and judge
     python validation/simgrid_judge.py        print the table
-        --write    put it into docs/simgrid.md, and some cases into tests/
+        --write    put it into docs/evidence/simgrid.md, and some cases into tests/
 
 Every case is a network, and transfers that wait for each other. Both simulators get the same links
 and the same way of each transfer; what is compared is when each transfer ends. Each simulation by
@@ -36,7 +36,7 @@ from hespas.simulate.flow.wirings import make_wiring
 
 CASES = 20
 TOLERANCE = 1e-9
-PAGE = Path("docs/simgrid.md")
+PAGE = Path("docs/evidence/simgrid.md")
 STORED = Path("tests/unit/simulate/fluid/simgrid_cases.json")
 _STORED_TRANSFERS = 50
 _STORED_TOO = (9,)

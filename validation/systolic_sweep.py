@@ -1,7 +1,7 @@
 """Cycles of matrix products on a 128 x 128 array by every model that is at hand, side by side.
 
     python validation/systolic_sweep.py --tools PYTHON            print the table
-    python validation/systolic_sweep.py --tools PYTHON --write    put it into docs/systolic.md
+    python validation/systolic_sweep.py --tools PYTHON --write    and write it
 
 PYTHON is an interpreter with scalesim 3.0.0 and zigzag-dse 3.9.1 (the extras scalesim and
 zigzag). Elements take one byte, the clock is 940 MHz, device memory gives 900 GB/s.
@@ -19,7 +19,7 @@ from hespas.estimate.methods import Wanted, estimator
 from hespas.estimate.systolic.array import Product
 from hespas.estimate.systolic.estimator import Systolic
 
-PAGE = Path("docs/systolic.md")
+PAGE = Path("docs/reference/systolic-arrays.md")
 SIZES = (
     (128, 128, 128),
     (256, 256, 256),

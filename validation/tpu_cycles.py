@@ -1,7 +1,7 @@
 """What a TPU's compiler expects of single operations, against peak rates and memory bandwidth.
 
     python validation/tpu_cycles.py            print the tables
-    python validation/tpu_cycles.py --write    put them into docs/tpu.md
+    python validation/tpu_cycles.py --write    put them into docs/evidence/tpus.md
 
 Each operation is written in JAX, compiled for every generation of TPU without having one, and the
 cycles that the compiler wrote beside what it became are divided by the clock of the node's preset.
@@ -35,7 +35,7 @@ from hespas.hardware.presets import device_names, load_device
 from hespas.program.program import nested_ops
 from hespas.xla.compile_devices import TPU_GENERATIONS
 
-PAGE = Path("docs/tpu.md")
+PAGE = Path("docs/evidence/tpus.md")
 _TABLE = re.compile(r"<!-- cycles -->\n.*?<!-- end -->", re.DOTALL)
 Function = Callable[..., Any]
 

@@ -23,7 +23,13 @@ from hespas.cli.commands import command_named, commands, run
 from hespas.config.wire import RooflineWire, RunWire
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ("commands", "configuration", "output", "estimates", "memory")
+PAGES = (
+    "reference/commands",
+    "reference/configuration",
+    "reference/output",
+    "reference/estimation-methods",
+    "reference/memory",
+)
 _BLOCK = re.compile(r"```console\n(.*?)```\n", re.DOTALL)
 _STAGES = {
     "hespas_chakra_gen": "trace",
@@ -84,7 +90,7 @@ def test_a_page_shows_what_commands_print(
 
 
 def test_every_flag_is_documented() -> None:
-    text = page("commands").read_text().replace("_", "-")
+    text = page("reference/commands").read_text().replace("_", "-")
     for name in commands.list_commands(click.Context(commands)):
         for parameter in command_named(name).params:
             for flag in parameter.opts:
@@ -94,14 +100,14 @@ def test_every_flag_is_documented() -> None:
 
 @pytest.mark.parametrize("name", commands.list_commands(click.Context(commands)))
 def test_every_command_has_its_row_and_section(name: str) -> None:
-    text = page("commands").read_text()
+    text = page("reference/commands").read_text()
     assert f"\n| [`hespas {name}`](#{name}) | " in text
     assert f"\n## {name}\n" in text
 
 
 @pytest.mark.parametrize("form", [RunWire, RooflineWire])
 def test_every_key_is_documented(form: type[Struct]) -> None:
-    text = page("configuration").read_text()
+    text = page("reference/configuration").read_text()
     for field in fields(form):
         assert f"| `{field.encode_name}` |" in text
 

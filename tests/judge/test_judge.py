@@ -3,7 +3,7 @@
 Both count the same HLO: a program is converted to HLO, which folds what it can, and what came
 out is counted by XLA and, converted back, by us. XLA counts only what a result depends on, a
 loop's condition and body once, and of a branch the dearest alternative for each figure apart;
-so do we here. docs/cost.md lists every difference that remains.
+so do we here. docs/evidence/operation-counts.md lists every difference that remains.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class Counts:
 
 @lru_cache(maxsize=1)
 def _listed_differences() -> dict[str, tuple[Counts, Counts]]:
-    """Read docs/cost.md's table: ours and XLA's counts of each program that differs."""
-    text = (_ROOT / "docs" / "cost.md").read_text()
+    """Read the table of docs/evidence/operation-counts.md: our counts beside those of XLA."""
+    text = (_ROOT / "docs" / "evidence" / "operation-counts.md").read_text()
     number = r"([\d,]+)"
     row = rf"^\| `(\w+)` \| {number} \| {number} \| {number} \| {number} \|"
     listed: dict[str, tuple[Counts, Counts]] = {}
@@ -133,7 +133,7 @@ def test_counts_agree_or_the_difference_is_listed(name: str, exported: Path) -> 
     if listed is None:
         assert ours == theirs
     else:
-        assert ours != theirs, "docs/cost.md lists a difference that is gone"
+        assert ours != theirs, "docs/evidence/operation-counts.md lists a difference that is gone"
         assert (ours, theirs) == listed
 
 
@@ -152,7 +152,7 @@ def test_every_listed_difference_is_of_a_program_that_exists() -> None:
 
 
 def test_the_documented_number_of_programs_is_right() -> None:
-    text = (_ROOT / "docs" / "cost.md").read_text()
+    text = (_ROOT / "docs" / "evidence" / "operation-counts.md").read_text()
     exact = len(_program_names()) - len(_listed_differences())
     assert f"{len(_program_names())} programs, {exact} of them exactly" in text
 

@@ -1,4 +1,4 @@
-"""Our memory of compiled programs against XLA's memory analysis: docs/memory.md has the table.
+"""Our memory of compiled programs against XLA's memory analysis (docs/evidence/memory.md).
 
 XLA's figure is what its buffer assignment came to, gaps between buffers and tables of tuples
 included.

@@ -1,6 +1,7 @@
 """Links by name: what a wire does by itself, and what collectives over it were measured to take.
 
-A link preset is a file ``hespas/configs/links/<NAME>.json``; docs/network-models.md has its keys.
+A link preset is a file ``hespas/configs/links/<NAME>.json``; its keys are in
+docs/reference/network-models.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The page docs/hardware.md agrees with the preset files, and its examples are valid."""
+"""The page docs/how-to/own-hardware.md agrees with the preset files, and its examples are valid."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hespas.hardware.presets import (
 )
 from hespas.hardware.system import CollectiveKind, NetworkDimension, System
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "hardware.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "how-to" / "own-hardware.md"
 NODES_HEAD = (
     "| node | other types, TFLOP/s | by element type, TFLOP/s | memory, GB/s | memory, GiB "
     "| TDP, W | clock, GHz | target | source |\n|---|---|---|---|---|---|---|---|---|"

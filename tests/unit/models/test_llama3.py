@@ -18,7 +18,7 @@ from hespas.frontend.load import load_source
 from hespas.program.program import Program
 from hespas.split.strategies import split_options, split_program
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "workloads.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "models.md"
 PUBLISHED = {
     "dot_general": 208,
     "all_gather": 100,

@@ -1,6 +1,7 @@
 """Factorisations, triangular solves, Fourier transforms and batch normalisation.
 
-XLA's HloCostAnalysis is only rough here (docs/cost.md); these are the textbook counts.
+XLA's HloCostAnalysis is only rough here (docs/evidence/operation-counts.md); these are the
+textbook counts.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 XLA's emitters write few kinds of kernels, and each reaches its own part of what kernels that only
 stream reach. The parts are those of kernels over 4 MB in compiled training steps (Llama-3-like of
 100M and 3B parameters, A100 and H100), as `hespas.estimate.kernel.price` reads them; its
-agreement with measured kernels is in docs/kernels.md.
+agreement with measured kernels is in docs/evidence/kernels.md.
 """
 
 from __future__ import annotations

@@ -27,8 +27,8 @@ from hespas.hardware.microarchitecture import Microarchitecture
 MEMORY_TURN_BYTES = 200.0
 """What memory could move while it turns to another run of addresses.
 
-Fitted to the measured attention cores of docs/kernels.md on A100 and H100: their column reductions
-read 256 bytes at a time, and reach 40 to 45 % of the bandwidth on both."""
+Fitted to the measured attention cores of docs/evidence/kernels.md on A100 and H100: their column
+reductions read 256 bytes at a time, and reach 40 to 45 % of the bandwidth on both."""
 
 _ROUNDS_APART = 32
 """After so many rounds of a loop, blocks are taken to be wholly apart; before, in part."""

@@ -1,1 +1,1 @@
-"""HLO modules, optimised and scheduled or not, to `Program`: docs/hlo.md."""
+"""HLO modules, optimised and scheduled or not, to `Program`: docs/reference/hlo.md."""

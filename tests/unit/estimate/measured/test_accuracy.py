@@ -5,7 +5,7 @@ import pytest
 from measured_accuracy import leave_one_out, levelled, tables
 
 WORSE = {("H100_SXM", "tf32"), ("B200_SXM", "tf32")}
-"""Measured at powers of two only; docs/measured.md says what this costs."""
+"""Measured at powers of two only; docs/evidence/measured-tables.md says what this costs."""
 
 
 @pytest.mark.parametrize(("part", "kind"), [each for each in tables() if each not in WORSE])
