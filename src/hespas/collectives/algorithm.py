@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class Collective(Enum):
-    """What an algorithm computes, as MSCCL's ``coll`` names it."""
+    """What an algorithm computes; the first ones as MSCCL's ``coll`` names them."""
 
     ALL_REDUCE = "allreduce"
     ALL_GATHER = "allgather"
@@ -21,6 +21,9 @@ class Collective(Enum):
     BROADCAST = "broadcast"
     REDUCE = "reduce"
     CUSTOM = "custom"
+    GATHER = "gather"
+    SCATTER = "scatter"
+    BARRIER = "barrier"
 
 
 class Buffer(Enum):
@@ -185,15 +188,15 @@ class Algorithm:
 def chunk_counts(collective: Collective, ranks: int, chunks: int) -> tuple[int, int]:
     """Return the (input, output) chunks of a rank, of which the larger buffer has ``chunks``.
 
-    An all-gather's input and a reduce-scatter's output are one rank's part.
+    An all-gather's or gather's input, a reduce-scatter's or scatter's output are one rank's part.
 
     >>> chunk_counts(Collective.ALL_GATHER, 4, 8)
     (2, 8)
     """
     match collective:
-        case Collective.ALL_GATHER:
+        case Collective.ALL_GATHER | Collective.GATHER:
             return chunks // ranks, chunks
-        case Collective.REDUCE_SCATTER:
+        case Collective.REDUCE_SCATTER | Collective.SCATTER:
             return chunks, chunks // ranks
         case _:
             return chunks, chunks

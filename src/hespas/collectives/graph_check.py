@@ -37,9 +37,9 @@ def check_graphs(
         match collective:
             case Collective.CUSTOM:
                 needed = 0
-            case Collective.BROADCAST:
+            case Collective.BROADCAST | Collective.SCATTER:
                 needed = 1 << root
-            case Collective.REDUCE:
+            case Collective.REDUCE | Collective.GATHER:
                 needed = everyone if rank == root else 0
             case _:
                 needed = everyone

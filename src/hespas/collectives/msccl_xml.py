@@ -33,7 +33,9 @@ _OTHER_NAMES = {
     "all_gather": Collective.ALL_GATHER,
     "all_to_all": Collective.ALL_TO_ALL,
 }
-_COLLECTIVES = {one.value: one for one in Collective} | _OTHER_NAMES
+_NOT_MSCCLS = (Collective.GATHER, Collective.SCATTER, Collective.BARRIER)
+_OWN_NAMES = {one.value: one for one in Collective if one not in _NOT_MSCCLS}
+_COLLECTIVES = _OWN_NAMES | _OTHER_NAMES
 _KINDS = {kind.value: kind for kind in StepKind}
 _BUFFERS = {buffer.value: buffer for buffer in Buffer}
 
@@ -133,7 +135,7 @@ class _Reader:
     def _collective(self, root: ElementTree.Element) -> Collective:
         name = self.text(root, "coll", "algo").lower()
         if name not in _COLLECTIVES:
-            known = ", ".join(one.value for one in Collective)
+            known = ", ".join(_OWN_NAMES)
             self.fail("algo", f"coll is {name!r}", hint=f"use one of {known}")
         return _COLLECTIVES[name]
 

@@ -69,12 +69,15 @@ def _required(algorithm: Algorithm, rank: int, chunk: int) -> Value | None:
     count = len(algorithm.ranks)
     everyone = (1 << count) - 1
     result: Value | None = None
-    match algorithm.collective:
+    collective = algorithm.collective
+    match collective:
         case Collective.ALL_REDUCE:
             result = Value(chunk, everyone)
         case Collective.REDUCE_SCATTER:
             result = Value(rank * algorithm.output_chunks + chunk, everyone)
-        case Collective.ALL_GATHER:
+        case Collective.ALL_GATHER | Collective.GATHER:
+            if collective is Collective.GATHER and rank != algorithm.root:
+                return None
             owner, part = divmod(chunk, algorithm.input_chunks)
             result = Value(part, 1 << owner)
         case Collective.ALL_TO_ALL:
@@ -85,10 +88,12 @@ def _required(algorithm: Algorithm, rank: int, chunk: int) -> Value | None:
             result = Value(chunk, 1 << algorithm.root)
         case Collective.REDUCE:
             result = Value(chunk, everyone) if rank == algorithm.root else None
-        case Collective.CUSTOM:
+        case Collective.SCATTER:
+            result = Value(rank * algorithm.output_chunks + chunk, 1 << algorithm.root)
+        case Collective.CUSTOM | Collective.BARRIER:
             pass
         case _:
-            assert_never(algorithm.collective)
+            assert_never(collective)
     return result
 
 

@@ -1,0 +1,259 @@
+"""A collective algorithm as rounds: who sends which parts to whom, to be added or stored.
+
+This is the one description that everything else is made from: the closed forms and the events of
+`hespas.simulate.astra`, the transfers of `hespas.simulate.flow`, MSCCL programs
+(`hespas.collectives.lowering`), which are verified, and text. It is symbolic: a ring among a
+million members is two `Rounds`, and parts are computed only where they are asked for.
+
+>>> from hespas.collectives.algorithm import Collective
+>>> from hespas.collectives.registry import ALGORITHMS
+>>> ring = ALGORITHMS["ring"].schedule(Collective.ALL_REDUCE, 4)
+>>> [(rounds.pattern.first, rounds.count, rounds.operation.name) for rounds in ring.rounds]
+[(1, 3, 'REDUCE'), (1, 3, 'COPY')]
+>>> [ring.message_bytes(rounds, 1000) for rounds in ring.rounds]
+[250, 250]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from math import ceil
+from typing import NamedTuple
+
+from hespas.collectives.algorithm import Collective
+from hespas.collectives.patterns import Form, Pattern, messages, pattern_text, shift
+from hespas.errors import AlgorithmError
+
+
+class Operation(Enum):
+    """What becomes of a message."""
+
+    COPY = "stored"
+    REDUCE = "added"
+    IN_SWITCH = "added up and handed out by the switch"
+
+
+class Message(NamedTuple):
+    """A message of one round; ``round`` counts from 0 in its `Rounds`."""
+
+    round: int
+    source: int
+    target: int
+    channel: int
+
+
+PartsOf = Callable[[Message], range]
+"""Gives the parts that a message carries; none if it isn't sent after all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rounds:
+    """``count`` rounds of one pattern, in each of which all messages go at once.
+
+    Every message carries ``size_parts`` parts: those that ``parts`` gives. ``depth`` above 1 marks
+    a pipeline: a part passes so many members one after the other while others follow, and it may
+    be cut into any number of pieces. With ``is_staged``, messages to be added land in memory of
+    their own first, so that those of one round need not wait for each other.
+    """
+
+    pattern: Pattern
+    parts: PartsOf
+    count: int = 1
+    size_parts: int = 1
+    operation: Operation = Operation.COPY
+    depth: int = 1
+    is_staged: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """The rounds of one collective among ``members``, one after the other.
+
+    The data is cut into ``parts`` equal parts, of which each member's input holds
+    ``input_parts``. In an all-to-all, part ``o * members + d`` is what member o has for member d.
+    The parts are divided among ``channels`` that work on their own, such as the two directions
+    of a bidirectional ring.
+    """
+
+    name: str
+    collective: Collective
+    members: int
+    parts: int
+    input_parts: int
+    rounds: tuple[Rounds, ...]
+    channels: int = 1
+    root: int = 0
+
+    def rooted_at(self, root: int) -> Schedule:
+        """Return the schedule whose root is another member."""
+        return replace(self, root=root)
+
+    def message_bytes(self, rounds: Rounds, size_bytes: int) -> int:
+        """Return the bytes of a message where a member's input is ``size_bytes``.
+
+        Rounded down to whole bytes, but up where a part is divided among channels.
+        """
+        if not self.input_parts:
+            return 0
+        whole = size_bytes * rounds.size_parts * self.channels // self.input_parts
+        return ceil(whole / self.channels)
+
+    def messages(self) -> Iterator[tuple[Rounds, Message, range]]:
+        """Yield every message with its rounds and its parts, in order."""
+        for rounds in self.rounds:
+            for number in range(rounds.count):
+                for source, target, channel in messages(rounds.pattern, self.members):
+                    message = Message(number, source, target, channel)
+                    parts = rounds.parts(message)
+                    if parts or not self.parts:
+                        yield rounds, message, parts
+
+    def windowed(self, window: int | None) -> Schedule:
+        """Return the schedule in which a member sends to at most ``window`` others at once.
+
+        >>> from hespas.collectives.registry import ALGORITHMS
+        >>> direct = ALGORITHMS["direct"].schedule(Collective.ALL_GATHER, 4).windowed(2)
+        >>> [(one.pattern.first, one.pattern.last) for one in direct.rounds]
+        [(1, 2), (3, 3)]
+        """
+        if window is None:
+            return self
+        cut = [
+            replace(rounds, pattern=shift(first, min(first + window - 1, rounds.pattern.last)))
+            if rounds.pattern.form is Form.SHIFT
+            else rounds
+            for rounds in self.rounds
+            for first in _firsts(rounds.pattern, window)
+        ]
+        return replace(self, rounds=tuple(cut))
+
+
+def _firsts(pattern: Pattern, window: int) -> range:
+    is_shift = pattern.form is Form.SHIFT
+    return range(pattern.first, pattern.last + 1, window) if is_shift else range(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveAlgorithm:
+    """A collective algorithm: for each collective that it can run, its schedule among members.
+
+    ``usual_for`` are the collectives for which it goes before others that are as fast.
+    ``contiguous_schedules`` are for programs, where those in ``schedules`` send parts that are
+    not next to each other in memory.
+    """
+
+    name: str
+    schedules: Mapping[Collective, Callable[[int], Schedule]]
+    contiguous_schedules: Mapping[Collective, Callable[[int], Schedule]] = field(
+        default_factory=dict[Collective, "Callable[[int], Schedule]"]
+    )
+    needs_power_of_two: bool = False
+    usual_for: tuple[Collective, ...] = ()
+
+    def supports(self, collective: Collective, members: int) -> bool:
+        """Return whether it can run a collective among so many members."""
+        is_power = members & members - 1 == 0
+        return collective in self.schedules and members > 1 and (
+            is_power or not self.needs_power_of_two
+        )  # fmt: skip
+
+    def schedule(self, collective: Collective, members: int) -> Schedule:
+        """Return the schedule of a collective.
+
+        Raises `AlgorithmError` for a collective that it can't run, for fewer than two members, and
+        for a number of them that isn't a power of two where it must be.
+        """
+        if collective not in self.schedules:
+            raise AlgorithmError(f"there is no {self.name} algorithm for {collective.value}")
+        if members < 2:
+            raise AlgorithmError(f"{self.name} among {members} ranks", hint="give 2 or more")
+        if not self.supports(collective, members):
+            message = f"{self.name} among {members} ranks, which is not a power of two"
+            raise AlgorithmError(message)
+        return self.schedules[collective](members)
+
+    def contiguous_schedule(self, collective: Collective, members: int) -> Schedule:
+        """Return the schedule that programs follow; raises as `schedule` does."""
+        schedule = self.schedule(collective, members)
+        make = self.contiguous_schedules.get(collective)
+        return schedule if make is None else make(members)
+
+
+_LARGER_THAN_INPUT = (Collective.ALL_GATHER, Collective.GATHER)
+
+
+def cut_evenly(
+    name: str,
+    collective: Collective,
+    members: int,
+    rounds: tuple[Rounds, ...],
+    *,
+    parts: int | None = None,
+    channels: int = 1,
+) -> Schedule:
+    """Return a schedule whose larger buffer is cut into ``parts``, by default one a member.
+
+    An all-gather's and a gather's input is one member's share of them; an all-to-all has as many
+    for each member.
+    """
+    total = members * channels if parts is None else parts
+    inputs = total // members if collective in _LARGER_THAN_INPUT else total
+    return Schedule(
+        name=name,
+        collective=collective,
+        members=members,
+        parts=total * members if collective is Collective.ALL_TO_ALL else total,
+        input_parts=inputs,
+        rounds=rounds,
+        channels=channels,
+    )
+
+
+def schedule_text(schedule: Schedule) -> str:
+    """Return a schedule as text: its rounds, and every message as ``source>target[parts]``.
+
+    >>> from hespas.collectives.registry import ALGORITHMS
+    >>> print(schedule_text(ALGORITHMS["ring"].schedule(Collective.ALL_GATHER, 3)))
+    ring allgather among 3: 3 parts, 1 in each input
+    2 rounds: each to the member 1 further; 1 part, stored
+      1: 0>1[0] 1>2[1] 2>0[2]
+      2: 0>1[2] 1>2[0] 2>0[1]
+    """
+    cut = f"{_count(schedule.parts, 'part')}, {schedule.input_parts} in each input"
+    lines = [f"{schedule.name} {schedule.collective.value} among {schedule.members}: {cut}"]
+    first = 1
+    for rounds in schedule.rounds:
+        lines.append(_rounds_text(rounds))
+        for number in range(rounds.count):
+            sent = [
+                _message_text(message, parts)
+                for of, message, parts in replace(schedule, rounds=(rounds,)).messages()
+                if of is rounds and message.round == number
+            ]
+            lines.append(f"  {first}: {' '.join(sent)}")
+            first += 1
+    return "\n".join(lines)
+
+
+def _rounds_text(rounds: Rounds) -> str:
+    size = _count(rounds.size_parts, "part")
+    staged = ", by way of scratch memory" if rounds.is_staged else ""
+    deep = f", in a pipeline of depth {rounds.depth}" if rounds.depth > 1 else ""
+    count = _count(rounds.count, "round")
+    return (
+        f"{count}: {pattern_text(rounds.pattern)}; {size}, {rounds.operation.value}{staged}{deep}"
+    )
+
+
+def _message_text(message: Message, parts: range) -> str:
+    shown = ",".join(map(str, parts))
+    if parts.step == 1 and len(parts) > 1:
+        shown = f"{parts[0]}-{parts[-1]}"
+    channel = f"/{message.channel}" if message.channel else ""
+    return f"{message.source}>{message.target}{channel}[{shown}]"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hespas.collectives.algorithm import Collective
+from hespas.collectives.patterns import Form, Pattern, ends
+from hespas.collectives.registry import ALGORITHMS, algorithms_for
+from hespas.collectives.schedule import schedule_text
+from hespas.errors import AlgorithmError
+
+GOLDEN = Path(__file__).with_name("schedules.txt")
+ALL = [(name, of) for name, algorithm in ALGORITHMS.items() for of in algorithm.schedules]
+
+
+def test_the_text_of_every_schedule_is_as_recorded() -> None:
+    texts = [schedule_text(ALGORITHMS[name].schedule(of, 4)) for name, of in ALL]
+
+    assert "\n\n".join(texts) + "\n" == GOLDEN.read_text()
+
+
+@pytest.mark.parametrize(("name", "of"), ALL)
+def test_every_message_has_the_size_of_its_rounds(name: str, of: Collective) -> None:
+    schedule = ALGORITHMS[name].schedule(of, 8)
+
+    for rounds, message, parts in schedule.messages():
+        assert message.source != message.target
+        if name != "in-switch":
+            assert len(parts) == rounds.size_parts
+
+
+@pytest.mark.parametrize("members", [2, 3, 8, 13])
+@pytest.mark.parametrize("form", Form)
+def test_positions_of_a_pattern_are_members(form: Form, members: int) -> None:
+    if form is Form.EXCHANGE and members & members - 1:
+        return
+    sources, targets = ends(Pattern(form, 1, 1), members)
+
+    assert len(sources) == len(targets) > 0
+    assert all(0 <= at < members for at in (*sources.tolist(), *targets.tolist()))
+    assert (sources != targets).all()
+
+
+def test_a_ring_among_a_million_members_is_two_kinds_of_rounds() -> None:
+    schedule = ALGORITHMS["ring"].schedule(Collective.ALL_REDUCE, 1_000_000)
+
+    assert [rounds.count for rounds in schedule.rounds] == [999_999, 999_999]
+    assert schedule.message_bytes(schedule.rounds[0], 2**30) == 1073
+
+
+def test_only_a_power_of_two_can_halve() -> None:
+    names = [one.name for one in algorithms_for(Collective.ALL_GATHER, 6)]
+
+    assert names == ["ring", "bidirectional-ring", "direct", "in-switch"]
+    with pytest.raises(AlgorithmError, match="6 ranks, which is not a power of two"):
+        ALGORITHMS["halving-doubling"].schedule(Collective.ALL_GATHER, 6)
+
+
+def test_what_an_algorithm_cannot_run_is_an_error() -> None:
+    with pytest.raises(AlgorithmError, match="there is no ring algorithm for barrier"):
+        ALGORITHMS["ring"].schedule(Collective.BARRIER, 4)
+    with pytest.raises(AlgorithmError, match="ring among 1 ranks"):
+        ALGORITHMS["ring"].schedule(Collective.ALL_REDUCE, 1)
