@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hespas.estimate.systolic import onnxim_method
+from hespas.backends import onnxim
 from hespas.estimate.systolic.array import Product
 
 HAS_ONNX = find_spec("onnx") is not None
@@ -94,5 +94,5 @@ def do_without_onnx(monkeypatch: pytest.MonkeyPatch) -> None:
         del element_bytes, operator
         path.write_text(json.dumps([product.m, product.n, product.k]))
 
-    monkeypatch.setattr(onnxim_method, "need_onnx", lambda: None)
-    monkeypatch.setattr(onnxim_method, "write_product_model", written)
+    monkeypatch.setattr(onnxim, "need_onnx", lambda: None)
+    monkeypatch.setattr(onnxim, "write_product_model", written)

@@ -30,8 +30,8 @@ from hespas.compile.cache import CompiledCache, default_directory
 from hespas.compile.compiler import compile_program
 from hespas.cost.expand import expand
 from hespas.cost.structure import Leaf
-from hespas.estimate.measured.method import make
 from hespas.estimate.methods import Wanted
+from hespas.estimate.tables.method import make
 from hespas.frontend.load import load_source
 from hespas.hardware.presets import load_device
 from hespas.program.kernels import CompiledKernels

@@ -29,8 +29,7 @@ from statistics import median
 from typing import Any
 
 from hespas.errors import ExtraMissingError, MeasurementError
-from hespas.estimate.measured.grid import Axis, Grid
-from hespas.estimate.measured.tables import (
+from hespas.estimate.tables.files import (
     FORMAT,
     TABLES_DIRECTORY,
     AxisWire,
@@ -38,6 +37,7 @@ from hespas.estimate.measured.tables import (
     TableWire,
     encode_part,
 )
+from hespas.estimate.tables.grid import Axis, Grid
 
 VERSION = "0.12.0"
 STEP = 1 / 128

@@ -23,7 +23,7 @@ from pathlib import Path
 from statistics import median
 
 from hespas.calibrate.piecewise import Piece, Point, fit, residuals
-from hespas.estimate.measured.tables import load_part
+from hespas.estimate.tables.files import load_part
 from hespas.hardware.links import LINKS_DIRECTORY, load_link
 
 XLA_OPS = {

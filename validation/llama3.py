@@ -26,14 +26,12 @@ from hespas.compile.job import Layout
 from hespas.cost.expand import expand
 from hespas.cost.structure import Leaf
 from hespas.estimate.graph import estimate_graph
-from hespas.estimate.kernel.by_kind import terms_by_kind
-from hespas.estimate.kernel.price import memory_turns
-from hespas.estimate.kernel.pricer import Reading, ReadKernels, kernel_pricer
-from hespas.estimate.measured.estimator import Measured
-from hespas.estimate.measured.method import make
 from hespas.estimate.methods import Wanted
+from hespas.estimate.ptx.kernels import Reading, ReadKernels, kernel_pricer
+from hespas.estimate.ptx.terms import memory_turns, terms_by_kind
 from hespas.estimate.roofline import Roofline
 from hespas.estimate.store import MemoryStore
+from hespas.estimate.tables.method import Measured, make
 from hespas.export.exported import partitioned
 from hespas.export.zoo import export_model
 from hespas.frontend.load import load_source

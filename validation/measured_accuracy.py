@@ -20,9 +20,9 @@ from pathlib import Path
 from statistics import median, quantiles
 
 from distil_tables import RECIPES, data_root, gemm_times
-from hespas.estimate.measured.gemm import GemmModel, Product, gemm_model
-from hespas.estimate.measured.grid import completed, monotone, read, without
-from hespas.estimate.measured.tables import load_part, part_names
+from hespas.estimate.tables.files import load_part, part_names
+from hespas.estimate.tables.gemm import GemmModel, Product, gemm_model
+from hespas.estimate.tables.grid import completed, monotone, read, without
 from hespas.hardware.presets import load_device
 
 XLA_PARTS = {"H100_80GB": "sm_90", "B200_180GB": "sm_100_B200"}

@@ -20,9 +20,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from hespas.backends.profiling import machine_name
 from hespas.estimate.graph import estimate_graph
 from hespas.estimate.methods import Wanted, estimator
-from hespas.estimate.profiled.machine import machine_name
 from hespas.estimate.store import MemoryStore
 from hespas.frontend.stablehlo import load_stablehlo
 from hespas.split.modules import region_modules

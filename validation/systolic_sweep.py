@@ -17,7 +17,7 @@ from pathlib import Path
 from hespas.config.run_config import SystolicHardware
 from hespas.estimate.methods import Wanted, estimator
 from hespas.estimate.systolic.array import Product
-from hespas.estimate.systolic.estimator import Systolic
+from hespas.estimate.systolic.method import Systolic
 
 PAGE = Path("docs/reference/systolic-arrays.md")
 SIZES = (

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hespas.estimate.kernel.pricer import ReadKernels
-from hespas.estimate.measured.estimator import Measured
-from hespas.estimate.measured.method import make
 from hespas.estimate.methods import Wanted
+from hespas.estimate.ptx.kernels import ReadKernels
+from hespas.estimate.tables.method import Measured, make
 from hespas.hardware.device import Device
 
 

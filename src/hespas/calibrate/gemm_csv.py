@@ -16,7 +16,7 @@ from hespas.calibrate.lines import check_columns, csv_lines, time_of
 from hespas.calibrate.samples import Case, check_agreement, check_limits
 from hespas.config.suggest import suggestion
 from hespas.errors import MeasurementError
-from hespas.estimate.measured.gemm import GemmModel, Product, gemm_model
+from hespas.estimate.tables.gemm import GemmModel, Product, gemm_model
 from hespas.hardware.device import Device
 from hespas.hardware.factors import factor_of
 from hespas.program.types import ELEMENT_TYPES

@@ -26,10 +26,9 @@ from hespas.cost.expand import expand
 from hespas.cost.gemm import gemms
 from hespas.cost.structure import Leaf
 from hespas.errors import MeasurementError
-from hespas.estimate.measured.estimator import Measured
-from hespas.estimate.measured.method import make
 from hespas.estimate.methods import Wanted
 from hespas.estimate.roofline import Roofline
+from hespas.estimate.tables.method import Measured, make
 from hespas.hardware.device import Device, at_fastest
 from hespas.hardware.factors import factor_of
 from hespas.program.program import Op, Program, is_communication_op

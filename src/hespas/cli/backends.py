@@ -9,11 +9,11 @@ from pathlib import Path
 
 import click
 
+from hespas.backends.astra_sim.run import AstraSimOptions, run_astra_sim
 from hespas.cli import options
 from hespas.hardware.system import System
 from hespas.schedule.tasks import Job
-from hespas.simulate.external.astra_sim import AstraSimOptions, run_astra_sim
-from hespas.simulate.external.result import ExternalResult
+from hespas.simulate.external_result import ExternalResult
 from hespas.tools.scratch import scratch_directory
 
 OWN = "hespas"

@@ -62,7 +62,7 @@ def timed_here(config: RunConfig, method: str) -> str | None:
     if method not in {"xla", "iree"}:
         return None
     hardware = None if config.perf_estimator is None else config.perf_estimator.hardware
-    module = import_module(f"hespas.estimate.profiled.{method}_method")
+    module = import_module(f"hespas.backends.{method}")
     return f"this machine's {module.device_of(hardware)} (method {method})"
 
 

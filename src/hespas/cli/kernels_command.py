@@ -12,8 +12,7 @@ from hespas.cli.optimising import compiled_directory
 from hespas.cli.settings import settings_of
 from hespas.cli.stages import check_targets, load, write_json
 from hespas.errors import ConfigError
-from hespas.estimate.kernel.kept import KeptAnalyses
-from hespas.estimate.kernel.pricer import kernel_pricer
+from hespas.estimate.ptx.kernels import KeptAnalyses, kernel_pricer
 from hespas.hardware.presets import load_device
 from hespas.report.assumed import assumed_lines
 from hespas.report.kernel_report import kernel_rows, kernels_json, kernels_text

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from hespas.backends.astra_sim.run import AstraSimOptions
 from hespas.cli import options
 from hespas.cli.backends import Backend
 from hespas.cli.backends import backend as backend_options
@@ -20,7 +21,6 @@ from hespas.report.external_text import external_text
 from hespas.report.simulation_text import simulation_text
 from hespas.schedule.chakra import read_traces
 from hespas.schedule.tasks import Job
-from hespas.simulate.external.astra_sim import AstraSimOptions
 from hespas.simulate.imperfect import joined_job
 from hespas.simulate.models import Model, ModelChoice, model_named, simulate_job
 from hespas.simulate.network import Network, network_named

@@ -11,10 +11,9 @@ from hespas.cli.source import read_kernels
 from hespas.errors import ConfigError
 from hespas.estimate.graph import estimate_graph
 from hespas.estimate.launches import without_launches_s
-from hespas.estimate.measured.estimator import Measured
-from hespas.estimate.measured.method import make
 from hespas.estimate.methods import Wanted
 from hespas.estimate.store import MemoryStore
+from hespas.estimate.tables.method import Measured, make
 from hespas.frontend.partitioned import load_program_per_device
 from hespas.hardware.device import Device, at_fastest
 from hespas.hardware.fit import settled_program

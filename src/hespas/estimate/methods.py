@@ -56,16 +56,16 @@ class Wanted:
 Factory = Callable[[Wanted], Estimator]
 
 _MODULES = {
-    "measured": "hespas.estimate.measured.method",
-    "kernel": "hespas.estimate.kernel.method",
-    "compiler": "hespas.estimate.compiler.method",
+    "measured": "hespas.estimate.tables.method",
+    "kernel": "hespas.estimate.ptx.method",
+    "compiler": "hespas.estimate.tpu",
     "systolic": "hespas.estimate.systolic.method",
-    "scalesim": "hespas.estimate.systolic.scalesim_method",
-    "zigzag_onnx": "hespas.estimate.systolic.zigzag_method",
-    "cocossim": "hespas.estimate.systolic.cocossim_method",
-    "onnxim": "hespas.estimate.systolic.onnxim_method",
-    "xla": "hespas.estimate.profiled.xla_method",
-    "iree": "hespas.estimate.profiled.iree_method",
+    "scalesim": "hespas.backends.scalesim",
+    "zigzag_onnx": "hespas.backends.zigzag",
+    "cocossim": "hespas.backends.cocossim",
+    "onnxim": "hespas.backends.onnxim",
+    "xla": "hespas.backends.xla",
+    "iree": "hespas.backends.iree",
 }
 """Where the function ``make`` of each method stands."""
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from hespas.compile.targets import find_target
 from hespas.config.suggest import suggestion
 from hespas.errors import HardwareError
-from hespas.estimate.measured.tables import part_names
+from hespas.estimate.tables.files import part_names
 from hespas.hardware.device import Device
 from hespas.hardware.links import Link, link_names, load_link
 from hespas.hardware.presets import (

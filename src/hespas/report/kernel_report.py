@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from hespas.cost.expand import expand
 from hespas.cost.structure import Leaf
-from hespas.estimate.kernel.by_kind import kind_of
-from hespas.estimate.kernel.pricer import Reading, ReadKernels
-from hespas.estimate.kernel.reasons import reasons
+from hespas.estimate.ptx.kernels import Reading, ReadKernels
+from hespas.estimate.ptx.terms import kind_of, reasons
 from hespas.program.program import Program, is_communication_op
 from hespas.split.scheduled import FREE
 from hespas.units import format_time

@@ -8,7 +8,7 @@ from hespas.calibrate.factors import fit_factors
 from hespas.calibrate.gemm_csv import gemm_groups
 from hespas.calibrate.samples import FactorFit
 from hespas.errors import MeasurementError
-from hespas.estimate.measured.gemm import Product, gemm_model
+from hespas.estimate.tables.gemm import Product, gemm_model
 from hespas.hardware.presets import load_device
 
 DEVICE = load_device("H100_80GB")

@@ -17,9 +17,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from math import ceil
+from math import ceil, prod
 
+from hespas.cost.rules.sizes import operand, result
 from hespas.errors import HardwareError
+from hespas.program.attrs import ConvolutionAttrs, DotAttrs
+from hespas.program.program import Op
 
 
 class Dataflow(Enum):
@@ -118,3 +121,46 @@ def sram_bytes(product: Product, array: SystolicArray, element_bytes: int) -> in
             folds = ceil(product.m / rows) * across
             elements = product.k * (rows + columns) + rows * columns
     return folds * elements * element_bytes
+
+
+def products(op: Op) -> dict[Product, int]:
+    """Return the products that an operation is, and how many there are of each.
+
+    A batched product is one product for each element of the batch; a grouped convolution one for
+    each group, over the patches of its input (im2col). Any other operation has none.
+    """
+    match op.attrs:
+        case DotAttrs():
+            return _of_dot(op, op.attrs)
+        case ConvolutionAttrs():
+            return _of_convolution(op, op.attrs)
+        case _:
+            return {}
+
+
+def _of_dot(op: Op, attrs: DotAttrs) -> dict[Product, int]:
+    lhs, rhs = operand(op, 0).shape, operand(op, 1).shape
+    batch = prod(lhs[at] for at in attrs.lhs_batching)
+    k = prod(lhs[at] for at in attrs.lhs_contracting)
+    lhs_taken = {*attrs.lhs_batching, *attrs.lhs_contracting}
+    rhs_taken = {*attrs.rhs_batching, *attrs.rhs_contracting}
+    m = prod(size for at, size in enumerate(lhs) if at not in lhs_taken)
+    n = prod(size for at, size in enumerate(rhs) if at not in rhs_taken)
+    return _counted(Product(m=m, n=n, k=k), batch)
+
+
+def _of_convolution(op: Op, attrs: ConvolutionAttrs) -> dict[Product, int]:
+    kernel, output = operand(op, 1).shape, result(op).shape
+    groups = attrs.feature_group_count * attrs.batch_group_count
+    places = output[attrs.output_batch] * prod(output[at] for at in attrs.output_spatial)
+    window = prod(kernel[at] for at in attrs.kernel_spatial)
+    product = Product(
+        m=places,
+        n=output[attrs.output_feature] // groups,
+        k=kernel[attrs.kernel_input_feature] * window,
+    )
+    return _counted(product, groups)
+
+
+def _counted(product: Product, count: int) -> dict[Product, int]:
+    return {product: count} if product.multiplications and count else {}

@@ -1,14 +1,35 @@
-"""``method: systolic``: the closed forms, for arrays that a configuration describes."""
+"""Price matrix products by a model of an array, and everything else by the roofline.
+
+``method: systolic`` takes closed forms; a simulator of arrays takes their place as another
+`ProductTimer`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
 from hespas.config.run_config import SystolicHardware
-from hespas.errors import ConfigError
+from hespas.cost.expand import expand
+from hespas.cost.structure import Leaf
+from hespas.errors import ConfigError, UnsupportedError
+from hespas.estimate.estimate import FROM_TIME, Estimate, OpEstimate, TypeTotals
 from hespas.estimate.methods import Wanted
+from hespas.estimate.opened import opened, summed
 from hespas.estimate.roofline import Roofline
-from hespas.estimate.systolic.array import Dataflow, SystolicArray
-from hespas.estimate.systolic.estimator import ClosedForm, ProductTimer, Systolic
+from hespas.estimate.systolic.array import (
+    Dataflow,
+    Product,
+    SystolicArray,
+    cycles,
+    products,
+    sram_bytes,
+)
 from hespas.hardware.device import Device
+from hespas.program.program import Program
+from hespas.program.types import TensorType
+from hespas.split.regions import Compute
 
 
 def make(wanted: Wanted) -> Systolic:
@@ -59,3 +80,151 @@ def with_timer(timer: ProductTimer, hardware: SystolicHardware, wanted: Wanted) 
         device=device, options=wanted.roofline_options, custom_calls=wanted.custom_calls
     )
     return Systolic(timer=timer, fallback=fallback, peak_flops=array_of(hardware).peak_flops)
+
+
+class ProductTimer(Protocol):
+    """Tells how long an array takes for one product."""
+
+    @property
+    def method(self) -> str:
+        """The name that configuration files give it."""
+        ...
+
+    @property
+    def parameters(self) -> Mapping[str, object]:
+        """Everything besides the product that decides the answer, as JSON values."""
+        ...
+
+    @property
+    def assumption(self) -> str:
+        """What it takes for granted, as a sentence for people."""
+        ...
+
+    def time_s(self, product: Product, element_bytes: int) -> float:
+        """Return the time of one product whose operands' elements take ``element_bytes``."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClosedForm:
+    """Times products by the closed forms of `hespas.estimate.systolic.array`."""
+
+    array: SystolicArray
+
+    @property
+    def method(self) -> str:
+        """Its name in configuration files."""
+        return "systolic"
+
+    @property
+    def parameters(self) -> Mapping[str, object]:
+        """The array."""
+        return array_parameters(self.array)
+
+    @property
+    def assumption(self) -> str:
+        """What it takes for granted."""
+        return (
+            f"systolic: matrix products run on {array_text(self.array)}, "
+            f"{self.array.dataflow.value.replace('_', ' ')}, one after the other, with operands "
+            "that arrive from device memory while it computes"
+        )
+
+    def time_s(self, product: Product, element_bytes: int) -> float:
+        """Return cycles over the clock, or the time to feed the array's edges if that is longer."""
+        compute_s = cycles(product, self.array) / self.array.clock_hz
+        bandwidth = self.array.sram_bandwidth_bytes_per_s
+        if bandwidth is None:
+            return compute_s
+        return max(compute_s, sram_bytes(product, self.array, element_bytes) / bandwidth)
+
+
+def array_text(array: SystolicArray) -> str:
+    """Describe an array in a few words."""
+    size = f"{array.rows} x {array.columns}"
+    return f"one array of {size}" if array.count == 1 else f"{array.count} arrays of {size}"
+
+
+def array_parameters(array: SystolicArray) -> Mapping[str, object]:
+    """Return the figures of an array as JSON values."""
+    return {
+        "array_rows": array.rows,
+        "array_columns": array.columns,
+        "array_count": array.count,
+        "clock_hz": array.clock_hz,
+        "dataflow": array.dataflow.value,
+        "sram_bandwidth": array.sram_bandwidth_bytes_per_s,
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Systolic:
+    """Prices regions: products by ``timer``, the rest by ``fallback``.
+
+    A product takes the timer's time, or that of its operands and results on the way from and to
+    device memory, if that is longer. ``peak_flops`` is the array's, for its utilisation.
+    """
+
+    timer: ProductTimer
+    fallback: Roofline
+    peak_flops: float
+
+    @property
+    def method(self) -> str:
+        """Its name in configuration files."""
+        return self.timer.method
+
+    @property
+    def parameters(self) -> Mapping[str, object]:
+        """Those of both."""
+        return {"timer": dict(self.timer.parameters), "fallback": dict(self.fallback.parameters)}
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What it takes for granted of every region."""
+        rest = "operations that are no matrix product or convolution are priced by the roofline"
+        return (self.timer.assumption, f"{self.method}: {rest}")
+
+    def estimate(self, region: Compute, program: Program) -> Estimate:
+        """Add up the region's operations; `CostError` for work that is not known."""
+        calls = self.fallback.custom_calls
+        return opened(expand(region.operations, program.functions, custom_calls=calls), self._sum)
+
+    def _sum(self, leaves: Sequence[Leaf]) -> Estimate:
+        return summed(
+            ((leaf.op.name, self._leaf(leaf) * count) for leaf, count in _equal(leaves)),
+            (leaf.assumption for leaf in leaves),
+        )
+
+    def _leaf(self, leaf: Leaf) -> OpEstimate:
+        rest = self.fallback.price(leaf.op.name, leaf.work)
+        counted = products(leaf.op)
+        if not counted:
+            return rest
+        element_bytes = _element_bytes(leaf)
+        array_s = sum(
+            self.timer.time_s(product, element_bytes) * count for product, count in counted.items()
+        )
+        time_s = max(array_s, rest.memory_time_at_peak_s)
+        used = {
+            name: TypeTotals(flops=totals.flops, time_at_peak_s=totals.flops / self.peak_flops)
+            for name, totals in rest.per_type.items()
+        }
+        return replace(rest, time_s=time_s, duration_ps=FROM_TIME, energy_j=None, per_type=used)
+
+
+def _equal(leaves: Sequence[Leaf]) -> Iterator[tuple[Leaf, int]]:
+    """Yield one of all leaves that do the same on the same types, and how many there are."""
+    groups: dict[object, list[Leaf]] = {}
+    for leaf in leaves:
+        types = tuple(value.type for value in (*leaf.op.operands, *leaf.op.results))
+        groups.setdefault((leaf.op.name, leaf.op.attrs, types, leaf.work), []).append(leaf)
+    for group in groups.values():
+        yield group[0], len(group)
+
+
+def _element_bytes(leaf: Leaf) -> int:
+    kind = leaf.op.operands[0].type
+    if not isinstance(kind, TensorType):
+        raise UnsupportedError("a product of what is no tensor", location=leaf.op.location)
+    return max(1, kind.element.bits // 8)

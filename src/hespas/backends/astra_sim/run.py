@@ -1,0 +1,173 @@
+"""Run an installed ASTRA-sim on a job: write what it reads, run it, read what it says.
+
+Source of flags and lines: ASTRA-sim's analytical front ends (commit 518bd51).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from hespas.backends.astra_sim.system_files import write_system
+from hespas.errors import DeviceCountError, SimulationError, ToolError
+from hespas.hardware.system import System
+from hespas.schedule.chakra_writer import COMM_GROUP_FILE, write_traces
+from hespas.schedule.devices_text import devices_text
+from hespas.schedule.tasks import ComputeTask, Job, TaskGraph, as_job
+from hespas.simulate.external_result import DeviceFigures, ExternalResult
+from hespas.simulate.network import Network
+from hespas.tools.process import LOG_NAME, Limits, run_program
+
+BINARY_VARIABLE = "ASTRA_SIM_BINARY"
+"""The environment variable that names the program."""
+
+_PROGRAMS = {
+    Network.CONGESTION_UNAWARE: "AstraSim_Analytical_Congestion_Unaware",
+    Network.CONGESTION_AWARE: "AstraSim_Analytical_Congestion_Aware",
+}
+_PREFIX = "workload"
+_PS_PER_MICROSECOND = 1_000_000
+_FINISHED = re.compile(r"sys\[(\d+)\] finished, (\d+) cycles, exposed communication (\d+) cycles")
+_STATISTIC = re.compile(
+    r"sys\[(\d+)\], (GPU time|Comm time|Total compute-communication overlap): (\d+)"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AstraSimOptions:
+    """How to run it; the first four are as for hespas' own simulation.
+
+    ``binary`` is the program; None looks for it (see `find_binary`).
+    """
+
+    network: Network = Network.CONGESTION_UNAWARE
+    queues_per_dimension: int = 1
+    rendezvous: bool = False
+    injection_scale: float = 1.0
+    binary: Path | None = None
+    time_limit_s: float = 3600.0
+
+
+def find_binary(network: Network, given: Path | None = None) -> Path:
+    """Return ASTRA-sim's program: the one given, or of `BINARY_VARIABLE`, or on the PATH.
+
+    Raises `ToolError`, which says what to install or set, where there is none.
+    """
+    name = _PROGRAMS[network]
+    named = str(given) if given is not None else os.environ.get(BINARY_VARIABLE, "")
+    here = Path(named or name).absolute()
+    is_here = bool(named) and here.is_file() and os.access(here, os.X_OK)
+    found = str(here) if is_here else shutil.which(named or name)
+    if found is not None:
+        return Path(found).absolute()
+    message = f"there is no program {named}" if named else f"{name} is not on the PATH"
+    hint = f"build ASTRA-sim's analytical front end, and give its path or set {BINARY_VARIABLE}"
+    raise ToolError(message, location="ASTRA-sim", hint=hint)
+
+
+def run_astra_sim(
+    work: Job | TaskGraph, system: System, directory: Path, options: AstraSimOptions
+) -> ExternalResult:
+    """Return what ASTRA-sim says of a job on a system.
+
+    Its inputs and its log are in ``directory`` then. Raises `DeviceCountError` if the job and the
+    system differ in size, `ToolError` where it is missing, fails or takes too long, and
+    `SimulationError` where it ends, but devices never did.
+    """
+    job = as_job(work)
+    if job.device_count != system.device_count:
+        message = f"the job is for {job.device_count} devices, {system.name} has"
+        raise DeviceCountError(f"{message} {system.device_count}")
+    binary = find_binary(options.network, options.binary)
+    directory.mkdir(parents=True, exist_ok=True)
+    directory = directory.absolute()
+    write_traces(job, directory, prefix=_PREFIX)
+    command = _command(binary, write_system(system, directory), directory, options)
+    notes = _rounding_notes(job)
+    log = directory / LOG_NAME
+    try:
+        run_program(
+            command,
+            name="ASTRA-sim",
+            directory=directory,
+            limits=Limits(time_s=options.time_limit_s),
+        )
+    except ToolError as error:
+        # It sometimes crashes when all has been said.
+        figures = read_log(log)
+        if len(figures) < job.device_count:
+            raise
+        notes = (*notes, f"ASTRA-sim failed after its results: {error.message}")
+    else:
+        figures = read_log(log)
+    absent = [device for device in range(job.device_count) if device not in figures]
+    if absent:
+        message = f"ASTRA-sim ended, but {devices_text(absent)} never finished"
+        hint = "hespas' own simulation of the job says why"
+        raise SimulationError(message, location=str(log), hint=hint)
+    return ExternalResult(engine="astra-sim", devices=figures, notes=notes, log=log)
+
+
+def _command(
+    binary: Path, files: tuple[Path, Path, Path], directory: Path, options: AstraSimOptions
+) -> list[str]:
+    system, network, remote_memory = files
+    command = [
+        str(binary),
+        f"--workload-configuration={directory / _PREFIX}",
+        f"--system-configuration={system}",
+        f"--remote-memory-configuration={remote_memory}",
+        f"--network-configuration={network}",
+        f"--comm-group-configuration={directory / COMM_GROUP_FILE}",
+    ]
+    if options.queues_per_dimension != 1:
+        command.append(f"--num-queues-per-dim={options.queues_per_dimension}")
+    if options.rendezvous:
+        command.append("--rendezvous-protocol=true")
+    if options.injection_scale != 1:
+        command.append(f"--injection-scale={options.injection_scale}")
+    return command
+
+
+def _rounding_notes(job: Job) -> tuple[str, ...]:
+    """Return what whole microseconds lose."""
+    rounded = sum(
+        1
+        for graph in job.graphs
+        for task in graph.tasks
+        if isinstance(task, ComputeTask) and task.duration_ps % _PS_PER_MICROSECOND
+    )
+    if not rounded:
+        return ()
+    return (f"{rounded} computations are rounded to whole microseconds, as ASTRA-sim reads them",)
+
+
+def read_log(log: Path) -> Mapping[int, DeviceFigures]:
+    """Return the figures of the devices that finished, by number; a cycle is a ns.
+
+    Statistics are there only where the device did nothing but compute and communicate.
+    """
+    text = log.read_text(errors="replace") if log.is_file() else ""
+    statistics: dict[tuple[int, str], int] = {
+        (int(device), name): int(value) for device, name, value in _STATISTIC.findall(text)
+    }
+    figures: dict[int, DeviceFigures] = {}
+    for found in _FINISHED.findall(text):
+        device, finish_ns, exposed_ns = map(int, found)
+        compute_ns = statistics.get((device, "GPU time"))
+        communication_ns = statistics.get((device, "Comm time"))
+        has_statistics = compute_ns is not None or communication_ns is not None
+        overlap_ns = statistics.get((device, "Total compute-communication overlap"))
+        figures[device] = DeviceFigures(
+            finish_ns=finish_ns,
+            exposed_communication_ns=exposed_ns,
+            compute_ns=compute_ns or 0 if has_statistics else None,
+            communication_ns=communication_ns or 0 if has_statistics else None,
+            # Without a line there is no overlap: ASTRA-sim prints only what is above 0.
+            overlap_ns=overlap_ns or 0 if has_statistics else None,
+        )
+    return figures

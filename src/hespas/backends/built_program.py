@@ -1,0 +1,273 @@
+"""Simulators that somebody built: how one is called, and where in its answer the cycles stand.
+
+Builds differ in their flags and in what they print, so that both come from the configuration.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from itertools import permutations
+from pathlib import Path, PurePosixPath
+from string import Formatter
+
+from hespas.backends.tool import read_text
+from hespas.config.run_config import SimulatorCall, SystolicHardware
+from hespas.config.suggest import suggestion
+from hespas.errors import ConfigError, ToolError
+from hespas.tools.process import LOG_NAME
+
+PLACE = "perf_estimator.hardware"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interface:
+    """What is known of a simulator, whatever its build.
+
+    ``placeholders`` are those of its arguments, with what they stand for. Of each group of
+    ``needed`` the arguments must hold one. ``example`` shows arguments where it has no ``usual``
+    ones.
+    """
+
+    method: str
+    name: str
+    source: str
+    placeholders: Mapping[str, str]
+    needed: Sequence[Sequence[str]]
+    example: str
+    usual: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltProgram:
+    """A simulator's program, its arguments, and the pattern that finds the cycles.
+
+    ``digests`` are those of the program, under "", and of ``files`` under their names.
+    """
+
+    name: str
+    binary: Path
+    arguments: tuple[str, ...]
+    pattern: re.Pattern[str]
+    answer_file: str | None
+    files: Mapping[str, Path]
+    digests: Mapping[str, str]
+
+    @property
+    def parameters(self) -> Mapping[str, object]:
+        """All of it as JSON values, files by their content."""
+        return {
+            "binary": self.digests[""],
+            "arguments": list(self.arguments),
+            "cycles_pattern": self.pattern.pattern,
+            "answer_file": self.answer_file,
+            "files": {name: self.digests[name] for name in sorted(self.files)},
+        }
+
+    def command(self, values: Mapping[str, object], directory: Path) -> list[str]:
+        """Lay the files into ``directory`` and return the command with ``values`` filled in."""
+        for name, path in self.files.items():
+            self._link(directory / name, path)
+        output = directory / (self.answer_file or LOG_NAME)
+        output.parent.mkdir(parents=True, exist_ok=True)
+        filled = {**values, "output": output}
+        return [str(self.binary), *(text.format_map(filled) for text in self.arguments)]
+
+    def _link(self, name: Path, path: Path) -> None:
+        try:
+            name.parent.mkdir(parents=True, exist_ok=True)
+            name.symlink_to(path)
+        except OSError as error:
+            raise ConfigError(
+                f"files names {name.name!r}, which hespas writes itself",
+                location=PLACE,
+                hint="leave it out",
+            ) from error
+
+    def cycles(self, directory: Path) -> float:
+        """Return the one count that the pattern finds; `ToolError` for none, or several."""
+        location = directory / (self.answer_file or LOG_NAME)
+        text = read_text(location, name=self.name)
+        found = sorted({str(match[1]) for match in self.pattern.finditer(text)})
+        if not found:
+            raise ToolError(
+                f"nothing in {self.name}'s answer fits cycles_pattern {self.pattern.pattern!r}",
+                location=str(location),
+                hint="compare the two",
+            )
+        if len(found) > 1:
+            raise ToolError(
+                f"{len(found)} different counts in {self.name}'s answer fit cycles_pattern "
+                f"{self.pattern.pattern!r}: {', '.join(found[:4])}",
+                location=str(location),
+                hint="make it fit one of them",
+            )
+        try:
+            return float(found[0])
+        except ValueError:
+            raise ToolError(
+                f"cycles_pattern {self.pattern.pattern!r} finds {found[0]!r}, which is no number",
+                location=str(location),
+            ) from None
+
+
+def built_program(
+    hardware: SystolicHardware, call: SimulatorCall, interface: Interface
+) -> BuiltProgram:
+    """Return the program that the configuration names.
+
+    Raises `ConfigError` for what is missing or malformed, saying what it is, and `ToolError` where
+    there is no such program.
+    """
+    if hardware.sram_bandwidth is not None:
+        raise ConfigError(
+            f"sram_bandwidth has no effect on method {interface.method!r}",
+            location=PLACE,
+            hint="drop it",
+        )
+    binary = _binary(hardware.binary, interface)
+    arguments = _arguments(call, interface)
+    pattern = _pattern(call.cycles_pattern, interface)
+    files = _files(call)
+    paths = {"": binary, **files}
+    return BuiltProgram(
+        name=interface.name,
+        binary=binary,
+        arguments=arguments,
+        pattern=pattern,
+        answer_file=call.answer_file,
+        files=files,
+        digests={name: digest(path) for name, path in paths.items()},
+    )
+
+
+def digest(path: Path) -> str:
+    """Return a digest of a file's content, or of all files in a folder with their names."""
+    try:
+        if not path.is_dir():
+            return sha256(path.read_bytes()).hexdigest()
+        inside = sorted(each for each in path.rglob("*") if each.is_file())
+        parts = (f"{each.relative_to(path)}\0{digest(each)}\n" for each in inside)
+        return sha256("".join(parts).encode()).hexdigest()
+    except OSError as error:
+        raise ConfigError(f"cannot be read: {error.strerror}", location=str(path)) from error
+
+
+def _binary(named: str | None, interface: Interface) -> Path:
+    if named is None:
+        raise ConfigError(
+            f"method {interface.method!r} needs binary, the path of {interface.name}'s program",
+            location=PLACE,
+            hint=f"build it from {interface.source} and give its path",
+        )
+    here = Path(named).absolute()
+    if here.is_file() and not os.access(here, os.X_OK):
+        raise ToolError(
+            f"{interface.name}'s program is not executable", location=str(here), hint="chmod +x it"
+        )
+    found = str(here) if here.is_file() else shutil.which(named)
+    if found is None:
+        raise ToolError(
+            f"there is no program {named}, neither here nor on the PATH",
+            location=interface.name,
+            hint=f"build it from {interface.source} and give its path as binary",
+        )
+    return Path(found).absolute()
+
+
+def _arguments(call: SimulatorCall, interface: Interface) -> tuple[str, ...]:
+    given = interface.usual if call.arguments is None else call.arguments
+    meanings = ", ".join(f"{{{name}}} {what}" for name, what in interface.placeholders.items())
+    if given is None:
+        raise ConfigError(
+            f"method {interface.method!r} needs arguments, the list of what the program is called "
+            "with",
+            location=PLACE,
+            hint=f"give them as your build takes them, in the manner of {interface.example}, with "
+            f"{meanings}",
+        )
+    held = {name for text in given for name in _placeholders(text)}
+    for name in sorted(held - set(interface.placeholders)):
+        raise ConfigError(
+            f"arguments hold {{{name}}}",
+            location=PLACE,
+            hint=f"{suggestion(name, interface.placeholders)}; braces that mean themselves are "
+            "doubled",
+        )
+    for group in interface.needed:
+        if not held.intersection(group):
+            lacking = " or ".join(f"{{{name}}}, {interface.placeholders[name]}" for name in group)
+            raise ConfigError(
+                f"arguments do not tell {interface.name} of {lacking}",
+                location=PLACE,
+                hint="add it",
+            )
+    if "output" in held and call.answer_file is None:
+        raise ConfigError(
+            "arguments hold {output}, the path of answer_file, which is not given",
+            location=PLACE,
+            hint="name the answer_file",
+        )
+    return given
+
+
+def _placeholders(text: str) -> list[str]:
+    try:
+        parts = list(Formatter().parse(text))
+    except ValueError as error:
+        raise ConfigError(
+            f"the argument {text!r} is malformed: {error}",
+            location=PLACE,
+            hint="double braces that mean themselves",
+        ) from None
+    return [
+        name + (f"!{how}" if how else "") + (f":{form}" if form else "")
+        for _, name, form, how in parts
+        if name is not None
+    ]
+
+
+def _pattern(given: str | None, interface: Interface) -> re.Pattern[str]:
+    meaning = "the regular expression with one group that finds the cycles in what it answers"
+    if given is None:
+        raise ConfigError(
+            f"method {interface.method!r} needs cycles_pattern, {meaning}",
+            location=PLACE,
+            hint='look at what your build prints; where it says "Total: 123 cycles", give '
+            '"Total: ([0-9]+) cycles"',
+        )
+    try:
+        pattern = re.compile(given, re.MULTILINE)
+    except re.error as error:
+        raise ConfigError(f"cycles_pattern is {given!r}: {error}", location=PLACE) from None
+    if pattern.groups != 1:
+        raise ConfigError(
+            f"cycles_pattern {given!r} has {pattern.groups} groups",
+            location=PLACE,
+            hint="put one pair of parentheses, around the number",
+        )
+    return pattern
+
+
+def _files(call: SimulatorCall) -> dict[str, Path]:
+    written = [] if call.answer_file is None else [call.answer_file]
+    for name in [*call.files, *written]:
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts or not path.parts:
+            raise ConfigError(
+                f"{name!r} is no name beneath the directory that the program is started in",
+                location=PLACE,
+                hint="give a relative one without '..'",
+            )
+    for name, other in permutations([*call.files, *written, LOG_NAME], 2):
+        if PurePosixPath(other).is_relative_to(name):
+            raise ConfigError(
+                f"files or answer_file name {name!r}, and {other!r} is to stand there",
+                location=PLACE,
+                hint="give them names apart",
+            )
+    return {name: Path(path).absolute() for name, path in sorted(call.files.items())}

@@ -1,0 +1,252 @@
+"""``method: iree``: compile each region with IREE, run its benchmark, and take the time."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+
+from hespas.backends.profiling import SAMPLED, Repeats, estimate_of, machine_name, without_peaks
+from hespas.config.run_config import EstimatorHardware, IreeCompile, IreeHardware
+from hespas.cost.expand import expand
+from hespas.cost.rules.custom_call import CustomCallCost
+from hespas.cost.structure import total
+from hespas.errors import ExtraMissingError, ToolError, UnsupportedError
+from hespas.estimate.estimate import Estimate
+from hespas.estimate.methods import Wanted
+from hespas.estimate.roofline import Roofline
+from hespas.files import write_file
+from hespas.program.program import Program, Value
+from hespas.program.types import TensorType
+from hespas.split.modules import stablehlo_text
+from hespas.split.regions import Compute
+from hespas.tools.process import Limits, run_program
+from hespas.tools.scratch import scratch_directory
+from hespas.xla.profile_worker import EMPTY_MODULE
+
+_UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
+_MACHINE = {"device": "local-task", "target_backends": "llvm-cpu"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Programs:
+    """Where IREE's compiler and benchmark are, and what they are told."""
+
+    compiler: str
+    benchmark: str
+    device: str
+    target: str
+    compile_flags: tuple[str, ...]
+    run_flags: tuple[str, ...]
+    repeats: Repeats
+
+    def time(self, text: str, inputs: Sequence[str], directory: Path) -> tuple[float, ...]:
+        """Return the mean duration of each repetition, in seconds.
+
+        Raises `ToolError`, naming the log, where IREE refuses the module or it fails.
+        """
+        write_file(directory / "module.mlir", text.encode())
+        limits = Limits(time_s=self.repeats.limit_s)
+        run_program(
+            [
+                self.compiler,
+                "module.mlir",
+                "--iree-input-type=stablehlo",
+                f"--iree-hal-target-backends={self.target}",
+                *self.compile_flags,
+                "-o",
+                "module.vmfb",
+            ],
+            name="IREE's compiler",
+            directory=directory,
+            limits=limits,
+        )
+        done = run_program(
+            [
+                self.benchmark,
+                "--module=module.vmfb",
+                f"--device={self.device}",
+                "--function=main",
+                "--benchmark_format=json",
+                f"--benchmark_repetitions={self.repeats.least_runs}",
+                f"--benchmark_min_time={self.repeats.enough_s / self.repeats.least_runs:g}s",
+                *self.run_flags,
+                *(f"--input={each}" for each in inputs),
+            ],
+            name="IREE's benchmark",
+            directory=directory,
+            limits=limits,
+        )
+        return _durations(done.log)
+
+
+def _durations(log: Path) -> tuple[float, ...]:
+    """Read the repetitions of a benchmark from what it printed: lines of log, then JSON."""
+    text = log.read_text(errors="replace")
+    try:
+        found = json.loads(text[text.index("{\n") :])
+        return tuple(
+            run["real_time"] * _UNITS[run["time_unit"]]
+            for run in found["benchmarks"]
+            if run["run_type"] == "iteration"
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise ToolError("IREE's benchmark printed no times", location=str(log)) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IreeProfile:
+    """Times regions on this machine; what IREE refuses goes to ``fallback``.
+
+    Without a fallback a refusal is an error. A module that does nothing runs before all others:
+    where that fails, what IREE is told is at fault, and no region is refused.
+    """
+
+    programs: Programs
+    fallback: Roofline | None
+    custom_calls: Mapping[str, CustomCallCost]
+    machine: str
+
+    @property
+    def method(self) -> str:
+        """Its name in configuration files."""
+        return "iree"
+
+    @property
+    def parameters(self) -> Mapping[str, object]:
+        """The machine, the programs, what they are told, and the fallback."""
+        return {
+            "machine": self.machine,
+            "programs": asdict(self.programs),
+            "fallback": None if self.fallback is None else dict(self.fallback.parameters),
+        }
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What it takes for granted of every region; its notes say whether one ran."""
+        how = (
+            "iree: regions that IREE takes were compiled, each by itself, for "
+            f"{self.programs.target} and run on this machine's {self.programs.device} "
+            f"({self.machine}), with zeros for inputs"
+        )
+        return (how,)
+
+    def estimate(self, region: Compute, program: Program) -> Estimate:
+        """Compile and run a region, or ask the fallback; `ToolError` where there is none."""
+        floor_s = min(_floor(self.programs))
+        location = f"region {region.id} of {program.source or program.module_name}"
+        try:
+            text = stablehlo_text(region, program)
+            durations_s = _timed(self.programs, text, _inputs(region.inputs))
+        except (ToolError, UnsupportedError) as error:
+            return self._fallen_back(region, program, location, error)
+        work = total(expand(region.operations, program.functions, custom_calls=self.custom_calls))
+        return estimate_of(
+            durations_s, floor_s=floor_s, where=f"{self.programs.device} by IREE", work=work
+        )
+
+    def _fallen_back(
+        self, region: Compute, program: Program, location: str, error: ToolError | UnsupportedError
+    ) -> Estimate:
+        if self.fallback is None:
+            raise ToolError(
+                f"{location}: {error.message}",
+                location=error.location,
+                hint="give --node, for a roofline of what IREE refuses",
+            ) from error
+        note = (
+            "iree: regions that IREE refuses did not run; they are priced by the roofline of "
+            f"{self.fallback.device.name}"
+        )
+        priced = self.fallback.estimate(region, program)
+        return without_peaks(priced) + Estimate(notes=(note,))
+
+
+def _timed(programs: Programs, text: str, inputs: Sequence[str]) -> tuple[float, ...]:
+    with scratch_directory("iree") as directory:
+        return programs.time(text, inputs, directory)
+
+
+@cache
+def _floor(programs: Programs) -> tuple[float, ...]:
+    """Time what does nothing: the floor of all times.
+
+    Raises `ToolError`, naming the log, where not even that runs.
+    """
+    try:
+        return _timed(programs, EMPTY_MODULE, ())
+    except ToolError as error:
+        raise ToolError(
+            f"IREE cannot run a module that does nothing: {error.message}",
+            location=error.location,
+            hint=error.hint
+            or "check compile in the configuration (target-backends, device, extra-args, "
+            "extra-runtime-args), and that this machine has the device",
+        ) from error
+
+
+def _inputs(values: Sequence[Value]) -> tuple[str, ...]:
+    """Return the inputs as IREE's benchmark spells them; without a value they are zeros."""
+    found: list[str] = []
+    for value in values:
+        if not isinstance(value.type, TensorType):
+            raise UnsupportedError(f"IREE takes no input of type {value.type}")
+        name = "i64" if value.type.element.name == "index" else value.type.element.name
+        found.append("x".join([*map(str, value.type.shape), name]))
+    return tuple(found)
+
+
+def make(wanted: Wanted) -> IreeProfile:
+    """Return the profiler that a configuration of the method ``iree`` describes.
+
+    Without one it profiles this machine's CPU. Raises `ExtraMissingError` where IREE's programs
+    are neither beside this Python nor on the path.
+    """
+    hardware = wanted.hardware
+    if not isinstance(hardware, IreeHardware):
+        hardware = IreeHardware()
+    told = hardware.compile or IreeCompile()
+    programs = Programs(
+        compiler=_program("iree-compile"),
+        benchmark=_program("iree-benchmark-module"),
+        device=device_of(hardware),
+        target=told.target_backends or _MACHINE["target_backends"],
+        compile_flags=told.extra_args or (),
+        run_flags=told.extra_runtime_args or (),
+        repeats=SAMPLED if hardware.sample else Repeats(),
+    )
+    fallback = None
+    if wanted.device is not None:
+        fallback = Roofline(
+            device=wanted.device,
+            options=wanted.roofline_options,
+            custom_calls=wanted.custom_calls,
+        )
+    return IreeProfile(
+        programs=programs,
+        fallback=fallback,
+        custom_calls=wanted.custom_calls,
+        machine=machine_name(),
+    )
+
+
+def device_of(hardware: EstimatorHardware | None) -> str:
+    """Return where IREE's runtime runs what a configuration's method ``iree`` times.
+
+    >>> device_of(None)
+    'local-task'
+    """
+    told = hardware.compile if isinstance(hardware, IreeHardware) else None
+    return (told and told.device) or _MACHINE["device"]
+
+
+def _program(name: str) -> str:
+    beside = Path(sys.executable).parent / name
+    found = str(beside) if beside.is_file() else shutil.which(name)
+    if found is None:
+        raise ExtraMissingError("method 'iree'", extra="iree")
+    return found

@@ -1,0 +1,285 @@
+"""``method: onnxim``: cycles from ONNXim (MIT, github.com/PSAL-POSTECH/ONNXim).
+
+What is taken as its public interface, unless the configuration says otherwise: ``Simulator
+--config CORES --models_list LIST``, where LIST names models with their batch sizes, which stand as
+``models/NAME/NAME.onnx`` in the folder that the variable ONNXIM_HOME names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from math import isclose
+from pathlib import Path
+from typing import Literal, TypeAlias, cast
+
+from hespas.backends.built_program import (
+    PLACE,
+    BuiltProgram,
+    Interface,
+    built_program,
+    digest,
+)
+from hespas.backends.tool import ToolTimer
+from hespas.config.files import read_json
+from hespas.config.run_config import OnnximProgram
+from hespas.errors import ConfigError, ExtraMissingError, UnsupportedError
+from hespas.estimate.methods import Wanted
+from hespas.estimate.systolic.array import Dataflow, Product, SystolicArray
+from hespas.estimate.systolic.method import Systolic, array_hardware, array_of, with_timer
+from hespas.files import json_bytes
+
+_MODEL = "product"
+_LIST = "models_list.json"
+_USUAL_OPTIONS: Mapping[str, str | float | bool] = {"batch_size": 1}
+
+_INTERFACE = Interface(
+    method="onnxim",
+    name="ONNXim",
+    source="github.com/PSAL-POSTECH/ONNXim",
+    placeholders={
+        "config": "the path of core_config",
+        "workload": "the list of models",
+        "model": "the ONNX file",
+        "output": "the path of answer_file",
+    },
+    needed=(("config",), ("workload", "model")),
+    example='["--config", "{config}", "--models_list", "{workload}"]',
+    usual=("--config", "{config}", "--models_list", "{workload}"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Onnxim:
+    """ONNXim, as somebody built it, with its own description of the cores."""
+
+    program: BuiltProgram
+    core_config: Path
+    core_digest: str
+    operator: Operator
+    model_options: Mapping[str, str | float | bool]
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        return "ONNXim"
+
+    @property
+    def method(self) -> str:
+        """Its name in configuration files."""
+        return "onnxim"
+
+    @property
+    def parameters(self) -> Mapping[str, object]:
+        """The program, the cores by their file's content, and how a product is written."""
+        return {
+            "program": dict(self.program.parameters),
+            "core_config": self.core_digest,
+            "operator": self.operator,
+            "model_options": dict(self.model_options),
+        }
+
+    def prepare(self, product: Product, element_bytes: int, directory: Path) -> Sequence[str]:
+        """Write the model and the list that names it; ``directory`` is ONNXim's home."""
+        model = directory / "models" / _MODEL / f"{_MODEL}.onnx"
+        model.parent.mkdir(parents=True)
+        write_product_model(model, product, element_bytes=element_bytes, operator=self.operator)
+        listed = {"models": [{"name": _MODEL, **self.model_options}]}
+        (directory / _LIST).write_bytes(json_bytes(listed))
+        values = {"config": self.core_config, "workload": directory / _LIST, "model": model}
+        command = self.program.command(values, directory)
+        return ["/usr/bin/env", f"ONNXIM_HOME={directory}", *command]
+
+    def cycles(self, directory: Path) -> float:
+        """Read what the pattern finds."""
+        return self.program.cycles(directory)
+
+
+def make(wanted: Wanted) -> Systolic:
+    """Return the estimator of the method ``onnxim``.
+
+    Raises `ConfigError` for a configuration that lacks a part of how the program is called, or
+    whose array is not the one of ``core_config``, `ToolError` where there is no program, and
+    `ExtraMissingError` without the package onnx.
+    """
+    hardware = array_hardware(wanted, "onnxim")
+    simulator = hardware.simulator
+    if not isinstance(simulator, OnnximProgram):
+        raise ConfigError(
+            "the configuration is of another method", hint="set perf_estimator.method to onnxim"
+        )
+    program = built_program(hardware, simulator.call, _INTERFACE)
+    if simulator.core_config is None:
+        raise ConfigError(
+            "method 'onnxim' needs core_config, the path of ONNXim's JSON file of the cores",
+            location=PLACE,
+            hint="give one, such as a file of ONNXim's configs/",
+        )
+    need_onnx()
+    array = array_of(hardware)
+    cores = Path(simulator.core_config).absolute()
+    silent = checked_cores(cores, array)
+    tool = Onnxim(
+        program=program,
+        core_config=cores,
+        core_digest=digest(cores),
+        operator=simulator.operator or "MatMul",
+        model_options=_options(simulator.model_options, program),
+    )
+    notes = _notes(tool, silent)
+    timer = ToolTimer(tool=tool, array=array, simulates_all=True, notes=notes)
+    return with_timer(timer, hardware, wanted)
+
+
+def _options(
+    given: Mapping[str, str | float | bool] | None, program: BuiltProgram
+) -> Mapping[str, str | float | bool]:
+    if given is None:
+        return _USUAL_OPTIONS
+    if not any("{workload}" in text for text in program.arguments):
+        raise ConfigError(
+            "model_options has no effect: no argument holds {workload}, the list of models",
+            location=PLACE,
+            hint="drop it",
+        )
+    if "name" in given:
+        raise ConfigError("model_options gives a name", location=PLACE, hint="leave it to hespas")
+    return given
+
+
+def _notes(tool: Onnxim, silent: Sequence[str]) -> tuple[str, ...]:
+    """Say what was taken for granted, the interface above all."""
+    model = f"a product is an ONNX model of one {tool.operator}"
+    arguments = " ".join(tool.program.arguments)
+    called = f"it is called with '{arguments}' and models in ONNXIM_HOME"
+    notes = [
+        f"{model}, and {called}, which was not checked against a build",
+        "the size of an element in memory is core_config's",
+    ]
+    if silent:
+        notes.append(f"core_config has no {', '.join(silent)} to compare with the array")
+    return tuple(notes)
+
+
+_FLOWS = {Dataflow.WEIGHT_STATIONARY: "systolic_ws", Dataflow.OUTPUT_STATIONARY: "systolic_os"}
+_MHZ = 1e6
+
+
+def checked_cores(path: Path, array: SystolicArray) -> tuple[str, ...]:
+    """Return the names of what the file doesn't say, so that it could not be compared.
+
+    Raises `ConfigError`, with both figures, where file and array disagree, and for a file that is
+    no JSON object. ``core_height`` is held against the rows, ``core_width`` against the columns,
+    ``core_freq``, in MHz, against the clock, at the top of the file or for each core.
+    """
+    value = read_json(path)
+    if not isinstance(value, dict):
+        raise ConfigError(
+            "is no JSON object", location=str(path), hint="give ONNXim's configuration"
+        )
+    top = cast("Mapping[str, object]", value)
+    silent: list[str] = []
+    for key, (name, own) in _figures(array).items():
+        told = list(_told(top, key))
+        for each in told:
+            if not _same(each, own):
+                raise ConfigError(
+                    f"{key} is {_shown(each)}, {name} of the array {_shown(own)}",
+                    location=str(path),
+                    hint="make the two agree",
+                )
+        if not told:
+            silent.append(key)
+    return tuple(silent)
+
+
+def _figures(array: SystolicArray) -> dict[str, tuple[str, float | str]]:
+    """Return what the array has of each of ONNXim's keys."""
+    return {
+        "core_height": ("array_rows", array.rows),
+        "core_width": ("array_columns", array.columns),
+        "core_freq": ("clock_hz, in MHz,", array.clock_hz / _MHZ),
+        "num_cores": ("array_count", array.count),
+        "core_type": ("dataflow", _FLOWS[array.dataflow]),
+    }
+
+
+def _told(top: Mapping[str, object], key: str) -> Iterator[object]:
+    if key in top:
+        yield top[key]
+    cores = top.get("core_config")
+    if isinstance(cores, dict):
+        for core in cast("Mapping[str, object]", cores).values():
+            if isinstance(core, dict) and key in core:
+                yield cast("Mapping[str, object]", core)[key]
+
+
+def _same(told: object, own: float | str) -> bool:
+    if isinstance(own, str):
+        return told == own
+    if isinstance(told, bool) or not isinstance(told, int | float):
+        return False
+    return isclose(told, own, rel_tol=1e-9)
+
+
+def _shown(value: object) -> str:
+    return f"{value:.12g}" if isinstance(value, float) else str(value)
+
+
+Operator: TypeAlias = Literal["MatMul", "Gemm"]
+
+_TYPES = {2: "FLOAT16", 4: "FLOAT", 8: "DOUBLE"}
+_OPSET = 13
+_IR_VERSION = 8
+_MOST_INSIDE_BYTES = 2**28
+"""Larger weights stand beside the model: a file of protocol buffers ends at 2 GiB."""
+
+
+def need_onnx() -> None:
+    """Raise `ExtraMissingError` where the package onnx is not installed."""
+    if find_spec("onnx") is None:
+        raise ExtraMissingError("method 'onnxim'", extra="onnxim")
+
+
+def write_product_model(
+    path: Path, product: Product, *, element_bytes: int, operator: Operator
+) -> None:
+    """Write a model whose one node multiplies its input, m x k, with weights of zeros.
+
+    MatMul has weights of k x n; Gemm of n x k, transposed, as fully connected layers have them.
+    Weights above 256 MiB go to a sparse file beside ``path``, of the same name with ``.data``.
+    Raises `UnsupportedError` for elements of a size that the operators don't take.
+    """
+    onnx = import_module("onnx")
+    helper = import_module("onnx.helper")
+    if element_bytes not in _TYPES:
+        raise UnsupportedError(
+            f"ONNX's {operator} takes elements of 2, 4 or 8 bytes, not of {element_bytes}",
+            hint="use another method for this program",
+        )
+    kind = getattr(onnx.TensorProto, _TYPES[element_bytes])
+    shape = [product.k, product.n] if operator == "MatMul" else [product.n, product.k]
+    weights = onnx.TensorProto(name="weights", data_type=kind, dims=shape)
+    size_bytes = product.k * product.n * element_bytes
+    if size_bytes <= _MOST_INSIDE_BYTES:
+        weights.raw_data = bytes(size_bytes)
+    else:
+        beside = path.with_suffix(".data")
+        with beside.open("wb") as file:
+            file.truncate(size_bytes)
+        weights.data_location = onnx.TensorProto.EXTERNAL
+        weights.external_data.add(key="location", value=beside.name)
+    attributes = {} if operator == "MatMul" else {"transB": 1}
+    node = helper.make_node(operator, ["input", "weights"], ["output"], "product", **attributes)
+    graph = helper.make_graph(
+        [node],
+        "product",
+        [helper.make_tensor_value_info("input", kind, [product.m, product.k])],
+        [helper.make_tensor_value_info("output", kind, [product.m, product.n])],
+        initializer=[weights],
+    )
+    opset = helper.make_opsetid("", _OPSET)
+    model = helper.make_model(graph, opset_imports=[opset], ir_version=_IR_VERSION)
+    path.write_bytes(model.SerializeToString(deterministic=True))

@@ -1,0 +1,138 @@
+"""From durations of runs to what a region takes."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from statistics import median
+
+from hespas.cost.work import ZERO, Work
+from hespas.errors import UnsupportedError
+from hespas.estimate.estimate import Estimate, OpEstimate, TypeTotals
+from hespas.program.program import Value
+from hespas.program.types import TensorType
+
+PROFILED = "profiled block"
+"""What a region that was run as a whole is called in the table of operations."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repeats:
+    """How often a region runs, and how long it may take.
+
+    After ``warm_up_runs`` that don't count come ``least_runs``; then runs go on, up to
+    ``most_runs``, until ``enough_s`` have passed. ``limit_s`` is for compiling and running.
+    """
+
+    warm_up_runs: int = 2
+    least_runs: int = 5
+    most_runs: int = 50
+    enough_s: float = 0.5
+    limit_s: float = 600.0
+
+
+SAMPLED = Repeats(warm_up_runs=1, least_runs=1, most_runs=3, enough_s=0.05)
+"""What ``sample`` asks for: a look, where the other is a measurement."""
+
+
+def estimate_of(
+    durations_s: Sequence[float], *, floor_s: float, where: str, work: Work = ZERO
+) -> Estimate:
+    """Return what a region takes: the fastest run, less what dispatching nothing takes.
+
+    The fastest run is the one that other programs on the machine disturbed least. ``work``
+    is what the region does, for the rates that were reached.
+
+    >>> estimate_of([3e-3, 2e-3, 2.4e-3], floor_s=1e-3, where="a CPU").time_s
+    0.001
+    """
+    fastest_s = min(durations_s)
+    spread = median(durations_s) / fastest_s if fastest_s > 0 else 1.0
+    notes = [f"profiled on {where}: the fastest run counts, less the time to dispatch nothing"]
+    if fastest_s <= floor_s:
+        notes.append("some regions took no longer than dispatching nothing; they count as 0 s")
+    if spread > WIDE_SPREAD:
+        notes.append(
+            f"some regions' runs differed widely (median over {WIDE_SPREAD:g} times the fastest): "
+            "the machine was busy"
+        )
+    timed = OpEstimate(
+        count=1.0,
+        time_s=max(0.0, fastest_s - floor_s),
+        bytes_moved=float(work.bytes_moved),
+        per_type={name: TypeTotals(flops=float(count)) for name, count in work.flops},
+    )
+    return Estimate(per_op={PROFILED: timed}, notes=tuple(notes))
+
+
+def without_peaks(estimate: Estimate) -> Estimate:
+    """Return an estimate without what it says of a device's peaks and power.
+
+    Beside times that were measured elsewhere they would tell of a part as if it were the whole.
+    """
+    per_op = {
+        kind: replace(
+            op,
+            memory_time_at_peak_s=0.0,
+            energy_j=None,
+            per_type={key: TypeTotals(flops=each.flops) for key, each in op.per_type.items()},
+        )
+        for kind, op in estimate.per_op.items()
+    }
+    return replace(estimate, per_op=per_op)
+
+
+WIDE_SPREAD = 1.5
+
+_SPECIAL = {"i1": "bool", "index": "int64"}
+_PREFIXES = {"ui": "uint", "si": "int", "i": "int"}
+
+
+def numpy_name(name: str) -> str:
+    """Return how numpy, with ml_dtypes, spells an element type that MLIR spells ``name``.
+
+    >>> [numpy_name(name) for name in ("i1", "ui8", "bf16", "f64", "complex<f32>", "f8E4M3FN")]
+    ['bool', 'uint8', 'bfloat16', 'float64', 'complex64', 'float8_e4m3fn']
+    """
+    if name in _SPECIAL:
+        return _SPECIAL[name]
+    if name.startswith("complex<"):
+        return {"complex<f32>": "complex64", "complex<f64>": "complex128"}[name]
+    for prefix, long in _PREFIXES.items():
+        if name.startswith(prefix) and name[len(prefix) :].isdigit():
+            return long + name[len(prefix) :]
+    if name.startswith("bf"):
+        return "bfloat" + name[2:]
+    digits, letter, rest = name[1:].partition("E")
+    return f"float{digits}" + (f"_{(letter + rest).lower()}" if letter else "")
+
+
+def argument_arrays(
+    inputs: Sequence[Value], *, location: str
+) -> tuple[tuple[tuple[int, ...], str], ...]:
+    """Return shape and numpy's type of each input; `UnsupportedError` for what is no tensor."""
+    found: list[tuple[tuple[int, ...], str]] = []
+    for value in inputs:
+        if not isinstance(value.type, TensorType):
+            raise UnsupportedError(
+                f"a region with an input of type {value.type} cannot be run by itself",
+                location=location,
+            )
+        found.append((value.type.shape, numpy_name(value.type.element.name)))
+    return tuple(found)
+
+
+@lru_cache(maxsize=1)
+def machine_name() -> str:
+    """Return the processor's model and how many of them there are."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    named = next((line for line in lines if line.startswith("model name")), "")
+    model = named.partition(":")[2].strip() or platform.processor() or platform.machine()
+    return f"{model}, {os.cpu_count()} cores"

@@ -1,0 +1,133 @@
+"""Ask another program how many cycles a product takes, each product once."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from math import inf
+from pathlib import Path
+from typing import Protocol
+
+from hespas.config.run_config import SystolicHardware
+from hespas.errors import ExtraMissingError, HespasError, ToolError
+from hespas.estimate.systolic.array import Product, SystolicArray
+from hespas.estimate.systolic.method import array_parameters, array_text
+from hespas.tools.process import Limits, run_program
+from hespas.tools.scratch import scratch_directory
+
+LIMITS = Limits(time_s=1800)
+
+
+class Tool(Protocol):
+    """A simulator of systolic arrays, by the files that it reads and writes."""
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        ...
+
+    @property
+    def method(self) -> str:
+        """The name that configuration files give it."""
+        ...
+
+    @property
+    def parameters(self) -> Mapping[str, object]:
+        """Everything besides array and product that decides the answer, as JSON values."""
+        ...
+
+    def prepare(self, product: Product, element_bytes: int, directory: Path) -> Sequence[str]:
+        """Write its inputs to ``directory`` and return the command that runs it there."""
+        ...
+
+    def cycles(self, directory: Path) -> float:
+        """Read the cycles that it found; `HespasError` where they aren't there."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolTimer:
+    """Times products by running a tool, in a directory of its own each time.
+
+    The directory of a run that failed is kept, with its log; that of one that went well is not.
+    ``simulates_all`` tools are given a product whole; the others get the part of one array of
+    several. ``notes`` are what else is taken for granted.
+    """
+
+    tool: Tool
+    array: SystolicArray
+    simulates_all: bool = False
+    notes: tuple[str, ...] = ()
+    known: dict[tuple[Product, int], float] = field(
+        default_factory=dict[tuple[Product, int], float]
+    )
+
+    @property
+    def method(self) -> str:
+        """Its name in configuration files."""
+        return self.tool.method
+
+    @property
+    def parameters(self) -> Mapping[str, object]:
+        """The array's, and the tool's own."""
+        return {**array_parameters(self.array), **self.tool.parameters}
+
+    @property
+    def assumption(self) -> str:
+        """What it takes for granted."""
+        cycles = (
+            f"{self.method}: matrix products take the cycles that {self.tool.name} gives each by "
+            f"itself on {array_text(self.array)}"
+        )
+        return "; ".join((cycles, *self.notes))
+
+    def time_s(self, product: Product, element_bytes: int) -> float:
+        """Return cycles over the clock; `ToolError`, naming the log, where the tool fails."""
+        key = (product, element_bytes)
+        if key not in self.known:
+            self.known[key] = self._run(product, element_bytes) / self.array.clock_hz
+        return self.known[key]
+
+    def _run(self, product: Product, element_bytes: int) -> float:
+        columns = product.n if self.simulates_all else self.array.columns_each(product)
+        shared = Product(m=product.m, n=columns, k=product.k)
+        with scratch_directory(self.method) as directory:
+            command = self.tool.prepare(shared, element_bytes, directory)
+            run_program(command, name=self.tool.name, directory=directory, limits=LIMITS)
+            found = self.tool.cycles(directory)
+            self._check(found, product, directory)
+            return found
+
+    def _check(self, found: float, product: Product, directory: Path) -> None:
+        """Refuse what no array can do: whatever was read there, it is not the product's cycles."""
+        least = product.multiplications / self.array.multipliers
+        if not least <= found < inf:
+            raise ToolError(
+                f"{self.tool.name} tells of {found:,.10g} cycles for {product.m} x {product.k} by "
+                f"{product.k} x {product.n}, where {self.array.multipliers:,} multipliers need "
+                f"{least:,.10g} at least",
+                location=str(directory),
+            )
+
+
+def interpreter(hardware: SystolicHardware, package: str, *, what: str, extra: str) -> str:
+    """Return the Python that has ``package``: the configuration's ``binary``, or this one.
+
+    A ``binary`` that is a simulator's own program is none. Raises `ExtraMissingError` where no
+    other is named and this one lacks the package.
+    """
+    if hardware.binary is not None and hardware.simulator is None:
+        return hardware.binary
+    if find_spec(package) is None:
+        raise ExtraMissingError(what, extra=extra)
+    return sys.executable
+
+
+def read_text(path: Path, *, name: str) -> str:
+    """Return a file that a tool should have written; `HespasError` where it hasn't."""
+    try:
+        return path.read_text()
+    except OSError as error:
+        raise HespasError(f"{name} wrote no {path.name}", location=str(path.parent)) from error

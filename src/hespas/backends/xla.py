@@ -1,0 +1,222 @@
+"""``method: xla``: compile each region with XLA, run it here, and take the time."""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+
+import msgspec
+
+from hespas.backends.profiling import SAMPLED, Repeats, argument_arrays, estimate_of, machine_name
+from hespas.config.run_config import EstimatorHardware, XlaHardware
+from hespas.config.suggest import suggestion
+from hespas.cost.expand import expand
+from hespas.cost.rules.custom_call import CustomCallCost
+from hespas.cost.structure import total
+from hespas.errors import ConfigError, ToolError
+from hespas.estimate.estimate import Estimate
+from hespas.estimate.methods import Wanted
+from hespas.files import write_file
+from hespas.program.program import Program
+from hespas.split.modules import stablehlo_text
+from hespas.split.regions import Compute
+from hespas.tools.worker import Worker
+
+_PLATFORMS = {
+    "cpu": "cpu",
+    "host": "cpu",
+    "nvidiagpu": "cuda",
+    "cuda": "cuda",
+    "gpu": "cuda",
+    "tpu": "tpu",
+}
+_NEEDS = {
+    "cuda": "an NVIDIA GPU with its driver, and jax-cuda12-plugin and jax-cuda12-pjrt of version "
+    "{jaxlib} (pip install 'jax[cuda12]=={jaxlib}')",
+    "tpu": "a TPU, and libtpu (pip install 'hespas[tpu]')",
+}
+"""What a platform other than the CPU needs."""
+
+_FLOOR_RUNS = Repeats(warm_up_runs=20, least_runs=200, most_runs=200, enough_s=0.0)
+
+
+class Timed(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker's answer."""
+
+    durations_s: tuple[float, ...]
+    compile_s: float
+    device: str
+    error: str
+    lacks_platform: bool = False
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Profiler:
+    """Asks a worker process; remembers the dispatch floor that the worker measured."""
+
+    worker: Worker
+    platform: str = "cpu"
+    floor_s: float | None = None
+    asked: int = 0
+
+    def time(self, text: str, arguments: object, repeats: Repeats, *, location: str) -> Timed:
+        """Compile and run a module; `ToolError` where the worker fails or refuses."""
+        self.asked += 1
+        file = self.worker.directory / f"module_{self.asked}.mlir"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_file(file, text.encode())
+        return self._ask({"module": str(file), "arguments": arguments}, repeats, location=location)
+
+    def floor(self) -> float:
+        """Return the fastest time in which a module that does nothing runs."""
+        if self.floor_s is None:
+            timed = self._ask({"module": ""}, _FLOOR_RUNS, location="a module that does nothing")
+            self.floor_s = min(timed.durations_s)
+        return self.floor_s
+
+    def _ask(self, what: Mapping[str, object], repeats: Repeats, *, location: str) -> Timed:
+        runs = {key: value for key, value in asdict(repeats).items() if key != "limit_s"}
+        try:
+            answer = self.worker.ask({**what, **runs}, time_s=repeats.limit_s)
+        except ToolError as error:
+            raise ToolError(
+                f"{location}: {error.message}", location=error.location, hint=error.hint
+            ) from error
+        timed = msgspec.convert(answer, Timed)
+        if timed.lacks_platform:
+            raise ToolError(
+                f"{self.worker.name} finds no device to run on: {timed.error}",
+                hint=_platform_mend(self.platform),
+            )
+        if timed.error:
+            raise ToolError(f"{self.worker.name} cannot run it: {timed.error}", location=location)
+        return timed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class XlaProfile:
+    """Times regions on one device of this machine, through PJRT.
+
+    The first answer tells which device it is; the estimates' cache keeps machines apart.
+    """
+
+    platform: str
+    repeats: Repeats
+    profiler: Profiler
+    custom_calls: Mapping[str, CustomCallCost]
+    machine: str
+
+    @property
+    def method(self) -> str:
+        """Its name in configuration files."""
+        return "xla"
+
+    @property
+    def parameters(self) -> Mapping[str, object]:
+        """The machine, the compiler and how often regions run."""
+        return {
+            "platform": self.platform,
+            "machine": self.machine,
+            "jaxlib": metadata.version("jaxlib"),
+            "repeats": asdict(self.repeats),
+        }
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What it takes for granted of every region."""
+        how = (
+            f"xla: each region was compiled by itself and run on this machine's {self.platform} "
+            f"({self.machine}), with zeros for inputs; what XLA would fuse across regions is not"
+        )
+        return (how,)
+
+    def estimate(self, region: Compute, program: Program) -> Estimate:
+        """Compile and run a region; `ToolError` where that fails."""
+        location = f"region {region.id} of {program.source or program.module_name}"
+        arguments = argument_arrays(region.inputs, location=location)
+        text = stablehlo_text(region, program)
+        floor_s = self.profiler.floor()
+        timed = self._timed(text, arguments, program, location=location)
+        work = total(expand(region.operations, program.functions, custom_calls=self.custom_calls))
+        return estimate_of(timed.durations_s, floor_s=floor_s, where=timed.device, work=work)
+
+    def _timed(self, text: str, arguments: object, program: Program, *, location: str) -> Timed:
+        try:
+            return self.profiler.time(text, arguments, self.repeats, location=location)
+        except ToolError as error:
+            if program.is_scheduled and not error.hint:
+                error.hint = (
+                    "the program is compiled, and calls what the part it was compiled for has: "
+                    "give the StableHLO that it was compiled from, or another method"
+                )
+            raise
+
+
+def make(wanted: Wanted) -> XlaProfile:
+    """Return the profiler that a configuration of the method ``xla`` describes.
+
+    Without one it profiles this machine's CPU.
+    """
+    chosen = device_of(wanted.hardware)
+    directory = Path(tempfile.mkdtemp(prefix="hespas-xla-"))
+    worker = Worker(
+        command=[sys.executable, "-m", "hespas.xla.profile_worker", chosen],
+        name=f"XLA's profiler for {chosen}",
+        directory=directory,
+        environment={"TF_CPP_MIN_LOG_LEVEL": "2"},
+    )
+    profiler = Profiler(worker=worker, platform=chosen)
+    atexit.register(_finish, worker)
+    is_sample = isinstance(wanted.hardware, XlaHardware) and wanted.hardware.sample
+    repeats = SAMPLED if is_sample else Repeats()
+    return XlaProfile(
+        platform=chosen,
+        repeats=repeats,
+        profiler=profiler,
+        custom_calls=wanted.custom_calls,
+        machine=machine_name(),
+    )
+
+
+def device_of(hardware: EstimatorHardware | None) -> str:
+    """Return what a configuration's method ``xla`` runs on: ``cpu``, ``cuda`` or ``tpu``.
+
+    Without a configuration of it that is the CPU. Raises `ConfigError` for another name.
+
+    >>> device_of(None)
+    'cpu'
+    """
+    if not isinstance(hardware, XlaHardware):
+        return "cpu"
+    backend = hardware.translate.target_backends if hardware.translate else None
+    return _platform(backend or hardware.type or "cpu")
+
+
+def _platform_mend(platform: str) -> str:
+    needs = _NEEDS.get(platform)
+    if needs is None:
+        return ""
+    told = needs.format(jaxlib=metadata.version("jaxlib"))
+    return (
+        f"it needs {told}; or profile on cpu: hardware.type, or hardware.translate.target-backends"
+    )
+
+
+def _finish(worker: Worker) -> None:
+    worker.close()
+    shutil.rmtree(worker.directory, ignore_errors=True)
+
+
+def _platform(name: str) -> str:
+    found = _PLATFORMS.get(name.lower())
+    if found is None:
+        raise ConfigError(
+            f"there is no platform {name!r} to profile on", hint=suggestion(name, _PLATFORMS)
+        )
+    return found

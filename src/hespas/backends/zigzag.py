@@ -1,0 +1,205 @@
+"""``method: zigzag_onnx``: cycles from ZigZag (MIT), which searches for the best mapping."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hespas.backends.tool import ToolTimer, interpreter, read_text
+from hespas.errors import ConfigError, ToolError
+from hespas.estimate.methods import Wanted
+from hespas.estimate.systolic.array import Dataflow, Product, SystolicArray
+from hespas.estimate.systolic.method import Systolic, array_hardware, array_of, with_timer
+
+_ANSWER = "answer.json"
+_SRAM_BYTES = 32 * 2**20
+_LOOPS = 4
+"""How many of a product's loops ZigZag orders (``lpf_limit``): more were slower, not better."""
+
+_DRIVER = f"""import json
+from zigzag.api import get_hardware_performance_zigzag
+_, latency, _ = get_hardware_performance_zigzag(
+    json.load(open("workload.json")), "array.yaml", "mapping.yaml", lpf_limit={_LOOPS},
+    dump_folder="dump", loma_show_progress_bar=False)
+json.dump({{"cycles": float(latency)}}, open("{_ANSWER}", "w"))
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ZigZag:
+    """ZigZag 3.9, run by the Python that has it.
+
+    ``memory_bandwidth_bytes_per_s`` is the device memory's, which ZigZag models too.
+    """
+
+    python: str
+    array: SystolicArray
+    memory_bandwidth_bytes_per_s: float
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        return "ZigZag"
+
+    @property
+    def method(self) -> str:
+        """Its name in configuration files."""
+        return "zigzag_onnx"
+
+    @property
+    def parameters(self) -> Mapping[str, object]:
+        """The bandwidth, and what is fixed here."""
+        return {
+            "memory_bandwidth": self.memory_bandwidth_bytes_per_s,
+            "sram_bytes": _SRAM_BYTES,
+            "loops": _LOOPS,
+        }
+
+    def prepare(self, product: Product, element_bytes: int, directory: Path) -> Sequence[str]:
+        """Write accelerator, mapping, workload and the few lines of Python that call ZigZag."""
+        bits = 8 * element_bytes
+        documents = {
+            "array.yaml": self._accelerator(bits),
+            "mapping.yaml": [_mapping(self.array)],
+            "workload.json": [_layer(product, bits)],
+        }
+        for name, document in documents.items():
+            # JSON is YAML.
+            (directory / name).write_text(json.dumps(document, indent=1))
+        (directory / "driver.py").write_text(_DRIVER)
+        return [self.python, "driver.py"]
+
+    def _accelerator(self, bits: int) -> dict[str, object]:
+        rows, columns = self.array.rows, self.array.columns
+        memory_bits = max(1, int(8 * self.memory_bandwidth_bytes_per_s / self.array.clock_hz))
+        edge_bits = bits * (rows + columns)
+        given = self.array.sram_bandwidth_bytes_per_s
+        sram_bits = edge_bits if given is None else max(1, int(8 * given / self.array.clock_hz))
+        return {
+            "name": "array",
+            "memories": {
+                "weights": _memory(8 * bits, bits, {"I2": ("fh", "tl")}, served=[]),
+                "sums": _registers(bits, "O"),
+                "sram": _memory(
+                    8 * _SRAM_BYTES,
+                    sram_bits,
+                    {"I1": ("fh", "tl"), "O": ("fh", "tl", "fl", "th")},
+                    served=["D1", "D2"],
+                ),
+                "dram": _memory(
+                    10**15,
+                    memory_bits,
+                    {
+                        "I1": ("fh", "tl"),
+                        "I2": ("fh", "tl"),
+                        "O": ("fh", "tl", "fl", "th"),
+                    },
+                    served=["D1", "D2"],
+                ),
+            },
+            "operational_array": {
+                "unit_energy": 0.0,
+                "unit_area": 1.0,
+                "dimensions": ["D1", "D2"],
+                "sizes": [columns, rows],
+            },
+        }
+
+    def cycles(self, directory: Path) -> float:
+        """Read the latency."""
+        text = read_text(directory / _ANSWER, name=self.name)
+        try:
+            return float(json.loads(text)["cycles"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise ToolError(
+                f"{self.name}'s answer has no cycles", location=str(directory / _ANSWER)
+            ) from error
+
+
+def _memory(
+    size_bits: int, width_bits: int, operands: Mapping[str, Sequence[str]], *, served: list[str]
+) -> dict[str, object]:
+    """Describe a memory with a port to read and one to write.
+
+    In ZigZag's words "fh" and "fl" write into a memory from above and below, "tl" and "th" read
+    from it towards below and above.
+    """
+    reads = [f"{name}, {way}" for name, ways in operands.items() for way in ways if way[0] == "t"]
+    writes = [f"{name}, {way}" for name, ways in operands.items() for way in ways if way[0] == "f"]
+    return {
+        "size": size_bits,
+        "r_cost": 0.0,
+        "w_cost": 0.0,
+        "area": 0,
+        "latency": 1,
+        "operands": list(operands),
+        "ports": [
+            _port("r_port_1", "read", width_bits, reads),
+            _port("w_port_1", "write", width_bits, writes),
+        ],
+        "served_dimensions": served,
+    }
+
+
+def _registers(bits: int, operand: str) -> dict[str, object]:
+    """Describe a register that values pass through: each way has a port, and all work at once."""
+    ways = {"read": ("tl", "th"), "write": ("fh", "fl")}
+    ports = [
+        _port(f"{kind[0]}_port_{number}", kind, bits, [f"{operand}, {way}"])
+        for kind, both in ways.items()
+        for number, way in enumerate(both, 1)
+    ]
+    return {**_memory(bits, bits, {operand: ()}, served=[]), "ports": ports}
+
+
+def _port(name: str, kind: str, width_bits: int, allocation: list[str]) -> dict[str, object]:
+    return {
+        "name": name,
+        "type": kind,
+        "bandwidth_min": width_bits,
+        "bandwidth_max": width_bits,
+        "allocation": allocation,
+    }
+
+
+def _mapping(array: SystolicArray) -> dict[str, object]:
+    return {
+        "name": "default",
+        "spatial_mapping": {"D1": [f"K, {array.columns}"], "D2": [f"D, {array.rows}"]},
+        "memory_operand_links": {"O": "O", "W": "I2", "I": "I1"},
+    }
+
+
+def _layer(product: Product, bits: int) -> dict[str, object]:
+    return {
+        "id": 0,
+        "name": "product",
+        "operator_type": "Gemm",
+        "equation": "O[c][k]+=I[c][d]*W[d][k]",
+        "loop_dims": ["C", "D", "K"],
+        "loop_sizes": [product.m, product.k, product.n],
+        "operand_precision": {"O": bits, "O_final": bits, "I": bits, "W": bits},
+        "operand_source": {"I": 0, "W": 0},
+    }
+
+
+def make(wanted: Wanted) -> Systolic:
+    """Return the estimator of the method ``zigzag_onnx``.
+
+    ``binary`` of the configuration names the Python that has ZigZag, where that is another.
+    Raises `ConfigError` for output-stationary arrays, which this doesn't describe to ZigZag.
+    """
+    hardware = array_hardware(wanted, "zigzag_onnx")
+    array = array_of(hardware)
+    if array.dataflow is not Dataflow.WEIGHT_STATIONARY:
+        raise ConfigError(
+            "method 'zigzag_onnx' maps products weight stationary",
+            hint="drop dataflow, or use the method systolic or scalesim",
+        )
+    python = interpreter(hardware, "zigzag", what="method 'zigzag_onnx'", extra="zigzag")
+    tool = ZigZag(
+        python=python, array=array, memory_bandwidth_bytes_per_s=hardware.memory_bandwidth
+    )
+    return with_timer(ToolTimer(tool=tool, array=array), hardware, wanted)

@@ -1,1 +1,0 @@
-"""``method: compiler``: what the compiler itself expects operations to take."""

@@ -1,1 +1,0 @@
-"""Kernels read, not guessed: what the compiler's PTX says about the time that a kernel takes."""

@@ -1,1 +1,0 @@
-"""Kernels that were measured: tables of published timings, read, completed and interpolated."""

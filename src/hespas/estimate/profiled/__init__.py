@@ -1,1 +1,0 @@
-"""Estimators that run the program's regions and take the time."""

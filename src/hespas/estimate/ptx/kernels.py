@@ -1,0 +1,284 @@
+"""Price the kernels of a compiled program by reading them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from hashlib import sha256
+from math import prod
+from pathlib import Path
+
+import msgspec
+
+from hespas.cost.structure import Leaf
+from hespas.errors import OutputError, ProgramError
+from hespas.estimate.ptx.analysis import SECTOR_BYTES, KernelAnalysis
+from hespas.estimate.ptx.terms import KernelTerms, l2_sectors, terms_by_kind, terms_of
+from hespas.estimate.timed import Timed
+from hespas.files import write_file
+from hespas.hardware.device import Device
+from hespas.hardware.microarchitecture import Microarchitecture, load_microarchitecture
+from hespas.program.kernels import CompiledKernels, KernelLaunch, encode_kernels
+from hespas.program.program import Program
+from hespas.version import __version__
+
+_MARK = b"hespas kernel 1\n"
+_DIGEST_BYTES = 32
+_SUFFIX = ".kernel"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptAnalyses:
+    """Analyses of kernels in a directory, a small file for each; None keeps nothing.
+
+    A file is moved into place whole. One that is damaged is made anew, and where none can be
+    written, the analysis is made every time.
+    """
+
+    directory: Path | None = None
+
+    def analysis(
+        self, text: str, launch: KernelLaunch, *, neighbours: bool = False
+    ) -> KernelAnalysis:
+        """Return what a kernel does, with what ``neighbours`` load too where that is asked for.
+
+        Raises `ProgramError` as `hespas.estimate.ptx.reading.followed` does.
+        """
+        path = self.path_of(text, launch, neighbours=neighbours)
+        found = None if path is None else _read(path)
+        if found is None:
+            found = _made(text, launch, neighbours=neighbours)
+            if path is not None:
+                _write(path, found)
+        return found
+
+    def path_of(self, text: str, launch: KernelLaunch, *, neighbours: bool = False) -> Path | None:
+        """Return the file of an analysis."""
+        if self.directory is None:
+            return None
+        shape = (launch.grid, launch.block, launch.shared_memory_bytes)
+        key = msgspec.msgpack.encode((_reader(), text, shape, neighbours))
+        return self.directory / f"{sha256(key).hexdigest()}{_SUFFIX}"
+
+
+def _made(text: str, launch: KernelLaunch, *, neighbours: bool) -> KernelAnalysis:
+    # Walking needs numpy, whose import takes longer than all else where nothing is walked.
+    from hespas.estimate.ptx.reading import (  # noqa: PLC0415
+        analysis_of,
+        followed,
+        with_neighbour,
+    )
+
+    walked = followed(text, launch)
+    found = analysis_of(walked, launch)
+    return with_neighbour(found, walked, launch) if neighbours else found
+
+
+@cache
+def _reader() -> bytes:
+    """Return what stands for the code that reads kernels: edited, it reads them again."""
+    digest = sha256(__version__.encode())
+    for file in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(file.read_bytes())
+    return digest.digest()
+
+
+def _read(path: Path) -> KernelAnalysis | None:
+    start = len(_MARK) + _DIGEST_BYTES
+    try:
+        content = path.read_bytes()
+        digest, packed = content[len(_MARK) : start], content[start:]
+        if not content.startswith(_MARK) or sha256(packed).digest() != digest:
+            return None
+        return msgspec.msgpack.decode(packed, type=KernelAnalysis)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def _write(path: Path, analysis: KernelAnalysis) -> None:
+    packed = msgspec.msgpack.encode(analysis)
+    with suppress(OSError, OutputError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_file(path, _MARK + sha256(packed).digest() + packed)
+
+
+_SMALL_BLOCK_BYTES = 16 * 1024
+"""What a multiprocessor moves through L1 in 256 cycles at 64 bytes a cycle."""
+
+_MUCH_MORE, _LARGE_BYTES = 1.2, 4e6
+"""Large kernels that load so many times what they need are asked for what neighbours share."""
+
+_NO_KERNELS = CompiledKernels(launches=(), ptx={})
+_NOT_KEPT = KeptAnalyses()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """A kernel's terms, and what was read of it: None where only its HLO was there.
+
+    ``floor_s`` is what its bytes take at the peak bandwidth.
+    """
+
+    terms: KernelTerms
+    floor_s: float
+    analysis: KernelAnalysis | None
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadKernels:
+    """Prices kernels that are no products: by their PTX where it is known, else by their kind."""
+
+    device: Device
+    gpu: Microarchitecture
+    kernels: CompiledKernels
+    kept: KeptAnalyses = field(default=_NOT_KEPT, compare=False, repr=False)
+    known: dict[tuple[object, ...], KernelAnalysis] = field(
+        default_factory=dict[tuple[object, ...], KernelAnalysis], compare=False, repr=False
+    )
+
+    @property
+    def parameters(self) -> Mapping[str, object]:
+        """The figures of the device, and what stands for all kernels' texts and launches."""
+        figures = {
+            name: getattr(self.gpu, name)
+            for name in self.gpu.__dataclass_fields__
+            if name != "sources"
+        }
+        bandwidth = self.device.memory_bandwidth_bytes_per_s
+        return {
+            **figures,
+            "memory_bandwidth": bandwidth,
+            "factor": self.factor,
+            "kernels": self._fingerprint,
+        }
+
+    @property
+    def factor(self) -> float:
+        """By how much calibration multiplies what kernels take beside their launch."""
+        return self.device.factor("kernels")
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        return sha256(encode_kernels(self.kernels)).hexdigest()
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What it takes for granted of every kernel."""
+        assumed = sorted(
+            name for name, source in self.gpu.sources.items() if source.startswith("assumed")
+        )
+        how = (
+            "kernels are read in the PTX that the compiler wrote, and their limits add as the root "
+            "of their squares"
+            if self.kernels.ptx
+            else "no kernel's PTX is known: each is priced by its kind and its bytes"
+        )
+        return (
+            f"kernel: {how}; assumed of the inside of {self.device.name}: {', '.join(assumed)}",
+        )
+
+    @cached_property
+    def _launches(self) -> Mapping[str, KernelLaunch]:
+        return self.kernels.launch_of_instruction
+
+    def price(self, leaf: Leaf, program: Program) -> Timed | None:
+        """Return the time of a kernel, its launch included; None where it is no kernel's.
+
+        The operations of a program that is not compiled are parts of kernels not known yet.
+        """
+        if not program.is_scheduled:
+            return None
+        reading = self.read(leaf)
+        return Timed(time_s=self.time_s(reading), notes=reading.notes)
+
+    def time_s(self, reading: Reading) -> float:
+        """Return how long the kernel of a reading takes, as the device is calibrated.
+
+        No calibration makes it faster than its bytes at the peak bandwidth.
+        """
+        launch_s = reading.terms.launch_s
+        busy_s = reading.terms.time_s - launch_s
+        return max(self.factor * busy_s, min(busy_s, reading.floor_s)) + launch_s
+
+    def read(self, leaf: Leaf) -> Reading:
+        """Return what is known of an operation's kernel."""
+        moved = float(leaf.work.bytes_moved)
+        launch = self._launches.get(leaf.op.instruction) if leaf.op.instruction else None
+        known = launch is not None and launch.kernel in self.kernels.ptx
+        if launch is None or not known or self._is_small(launch, moved):
+            return self._by_kind(leaf)
+        try:
+            analysis = self._analysis(launch, moved)
+        except ProgramError as error:
+            return self._by_kind(leaf, f"priced by its kind, for it can't be read: {error}")
+        bandwidth = self.device.memory_bandwidth_bytes_per_s
+        terms = terms_of(
+            analysis, self.gpu, bytes_moved=moved, memory_bandwidth_bytes_per_s=bandwidth
+        )
+        return Reading(
+            terms=terms, floor_s=moved / bandwidth, analysis=analysis, notes=_notes(analysis)
+        )
+
+    def _by_kind(self, leaf: Leaf, *notes: str) -> Reading:
+        moved, bandwidth = float(leaf.work.bytes_moved), self.device.memory_bandwidth_bytes_per_s
+        terms = terms_by_kind(
+            leaf.op, self.gpu, bytes_moved=moved, memory_bandwidth_bytes_per_s=bandwidth
+        )
+        return Reading(
+            terms=terms,
+            floor_s=moved / bandwidth,
+            analysis=None,
+            notes=tuple(f"kernel {leaf.op.instruction}: {note}" for note in notes),
+        )
+
+    def _is_small(self, launch: KernelLaunch, bytes_moved: float) -> bool:
+        """Tell whether a kernel is over before its launch is: it isn't worth reading then."""
+        blocks = prod(launch.grid)
+        return blocks <= self.gpu.multiprocessors and bytes_moved <= blocks * _SMALL_BLOCK_BYTES
+
+    def _analysis(self, launch: KernelLaunch, bytes_moved: float) -> KernelAnalysis:
+        key = (launch.kernel, launch.grid, launch.block, launch.shared_memory_bytes)
+        if key not in self.known:
+            self.known[key] = self._analysed(launch, bytes_moved)
+        return self.known[key]
+
+    def _analysed(self, launch: KernelLaunch, bytes_moved: float) -> KernelAnalysis:
+        text = self.kernels.ptx[launch.kernel]
+        found = self.kept.analysis(text, launch)
+        through_l2 = l2_sectors(found, self.gpu) * found.blocks * SECTOR_BYTES
+        is_much = through_l2 > max(_MUCH_MORE * bytes_moved, _LARGE_BYTES)
+        is_loaded_again = is_much and not found.loop_sectors and not found.barriers
+        return self.kept.analysis(text, launch, neighbours=True) if is_loaded_again else found
+
+
+def _notes(analysis: KernelAnalysis) -> tuple[str, ...]:
+    found: list[str] = []
+    if analysis.unknown_loops:
+        found.append(
+            f"kernel {analysis.name}: {analysis.unknown_loops} loops end where data says, and are "
+            "counted as going round once"
+        )
+    if analysis.data_addresses:
+        found.append(
+            f"kernel {analysis.name}: {analysis.data_addresses} accesses go where data says, and "
+            "are taken to be scattered"
+        )
+    return tuple(found)
+
+
+def kernel_pricer(
+    device: Device, kernels: CompiledKernels | None, *, kept: KeptAnalyses = _NOT_KEPT
+) -> ReadKernels | None:
+    """Return the pricer of a device; None where its inside is not described.
+
+    >>> from hespas.hardware.presets import load_device
+    >>> kernel_pricer(load_device("TPUv3"), None) is None
+    True
+    """
+    if device.microarchitecture is None:
+        return None
+    gpu = load_microarchitecture(device)
+    return ReadKernels(device=device, gpu=gpu, kernels=kernels or _NO_KERNELS, kept=kept)

@@ -1,0 +1,98 @@
+"""``method: kernel``: kernels as they are read, and the roofline for what libraries run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hespas.cost.expand import expand
+from hespas.cost.structure import Leaf
+from hespas.estimate.estimate import Estimate
+from hespas.estimate.methods import Wanted
+from hespas.estimate.opened import opened
+from hespas.estimate.ptx.kernels import KeptAnalyses, ReadKernels
+from hespas.estimate.roofline import Roofline
+from hespas.estimate.timed import Timed, summed_times
+from hespas.hardware.microarchitecture import load_microarchitecture
+from hespas.program.kernels import CompiledKernels
+from hespas.program.program import Program
+from hespas.split.regions import Compute
+from hespas.split.scheduled import FREE
+
+_LIBRARY_KINDS = frozenset({"custom_call", "dot_general", "dot", "convolution", "dynamic_conv"})
+_LIBRARY = "kernel: libraries' kernels have no PTX here, and are priced by the roofline"
+_UNCOMPILED = (
+    "kernel: the program is not compiled: every operation is priced as a kernel of its own, "
+    "without its launch"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelEstimator:
+    """Prices regions by reading their kernels."""
+
+    kernels: ReadKernels
+    roofline: Roofline
+
+    @property
+    def method(self) -> str:
+        """Its name in configuration files."""
+        return "kernel"
+
+    @property
+    def parameters(self) -> Mapping[str, object]:
+        """Those of both."""
+        return {"kernels": dict(self.kernels.parameters), **self.roofline.parameters}
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What it takes for granted of every region."""
+        return (*self.kernels.assumptions, _LIBRARY)
+
+    def estimate(self, region: Compute, program: Program) -> Estimate:
+        """Add up the region's operations; `CostError` for work that is not known."""
+        calls = self.roofline.custom_calls
+        costs = expand(region.operations, program.functions, custom_calls=calls)
+        found = opened(
+            costs,
+            lambda leaves: summed_times(
+                leaves, lambda leaf: self._time(leaf, program), self.roofline
+            ),
+        )
+        return found if program.is_scheduled else found + Estimate(notes=(_UNCOMPILED,))
+
+    def _time(self, leaf: Leaf, program: Program) -> Timed:
+        """Return the time of an operation: never less than its arithmetic takes at the peaks."""
+        if leaf.op.kind in FREE:
+            return Timed(time_s=0.0)
+        peak = self.roofline.price(leaf.op.name, leaf.work)
+        if leaf.op.kind in _LIBRARY_KINDS:
+            launch_s = self.kernels.gpu.launch_s if program.is_scheduled else 0.0
+            return Timed(time_s=peak.time_s + launch_s)
+        reading = self.kernels.read(leaf)
+        launch_s = 0.0 if program.is_scheduled else reading.terms.launch_s
+        products_s = sum(
+            totals.time_at_peak_s
+            for name, totals in peak.per_type.items()
+            if name in self.roofline.device.per_datatype_flops
+        )
+        time_s = max(self.kernels.time_s(reading) - launch_s, products_s)
+        return Timed(time_s=time_s, notes=reading.notes)
+
+
+def make(wanted: Wanted) -> KernelEstimator:
+    """Return the estimator of the method ``kernel``.
+
+    Raises `ConfigError` without a device, `HardwareError` for one whose inside is not described.
+    """
+    device = wanted.needed_device("kernel")
+    roofline = Roofline(
+        device=device, options=wanted.roofline_options, custom_calls=wanted.custom_calls
+    )
+    read = ReadKernels(
+        device=device,
+        gpu=load_microarchitecture(device),
+        kernels=wanted.kernels or CompiledKernels(launches=(), ptx={}),
+        kept=KeptAnalyses(directory=wanted.kernels_directory),
+    )
+    return KernelEstimator(kernels=read, roofline=roofline)

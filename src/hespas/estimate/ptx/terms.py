@@ -1,0 +1,325 @@
+"""What a kernel that was read costs: each limit by itself, and how they combine.
+
+    device memory   bytes x (1 + turns) / (bandwidth x efficiency)
+    L2              (sectors x 32 bytes - bytes) / L2 bandwidth
+    pipes           warp instructions of the busiest pipe / (lanes x clock x efficiency)
+    L1              lines and passes of shared memory / clock
+    turnover        warps x cycles to start and retire one / clock
+
+What L2 moves for device memory is in the efficiency of kernels that only stream, so that only the
+rest counts: sectors that are asked for again, or carry less than they could. A block that goes
+round a long loop drifts apart from its neighbours, so that memory sees short runs of addresses
+where together they would be long: ``turns`` is `MEMORY_TURN_BYTES` for each run, over the bytes
+of the run. Pipes, L1 and turnover belong to one multiprocessor, which runs its share of the blocks:
+the busiest one decides, ceil(blocks / multiprocessors) of them. A kernel overlaps its limits only
+in part, so that they add as the root of their squares; starting blocks overlaps with all else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import ceil, hypot
+
+from hespas.estimate.ptx.analysis import SECTOR_BYTES, WARP, Access, KernelAnalysis
+from hespas.hardware.microarchitecture import Microarchitecture
+from hespas.program.attrs import DimensionsAttrs
+from hespas.program.program import Op, Value, nested_ops
+from hespas.program.types import TensorType
+from hespas.units import format_bytes_binary
+
+MEMORY_TURN_BYTES = 200.0
+"""What memory could move while it turns to another run of addresses.
+
+Fitted to the measured attention cores of docs/evidence/kernels.md on A100 and H100: their column
+reductions read 256 bytes at a time, and reach 40 to 45 % of the bandwidth on both."""
+
+_ROUNDS_APART = 32
+"""After so many rounds of a loop, blocks are taken to be wholly apart; before, in part."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelTerms:
+    """The time that each limit alone would need, in seconds, and the whole.
+
+    ``memory_s`` is device memory's, ``turnover_s`` that of starting and retiring blocks,
+    ``launch_s`` what the kernel takes beside. ``pipe`` names the busiest one.
+    """
+
+    memory_s: float
+    l2_s: float
+    l1_s: float
+    pipe_s: float
+    pipe: str
+    turnover_s: float
+    launch_s: float
+
+    @property
+    def time_s(self) -> float:
+        """How long the kernel takes.
+
+        >>> terms = KernelTerms(memory_s=3e-6, l2_s=4e-6, l1_s=0.0, pipe_s=0.0, pipe="issue",
+        ...                     turnover_s=1e-6, launch_s=2e-6)
+        >>> round(terms.time_s * 1e6, 6), terms.limit
+        (7.0, 'L2')
+        """
+        inside_s = max(self.l1_s, self.pipe_s)
+        return max(hypot(self.memory_s, self.l2_s, inside_s), self.turnover_s) + self.launch_s
+
+    @property
+    def limit(self) -> str:
+        """The name of the largest term."""
+        terms = {
+            "device memory": self.memory_s,
+            "L2": self.l2_s,
+            "L1": self.l1_s,
+            f"{self.pipe} pipe": self.pipe_s,
+            "block turnover": self.turnover_s,
+            "launch": self.launch_s,
+        }
+        return max(terms, key=lambda name: terms[name])
+
+
+def terms_of(
+    kernel: KernelAnalysis,
+    gpu: Microarchitecture,
+    *,
+    bytes_moved: float,
+    memory_bandwidth_bytes_per_s: float,
+) -> KernelTerms:
+    """Return what each limit costs a kernel that moves ``bytes_moved`` to and from memory."""
+    busiest = ceil(kernel.blocks / gpu.multiprocessors) / gpu.clock_hz
+    cycles = pipe_cycles(kernel, gpu)
+    pipe = max(cycles, key=lambda name: cycles[name])
+    through_l2 = l2_sectors(kernel, gpu) * kernel.blocks * SECTOR_BYTES
+    return KernelTerms(
+        memory_s=bytes_moved
+        * (1 + memory_turns(kernel))
+        / (memory_bandwidth_bytes_per_s * gpu.memory_efficiency),
+        l2_s=max(0.0, through_l2 - bytes_moved) / gpu.l2_bandwidth_bytes_per_s,
+        l1_s=(kernel.l1_lines + kernel.shared_passes) * busiest,
+        pipe_s=cycles[pipe] / gpu.pipe_efficiency * busiest,
+        pipe=pipe,
+        turnover_s=kernel.warps * gpu.warp_turnover_cycles * busiest,
+        launch_s=gpu.launch_s,
+    )
+
+
+def memory_turns(kernel: KernelAnalysis) -> float:
+    """Return what turning from run to run costs, as a part of what the runs themselves take."""
+    if not kernel.loop_sectors:
+        return 0.0
+    apart = min(1.0, kernel.loop_rounds / _ROUNDS_APART)
+    return apart * kernel.loop_runs * MEMORY_TURN_BYTES / (kernel.loop_sectors * SECTOR_BYTES)
+
+
+def l2_sectors(kernel: KernelAnalysis, gpu: Microarchitecture) -> float:
+    """Return the sectors that one block moves to and from L2.
+
+    L1 keeps all that a block loads where its share of L1 holds it, and then also what the next
+    block loads again.
+    """
+    resident = max(1, gpu.threads_per_multiprocessor // kernel.threads)
+    resident = min(resident, gpu.blocks_per_multiprocessor)
+    is_kept = kernel.fresh_sectors * SECTOR_BYTES * resident <= gpu.l1_bytes
+    fresh = kernel.fresh_sectors - kernel.neighbour_sectors
+    return (fresh if is_kept else kernel.load_sectors) + kernel.store_sectors
+
+
+def pipe_cycles(kernel: KernelAnalysis, gpu: Microarchitecture) -> dict[str, float]:
+    """Return the cycles that each pipe of a multiprocessor needs for one block.
+
+    What may run on two pipes fills the one that has room.
+    """
+    slots = kernel.slots
+    shared = slots.logic + slots.fused + slots.either
+    balanced = shared / (gpu.logic_lanes + gpu.fused_lanes)
+    return {
+        "logic": max(slots.logic / gpu.logic_lanes, balanced) * WARP,
+        "fused": slots.fused / gpu.fused_lanes * WARP,
+        "special": slots.special / gpu.special_lanes * WARP,
+        "load/store": slots.memory / gpu.memory_lanes * WARP,
+        "double": slots.double / gpu.double_lanes * WARP,
+        "issue": slots.issued / gpu.issue_lanes * WARP,
+    }
+
+
+LOOP = "loop"
+ROW_REDUCTION = "row reduction"
+COLUMN_REDUCTION = "column reduction"
+TRANSPOSE = "transpose"
+
+PART_OF_STREAMING = {
+    LOOP: 0.95,
+    ROW_REDUCTION: 0.9,
+    COLUMN_REDUCTION: 0.47,
+    TRANSPOSE: 0.62,
+}
+"""The bandwidth that each category reaches, as a part of what streaming kernels reach.
+
+XLA's emitters write few categories of kernels. The parts are those of kernels over 4 MB in compiled
+training steps (Llama-3-like of 100M and 3B parameters, A100 and H100), as `terms_of` prices them;
+the agreement with measured kernels is in docs/evidence/kernels.md."""
+
+_THREADS = 128
+_ELEMENTS_PER_THREAD = 4
+
+
+def kind_of(op: Op) -> str:
+    """Return the kind of kernel that XLA writes for an operation.
+
+    A reduction whose fastest dimension stays is a column reduction, another one a row reduction.
+    """
+    inner = tuple(_operations(op))
+    kinds = [_reduction(each) for each in inner if each.kind == "reduce"]
+    if COLUMN_REDUCTION in kinds:
+        return COLUMN_REDUCTION
+    if ROW_REDUCTION in kinds:
+        return ROW_REDUCTION
+    if any(_moves_fastest(each) for each in inner):
+        return TRANSPOSE
+    return LOOP
+
+
+def _operations(op: Op) -> Iterator[Op]:
+    if op.kind != "fusion":
+        yield op
+        return
+    for region in op.regions:
+        yield from nested_ops(region)
+
+
+def _layout(value: Value) -> tuple[int, ...]:
+    """Return the dimensions of more than one element, the fastest first."""
+    if not isinstance(value.type, TensorType):
+        return ()
+    shape = value.type.shape
+    order = value.type.layout or tuple(reversed(range(len(shape))))
+    return tuple(dimension for dimension in order if shape[dimension] > 1)
+
+
+def _reduction(op: Op) -> str:
+    dimensions = op.attrs.dimensions if isinstance(op.attrs, DimensionsAttrs) else ()
+    order = _layout(op.operands[0])
+    is_column = bool(order) and order[0] not in dimensions
+    return COLUMN_REDUCTION if is_column else ROW_REDUCTION
+
+
+def _moves_fastest(op: Op) -> bool:
+    """Tell whether neighbours in the result are no neighbours in the operand."""
+    if op.kind == "copy":
+        return _layout(op.operands[0])[:1] != _layout(op.results[0])[:1]
+    if op.kind != "transpose" or not isinstance(op.attrs, DimensionsAttrs):
+        return False
+    before, after = _layout(op.operands[0])[:1], _layout(op.results[0])[:1]
+    return bool(after) and (op.attrs.dimensions[after[0]],) != before
+
+
+def terms_by_kind(
+    op: Op,
+    gpu: Microarchitecture,
+    *,
+    bytes_moved: float,
+    memory_bandwidth_bytes_per_s: float,
+) -> KernelTerms:
+    """Return the terms of an operation's kernel as far as HLO tells them.
+
+    Elementwise kernels have 128 threads a block, and four elements a thread.
+    """
+    kind = kind_of(op)
+    rate = memory_bandwidth_bytes_per_s * gpu.memory_efficiency * PART_OF_STREAMING[kind]
+    is_spread = kind == LOOP and bytes_moved > 0
+    blocks = ceil(_elements(op) / (_THREADS * _ELEMENTS_PER_THREAD)) if is_spread else 0
+    cycles = ceil(blocks / gpu.multiprocessors) * gpu.warp_turnover_cycles * (_THREADS // 32)
+    return KernelTerms(
+        memory_s=bytes_moved / rate,
+        l2_s=0.0,
+        l1_s=0.0,
+        pipe_s=0.0,
+        pipe="",
+        turnover_s=cycles / gpu.clock_hz,
+        launch_s=gpu.launch_s,
+    )
+
+
+def _elements(op: Op) -> int:
+    counts = [each.type.element_count for each in op.results if isinstance(each.type, TensorType)]
+    return max(counts, default=0)
+
+
+_WORTH_TELLING = 1.5
+_PART_WORTH_TELLING = 0.2
+
+
+def reasons(terms: KernelTerms, analysis: KernelAnalysis | None) -> tuple[str, ...]:
+    """Return what slows a kernel, the largest term first."""
+    if analysis is None:
+        return (f"no PTX: priced by its kind and bytes, {terms.limit}",)
+    about = {
+        "launch": "shorter than its launch",
+        "block turnover": _turnover(analysis),
+        "device memory": _memory(analysis),
+        "L2": _sectors(analysis),
+        "L1": _lines(analysis),
+        f"{terms.pipe} pipe": _pipe(terms, analysis),
+    }
+    found = [about[terms.limit]]
+    if terms.limit != "L2" and terms.l2_s > _PART_WORTH_TELLING * terms.time_s:
+        found.append(_sectors(analysis))
+    if (
+        terms.limit != "device memory"
+        and memory_turns(analysis)
+        and terms.memory_s > _PART_WORTH_TELLING * terms.time_s
+    ):
+        found.append(_memory(analysis))
+    return tuple(each for each in dict.fromkeys(found) if each)
+
+
+def _turnover(analysis: KernelAnalysis) -> str:
+    sectors = (analysis.fresh_sectors + analysis.store_sectors) * SECTOR_BYTES
+    return (
+        f"{analysis.blocks} blocks of {analysis.threads} threads start and end for "
+        f"{format_bytes_binary(sectors)} each"
+    )
+
+
+def _memory(analysis: KernelAnalysis) -> str:
+    if not memory_turns(analysis):
+        return "streams through device memory"
+    run = analysis.loop_sectors * SECTOR_BYTES / analysis.loop_runs
+    return (
+        f"{1 + memory_turns(analysis):.1f}x device memory: "
+        f"runs of {run:.0f} bytes, row after row, {analysis.loop_rounds:.0f} rounds"
+    )
+
+
+def _sectors(analysis: KernelAnalysis) -> str:
+    worst = _worst(analysis)
+    if worst is None:
+        return "asks L2 again for what it had"
+    factor, access = worst
+    kind, noun = ("write", "stores") if access.is_store else ("read", "loads")
+    return (
+        f"{factor:.0f}x L2 {kind} sectors: {access.width_bytes}-byte {noun} at "
+        f"{access.stride}-byte stride"
+    )
+
+
+def _worst(analysis: KernelAnalysis) -> tuple[float, Access] | None:
+    """Return the access whose sectors exceed its bytes by most, and how many times they do."""
+    wasteful = [each for each in analysis.accesses if each.amplification >= _WORTH_TELLING]
+    if not wasteful:
+        return None
+    worst = max(wasteful, key=lambda each: (each.is_store, each.sectors))
+    return worst.amplification, worst
+
+
+def _lines(analysis: KernelAnalysis) -> str:
+    lines, passes = analysis.l1_lines, analysis.shared_passes
+    what = "lines of L1" if lines >= passes else "passes of shared memory"
+    return f"{max(lines, passes) / analysis.warps:.0f} {what} a warp"
+
+
+def _pipe(terms: KernelTerms, analysis: KernelAnalysis) -> str:
+    issued = analysis.slots.issued / analysis.warps
+    return f"the {terms.pipe} pipe: {issued:.0f} instructions a warp of {WARP} threads"

@@ -1,0 +1,216 @@
+"""Matrix products from measured tables, for the parts that were measured and for others.
+
+A table holds times over m, n and k of one type on one part. For another type or device every
+cell is scaled first, ``floor + (time - floor) * (roofline there / roofline here)``, where the
+floor is the shortest time of the table: what a kernel takes beside its work stays as it is.
+Then cells are made monotone, so that no size grows without the time growing.
+
+Two products of one shape but for m and n exchanged take the same time within 1 to 3 % (the
+median of the tables), so the smaller of the two is looked up as m, which has the finer grid.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from math import exp, log
+
+from hespas.errors import HardwareError, MeasurementError
+from hespas.estimate.tables.files import Part, load_part
+from hespas.estimate.tables.grid import Grid, completed, monotone, read
+from hespas.estimate.timed import Timed
+from hespas.hardware.device import Device
+from hespas.hardware.factors import factor_of, table_of
+from hespas.program.types import ELEMENT_TYPES
+
+_BYTES = {"bf16": 2.0, "f8": 1.0, "tf32": 4.0}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Product:
+    """``batch`` products of an m x k by a k x n matrix, of elements of ``type_name``."""
+
+    type_name: str
+    m: int
+    n: int
+    k: int
+    batch: int = 1
+
+    @property
+    def flops(self) -> int:
+        """A multiplication and an addition for every m, n and k."""
+        return 2 * self.batch * self.m * self.n * self.k
+
+    @property
+    def elements(self) -> int:
+        """Elements of the three matrices."""
+        return self.batch * (self.m * self.k + self.n * self.k + self.m * self.n)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GemmModel:
+    """Times of matrix products on a device.
+
+    >>> from hespas.hardware.presets import load_device
+    >>> model = gemm_model(load_device("H100_80GB"))
+    >>> round(model.price(Product(type_name="bf16", m=4096, n=4096, k=4096)).time_s * 1e6)
+    175
+    """
+
+    device: Device
+    part: Part
+    grids: dict[str, Grid] = field(default_factory=dict[str, Grid], compare=False, repr=False)
+
+    def price(self, product: Product) -> Timed:
+        """Return how long a product takes.
+
+        A batch is so many more rows or columns, whichever shares the smaller matrix among its
+        members. Never faster than the peak rate, nor than the memory for what cannot be in the
+        cache.
+        """
+        if not product.flops:
+            return Timed(time_s=0.0)
+        grid = self._grid(product.type_name)
+        low, high = sorted(_folded(product))
+        reading = read(grid, (low, high, product.k))
+        factor = self.device.factor(factor_of(product.type_name), "gemm")
+        time_s = max(reading.time_s * factor, self.floor_s(product))
+        return Timed(time_s=time_s, notes=self._notes(product, reading.outside))
+
+    def floor_s(self, product: Product) -> float:
+        """Return the time below which physics allows no product."""
+        rate, size = self.device.rate(product.type_name), _bytes(product.type_name)
+        uncached = max(0.0, product.elements * size - self.part.about.cache_bytes)
+        return max(product.flops / rate, uncached / self.device.memory_bandwidth_bytes_per_s)
+
+    def _grid(self, type_name: str) -> Grid:
+        if type_name not in self.grids:
+            self.grids[type_name] = self._made(type_name)
+        return self.grids[type_name]
+
+    def _base(self, type_name: str) -> str:
+        """Return the table that is scaled to serve a type."""
+        table = table_of(type_name)
+        return table if f"gemm.{table}" in self.part.tables and table != "tf32" else "bf16"
+
+    def _made(self, type_name: str) -> Grid:
+        base = self._base(type_name)
+        about = self.part.about
+        here = _Rates(
+            flops=about.peak_flops[base], memory=about.memory_bandwidth, size=_BYTES[base]
+        )
+        there = _Rates(
+            flops=self.device.rate(type_name),
+            memory=self.device.memory_bandwidth_bytes_per_s,
+            size=_bytes(type_name),
+        )
+        grid = completed(self.part.tables[f"gemm.{base}"].grid)
+        scaled = grid if here == there else _scaled(grid, here, there)
+        if type_name == "tf32" and "gemm.tf32" in self.part.tables:
+            scaled = _corrected(scaled, self._tf32_correction(grid, here))
+        return monotone(scaled)
+
+    def _tf32_correction(self, grid: Grid, here: _Rates) -> Grid:
+        """Return by how much tf32 differs, where it was measured, from bf16 scaled to it."""
+        about = self.part.about
+        there = _Rates(
+            flops=about.peak_flops["tf32"], memory=about.memory_bandwidth, size=_BYTES["tf32"]
+        )
+        scaled = monotone(_scaled(grid, here, there))
+        found = completed(self.part.tables["gemm.tf32"].grid)
+        ratios = (
+            time - log(read(scaled, cell).time_s)
+            for cell, time in zip(found.cells(), found.log_times, strict=True)
+        )
+        return replace(found, log_times=tuple(ratios))
+
+    def _notes(self, product: Product, outside: tuple[str, ...]) -> tuple[str, ...]:
+        about, name = self.part.about, product.type_name
+        notes = [f"products of {name} from tables measured on {about.measured_on}"]
+        base = self._base(name)
+        is_measured = f"gemm.{name}" in self.part.tables or (name.startswith("f8") and base == "f8")
+        if not is_measured:
+            notes.append(f"products of {name} are scaled from measured ones of {base}")
+        if self._is_transferred(base):
+            notes.append(
+                f"{self.device.name} has no tables: those of {about.part} are scaled by peak "
+                "rates and memory bandwidth"
+            )
+        if outside:
+            notes.append(
+                f"products of {name} outside the measured sizes (in {', '.join(outside)}) take as "
+                "long as the smallest, or are extrapolated at the rate of the largest"
+            )
+        return tuple(notes)
+
+    def _is_transferred(self, base: str) -> bool:
+        about = self.part.about
+        same_memory = about.memory_bandwidth == self.device.memory_bandwidth_bytes_per_s
+        return not same_memory or about.peak_flops[base] != self.device.rate(
+            "f8E4M3FN" if base == "f8" else base
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rates:
+    """Peak FLOP/s, bytes/s, and bytes an element."""
+
+    flops: float
+    memory: float
+    size: float
+
+    def roofline_s(self, m: int, n: int, k: int) -> float:
+        moved = self.size * (m * k + n * k + m * n)
+        return max(2 * m * n * k / self.flops, moved / self.memory)
+
+
+def gemm_model(device: Device) -> GemmModel:
+    """Return the model of a device.
+
+    Raises `HardwareError` for a device that no tables serve, `MeasurementError` for tables that
+    are missing, damaged or of another version.
+    """
+    if device.measured is None:
+        raise HardwareError(
+            "no tables of measured kernels serve this device",
+            location=device.name,
+            hint="use --method roofline, or name those of a like part in its node.json "
+            '("tables": "H100_SXM")',
+        )
+    try:
+        part = load_part(device.measured.part)
+    except MeasurementError as error:
+        error.location = error.location or device.measured.location
+        raise
+    return GemmModel(device=device, part=part)
+
+
+def _bytes(type_name: str) -> float:
+    return 4.0 if type_name == "tf32" else ELEMENT_TYPES[type_name].bits / 8
+
+
+def _folded(product: Product) -> tuple[int, int]:
+    """Return the rows and columns of one product that stands for a batch."""
+    if product.n <= product.m:
+        return product.batch * product.m, product.n
+    return product.m, product.batch * product.n
+
+
+def _scaled(grid: Grid, here: _Rates, there: _Rates) -> Grid:
+    floor_s = exp(min(grid.log_times))
+    times = (
+        log(floor_s + (exp(time) - floor_s) * there.roofline_s(*cell) / here.roofline_s(*cell))
+        for cell, time in zip(grid.cells(), grid.log_times, strict=True)
+    )
+    return replace(grid, log_times=tuple(times))
+
+
+def _corrected(grid: Grid, ratios: Grid) -> Grid:
+    """Multiply by ratios, those of the nearest rim outside of where they are known."""
+    rims = [(axis.sizes[0], axis.sizes[-1]) for axis in ratios.axes]
+
+    def ratio(cell: tuple[int, ...]) -> float:
+        nearest = [min(max(at, low), high) for at, (low, high) in zip(cell, rims, strict=True)]
+        return log(read(ratios, nearest).time_s)
+
+    times = (t + ratio(cell) for cell, t in zip(grid.cells(), grid.log_times, strict=True))
+    return replace(grid, log_times=tuple(times))

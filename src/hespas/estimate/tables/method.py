@@ -1,0 +1,281 @@
+"""``method: measured``: each operation by the tables that fit it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil, prod
+
+from hespas.cost.attention import attentions
+from hespas.cost.convolution import Convolution, Direction, convolutions
+from hespas.cost.expand import expand
+from hespas.cost.gemm import Gemm, gemms
+from hespas.cost.structure import Leaf
+from hespas.estimate.estimate import Estimate
+from hespas.estimate.methods import Wanted
+from hespas.estimate.opened import opened
+from hespas.estimate.ptx.kernels import KeptAnalyses, ReadKernels, kernel_pricer
+from hespas.estimate.roofline import Roofline
+from hespas.estimate.tables.attention import AttentionModel, attention_model
+from hespas.estimate.tables.convolution import convolution_time
+from hespas.estimate.tables.files import FORMAT, PartWire
+from hespas.estimate.tables.gemm import GemmModel, Product, gemm_model
+from hespas.estimate.timed import Timed, summed_times
+from hespas.hardware.device import Device
+from hespas.program.program import Program
+from hespas.program.types import ELEMENT_TYPES
+from hespas.split.regions import Compute
+from hespas.split.scheduled import FREE
+from hespas.units import format_time
+
+_VECTOR_BITS = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """Prices regions by tables.
+
+    Matrix products go to ``gemm``, fused attention to ``attention``, and everything else to
+    ``kernels``, or to ``streaming`` where that is None or knows nothing of a kernel. Each of
+    them applies the device's calibration.
+    """
+
+    gemm: GemmModel
+    attention: AttentionModel
+    streaming: Streaming
+    kernels: ReadKernels | None = None
+
+    @property
+    def method(self) -> str:
+        """Its name in configuration files."""
+        return "measured"
+
+    @property
+    def parameters(self) -> Mapping[str, object]:
+        """The device, which tables serve it, and the parameters of what prices the rest."""
+        device = self.gemm.device
+        about = self.gemm.part.about
+        return {
+            **self.streaming.roofline.parameters,
+            "launch_overhead_s": device.launch_overhead_s,
+            "tables": about.part,
+            "tables_format": FORMAT,
+            "tables_version": about.version,
+            "factors": {} if device.measured is None else dict(device.measured.factors),
+            "streaming": dict(self.streaming.parameters),
+            "kernels": None if self.kernels is None else dict(self.kernels.parameters),
+        }
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What it takes for granted of every region."""
+        about = self.gemm.part.about
+        products = (
+            f"measured: matrix products take what tables say, measured on {about.measured_on} with "
+            f"operands that may have been in the cache, and {format_time(about.alone_s)} more each "
+            "if the program is compiled, as they are launched one by one"
+        )
+        kernels = () if self.kernels is None else self.kernels.assumptions
+        return (products, *self._calibration, *kernels, *self.streaming.assumptions)
+
+    @property
+    def _calibration(self) -> tuple[str, ...]:
+        device = self.gemm.device
+        if device.measured is None or not device.measured.factors:
+            return ()
+        factors = sorted(device.measured.factors.items())
+        told = ", ".join(f"{name} x {factor:g}" for name, factor in factors)
+        return (f"measured: times are multiplied as {device.name} was calibrated: {told}",)
+
+    def estimate(self, region: Compute, program: Program) -> Estimate:
+        """Add up the region's operations; `CostError` for work that is not known."""
+        calls = self.streaming.roofline.custom_calls
+        costs = expand(region.operations, program.functions, custom_calls=calls)
+        return opened(
+            costs,
+            lambda leaves: summed_times(
+                leaves, lambda leaf: self.time(leaf, program), self.streaming.roofline
+            ),
+        )
+
+    def time(self, leaf: Leaf, program: Program) -> Timed:
+        """Return how long one operation takes, and what was assumed."""
+        op = leaf.op
+        if op.kind in FREE:
+            return Timed(time_s=0.0)
+        found = [self.attention.price(each) for each in attentions(op)]
+        found.extend(self._gemm(each) for each in gemms(op))
+        moved = leaf.work.bytes_moved
+        found.extend(self._convolution(each, moved) for each in _real_convolutions(leaf))
+        if found:
+            return self._library(leaf, program, found)
+        known = None if self.kernels is None else self.kernels.price(leaf, program)
+        return self.streaming.price(leaf, program) if known is None else known
+
+    def _library(self, leaf: Leaf, program: Program, found: Sequence[Timed]) -> Timed:
+        """Return the time of a kernel around products: not less than its own bytes take.
+
+        Tables were measured kernel behind kernel in one graph; one that a program launches by
+        itself takes somewhat more.
+        """
+        total = sum(found, Timed(time_s=0.0))
+        about = self.gemm.part.about
+        uncached = max(0, leaf.work.bytes_moved - about.cache_bytes)
+        busy_s = max(total.time_s, self.streaming.moving_s(uncached))
+        return Timed(
+            time_s=busy_s + (about.alone_s if program.is_scheduled else 0.0), notes=total.notes
+        )
+
+    def _gemm(self, gemm: Gemm) -> Timed:
+        product = Product(type_name=gemm.multiplied, m=gemm.m, n=gemm.n, k=gemm.k, batch=gemm.batch)
+        return self.gemm.price(product) * (gemm.flops_per_product / 2)
+
+    def _convolution(self, convolution: Convolution, bytes_moved: float) -> Timed:
+        timed = convolution_time(self.gemm, as_product(convolution), bytes_moved)
+        return timed * (convolution.flops_per_product / 2)
+
+
+def _real_convolutions(leaf: Leaf) -> Iterator[Convolution]:
+    """Yield convolutions that are no products already."""
+    if not gemms(leaf.op):
+        yield from convolutions(leaf.op)
+
+
+def as_product(convolution: Convolution) -> Product:
+    """Return the matrix product that a convolution is, its image unfolded.
+
+    Forward: places of the result x output features x (window x input features). A backward one
+    exchanges what is summed over. Groups are a batch. Products with padding count, for a tile of
+    the product has places at the rim beside others; those with the holes of a dilated image
+    don't. Kernels for tensor cores read 16 bytes of input features at a time, so that fewer
+    count as so many, but in grouped convolutions, which have kernels of their own.
+    """
+    attrs = convolution.attrs
+    groups = attrs.feature_group_count * attrs.batch_group_count
+    made, image, kernel = convolution.result, convolution.image, convolution.kernel
+    places = made.element_count // made.shape[attrs.output_feature]
+    features_out = ceil(made.shape[attrs.output_feature] / groups)
+    features_in = ceil(image.shape[attrs.input_feature] / groups)
+    vector = 1 if groups > 1 else _vector_length(convolution.multiplied)
+    padding = ceil(features_in / vector) * vector / features_in
+    window = prod(kernel.shape[at] for at in attrs.kernel_spatial)
+    match convolution.direction:
+        case Direction.FORWARD:
+            rows, columns = places, features_out
+        case Direction.BACKWARD_INPUT:
+            rows, columns = image.element_count // image.shape[attrs.input_feature], features_in
+        case Direction.BACKWARD_FILTER:
+            rows, columns = window * features_in, features_out
+    multiplied = places * window * features_in * features_out
+    if any(step > 1 for step in attrs.lhs_dilation):
+        multiplied = convolution.products // groups
+    summed = max(1, round(multiplied / (rows * columns)))
+    match convolution.direction:
+        case Direction.FORWARD:
+            summed = round(summed * padding)
+        case Direction.BACKWARD_INPUT:
+            columns = round(columns * padding)
+        case Direction.BACKWARD_FILTER:
+            rows = round(rows * padding)
+    return Product(type_name=convolution.multiplied, m=rows, n=columns, k=summed, batch=groups)
+
+
+def _vector_length(type_name: str) -> int:
+    """Return how many elements a tensor core's kernel reads at a time."""
+    bits = 32 if type_name == "tf32" else ELEMENT_TYPES[type_name].bits
+    return max(1, _VECTOR_BITS // bits)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Streaming:
+    """Prices kernels that only move data, by what they move.
+
+    A long one reaches a part of the memory bandwidth, measured on each part; every one takes some
+    time beside, measured as the shortest. What arithmetic it does at the peak rates is a lower
+    bound. So the time is ``overhead + max(bytes / (efficiency bandwidth), FLOPs / peak)``, which
+    grows with all of its terms, and the part of the bandwidth that is reached grows with the size.
+
+    ``overhead_s`` is what a kernel takes beside moving data where kernels are known, in a
+    program that was compiled. Elsewhere an operation is a part of some kernel, and takes none.
+    """
+
+    roofline: Roofline
+    efficiency: float
+    overhead_s: float
+    factor: float = 1.0
+
+    @property
+    def parameters(self) -> Mapping[str, object]:
+        """Its three figures."""
+        return {
+            "efficiency": self.efficiency,
+            "overhead_s": self.overhead_s,
+            "factor": self.factor,
+        }
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What it takes for granted of every kernel."""
+        return (
+            (
+                "measured: kernels that are no products move their bytes at "
+                f"{100 * self.efficiency:.0f} % of the memory bandwidth, the part that long ones "
+                f"were measured to reach, and take {format_time(self.overhead_s)} beside if the "
+                "program is compiled"
+            ),
+        )
+
+    def moving_s(self, size_bytes: float) -> float:
+        """Return how long a long kernel takes to move so many bytes: not less than at the peak."""
+        at_peak_s = size_bytes / self.roofline.device.memory_bandwidth_bytes_per_s
+        return max(1.0, self.factor / self.efficiency) * at_peak_s
+
+    def price(self, leaf: Leaf, program: Program) -> Timed:
+        """Return the time of a kernel."""
+        if leaf.op.kind in FREE:
+            return Timed(time_s=0.0)
+        peak = self.roofline.price(leaf.op.name, leaf.work)
+        overhead_s = self.overhead_s if program.is_scheduled else 0.0
+        busy_s = max(self.moving_s(leaf.work.bytes_moved), peak.compute_time_at_peak_s)
+        return Timed(time_s=overhead_s + busy_s)
+
+
+def streaming_of(about: PartWire, roofline: Roofline) -> Streaming:
+    """Return the model of a device, from what was measured on a part.
+
+    The overhead is the device's ``launch_overhead_s`` where it has one, else the shortest time
+    measured, of kernels replayed one behind another.
+    """
+    device: Device = roofline.device
+    overhead_s = device.launch_overhead_s
+    return Streaming(
+        roofline=roofline,
+        efficiency=about.streaming_efficiency,
+        overhead_s=about.streaming_latency_s if overhead_s is None else overhead_s,
+        factor=device.factor("kernels"),
+    )
+
+
+def make(wanted: Wanted) -> Measured:
+    """Return the estimator of the method ``measured``.
+
+    Raises `ConfigError` without a device, `HardwareError` for a device that no tables serve.
+    """
+    device = wanted.needed_device("measured")
+    kept = KeptAnalyses(directory=wanted.kernels_directory)
+    return measured(wanted, kernels=kernel_pricer(device, wanted.kernels, kept=kept))
+
+
+def measured(wanted: Wanted, *, kernels: ReadKernels | None) -> Measured:
+    """Return the estimator with ``kernels`` for what is no product."""
+    device = wanted.needed_device("measured")
+    gemm = gemm_model(device)
+    roofline = Roofline(
+        device=device, options=wanted.roofline_options, custom_calls=wanted.custom_calls
+    )
+    return Measured(
+        gemm=gemm,
+        attention=attention_model(device),
+        streaming=streaming_of(gemm.part.about, roofline),
+        kernels=kernels,
+    )

@@ -1,1 +1,0 @@
-"""Other simulators, each in a process of its own."""

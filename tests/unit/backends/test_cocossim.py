@@ -1,0 +1,260 @@
+"""COCOSSim, by a stand-in that takes the documented lines of a workload."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hespas.backends import tool
+from hespas.config.run_config import CocossimProgram, SimulatorCall, SystolicHardware
+from hespas.errors import ConfigError, ExtraMissingError, HespasError, ToolError
+from hespas.estimate.methods import Wanted, estimator
+from hespas.estimate.systolic.array import Product
+from hespas.estimate.systolic.method import Systolic
+from hespas.tools.process import Limits
+from simulators import COCOSSIM, COCOSSIM_HARDWARE, PATTERN, program_file
+
+PRODUCT = Product(m=30, n=40, k=50)
+CALL = SimulatorCall(
+    arguments=("--layers", "{workload}", "--size", "{rows}", "-ws", "{dataflow}"),
+    cycles_pattern=PATTERN,
+)
+HARDWARE = SystolicHardware(
+    array_rows=16,
+    array_columns=16,
+    clock_hz=1e9,
+    memory_bandwidth=100e9,
+    vector_flops=1e12,
+    simulator=CocossimProgram(call=CALL),
+)
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def made(hardware: SystolicHardware) -> Systolic:
+    found = estimator("cocossim", Wanted(hardware=hardware))
+    assert isinstance(found, Systolic)
+    return found
+
+
+def standing_in(code: str = COCOSSIM, **changes: object) -> Systolic:
+    return made(hardware_of(code, **changes))
+
+
+def hardware_of(code: str = COCOSSIM, **changes: object) -> SystolicHardware:
+    binary = program_file(Path("perf_model"), code)
+    call = replace(CALL, **changes)
+    return replace(HARDWARE, binary=binary, simulator=CocossimProgram(call=call))
+
+
+def cycles(found: Systolic, product: Product = PRODUCT) -> float:
+    return found.timer.time_s(product, 2) * 1e9
+
+
+def test_a_product_is_a_convolution_of_1_by_1_asked_once(here: Path) -> None:
+    found = standing_in()
+    assert cycles(found) == pytest.approx(4 * 3 * (48 + 30) + 1)
+    assert cycles(found) == pytest.approx(4 * 3 * (48 + 30) + 1)
+    assert (here / "perf_model.count").read_text() == "x"
+    assert not list(here.glob("hespas-*"))
+    assert "'Conv 1 {k} {m} 1 {n} 1 1 0', a convolution of 1 x 1, which was not checked" in (
+        found.timer.assumption
+    )
+
+
+def test_it_is_told_the_dataflow_and_that_its_answers_vary() -> None:
+    found = made(replace(hardware_of(), dataflow="output_stationary"))
+    assert cycles(found) == pytest.approx(4 * 3 * (48 + 30))
+    assert "vary" in found.timer.assumption
+    assert "vary" not in standing_in().timer.assumption
+
+
+def test_arrays_share_the_columns() -> None:
+    found = made(replace(hardware_of(), array_count=2))
+    assert cycles(found) == pytest.approx(4 * 2 * (48 + 30) + 1)
+
+
+def test_a_line_of_ones_own_is_written() -> None:
+    code = "import sys; print('Total cycles:', open(sys.argv[2]).read().split()[-1])"
+    hardware = hardware_of(code)
+    line = CocossimProgram(call=CALL, product_line="Product {m} {k} {n} 12345")
+    found = made(replace(hardware, simulator=line))
+    assert cycles(found) == pytest.approx(12345)
+    assert "'Product {m} {k} {n} 12345'" in found.timer.assumption
+
+
+@pytest.mark.parametrize("line", ["Product {m} {n}", "Product {m} {n} {k} {b}", "{m} {n} {k} {"])
+def test_a_line_that_lacks_a_size_is_refused(line: str) -> None:
+    program = CocossimProgram(call=CALL, product_line=line)
+    with pytest.raises(ConfigError, match=r"product_line is .* with \{m\}, \{n\} and \{k\}"):
+        made(replace(hardware_of(), simulator=program))
+
+
+def test_clock_and_size_of_elements_can_be_told() -> None:
+    code = "import sys; assert sys.argv[7:] == ['1', '1000000000', '2']; print('Total cycles: 937')"
+    arguments = (*(CALL.arguments or ()), "{clock_ghz}", "{clock_hz}", "{element_bytes}")
+    found = standing_in(code, arguments=arguments)
+    assert cycles(found) == pytest.approx(937)
+    assert "those of its build" not in found.timer.assumption
+    assert "size of an element and the clock" in standing_in().timer.assumption
+
+
+def test_the_answer_may_stand_in_a_file() -> None:
+    code = "import sys; open(sys.argv[-1], 'w').write('12,345\\ncycles 23456\\n')"
+    arguments = (*(CALL.arguments or ()), "{output}")
+    found = standing_in(
+        code, arguments=arguments, answer_file="made/out.txt", cycles_pattern="^cycles (.*)$"
+    )
+    assert cycles(found) == pytest.approx(23456)
+
+
+def test_files_lie_where_it_is_started(here: Path) -> None:
+    (here / "ini").mkdir()
+    (here / "ini" / "dram.ini").write_text("23456")
+    code = "print('Total cycles:', open('memory/dram.ini').read())"
+    assert cycles(standing_in(code, files={"memory": "ini"})) == pytest.approx(23456)
+    assert (here / "ini" / "dram.ini").read_text() == "23456"
+
+
+def test_another_build_is_another_estimate(here: Path) -> None:
+    (here / "dram.ini").write_text("1")
+    hardware = hardware_of(files={"dram.ini": "dram.ini"})
+    first = made(hardware).parameters
+    assert made(hardware).parameters == first
+    (here / "dram.ini").write_text("2")
+    second = made(hardware).parameters
+    program_file(here / "perf_model", COCOSSIM + "# built anew")
+    third = made(hardware).parameters
+    assert first != second != third
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("raise SystemExit('segmentation fault')", "failed with code 1: segmentation fault"),
+        ("import os; os.abort()", "was ended by SIGABRT"),
+        ("print('done')", r"nothing in COCOSSim's answer fits cycles_pattern .*Total"),
+        ("print('Total cycles: -5')", "tells of -5 cycles for 30 x 50 by 50 x 40"),
+        ("print('Total cycles: 0')", "tells of 0 cycles"),
+        ("print('Total cycles: nan')", "tells of nan cycles"),
+        ("print('Total cycles: inf')", "tells of inf cycles"),
+        ("print('Total cycles: 234')", "234 cycles .* 256 multipliers need 234.375 at least"),
+        ("print('Total cycles: many')", "finds 'many', which is no number"),
+        (
+            "print('Total cycles: 500\\nTotal cycles: 600')",
+            "2 different counts .*: 500, 600; make it fit one",
+        ),
+    ],
+)
+def test_an_answer_that_cannot_be_is_refused_and_kept(here: Path, code: str, said: str) -> None:
+    with pytest.raises(ToolError, match=said) as caught:
+        cycles(standing_in(code))
+    (kept,) = here.glob("hespas-cocossim-*")
+    assert caught.value.location.startswith(str(kept))
+    assert (kept / "workload.txt").read_text() == "Conv 1 50 30 1 40 1 1 0\n"
+
+
+def test_the_same_count_twice_is_one() -> None:
+    assert cycles(standing_in("print('Total cycles: 500\\nTotal cycles: 500')")) == 500
+
+
+def test_a_program_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tool, "LIMITS", Limits(time_s=0.3))
+    with pytest.raises(ToolError, match=r"took longer than 0\.3 s"):
+        cycles(standing_in("import time; time.sleep(60)"))
+
+
+def test_an_answer_file_that_is_not_there_is_named() -> None:
+    with pytest.raises(HespasError, match=r"wrote no out\.txt"):
+        cycles(standing_in("print('Total cycles: 500')", answer_file="out.txt"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"arguments": None}, r"needs arguments, .*in the manner of .*\{workload\} the file"),
+        ({"arguments": ()}, r"do not tell COCOSSim of \{workload\}"),
+        ({"arguments": ("{workload}", "{rows}")}, r"do not tell COCOSSim of \{dataflow\}, 1 for"),
+        ({"arguments": ("{workload}", "{dataflow}")}, r"do not tell COCOSSim of \{rows\}"),
+        ({"arguments": ("{worklod}",)}, r"hold \{worklod\}; did you mean 'workload'"),
+        ({"arguments": ("{rows:3}",)}, r"hold \{rows:3\}"),
+        ({"arguments": ("{}",)}, r"hold \{\}"),
+        ({"arguments": ("{rows",)}, "'{rows' is malformed"),
+        (
+            {"arguments": (*(CALL.arguments or ()), "{output}")},
+            "the path of answer_file, which is not given",
+        ),
+        ({"cycles_pattern": None}, "needs cycles_pattern, the regular expression with one group"),
+        ({"cycles_pattern": "cycles"}, "has 0 groups"),
+        ({"cycles_pattern": "(c)(d)"}, "has 2 groups"),
+        ({"cycles_pattern": "(c"}, "cycles_pattern is '\\(c': missing"),
+        ({"answer_file": "/out.txt"}, "'/out.txt' is no name beneath"),
+        ({"files": {"../dram.ini": "dram.ini"}}, "'../dram.ini' is no name beneath"),
+        ({"files": {"log.txt": "dram.ini"}}, "'log.txt' is to stand there"),
+        ({"files": {"a": "dram.ini"}, "answer_file": "a/out"}, "'a/out' is to stand there"),
+        ({"files": {"a": "dram.ini", "a/b": "dram.ini"}}, "'a/b' is to stand there"),
+        ({"files": {"dram.ini": "dram.ini"}}, "dram.ini: cannot be read: No such file"),
+    ],
+)
+def test_what_is_missing_or_malformed_is_named(changes: dict[str, object], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        standing_in(COCOSSIM, **changes)
+
+
+def test_a_file_of_a_name_that_hespas_writes_is_refused(here: Path) -> None:
+    (here / "mine.txt").write_text("mine")
+    with pytest.raises(ConfigError, match=r"'workload\.txt', which hespas writes"):
+        cycles(standing_in(files={"workload.txt": "mine.txt"}))
+    assert (here / "mine.txt").read_text() == "mine"
+
+
+def test_an_array_that_is_not_square_needs_its_columns_told() -> None:
+    with pytest.raises(ConfigError, match=r"do not tell COCOSSim of \{columns\}"):
+        made(replace(hardware_of(), array_columns=8))
+
+
+def test_what_would_have_no_effect_is_refused() -> None:
+    with pytest.raises(ConfigError, match="sram_bandwidth has no effect on method 'cocossim'"):
+        made(replace(hardware_of(), sram_bandwidth=1e12))
+    with pytest.raises(ConfigError, match="the configuration is of another method"):
+        made(replace(hardware_of(), simulator=None))
+
+
+def test_the_program_is_looked_for(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match=r"needs binary, .*github\.com/mc186/cocossim"):
+        made(HARDWARE)
+    with pytest.raises(ToolError, match="there is no program nowhere/perf_model"):
+        made(replace(HARDWARE, binary="nowhere/perf_model"))
+    hardware = hardware_of()
+    Path("perf_model").chmod(0o644)
+    with pytest.raises(ToolError, match="is not executable"):
+        made(hardware)
+    Path("bin").mkdir()
+    program_file(Path("bin/on_the_path"), COCOSSIM)
+    monkeypatch.setenv("PATH", str(here / "bin"), prepend=":")
+    assert cycles(made(replace(HARDWARE, binary="on_the_path"))) == pytest.approx(937)
+
+
+def test_scale_sim_takes_no_such_program_for_a_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing(name: str) -> None:
+        del name
+
+    monkeypatch.setattr(tool, "find_spec", nothing)
+    with pytest.raises(ExtraMissingError, match="scalesim"):
+        estimator("scalesim", Wanted(hardware=hardware_of()))
+
+
+def test_the_stand_in_refuses_what_is_malformed() -> None:
+    assert set(COCOSSIM_HARDWARE) == {"arguments", "cycles_pattern"}
+    with pytest.raises(ToolError, match="usage"):
+        cycles(standing_in(arguments=("{workload}", "{rows}", "{dataflow}")))
+    program = CocossimProgram(call=CALL, product_line="Conv {m} {n} {k}")
+    with pytest.raises(ToolError, match="no convolution"):
+        cycles(made(replace(hardware_of(), simulator=program)))

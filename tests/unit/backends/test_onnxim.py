@@ -1,0 +1,269 @@
+"""ONNXim, by a stand-in that takes its usual command line, and checks the models by onnx."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+
+from hespas.backends import onnxim, tool
+from hespas.backends.onnxim import Operator, need_onnx, write_product_model
+from hespas.config.run_config import OnnximProgram, SimulatorCall, SystolicHardware
+from hespas.errors import ConfigError, ExtraMissingError, ToolError, UnsupportedError
+from hespas.estimate.methods import Wanted, estimator
+from hespas.estimate.systolic.array import Product
+from hespas.estimate.systolic.method import Systolic
+from hespas.tools.process import Limits
+from simulators import CORES, HAS_ONNX, ONNXIM, PATTERN, do_without_onnx, program_file
+
+needs_onnx = pytest.mark.skipif(not HAS_ONNX, reason="onnx is not installed")
+
+PRODUCT = Product(m=30, n=40, k=50)
+CALL = SimulatorCall(cycles_pattern=PATTERN)
+PROGRAM = OnnximProgram(call=CALL, core_config="cores.json")
+HARDWARE = SystolicHardware(
+    array_rows=16,
+    array_columns=16,
+    clock_hz=1e9,
+    memory_bandwidth=100e9,
+    vector_flops=1e12,
+    binary="Simulator",
+    simulator=PROGRAM,
+)
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    do_without_onnx(monkeypatch)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    program_file(tmp_path / "Simulator", ONNXIM)
+    write_cores()
+    return tmp_path
+
+
+def write_cores(changes: Mapping[str, object] = MappingProxyType({})) -> None:
+    Path("cores.json").write_text(json.dumps({**CORES, **changes}))
+
+
+def made(hardware: SystolicHardware = HARDWARE) -> Systolic:
+    found = estimator("onnxim", Wanted(hardware=hardware))
+    assert isinstance(found, Systolic)
+    return found
+
+
+def cycles(found: Systolic, product: Product = PRODUCT) -> float:
+    return found.timer.time_s(product, 2) * 1e9
+
+
+@pytest.mark.parametrize("operator", [None, "MatMul", "Gemm"])
+def test_a_product_is_a_model(here: Path, operator: Operator | None) -> None:
+    found = made(replace(HARDWARE, simulator=replace(PROGRAM, operator=operator)))
+    assert cycles(found) == pytest.approx(30 * 4 * 3 + 1000)
+    assert not list(here.glob("hespas-*"))
+    assert f"one {operator or 'MatMul'}, and it is called with '--config {{config}}" in (
+        found.timer.assumption
+    )
+    assert "not checked against a build" in found.timer.assumption
+
+
+def test_its_cores_share_a_product() -> None:
+    write_cores({"num_cores": 2})
+    found = made(replace(HARDWARE, array_count=2))
+    assert cycles(found) == pytest.approx(30 * 4 * 3 / 2 + 1000)
+    assert "on 2 arrays of 16 x 16" in found.timer.assumption
+    assert found.peak_flops == 2 * 2 * 256 * 1e9
+
+
+def core(**changes: object) -> dict[str, object]:
+    told = {"core_type": "systolic_ws", "core_height": 16, "core_width": 16}
+    return {"core_config": {"core_0": told | changes}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (core(core_height=128), "core_height is 128, array_rows of the array 16"),
+        (core(core_width=8), "core_width is 8, array_columns of the array 16"),
+        ({"core_width": 8}, "core_width is 8"),
+        ({"core_freq": 940}, "core_freq is 940, clock_hz, in MHz, of the array 1000"),
+        ({"core_freq": "1000"}, "core_freq is 1000"),
+        ({"num_cores": 4}, "num_cores is 4, array_count of the array 1"),
+        ({"num_cores": True}, "num_cores is True"),
+        (core(core_type="systolic_os"), "core_type is systolic_os, dataflow .* systolic_ws"),
+    ],
+)
+def test_other_cores_than_the_array_are_refused(changes: dict[str, object], said: str) -> None:
+    write_cores(changes)
+    with pytest.raises(ConfigError, match=rf"cores\.json: {said}.*; make the two agree"):
+        made()
+
+
+def test_what_the_cores_do_not_say_is_told() -> None:
+    Path("cores.json").write_text('{"core_freq": 1000.0}')
+    assert "core_config has no core_height, core_width, num_cores, core_type to compare" in (
+        made().timer.assumption
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("[]", "is no JSON object"), ("{", "malformed JSON"), (None, "cannot be read")],
+)
+def test_a_description_that_is_none_is_refused(text: str | None, said: str) -> None:
+    Path("cores.json").unlink()
+    if text is not None:
+        Path("cores.json").write_text(text)
+    with pytest.raises(ConfigError, match=rf"cores\.json.*{said}"):
+        made()
+
+
+def test_other_cores_are_another_estimate() -> None:
+    first = made().parameters
+    write_cores({"precision": 1})
+    assert made().parameters != first
+    write_cores()
+    assert made().parameters == first
+    options = replace(PROGRAM, model_options={"batch_size": 1, "request_time": 0})
+    assert made(replace(HARDWARE, simulator=options)).parameters != first
+
+
+def test_the_usual_interface_can_be_changed(here: Path) -> None:
+    (here / "mapping").mkdir()
+    (here / "mapping" / "here").touch()
+    code = (
+        "import json, os, sys\n"
+        "assert sys.argv[1] == '-c' and os.path.basename(sys.argv[2]) == 'cores.json'\n"
+        "assert sys.argv[4].endswith('/models/product/product.onnx'), sys.argv\n"
+        "assert os.path.isfile(sys.argv[4])\n"
+        "assert os.path.isfile(os.path.join(os.environ['ONNXIM_HOME'], 'configs', 'here'))\n"
+        "model, = json.load(open(sys.argv[3]))['models']\n"
+        "print('Total cycles:', 1000 * model['batch_size'] + model['request_time'])\n"
+    )
+    program_file(here / "Simulator", code)
+    call = SimulatorCall(
+        arguments=("-c", "{config}", "{workload}", "{model}"),
+        cycles_pattern=PATTERN,
+        files={"configs": "mapping"},
+    )
+    program = replace(PROGRAM, call=call, model_options={"batch_size": 2, "request_time": 5})
+    assert cycles(made(replace(HARDWARE, simulator=program))) == pytest.approx(2005)
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        (OnnximProgram(call=CALL), "needs core_config, the path of ONNXim's JSON file"),
+        (OnnximProgram(core_config="cores.json"), "needs cycles_pattern"),
+        (replace(PROGRAM, model_options={"name": "a"}), "model_options gives a name"),
+        (
+            replace(PROGRAM, call=replace(CALL, arguments=("{workload}",))),
+            r"do not tell ONNXim of \{config\}, the path of core_config",
+        ),
+        (
+            replace(PROGRAM, call=replace(CALL, arguments=("{config}",))),
+            r"of \{workload\}, the list of models or \{model\}, the ONNX file",
+        ),
+        (
+            replace(PROGRAM, call=replace(CALL, arguments=("{config}", "{rows}", "{model}"))),
+            r"arguments hold \{rows\}",
+        ),
+        (
+            replace(
+                PROGRAM,
+                call=replace(CALL, arguments=("{config}", "{model}")),
+                model_options={"batch_size": 2},
+            ),
+            "model_options has no effect",
+        ),
+        (None, "the configuration is of another method"),
+    ],
+)
+def test_what_is_missing_or_has_no_effect_is_refused(
+    program: OnnximProgram | None, said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        made(replace(HARDWARE, simulator=program))
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("raise SystemExit('no such layer')", "failed with code 1: no such layer"),
+        ("print('done')", "nothing in ONNXim's answer fits"),
+        ("print('Total cycles: 7')", "tells of 7 cycles .* 234.375 at least"),
+        ("print('Total cycles: 300\\nTotal cycles: 301')", "2 different counts"),
+    ],
+)
+def test_an_answer_that_cannot_be_is_refused(here: Path, code: str, said: str) -> None:
+    program_file(here / "Simulator", code)
+    with pytest.raises(ToolError, match=said):
+        cycles(made())
+
+
+def test_a_program_that_hangs_is_ended(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program_file(here / "Simulator", "import time; time.sleep(60)")
+    monkeypatch.setattr(tool, "LIMITS", Limits(time_s=0.3))
+    with pytest.raises(ToolError, match=r"ONNXim took longer than 0\.3 s"):
+        cycles(made())
+
+
+def test_a_program_that_is_none_is_refused(here: Path) -> None:
+    (here / "Simulator").write_bytes(b"\x7fELF for another machine")
+    with pytest.raises(ToolError, match="ONNXim failed with code"):
+        cycles(made())
+    (here / "Simulator").unlink()
+    with pytest.raises(ToolError, match="there is no program Simulator"):
+        made()
+
+
+def test_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing(name: str) -> None:
+        del name
+
+    monkeypatch.setattr(onnxim, "find_spec", nothing)
+    with pytest.raises(ExtraMissingError, match=r"pip install 'hespas\[onnxim\]'"):
+        need_onnx()
+
+
+@needs_onnx
+@pytest.mark.parametrize("operator", ["MatMul", "Gemm"])
+@pytest.mark.parametrize("element_bytes", [2, 4, 8])
+def test_models_are_valid(here: Path, operator: Operator, element_bytes: int) -> None:
+    onnx = import_module("onnx")
+
+    path = here / "model.onnx"
+    write_product_model(path, PRODUCT, element_bytes=element_bytes, operator=operator)
+    first = path.read_bytes()
+    onnx.checker.check_model(str(path), full_check=True)
+    graph = onnx.load(str(path)).graph
+    kinds = {each.type.tensor_type.elem_type for each in (*graph.input, *graph.output)}
+    assert kinds == {graph.initializer[0].data_type}
+    assert [node.op_type for node in graph.node] == [operator]
+    assert onnx.numpy_helper.to_array(graph.initializer[0]).itemsize == element_bytes
+    write_product_model(path, PRODUCT, element_bytes=element_bytes, operator=operator)
+    assert path.read_bytes() == first
+
+
+@needs_onnx
+def test_large_weights_stand_beside_the_model(here: Path) -> None:
+    onnx = import_module("onnx")
+
+    path = here / "model.onnx"
+    large = Product(m=1, n=2**15, k=2**17)
+    write_product_model(path, large, element_bytes=2, operator="MatMul")
+    onnx.checker.check_model(str(path), full_check=True)
+    assert path.stat().st_size < 1000
+    assert (here / "model.data").stat().st_size == 2**33
+    assert (here / "model.data").stat().st_blocks * 512 < 2**20
+
+
+@needs_onnx
+def test_elements_that_no_operator_takes_are_refused(here: Path) -> None:
+    with pytest.raises(UnsupportedError, match=r"MatMul takes .* not of 1"):
+        write_product_model(here / "m.onnx", PRODUCT, element_bytes=1, operator="MatMul")

@@ -1,0 +1,114 @@
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace as changed
+
+from hespas.estimate.ptx.analysis import KernelAnalysis
+from hespas.estimate.ptx.reading import analyse
+from hespas.estimate.ptx.terms import KernelTerms, memory_turns, pipe_cycles, reasons, terms_of
+from hespas.hardware.microarchitecture import load_microarchitecture
+
+from .conftest import COLUMNS, STREAM, launch
+
+GPU = load_microarchitecture("H100_80GB")
+BANDWIDTH = 3.35e12
+
+
+def stream(blocks: int = 2**19) -> KernelAnalysis:
+    return analyse(STREAM, launch("stream", blocks=blocks, threads=128))
+
+
+def columns(blocks: int = 32) -> KernelAnalysis:
+    return analyse(COLUMNS, launch("columns", blocks=blocks, threads=1024))
+
+
+def terms(kernel: KernelAnalysis, bytes_moved: float) -> KernelTerms:
+    return terms_of(kernel, GPU, bytes_moved=bytes_moved, memory_bandwidth_bytes_per_s=BANDWIDTH)
+
+
+def test_a_stream_takes_what_memory_takes_and_nothing_of_l2() -> None:
+    found = terms(stream(), 2 * 4 * 2**26)
+    assert found.memory_s == pytest.approx(2 * 4 * 2**26 / (BANDWIDTH * GPU.memory_efficiency))
+    assert found.l2_s == 0
+
+
+def test_many_small_blocks_are_limited_by_their_turnover() -> None:
+    found = terms(stream(), 2 * 4 * 2**26)
+    share = -(-(2**19) // GPU.multiprocessors)
+    assert found.turnover_s == pytest.approx(share * 4 * GPU.warp_turnover_cycles / GPU.clock_hz)
+    assert found.limit == "block turnover"
+    assert found.time_s == pytest.approx(found.turnover_s + GPU.launch_s)
+
+
+def test_scalar_stores_cost_l2_three_times_their_bytes_more() -> None:
+    kernel = columns()
+    moved = 2 * 2.0 * 4096 * 4096
+    found = terms(kernel, moved)
+    assert found.l2_s == pytest.approx(3 * moved / 2 / GPU.l2_bandwidth_bytes_per_s)
+    assert memory_turns(kernel) == pytest.approx(200 / 256)
+    assert "4x L2 write sectors: 2-byte stores at 8-byte stride" in "; ".join(
+        reasons(found, kernel)
+    )
+
+
+def test_the_busiest_multiprocessor_decides() -> None:
+    one, two = (terms(columns(GPU.multiprocessors + extra), 1.0) for extra in (0, 1))
+    assert two.pipe_s == pytest.approx(2 * one.pipe_s)
+    assert two.l1_s == pytest.approx(2 * one.l1_s)
+
+
+@given(
+    memory=st.floats(0, 1),
+    l2=st.floats(0, 1),
+    l1=st.floats(0, 1),
+    pipe=st.floats(0, 1),
+    turnover=st.floats(0, 1),
+)
+def test_a_kernel_takes_at_least_its_largest_limit_and_at_most_all(
+    memory: float, l2: float, l1: float, pipe: float, turnover: float
+) -> None:
+    found = KernelTerms(
+        memory_s=memory,
+        l2_s=l2,
+        l1_s=l1,
+        pipe_s=pipe,
+        pipe="issue",
+        turnover_s=turnover,
+        launch_s=1e-6,
+    )
+    limits = (memory, l2, l1, pipe, turnover)
+    assert max(limits) <= found.time_s <= sum(limits) + 1e-6 + 1e-12
+    slower = replace(found, l2_s=2 * l2, pipe_s=2 * pipe)
+    assert slower.time_s >= found.time_s
+
+
+def test_slower_parts_never_make_a_kernel_faster() -> None:
+    kernel, moved = columns(300), 3e8
+    fast = terms(kernel, moved).time_s
+    for figure in ("clock_hz", "l2_bandwidth_bytes_per_s", "issue_lanes", "memory_efficiency"):
+        gpu = replace(GPU, **{figure: getattr(GPU, figure) / 2})
+        slow = terms_of(
+            kernel, gpu, bytes_moved=moved, memory_bandwidth_bytes_per_s=BANDWIDTH
+        ).time_s
+        assert slow >= fast
+    assert terms(kernel, 2 * moved).time_s > fast
+
+
+def test_work_for_either_pipe_goes_where_there_is_room() -> None:
+    kernel = stream(1)
+    base = pipe_cycles(kernel, GPU)
+    more = changed(kernel.slots, either=kernel.slots.either + 1000)
+    balanced = pipe_cycles(changed(kernel, slots=more), GPU)
+    assert balanced["fused"] == base["fused"]
+    assert balanced["logic"] == pytest.approx(
+        32 * (more.logic + more.fused + more.either) / (GPU.logic_lanes + GPU.fused_lanes)
+    )
+
+
+def test_a_short_kernel_is_its_launch() -> None:
+    found = terms(stream(1), 1024)
+    assert found.limit == "launch"
+    assert reasons(found, stream(1)) == ("shorter than its launch",)
+    assert "no PTX" in reasons(found, None)[0]
