@@ -47,7 +47,7 @@ def system(devices: int, *, algorithm: str = "ring") -> System:
         shape = ((Topology.FULLY_CONNECTED, devices),)
     dimensions = [
         NetworkDimension(
-            topology=topology, npus_count=count, bandwidth_gib_per_s=100, latency_ns=500
+            topology=topology, npus_count=count, bandwidth_bytes_per_s=100 * 2**30, latency_s=500e-9
         )
         for topology, count in shape
     ]
@@ -55,12 +55,12 @@ def system(devices: int, *, algorithm: str = "ring") -> System:
         name=f"{devices} devices",
         dimensions=tuple(dimensions),
         implementations=dict.fromkeys(CollectiveKind, (algorithm,) * len(dimensions)),
-        endpoint_delay_ns=10,
+        endpoint_delay_s=10e-9,
         preferred_dataset_splits=1,
         active_chunks_per_dimension=1,
         collective_optimization="localBWAware",
         scheduling_policy="LIFO",
-        local_memory_bandwidth_gb_per_s=1600,
+        local_memory_bandwidth_bytes_per_s=1600e9,
         remote_memory=RemoteMemory(kind=RemoteMemoryKind.NO_MEMORY_EXPANSION),
         options={},
     )

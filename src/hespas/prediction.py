@@ -178,8 +178,8 @@ def computation_alone(tasks: TaskGraph) -> Timeline:
     dimension = NetworkDimension(
         topology=Topology.FULLY_CONNECTED,
         npus_count=tasks.device_count,
-        bandwidth_gib_per_s=1.0,
-        latency_ns=0.0,
+        bandwidth_bytes_per_s=1e9,
+        latency_s=0.0,
     )
     unused = bare_system("devices without a network", dimensions=(dimension,))
     return simulate(tasks, unused, network=Network.CONGESTION_UNAWARE)

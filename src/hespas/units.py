@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from math import isfinite
 
 from hespas.errors import ConfigError
 
 PS_PER_NS = 1000
 PS_PER_S = 1_000_000_000_000
+GIB = 2**30
 
 _DECIMAL = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 _SMALL = {"p": 1e-12, "n": 1e-9, "u": 1e-6, "µ": 1e-6, "m": 1e-3, "": 1.0}
@@ -31,6 +33,29 @@ def _factors(unit: str) -> dict[str, float]:
         for spelling in _SPELLINGS.get(unit, (unit,))
         for prefix, factor in prefixes.items()
     }
+
+
+@lru_cache(maxsize=1024)
+def to_ns(duration_s: float) -> float:
+    """Return a duration in ns: the figure of a file in ns, if ``duration_s`` is that over 1e9.
+
+    Rounding to 15 significant digits undoes the rounding of the division, so that a figure of up to
+    15 digits survives the way from ns to s and back.
+
+    >>> 1234.567 / 1e9 * 1e9, to_ns(1234.567 / 1e9)
+    (1234.5670000000002, 1234.567)
+    """
+    return float(f"{duration_s * 1e9:.15g}")
+
+
+@lru_cache(maxsize=1024)
+def to_gb_per_s(bandwidth_bytes_per_s: float) -> float:
+    """Return a bandwidth in GB/s (1e9 bytes per second), exact as `to_ns` is.
+
+    >>> 1.1 * 1e9 / 1e9, to_gb_per_s(1.1 * 1e9)
+    (1.1, 1.1)
+    """
+    return float(f"{bandwidth_bytes_per_s / 1e9:.15g}")
 
 
 def parse_quantity(text: str, unit: str, *, location: str = "") -> float:

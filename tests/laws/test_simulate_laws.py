@@ -51,8 +51,8 @@ def systems(draw: st.DrawFn) -> System:
         NetworkDimension(
             topology=topology,
             npus_count=count,
-            bandwidth_gib_per_s=draw(st.floats(min_value=0.5, max_value=900)),
-            latency_ns=draw(st.floats(min_value=1, max_value=5000)),
+            bandwidth_bytes_per_s=draw(st.floats(min_value=0.5e9, max_value=900e9)),
+            latency_s=draw(st.floats(min_value=1e-9, max_value=5e-6)),
         )
         for topology, count in zip(topologies, counts, strict=True)
     ]
@@ -62,12 +62,12 @@ def systems(draw: st.DrawFn) -> System:
         implementations={
             kind: tuple([draw(algorithms) for _ in dimensions]) for kind in CollectiveKind
         },
-        endpoint_delay_ns=draw(st.integers(min_value=1, max_value=100)),
+        endpoint_delay_s=draw(st.integers(min_value=1, max_value=100)) / 1e9,
         preferred_dataset_splits=draw(st.integers(min_value=1, max_value=4)),
         active_chunks_per_dimension=draw(st.integers(min_value=1, max_value=3)),
         collective_optimization=draw(st.sampled_from(("baseline", "localBWAware"))),
         scheduling_policy="LIFO",
-        local_memory_bandwidth_gb_per_s=draw(st.floats(min_value=100, max_value=8000)),
+        local_memory_bandwidth_bytes_per_s=draw(st.floats(min_value=100e9, max_value=8e12)),
         remote_memory=RemoteMemory(kind=RemoteMemoryKind.NO_MEMORY_EXPANSION),
         options={},
     )
@@ -182,7 +182,7 @@ def test_folding_changes_nothing(graph: TaskGraph, system: System) -> None:
 @given(graph=graphs(has_collectives=True, has_transfers=True, step_ps=100_000))
 def test_folding_changes_nothing_where_much_happens_at_once(graph: TaskGraph) -> None:
     # A hop and an endpoint take 100 ns, and all else is a multiple of it, or nothing.
-    system = plain_system(latency_ns=100, gib_per_s=1e9)
+    system = plain_system(latency_s=100e-9, bytes_per_s=1e18)
 
     assert outcome(graph, system, is_folded=True) == outcome(graph, system, is_folded=False)
 
@@ -196,7 +196,7 @@ def test_the_closed_formulas_give_what_the_events_do(graph: TaskGraph, system: S
 @settings(deadline=None, max_examples=300)
 @given(graph=graphs(has_collectives=True, has_transfers=True, step_ps=100_000))
 def test_closed_formulas_and_events_agree_where_much_happens_at_once(graph: TaskGraph) -> None:
-    system = plain_system(latency_ns=100, gib_per_s=1e9)
+    system = plain_system(latency_s=100e-9, bytes_per_s=1e18)
 
     assert outcome(graph, system, is_folded=True) == outcome(graph, system, by_events=True)
 
@@ -230,7 +230,7 @@ def test_who_comes_long_before_the_others_starts_nothing_in_their_place() -> Non
         tasks=(*transfers[:2], *collectives[:2], *transfers[2:], collectives[2]),
         group_tables=(((0, 1, 2, 3), (4, 5, 6, 7)),),
     )
-    system = plain_system(latency_ns=100, gib_per_s=1e9)
+    system = plain_system(latency_s=100e-9, bytes_per_s=1e18)
 
     assert simulate(graph, system).step_time_s == 1320e-9
     assert outcome(graph, system, is_folded=True) == outcome(graph, system, by_events=True)
@@ -300,17 +300,17 @@ def outcome(
     return timeline.as_json(with_nodes=True)
 
 
-def plain_system(*, latency_ns: float, gib_per_s: float) -> System:
+def plain_system(*, latency_s: float, bytes_per_s: float) -> System:
     dimension = NetworkDimension(
         topology=Topology.FULLY_CONNECTED,
         npus_count=DEVICES,
-        bandwidth_gib_per_s=gib_per_s,
-        latency_ns=latency_ns,
+        bandwidth_bytes_per_s=bytes_per_s,
+        latency_s=latency_s,
     )
     return replace(
         bare_system("plain", dimensions=(dimension,)),
         implementations=dict.fromkeys(CollectiveKind, ("direct",)),
-        endpoint_delay_ns=100,
+        endpoint_delay_s=100e-9,
     )
 
 
@@ -321,7 +321,7 @@ def plain_system(*, latency_ns: float, gib_per_s: float) -> System:
 def test_a_collective_is_not_slower_on_a_faster_network(task: Task, system: System) -> None:
     graph = TaskGraph(name="g", device_count=DEVICES, tasks=(task,), group_tables=TABLES)
     faster = [
-        replace(dimension, bandwidth_gib_per_s=2 * dimension.bandwidth_gib_per_s)
+        replace(dimension, bandwidth_bytes_per_s=2 * dimension.bandwidth_bytes_per_s)
         for dimension in system.dimensions
     ]
 

@@ -5,7 +5,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hespas.errors import ConfigError
-from hespas.units import format_bytes_binary, format_quantity, format_time, parse_quantity
+from hespas.units import (
+    format_bytes_binary,
+    format_quantity,
+    format_time,
+    parse_quantity,
+    to_gb_per_s,
+    to_ns,
+)
+
+
+@given(st.integers(0, 10**15 - 1), st.integers(-9, 3))
+def test_figures_of_15_digits_survive_a_change_of_units(digits: int, exponent: int) -> None:
+    figure = float(f"{digits}e{exponent}")
+
+    assert to_ns(figure / 1e9) == figure
+    assert to_gb_per_s(figure * 1e9) == figure
 
 
 @pytest.mark.parametrize(

@@ -180,18 +180,17 @@ def interconnect_of(system: System) -> Interconnect:
             shape=_SHAPES[one.topology],
             size=one.npus_count,
             parameters=LinkParameters(
-                bandwidth_bytes_per_s=one.bandwidth_gib_per_s * 2**30,
-                latency_s=one.latency_ns / 1e9,
+                bandwidth_bytes_per_s=one.bandwidth_bytes_per_s,
+                latency_s=one.latency_s,
             ),
         )
         for one in system.dimensions
     ]
-    memory = system.local_memory_bandwidth_gb_per_s
     return Interconnect(
         name=system.name,
         fabric=Dimensions(dimensions=tuple(dimensions)),
         algorithms={_KINDS[kind]: names for kind, names in system.implementations.items()},
-        endpoint_delay_s=system.endpoint_delay_ns / 1e9,
-        memory_bytes_per_s=None if memory is None else memory * 1e9,
+        endpoint_delay_s=system.endpoint_delay_s,
+        memory_bytes_per_s=system.local_memory_bandwidth_bytes_per_s,
         rounding_ps=1000,
     )

@@ -30,24 +30,23 @@ class Topology(Enum):
 class NetworkDimension:
     """One dimension of the network.
 
-    ``bandwidth_gib_per_s`` counts 2**30 bytes per second, as ASTRA-sim's ``bandwidth`` does.
     Raises `HardwareError` for fewer than one device, a bandwidth that is not a positive, finite
     number, and a latency that is not one from 0 up.
     """
 
     topology: Topology
     npus_count: int
-    bandwidth_gib_per_s: float
-    latency_ns: float
+    bandwidth_bytes_per_s: float
+    latency_s: float
 
     def __post_init__(self) -> None:
         if self.npus_count < 1:
             raise HardwareError(f"npus_count is {self.npus_count}", hint="give 1 or more")
-        bandwidth = self.bandwidth_gib_per_s
+        bandwidth = self.bandwidth_bytes_per_s
         if not (isfinite(bandwidth) and bandwidth > 0):
             raise HardwareError(f"bandwidth is {bandwidth}", hint="give a positive number")
-        if not (isfinite(self.latency_ns) and self.latency_ns >= 0):
-            raise HardwareError(f"latency is {self.latency_ns}", hint="give 0 ns or more")
+        if not (isfinite(self.latency_s) and self.latency_s >= 0):
+            raise HardwareError(f"latency is {self.latency_s}", hint="give 0 or more")
 
 
 class CollectiveKind(Enum):
@@ -70,11 +69,11 @@ class RemoteMemoryKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteMemory:
-    """Memory outside the devices: bandwidth in bytes per ns (decimal GB/s), latency in ns."""
+    """Memory outside the devices."""
 
     kind: RemoteMemoryKind
-    latency_ns: float | None = None
-    bandwidth_gb_per_s: float | None = None
+    latency_s: float | None = None
+    bandwidth_bytes_per_s: float | None = None
     nodes: int | None = None
     npus_per_node: int | None = None
 
@@ -84,8 +83,8 @@ class System:
     """A cluster: network dimensions, and how its collectives run.
 
     ``implementations`` gives, per collective, one algorithm name per dimension.
-    ``local_memory_bandwidth_gb_per_s`` is decimal (1e9 B/s); None where the file has no
-    ``local-mem-bw``. ``options`` keeps the remaining keys of ``system.json`` as read.
+    ``local_memory_bandwidth_bytes_per_s`` is None where the file has no ``local-mem-bw``.
+    ``options`` keeps the remaining keys of ``system.json`` as read.
     ``interconnect`` is the network as hespas' own model sees it, where a file describes that; a
     system without files for ASTRA-sim has no ``dimensions``.
     """
@@ -93,12 +92,12 @@ class System:
     name: str
     dimensions: tuple[NetworkDimension, ...]
     implementations: Mapping[CollectiveKind, tuple[str, ...]]
-    endpoint_delay_ns: int
+    endpoint_delay_s: float
     preferred_dataset_splits: int
     active_chunks_per_dimension: int
     collective_optimization: str
     scheduling_policy: str
-    local_memory_bandwidth_gb_per_s: float | None
+    local_memory_bandwidth_bytes_per_s: float | None
     remote_memory: RemoteMemory
     options: Mapping[str, object]
     interconnect: Interconnect | None = None
@@ -120,7 +119,7 @@ def bare_system(
     """Return a system of which nothing is told but its network.
 
     >>> line = NetworkDimension(
-    ...     topology=Topology.RING, npus_count=8, bandwidth_gib_per_s=1.0, latency_ns=0.0
+    ...     topology=Topology.RING, npus_count=8, bandwidth_bytes_per_s=1e9, latency_s=0.0
     ... )
     >>> bare_system("a ring", dimensions=(line,)).device_count
     8
@@ -129,12 +128,12 @@ def bare_system(
         name=name,
         dimensions=dimensions,
         implementations={},
-        endpoint_delay_ns=0,
+        endpoint_delay_s=0.0,
         preferred_dataset_splits=1,
         active_chunks_per_dimension=1,
         collective_optimization="baseline",
         scheduling_policy="LIFO",
-        local_memory_bandwidth_gb_per_s=None,
+        local_memory_bandwidth_bytes_per_s=None,
         remote_memory=RemoteMemory(kind=RemoteMemoryKind.NO_MEMORY_EXPANSION),
         options={},
         interconnect=interconnect,

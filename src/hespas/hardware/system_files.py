@@ -1,4 +1,9 @@
-"""Read a system from the three files that ASTRA-sim reads."""
+"""Read a system from the three files that ASTRA-sim reads.
+
+The files count time in ns, bandwidth in GiB/s (network.yml) or GB/s (the others); a `System` has s
+and bytes/s. GiB/s become bytes/s exactly. `hespas.units.to_ns` and `to_gb_per_s` return the figures
+of the other two exactly, up to 15 significant digits.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +22,7 @@ from hespas.hardware.system import (
     System,
 )
 from hespas.hardware.wire import NetworkWire, RemoteMemoryWire, SystemWire
+from hespas.units import GIB
 
 if TYPE_CHECKING:
     from hespas.hardware.wire import NetworkWire, SystemWire
@@ -47,18 +53,19 @@ def read_system(
     remote_memory = read_remote_memory(remote_memory_file)
     data = read_json(system_file)
     wire = decode(data, SystemWire, location=location)
+    gb_per_s = wire.local_mem_bw
     raw = cast("dict[str, object]", data)
     options = {key: value for key, value in raw.items() if key not in _FIELD_KEYS}
     return System(
         name=name,
         dimensions=dimensions,
         implementations=_implementations(wire, len(dimensions), location),
-        endpoint_delay_ns=wire.endpoint_delay,
+        endpoint_delay_s=wire.endpoint_delay / 1e9,
         preferred_dataset_splits=wire.preferred_dataset_splits,
         active_chunks_per_dimension=wire.active_chunks_per_dimension,
         collective_optimization=_optimization(wire, len(dimensions), location),
         scheduling_policy=wire.scheduling_policy,
-        local_memory_bandwidth_gb_per_s=wire.local_mem_bw,
+        local_memory_bandwidth_bytes_per_s=None if gb_per_s is None else gb_per_s * 1e9,
         remote_memory=remote_memory,
         options=MappingProxyType(options),
     )
@@ -67,8 +74,8 @@ def read_system(
 def read_network(path: Path) -> tuple[NetworkDimension, ...]:
     """Return the dimensions that a ``network.yml`` lists.
 
-    Bandwidths are in ASTRA-sim's GB/s (2**30 bytes per second), latencies in ns. Raises
-    `ConfigError` for what the file may not hold, `HardwareError` for lists of unequal length.
+    Raises `ConfigError` for what the file may not hold, `HardwareError` for lists of unequal
+    length.
     """
     wire = decode(read_yaml(path), NetworkWire, location=str(path))
     _refuse_unequal_lengths(wire, str(path))
@@ -77,8 +84,8 @@ def read_network(path: Path) -> tuple[NetworkDimension, ...]:
         NetworkDimension(
             topology=topology,
             npus_count=npus_count,
-            bandwidth_gib_per_s=bandwidth,
-            latency_ns=latency,
+            bandwidth_bytes_per_s=bandwidth * GIB,
+            latency_s=latency / 1e9,
         )
         for topology, npus_count, bandwidth, latency in rows
     )
@@ -104,10 +111,11 @@ def read_remote_memory(path: Path | None) -> RemoteMemory:
     for key in (key for key, value in needed.items() if value is None):
         message = f"$ lacks {key!r}, which {wire.memory_type.value} needs"
         raise ConfigError(message, location=str(path), hint="add it")
+    latency_ns, gb_per_s = wire.remote_mem_latency, wire.remote_mem_bw
     return RemoteMemory(
         kind=wire.memory_type,
-        latency_ns=wire.remote_mem_latency,
-        bandwidth_gb_per_s=wire.remote_mem_bw,
+        latency_s=None if latency_ns is None else latency_ns / 1e9,
+        bandwidth_bytes_per_s=None if gb_per_s is None else gb_per_s * 1e9,
         nodes=wire.num_nodes,
         npus_per_node=wire.num_npus_per_node,
     )

@@ -20,7 +20,7 @@ from hespas.hardware.presets import (
 )
 from hespas.hardware.system import NetworkDimension, System
 from hespas.report.inside_text import inside_json, inside_lines
-from hespas.units import format_bytes_binary, format_quantity, format_time
+from hespas.units import GIB, format_bytes_binary, format_quantity, format_time, to_ns
 
 _SYSTEM_WIDTH = 26
 
@@ -71,7 +71,7 @@ def _link_line(link: Link) -> str:
 def _dimension_text(dimension: NetworkDimension) -> str:
     return (
         f"{dimension.topology.value} of {dimension.npus_count}, "
-        f"{dimension.bandwidth_gib_per_s:g} GiB/s, {format_time(dimension.latency_ns / 1e9)}"
+        f"{dimension.bandwidth_bytes_per_s / GIB:g} GiB/s, {format_time(dimension.latency_s)}"
     )
 
 
@@ -121,10 +121,10 @@ def _system_details(system: System) -> str:
     lines += [
         f"  {kind.value}: {', '.join(names)}" for kind, names in system.implementations.items()
     ]
-    memory = system.local_memory_bandwidth_gb_per_s
+    memory = system.local_memory_bandwidth_bytes_per_s
     if memory is not None:
-        lines.append(f"  local memory: {format_quantity(memory * 1e9, 'B/s')}")
-    lines.append(f"  endpoint delay: {format_time(system.endpoint_delay_ns / 1e9)}")
+        lines.append(f"  local memory: {format_quantity(memory, 'B/s')}")
+    lines.append(f"  endpoint delay: {format_time(system.endpoint_delay_s)}")
     return "\n".join(lines)
 
 
@@ -214,8 +214,8 @@ def _system_json(system: System) -> dict[str, object]:
             {
                 "topology": one.topology.value,
                 "npus_count": one.npus_count,
-                "bandwidth_gib_per_s": one.bandwidth_gib_per_s,
-                "latency_ns": one.latency_ns,
+                "bandwidth_gib_per_s": one.bandwidth_bytes_per_s / GIB,
+                "latency_ns": to_ns(one.latency_s),
             }
             for one in system.dimensions
         ],

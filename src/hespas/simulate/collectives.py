@@ -22,7 +22,7 @@ from hespas.simulate.implementations import (
     implementations,
 )
 from hespas.simulate.needs_engine import NeedsEngineError
-from hespas.simulate.network import Route, delay_ns, hops, reduce_ns, route
+from hespas.simulate.network import Route, delay_ns, endpoint_ns, hops, reduce_ns, route
 from hespas.simulate.pipeline import Stage, pipeline_ns
 from hespas.simulate.plan import PhaseRing, chunks_of, phases_of
 
@@ -196,7 +196,7 @@ class CollectiveModel:
 
         return Circle(
             size=size,
-            endpoint_ns=SUBGROUP_ENDPOINT_NS if is_subgroup else system.endpoint_delay_ns,
+            endpoint_ns=SUBGROUP_ENDPOINT_NS if is_subgroup else endpoint_ns(system),
             delay_ns=cache(delay),
             reduce_ns=partial(reduce_ns, self._system),
             is_subgroup=is_subgroup,

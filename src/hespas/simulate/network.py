@@ -11,8 +11,8 @@ from typing import assert_never
 
 from hespas.config.suggest import choice
 from hespas.hardware.system import NetworkDimension, System, Topology
+from hespas.units import to_ns
 
-_BYTES_PER_GIB = 1 << 30
 _NS_PER_S = 1_000_000_000
 
 
@@ -41,8 +41,13 @@ class Route:
 
 
 def bytes_per_ns(dimension: NetworkDimension) -> float:
-    """Return a link's bandwidth: ``bandwidth`` in network.yml counts 2**30 bytes per second."""
-    return dimension.bandwidth_gib_per_s * _BYTES_PER_GIB / _NS_PER_S
+    """Return a link's bandwidth."""
+    return dimension.bandwidth_bytes_per_s / _NS_PER_S
+
+
+def endpoint_ns(system: System) -> int:
+    """Return what a device waits before each message of a collective."""
+    return round(to_ns(system.endpoint_delay_s))
 
 
 def hops(dimension: NetworkDimension, distance: int) -> int:
@@ -80,7 +85,7 @@ def route(system: System, source: int, target: int) -> Route:
 def delay_ns(system: System, way: Route, size_bytes: int) -> int:
     """Return how long a message takes: ``floor(hops * latency + size / bandwidth)``, in ns."""
     dimension = system.dimensions[way.dimension]
-    return int(way.hops * dimension.latency_ns + size_bytes / bytes_per_ns(dimension))
+    return int(way.hops * to_ns(dimension.latency_s) + size_bytes / bytes_per_ns(dimension))
 
 
 def reduce_ns(system: System, size_bytes: int) -> int:
@@ -88,7 +93,7 @@ def reduce_ns(system: System, size_bytes: int) -> int:
 
     Each is rounded down to whole ns, as in ASTRA-sim.
     """
-    bandwidth_gb_per_s = system.local_memory_bandwidth_gb_per_s
-    if bandwidth_gb_per_s is None:
+    bandwidth_bytes_per_s = system.local_memory_bandwidth_bytes_per_s
+    if bandwidth_bytes_per_s is None:
         return 0
-    return 3 * int(size_bytes / (bandwidth_gb_per_s * 1e9) * 1e9)
+    return 3 * int(size_bytes / bandwidth_bytes_per_s * 1e9)

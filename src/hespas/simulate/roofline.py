@@ -22,16 +22,14 @@ def with_roofline(job: Job, system: System) -> Job:
     `SimulationError` for a computation that lacks ``num_ops`` or ``tensor_size``, or has 0
     operations, and a system without ``peak-perf`` (TFLOP/s) or ``local-mem-bw``.
     """
-    peak, bandwidth = system.options.get("peak-perf"), system.local_memory_bandwidth_gb_per_s
+    peak, bandwidth = system.options.get("peak-perf"), system.local_memory_bandwidth_bytes_per_s
     if not isinstance(peak, int | float) or bandwidth is None:
         hint = "add both to system.json"
         raise SimulationError(
             "roofline-enabled needs peak-perf and local-mem-bw", location=system.name, hint=hint
         )
     graphs = [
-        replace(
-            graph, tasks=tuple([_timed(task, peak * 1e12, bandwidth * 1e9) for task in graph.tasks])
-        )
+        replace(graph, tasks=tuple([_timed(task, peak * 1e12, bandwidth) for task in graph.tasks]))
         for graph in job.graphs
     ]
     return replace(job, graphs=tuple(graphs))

@@ -32,7 +32,7 @@ from hespas.simulate.kinds import collective_kind, task_text
 from hespas.simulate.machine import EVERYONE, Machine
 from hespas.simulate.meeting import Meetings
 from hespas.simulate.needs_engine import NeedsEngineError
-from hespas.simulate.network import Network, Route, delay_ns, route
+from hespas.simulate.network import Network, Route, delay_ns, endpoint_ns, route
 from hespas.simulate.replay import check_recorded, is_replay, with_replayed
 from hespas.simulate.roofline import with_roofline
 from hespas.simulate.timeline import Timeline
@@ -69,8 +69,8 @@ def simulate(
         raise DeviceCountError(f"{message} {system.device_count}")
     _refuse(system, queues_per_dimension, injection_scale)
     # Groups smaller than the system have an endpoint delay of their own, which nothing scales.
-    endpoint_delay_ns = int(system.endpoint_delay_ns * injection_scale)
-    system = replace(system, endpoint_delay_ns=endpoint_delay_ns)
+    endpoint_delay_s = int(endpoint_ns(system) * injection_scale) / 1e9
+    system = replace(system, endpoint_delay_s=endpoint_delay_s)
     events = partial(
         _by_events,
         system=system,
@@ -220,7 +220,7 @@ class _Model:
             ),
             ends_ps=self._ends(folded, timings) if apart else None,
             endpoint_ns=lambda place: (
-                self._system.endpoint_delay_ns
+                endpoint_ns(self._system)
                 if place == EVERYONE or timings[place] is None
                 else SUBGROUP_ENDPOINT_NS
             ),
@@ -239,8 +239,8 @@ class _Model:
         def ends(task: CollectiveTask, group: Group | None, starts_ps: Times) -> Times:
             timing = None if group is None else shape_of(group)
             span = self._collective(task, timing)
-            endpoint_ns = self._system.endpoint_delay_ns if timing is None else SUBGROUP_ENDPOINT_NS
-            if endpoint_ns == 0 and not starts_ps.all():
+            wait_ns = endpoint_ns(self._system) if timing is None else SUBGROUP_ENDPOINT_NS
+            if wait_ns == 0 and not starts_ps.all():
                 raise NeedsEngineError  # which says what is wrong with it
             if (starts_ps == starts_ps[:, :1]).all():
                 return starts_ps + span.total_ns * PS_PER_NS

@@ -311,12 +311,12 @@ def test_every_field_of_a_system_is_written(tmp_path: Path) -> None:
     system = replace(
         load_system(SYSTEM),
         interconnect=None,
-        local_memory_bandwidth_gb_per_s=None,
+        local_memory_bandwidth_bytes_per_s=None,
         implementations={CollectiveKind.ALL_REDUCE: ("oneDirect2",)},
         remote_memory=RemoteMemory(
             kind=RemoteMemoryKind.PER_NODE_MEMORY_EXPANSION,
-            latency_ns=1.5,
-            bandwidth_gb_per_s=100.0,
+            latency_s=1.5e-9,
+            bandwidth_bytes_per_s=100e9,
             nodes=2,
             npus_per_node=2,
         ),

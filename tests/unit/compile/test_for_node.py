@@ -18,7 +18,10 @@ REDUCED = on_devices(vector_main(all_reduce("%r", "%a"))).encode()
 def rings(*sizes: int) -> System:
     dimensions = [
         NetworkDimension(
-            topology=Topology.RING, npus_count=size, bandwidth_gib_per_s=50, latency_ns=1000
+            topology=Topology.RING,
+            npus_count=size,
+            bandwidth_bytes_per_s=50 * 2**30,
+            latency_s=1e-6,
         )
         for size in sizes
     ]

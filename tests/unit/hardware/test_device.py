@@ -79,12 +79,12 @@ def test_a_configuration_becomes_a_device() -> None:
     )
 
 
-def _dimension(*, npus_count: int = 2, bandwidth: float = 1.0, latency_ns: float = 0.0) -> None:
+def _dimension(*, npus_count: int = 2, bandwidth: float = 1.0, latency_s: float = 0.0) -> None:
     NetworkDimension(
         topology=Topology.RING,
         npus_count=npus_count,
-        bandwidth_gib_per_s=bandwidth,
-        latency_ns=latency_ns,
+        bandwidth_bytes_per_s=bandwidth,
+        latency_s=latency_s,
     )
 
 
@@ -100,10 +100,10 @@ def test_a_dimension_refuses_an_impossible_bandwidth(bandwidth: float) -> None:
         _dimension(bandwidth=bandwidth)
 
 
-@pytest.mark.parametrize("latency_ns", [-1.0, inf, nan])
-def test_a_dimension_refuses_an_impossible_latency(latency_ns: float) -> None:
-    with pytest.raises(HardwareError, match=r"^latency is .*; give 0 ns or more$"):
-        _dimension(latency_ns=latency_ns)
+@pytest.mark.parametrize("latency_s", [-1.0, inf, nan])
+def test_a_dimension_refuses_an_impossible_latency(latency_s: float) -> None:
+    with pytest.raises(HardwareError, match=r"^latency is .*; give 0 or more$"):
+        _dimension(latency_s=latency_s)
 
 
 def test_a_calibration_of_nothing_known_is_refused() -> None:

@@ -14,6 +14,7 @@ from hespas.hardware.presets import (
     system_names,
 )
 from hespas.hardware.system import CollectiveKind, NetworkDimension, System
+from hespas.units import GIB, to_ns
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "how-to" / "own-hardware.md"
 NODES_HEAD = (
@@ -48,17 +49,17 @@ def _node_row(device: Device) -> str:
 
 
 def _wiring(dimension: NetworkDimension) -> str:
-    figures = f"{dimension.bandwidth_gib_per_s:g}, {dimension.latency_ns:.0f}"
+    figures = f"{dimension.bandwidth_bytes_per_s / GIB:g}, {to_ns(dimension.latency_s):.0f}"
     return f"{dimension.topology.value} x {dimension.npus_count}, {figures}"
 
 
 def _system_row(system: System) -> str:
-    local = system.local_memory_bandwidth_gb_per_s
+    local = system.local_memory_bandwidth_bytes_per_s
     cells = (
         f"`{system.name}`",
         f"{system.device_count}",
         "; ".join(map(_wiring, system.dimensions)),
-        "none" if local is None else f"{local:g}",
+        "none" if local is None else f"{local / 1e9:g}",
         ", ".join(system.implementations[CollectiveKind.ALL_REDUCE]),
     )
     return f"| {' | '.join(cells)} |"

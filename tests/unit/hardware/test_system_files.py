@@ -16,6 +16,7 @@ from hespas.hardware.system import (
     Topology,
 )
 from hespas.hardware.system_files import read_system
+from hespas.units import GIB
 
 NETWORK: dict[str, list[object]] = {
     "topology": ["Ring", "Switch"],
@@ -58,10 +59,16 @@ def test_the_three_files_become_a_system(tmp_path: Path) -> None:
         name=tmp_path.name,
         dimensions=(
             NetworkDimension(
-                topology=Topology.RING, npus_count=4, bandwidth_gib_per_s=100.0, latency_ns=500.0
+                topology=Topology.RING,
+                npus_count=4,
+                bandwidth_bytes_per_s=100 * GIB,
+                latency_s=500e-9,
             ),
             NetworkDimension(
-                topology=Topology.SWITCH, npus_count=2, bandwidth_gib_per_s=50.0, latency_ns=0.0
+                topology=Topology.SWITCH,
+                npus_count=2,
+                bandwidth_bytes_per_s=50 * GIB,
+                latency_s=0.0,
             ),
         ),
         implementations={
@@ -70,12 +77,12 @@ def test_the_three_files_become_a_system(tmp_path: Path) -> None:
             CollectiveKind.REDUCE_SCATTER: ("ring", "direct"),
             CollectiveKind.ALL_TO_ALL: ("oneRing",),
         },
-        endpoint_delay_ns=1,
+        endpoint_delay_s=1e-9,
         preferred_dataset_splits=4,
         active_chunks_per_dimension=1,
         collective_optimization="localBWAware",
         scheduling_policy="LIFO",
-        local_memory_bandwidth_gb_per_s=1600.0,
+        local_memory_bandwidth_bytes_per_s=1600e9,
         remote_memory=RemoteMemory(kind=RemoteMemoryKind.NO_MEMORY_EXPANSION),
         options={"boost-mode": 0},
     )
@@ -85,9 +92,9 @@ def test_what_system_json_leaves_out_is_as_in_astra_sim(tmp_path: Path) -> None:
     one = {"topology": ["Ring"], "npus_count": [4], "bandwidth": [1.0], "latency": [1.0]}
     path = _write(tmp_path, network=one, system={"preferred-dataset-splits": 1})
     system = load_system(path)
-    assert system.endpoint_delay_ns == 10
+    assert system.endpoint_delay_s == 10e-9
     assert system.active_chunks_per_dimension == 1
-    assert system.local_memory_bandwidth_gb_per_s is None
+    assert system.local_memory_bandwidth_bytes_per_s is None
     assert dict(system.implementations) == {}
     assert dict(system.options) == {}
 
@@ -125,8 +132,8 @@ def test_remote_memory_is_read(tmp_path: Path) -> None:
     }
     assert load_system(_write(tmp_path, memory=memory)).remote_memory == RemoteMemory(
         kind=RemoteMemoryKind.PER_NODE_MEMORY_EXPANSION,
-        latency_ns=500.0,
-        bandwidth_gb_per_s=50.0,
+        latency_s=500e-9,
+        bandwidth_bytes_per_s=50e9,
         nodes=2,
         npus_per_node=4,
     )

@@ -20,6 +20,7 @@ from hespas.hardware.presets import (
 )
 from hespas.hardware.system import CollectiveKind, RemoteMemoryKind, System
 from hespas.hardware.system_files import read_system
+from hespas.units import GIB, to_ns
 
 CORPUS = Path(__file__).resolve().parents[4] / "shared" / "data" / "astra-sim-corpus.tar.xz"
 
@@ -95,7 +96,12 @@ DOCUMENTED = {
 
 def _dimensions(system: System) -> list[tuple[str, int, float, float]]:
     return [
-        (each.topology.value, each.npus_count, each.bandwidth_gib_per_s, each.latency_ns)
+        (
+            each.topology.value,
+            each.npus_count,
+            each.bandwidth_bytes_per_s / GIB,
+            to_ns(each.latency_s),
+        )
         for each in system.dimensions
     ]
 
@@ -109,7 +115,7 @@ def test_a_preset_has_the_documented_figures(name: str) -> None:
     system = load_system(name)
     assert system.name == name
     assert _dimensions(system) == DOCUMENTED[name]
-    assert system.endpoint_delay_ns == 1
+    assert system.endpoint_delay_s == 1e-9
     assert system.preferred_dataset_splits == 1
     assert system.active_chunks_per_dimension == 1
     assert system.collective_optimization == "localBWAware"
@@ -136,10 +142,10 @@ def test_both_forms_of_a_slice_of_tpus_have_the_same_wires(name: str) -> None:
     fabric = system.interconnect.fabric
     assert isinstance(fabric, Dimensions)
     for ours, theirs in zip(fabric.dimensions, system.dimensions, strict=True):
-        wire = theirs.bandwidth_gib_per_s * 2**30
+        wire = theirs.bandwidth_bytes_per_s
         assert (ours.shape, ours.size) == (Shape.RING, theirs.npus_count)
         assert ours.parameters.bandwidth_bytes_per_s == pytest.approx(wire, rel=1e-5)
-        assert ours.parameters.latency_s * 1e9 == theirs.latency_ns
+        assert ours.parameters.latency_s == theirs.latency_s
 
 
 @pytest.mark.parametrize(

@@ -39,18 +39,21 @@ class Track:
 
 def system(devices: int) -> System:
     dimension = NetworkDimension(
-        topology=Topology.SWITCH, npus_count=devices, bandwidth_gib_per_s=100, latency_ns=500
+        topology=Topology.SWITCH,
+        npus_count=devices,
+        bandwidth_bytes_per_s=100 * 2**30,
+        latency_s=500e-9,
     )
     return System(
         name="test",
         dimensions=(dimension,),
         implementations={CollectiveKind.ALL_REDUCE: ("ring",)},
-        endpoint_delay_ns=1,
+        endpoint_delay_s=1e-9,
         preferred_dataset_splits=1,
         active_chunks_per_dimension=1,
         collective_optimization="baseline",
         scheduling_policy="LIFO",
-        local_memory_bandwidth_gb_per_s=1555.0,
+        local_memory_bandwidth_bytes_per_s=1555e9,
         remote_memory=RemoteMemory(kind=RemoteMemoryKind.NO_MEMORY_EXPANSION),
         options={},
     )

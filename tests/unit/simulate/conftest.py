@@ -30,8 +30,8 @@ def _make_system(
         NetworkDimension(
             topology=Topology(name),
             npus_count=count,
-            bandwidth_gib_per_s=1e9 / 2**30,
-            latency_ns=100,
+            bandwidth_bytes_per_s=1e9,
+            latency_s=100e-9,
         )
         for name, count in shape
     ]
@@ -39,12 +39,12 @@ def _make_system(
         name="test",
         dimensions=tuple(dimensions),
         implementations=dict.fromkeys(CollectiveKind, tuple(algorithms)),
-        endpoint_delay_ns=1,
+        endpoint_delay_s=1e-9,
         preferred_dataset_splits=splits,
         active_chunks_per_dimension=active,
         collective_optimization=optimization,
         scheduling_policy="LIFO",
-        local_memory_bandwidth_gb_per_s=None,
+        local_memory_bandwidth_bytes_per_s=None,
         remote_memory=RemoteMemory(kind=RemoteMemoryKind.NO_MEMORY_EXPANSION),
         options=options or {},
     )

@@ -87,7 +87,7 @@ def test_tags_are_taken_modulo_half_a_billion(make_system: MakeSystem) -> None:
 def test_a_computation_of_no_bytes_is_skipped_by_the_roofline(make_system: MakeSystem) -> None:
     system = replace(
         make_system(("Switch", 1), options={"roofline-enabled": 1, "peak-perf": 1}),
-        local_memory_bandwidth_gb_per_s=100,
+        local_memory_bandwidth_bytes_per_s=100e9,
     )
     timed = replace(compute(1, ns=1), operations=10**6, tensor_bytes=1)
     skipped = replace(compute(2, 1, ns=1), operations=10**6, tensor_bytes=0)
@@ -139,7 +139,7 @@ def test_every_other_collective_of_one_chunk_turns_backwards(make_system: MakeSy
 def test_what_takes_no_time_at_the_very_start_is_refused_and_later_is_not(
     make_system: MakeSystem, by_events: bool
 ) -> None:
-    system = replace(make_system(("Switch", 4)), endpoint_delay_ns=0)
+    system = replace(make_system(("Switch", 4)), endpoint_delay_s=0)
 
     with pytest.raises(SimulationError, match="takes no time at the very start"):
         simulate(graph(4, all_reduce(1)), system, by_events=by_events)
@@ -149,7 +149,7 @@ def test_what_takes_no_time_at_the_very_start_is_refused_and_later_is_not(
 
 def test_a_message_without_latency_at_the_very_start_is_refused(make_system: MakeSystem) -> None:
     system = make_system(("FullyConnected", 2))
-    free = replace(system.dimensions[0], latency_ns=0, bandwidth_gib_per_s=1e6)
+    free = replace(system.dimensions[0], latency_s=0, bandwidth_bytes_per_s=1e15)
     system = replace(system, dimensions=(free,))
 
     for network in Network:
@@ -159,7 +159,9 @@ def test_a_message_without_latency_at_the_very_start_is_refused(make_system: Mak
 
 def test_a_memory_access_of_no_time_at_the_very_start_is_refused(make_system: MakeSystem) -> None:
     memory = RemoteMemory(
-        kind=RemoteMemoryKind.PER_NPU_MEMORY_EXPANSION, latency_ns=0.5, bandwidth_gb_per_s=100
+        kind=RemoteMemoryKind.PER_NPU_MEMORY_EXPANSION,
+        latency_s=0.5e-9,
+        bandwidth_bytes_per_s=100e9,
     )
     load = MemoryTask(id=1, name="m", depends_on=(), size_bytes=99, is_store=False)
     system = replace(make_system(("Switch", 1)), remote_memory=memory)

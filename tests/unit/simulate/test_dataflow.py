@@ -91,7 +91,7 @@ def test_devices_that_differ_need_no_events(
     without_events: Callable[[], None],
 ) -> None:
     system = make_system(("Ring", 4), ("Switch", 2), algorithms=(algorithm, algorithm))
-    system = replace(system, local_memory_bandwidth_gb_per_s=0.9)
+    system = replace(system, local_memory_bandwidth_bytes_per_s=0.9e9)
     work = job(kind)
     if not is_row:
         # A computation beside: it competes with others for its slot, if not for long.
@@ -157,7 +157,7 @@ def test_a_device_that_takes_no_part_goes_on(
 
 
 def test_devices_that_differ_can_still_not_start_for_free(make_system: MakeSystem) -> None:
-    system = replace(make_system(("Switch", 8)), endpoint_delay_ns=0)
+    system = replace(make_system(("Switch", 8)), endpoint_delay_s=0)
     group = CollectiveTask(
         id=1,
         name="k",

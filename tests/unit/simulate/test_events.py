@@ -118,7 +118,9 @@ def test_what_follows_nothing_waits_for_the_next_end(make_system: MakeSystem) ->
 def test_shared_memory_serves_one_at_a_time(
     kind: RemoteMemoryKind, ends_ns: list[int], make_system: MakeSystem
 ) -> None:
-    memory = RemoteMemory(kind=kind, latency_ns=7.9, bandwidth_gb_per_s=2, nodes=2, npus_per_node=2)
+    memory = RemoteMemory(
+        kind=kind, latency_s=7.9e-9, bandwidth_bytes_per_s=2e9, nodes=2, npus_per_node=2
+    )
     system = replace(make_system(("Switch", 4)), remote_memory=memory)
 
     timeline = simulate(graph(4, load(1)), system)
@@ -129,7 +131,7 @@ def test_shared_memory_serves_one_at_a_time(
 def test_a_roofline_gives_durations(make_system: MakeSystem) -> None:
     system = replace(
         make_system(("Switch", 1), options={"roofline-enabled": 1, "peak-perf": 2}),
-        local_memory_bandwidth_gb_per_s=100,
+        local_memory_bandwidth_bytes_per_s=100e9,
     )
     bound_by_memory = replace(compute(1), operations=1000, tensor_bytes=5_000)
     bound_by_peak = replace(compute(2, 1), operations=10**6, tensor_bytes=100)

@@ -9,6 +9,7 @@ from typing import cast
 from hespas.errors import ConfigError
 from hespas.files import json_bytes, write_file
 from hespas.hardware.system import CollectiveKind, RemoteMemory, System
+from hespas.units import GIB, to_gb_per_s, to_ns
 
 _CUSTOM = "-implementation-custom"
 _PER_NODE = "per-node-custom-implementation"
@@ -39,13 +40,13 @@ def write_system(system: System, directory: Path) -> tuple[Path, Path, Path]:
 def _system_json(system: System) -> dict[str, object]:
     found: dict[str, object] = {
         "scheduling-policy": system.scheduling_policy,
-        "endpoint-delay": system.endpoint_delay_ns,
+        "endpoint-delay": round(to_ns(system.endpoint_delay_s)),
         "active-chunks-per-dimension": system.active_chunks_per_dimension,
         "preferred-dataset-splits": system.preferred_dataset_splits,
         "collective-optimization": system.collective_optimization,
     }
-    if system.local_memory_bandwidth_gb_per_s is not None:
-        found["local-mem-bw"] = system.local_memory_bandwidth_gb_per_s
+    if system.local_memory_bandwidth_bytes_per_s is not None:
+        found["local-mem-bw"] = to_gb_per_s(system.local_memory_bandwidth_bytes_per_s)
     for kind in CollectiveKind:
         if kind in system.implementations:
             found[f"{kind.value}-implementation"] = list(system.implementations[kind])
@@ -70,18 +71,19 @@ def _network_yml(system: System) -> str:
     rows = {
         "topology": [dimension.topology.value for dimension in system.dimensions],
         "npus_count": [dimension.npus_count for dimension in system.dimensions],
-        "bandwidth": [dimension.bandwidth_gib_per_s for dimension in system.dimensions],
-        "latency": [dimension.latency_ns for dimension in system.dimensions],
+        "bandwidth": [dimension.bandwidth_bytes_per_s / GIB for dimension in system.dimensions],
+        "latency": [to_ns(dimension.latency_s) for dimension in system.dimensions],
     }
     return "".join(f"{key}: [{', '.join(map(str, row))}]\n" for key, row in rows.items())
 
 
 def _remote_memory_json(memory: RemoteMemory) -> dict[str, object]:
-    told: dict[str, object | None] = {
+    latency_s, bandwidth = memory.latency_s, memory.bandwidth_bytes_per_s
+    figures: dict[str, object | None] = {
         "memory-type": memory.kind.value,
-        "remote-mem-latency": memory.latency_ns,
-        "remote-mem-bw": memory.bandwidth_gb_per_s,
+        "remote-mem-latency": None if latency_s is None else to_ns(latency_s),
+        "remote-mem-bw": None if bandwidth is None else to_gb_per_s(bandwidth),
         "num-nodes": memory.nodes,
         "num-npus-per-node": memory.npus_per_node,
     }
-    return {name: value for name, value in told.items() if value is not None}
+    return {name: value for name, value in figures.items() if value is not None}

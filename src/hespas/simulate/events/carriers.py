@@ -13,7 +13,7 @@ from hespas.hardware.system import NetworkDimension, System, Topology
 from hespas.simulate.events.clock import Act, Clock, check_not_at_start
 from hespas.simulate.events.post import Carrier, Message
 from hespas.simulate.network import Network, Route, bytes_per_ns, delay_ns, route
-from hespas.units import PS_PER_NS
+from hespas.units import PS_PER_NS, to_ns
 
 
 def make_carrier(network: Network, system: System, clock: Clock) -> Carrier:
@@ -95,6 +95,7 @@ class SharedLinks:
     def __init__(self, dimension: NetworkDimension, clock: Clock) -> None:
         self._dimension = dimension
         self._rate = bytes_per_ns(dimension)
+        self._latency_ns = to_ns(dimension.latency_s)
         self._clock = clock
         self._links: dict[tuple[int, int], _Link] = {}
 
@@ -133,7 +134,7 @@ class SharedLinks:
         taken_ns = trip.message[0].size_bytes / self._rate
         now_ps = self._clock.now_ps
         check_not_at_start(now_ps, int(taken_ns), "a message")
-        after_ns = int(self._dimension.latency_ns + taken_ns)
+        after_ns = int(self._latency_ns + taken_ns)
         self._clock.at(now_ps + after_ns * PS_PER_NS, self._cross_over, trip)
         self._clock.at(now_ps + int(taken_ns) * PS_PER_NS, self._free, link)
 

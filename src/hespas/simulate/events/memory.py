@@ -12,7 +12,7 @@ from typing import Any
 from hespas.errors import SimulationError
 from hespas.hardware.system import RemoteMemory, RemoteMemoryKind
 from hespas.simulate.events.clock import Act, Alarms, check_not_at_start
-from hespas.units import PS_PER_NS
+from hespas.units import PS_PER_NS, to_gb_per_s, to_ns
 
 _Request = tuple[Alarms, int, Act, Any]
 
@@ -26,12 +26,12 @@ class Memory:
 
     def duration_ps(self, size_bytes: int) -> int:
         """Return how long a request takes by itself. Raises `SimulationError` without memory."""
-        latency_ns, rate = self._remote.latency_ns, self._remote.bandwidth_gb_per_s
+        latency_s, rate = self._remote.latency_s, self._remote.bandwidth_bytes_per_s
         is_absent = self._remote.kind is RemoteMemoryKind.NO_MEMORY_EXPANSION
-        if is_absent or latency_ns is None or rate is None:
+        if is_absent or latency_s is None or rate is None:
             hint = "give another memory-type in remote_memory.json"
             raise SimulationError("the system has no memory outside the devices", hint=hint)
-        return (int(latency_ns) + int(size_bytes / rate)) * PS_PER_NS
+        return (int(to_ns(latency_s)) + int(size_bytes / to_gb_per_s(rate))) * PS_PER_NS
 
     def request(
         self, device: int, alarms: Alarms, size_bytes: int, act: Act, argument: object

@@ -14,6 +14,7 @@ from hespas.simulate.implementations import (
     group_implementation,
     implementations,
 )
+from hespas.simulate.network import endpoint_ns
 from hespas.simulate.plan import Phase, PhaseRing, chunks_of, phases_of
 from hespas.units import PS_PER_NS
 
@@ -86,12 +87,12 @@ class Planner:
             PhaseRing(ring.implementation.algorithm, ring.size, ring.dimension) for ring in rings
         ]
         phases = phases_of(self._system, kind, chunk_bytes, sizes, self._queues)
-        endpoint_ns = _SUBGROUP_ENDPOINT_NS if is_subgroup else self._system.endpoint_delay_ns
+        wait_ns = _SUBGROUP_ENDPOINT_NS if is_subgroup else endpoint_ns(self._system)
         return Plan(
             chunks=chunks,
             phases=tuple(phases),
             rings=tuple(rings),
-            endpoint_ps=endpoint_ns * PS_PER_NS,
+            endpoint_ps=wait_ns * PS_PER_NS,
             is_subgroup=is_subgroup,
         )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hespas.errors import SimulationError
 from hespas.hardware.system import RemoteMemory, RemoteMemoryKind
 from hespas.schedule.tasks import MemoryTask
-from hespas.units import PS_PER_NS
+from hespas.units import PS_PER_NS, to_gb_per_s, to_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +26,9 @@ class MemoryTimes:
                 "the system has no memory outside the devices", location=place, hint=hint
             )
         is_own = remote.kind is RemoteMemoryKind.PER_NPU_MEMORY_EXPANSION
-        if not is_own or remote.latency_ns is None or remote.bandwidth_gb_per_s is None:
+        if not is_own or remote.latency_s is None or remote.bandwidth_bytes_per_s is None:
             message = f"{remote.kind.value} has no model in hespas' own network model"
             raise SimulationError(message, location=place, hint="use --model astra-sim")
-        time_ns = remote.latency_ns + task.size_bytes / remote.bandwidth_gb_per_s
+        bytes_per_ns = to_gb_per_s(remote.bandwidth_bytes_per_s)
+        time_ns = to_ns(remote.latency_s) + task.size_bytes / bytes_per_ns
         return int(time_ns * PS_PER_NS)

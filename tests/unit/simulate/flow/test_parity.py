@@ -45,18 +45,21 @@ def _graph(kind: CommunicationKind, devices: int, size_bytes: int) -> TaskGraph:
 
 def _system(shape: str, devices: int, algorithm: str) -> System:
     dimension = NetworkDimension(
-        topology=Topology(shape), npus_count=devices, bandwidth_gib_per_s=93.7, latency_ns=1234.567
+        topology=Topology(shape),
+        npus_count=devices,
+        bandwidth_bytes_per_s=93.7 * 2**30,
+        latency_s=1234.567e-9,
     )
     return System(
         name="test",
         dimensions=(dimension,),
         implementations=dict.fromkeys(CollectiveKind, (algorithm,)),
-        endpoint_delay_ns=7,
+        endpoint_delay_s=7e-9,
         preferred_dataset_splits=1,
         active_chunks_per_dimension=1,
         collective_optimization="baseline",
         scheduling_policy="LIFO",
-        local_memory_bandwidth_gb_per_s=1555.2,
+        local_memory_bandwidth_bytes_per_s=1555.2e9,
         remote_memory=RemoteMemory(kind=RemoteMemoryKind.NO_MEMORY_EXPANSION),
         options={},
     )
