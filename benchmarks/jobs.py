@@ -145,7 +145,7 @@ JOBS: dict[str, Callable[[int], Job | TaskGraph]] = {
 def simulator(model: str) -> Callable[[Job | TaskGraph, System], Timeline]:
     """Return what simulates by a model; only that one is imported."""
     if model == "hespas":
-        return import_module("hespas.simulate.flow.simulate").simulate_fluid
+        return import_module("hespas.simulate.flow.simulate").simulate_flow
     return import_module("hespas.simulate.simulate").simulate
 
 

@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from flow_transfers import Transfer, simulate_transfers
 from hespas.hardware.interconnect import (
     Dimension,
     Dimensions,
@@ -31,13 +32,12 @@ from hespas.hardware.interconnect import (
     Shape,
 )
 from hespas.hardware.links import LinkParameters
-from hespas.simulate.flow.transfers import Transfer, simulate_transfers
 from hespas.simulate.flow.wirings import make_wiring
 
 CASES = 20
 TOLERANCE = 1e-9
 PAGE = Path("docs/evidence/simgrid.md")
-STORED = Path("tests/unit/simulate/fluid/simgrid_cases.json")
+STORED = Path("tests/unit/simulate/flow/simgrid_cases.json")
 _STORED_TRANSFERS = 50
 _STORED_TOO = (9,)
 _WORKER = Path(__file__).parent / "simgrid_worker.py"

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flow_transfers import Transfer, simulate_transfers
 from hespas.errors import SimulationError
 from hespas.hardware.cluster import Cluster, LinkOverride
 from hespas.hardware.interconnect import Dimension, Dimensions, Interconnect, Shape
@@ -24,7 +25,6 @@ from hespas.schedule.tasks import (
 )
 from hespas.simulate.flow.rates import Demand, fair_rates
 from hespas.simulate.flow.simulate import simulate_flow
-from hespas.simulate.flow.transfers import Transfer, simulate_transfers
 from hespas.simulate.flow.wirings import make_wiring
 from hespas.simulate.imperfect import on_cluster
 from hespas.simulate.timeline import Timeline

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from typing import TypeAlias, assert_never
@@ -19,10 +19,10 @@ from hespas.schedule.tasks import (
     SendTask,
     Task,
 )
+from hespas.simulate.deadlock import NEVER
 from hespas.simulate.fold import DeviceClass
 from hespas.simulate.timeline import ClassTimeline, class_timeline
 
-NEVER = -1
 _MOST_NAMED = 16
 Key: TypeAlias = tuple[str, int]
 """A stream: what it is for, and the place."""
@@ -173,12 +173,6 @@ class Device:
             self._missing[child] -= 1
             if not self._missing[child]:
                 self._make_ready(child)
-
-    def waiting_for(self) -> Iterator[tuple[int, Task]]:
-        """Yield when it was started, and the task, of all that has started and not ended."""
-        for index, task in enumerate(self.tasks):
-            if self.issue_ps[index] != NEVER and self.end_ps[index] == NEVER:
-                yield self.issue_ps[index], task
 
     def timeline(self) -> ClassTimeline:
         """Return what the devices did, once they have ended."""

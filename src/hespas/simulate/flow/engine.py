@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection
 from functools import partial
-from heapq import heappop, heappush
-from typing import assert_never
+from typing import TypeAlias, assert_never
 
 from hespas.errors import SimulationError
 from hespas.schedule.tasks import (
@@ -17,37 +15,18 @@ from hespas.schedule.tasks import (
     ReceiveTask,
     SendTask,
 )
+from hespas.simulate.deadlock import check_complete, mismatch
 from hespas.simulate.flow.classes import Classes, PlaceClass
 from hespas.simulate.flow.course import Course, make_course
-from hespas.simulate.flow.deadlock import Meeting, deadlock, mismatch
 from hespas.simulate.flow.device import Device
 from hespas.simulate.flow.memory import MemoryTimes
 from hespas.simulate.flow.places import Use, use_of
 from hespas.simulate.flow.runs import Runs
+from hespas.simulate.kernel import Kernel
+from hespas.simulate.matching import CollectiveMatch, Collectives, Mailbox, Mailboxes
 
-
-@dataclass(slots=True)
-class _Message:
-    """A message, from the first moment that either end knows of it."""
-
-    sender: tuple[Device, int] | None = None
-    receiver: tuple[Device, int] | None = None
-    has_left: bool = False
-    has_arrived: bool = False
-
-
-@dataclass(slots=True)
-class _Queue:
-    """The messages of equal ends, tag and size: the k-th receive takes the k-th of them."""
-
-    messages: list[_Message] = field(default_factory=list[_Message])
-    sends: int = 0
-    receives: int = 0
-
-    def take(self, count: int) -> _Message:
-        if count == len(self.messages):
-            self.messages.append(_Message())
-        return self.messages[count]
+_Endpoint: TypeAlias = tuple[Device, int]
+"""A class of devices, and the index of its task."""
 
 
 class Engine:
@@ -61,14 +40,12 @@ class Engine:
         ]
         self._world = classes.world
         self._memory = memory
-        self._runs = Runs(classes.capacities)
+        self._kernel = Kernel()
+        self._runs = Runs(self._kernel, classes.capacities)
         self._courses: dict[tuple[int, Use], Course] = {}
-        self._now_ps = 0
-        self._ends: list[tuple[int, int, int]] = []
-        self._touched: dict[int, None] = {}
-        self._counts: dict[tuple[int, int], int] = {}
-        self._meetings: dict[tuple[int, int], Meeting] = {}
-        self._queues: dict[tuple[int, int, int], _Queue] = {}
+        self._touched: set[int] = set()
+        self._collectives: Collectives[_Endpoint] = Collectives()
+        self._mailboxes: Mailboxes[_Endpoint] = Mailboxes()
 
     def run(self) -> None:
         """Let time pass until nothing happens any more.
@@ -76,87 +53,66 @@ class Engine:
         Raises `SimulationError` if members of a group start different collectives, and if somebody
         waits for ever.
         """
-        for device in self.devices:
-            self._start_ready(device)
-        while True:
-            while self._touched:
-                self._start_touched()
-            self._runs.settle(self._now_ps)
-            next_ps = self._runs.next_event()
-            if self._ends and (next_ps is None or self._ends[0][0] < next_ps):
-                next_ps = self._ends[0][0]
-            if next_ps is None:
-                break
-            self._now_ps = next_ps
-            self._runs.advance(next_ps)
-            while self._ends and self._ends[0][0] == next_ps:
-                _, number, index = heappop(self._ends)
-                self._end(self.devices[number], index)
-        unmatched = [
-            message.sender or message.receiver
-            for queue in self._queues.values()
-            for message in queue.messages
-            if message.sender is None or message.receiver is None
-        ]
-        deadlock(self.devices, list(self._meetings.values()), unmatched, self._members)
+        self._touched.update(range(len(self.devices)))
+        self._kernel.run(self._settle)
+        # Where messages wait for their receivers, an endpoint may wait in two mailboxes.
+        messages = list(dict.fromkeys(self._mailboxes.waiting()))
+        check_complete(self.devices, self._collectives.pending(), messages, self._members)
 
-    def _members(self, place: int) -> frozenset[int]:
-        if place == self._world:
-            return frozenset(range(len(self.devices)))
-        return self._places[place].members
+    def _settle(self) -> None:
+        """Start what can start after all that ended at this instant, and share the links anew."""
+        while self._touched:
+            touched = sorted(self._touched)
+            self._touched.clear()
+            for number in touched:
+                self._start_ready(self.devices[number])
+        self._runs.settle()
 
-    def _start_touched(self) -> None:
-        touched = sorted(self._touched)
-        self._touched.clear()
-        for number in touched:
-            self._start_ready(self.devices[number])
+    def _members(self, place: int) -> Collection[int]:
+        return range(len(self.devices)) if place == self._world else self._places[place].members
 
-    def _end(self, device: Device, index: int) -> None:
-        device.end(index, self._now_ps)
-        self._touched[device.number] = None
-
-    def _end_at(self, device: Device, index: int, time_ps: int) -> None:
-        heappush(self._ends, (time_ps, device.number, index))
+    def _end(self, endpoint: _Endpoint) -> None:
+        device, index = endpoint
+        device.end(index, self._kernel.now_ps)
+        self._touched.add(device.number)
 
     def _start_ready(self, device: Device) -> None:
         for index in device.take_ready():
-            device.issue_ps[index] = self._now_ps
+            device.issue_ps[index] = self._kernel.now_ps
             task = device.tasks[index]
+            endpoint = (device, index)
             match task:
                 case ComputeTask():
-                    self._end_at(device, index, self._now_ps + task.duration_ps)
+                    self._kernel.after(task.duration_ps, self._end, endpoint)
                 case CollectiveTask():
-                    self._enter(device, index, task)
+                    self._join(endpoint, device.places[index], task)
                 case SendTask():
-                    self._send(device, index, task)
+                    self._send(endpoint, device.places[index], task)
                 case ReceiveTask():
-                    self._receive(device, index, task)
+                    self._receive(endpoint, device.places[index], task)
                 case MemoryTask():
-                    duration_ps = self._memory.duration_ps(task)
-                    self._end_at(device, index, self._now_ps + duration_ps)
+                    self._kernel.after(self._memory.duration_ps(task), self._end, endpoint)
                 case EmptyTask():
-                    self._end(device, index)
+                    self._end(endpoint)
                 case _:
                     assert_never(task)
 
-    def _enter(self, device: Device, index: int, task: CollectiveTask) -> None:
-        place = device.places[index]
-        count = self._counts.get((place, device.number), 0)
-        self._counts[place, device.number] = count + 1
-        key = (place, count)
-        meeting = self._meetings.get(key)
-        if meeting is None:
-            meeting = self._meetings[key] = Meeting(place, task, device, self._now_ps)
-        elif use_of(meeting.task) != use_of(task):
-            raise SimulationError(mismatch(meeting, device, task, self._now_ps))
-        meeting.come[device.number] = index
-        if len(meeting.come) == len(self._members(place)):
-            del self._meetings[key]
-            self._runs.start(self._course(place, use_of(task)), partial(self._done, meeting))
+    def _join(self, endpoint: _Endpoint, place: int, task: CollectiveTask) -> None:
+        """Start a collective once all its members have come."""
+        now_ps = self._kernel.now_ps
+        use = use_of(task)
+        match = self._collectives.join(
+            place, endpoint[0].number, endpoint, signature=use, now_ps=now_ps
+        )
+        if match.signature != use:
+            raise SimulationError(mismatch(match, endpoint, now_ps))
+        if len(match.endpoints) == len(self._members(place)):
+            self._collectives.complete(match)
+            self._runs.start(self._course(place, use), partial(self._end_collective, match))
 
-    def _done(self, meeting: Meeting) -> None:
-        for number, index in meeting.come.items():
-            self._end(self.devices[number], index)
+    def _end_collective(self, match: CollectiveMatch[_Endpoint]) -> None:
+        for endpoint in match.endpoints.values():
+            self._end(endpoint)
 
     def _course(self, place: int, use: Use) -> Course:
         key = (place, use)
@@ -166,39 +122,38 @@ class Engine:
             self._courses[key] = make_course(plan, one.uses, has_rivals=plan in one.rivals)
         return self._courses[key]
 
-    def _queue(self, place: int, task: SendTask | ReceiveTask) -> _Queue:
-        return self._queues.setdefault((place, task.tag, task.size_bytes), _Queue())
+    def _mailbox(
+        self, place: int, task: SendTask | ReceiveTask, *, is_ready: bool = False
+    ) -> Mailbox[_Endpoint]:
+        """Return the mailbox of a message; or that of the notices that a receiver is ready."""
+        source, target = self._places[place].devices
+        tag = ("ready", task.tag) if is_ready else task.tag
+        return self._mailboxes.mailbox(tag, source, target, task.size_bytes)
 
-    def _send(self, device: Device, index: int, task: SendTask) -> None:
-        place = device.places[index]
-        queue = self._queue(place, task)
-        message = queue.take(queue.sends)
-        queue.sends += 1
-        message.sender = (device, index)
-        self._let_go(message, place, use_of(task))
+    def _waits_for_receiver(self, place: int, task: SendTask | ReceiveTask) -> bool:
+        return self._places[place].plans[use_of(task)].waits_for_receiver
 
-    def _receive(self, device: Device, index: int, task: ReceiveTask) -> None:
-        place = device.places[index]
-        queue = self._queue(place, task)
-        message = queue.take(queue.receives)
-        queue.receives += 1
-        message.receiver = (device, index)
-        if message.has_arrived:
-            self._end(device, index)
-        else:
-            self._let_go(message, place, use_of(task))
-
-    def _let_go(self, message: _Message, place: int, use: Use) -> None:
-        """Start a message once its sender has, and if need be its receiver."""
-        waits = self._places[place].plans[use].waits_for_receiver
-        if message.has_left or message.sender is None or (waits and message.receiver is None):
+    def _send(self, sender: _Endpoint, place: int, task: SendTask) -> None:
+        waits = self._waits_for_receiver(place, task)
+        if waits and self._mailbox(place, task, is_ready=True).receive(sender) is None:
             return
-        message.has_left = True
-        self._runs.start(self._course(place, use), partial(self._arrive, message))
+        self._carry(sender, place, task)
 
-    def _arrive(self, message: _Message) -> None:
-        message.has_arrived = True
-        ends: Sequence[tuple[Device, int] | None] = (message.sender, message.receiver)
-        for end in ends:
-            if end is not None:
-                self._end(*end)
+    def _receive(self, receiver: _Endpoint, place: int, task: ReceiveTask) -> None:
+        if self._waits_for_receiver(place, task):
+            sender = self._mailbox(place, task, is_ready=True).deliver(receiver)
+            if sender is not None:
+                self._carry(sender, place, task)
+        if self._mailbox(place, task).receive(receiver) is not None:
+            self._end(receiver)
+
+    def _carry(self, sender: _Endpoint, place: int, task: SendTask | ReceiveTask) -> None:
+        """Start a message on its way."""
+        mailbox = self._mailbox(place, task)
+        self._runs.start(self._course(place, use_of(task)), partial(self._arrive, mailbox, sender))
+
+    def _arrive(self, mailbox: Mailbox[_Endpoint], sender: _Endpoint) -> None:
+        self._end(sender)
+        receiver = mailbox.deliver(sender)
+        if receiver is not None:
+            self._end(receiver)

@@ -2,63 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from heapq import heappop, heappush
+from collections.abc import Callable, Mapping
 
 from hespas.simulate.flow.rates import Demand, fair_rates
+from hespas.simulate.kernel import Kernel
 
 
 class Flow:
-    """``left`` is what is still to be moved, in rate units times ticks, as of ``updated``."""
+    """``left`` is what is still to be moved, in rate units times ps, as of ``updated_ps``."""
 
-    __slots__ = ("demand", "end", "left", "number", "rate", "updated")
+    __slots__ = ("demand", "end_ps", "left", "number", "rate", "updated_ps")
 
-    def __init__(self, number: int, demand: Demand, left: int, now: int) -> None:
+    def __init__(self, number: int, demand: Demand, left: int, now_ps: int) -> None:
         self.number = number
         self.demand = demand
         self.left = left
-        self.updated = now
+        self.updated_ps = now_ps
         self.rate = 0
-        self.end = -1
+        self.end_ps = -1
 
 
 class Flows:
-    """Flows by number. Time is an integer of ticks; rates are per tick.
+    """Flows by number, which share links of some ``capacities`` (rate units) max-min fairly.
 
     Rates change when a flow starts or ends, and only those of flows that are joined to it by
-    links. A flow ends with the first tick at which all has been moved.
+    links. A flow ends with the first ps at which all has been moved; ``on_end`` is then called
+    with its number.
     """
 
-    def __init__(self, capacities: Mapping[int, int]) -> None:
+    def __init__(
+        self, kernel: Kernel, capacities: Mapping[int, int], on_end: Callable[[int], None]
+    ) -> None:
+        self._kernel = kernel
         self._capacities = capacities
+        self._on_end = on_end
         self._flows: dict[int, Flow] = {}
         self._on_link: dict[int, dict[int, Flow]] = {}
         self._changed: dict[int, None] = {}
-        self._ends: list[tuple[int, int]] = []
 
-    def start(self, number: int, demand: Demand, work: int, now: int) -> None:
+    def start(self, number: int, demand: Demand, work: int) -> None:
         """Start to move ``work``; `settle` gives it a rate."""
-        flow = self._flows[number] = Flow(number, demand, work, now)
+        flow = self._flows[number] = Flow(number, demand, work, self._kernel.now_ps)
         for link, _ in demand.uses:
             self._on_link.setdefault(link, {})[number] = flow
             self._changed[link] = None
         if not demand.uses:
-            self._set_rate(flow, demand.limit, now)
+            self._set_rate(flow, demand.limit)
 
-    def end(self, number: int) -> None:
-        """Take a flow away, ended or not."""
-        flow = self._flows.pop(number)
+    def stop(self, number: int) -> int:
+        """Take a flow away before its end; return what it has still to move."""
+        flow = self._flows[number]
+        self._remove(flow)
+        return max(0, flow.left - flow.rate * (self._kernel.now_ps - flow.updated_ps))
+
+    def _remove(self, flow: Flow) -> None:
+        del self._flows[flow.number]
         for link, _ in flow.demand.uses:
-            del self._on_link[link][number]
+            del self._on_link[link][flow.number]
             self._changed[link] = None
 
-    def left(self, number: int, now: int) -> int:
-        """Return what a flow has still to move."""
-        flow = self._flows[number]
-        return max(0, flow.left - flow.rate * (now - flow.updated))
-
-    def settle(self, now: int) -> None:
-        """Give every flow its fair rate after changes."""
+    def settle(self) -> None:
+        """Give every flow its fair rate after the changes of an instant."""
         if not self._changed:
             return
         joined = self._joined()
@@ -66,11 +70,11 @@ class Flows:
         if len(joined) == 1:
             (flow,) = joined.values()
             shares = [self._capacities[link] // count for link, count in flow.demand.uses]
-            self._set_rate(flow, min(flow.demand.limit, *shares), now)
+            self._set_rate(flow, min(flow.demand.limit, *shares))
             return
         demands = {number: flow.demand for number, flow in joined.items()}
         for number, rate in fair_rates(demands, self._capacities).items():
-            self._set_rate(joined[number], rate, now)
+            self._set_rate(joined[number], rate)
 
     def _joined(self) -> dict[int, Flow]:
         """Return the flows that are joined to a changed link by other flows and links."""
@@ -87,31 +91,18 @@ class Flows:
                 links += fresh
         return found
 
-    def _set_rate(self, flow: Flow, rate: int, now: int) -> None:
+    def _set_rate(self, flow: Flow, rate: int) -> None:
         if rate == flow.rate:
             return
-        flow.left = max(0, flow.left - flow.rate * (now - flow.updated))
-        flow.updated = now
+        now_ps = self._kernel.now_ps
+        flow.left = max(0, flow.left - flow.rate * (now_ps - flow.updated_ps))
+        flow.updated_ps = now_ps
         flow.rate = rate
-        flow.end = now - (-flow.left // rate)
-        heappush(self._ends, (flow.end, flow.number))
+        flow.end_ps = now_ps - (-flow.left // rate)
+        self._kernel.at(flow.end_ps, self._end, flow)
 
-    def next_end(self) -> int | None:
-        """Return when the next flow ends; None if there is none."""
-        ends = self._ends
-        while ends:
-            end, number = ends[0]
-            flow = self._flows.get(number)
-            if flow is not None and flow.end == end:
-                return end
-            heappop(ends)
-        return None
-
-    def take_ended(self, now: int) -> list[int]:
-        """Take away the flows that end now, and return their numbers in order."""
-        ended: list[int] = []
-        while self.next_end() == now:
-            _, number = heappop(self._ends)
-            self.end(number)
-            ended.append(number)
-        return ended
+    def _end(self, flow: Flow) -> None:
+        # The end that was scheduled before a change of the rate no longer counts.
+        if flow.end_ps == self._kernel.now_ps and self._flows.get(flow.number) is flow:
+            self._remove(flow)
+            self._on_end(flow.number)

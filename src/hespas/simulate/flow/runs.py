@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
-from heapq import heappop, heappush
 
 from hespas.simulate.flow.course import Course, Leg
 from hespas.simulate.flow.flows import Flows
+from hespas.simulate.kernel import Kernel
 
 
 class _Phase(Enum):
@@ -25,7 +25,18 @@ class _Phase(Enum):
 class Run:
     """``lead_ps`` and ``work`` are left of the piece at hand, then ``left`` steps of the leg."""
 
-    __slots__ = ("course", "done", "lead_ps", "left", "leg", "number", "phase", "since_ps", "work")
+    __slots__ = (
+        "course",
+        "done",
+        "lead_ps",
+        "left",
+        "leg",
+        "number",
+        "phase",
+        "since_ps",
+        "wake_ps",
+        "work",
+    )
 
     def __init__(self, number: int, course: Course, done: Callable[[], None]) -> None:
         self.number = number
@@ -33,6 +44,7 @@ class Run:
         self.done = done
         self.phase = _Phase.NEW
         self.since_ps = 0
+        self.wake_ps = -1
         self.lead_ps = 0
         self.work = 0
         self.leg = 0
@@ -90,14 +102,13 @@ class Run:
 class Runs:
     """All runs; time is in ps."""
 
-    def __init__(self, capacities: Mapping[int, int]) -> None:
-        self._flows = Flows(capacities)
+    def __init__(self, kernel: Kernel, capacities: Mapping[int, int]) -> None:
+        self._kernel = kernel
+        self._flows = Flows(kernel, capacities, self._has_flowed)
         self._runs: dict[int, Run] = {}
         self._on_link: dict[int, dict[int, Run]] = {}
         self._touched: dict[int, None] = {}
         self._fresh: list[Run] = []
-        self._wakes: list[tuple[int, int]] = []
-        self._wake_of: dict[int, int] = {}
         self._count = 0
 
     def start(self, course: Course, done: Callable[[], None]) -> None:
@@ -110,36 +121,7 @@ class Runs:
             self._on_link.setdefault(link, {})[run.number] = run
             self._touched[link] = None
 
-    def next_event(self) -> int | None:
-        """Return when the next run changes; None if none will."""
-        wakes = self._wakes
-        while wakes and self._wake_of.get(wakes[0][1]) != wakes[0][0]:
-            heappop(wakes)
-        end_ps = self._flows.next_end()
-        if wakes and (end_ps is None or wakes[0][0] < end_ps):
-            return wakes[0][0]
-        return end_ps
-
-    def advance(self, now_ps: int) -> None:
-        """Let happen what is due now."""
-        for number in self._flows.take_ended(now_ps):
-            self._runs[number].work = 0
-            self._continue(self._runs[number], now_ps)
-        due: list[int] = []
-        while self._wakes and self._wakes[0][0] == now_ps:
-            _, number = heappop(self._wakes)
-            if self._wake_of.get(number) == now_ps:
-                del self._wake_of[number]
-                due.append(number)
-        for number in due:
-            run = self._runs[number]
-            if run.phase is _Phase.ALONE:
-                self._end(run)
-            else:
-                run.lead_ps = 0
-                self._continue(run, now_ps)
-
-    def settle(self, now_ps: int) -> None:
+    def settle(self) -> None:
         """After all that happens now: find out who is alone, and share the links."""
         affected = {run.number: run for run in self._fresh}
         for link in self._touched:
@@ -147,56 +129,69 @@ class Runs:
         self._fresh.clear()
         self._touched.clear()
         for run in affected.values():
-            self._choose(run, now_ps)
-        self._flows.settle(now_ps)
+            self._choose(run)
+        self._flows.settle()
 
-    def _choose(self, run: Run, now_ps: int) -> None:
+    def _choose(self, run: Run) -> None:
+        now_ps = self._kernel.now_ps
         is_alone = not run.course.has_rivals and self._is_alone(run.course.links)
         if is_alone and run.phase is not _Phase.ALONE:
-            self._stop(run, now_ps)
+            # Note how far it has come step by step.
+            if run.phase is _Phase.LEAD:
+                run.lead_ps -= now_ps - run.since_ps
+            elif run.phase is _Phase.WORK:
+                run.work = self._flows.stop(run.number)
             run.phase = _Phase.ALONE
             run.since_ps = now_ps
-            self._wake(run, now_ps + run.alone_ps())
+            self._wake_at(run, now_ps + run.alone_ps())
         elif not is_alone and run.phase in (_Phase.NEW, _Phase.ALONE):
             if run.phase is _Phase.ALONE:
                 run.skip(now_ps - run.since_ps)
             run.phase = _Phase.LEAD
-            self._continue(run, now_ps)
+            self._continue(run)
 
     def _is_alone(self, links: Iterable[int]) -> bool:
         return all(len(self._on_link[link]) == 1 for link in links)
 
-    def _stop(self, run: Run, now_ps: int) -> None:
-        """Note how far a run has come step by step."""
-        if run.phase is _Phase.LEAD:
-            run.lead_ps -= now_ps - run.since_ps
-        elif run.phase is _Phase.WORK:
-            run.work = self._flows.left(run.number, now_ps)
-            self._flows.end(run.number)
-
-    def _continue(self, run: Run, now_ps: int) -> None:
+    def _continue(self, run: Run) -> None:
         """Go on with the piece at hand, or the next one."""
+        now_ps = self._kernel.now_ps
         while not run.lead_ps and not run.work:
             if not run.course.legs or not run.take():
                 run.phase = _Phase.ALONE
                 run.since_ps = now_ps
-                self._wake(run, now_ps)
+                self._wake_at(run, now_ps)
                 return
         run.since_ps = now_ps
         if run.lead_ps:
             run.phase = _Phase.LEAD
-            self._wake(run, now_ps + run.lead_ps)
+            self._wake_at(run, now_ps + run.lead_ps)
             return
         run.phase = _Phase.WORK
-        self._wake_of.pop(run.number, None)
+        run.wake_ps = -1
         demand = run.course.legs[run.leg].demand
         if demand is None:
             raise AssertionError
-        self._flows.start(run.number, demand, run.work, now_ps)
+        self._flows.start(run.number, demand, run.work)
 
-    def _wake(self, run: Run, time_ps: int) -> None:
-        self._wake_of[run.number] = time_ps
-        heappush(self._wakes, (time_ps, run.number))
+    def _has_flowed(self, number: int) -> None:
+        run = self._runs[number]
+        run.work = 0
+        self._continue(run)
+
+    def _wake_at(self, run: Run, time_ps: int) -> None:
+        run.wake_ps = time_ps
+        self._kernel.at(time_ps, self._wake, run)
+
+    def _wake(self, run: Run) -> None:
+        if run.wake_ps != self._kernel.now_ps:
+            return  # it was scheduled before the run met or lost company
+        run.wake_ps = -1
+        if run.phase is _Phase.ALONE:
+            self._end(run)
+        else:
+            run.lead_ps = 0
+            self._continue(run)
 
     def _end(self, run: Run) -> None:
         del self._runs[run.number]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hespas.simulate.flow.transfers import simulate_transfers
+from flow_transfers import simulate_transfers
 from simgrid_judge import TOLERANCE, random_case
 
 ENDS_S: dict[str, list[float]] = json.loads(

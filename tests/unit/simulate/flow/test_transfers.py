@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from flow_transfers import Transfer, simulate_transfers
 from hespas.errors import SimulationError
 from hespas.hardware.interconnect import (
     Dimension,
@@ -16,7 +17,6 @@ from hespas.hardware.interconnect import (
     switched,
 )
 from hespas.hardware.links import LinkParameters
-from hespas.simulate.flow.transfers import Transfer, simulate_transfers
 
 MIB = 2**20
 # 400 Gb/s and 1 us a link

@@ -1,19 +1,20 @@
-"""Transfers with dependencies on a network, each one a flow."""
+"""Transfers with dependencies on a network, each one a flow, for judges of how links are shared."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from heapq import heappop, heappush
 
 from hespas.errors import SimulationError
 from hespas.hardware.interconnect import Interconnect
 from hespas.simulate.flow.flows import Flows
 from hespas.simulate.flow.rates import Demand, rate_units
 from hespas.simulate.flow.wirings import make_wiring
+from hespas.simulate.kernel import Kernel
 
 _TICKS_PER_NS = 1_000_000
-"""A millionth of a ps: sums of many rounded times still agree with real numbers to 1e-9."""
+"""The kernel's clock counts millionths of a ps: sums of many rounded times still agree with real
+numbers to 1e-9."""
 _TICKS_PER_S = 1_000_000_000 * _TICKS_PER_NS
 
 
@@ -73,7 +74,8 @@ class _Run:
         links = sorted(set(ways.link.tolist()))
         rates = wiring.bytes_per_ns(links).tolist()
         capacities = {link: rate_units(rate) for link, rate in zip(links, rates, strict=True)}
-        self._flows = Flows(capacities)
+        self._kernel = Kernel()
+        self._flows = Flows(self._kernel, capacities, self._end)
         uses: list[list[tuple[int, int]]] = [[] for _ in transfers]
         messages: list[int] = ways.message.tolist()
         crossed: list[int] = ways.link.tolist()
@@ -87,33 +89,22 @@ class _Run:
         for number, one in enumerate(transfers):
             for other in set(one.depends_on):
                 self._children[other].append(number)
-        self._starts: list[tuple[int, int]] = []
         self._ends = [0] * len(transfers)
 
     def run(self) -> tuple[float, ...]:
         for number, missing in enumerate(self._missing):
             if not missing:
-                heappush(self._starts, (self._latencies[number], number))
-        while True:
-            first = self._flows.next_end()
-            if self._starts and (first is None or self._starts[0][0] < first):
-                first = self._starts[0][0]
-            if first is None:
-                return tuple([end / _TICKS_PER_S for end in self._ends])
-            self._step(first)
+                self._kernel.at(self._latencies[number], self._start, number)
+        self._kernel.run(self._flows.settle)
+        return tuple([end / _TICKS_PER_S for end in self._ends])
 
-    def _step(self, now: int) -> None:
-        for number in self._flows.take_ended(now):
-            self._end(number, now)
-        while self._starts and self._starts[0][0] == now:
-            _, number = heappop(self._starts)
-            work = self._transfers[number].size_bytes * _TICKS_PER_S * (1 << 20)
-            self._flows.start(number, self._demands[number], work, now)
-        self._flows.settle(now)
+    def _start(self, number: int) -> None:
+        work = self._transfers[number].size_bytes * _TICKS_PER_S * (1 << 20)
+        self._flows.start(number, self._demands[number], work)
 
-    def _end(self, number: int, now: int) -> None:
-        self._ends[number] = now
+    def _end(self, number: int) -> None:
+        self._ends[number] = self._kernel.now_ps
         for child in self._children[number]:
             self._missing[child] -= 1
             if not self._missing[child]:
-                heappush(self._starts, (now + self._latencies[child], child))
+                self._kernel.after(self._latencies[child], self._start, child)
