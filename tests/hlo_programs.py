@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hespas.frontend.hlo.load import load_hlo
-from hespas.frontend.options import NO_OPTIONS, LoadOptions
+from hespas.frontend.load import load_source
+from hespas.frontend.overrides import NO_OPTIONS, LoadOptions
 from hespas.program.program import Op, Program
 
 NAME = "test.hlo"
@@ -23,7 +23,7 @@ def module(entry: str, *, computations: str = "", header: str = "is_scheduled=tr
 
 def read_hlo(text: str, *, options: LoadOptions = NO_OPTIONS) -> Program:
     """Load HLO text."""
-    return load_hlo(text.encode(), name=NAME, options=options)
+    return load_source(text.encode(), name=NAME, options=options)
 
 
 def entry_ops(entry: str, *, computations: str = "") -> tuple[Op, ...]:

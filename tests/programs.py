@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
-from hespas.frontend.stablehlo import NO_OPTIONS, LoadOptions, load_stablehlo
+from hespas.frontend.load import load_source
+from hespas.frontend.overrides import NO_OPTIONS, LoadOptions
 from hespas.program.devices import with_device_count
 from hespas.program.program import Function, Op, Program, nested_ops
 from hespas.program.text import private_function_text
@@ -62,7 +63,7 @@ def all_reduce(
 def read(text: str | bytes, *, options: LoadOptions = NO_OPTIONS) -> Program:
     """Load a program without settling its devices."""
     source = text.encode() if isinstance(text, str) else text
-    return load_stablehlo(source, name=NAME, options=options)
+    return load_source(source, name=NAME, options=options)
 
 
 def settled(text: str, *, devices: int | None = None) -> Program:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hespas.frontend.hlo.load import load_hlo
+from hespas.frontend.load import load_source
 from hespas.program.devices import with_device_count
 from hespas.program.program import Program
 
@@ -95,4 +95,6 @@ def scheduled_text(*lines: str, functions: str = "", aliases: str = "") -> str:
 def scheduled(*lines: str, functions: str = "", aliases: str = "") -> Program:
     """Read such a program."""
     text = scheduled_text(*lines, functions=functions, aliases=aliases)
-    return with_device_count(load_hlo(text.encode(), name="step.hlo"), requested=None, system=None)
+    return with_device_count(
+        load_source(text.encode(), name="step.hlo"), requested=None, system=None
+    )

@@ -24,7 +24,7 @@ from hespas.backends.profiling import machine_name
 from hespas.estimate.graph import estimate_graph
 from hespas.estimate.methods import Wanted, estimator
 from hespas.estimate.store import MemoryStore
-from hespas.frontend.stablehlo import load_stablehlo
+from hespas.frontend.load import load_source
 from hespas.split.modules import region_modules
 from hespas.split.strategies import split_options, split_program
 
@@ -81,7 +81,7 @@ def measured_s() -> float:
 def rows() -> list[Row]:
     """Estimate the step, cut in several ways."""
     text = jax.jit(step).lower(*arguments()).as_text()
-    program = load_stablehlo(text.encode(), name="step.mlir")
+    program = load_source(text.encode(), name="step.mlir")
     cuts = [
         ("whole (`linear_split`)", split_options()),
         ("`linear_split`, `block_lim` 16", split_options(block_limit=16)),

@@ -45,12 +45,12 @@ def load(
     >>> len(program.main.body.operations)
     8
     """
-    from hespas.frontend.partitioned import load_program_per_device
-    from hespas.frontend.stablehlo import LoadOptions
+    from hespas.frontend.load import load_program
+    from hespas.frontend.overrides import LoadOptions
     from hespas.program.devices import with_device_count
 
     options = LoadOptions(trip_counts=trip_counts or {}, branch_weights=branch_weights or {})
-    program = load_program_per_device(Path(path), options=options)
+    program = load_program(Path(path), options=options)
     return with_device_count(program, requested=devices, system=None)
 
 
@@ -73,8 +73,7 @@ def optimise(
     from hespas.compile.cache import CompiledCache, default_directory
     from hespas.compile.for_node import compile_for_node
     from hespas.compile.options import DEFAULT_OPTIONS
-    from hespas.frontend.compiled import program_of_compiled
-    from hespas.frontend.load import read_source
+    from hespas.frontend.load import load_compiled, read_source
     from hespas.hardware.presets import load_system
 
     compiled = compile_for_node(
@@ -86,7 +85,7 @@ def optimise(
         options=options or DEFAULT_OPTIONS,
         cache=CompiledCache(directory=default_directory()),
     )
-    return program_of_compiled(compiled, name=str(workload))
+    return load_compiled(compiled, name=str(workload))
 
 
 def split(
@@ -265,7 +264,7 @@ def predict(
     from hespas.compile.made_for import with_origin
     from hespas.estimate.methods import wanted_on
     from hespas.estimate.roofline import RooflineOptions
-    from hespas.frontend.partitioned import load_program_per_device
+    from hespas.frontend.load import load_program
     from hespas.hardware.device import Device
     from hespas.hardware.fit import settled_program
     from hespas.hardware.presets import load_system
@@ -280,9 +279,7 @@ def predict(
     _check(system, (System, str, Path, type(None)), "a system or its name", "name a preset")
     _check(method, (str, type(None)), *_METHOD)
     cluster = load_system(system) if isinstance(system, str | Path) else system
-    program = (
-        load_program_per_device(Path(workload)) if isinstance(workload, str | Path) else workload
-    )
+    program = load_program(Path(workload)) if isinstance(workload, str | Path) else workload
     if not isinstance(node, Device):
         program = with_origin(program, str(node))
     settled = settled_program(program, devices=devices, system=cluster)

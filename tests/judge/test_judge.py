@@ -21,9 +21,8 @@ from msgspec.structs import replace
 from hespas.cost.expand import expand
 from hespas.cost.structure import Cost, total, without_loops
 from hespas.errors import HespasError
-from hespas.frontend.hlo.load import load_hlo
-from hespas.frontend.load import load_program
-from hespas.frontend.stablehlo import LoadOptions, load_stablehlo
+from hespas.frontend.load import load_program, load_source
+from hespas.frontend.overrides import LoadOptions
 from hespas.program.program import Block, Op, Program, Value, nested_ops
 from hespas.program.text import function_text, module_text
 from hespas.xla.cost_analysis import (
@@ -125,7 +124,7 @@ def _printed(program: Program) -> str:
 @pytest.mark.parametrize("name", _program_names())
 def test_counts_agree_or_the_difference_is_listed(name: str, exported: Path) -> None:
     proto = hlo_proto(_printed(load_program(exported / f"{name}.mlir")), name=name)
-    read_back = load_stablehlo(stablehlo_of_hlo(proto), name=name, options=_ANY_TRIP_COUNT)
+    read_back = load_source(stablehlo_of_hlo(proto), name=name, options=_ANY_TRIP_COUNT)
 
     ours, theirs = _our_counts(read_back), _their_counts(hlo_proto_cost(proto))
 
@@ -140,9 +139,9 @@ def test_counts_agree_or_the_difference_is_listed(name: str, exported: Path) -> 
 @pytest.mark.parametrize("name", _program_names())
 def test_hlo_counts_as_the_stablehlo_that_it_is_converted_to(name: str, exported: Path) -> None:
     proto = hlo_proto(_printed(load_program(exported / f"{name}.mlir")), name=name)
-    converted = load_stablehlo(stablehlo_of_hlo(proto), name=name, options=_ANY_TRIP_COUNT)
+    converted = load_source(stablehlo_of_hlo(proto), name=name, options=_ANY_TRIP_COUNT)
 
-    direct = load_hlo(proto, name=name, options=_ANY_TRIP_COUNT)
+    direct = load_source(proto, name=name, options=_ANY_TRIP_COUNT)
 
     assert _our_counts(direct) == _our_counts(converted)
 
@@ -160,7 +159,7 @@ def test_the_documented_number_of_programs_is_right() -> None:
 @pytest.mark.parametrize("name", _fused_names())
 def test_fusions_agree_with_xla(name: str, exported: Path) -> None:
     proto = (exported / f"{name}.fused.hlo.pb").read_bytes()
-    program = load_stablehlo(stablehlo_of_hlo(proto, name=name), name=name, options=_ANY_TRIP_COUNT)
+    program = load_source(stablehlo_of_hlo(proto, name=name), name=name, options=_ANY_TRIP_COUNT)
     assert any(op.kind == "fusion" for op in program.main.body.operations)
 
     assert _our_counts(program) == _their_counts(hlo_proto_cost(proto))
@@ -173,7 +172,7 @@ _TABLES = frozenset({"embedding_gradient", "gathers", "scatters"})
 @pytest.mark.parametrize("name", [name for name in _fused_names() if name not in _TABLES])
 def test_bytes_of_fusions_are_near_xla(name: str, exported: Path) -> None:
     proto = (exported / f"{name}.fused.hlo.pb").read_bytes()
-    program = load_stablehlo(stablehlo_of_hlo(proto, name=name), name=name, options=_ANY_TRIP_COUNT)
+    program = load_source(stablehlo_of_hlo(proto, name=name), name=name, options=_ANY_TRIP_COUNT)
     theirs = hlo_proto_cost(proto).bytes_accessed
 
     ours = total(_live_costs(program), choose=lambda work: work.bytes_moved).bytes_moved
@@ -207,7 +206,7 @@ def test_workloads_agree_but_for_rounding(path: str) -> None:
     source = _workload(path).read_bytes()
     theirs = hlo_cost_analysis(source)
 
-    ours = _our_counts(load_stablehlo(source, name=path))
+    ours = _our_counts(load_source(source, name=path))
 
     # XLA adds thousands of figures in single precision, and folds x * 1 and its like.
     assert ours.flops == pytest.approx(theirs.flops, rel=1e-4)
@@ -257,7 +256,7 @@ def test_top_k_moves_the_bytes_that_xla_counts() -> None:
     }}"""
     theirs = hlo_cost_analysis(source)
 
-    ours = total(expand(load_stablehlo(source.encode(), name="t").main.body.operations))
+    ours = total(expand(load_source(source.encode(), name="t").main.body.operations))
 
     pointers = 2 * 8  # of the tuple that HLO makes of the results
     assert ours.bytes_read + ours.bytes_written == theirs.bytes_accessed - pointers

@@ -16,8 +16,8 @@ import pytest
 from hespas.cost.expand import expand
 from hespas.cost.structure import Cost, Leaf, Loop, total, without_loops
 from hespas.cost.work import Work, summed
-from hespas.frontend.hlo.load import load_hlo
-from hespas.frontend.options import LoadOptions
+from hespas.frontend.load import load_source
+from hespas.frontend.overrides import LoadOptions
 from hespas.program.program import Op, Program, nested_ops
 from hespas.xla.cost_analysis import hlo_proto_cost
 from hespas.xla.hlo_module import read_hlo_module
@@ -60,7 +60,7 @@ def _once(program: Program) -> list[Leaf]:
 @pytest.mark.parametrize("name", _fused_names())
 def test_programs_compiled_for_the_cpu_agree_exactly(name: str, exported: Path) -> None:
     proto = (exported / f"{name}.fused.hlo.pb").read_bytes()
-    program = load_hlo(proto, name=name, options=LoadOptions(trip_counts={"": 1}))
+    program = load_source(proto, name=name, options=LoadOptions(trip_counts={"": 1}))
     theirs = hlo_proto_cost(proto)
 
     ours = summed(leaf.work for leaf in _once(program))
@@ -74,7 +74,7 @@ def test_programs_compiled_for_gpus_agree_but_for_rounding(name: str) -> None:
     source = _workload(name)
     proto = read_hlo_module(source, name=name).message.SerializeToString()
     theirs = hlo_proto_cost(proto)
-    leaves = _once(load_hlo(source, name=name))
+    leaves = _once(load_source(source, name=name))
     calls = [leaf for leaf in leaves if leaf.op.kind == "custom_call"]
     counted = [leaf for leaf in leaves if leaf.op.kind not in ("custom_call", "reduce_scatter")]
 
@@ -117,7 +117,7 @@ def _body_work(fusion: Op) -> Work:
 @pytest.mark.parametrize("name", _WORKLOADS)
 def test_every_distinct_fusion_agrees_exactly(name: str) -> None:
     source = _workload(name)
-    program = load_hlo(source, name=name)
+    program = load_source(source, name=name)
     fusions = {op.instruction: op for op in nested_ops(program.main.body) if op.kind == "fusion"}
     distinct = {op.regions[0]: op.instruction for op in fusions.values()}
     message = read_hlo_module(source, name=name).message

@@ -10,7 +10,7 @@ from hespas.cli import options
 from hespas.errors import OutputError
 from hespas.files import check_file, write_file
 from hespas.frontend.load import read_source
-from hespas.xla.hlo_forms import is_hlo_proto, is_hlo_text
+from hespas.xla.hlo_forms import is_hlo
 from hespas.xla.lowering import stablehlo_of_hlo
 from hespas.xla.partition import partition
 
@@ -31,7 +31,7 @@ def command(
         raise OutputError("no output is given", hint="name a file with -o")
     check_file(output)
     source = read_source(program)
-    if is_hlo_text(source) or is_hlo_proto(source):
+    if is_hlo(source):
         source = stablehlo_of_hlo(source, name=str(program))
     made = partition(source, name=str(program))
     write_file(output, made.text)

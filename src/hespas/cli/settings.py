@@ -23,7 +23,7 @@ from hespas.estimate.methods import OF_A_DEVICE, Wanted, configured_device, esti
 from hespas.estimate.protocol import Estimator
 from hespas.estimate.roofline import RooflineOptions
 from hespas.estimate.store import Store
-from hespas.frontend.stablehlo import LoadOptions
+from hespas.frontend.overrides import LoadOptions
 from hespas.hardware.device import Device
 from hespas.hardware.presets import load_device, load_hardware
 from hespas.program.program import Program

@@ -86,7 +86,7 @@ def read_kernels(file: Path) -> CompiledKernels:
 def _compiled(settings: Settings, system: System | None, content: bytes) -> Source:
     # Few commands compile: the others need not wait for what it takes.
     from hespas.cli.compiling import cache_of  # noqa: PLC0415
-    from hespas.compile.for_node import compile_for_node, compiled_notes  # noqa: PLC0415
+    from hespas.compile.for_node import compile_for_node  # noqa: PLC0415
 
     path, flags = settings.workload, settings.flags
     if flags.node is None:
@@ -111,6 +111,6 @@ def _compiled(settings: Settings, system: System | None, content: bytes) -> Sour
     return Source(
         content=compiled.hlo_proto,
         name=str(path),
-        notes=compiled_notes(compiled),
+        notes=compiled.assumptions,
         kernels=compiled.kernels,
     )

@@ -45,9 +45,9 @@ class Divided:
 def load(settings: Settings, *, system: System | None, alone: bool) -> Program:
     """Read the program; ``alone`` is for work that needs no system even if it communicates."""
     source = source_of(settings, system)
-    read = parsed(source, settings.load_options)
-    check_told(read, settings, source)
-    known = _with_origin(with_kernels(read, source), settings)
+    loaded = parsed(source, settings.load_options)
+    check_told(loaded, settings)
+    known = _with_origin(with_kernels(loaded.program, source), settings)
     if alone:
         return with_device_count(known, requested=settings.devices, system=None)
     return settled_program(known, devices=settings.devices, system=system)

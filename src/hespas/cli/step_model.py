@@ -14,7 +14,7 @@ from hespas.estimate.launches import without_launches_s
 from hespas.estimate.methods import Wanted
 from hespas.estimate.store import MemoryStore
 from hespas.estimate.tables.method import Measured, make
-from hespas.frontend.partitioned import load_program_per_device
+from hespas.frontend.load import load_program
 from hespas.hardware.device import Device, at_fastest
 from hespas.hardware.fit import settled_program
 from hespas.hardware.system import System
@@ -74,7 +74,7 @@ class PipelineSteps:
         return self.graphs[workload]
 
     def _read(self, workload: Workload) -> RegionGraph:
-        program = load_program_per_device(workload.file)
+        program = load_program(workload.file)
         if workload.kernels is not None:
             kernels = read_kernels(workload.kernels)
             program = with_kernels(program, kernels, location=str(workload.kernels))

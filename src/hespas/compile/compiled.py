@@ -58,3 +58,13 @@ class CompiledProgram:
     def device_count(self) -> int:
         """Replicas times partitions."""
         return self.replicas * self.partitions
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What a prediction from this program takes for granted."""
+        versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
+        compiled = (
+            f"the program is as XLA optimises and schedules it for {self.target} ({versions}), "
+            "which had no device to measure its choices on"
+        )
+        return (compiled, *self.notes)

@@ -74,13 +74,3 @@ def _topology(target: TpuTarget, sizes: list[int], count: int) -> str | None:
     if on_chip and sizes[0] != chips.devices_per_chip:
         return None
     return "x".join(map(str, sorted(sizes[len(on_chip) :])))
-
-
-def compiled_notes(compiled: CompiledProgram) -> tuple[str, ...]:
-    """Return what a prediction has to say of a compiled program."""
-    versions = ", ".join(f"{name} {version}" for name, version in compiled.versions.items())
-    told = (
-        f"the program is as XLA optimises and schedules it for {compiled.target} ({versions}), "
-        "which had no device to measure its choices on"
-    )
-    return (told, *compiled.notes)

@@ -1,28 +1,32 @@
-"""Read a program from a file."""
+"""Read a program from a file or from memory, whatever form it has."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from hespas.errors import ProgramError
-from hespas.frontend.options import NO_OPTIONS, LoadOptions
-from hespas.frontend.stablehlo import load_stablehlo
+from hespas.frontend.loaded import Loaded, Unpartitioned
+from hespas.frontend.overrides import NO_OPTIONS, LoadOptions
+from hespas.frontend.stablehlo.load import read_stablehlo
 from hespas.program.program import Program
-from hespas.xla.hlo_forms import is_hlo_proto, is_hlo_text
+from hespas.xla.hlo_forms import is_hlo
+from hespas.xla.mlir import MlirModule, parse_mlir
 
+if TYPE_CHECKING:
+    from hespas.compile.compiled import CompiledProgram
+    from hespas.xla.hlo_module import HloModule
+    from hespas.xla.partition import Partitioned
 
-def load_program(path: Path, *, options: LoadOptions = NO_OPTIONS) -> Program:
-    """Read a program; the content decides what it is.
-
-    It may be StableHLO text, MLIR bytecode or a portable artifact, HLO text, or a serialised
-    HloProto or HloModuleProto. Raises `ProgramError` for a file that is missing, unreadable or
-    not a program.
-    """
-    return load_source(read_source(path), name=str(path), options=options)
+# StableHLO that is already of one device, the usual case, needs neither protobuf nor the
+# partitioner: they are imported where they are used.
 
 
 def read_source(path: Path) -> bytes:
-    """Return what a file holds; `ProgramError` where it is missing or unreadable."""
+    """Return what a file holds; `ProgramError` if it is missing or unreadable."""
     try:
         return path.read_bytes()
     except FileNotFoundError as error:
@@ -31,10 +35,85 @@ def read_source(path: Path) -> bytes:
         raise ProgramError(f"cannot be read: {error.strerror}", location=str(path)) from error
 
 
-def load_source(source: bytes, *, name: str, options: LoadOptions = NO_OPTIONS) -> Program:
-    """Read a program from memory; ``name`` stands in messages."""
-    if is_hlo_text(source) or is_hlo_proto(source):
-        from hespas.frontend.hlo.load import load_hlo  # noqa: PLC0415 - protobuf comes with it
+def load_program(path: Path, *, options: LoadOptions = NO_OPTIONS) -> Program:
+    """Return the program of one device from a file.
 
-        return load_hlo(source, name=name, options=options)
-    return load_stablehlo(source, name=name, options=options)
+    Raises what `load_per_device` raises, and `ProgramError` for an unreadable file.
+    """
+    return load_per_device(read_source(path), name=str(path), options=options).program
+
+
+def load_per_device(source: bytes, *, name: str, options: LoadOptions = NO_OPTIONS) -> Loaded:
+    """Return the program of one device, and which ``options`` had an effect on it.
+
+    The content decides what the source is: StableHLO text, MLIR bytecode or a portable artifact,
+    HLO text, or a serialized HloProto or HloModuleProto. ``name`` stands in messages. A sharded
+    program that is not partitioned yet is partitioned; its assumptions say so, and ``options``
+    name lines of the partitioned text. Raises `ProgramError` for a source that is no program or
+    that the partitioner refuses, `UnsupportedError` for what has no model, `ConfigError` for
+    options that name a loop or branch that is not there, and `ToolError` if the partitioner fails.
+    """
+    parsed = _parse(source, name)
+    loaded = _read(parsed, source, name, options)
+    if isinstance(loaded, Loaded):
+        return loaded
+    partitioned = _partition(parsed, source, name)
+    name = f"{name} (partitioned)"
+    local = _read(_parse(partitioned.text, name), partitioned.text, name, options)
+    if isinstance(local, Unpartitioned):
+        raise local.error()
+    assumptions = (partitioned.assumption, *local.program.assumptions)
+    return replace(local, program=msgspec.structs.replace(local.program, assumptions=assumptions))
+
+
+def load_source(source: bytes, *, name: str, options: LoadOptions = NO_OPTIONS) -> Program:
+    """Return a program that is already that of one device, as compilers write it.
+
+    Raises `UnpartitionedError` for a sharded one, and otherwise what `load_per_device` raises.
+    """
+    loaded = _read(_parse(source, name), source, name, options)
+    if isinstance(loaded, Unpartitioned):
+        raise loaded.error()
+    return loaded.program
+
+
+def load_compiled(compiled: CompiledProgram, *, name: str) -> Program:
+    """Return a compiler's output as a program, with its kernels and notes on the compilation.
+
+    ``name`` is the program's source. Raises what `load_source` raises.
+    """
+    program = load_source(compiled.hlo_proto, name=name)
+    return msgspec.structs.replace(
+        program,
+        assumptions=(*compiled.assumptions, *program.assumptions),
+        kernels=compiled.kernels,
+    )
+
+
+def _parse(source: bytes, name: str) -> MlirModule | HloModule:
+    if is_hlo(source):
+        from hespas.xla.hlo_module import read_hlo_module  # noqa: PLC0415
+
+        return read_hlo_module(source, name=name)
+    if not source.strip():
+        raise ProgramError("the file is empty", location=name)
+    return parse_mlir(source, name=name)
+
+
+def _read(
+    parsed: MlirModule | HloModule, source: bytes, name: str, options: LoadOptions
+) -> Loaded | Unpartitioned:
+    if isinstance(parsed, MlirModule):
+        return read_stablehlo(parsed, has_chlo=b"chlo" in source, options=options)
+    from hespas.frontend.hlo.load import read_hlo  # noqa: PLC0415
+
+    return read_hlo(parsed, name=name, options=options)
+
+
+def _partition(parsed: MlirModule | HloModule, source: bytes, name: str) -> Partitioned:
+    from hespas.xla.lowering import stablehlo_of_module  # noqa: PLC0415
+    from hespas.xla.partition import partition, partition_module  # noqa: PLC0415
+
+    if isinstance(parsed, MlirModule):
+        return partition_module(parsed, source)
+    return partition(stablehlo_of_module(parsed, name=name), name=name)

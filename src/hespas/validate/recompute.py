@@ -19,8 +19,7 @@ from hespas.estimate.methods import OF_A_DEVICE, Wanted, estimator
 from hespas.estimate.store import MemoryStore
 from hespas.export.exported import partitioned
 from hespas.export.zoo import export_model
-from hespas.frontend.compiled import program_of_compiled
-from hespas.frontend.load import load_source, read_source
+from hespas.frontend.load import load_compiled, load_source, read_source
 from hespas.hardware.fit import settled_program
 from hespas.hardware.presets import load_device, load_system
 from hespas.hardware.system import System
@@ -33,7 +32,7 @@ from hespas.split.modules import region_modules
 from hespas.split.strategies import split_options, split_program
 from hespas.units import format_time
 from hespas.validate.measurements import MeasuredStep
-from hespas.xla.hlo_forms import is_hlo_proto, is_hlo_text
+from hespas.xla.hlo_forms import is_hlo
 
 FLOOR_METHOD = "roofline"
 """Whose answer no device can beat: every peak reached, every byte moved once."""
@@ -163,7 +162,7 @@ def _predictions(
 
 def _compiled(step: MeasuredStep, sources: Sources, system: System) -> Program:
     source = sources.source(step)
-    if is_hlo_text(source) or is_hlo_proto(source):
+    if is_hlo(source):
         return _compiled_before(source, step, system)
     compiled = compile_for_node(
         source,
@@ -173,7 +172,7 @@ def _compiled(step: MeasuredStep, sources: Sources, system: System) -> Program:
         devices=None,
         cache=sources.cache,
     )
-    return program_of_compiled(compiled, name=step.workload)
+    return load_compiled(compiled, name=step.workload)
 
 
 def _compiled_before(source: bytes, step: MeasuredStep, system: System) -> Program:

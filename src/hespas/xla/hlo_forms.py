@@ -10,6 +10,11 @@ _FIRST_FIELD = b"\n"
 _BEGINNING = 4096
 
 
+def is_hlo(source: bytes) -> bool:
+    """Tell whether this is HLO, as text or as a proto."""
+    return is_hlo_text(source) or is_hlo_proto(source)
+
+
 def is_hlo_text(source: bytes) -> bool:
     """Tell whether this is HLO text.
 

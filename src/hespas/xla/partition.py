@@ -15,7 +15,7 @@ from hespas.errors import ProgramError, ToolError
 from hespas.tools.process import LOG_NAME, Limits, last_words, run_program
 from hespas.tools.scratch import scratch_directory
 from hespas.xla import partition_wire as wire
-from hespas.xla.mlir import parse_mlir
+from hespas.xla.mlir import MlirModule, parse_mlir
 from hespas.xla.partition_input import Sharded, sharded_program
 
 DEFAULT_LIMITS = Limits(time_s=1800)
@@ -49,10 +49,17 @@ def partition(source: bytes, *, name: str, limits: Limits = DEFAULT_LIMITS) -> P
     `ProgramError` where there is nothing to partition or XLA refuses the program, and
     `ToolError`, naming a log that is kept, where the partitioner's process fails.
     """
-    sharded = sharded_program(parse_mlir(source, name=name))
-    partitioner = _partitioner(sharded, name)
+    return partition_module(parse_mlir(source, name=name), source, limits=limits)
+
+
+def partition_module(
+    module: MlirModule, source: bytes, *, limits: Limits = DEFAULT_LIMITS
+) -> Partitioned:
+    """Partition a program that is parsed already, as `partition` does; ``source`` is its bytes."""
+    sharded = sharded_program(module)
+    partitioner = _partitioner(sharded, module.source)
     request = wire.PartitionRequest(
-        name=name,
+        name=module.source,
         replicas=sharded.replicas,
         partitions=sharded.partitions,
         partitioner=partitioner,

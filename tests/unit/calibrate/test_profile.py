@@ -10,7 +10,7 @@ from hespas.calibrate.factors import fit_factors
 from hespas.calibrate.profile import profile_groups, read_profile
 from hespas.calibrate.samples import FactorFit
 from hespas.errors import MeasurementError
-from hespas.frontend.hlo.load import load_hlo
+from hespas.frontend.load import load_source
 from hespas.hardware.presets import load_device
 from hespas.program.program import Program
 
@@ -33,7 +33,7 @@ DEVICE = load_device("H100_80GB")
 
 
 def program() -> Program:
-    return load_hlo(PROGRAM.encode(), name="step.hlo")
+    return load_source(PROGRAM.encode(), name="step.hlo")
 
 
 def event(name: str, duration_us: float, **more: object) -> dict[str, object]:
@@ -131,7 +131,7 @@ def test_a_missing_profile_is_named(tmp_path: Path) -> None:
 def test_products_of_integers_have_a_factor_of_their_own(tmp_path: Path) -> None:
     text = PROGRAM.replace("%a = bf16", "%a = s8").replace("%b = bf16", "%b = s8")
     text = text.replace("a: bf16", "a: s8").replace("b: bf16", "b: s8")
-    quantised = load_hlo(text.encode(), name="step.hlo")
+    quantised = load_source(text.encode(), name="step.hlo")
     file = written(tmp_path, event("d", 600), event("f.1", 110), event("f.2", 110))
     names = [group.name for group in profile_groups(file, quantised, DEVICE)]
     assert names == ["gemm.i8", "kernels"]

@@ -7,7 +7,7 @@ import pytest
 from hespas.cost.expand import expand
 from hespas.cost.structure import total
 from hespas.cost.work import Work
-from hespas.frontend.stablehlo import load_stablehlo
+from hespas.frontend.load import load_source
 from hespas.program.program import Program
 from hespas.xla.mlir_text import split_list
 
@@ -24,7 +24,7 @@ def _operation_program(text: str) -> Program:
     kinds = ", ".join(made)
     body = f"%r{count} = {text}\n return {names} : {kinds}"
     source = f"func.func @main({arguments}) -> ({kinds}) {{\n {body}\n}}"
-    return load_stablehlo(source.encode(), name="test.mlir")
+    return load_source(source.encode(), name="test.mlir")
 
 
 @pytest.fixture
@@ -40,4 +40,4 @@ def work_of() -> Callable[[str], Work]:
 @pytest.fixture
 def program_of() -> Callable[[str], Program]:
     """Return the program of a module's text."""
-    return lambda text: load_stablehlo(text.encode(), name="test.mlir")
+    return lambda text: load_source(text.encode(), name="test.mlir")

@@ -10,7 +10,8 @@ from hespas.cost.rules.custom_call import OperandTraffic, StatedWork
 from hespas.cost.structure import Branch, Cost, Leaf, Loop, assumptions, total, without_loops
 from hespas.cost.work import ZERO, Work
 from hespas.errors import CostError, ProgramError
-from hespas.frontend.stablehlo import LoadOptions, load_stablehlo
+from hespas.frontend.load import load_source
+from hespas.frontend.overrides import LoadOptions
 from hespas.program.attrs import NO_ATTRS, CallAttrs
 from hespas.program.program import Block, Function, Op, Program
 
@@ -87,7 +88,7 @@ def test_the_caller_says_which_alternative_is_dearest(program_of: ProgramOf) -> 
 
 def test_weights_of_branches_are_kept(program_of: ProgramOf) -> None:
     options = LoadOptions(branch_weights={"": (0.75, 0.25)})
-    costs = _costs(load_stablehlo(_IF.encode(), name="test.mlir", options=options))
+    costs = _costs(load_source(_IF.encode(), name="test.mlir", options=options))
 
     assert total(costs).flops == (("f64", round(0.75 * 16 + 0.25 * 128)),)
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from hespas.frontend.stablehlo import load_stablehlo
+from hespas.frontend.load import load_source
 from hespas.program.program import Alias
 
 MAIN = """func.func @main(%a: tensor<4xf32>{0}, %b: tensor<4xf32>{1}, %c: tensor<2xi32>{2})
@@ -14,7 +14,7 @@ DONOR = " {jax.buffer_donor = true}"
 
 def aliases(*attributes: str, module: str = "") -> list[tuple[int, int]]:
     text = f"module attributes {{{module}}} {{ {MAIN.format(*attributes)} }}"
-    found = load_stablehlo(text.encode(), name="here").aliases
+    found = load_source(text.encode(), name="here").aliases
     assert all(isinstance(alias, Alias) for alias in found)
     return [(alias.result, alias.argument) for alias in found]
 
@@ -40,7 +40,7 @@ def test_a_donor_that_fits_no_result_is_an_argument_like_any() -> None:
       %0 = stablehlo.is_finite %a : (tensor<4xf32>) -> tensor<4xi1>
       return %0 : tensor<4xi1>
     }"""
-    assert load_stablehlo(text.encode(), name="here").aliases == ()
+    assert load_source(text.encode(), name="here").aliases == ()
 
 
 def test_what_xla_lists_on_the_module() -> None:

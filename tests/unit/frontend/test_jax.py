@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from hespas.errors import ProgramError, UnpartitionedError
-from hespas.frontend.load import load_program
-from hespas.frontend.stablehlo import LoadOptions
+from hespas.frontend.load import load_program, load_source
+from hespas.frontend.overrides import LoadOptions
 from hespas.program.attrs import CollectiveAttrs, PermuteAttrs, WhileAttrs
 from hespas.program.devices import device_group_table, device_pairs
 from hespas.program.program import Op, Program, is_communication_op, nested_ops
@@ -16,7 +16,8 @@ from programs import ops_of
 
 
 def loaded(jax_exports: Path, name: str) -> Program:
-    return load_program(jax_exports / f"{name}.mlir")
+    path = jax_exports / f"{name}.mlir"
+    return load_source(path.read_bytes(), name=str(path))
 
 
 def trip_counts(program: Program) -> list[int | None]:

@@ -5,7 +5,10 @@ from pathlib import Path
 import pytest
 
 from hespas.errors import ProgramError, UnpartitionedError
-from hespas.frontend.load import load_program
+from hespas.frontend import load
+from hespas.frontend.load import load_per_device, load_program, load_source
+from hespas.frontend.overrides import LoadOptions
+from hespas.xla.mlir import MlirModule, parse_mlir
 from programs import VECTOR, on_devices, vector_main
 
 
@@ -58,11 +61,58 @@ def _argument(sharding: str) -> str:
 def test_sharded_arguments_without_collectives_are_refused(
     tmp_path: Path, sharding: str, attributes: str
 ) -> None:
-    path = tmp_path / "a.mlir"
     mesh = 'sdy.mesh @mesh = <["x"=4]>'
-    path.write_text(f"module {attributes} {{ {mesh}\n {_argument(sharding)} }}")
+    text = f"module {attributes} {{ {mesh}\n {_argument(sharding)} }}"
     with pytest.raises(UnpartitionedError, match="not yet partitioned"):
-        load_program(path)
+        load_source(text.encode(), name="a.mlir")
+
+
+def test_a_sharded_program_is_parsed_once_and_its_partitioned_text_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parsed: list[str] = []
+
+    def counting(source: bytes, *, name: str) -> MlirModule:
+        parsed.append(name)
+        return parse_mlir(source, name=name)
+
+    monkeypatch.setattr(load, "parse_mlir", counting)
+    monkeypatch.setattr("hespas.xla.partition.parse_mlir", counting)
+    sharding = 'sdy.sharding = #sdy.sharding<@mesh, [{"x"}]>'
+    mesh = 'sdy.mesh @mesh = <["x"=4]>'
+
+    loaded = load_per_device(f"module {{ {mesh}\n {_argument(sharding)} }}".encode(), name="a.mlir")
+
+    assert parsed == ["a.mlir", "a.mlir (partitioned)"]
+    assert loaded.program.declared_devices == 4
+    assert loaded.program.assumptions[0].startswith("the program came sharded, not partitioned")
+
+
+def test_options_name_lines_of_the_partitioned_text() -> None:
+    text = f"""module {{ sdy.mesh @mesh = <["x"=4]>
+    func.func @main(%a: {VECTOR} {{sdy.sharding = #sdy.sharding<@mesh, [{{"x"}}]>}},
+        %n: tensor<i32>) -> {VECTOR} {{
+      %r:2 = stablehlo.while(%i = %n, %x = %a) : tensor<i32>, {VECTOR} cond {{
+        %c = stablehlo.compare LT, %i, %n : (tensor<i32>, tensor<i32>) -> tensor<i1>
+        stablehlo.return %c : tensor<i1>
+      }} do {{
+        %y = stablehlo.tanh %x : {VECTOR}
+        %j = stablehlo.multiply %i, %i : tensor<i32>
+        stablehlo.return %j, %y : tensor<i32>, {VECTOR}
+      }}
+      return %r#1 : {VECTOR}
+    }} }}"""
+    (assumption,) = load_per_device(
+        text.encode(), name="a.mlir", options=LoadOptions(trip_counts={"": 3})
+    ).program.assumptions[1:]
+    line = assumption.split(":")[1]
+    assert line != "4"
+
+    loaded = load_per_device(
+        text.encode(), name="a.mlir", options=LoadOptions(trip_counts={line: 5})
+    )
+
+    assert loaded.used.trip_counts == {line}
 
 
 @pytest.mark.parametrize(
@@ -84,7 +134,7 @@ def test_annotations_that_divide_nothing_any_more_are_accepted(
     path = tmp_path / "a.mlir"
     mesh = 'sdy.mesh @mesh = <["x"=4]>'
     path.write_text(f"module attributes {{{attributes}}} {{ {mesh}\n {_argument(sharding)} }}")
-    assert len(load_program(path).main.body.operations) == 2
+    assert len(load_source(path.read_bytes(), name="a.mlir").main.body.operations) == 2
 
 
 def test_a_partitioned_program_may_keep_the_shardings_of_its_arguments(tmp_path: Path) -> None:
@@ -100,7 +150,7 @@ tensor<1x4xi64>}}> ({{
       return %r : {VECTOR}
     }}"""
     path.write_text(on_devices(reduce))
-    assert load_program(path).partitions == 4
+    assert load_source(path.read_bytes(), name="a.mlir").partitions == 4
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,7 @@ from itertools import product
 
 import pytest
 
-from hespas.errors import ConfigError, ProgramError
-from hespas.frontend.stablehlo import LoadOptions
-from hespas.program.attrs import CaseAttrs, WhileAttrs
+from hespas.program.attrs import WhileAttrs
 from programs import main_function, ops_of, read
 
 COMPARE: dict[str, Callable[[int, int], bool]] = {
@@ -53,9 +51,8 @@ def loop(
     )
 
 
-def count(text: str, **told: int) -> int | None:
-    options = LoadOptions(trip_counts={key.strip("_"): value for key, value in told.items()})
-    (op,) = ops_of(read(text, options=options), "while")
+def count(text: str) -> int | None:
+    (op,) = ops_of(read(text), "while")
     assert isinstance(op.attrs, WhileAttrs)
     return op.attrs.trip_count
 
@@ -145,59 +142,3 @@ def test_nested_loops_count_by_themselves() -> None:
       }"""
     loops = ops_of(read(loop(inside=inner)), "while")
     assert [op.attrs for op in loops] == [WhileAttrs(trip_count=10), WhileAttrs(trip_count=3)]
-
-
-def test_what_the_user_says() -> None:
-    unknown = loop(limit="%n")
-    assert count(unknown, _=7) == 7
-    assert count(unknown, _6=5) == 5
-    assert count(unknown, _6=5, _=7) == 5
-    assert count(loop(), _=7) == 10
-    assert count(loop(), _6=3) == 3
-    program = read(unknown, options=LoadOptions(trip_counts={"6": 5}))
-    assert program.assumptions == ("test.mlir:6:12: the loop runs 5 times, as the user says",)
-    assert read(loop(), options=LoadOptions(trip_counts={"": 5})).assumptions == ()
-
-
-def test_a_line_without_a_loop_is_an_error() -> None:
-    options = LoadOptions(trip_counts={"99": 4})
-    with pytest.raises(ConfigError, match="there is no loop on line 99; lines of a loop: 6"):
-        read(loop(), options=options)
-    with pytest.raises(ConfigError, match="no branch on line 6; lines of a branch: none"):
-        read(loop(), options=LoadOptions(branch_weights={"6": (1.0,)}))
-
-
-BRANCHES = main_function(
-    """
-    %r = "stablehlo.case"(%i) ({
-      %x = stablehlo.constant dense<1> : tensor<i32>
-      stablehlo.return %x : tensor<i32>
-    }, {
-      stablehlo.return %i : tensor<i32>
-    }) : (tensor<i32>) -> tensor<i32>
-    return %r : tensor<i32>""",
-    arguments="%i: tensor<i32>",
-    results="tensor<i32>",
-)
-
-
-@pytest.mark.parametrize("line", ["", "3"])
-def test_branch_weights(line: str) -> None:
-    program = read(BRANCHES, options=LoadOptions(branch_weights={line: (0.75, 0.25)}))
-    (op,) = ops_of(program, "case")
-    assert op.attrs == CaseAttrs(weights=(0.75, 0.25))
-    assert "branches are taken with weights [0.75, 0.25]" in program.assumptions[0]
-    assert ops_of(read(BRANCHES), "case")[0].attrs == CaseAttrs(weights=None)
-
-
-def test_as_many_weights_as_branches() -> None:
-    with pytest.raises(ProgramError, match=r"case: 3 branch weights .* 2 branches"):
-        read(BRANCHES, options=LoadOptions(branch_weights={"": (0.5, 0.25, 0.25)}))
-
-
-def test_options_that_make_no_sense() -> None:
-    with pytest.raises(ConfigError, match="a trip count is -1; give 0 or more"):
-        LoadOptions(trip_counts={"": -1})
-    for weights in ((0.5, 0.4), (1.5, -0.5), ()):
-        with pytest.raises(ConfigError, match="give shares that add to 1"):
-            LoadOptions(branch_weights={"": weights})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hespas.frontend.stablehlo import load_stablehlo
+from hespas.frontend.load import load_source
 from hespas.memory.analyse import memory_use
 from hespas.memory.usage import MemoryUse, Role
 
@@ -16,7 +16,7 @@ VECTOR = "tensor<256xf32>"
 
 def use(body: str, *, arguments: str, results: str) -> MemoryUse:
     text = f"func.func @main({arguments}) -> ({results}) {{\n{body}\n}}"
-    return memory_use(load_stablehlo(text.encode(), name="here"))
+    return memory_use(load_source(text.encode(), name="here"))
 
 
 def test_a_temporary_lives_until_it_is_read_last() -> None:
@@ -196,7 +196,7 @@ def test_called_functions_are_walked() -> None:
       %1 = stablehlo.reverse %0, dims = [0] : {VECTOR}
       return %1 : {VECTOR}
     }}"""
-    assert memory_use(load_stablehlo(text.encode(), name="here")).temporary_bytes == KIB
+    assert memory_use(load_source(text.encode(), name="here")).temporary_bytes == KIB
 
 
 def test_tokens_take_nothing_and_shift_nothing() -> None:

@@ -4,7 +4,7 @@ from collections.abc import Hashable
 
 import pytest
 
-from hespas.frontend.stablehlo import LoadOptions
+from hespas.frontend.overrides import LoadOptions
 from hespas.program.attrs import NO_ATTRS
 from hespas.program.canonical import fingerprint, structure_key
 from hespas.program.program import Block, Op, Program, Value

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from hespas.errors import ProgramError, UnsupportedError
-from hespas.frontend.stablehlo import LoadOptions
+from hespas.frontend.overrides import LoadOptions
 from hespas.split.flatten import FlatProgram, flatten
 from hespas.split.strategies import SplitOptions, split_program
 from programs import VECTOR, all_reduce, main_function, on_devices, read, settled, vector_main

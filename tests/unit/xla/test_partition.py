@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from hespas.errors import ProgramError
-from hespas.frontend.load import load_source
-from hespas.frontend.partitioned import load_source_per_device
+from hespas.frontend.load import load_per_device, load_source
 from hespas.program.program import is_communication_op
 from hespas.xla.partition import partition
 from hespas.xla.partition_shardy import partition_with_shardy
@@ -92,7 +91,7 @@ def test_shard_map_beside_other_work() -> None:
 
 
 def test_stages_partition_first_and_say_so() -> None:
-    program = load_source_per_device(GSPMD.encode(), name="a.mlir")
+    program = load_per_device(GSPMD.encode(), name="a.mlir").program
     assert program.assumptions == (
         (
             "the program came sharded, not partitioned: XLA's partitioner, with GSPMD's "

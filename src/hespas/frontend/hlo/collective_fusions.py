@@ -138,7 +138,7 @@ def _opened(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
     given = [scope.tree(number) for number in instruction.operand_ids]
     called = instruction.called_computation_ids[0]
     scope.trees[instruction.id] = reader.inlined(called, given, scope.inner())
-    reader.told.assumptions.append(
+    reader.overrides.assumptions.append(
         f"%{instruction.name}: a fusion around a collective is counted operation by operation"
     )
 

@@ -8,37 +8,35 @@ from typing import Any
 from hespas.errors import ProgramError
 from hespas.frontend.hlo.collective_fusions import HANDLERS
 from hespas.frontend.hlo.locations import Locations
-from hespas.frontend.hlo.partitioned import refuse_unpartitioned
+from hespas.frontend.hlo.partitioned import unpartitioned
 from hespas.frontend.hlo.reader import ModuleReader
 from hespas.frontend.hlo.shared import Originals
 from hespas.frontend.hlo.types import leaf_count, leaf_number
-from hespas.frontend.options import NO_OPTIONS, LoadOptions, Told
+from hespas.frontend.loaded import Loaded, Unpartitioned
+from hespas.frontend.overrides import LoadOptions, OverrideRecorder
 from hespas.program.program import Alias, Function, Program
 from hespas.program.types import Type
 from hespas.xla.compile_wire import TARGET_ATTRIBUTE
-from hespas.xla.hlo_module import HloModule, read_hlo_module
+from hespas.xla.hlo_module import HloModule
 
 
-def load_hlo(source: bytes, *, name: str, options: LoadOptions = NO_OPTIONS) -> Program:
-    """Read HLO text, an HloProto or an HloModuleProto; ``name`` stands in messages.
+def read_hlo(module: HloModule, *, name: str, options: LoadOptions) -> Loaded | Unpartitioned:
+    """Return the program of one device, or why a parsed module does not hold it yet.
 
-    Operations stand in the order of the schedule where there is one. Raises `ProgramError`
-    where the source cannot be read, `UnsupportedError` for an opcode or a type that has no
-    model, `UnpartitionedError` for a program whose shardings were not applied yet, and
-    `ConfigError` for options that speak of a loop or branch that isn't there.
+    ``name`` stands in messages. Operations stand in the order of the schedule where there is one.
+    Raises `ProgramError` for a module that is no program, `UnsupportedError` for an opcode or a
+    type that has no model, and `ConfigError` for options that name a loop or branch that is not
+    there.
     """
-    return program_of(read_hlo_module(source, name=name), name=name, options=options)
-
-
-def program_of(module: HloModule, *, name: str, options: LoadOptions = NO_OPTIONS) -> Program:
-    """Return a parsed module as a `Program`; errors as for `load_hlo`."""
     message = module.message
-    refuse_unpartitioned(module, name)
+    sharded = unpartitioned(module, name)
+    if sharded is not None:
+        return sharded
     computations = {each.id: each for each in message.computations}
     reader = ModuleReader(
         module=message,
         source=name,
-        told=Told(options=options, unit="instruction"),
+        overrides=OverrideRecorder(options=options, unit="instruction"),
         handlers=HANDLERS,
         locations=Locations(message.stack_frame_index),
         computations=computations,
@@ -46,18 +44,19 @@ def program_of(module: HloModule, *, name: str, options: LoadOptions = NO_OPTION
     )
     entry = _entry(message, computations, name)
     main = Function(name="main", body=reader.block(entry, "func"))
-    reader.told.check(name)
-    return Program(
+    used = reader.overrides.used(name)
+    program = Program(
         functions={"main": main} | reader.functions,
         replicas=module.replicas,
         partitions=module.partitions,
         source=name,
         module_name=message.name,
-        assumptions=tuple(reader.told.assumptions),
+        assumptions=tuple(reader.overrides.assumptions),
         is_scheduled=entry in message.schedule.sequences,
         aliases=_aliases(reader, computations[entry]),
         compiled_for=message.frontend_attributes.map.get(TARGET_ATTRIBUTE, ""),
     )
+    return Loaded(program=program, used=used)
 
 
 def _entry(message: Any, computations: dict[int, Any], name: str) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from hespas.errors import UnpartitionedError
+from hespas.frontend.loaded import Unpartitioned
 from hespas.xla.hlo_module import HloModule
 from hespas.xla.hlo_schema import enum_names
 
@@ -23,22 +23,23 @@ _COLLECTIVE = ("all-", "collective-", "reduce-scatter", "ragged-all-to-all")
 _PARTITIONED_SUFFIX = "_spmd"
 
 
-def refuse_unpartitioned(module: HloModule, name: str) -> None:
-    """Raise `UnpartitionedError` where the shardings of a module were not applied yet.
+def unpartitioned(module: HloModule, name: str) -> Unpartitioned | None:
+    """Return why a module is still the program of all devices, None if it is of one.
 
     The partitioner takes its markers and the shardings of all instructions away, but leaves
     those of parameters, and calls the computations that it wrote ``..._spmd``.
     """
-    reason = _unpartitioned(module)
-    if reason:
-        raise UnpartitionedError(
-            f"the program is sharded but not yet partitioned ({reason})",
-            location=name,
-            hint="give what XLA's SPMD partitioner made of it, which holds its collectives",
-        )
+    reason = _sharded_reason(module)
+    if not reason:
+        return None
+    return Unpartitioned(
+        message=f"the program is sharded but not yet partitioned ({reason})",
+        location=name,
+        hint="give what XLA's SPMD partitioner made of it, which holds its collectives",
+    )
 
 
-def _unpartitioned(module: HloModule) -> str:
+def _sharded_reason(module: HloModule) -> str:
     message = module.message
     if message.schedule.sequences:
         return ""

@@ -15,7 +15,7 @@ from hespas.frontend.hlo.opcodes import GAPS
 from hespas.frontend.hlo.scope import Scope
 from hespas.frontend.hlo.shared import Originals
 from hespas.frontend.hlo.types import Tree, TypeReader, flat, fresh_tree, leaves
-from hespas.frontend.options import Told
+from hespas.frontend.overrides import OverrideRecorder
 from hespas.program.attrs import NO_ATTRS, Attrs
 from hespas.program.program import Block, Function, Op, Value
 
@@ -33,7 +33,7 @@ class ModuleReader:
 
     module: Any
     source: str
-    told: Told
+    overrides: OverrideRecorder
     handlers: dict[str, Handler]
     locations: Locations
     computations: dict[int, Any]

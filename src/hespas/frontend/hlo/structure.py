@@ -206,7 +206,7 @@ def loop(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
         instruction,
         scope,
         name=("stablehlo", "while"),
-        attrs=reader.told.loop(instruction.name, f"%{instruction.name}", count),
+        attrs=reader.overrides.loop(instruction.name, f"%{instruction.name}", count),
         regions=(condition, body),
         operands=operands,
     )
@@ -226,7 +226,7 @@ def conditional(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
         instruction,
         scope,
         name=("stablehlo", "if" if is_predicate else "case"),
-        attrs=reader.told.branch(instruction.name, f"%{instruction.name}", len(regions)),
+        attrs=reader.overrides.branch(instruction.name, f"%{instruction.name}", len(regions)),
         regions=regions,
         operands=(index,),
     )

@@ -18,8 +18,7 @@ from hespas.estimate.tables.attention import attention_model
 from hespas.estimate.tables.convolution import convolution_time
 from hespas.estimate.tables.gemm import Product
 from hespas.estimate.tables.method import Measured, measured
-from hespas.frontend.hlo.load import load_hlo
-from hespas.frontend.load import load_program
+from hespas.frontend.load import load_program, load_source
 from hespas.hardware.device import MeasuredTables
 from hespas.hardware.presets import PRESETS_DIRECTORY, device_names, load_device
 from hespas.program.devices import with_device_count
@@ -58,7 +57,7 @@ def model(**factors: float) -> Measured:
 
 def kernels() -> RegionGraph:
     program = with_device_count(
-        load_hlo(KERNELS.encode(), name="step.hlo"), requested=1, system=None
+        load_source(KERNELS.encode(), name="step.hlo"), requested=1, system=None
     )
     return split_scheduled(program)
 

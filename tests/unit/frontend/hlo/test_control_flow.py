@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from hespas.errors import ConfigError, ProgramError
-from hespas.frontend.hlo.load import program_of
-from hespas.frontend.options import LoadOptions
+from hespas.frontend.hlo.load import read_hlo as read_module
+from hespas.frontend.overrides import NO_OPTIONS, LoadOptions
 from hespas.program.attrs import (
     CallAttrs,
     CaseAttrs,
@@ -218,4 +218,6 @@ def test_a_cycle_of_calls_is_an_error() -> None:
     negate.called_computation_ids.append(entry.id)
 
     with pytest.raises(ProgramError, match="computation main calls itself"):
-        program_of(HloModule(message=message, replicas=1, partitions=1), name="a.hlo")
+        read_module(
+            HloModule(message=message, replicas=1, partitions=1), name="a.hlo", options=NO_OPTIONS
+        )

@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from hespas.errors import ProgramError, UnpartitionedError, UnsupportedError
-from hespas.frontend.hlo.load import program_of
+from hespas.frontend.hlo.load import read_hlo as read_module
+from hespas.frontend.overrides import NO_OPTIONS
 from hespas.memory.analyse import memory_use
 from hespas.program.attrs import BitcastAttrs, ConstantAttrs, DotAttrs
 from hespas.program.program import Alias
@@ -326,7 +327,9 @@ def test_an_instruction_without_its_operands_is_an_error() -> None:
     del bitcast.operand_ids[:]
 
     with pytest.raises(ProgramError, match=r"test\.hlo: %b: what bitcast needs is not there"):
-        program_of(HloModule(message=message, replicas=1, partitions=1), name=NAME)
+        read_module(
+            HloModule(message=message, replicas=1, partitions=1), name=NAME, options=NO_OPTIONS
+        )
 
 
 def test_a_schedule_of_instructions_that_are_not_there_is_an_error() -> None:
@@ -336,7 +339,9 @@ def test_a_schedule_of_instructions_that_are_not_there_is_an_error() -> None:
         sequence.instruction_ids.append(12345)
 
     with pytest.raises(ProgramError, match="names instruction 12345, which it does not hold"):
-        program_of(HloModule(message=message, replicas=1, partitions=1), name=NAME)
+        read_module(
+            HloModule(message=message, replicas=1, partitions=1), name=NAME, options=NO_OPTIONS
+        )
 
 
 def test_a_convolution_written_by_its_forward_form_is_an_error() -> None:
@@ -349,4 +354,6 @@ def test_a_convolution_written_by_its_forward_form_is_an_error() -> None:
     next(each for each in computation.instructions if each.opcode == "convolution").conv_kind = 2
 
     with pytest.raises(UnsupportedError, match="kind convolution_kind_dgrad is not known"):
-        program_of(HloModule(message=message, replicas=1, partitions=1), name=NAME)
+        read_module(
+            HloModule(message=message, replicas=1, partitions=1), name=NAME, options=NO_OPTIONS
+        )

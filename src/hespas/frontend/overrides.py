@@ -1,4 +1,4 @@
-"""What the user tells about a program that it doesn't tell itself."""
+"""Trip counts and branch weights that the user sets, because the program leaves them open."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _WEIGHT_TOLERANCE = 1e-6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadOptions:
-    """What the user tells about a program that it doesn't tell itself.
+    """What the user sets about a program that it leaves open.
 
     ``trip_counts`` maps a loop's line (``"12"``; in HLO its instruction, ``"while.3"``) or
     ``""`` (every loop whose count cannot be read) to how often it runs. ``branch_weights`` maps
@@ -40,9 +40,22 @@ class LoadOptions:
 NO_OPTIONS = LoadOptions()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsedOverrides:
+    """Which of the user's overrides decided something: keys of the mappings in `LoadOptions`.
+
+    ``""`` is in ``trip_counts`` if that count applied to at least one loop, which is one whose own
+    count cannot be read; ``""`` is in ``branch_weights`` if those weights applied to at least one
+    branch. A key of `LoadOptions` that is missing here had no effect.
+    """
+
+    trip_counts: frozenset[str] = frozenset()
+    branch_weights: frozenset[str] = frozenset()
+
+
 @dataclass(slots=True, kw_only=True)
-class Told:
-    """The options of one load while it goes on: what they were used for, and for which loops.
+class OverrideRecorder:
+    """Applies `LoadOptions` while a program is read, and records what they applied to.
 
     ``unit`` is how the user names a loop or branch: by its line, or by its instruction.
     """
@@ -52,51 +65,64 @@ class Told:
     assumptions: list[str] = field(default_factory=list[str])
     _loops: set[str] = field(default_factory=set[str])
     _branches: set[str] = field(default_factory=set[str])
+    _used_counts: set[str] = field(default_factory=set[str])
+    _used_weights: set[str] = field(default_factory=set[str])
 
     def loop(self, name: str, location: str, count: int | None) -> WhileAttrs:
-        """Return how often a loop runs: what the user says of it, or what was read."""
-        told = self.options.trip_counts
+        """Return a loop's trip count: the user's, or ``count``, which was read from the program.
+
+        A count for this loop replaces the one read; the count for all loops does not.
+        """
+        counts = self.options.trip_counts
         self._loops.add(name)
-        if name in told and name:
-            count = told[name]
-        elif count is None:
-            count = told.get("")
-        else:
+        key = name if name in counts else ""
+        if key not in counts or (count is not None and not key):
             return WhileAttrs(trip_count=count)
-        if count is not None:
-            self.assumptions.append(f"{location}: the loop runs {count} times, as the user says")
-        return WhileAttrs(trip_count=count)
+        self._used_counts.add(key)
+        self.assumptions.append(f"{location}: the loop runs {counts[key]} times, as the user says")
+        return WhileAttrs(trip_count=counts[key])
 
     def branch(self, name: str, location: str, alternatives: int) -> CaseAttrs:
-        """Return how often each branch is taken, where the user says it."""
-        told = self.options.branch_weights
+        """Return how often each branch is taken, where the user sets it.
+
+        Raises `ProgramError` if the number of weights is not ``alternatives``.
+        """
+        options = self.options.branch_weights
         self._branches.add(name)
-        weights = told.get(name) or told.get("")
-        if weights is None:
+        key = name if name in options else ""
+        if key not in options:
             return CaseAttrs(weights=None)
+        weights = options[key]
         if len(weights) != alternatives:
             raise ProgramError(
                 f"{len(weights)} branch weights are given for {alternatives} branches"
             )
+        self._used_weights.add(key)
         self.assumptions.append(
             f"{location}: branches are taken with weights {list(weights)}, as the user says"
         )
         return CaseAttrs(weights=weights)
 
-    def check(self, source: str) -> None:
-        """Raise `ConfigError` for a loop or branch that the user names and that isn't there."""
-        told = (
+    def used(self, source: str) -> UsedOverrides:
+        """Return the overrides that had an effect, once the program is read.
+
+        Raises `ConfigError` if the user names a loop or branch that the program does not have.
+        """
+        named = (
             ("loop", self.options.trip_counts, self._loops),
             ("branch", self.options.branch_weights, self._branches),
         )
-        for what, options, names in told:
+        for what, options, names in named:
             for name in options.keys() - names - {""}:
-                known = ", ".join(sorted(names - {""}, key=_by_number)) or "none"
+                available = ", ".join(sorted(names - {""}, key=_by_number)) or "none"
                 raise ConfigError(
                     f"there is no {what} on {self.unit} {name}",
                     location=source,
-                    hint=f"{self.unit}s of a {what}: {known}",
+                    hint=f"{self.unit}s of a {what}: {available}",
                 )
+        return UsedOverrides(
+            trip_counts=frozenset(self._used_counts), branch_weights=frozenset(self._used_weights)
+        )
 
 
 def _by_number(name: str) -> tuple[int, str]:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from hespas.errors import ProgramError
-from hespas.frontend.collectives import collective_readers
-from hespas.frontend.meshes import Mesh
-from hespas.frontend.records import Reader, integer, integers, required, tensor
+from hespas.frontend.meshes import Mesh, read_axis_groups
 from hespas.program.attrs import (
     NO_ATTRS,
     Attrs,
     BitcastAttrs,
     CallAttrs,
+    CollectiveAttrs,
     CompareAttrs,
     ConstantAttrs,
     ConvolutionAttrs,
@@ -25,16 +24,51 @@ from hespas.program.attrs import (
     FftAttrs,
     FusionAttrs,
     GatherAttrs,
+    PermuteAttrs,
     SliceAttrs,
     WindowAttrs,
 )
+from hespas.program.groups import GroupMode, ListedGroups, ReplicaGroups
+from hespas.program.types import TensorType
 from hespas.xla.mlir_functions import OpRecord
 from hespas.xla.mlir_text import (
     read_dense_integers,
+    read_integer,
     read_integers,
     read_rows,
     read_symbols,
 )
+
+Reader = Callable[[OpRecord], Attrs]
+"""Returns an operation's typed attributes."""
+
+
+def _required(record: OpRecord, name: str) -> str:
+    """Return the text of an attribute; `ProgramError` if it is missing."""
+    text = record.attributes.get(name)
+    if text is None:
+        raise ProgramError(f"attribute {name} is missing")
+    return text
+
+
+def _integer(record: OpRecord, name: str, default: int) -> int:
+    """Return an integer attribute, or the default."""
+    text = record.attributes.get(name)
+    return default if text is None else read_integer(text)
+
+
+def _integers(record: OpRecord, name: str, default: tuple[int, ...]) -> tuple[int, ...]:
+    """Return a list of integers, or the default."""
+    text = record.attributes.get(name)
+    return default if text is None else read_integers(text)
+
+
+def _tensor(record: OpRecord, operand: int) -> TensorType:
+    """Return the type of an operand that must be a tensor; `ProgramError` if it is not."""
+    kind = record.operands[operand].type
+    if not isinstance(kind, TensorType):
+        raise ProgramError(f"operand {operand} is {kind}, not a tensor")
+    return kind
 
 
 def _precision(record: OpRecord) -> tuple[str, ...]:
@@ -52,7 +86,7 @@ _DOT_DIMENSIONS = re.compile(r"([lr]hs_(?:batching|contracting))_dimensions = \[
 
 
 def _dot_general(record: OpRecord) -> DotAttrs:
-    found = _DOT_DIMENSIONS.findall(required(record, "dot_dimension_numbers"))
+    found = _DOT_DIMENSIONS.findall(_required(record, "dot_dimension_numbers"))
     dimensions = {name: read_integers(numbers) for name, numbers in found}
     return DotAttrs(
         lhs_batching=dimensions.get("lhs_batching", ()),
@@ -68,7 +102,7 @@ def _dot(record: OpRecord) -> DotAttrs:
     return DotAttrs(
         lhs_batching=(),
         rhs_batching=(),
-        lhs_contracting=(tensor(record, 0).rank - 1,),
+        lhs_contracting=(_tensor(record, 0).rank - 1,),
         rhs_contracting=(0,),
         precision=_precision(record),
         algorithm=record.attributes.get("algorithm", ""),
@@ -86,7 +120,7 @@ def _places(text: str, first: str, second: str) -> tuple[int, int, tuple[int, ..
 
 
 def _convolution(record: OpRecord) -> ConvolutionAttrs:
-    match = _CONVOLUTION_NUMBERS.search(required(record, "dimension_numbers"))
+    match = _CONVOLUTION_NUMBERS.search(_required(record, "dimension_numbers"))
     if match is None:
         raise ProgramError("dimension_numbers cannot be read")
     input_batch, input_feature, input_spatial = _places(match[1], "b", "f")
@@ -103,57 +137,57 @@ def _convolution(record: OpRecord) -> ConvolutionAttrs:
         output_batch=output_batch,
         output_feature=output_feature,
         output_spatial=output_spatial,
-        strides=integers(record, "window_strides", ones),
+        strides=_integers(record, "window_strides", ones),
         padding=_padding(record, len(ones)),
-        lhs_dilation=integers(record, "lhs_dilation", ones),
-        rhs_dilation=integers(record, "rhs_dilation", ones),
-        feature_group_count=integer(record, "feature_group_count", 1),
-        batch_group_count=integer(record, "batch_group_count", 1),
+        lhs_dilation=_integers(record, "lhs_dilation", ones),
+        rhs_dilation=_integers(record, "rhs_dilation", ones),
+        feature_group_count=_integer(record, "feature_group_count", 1),
+        batch_group_count=_integer(record, "batch_group_count", 1),
         precision=_precision(record),
     )
 
 
 def _dimensions(name: str) -> Reader:
     def read(record: OpRecord) -> DimensionsAttrs:
-        return DimensionsAttrs(dimensions=read_integers(required(record, name)))
+        return DimensionsAttrs(dimensions=read_integers(_required(record, name)))
 
     return read
 
 
 def _dimension(name: str) -> Reader:
     def read(record: OpRecord) -> DimensionAttrs:
-        return DimensionAttrs(dimension=integer(record, name, -1))
+        return DimensionAttrs(dimension=_integer(record, name, -1))
 
     return read
 
 
 def _slice(record: OpRecord) -> SliceAttrs:
-    start = read_integers(required(record, "start_indices"))
+    start = read_integers(_required(record, "start_indices"))
     return SliceAttrs(
         start=start,
-        limit=read_integers(required(record, "limit_indices")),
-        strides=integers(record, "strides", (1,) * len(start)),
+        limit=read_integers(_required(record, "limit_indices")),
+        strides=_integers(record, "strides", (1,) * len(start)),
     )
 
 
 def _gather(record: OpRecord) -> GatherAttrs:
-    return GatherAttrs(slice_sizes=read_integers(required(record, "slice_sizes")))
+    return GatherAttrs(slice_sizes=read_integers(_required(record, "slice_sizes")))
 
 
 def _window(record: OpRecord) -> WindowAttrs:
-    rank = tensor(record, 0).rank
+    rank = _tensor(record, 0).rank
     ones = (1,) * rank
     return WindowAttrs(
-        size=integers(record, "window_dimensions", ones),
-        strides=integers(record, "window_strides", ones),
-        base_dilation=integers(record, "base_dilations", ones),
-        window_dilation=integers(record, "window_dilations", ones),
+        size=_integers(record, "window_dimensions", ones),
+        strides=_integers(record, "window_strides", ones),
+        base_dilation=_integers(record, "base_dilations", ones),
+        window_dilation=_integers(record, "window_dilations", ones),
         padding=_padding(record, rank),
     )
 
 
 def _compare(record: OpRecord) -> CompareAttrs:
-    direction = re.search(r"comparison_direction (\w+)", required(record, "comparison_direction"))
+    direction = re.search(r"comparison_direction (\w+)", _required(record, "comparison_direction"))
     return CompareAttrs(direction=direction[1] if direction else "")
 
 
@@ -161,7 +195,7 @@ _SCALAR = re.compile(r"dense<([^\[\"(]*)> : ")
 
 
 def _constant(record: OpRecord) -> ConstantAttrs:
-    text = required(record, "value")
+    text = _required(record, "value")
     match = _SCALAR.match(text)
     if match is None or not match[1]:
         return ConstantAttrs(value=None)
@@ -180,19 +214,19 @@ def _constant(record: OpRecord) -> ConstantAttrs:
 
 
 def _fft(record: OpRecord) -> FftAttrs:
-    kind = re.search(r"fft_type (\w+)", required(record, "fft_type"))
+    kind = re.search(r"fft_type (\w+)", _required(record, "fft_type"))
     return FftAttrs(
-        kind=kind[1] if kind else "", lengths=read_integers(required(record, "fft_length"))
+        kind=kind[1] if kind else "", lengths=read_integers(_required(record, "fft_length"))
     )
 
 
 def _einsum(record: OpRecord) -> EinsumAttrs:
-    return EinsumAttrs(equation=required(record, "einsum_config").strip('"'))
+    return EinsumAttrs(equation=_required(record, "einsum_config").strip('"'))
 
 
 def _call(name: str) -> Reader:
     def read(record: OpRecord) -> CallAttrs:
-        return CallAttrs(callee=read_symbols(required(record, name))[0])
+        return CallAttrs(callee=read_symbols(_required(record, name))[0])
 
     return read
 
@@ -204,7 +238,7 @@ def _async_start(record: OpRecord) -> Attrs:
 
 def _custom_call(record: OpRecord) -> CustomCallAttrs:
     return CustomCallAttrs(
-        target=required(record, "call_target_name").strip('"'),
+        target=_required(record, "call_target_name").strip('"'),
         backend_config=record.attributes.get("backend_config", ""),
         called_functions=read_symbols(record.attributes.get("called_computations", "")),
     )
@@ -225,9 +259,76 @@ def _bitcast(record: OpRecord) -> BitcastAttrs:
     )
 
 
+_HANDLE = re.compile(r"handle = (-?\d+)")
+
+
+def _channel(record: OpRecord) -> int | None:
+    text = record.attributes.get("channel_handle")
+    if text is not None:
+        match = _HANDLE.search(text)
+        handle = int(match[1]) if match else 0
+        return handle if handle > 0 else None
+    return _integer(record, "channel_id", 0) or None
+
+
+def _groups(
+    record: OpRecord, meshes: Mapping[str, Mesh], with_channel: GroupMode
+) -> tuple[ReplicaGroups, GroupMode, int | None]:
+    """Read the groups and what their numbers mean (StableHLO, "Process groups")."""
+    channel = _channel(record)
+    text = _required(record, "replica_groups")
+    if not text.startswith("dense"):
+        return read_axis_groups(text, meshes), GroupMode.FLATTENED_IDS, channel
+    rows = tuple(tuple(at for at in row if at >= 0) for row in read_rows(text))
+    groups = ListedGroups(groups=tuple(row for row in rows if row))
+    if "use_global_device_ids" in record.attributes:
+        return groups, GroupMode.FLATTENED_IDS, channel
+    return groups, GroupMode.CROSS_REPLICA if channel is None else with_channel, channel
+
+
+def _collective(
+    meshes: Mapping[str, Mesh], dimension: str | None, with_channel: GroupMode
+) -> Reader:
+    def read(record: OpRecord) -> CollectiveAttrs:
+        groups, mode, channel = _groups(record, meshes, with_channel)
+        return CollectiveAttrs(
+            groups=groups,
+            mode=mode,
+            channel=channel,
+            dimension=None if dimension is None else read_integer(_required(record, dimension)),
+        )
+
+    return read
+
+
+def _permute(record: OpRecord) -> PermuteAttrs:
+    channel = _channel(record)
+    pairs = read_rows(_required(record, "source_target_pairs"))
+    return PermuteAttrs(
+        pairs=tuple((source, target) for source, target in pairs),
+        mode=GroupMode.CROSS_REPLICA if channel is None else GroupMode.CROSS_PARTITION,
+        channel=channel,
+    )
+
+
+def _collective_readers(meshes: Mapping[str, Mesh]) -> dict[str, Reader]:
+    """Return the reader of every operation kind that moves data between devices."""
+    both = GroupMode.CROSS_REPLICA_AND_PARTITION
+    partition = GroupMode.CROSS_PARTITION
+    return {
+        "all_gather": _collective(meshes, "all_gather_dim", both),
+        "all_reduce": _collective(meshes, None, both),
+        "all_to_all": _collective(meshes, "split_dimension", partition),
+        "collective_broadcast": _collective(meshes, None, partition),
+        "collective_permute": _permute,
+        "cross-replica-sum": _collective(meshes, None, both),
+        "reduce_scatter": _collective(meshes, "scatter_dimension", both),
+    }
+
+
 def attribute_readers(meshes: Mapping[str, Mesh]) -> dict[str, Reader]:
     """Return the reader of every operation kind that has attributes a stage needs."""
-    return collective_readers(meshes) | {
+    return _collective_readers(meshes) | {
         "async_start": _async_start,
         "bitcast": _bitcast,
         "broadcast": _dimensions("broadcast_sizes"),

@@ -1,0 +1,178 @@
+"""A parsed StableHLO module to `Program`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import partial
+
+from hespas.errors import ProgramError, UnsupportedError
+from hespas.frontend.loaded import Loaded, Unpartitioned
+from hespas.frontend.loops import trip_count
+from hespas.frontend.meshes import Mesh, read_mesh
+from hespas.frontend.overrides import LoadOptions, OverrideRecorder
+from hespas.frontend.stablehlo.attributes import Reader, attribute_readers
+from hespas.frontend.stablehlo.sharding import per_device
+from hespas.program.attrs import CaseAttrs, WhileAttrs
+from hespas.program.program import Alias, Function, Program, called_functions, nested_ops
+from hespas.xla.mlir import MlirModule, Symbol, module_attributes, module_symbols, run_passes
+from hespas.xla.mlir_functions import FunctionReader, OpRecord
+from hespas.xla.mlir_text import read_integer, read_type, split_list
+
+_DIALECTS = frozenset({"stablehlo", "mhlo", "func", "sdy"})
+
+
+def read_stablehlo(
+    module: MlirModule, *, has_chlo: bool, options: LoadOptions
+) -> Loaded | Unpartitioned:
+    """Return the program of one device, or why the module does not hold it yet.
+
+    ``has_chlo``: legalise CHLO operations first, which changes the module. JAX's shard_map
+    (``sdy.manual_computation``) is opened. Raises `ProgramError` for a module that is no program,
+    `UnsupportedError` for what has no model, and `ConfigError` for options that name a line
+    without a loop or branch.
+    """
+    if has_chlo:
+        run_passes(module, "builtin.module(func.func(chlo-legalize-to-stablehlo))")
+    symbols = module_symbols(module)
+    meshes = {
+        symbol.name: read_mesh(symbol.attributes["mesh"])
+        for symbol in symbols.values()
+        if symbol.op_name == "sdy.mesh"
+    }
+    attributes = module_attributes(module)
+    overrides = OverrideRecorder(options=options)
+    functions = _read_functions(module, symbols, meshes, overrides)
+    main_attributes = symbols["main"].attributes
+    program = Program(
+        functions=functions,
+        replicas=_count(attributes, "mhlo.num_replicas"),
+        partitions=_count(attributes, "mhlo.num_partitions"),
+        source=module.source,
+        module_name=attributes.get("sym_name", "module").strip('"'),
+        assumptions=tuple(overrides.assumptions),
+        aliases=_read_aliases(functions["main"], main_attributes, attributes),
+    )
+    local = per_device(program, meshes, main_attributes, attributes)
+    if isinstance(local, Unpartitioned):
+        return local
+    return Loaded(program=local, used=overrides.used(module.source))
+
+
+def _count(attributes: Mapping[str, str], name: str) -> int | None:
+    text = attributes.get(name)
+    return None if text is None else read_integer(text)
+
+
+def _read_functions(
+    module: MlirModule,
+    symbols: Mapping[str, Symbol],
+    meshes: Mapping[str, Mesh],
+    overrides: OverrideRecorder,
+) -> dict[str, Function]:
+    """Return main and every function that it reaches."""
+    control_flow: dict[str, Reader] = {
+        "while": partial(_while, overrides=overrides),
+        "case": partial(_case, overrides=overrides),
+        "if": partial(_case, overrides=overrides),
+    }
+    readers = attribute_readers(meshes) | control_flow
+
+    def find_reader(dialect: str, kind: str) -> Reader | None:
+        if dialect not in _DIALECTS:
+            raise UnsupportedError(
+                f"operations of dialect {dialect} are not supported",
+                hint="convert the program to StableHLO",
+            )
+        return readers.get(kind)
+
+    walker = FunctionReader(source=module.source, find_reader=find_reader, read_type=read_type)
+    functions: dict[str, Function] = {}
+    pending = ["main"]
+    while pending:
+        name = pending.pop()
+        if name in functions:
+            continue
+        symbol = _function_symbol(symbols, name, module.source)
+        functions[name] = walker.function(symbol)
+        pending.extend(called_functions(nested_ops(functions[name].body)))
+    return functions
+
+
+def _function_symbol(symbols: Mapping[str, Symbol], name: str, source: str) -> Symbol:
+    symbol = symbols.get(name)
+    if symbol is not None and symbol.op_name == "func.func":
+        return symbol
+    if name != "main":
+        raise ProgramError(f"function @{name} is called but not defined", location=source)
+    defined = [symbol.name for symbol in symbols.values() if symbol.op_name == "func.func"]
+    raise ProgramError(
+        "there is no function named main",
+        location=source,
+        hint=f"rename the entry function (found {', '.join(defined[:5]) or 'no functions'})",
+    )
+
+
+_LINE = re.compile(r":(\d+):\d+\)?$")
+
+
+def _line(location: str) -> str:
+    match = _LINE.search(location)
+    return match[1] if match else ""
+
+
+def _while(record: OpRecord, overrides: OverrideRecorder) -> WhileAttrs:
+    condition, body = record.regions
+    count = trip_count(record.operands, condition, body, record.producer)
+    return overrides.loop(_line(record.location), record.location, count)
+
+
+def _case(record: OpRecord, overrides: OverrideRecorder) -> CaseAttrs:
+    return overrides.branch(_line(record.location), record.location, len(record.regions))
+
+
+_LISTED_ALIAS = re.compile(
+    r"parameter_index = array<i64>, parameter_number = (\d+) : i64\}, "
+    r"output_index = array<i64(?:: (\d+))?>\}"
+)
+_ARGUMENT_ALIAS = re.compile(r"tf\.aliasing_output = (\d+) : i32")
+_DONOR = re.compile(r"jax\.buffer_donor = true")
+
+
+def _read_aliases(
+    main: Function, main_attributes: Mapping[str, str], attributes: Mapping[str, str]
+) -> tuple[Alias, ...]:
+    """Return which results may be written over which arguments, sorted.
+
+    XLA lists the aliases on the module (``mhlo.input_output_alias``). JAX declares them on the
+    arguments, either with the result (``tf.aliasing_output``) or for any result
+    (``jax.buffer_donor``). As in XLA, the first result of the same type that has no argument yet
+    takes such a donated argument.
+    """
+    listed = attributes.get("mhlo.input_output_alias", "")
+    entries = split_list(main_attributes.get("arg_attrs", "[]")[1:-1])
+    argument_of = {
+        int(result or 0): int(number) for number, result in _LISTED_ALIAS.findall(listed)
+    }
+    for argument, entry in enumerate(entries):
+        named = _ARGUMENT_ALIAS.search(entry)
+        if named is not None:
+            argument_of[int(named[1])] = argument
+    donors = [at for at, entry in enumerate(entries) if _DONOR.search(entry)]
+    argument_of.update(_results_of_donors(main, donors, argument_of))
+    return tuple(
+        [Alias(result=result, argument=argument_of[result]) for result in sorted(argument_of)]
+    )
+
+
+def _results_of_donors(
+    main: Function, donors: list[int], taken: Mapping[int, int]
+) -> Iterator[tuple[int, int]]:
+    """Yield (result, argument) for the arguments that are donated to any result."""
+    free = [at for at in range(len(main.results)) if at not in taken]
+    for donor in donors:
+        donated = main.body.arguments[donor].type
+        result = next((at for at in free if main.results[at].type == donated), None)
+        if result is not None:
+            free.remove(result)
+            yield result, donor
