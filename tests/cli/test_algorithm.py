@@ -34,11 +34,14 @@ def test_what_is_wrong_is_an_error_of_one_line(call: Call) -> None:
         (("ring.xml", "--ranks", "8"), "is for 4 ranks, not 8"),
         (("ring.xml", "--collective", "all-gather"), "does allreduce, not allgather"),
         (("absent.xml",), "cannot be read"),
-        (("absent",), "there is no algorithm 'absent', and no absent.0.et; known: direct, double-"),
+        (
+            ("absent",),
+            "there is no algorithm 'absent', and no absent.0.et; known: bidirectional-ring, ",
+        ),
         (("rign", "--ranks", "4"), "there is no algorithm 'rign', and no rign.0.et; did you mean"),
         (("dir/graph",), "dir: there is no graph.0.et"),
         (("ring",), "give --ranks"),
-        (("ring", "--ranks", "4", "--collective", "all-to-all"), "there is no ring algorithm"),
+        (("in-switch", "--ranks", "4", "--collective", "all-to-all"), "there is no in-switch algo"),
         (("ring.xml", "--size", "0"), "not a size"),
         (("ring.xml", "--size", "2", "--chakra", "out"), "2 bytes cannot be cut into 4 chunks"),
     ):

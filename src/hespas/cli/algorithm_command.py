@@ -16,7 +16,8 @@ from hespas.files import check_file, write_file
 from hespas.units import parse_quantity
 
 if TYPE_CHECKING:
-    from hespas.collectives.algorithm import Algorithm, Collective
+    from hespas.collectives.program import Program
+    from hespas.collectives.schedule import Collective
     from hespas.collectives.verify import Verified
 
 _COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
@@ -57,8 +58,8 @@ def command(
     """Verify that SOURCE computes its collective, and show what it does.
 
     SOURCE is a file of MSCCL's XML, the prefix of Chakra graphs (PREFIX.0.et, ...), or the name
-    of a common algorithm to make for --ranks: ring, direct, halving-doubling,
-    double-binary-tree.
+    of a common algorithm to make for --ranks: ring, bidirectional-ring, direct,
+    halving-doubling, double-binary-tree.
     """
     from hespas.report.algorithm_text import (  # noqa: PLC0415 (numpy comes with it)
         algorithm_json,
@@ -78,15 +79,15 @@ def command(
             message = "the graphs don't say which chunks they move, so nothing can be written"
             raise AlgorithmError(message, location=source)
         return
-    algorithm = verified.algorithm
+    program = verified.program
     if chakra is not None:
-        from hespas.collectives.graph_files import write_graphs  # noqa: PLC0415 (as above)
+        from hespas.collectives.chakra_graphs import write_graphs  # noqa: PLC0415 (as above)
 
-        write_graphs(algorithm, chakra / algorithm.name, size_bytes=size_bytes)
+        write_graphs(program, chakra / program.name, size_bytes=size_bytes)
     if xml is not None:
-        from hespas.collectives.msccl_xml import algorithm_xml  # noqa: PLC0415 (as above)
+        from hespas.collectives.msccl_xml import program_xml  # noqa: PLC0415 (as above)
 
-        write_file(xml, algorithm_xml(algorithm).encode())
+        write_file(xml, program_xml(program).encode())
     if json_file is not None:
         write_json(json_file, algorithm_json(verified, size_bytes=size_bytes))
     if json_file != "-":
@@ -95,9 +96,9 @@ def command(
 
 def _verified(source: str, ranks: int | None, name: str | None) -> Verified | None:
     """Return the verified algorithm; None for graphs that don't say enough, which is told."""
-    from hespas.collectives.algorithm import Collective  # noqa: PLC0415 (as above)
-    from hespas.collectives.collectives import read_verified  # noqa: PLC0415 (as above)
-    from hespas.collectives.generate import GENERATORS  # noqa: PLC0415 (as above)
+    from hespas.collectives.msccl_xml import read_verified  # noqa: PLC0415 (as above)
+    from hespas.collectives.registry import ALGORITHMS  # noqa: PLC0415 (as above)
+    from hespas.collectives.schedule import Collective  # noqa: PLC0415 (as above)
     from hespas.collectives.verify import verify  # noqa: PLC0415 (as above)
 
     known = {
@@ -107,41 +108,38 @@ def _verified(source: str, ranks: int | None, name: str | None) -> Verified | No
         "all-to-all": Collective.ALL_TO_ALL,
     }
     collective = known[name or "all-reduce"]
-    names = {generated for generated, _ in GENERATORS}
-    if source in names:
+    if source in ALGORITHMS:
         return verify(_made(source, collective, ranks))
     if Path(source).suffix == "" and Path(source).name == source and not _has_graphs(source):
         raise AlgorithmError(
             f"there is no algorithm {source!r}, and no {source}.0.et",
-            hint=suggestion(source, names),
+            hint=suggestion(source, ALGORITHMS),
         )
     if not source.endswith(".xml"):
         return _graphs(Path(source), collective, ranks)
-    algorithm = read_verified(Path(source))
-    if name is not None and algorithm.collective is not collective:
-        message = f"the algorithm does {algorithm.collective.value}, not {collective.value}"
+    program = read_verified(Path(source))
+    if name is not None and program.collective is not collective:
+        message = f"the algorithm does {program.collective.value}, not {collective.value}"
         raise AlgorithmError(message, location=source)
-    _check_ranks(source, ranks, len(algorithm.ranks))
-    return verify(algorithm)
+    _check_ranks(source, ranks, len(program.ranks))
+    return verify(program)
 
 
 def _has_graphs(prefix: str) -> bool:
     return any(True for _ in Path().glob(f"{glob.escape(prefix)}.*.et"))
 
 
-def _made(source: str, collective: Collective, ranks: int | None) -> Algorithm:
-    from hespas.collectives.generate import GENERATORS  # noqa: PLC0415 (as above)
+def _made(source: str, collective: Collective, ranks: int | None) -> Program:
+    from hespas.collectives.lowering import common_program  # noqa: PLC0415 (as above)
 
     if ranks is None:
         raise click.UsageError(f"{source} is made for a number of ranks: give --ranks")
-    if (source, collective) not in GENERATORS:
-        raise AlgorithmError(f"there is no {source} algorithm for {collective.value}")
-    return GENERATORS[source, collective](ranks)
+    return common_program(source, collective, ranks)
 
 
 def _graphs(prefix: Path, collective: Collective, ranks: int | None) -> Verified | None:
-    from hespas.collectives.graph_files import read_graphs  # noqa: PLC0415 (as above)
-    from hespas.collectives.graph_verify import verify_graphs  # noqa: PLC0415 (as above)
+    from hespas.collectives.chakra_graphs import read_graphs  # noqa: PLC0415 (as above)
+    from hespas.collectives.chakra_verify import verify_graphs  # noqa: PLC0415 (as above)
 
     graphs = read_graphs(prefix)
     _check_ranks(str(prefix), ranks, len(graphs))

@@ -1,29 +1,153 @@
-"""Run an algorithm on symbols: which step meets which, and what every chunk then holds.
+"""Run a program on symbols: what every chunk holds in the end, and in which order.
 
-Messages are buffered: a send doesn't wait for its receive, as in MSCCL, whose connections have
-slots for several. What blocks here therefore blocks everywhere.
+A chunk's value is the set of ranks whose contributions are in it. Messages are buffered: a send
+doesn't wait for its receive, as in MSCCL, whose connections have slots for several. What blocks
+here therefore blocks everywhere. Each threadblock has a vector clock, which tells of every
+threadblock how many steps have surely ended, so that accesses to one chunk that nothing orders are
+found.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from hespas.collectives.algorithm import (
-    Algorithm,
+import numpy as np
+from numpy.typing import NDArray
+
+from hespas.collectives.program import (
     Buffer,
     Place,
+    Program,
     Step,
     StepId,
     StepKind,
     Threadblock,
     step_text,
 )
-from hespas.collectives.order import Access, Clock, Order
-from hespas.collectives.structure import settled_place
-from hespas.collectives.values import Value, added, initial_values
 from hespas.errors import AlgorithmError
+
+
+class Value(NamedTuple):
+    """The sum over some ranks of one chunk of their inputs.
+
+    ``chunk`` is its place in the input, ``ranks`` a bit for each rank. ``fault`` says what is
+    wrong with it, and at which step that came about.
+    """
+
+    chunk: int
+    ranks: int
+    fault: str = ""
+
+
+def initial_values(program: Program) -> Iterator[tuple[int, Place, Value]]:
+    """Yield what is there at the start: every rank's input."""
+    for rank in range(len(program.ranks)):
+        for chunk in range(program.input_chunks):
+            yield rank, Place(Buffer.INPUT, chunk), Value(chunk, 1 << rank)
+
+
+def added(one: Value, other: Value, where: str) -> Value:
+    """Return the sum of two values, with the fault of adding the same or unlike things.
+
+    >>> added(Value(0, 0b01), Value(0, 0b10), "here")
+    Value(chunk=0, ranks=3, fault='')
+    >>> added(Value(0, 0b11), Value(0, 0b10), "here").fault
+    'here: adds the contribution of rank 1 a second time'
+    """
+    if one.fault or other.fault:
+        return one if one.fault else other
+    if one.chunk != other.chunk:
+        return Value(0, 0, f"{where}: adds chunk {other.chunk} to chunk {one.chunk}")
+    twice = one.ranks & other.ranks
+    if twice:
+        ranks = ranks_text(twice)
+        return Value(0, 0, f"{where}: adds the contribution of {ranks} a second time")
+    return Value(one.chunk, one.ranks | other.ranks)
+
+
+def ranks_text(ranks: int) -> str:
+    """Return how errors name a set of ranks.
+
+    >>> ranks_text(0b1011)
+    'ranks 0, 1, 3'
+    """
+    numbers = [str(rank) for rank in range(ranks.bit_length()) if ranks >> rank & 1]
+    shown = ", ".join(numbers[:8]) + (", ..." if len(numbers) > 8 else "")
+    return f"rank{'s' if len(numbers) > 1 else ''} {shown}"
+
+
+Clock = NDArray[np.int32]
+
+
+class Access(NamedTuple):
+    """A threadblock's number, and its step."""
+
+    block: int
+    step: int
+
+
+class Race(NamedTuple):
+    """An earlier access that nothing orders before this one, and whether it wrote."""
+
+    other: Access
+    wrote: bool
+
+
+@dataclass(slots=True)
+class _Slot:
+    written: Access | None = None
+    read: list[Access] = field(default_factory=list[Access])
+
+
+class Order:
+    """The clocks of ``count`` threadblocks, and the last accesses to every chunk."""
+
+    def __init__(self, count: int) -> None:
+        self._clocks = np.zeros((count, count), dtype=np.int32)
+        self._slots: dict[object, _Slot] = {}
+
+    def snapshot(self, block: int) -> Clock:
+        """Return what a threadblock knows now."""
+        return self._clocks[block].copy()
+
+    def learn(self, block: int, known: Clock) -> None:
+        """Have a threadblock know what another knew."""
+        np.maximum(self._clocks[block], known, out=self._clocks[block])
+
+    def end_step(self, block: int, step: int) -> None:
+        """Note that a threadblock has ended a step."""
+        self._clocks[block, block] = step + 1
+
+    def read(self, access: Access, slot: object) -> Race | None:
+        """Note that a step reads a chunk; return the write that races with it."""
+        found = self._slots.setdefault(slot, _Slot())
+        found.read.append(access)
+        return self._race(access, found.written, wrote=True)
+
+    def write(self, access: Access, slot: object) -> Race | None:
+        """Note that a step writes a chunk; return an access that races with it."""
+        found = self._slots.setdefault(slot, _Slot())
+        race = self._race(access, found.written, wrote=True)
+        for other in found.read:
+            race = race or self._race(access, other, wrote=False)
+        found.written, found.read = access, []
+        return race
+
+    def last_write(self, slot: object) -> Access | None:
+        """Return what wrote a chunk last."""
+        found = self._slots.get(slot)
+        return None if found is None else found.written
+
+    def _race(self, access: Access, other: Access | None, *, wrote: bool) -> Race | None:
+        if other is None or other == access:
+            return None
+        if self._clocks[access.block, other.block] > other.step:
+            return None
+        return Race(other, wrote)
+
 
 _BUFFER_NAMES = {Buffer.INPUT: "input", Buffer.OUTPUT: "output", Buffer.SCRATCH: "scratch"}
 
@@ -89,11 +213,11 @@ class Execution:
     ends differ in size.
     """
 
-    def __init__(self, algorithm: Algorithm) -> None:
-        self.algorithm = algorithm
+    def __init__(self, program: Program) -> None:
+        self.program = program
         self.blocks = [
             Block(rank, 0, threadblock)
-            for rank, one in enumerate(algorithm.ranks)
+            for rank, one in enumerate(program.ranks)
             for threadblock in one.threadblocks
         ]
         for number, block in enumerate(self.blocks):
@@ -101,13 +225,13 @@ class Execution:
         self.block_of = {(block.rank, block.threadblock.id): block for block in self.blocks}
         self.transfers: list[Transfer] = []
         self.values: dict[Slot, Value] = {
-            self.slot(rank, place): value for rank, place, value in initial_values(algorithm)
+            self.slot(rank, place): value for rank, place, value in initial_values(program)
         }
         self.messages: dict[tuple[int, int, int], deque[_Message]] = {}
         self._order = Order(len(self.blocks))
         self._ended: dict[tuple[int, StepId], Clock] = {}
         self._awaited = {
-            (rank, step.after) for rank, _, _, step in algorithm.steps() if step.after is not None
+            (rank, step.after) for rank, _, _, step in program.steps() if step.after is not None
         }
         self._run()
 
@@ -140,7 +264,7 @@ class Execution:
 
     def slot(self, rank: int, place: Place) -> Slot:
         """Return the chunk of memory that a place is."""
-        return Slot(rank, settled_place(self.algorithm, rank, place))
+        return Slot(rank, settled_place(self.program, rank, place))
 
     def last_writer(self, slot: Slot) -> str:
         """Return how errors name the step that wrote a chunk last; "" if none did."""
@@ -178,7 +302,7 @@ class Execution:
             sent = f"{step_text(source, message.sender)} sends {len(message.values)} chunks"
             raise AlgorithmError(
                 f"receives {block.step.count} chunks of a message of which {sent}",
-                location=f"{self.algorithm.name}: {block.text()}",
+                location=f"{self.program.name}: {block.text()}",
             )
         self._order.learn(block.number, message.known)
         self.transfers.append(
@@ -226,7 +350,7 @@ class Execution:
         message = f"{doing} {place_text(slot.place)}, which {self._text(race.other)} {did}"
         raise AlgorithmError(
             f"{message}, and nothing says which comes first",
-            location=f"{self.algorithm.name}: {block.text()}",
+            location=f"{self.program.name}: {block.text()}",
             hint="let one wait for the other (depid, deps)",
         )
 
@@ -234,3 +358,21 @@ class Execution:
 def place_text(place: Place) -> str:
     """Return how errors name a chunk."""
     return f"{_BUFFER_NAMES[place.buffer]} chunk {place.offset}"
+
+
+def settled_place(program: Program, rank: int, place: Place) -> Place:
+    """Return where a place really is: in place, one buffer is a part of the other.
+
+    The larger buffer stands, and the output where both are equal.
+    """
+    if not program.is_in_place or place.buffer is Buffer.SCRATCH:
+        return place
+    inputs, outputs = program.input_chunks, program.output_chunks
+    small, large = (
+        (Buffer.OUTPUT, Buffer.INPUT) if inputs > outputs else (Buffer.INPUT, Buffer.OUTPUT)
+    )
+    if place.buffer is large:
+        return place
+    own_part = 0 if inputs == outputs else rank * min(inputs, outputs)
+    assert place.buffer is small  # noqa: S101 - the third buffer is scratch
+    return Place(large, place.offset + own_part)

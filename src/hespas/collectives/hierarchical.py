@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from hespas.collectives.algorithm import Collective
+from hespas.collectives.schedule import Collective
 
 HIERARCHICAL = (
     Collective.ALL_REDUCE,

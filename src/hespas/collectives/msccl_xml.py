@@ -1,4 +1,4 @@
-"""Read and write algorithms as MSCCL's XML.
+"""Read and write programs as MSCCL's XML.
 
 Source of elements and attributes: the files that MSCCL's runtime reads. ``algo`` holds a
 ``gpu`` for each rank, which holds a ``tb`` for each threadblock, which holds its ``step``s.
@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import NoReturn
 from xml.etree import ElementTree
 
-from hespas.collectives.algorithm import (
-    Algorithm,
+from hespas.collectives.program import (
     Buffer,
-    Collective,
     Place,
+    Program,
     Rank,
     Step,
     StepId,
@@ -24,6 +23,8 @@ from hespas.collectives.algorithm import (
     chunk_counts,
     step_text,
 )
+from hespas.collectives.schedule import Collective
+from hespas.collectives.verify import verify
 from hespas.errors import AlgorithmError
 
 _NONE = -1
@@ -40,8 +41,8 @@ _KINDS = {kind.value: kind for kind in StepKind}
 _BUFFERS = {buffer.value: buffer for buffer in Buffer}
 
 
-def read_algorithm(path: Path) -> Algorithm:
-    """Read an algorithm from a file.
+def read_program(path: Path) -> Program:
+    """Read a program from a file.
 
     Raises `AlgorithmError`, naming file, rank, threadblock and step, for what is missing,
     malformed or contradictory. Whether it computes its collective is for
@@ -53,11 +54,22 @@ def read_algorithm(path: Path) -> Algorithm:
         raise AlgorithmError(
             f"the algorithm cannot be read: {error}", location=str(path)
         ) from error
-    return parse_algorithm(text, location=str(path))
+    return parse_program(text, location=str(path))
 
 
-def parse_algorithm(text: str, *, location: str = "algorithm") -> Algorithm:
-    """Read an algorithm from XML; see `read_algorithm`."""
+def read_verified(path: Path) -> Program:
+    """Read an MSCCL XML file and verify it. Raises `AlgorithmError`, naming the file."""
+    program = read_program(path)
+    try:
+        verify(program)
+    except AlgorithmError as error:
+        where = f"{path}: {error.location}" if error.location else str(path)
+        raise AlgorithmError(error.message, location=where, hint=error.hint) from error
+    return program
+
+
+def parse_program(text: str, *, location: str = "algorithm") -> Program:
+    """Read a program from XML; see `read_program`."""
     if "<!" in text.replace("<!--", ""):
         raise AlgorithmError("the XML declares a document type or entities", location=location)
     try:
@@ -66,7 +78,7 @@ def parse_algorithm(text: str, *, location: str = "algorithm") -> Algorithm:
         raise AlgorithmError(f"the XML is malformed: {error}", location=location) from error
     if root.tag != "algo":
         raise AlgorithmError(f"the root element is <{root.tag}>, not <algo>", location=location)
-    return _Reader(location).algorithm(root)
+    return _Reader(location).program(root)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +118,7 @@ class _Reader:
             self.fail(where, f"<{element.tag}> holds <{other}>, where only <{tag}> may be")
         return list(element)
 
-    def algorithm(self, root: ElementTree.Element) -> Algorithm:
+    def program(self, root: ElementTree.Element) -> Program:
         gpus = self.children(root, "gpu", "algo")
         count = self.integer(root, "ngpus", "algo", default=len(gpus))
         if count != len(gpus) or count < 2:
@@ -119,7 +131,7 @@ class _Reader:
         chunks = self.integer(root, "nchunksperloop", "algo")
         inputs, outputs = self._counts(collective, count, chunks, gpus)
         depended_on = _Dependents(self, any("hasdep" in step.attrib for step in root.iter("step")))
-        return Algorithm(
+        return Program(
             name=root.get("name", "algorithm"),
             collective=collective,
             input_chunks=inputs,
@@ -242,29 +254,29 @@ class _Dependents:
                     self.reader.fail(waiting, message, hint='give that step hasdep="1"')
 
 
-def algorithm_xml(algorithm: Algorithm) -> str:
-    """Return an algorithm as MSCCL's XML; `parse_algorithm` gives it back."""
-    larger = max(algorithm.input_chunks, algorithm.output_chunks)
-    channels = {block.channel for _, block, _, _ in algorithm.steps()}
+def program_xml(program: Program) -> str:
+    """Return a program as MSCCL's XML; `parse_program` gives it back."""
+    larger = max(program.input_chunks, program.output_chunks)
+    channels = {block.channel for _, block, _, _ in program.steps()}
     root = ElementTree.Element(
         "algo",
-        name=algorithm.name,
-        proto=algorithm.protocol,
+        name=program.name,
+        proto=program.protocol,
         nchannels=str(max(channels, default=0) + 1),
         nchunksperloop=str(larger),
-        ngpus=str(len(algorithm.ranks)),
-        coll=algorithm.collective.value,
-        inplace=str(int(algorithm.is_in_place)),
+        ngpus=str(len(program.ranks)),
+        coll=program.collective.value,
+        inplace=str(int(program.is_in_place)),
     )
-    if algorithm.root:
-        root.set("root", str(algorithm.root))
-    for number, rank in enumerate(algorithm.ranks):
+    if program.root:
+        root.set("root", str(program.root))
+    for number, rank in enumerate(program.ranks):
         gpu = ElementTree.SubElement(
             root,
             "gpu",
             id=str(number),
-            i_chunks=str(algorithm.input_chunks),
-            o_chunks=str(algorithm.output_chunks),
+            i_chunks=str(program.input_chunks),
+            o_chunks=str(program.output_chunks),
             s_chunks=str(rank.scratch_chunks),
         )
         waited_for = {

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib import import_module
 from pkgutil import iter_modules
+from types import ModuleType
 
 from hespas.collectives import families
-from hespas.collectives.algorithm import Collective
-from hespas.collectives.schedule import CollectiveAlgorithm
+from hespas.collectives.schedule import Collective, CollectiveAlgorithm
 
 
-def _in_folder() -> dict[str, CollectiveAlgorithm]:
-    """Return what the files of `hespas.collectives.families` describe, by name."""
+def algorithms_in(folder: ModuleType) -> dict[str, CollectiveAlgorithm]:
+    """Return what the files of a folder describe, by name."""
     modules = [
-        import_module(f"{families.__name__}.{one.name}") for one in iter_modules(families.__path__)
+        import_module(f"{folder.__name__}.{one.name}") for one in iter_modules(folder.__path__)
     ]
     algorithms: list[CollectiveAlgorithm] = [module.ALGORITHM for module in modules]
     return {algorithm.name: algorithm for algorithm in algorithms}
 
 
-ALGORITHMS: Mapping[str, CollectiveAlgorithm] = _in_folder()
+ALGORITHMS: Mapping[str, CollectiveAlgorithm] = algorithms_in(families)
 """The algorithms by name, such as ``double-binary-tree``."""
 
 

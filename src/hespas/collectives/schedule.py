@@ -5,8 +5,8 @@ This is the one description that everything else is made from: the closed forms 
 (`hespas.collectives.lowering`), which are verified, and text. It is symbolic: a ring among a
 million members is two `Rounds`, and parts are computed only where they are asked for.
 
->>> from hespas.collectives.algorithm import Collective
 >>> from hespas.collectives.registry import ALGORITHMS
+>>> from hespas.collectives.schedule import Collective
 >>> ring = ALGORITHMS["ring"].schedule(Collective.ALL_REDUCE, 4)
 >>> [(rounds.pattern.first, rounds.count, rounds.operation.name) for rounds in ring.rounds]
 [(1, 3, 'REDUCE'), (1, 3, 'COPY')]
@@ -22,9 +22,23 @@ from enum import Enum
 from math import ceil
 from typing import NamedTuple
 
-from hespas.collectives.algorithm import Collective
 from hespas.collectives.patterns import Form, Pattern, messages, pattern_text, shift
 from hespas.errors import AlgorithmError
+
+
+class Collective(Enum):
+    """What an algorithm computes; the first ones as MSCCL's ``coll`` names them."""
+
+    ALL_REDUCE = "allreduce"
+    ALL_GATHER = "allgather"
+    REDUCE_SCATTER = "reduce_scatter"
+    ALL_TO_ALL = "alltoall"
+    BROADCAST = "broadcast"
+    REDUCE = "reduce"
+    CUSTOM = "custom"
+    GATHER = "gather"
+    SCATTER = "scatter"
+    BARRIER = "barrier"
 
 
 class Operation(Enum):

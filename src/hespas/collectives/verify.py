@@ -1,14 +1,30 @@
-"""Whether an algorithm computes its collective."""
+"""Whether a program computes its collective."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import assert_never
 
-from hespas.collectives.algorithm import Algorithm, Collective, step_text
-from hespas.collectives.execution import Block, Execution, Transfer, place_text
-from hespas.collectives.structure import check_structure
-from hespas.collectives.values import Required, Value, ranks_text, required_values
+from hespas.collectives.execution import (
+    Block,
+    Execution,
+    Transfer,
+    Value,
+    place_text,
+    ranks_text,
+)
+from hespas.collectives.program import (
+    Buffer,
+    Place,
+    Program,
+    Rank,
+    Step,
+    StepId,
+    Threadblock,
+    step_text,
+)
+from hespas.collectives.schedule import Collective
 from hespas.errors import AlgorithmError
 
 _LONGEST_CHAIN = 8
@@ -16,12 +32,12 @@ _LONGEST_CHAIN = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
-    """An algorithm that was found right, with its messages in an order in which they can be sent.
+    """A program that computes its collective, and its messages in an order that works.
 
     ``is_result_known`` is False for a custom collective, of which only the run was checked.
     """
 
-    algorithm: Algorithm
+    program: Program
     transfers: tuple[Transfer, ...]
     is_result_known: bool
 
@@ -34,8 +50,17 @@ class Verified:
         return dict(sorted(found.items()))
 
 
-def verify(algorithm: Algorithm) -> Verified:
-    """Return the algorithm's messages, if it computes its collective.
+@dataclass(frozen=True, slots=True)
+class Required:
+    """What a chunk of a rank's output must hold."""
+
+    rank: int
+    place: Place
+    value: Value
+
+
+def verify(program: Program) -> Verified:
+    """Return a program's messages, if it computes its collective.
 
     It is run on symbols: at the end every rank holds every chunk that it must, with each rank's
     contribution in it exactly once. Raises `AlgorithmError`, naming rank, threadblock, step and
@@ -43,23 +68,23 @@ def verify(algorithm: Algorithm) -> Verified:
     that access a chunk in no order (one of them writing), messages that nobody receives, and
     steps that wait for ever.
 
-    >>> from hespas.collectives.generate_ring import ring_all_reduce
-    >>> len(verify(ring_all_reduce(4)).transfers)
+    >>> from hespas.collectives.lowering import common_program
+    >>> len(verify(common_program("ring", Collective.ALL_REDUCE, 4)).transfers)
     24
     """
-    check_structure(algorithm)
-    execution = Execution(algorithm)
+    check_structure(program)
+    execution = Execution(program)
     _check_ended(execution)
     _check_results(execution)
     return Verified(
-        algorithm=algorithm,
+        program=program,
         transfers=tuple(execution.transfers),
-        is_result_known=algorithm.collective is not Collective.CUSTOM,
+        is_result_known=program.collective is not Collective.CUSTOM,
     )
 
 
 def _check_ended(execution: Execution) -> None:
-    name = execution.algorithm.name
+    name = execution.program.name
     stuck = next((block for block in execution.blocks if not block.is_done), None)
     if stuck is not None:
         raise AlgorithmError(_waits(execution, stuck), location=f"{name}: {stuck.text()}")
@@ -112,7 +137,7 @@ def _why(execution: Execution, block: Block) -> tuple[str, Block | None]:
 def _check_results(execution: Execution) -> None:
     """Raise for the first wrong chunk, of which one whose fault has a known step says more."""
     wrong: Required | None = None
-    for required in required_values(execution.algorithm):
+    for required in required_values(execution.program):
         found = execution.values.get(execution.slot(required.rank, required.place))
         if not _problem(found, required.value):
             continue
@@ -131,8 +156,49 @@ def _wrong_result(execution: Execution, required: Required) -> AlgorithmError:
     writer = execution.last_writer(slot)
     written = f" (written last by {writer})" if writer else " (never written)"
     return AlgorithmError(
-        f"rank {required.rank}'s {chunk} {problem}{written}", location=execution.algorithm.name
+        f"rank {required.rank}'s {chunk} {problem}{written}", location=execution.program.name
     )
+
+
+def required_values(program: Program) -> Iterator[Required]:
+    """Yield what the collective must leave; nothing for a custom one, which is not known."""
+    for rank in range(len(program.ranks)):
+        for chunk in range(program.output_chunks):
+            value = _required(program, rank, chunk)
+            if value is not None:
+                yield Required(rank, Place(Buffer.OUTPUT, chunk), value)
+
+
+def _required(program: Program, rank: int, chunk: int) -> Value | None:
+    count = len(program.ranks)
+    everyone = (1 << count) - 1
+    result: Value | None = None
+    collective = program.collective
+    match collective:
+        case Collective.ALL_REDUCE:
+            result = Value(chunk, everyone)
+        case Collective.REDUCE_SCATTER:
+            result = Value(rank * program.output_chunks + chunk, everyone)
+        case Collective.ALL_GATHER | Collective.GATHER:
+            if collective is Collective.GATHER and rank != program.root:
+                return None
+            owner, part = divmod(chunk, program.input_chunks)
+            result = Value(part, 1 << owner)
+        case Collective.ALL_TO_ALL:
+            each = program.input_chunks // count
+            owner, part = divmod(chunk, each)
+            result = Value(rank * each + part, 1 << owner)
+        case Collective.BROADCAST:
+            result = Value(chunk, 1 << program.root)
+        case Collective.REDUCE:
+            result = Value(chunk, everyone) if rank == program.root else None
+        case Collective.SCATTER:
+            result = Value(rank * program.output_chunks + chunk, 1 << program.root)
+        case Collective.CUSTOM | Collective.BARRIER:
+            pass
+        case _:
+            assert_never(collective)
+    return result
 
 
 def _problem(found: Value | None, required: Value) -> str:
@@ -148,3 +214,76 @@ def _problem(found: Value | None, required: Value) -> str:
     if surplus:
         return f"has a contribution of {ranks_text(surplus)} too many"
     return ""
+
+
+Connection = tuple[int, int, int]
+"""Sending rank, receiving rank, channel."""
+
+
+def check_structure(program: Program) -> None:
+    """Raise `AlgorithmError`, naming rank, threadblock and step, for what cannot be run.
+
+    That is: fewer than two ranks, peers that are not there or the rank itself, steps that send
+    or receive without a peer, two threadblocks with one channel to the same peer, steps that
+    wait for absent ones, and chunks beyond a buffer's end.
+    """
+    count = len(program.ranks)
+    if count < 2 or not 0 <= program.root < count:
+        raise AlgorithmError(
+            f"there are {count} ranks, and the root is {program.root}", location=program.name
+        )
+    for number, rank in enumerate(program.ranks):
+        for problem, where in _rank_problems(program, number, rank):
+            raise AlgorithmError(problem, location=f"{program.name}: {where}")
+
+
+def _rank_problems(program: Program, number: int, rank: Rank) -> Iterator[tuple[str, str]]:
+    yield from _connection_problems(number, rank)
+    ids = {StepId(block.id, i) for block in rank.threadblocks for i in range(len(block.steps))}
+    sizes = {
+        Buffer.INPUT: program.input_chunks,
+        Buffer.OUTPUT: program.output_chunks,
+        Buffer.SCRATCH: rank.scratch_chunks,
+    }
+    for block in rank.threadblocks:
+        where = f"rank {number}, threadblock {block.id}"
+        for peer in (block.send_peer, block.receive_peer):
+            if peer is not None and (peer == number or not 0 <= peer < len(program.ranks)):
+                yield f"the peer {peer} is not another one of {len(program.ranks)} ranks", where
+        for index, step in enumerate(block.steps):
+            for problem in _step_problems(step, block, ids, sizes):
+                yield problem, step_text(number, StepId(block.id, index))
+
+
+def _connection_problems(number: int, rank: Rank) -> Iterator[tuple[str, str]]:
+    seen: dict[object, int] = {}
+    for block in rank.threadblocks:
+        keys: list[object] = [("id", block.id)]
+        if block.send_peer is not None:
+            keys.append(("sends to rank", block.send_peer, block.channel))
+        if block.receive_peer is not None:
+            keys.append(("receives from rank", block.receive_peer, block.channel))
+        for key in keys:
+            if key in seen:
+                where = f"rank {number}, threadblock {block.id}"
+                yield f"threadblock {seen[key]} has the same {key}", where
+            seen[key] = block.id
+
+
+def _step_problems(
+    step: Step, block: Threadblock, ids: set[StepId], sizes: dict[Buffer, int]
+) -> Iterator[str]:
+    kind = step.kind
+    if kind.sends and block.send_peer is None:
+        yield f"{kind.value} sends, and the threadblock has no peer to send to"
+    if kind.receives and block.receive_peer is None:
+        yield f"{kind.value} receives, and the threadblock has no peer to receive from"
+    if step.after is not None and step.after not in ids:
+        after = step.after
+        yield f"waits for threadblock {after.threadblock}, step {after.step}, which is not there"
+    used = [step.source] * kind.reads + [step.target] * kind.writes
+    for place in used:
+        if place.offset < 0 or place.offset + step.count > sizes[place.buffer]:
+            chunks = f"chunks {place.offset} to {place.offset + step.count - 1}"
+            name = place.buffer.name.lower()
+            yield f"{chunks} of the {name} buffer, which has {sizes[place.buffer]}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hespas.collectives.algorithm import Algorithm
+from hespas.collectives.program import Program
 from hespas.collectives.verify import Verified
 
 _SHOWN_LINKS = 16
@@ -18,19 +18,19 @@ def algorithm_json(verified: Verified, *, size_bytes: int) -> dict[str, object]:
     ``protocol``, ``threadblocks`` and ``steps`` (of all ranks), ``messages``, ``size_bytes`` and
     ``chunk_bytes`` of a rank's input, ``links`` as [source, target, chunks, bytes].
     """
-    algorithm = verified.algorithm
-    chunk_bytes = algorithm.chunk_bytes(size_bytes)
+    program = verified.program
+    chunk_bytes = program.chunk_bytes(size_bytes)
     return {
-        "name": algorithm.name,
-        "collective": algorithm.collective.value,
+        "name": program.name,
+        "collective": program.collective.value,
         "is_verified": verified.is_result_known,
-        "ranks": len(algorithm.ranks),
-        "input_chunks": algorithm.input_chunks,
-        "output_chunks": algorithm.output_chunks,
-        "is_in_place": algorithm.is_in_place,
-        "protocol": algorithm.protocol,
-        "threadblocks": sum(len(rank.threadblocks) for rank in algorithm.ranks),
-        "steps": sum(1 for _ in algorithm.steps()),
+        "ranks": len(program.ranks),
+        "input_chunks": program.input_chunks,
+        "output_chunks": program.output_chunks,
+        "is_in_place": program.is_in_place,
+        "protocol": program.protocol,
+        "threadblocks": sum(len(rank.threadblocks) for rank in program.ranks),
+        "steps": sum(1 for _ in program.steps()),
         "messages": len(verified.transfers),
         "size_bytes": size_bytes,
         "chunk_bytes": chunk_bytes,
@@ -43,36 +43,36 @@ def algorithm_json(verified: Verified, *, size_bytes: int) -> dict[str, object]:
 
 def algorithm_text(verified: Verified, *, size_bytes: int) -> str:
     """Return the same as some lines of text."""
-    algorithm = verified.algorithm
+    program = verified.program
     computes = (
-        f"computes {algorithm.collective.value}: verified"
+        f"computes {program.collective.value}: verified"
         if verified.is_result_known
         else "runs to its end without races; what a custom collective must compute is not known"
     )
-    location = "in place" if algorithm.is_in_place else "out of place"
+    location = "in place" if program.is_in_place else "out of place"
     links = verified.chunks_by_link()
-    chunks = f"{algorithm.input_chunks} chunks of input, {algorithm.output_chunks} of output"
+    chunks = f"{program.input_chunks} chunks of input, {program.output_chunks} of output"
     return "\n".join([
-        f"{algorithm.name} {computes}",
-        f"{len(algorithm.ranks)} ranks, {location}: {chunks}",
-        f"{_counts(algorithm)}, {len(verified.transfers)} messages",
-        _sent(algorithm, links),
+        f"{program.name} {computes}",
+        f"{len(program.ranks)} ranks, {location}: {chunks}",
+        f"{_counts(program)}, {len(verified.transfers)} messages",
+        _sent(program, links),
         f"Of {size_bytes:,} bytes a rank, each link carries",
-        *_links(links, algorithm.chunk_bytes(size_bytes)),
+        *_links(links, program.chunk_bytes(size_bytes)),
     ])  # fmt: skip
 
 
-def _counts(algorithm: Algorithm) -> str:
-    threadblocks = sum(len(rank.threadblocks) for rank in algorithm.ranks)
-    return f"{threadblocks} threadblocks, {sum(1 for _ in algorithm.steps())} steps"
+def _counts(program: Program) -> str:
+    threadblocks = sum(len(rank.threadblocks) for rank in program.ranks)
+    return f"{threadblocks} threadblocks, {sum(1 for _ in program.steps())} steps"
 
 
-def _sent(algorithm: Algorithm, links: Mapping[tuple[int, int], int]) -> str:
+def _sent(program: Program, links: Mapping[tuple[int, int], int]) -> str:
     """Return how much a rank sends, in terms of the larger of its buffers."""
-    sent = [0] * len(algorithm.ranks)
+    sent = [0] * len(program.ranks)
     for (source, _), chunks in links.items():
         sent[source] += chunks
-    whole = max(algorithm.input_chunks, algorithm.output_chunks)
+    whole = max(program.input_chunks, program.output_chunks)
     least, most = (f"{chunks / whole:.4g}" for chunks in (min(sent), max(sent)))
     amount = most if least == most else f"{least} to {most}"
     return f"Each rank sends {amount} times its buffer of {whole} chunks"

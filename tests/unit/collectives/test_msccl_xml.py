@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from hespas.collectives.algorithm import Buffer, Collective, Place, StepId, StepKind
-from hespas.collectives.msccl_xml import parse_algorithm, read_algorithm
+from hespas.collectives.msccl_xml import parse_program, read_program
+from hespas.collectives.program import Buffer, Place, StepId, StepKind
+from hespas.collectives.schedule import Collective
 from hespas.errors import AlgorithmError
 
 # The form in which MSCCL's own tools write an algorithm.
@@ -30,7 +31,7 @@ TEXT = """<!-- a comment -->
 
 
 def test_every_attribute_is_read() -> None:
-    algorithm = parse_algorithm(TEXT)
+    algorithm = parse_program(TEXT)
 
     assert algorithm.name == "swap"
     assert algorithm.protocol == "LL"
@@ -73,7 +74,7 @@ def test_every_attribute_is_read() -> None:
 )
 def test_what_is_wrong_is_named(old: str, new: str, message: str) -> None:
     with pytest.raises(AlgorithmError) as caught:
-        parse_algorithm(TEXT.replace(old, new, 1), location="file.xml")
+        parse_program(TEXT.replace(old, new, 1), location="file.xml")
 
     assert str(caught.value).startswith("file.xml")
     assert message in str(caught.value)
@@ -82,7 +83,7 @@ def test_what_is_wrong_is_named(old: str, new: str, message: str) -> None:
 def test_a_step_waited_for_need_not_say_so_where_none_does() -> None:
     without = TEXT.replace(' hasdep="1"', "").replace(' hasdep="0"', "")
 
-    assert parse_algorithm(without) == parse_algorithm(TEXT)
+    assert parse_program(without) == parse_program(TEXT)
 
 
 @pytest.mark.parametrize("content", [None, b"\xff\xfe\xff"])
@@ -92,4 +93,4 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, content: bytes | No
         path.write_bytes(content)
 
     with pytest.raises(AlgorithmError, match=r"a\.xml: the algorithm cannot be read"):
-        read_algorithm(path)
+        read_program(path)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from hespas.collectives.msccl_xml import parse_algorithm
+from hespas.collectives.msccl_xml import parse_program
 from hespas.collectives.verify import verify
 from hespas.errors import AlgorithmError
 
@@ -47,12 +47,12 @@ def both(text: str) -> tuple[str, str]:
 
 def problem(text: str) -> str:
     with pytest.raises(AlgorithmError) as caught:
-        verify(parse_algorithm(text))
+        verify(parse_program(text))
     return str(caught.value)
 
 
 def test_two_ranks_that_swap_and_add_reduce() -> None:
-    found = verify(parse_algorithm(algorithm(*both(swap()))))
+    found = verify(parse_program(algorithm(*both(swap()))))
 
     assert found.chunks_by_link() == {(0, 1): 1, (1, 0): 1}
 
@@ -118,7 +118,7 @@ def test_an_order_through_another_rank_is_an_order() -> None:
         1, "0,-1", step("s", "i0", "i0", after="0:0")
     )
 
-    assert verify(parse_algorithm(algorithm(first, second))).is_result_known
+    assert verify(parse_program(algorithm(first, second))).is_result_known
 
 
 def test_the_same_without_waiting_for_the_answer_races() -> None:
@@ -208,7 +208,7 @@ def test_a_broadcast_comes_from_its_root() -> None:
     other = block(0, "-1,1", step("r", "i0", "o0"))
 
     text = algorithm(other, root, coll="broadcast", more='root="1"')
-    assert verify(parse_algorithm(text)).is_result_known
+    assert verify(parse_program(text)).is_result_known
     assert "holds input chunk" not in problem(text.replace('root="1"', ""))
 
 
@@ -216,7 +216,7 @@ def test_a_reduce_matters_only_at_its_root() -> None:
     root = block(0, "-1,1", step("rrc", "i0", "o0"))
     other = block(0, "0,-1", step("s", "i0", "i0"))
 
-    assert verify(parse_algorithm(algorithm(root, other, coll="reduce"))).is_result_known
+    assert verify(parse_program(algorithm(root, other, coll="reduce"))).is_result_known
 
 
 def test_of_a_custom_collective_only_the_run_is_checked() -> None:
@@ -224,7 +224,7 @@ def test_of_a_custom_collective_only_the_run_is_checked() -> None:
         block(0, "1,-1", step("s", "i0", "i0")), block(0, "-1,0", step("r", "i0", "o0"))
     )
 
-    found = verify(parse_algorithm(text.replace("allreduce", "custom")))
+    found = verify(parse_program(text.replace("allreduce", "custom")))
 
     assert not found.is_result_known
     assert found.chunks_by_link() == {(0, 1): 1}

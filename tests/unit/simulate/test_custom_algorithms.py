@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from hespas.collectives.algorithm import Collective
-from hespas.collectives.generate import GENERATORS
-from hespas.collectives.graph_files import write_graphs
-from hespas.collectives.msccl_xml import algorithm_xml
+from hespas.collectives.chakra_graphs import write_graphs
+from hespas.collectives.lowering import common_program
+from hespas.collectives.msccl_xml import program_xml
+from hespas.collectives.registry import ALGORITHMS
+from hespas.collectives.schedule import Collective
 from hespas.errors import AlgorithmError
 from hespas.hardware.system import System
 from hespas.schedule.tasks import CollectiveTask, CommunicationKind, GroupTable, TaskGraph
@@ -32,6 +33,13 @@ OPTION_OF = {
     Collective.ALL_TO_ALL: "all-to-all-implementation-custom",
 }
 NATIVE = {"ring": "ring", "direct": "direct", "halving-doubling": "halvingDoubling"}
+
+CASES = [
+    (name, collective)
+    for name in NATIVE
+    for collective in ALGORITHMS[name].schedules
+    if collective in KIND_OF
+]
 
 
 def job(kind: CommunicationKind, devices: int, groups: GroupTable | None = None) -> TaskGraph:
@@ -58,7 +66,7 @@ def local_ns(name: str, collective: Collective, ranks: int) -> int:
     return (ranks - 1).bit_length() if name == "halving-doubling" else ranks - 1
 
 
-@pytest.mark.parametrize(("name", "collective"), [key for key in GENERATORS if key[0] in NATIVE])
+@pytest.mark.parametrize(("name", "collective"), CASES)
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 @pytest.mark.parametrize("form", ["xml", "et"])
 def test_an_algorithm_takes_as_long_as_the_native_one(
@@ -70,13 +78,13 @@ def test_an_algorithm_takes_as_long_as_the_native_one(
     tmp_path: Path,
     make_system: MakeSystem,
 ) -> None:
-    algorithm = GENERATORS[name, collective](ranks)
+    program = common_program(name, collective, ranks)
     if form == "xml":
         given = tmp_path / "a.xml"
-        given.write_text(algorithm_xml(algorithm))
+        given.write_text(program_xml(program))
     else:
         given = tmp_path / "a"
-        write_graphs(algorithm, given, size_bytes=SIZE)
+        write_graphs(program, given, size_bytes=SIZE)
     shape = ("FullyConnected", ranks)
     graph = job(KIND_OF[collective], ranks)
     custom = make_system(shape, options={OPTION_OF[collective]: [str(given)]})
@@ -85,7 +93,7 @@ def test_an_algorithm_takes_as_long_as_the_native_one(
     # written out one 1 ns for each addition; a message takes 100 ns and 1 ns a byte in both.
     native_ns = simulate(graph, make_system(shape, algorithms=(NATIVE[name],))).finish_ps // 1000
     waits_ns = {
-        "ring": 2 * ranks - 1 if collective is Collective.ALL_REDUCE else ranks,
+        "ring": 1 + sum(one.count for one in ALGORITHMS["ring"].schedule(collective, ranks).rounds),
         "direct": 3 if collective is Collective.ALL_REDUCE else 2,
         "halving-doubling": (ranks - 1).bit_length()
         * (2 if collective is Collective.ALL_REDUCE else 1)
@@ -100,7 +108,7 @@ def test_the_trees_take_two_ways_through_half_the_buffer(
     tmp_path: Path, make_system: MakeSystem
 ) -> None:
     path = tmp_path / "a.xml"
-    path.write_text(algorithm_xml(GENERATORS["double-binary-tree", Collective.ALL_REDUCE](8)))
+    path.write_text(program_xml(common_program("double-binary-tree", Collective.ALL_REDUCE, 8)))
     system = make_system(
         ("FullyConnected", 8), options={"all-reduce-implementation-custom": [str(path)]}
     )
@@ -115,7 +123,7 @@ def test_a_group_uses_the_algorithm_in_the_order_of_its_list(
     tmp_path: Path, make_system: MakeSystem
 ) -> None:
     path = tmp_path / "a.xml"
-    path.write_text(algorithm_xml(GENERATORS["ring", Collective.ALL_REDUCE](2)))
+    path.write_text(program_xml(common_program("ring", Collective.ALL_REDUCE, 2)))
     system = make_system(("Switch", 4), options={"all-reduce-implementation-custom": [str(path)]})
 
     timeline = simulate(job(CommunicationKind.ALL_REDUCE, 4, ((3, 0), (1, 2))), system)
@@ -140,7 +148,7 @@ def test_an_algorithm_for_something_else_is_refused(
     make_system: MakeSystem,
 ) -> None:
     path = tmp_path / "a.xml"
-    path.write_text(algorithm_xml(GENERATORS[name, collective](ranks)))
+    path.write_text(program_xml(common_program(name, collective, ranks)))
     system = make_system(("Switch", 4), options={"all-reduce-implementation-custom": [str(path)]})
 
     with pytest.raises(AlgorithmError, match=message):
@@ -149,7 +157,7 @@ def test_an_algorithm_for_something_else_is_refused(
 
 def test_an_algorithm_that_is_wrong_is_not_timed(tmp_path: Path, make_system: MakeSystem) -> None:
     path = tmp_path / "a.xml"
-    text = algorithm_xml(GENERATORS["ring", Collective.ALL_REDUCE](4))
+    text = program_xml(common_program("ring", Collective.ALL_REDUCE, 4))
     path.write_text(text.replace('type="rrc"', 'type="r"', 1))
     system = make_system(("Switch", 4), options={"all-reduce-implementation-custom": [str(path)]})
 
@@ -160,7 +168,9 @@ def test_an_algorithm_that_is_wrong_is_not_timed(tmp_path: Path, make_system: Ma
 def test_graphs_that_compute_something_else_run_with_a_warning(
     tmp_path: Path, make_system: MakeSystem, caplog: pytest.LogCaptureFixture
 ) -> None:
-    write_graphs(GENERATORS["ring", Collective.ALL_GATHER](4), tmp_path / "a", size_bytes=SIZE // 4)
+    write_graphs(
+        common_program("ring", Collective.ALL_GATHER, 4), tmp_path / "a", size_bytes=SIZE // 4
+    )
     system = make_system(
         ("Switch", 4), options={"all-reduce-implementation-custom": [str(tmp_path / "a")]}
     )

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from hespas.collectives.algorithm import Collective
 from hespas.collectives.families import ring
 from hespas.collectives.patterns import Form, Pattern
 from hespas.collectives.schedule import (
+    Collective,
     CollectiveAlgorithm,
     Message,
     Rounds,

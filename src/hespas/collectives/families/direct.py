@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from hespas.collectives.algorithm import Collective
 from hespas.collectives.patterns import Form, Pattern, shift
 from hespas.collectives.schedule import (
+    Collective,
     CollectiveAlgorithm,
     Message,
     Operation,

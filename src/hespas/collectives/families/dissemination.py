@@ -5,9 +5,9 @@ Source: Hensgen, Finkel and Manber, "Two algorithms for barrier synchronization"
 
 from __future__ import annotations
 
-from hespas.collectives.algorithm import Collective
 from hespas.collectives.patterns import shift
 from hespas.collectives.schedule import (
+    Collective,
     CollectiveAlgorithm,
     Message,
     Rounds,

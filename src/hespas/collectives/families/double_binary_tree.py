@@ -6,9 +6,9 @@ A leaf of one tree is an inner member of the other, so that everyone sends about
 
 from __future__ import annotations
 
-from hespas.collectives.algorithm import Collective
 from hespas.collectives.patterns import Form, Pattern, tree_depths
 from hespas.collectives.schedule import (
+    Collective,
     CollectiveAlgorithm,
     Message,
     Operation,

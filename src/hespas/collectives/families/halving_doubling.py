@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hespas.collectives.algorithm import Collective
 from hespas.collectives.patterns import Form, Pattern
 from hespas.collectives.schedule import (
+    Collective,
     CollectiveAlgorithm,
     Message,
     Operation,

@@ -6,9 +6,9 @@ another member crosses the link up to the switch and the link down from it.
 
 from __future__ import annotations
 
-from hespas.collectives.algorithm import Collective
 from hespas.collectives.patterns import shift
 from hespas.collectives.schedule import (
+    Collective,
     CollectiveAlgorithm,
     Message,
     Operation,

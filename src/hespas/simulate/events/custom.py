@@ -26,7 +26,7 @@ from hespas.simulate.events.post import Post
 from hespas.simulate.meeting import TAG_LIMIT
 
 if TYPE_CHECKING:
-    from hespas.collectives.algorithm import Algorithm
+    from hespas.collectives.program import Program
 
 log = logging.getLogger("hespas")
 
@@ -80,7 +80,7 @@ class CustomCollectives:
     def _xml_graphs(
         self, path: str, kind: CollectiveKind, members: int, size_bytes: int
     ) -> Sequence[Sequence[ParsedNode]]:
-        from hespas.collectives.collectives import collective_graphs  # noqa: PLC0415 (as below)
+        from hespas.collectives.chakra_graphs import collective_graphs  # noqa: PLC0415 (as below)
 
         algorithm = self._algorithm(path)
         return collective_graphs(
@@ -88,17 +88,17 @@ class CustomCollectives:
         )
 
 
-def _read_algorithm(path: str) -> Algorithm:
+def _read_algorithm(path: str) -> Program:
     # numpy comes with it, which few runs need.
-    from hespas.collectives.collectives import read_verified  # noqa: PLC0415
+    from hespas.collectives.msccl_xml import read_verified  # noqa: PLC0415
 
     return read_verified(Path(path))
 
 
 def _warn_of_graphs(prefix: str, kind: CollectiveKind, members: int) -> None:
     """Warn of graphs that don't compute what they are used for."""
-    from hespas.collectives.collectives import COLLECTIVE_OF  # noqa: PLC0415 (as above)
-    from hespas.collectives.graph_verify import verify_graphs  # noqa: PLC0415 (as above)
+    from hespas.collectives.chakra_graphs import COLLECTIVE_OF  # noqa: PLC0415 (as above)
+    from hespas.collectives.chakra_verify import verify_graphs  # noqa: PLC0415 (as above)
 
     graphs = [read_messages(Path(f"{prefix}.{position}.et")) for position in range(members)]
     try:

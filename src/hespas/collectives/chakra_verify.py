@@ -1,16 +1,22 @@
-"""The algorithm that graphs of sends and receives came from, as far as their notes tell."""
+"""Whether graphs of sends and receives, one per rank, compute their collective.
+
+Where their notes say which chunks they move, the program that they came from is restored and
+verified. Of other graphs it can be checked that every send has its receive, that nobody waits for
+ever, and that what a rank ends with can hold something of every rank that it must.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from hespas.collectives.algorithm import (
-    Algorithm,
+from hespas.collectives.execution import ranks_text
+from hespas.collectives.program import (
     Buffer,
-    Collective,
     Place,
+    Program,
     Rank,
     Step,
     StepId,
@@ -18,17 +24,156 @@ from hespas.collectives.algorithm import (
     Threadblock,
     chunk_counts,
 )
+from hespas.collectives.schedule import Collective
+from hespas.collectives.verify import Verified, verify
+from hespas.errors import AlgorithmError
 from hespas.schedule.chakra_node import ParsedNode
 from hespas.schedule.tasks import ComputeTask, ReceiveTask, SendTask
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphsVerified:
+    """What was found: ``verified`` where the graphs say which chunks they move.
+
+    Else ``unknown`` says what they lack; then only that they end, that every message has its
+    receive, and that every rank can have heard of every other, is known.
+    """
+
+    verified: Verified | None
+    unknown: str = ""
+
+
+def verify_graphs(
+    graphs: Sequence[Sequence[ParsedNode]], collective: Collective, *, name: str
+) -> GraphsVerified:
+    """Return what can be told of graphs, one per rank, that are to do a collective.
+
+    Raises `AlgorithmError` for what is found to be wrong: see
+    `hespas.collectives.chakra_verify.check_graphs` and `hespas.collectives.verify.verify`.
+    """
+    check_graphs(graphs, collective)
+    try:
+        program = graph_program(graphs, collective, name=name)
+    except UnknownProgramError as error:
+        return GraphsVerified(verified=None, unknown=str(error))
+    return GraphsVerified(verified=verify(program))
+
+
+_Key = tuple[int, int, int, int]
+"""Tag, source, target and size: what a receive must share with its send."""
+
+
+def check_graphs(
+    graphs: Sequence[Sequence[ParsedNode]], collective: Collective, *, root: int = 0
+) -> None:
+    """Raise `AlgorithmError`, naming rank and node, for graphs that can't do a collective.
+
+    A message that is never received, a receive that waits for ever, peers that are not there;
+    and a rank that never hears, not even through others, of one whose data it must have.
+    """
+    run = _Run([_RankState({node.task.id: node for node in nodes}) for nodes in graphs])
+    run.run()
+    run.check_ended()
+    everyone = (1 << len(graphs)) - 1
+    for rank, state in enumerate(run.ranks):
+        match collective:
+            case Collective.CUSTOM:
+                needed = 0
+            case Collective.BROADCAST | Collective.SCATTER:
+                needed = 1 << root
+            case Collective.REDUCE | Collective.GATHER:
+                needed = everyone if rank == root else 0
+            case _:
+                needed = everyone
+        lacking = needed & ~(state.known | 1 << rank)
+        if lacking:
+            raise AlgorithmError(
+                f"nothing of {ranks_text(lacking)} ever comes", location=f"rank {rank}"
+            )
+
+
+@dataclass(slots=True)
+class _RankState:
+    """One rank's nodes; of those that ended, the ranks whose data they may hold."""
+
+    nodes: dict[int, ParsedNode]
+    ended: dict[int, int] = field(default_factory=dict[int, int])
+    known: int = 0
+
+
+@dataclass(slots=True)
+class _Run:
+    ranks: list[_RankState]
+    under_way: dict[_Key, deque[tuple[int, int]]] = field(
+        default_factory=dict[_Key, deque[tuple[int, int]]]
+    )
+
+    def run(self) -> None:
+        has_moved = True
+        while has_moved:
+            has_moved = False
+            for rank, state in enumerate(self.ranks):
+                for number, node in state.nodes.items():
+                    if number not in state.ended and self._end(rank, state, node):
+                        has_moved = True
+
+    def _end(self, rank: int, state: _RankState, node: ParsedNode) -> bool:
+        """End a node if it can, and return whether it could."""
+        task = node.task
+        if not state.ended.keys() >= set(task.depends_on):
+            return False
+        known = 1 << rank
+        for dependency in task.depends_on:
+            known |= state.ended[dependency]
+        match task:
+            case SendTask():
+                key = (task.tag, rank, self._peer(rank, node), task.size_bytes)
+                self.under_way.setdefault(key, deque()).append((task.id, known))
+            case ReceiveTask():
+                key = (task.tag, self._peer(rank, node), rank, task.size_bytes)
+                if not self.under_way.get(key):
+                    return False
+                known |= self.under_way[key].popleft()[1]
+            case _:
+                pass
+        state.ended[task.id] = known
+        state.known |= known
+        return True
+
+    def _peer(self, rank: int, node: ParsedNode) -> int:
+        if node.peer == rank or node.peer >= len(self.ranks):
+            message = f"the peer {node.peer} is not another one of {len(self.ranks)} ranks"
+            raise AlgorithmError(message, location=_node_text(rank, node))
+        return node.peer
+
+    def check_ended(self) -> None:
+        for rank, state in enumerate(self.ranks):
+            for number, node in state.nodes.items():
+                waits = number not in state.ended
+                if waits and state.ended.keys() >= set(node.task.depends_on):
+                    message = (
+                        f"waits for ever for a message of rank {node.peer}, of this tag and size"
+                    )
+                    raise AlgorithmError(message, location=_node_text(rank, node))
+        for (_, source, target, _), messages in self.under_way.items():
+            if messages:
+                node = self.ranks[source].nodes[messages[0][0]]
+                message = f"sends a message that rank {target} never receives"
+                raise AlgorithmError(message, location=_node_text(source, node))
+
+
+def _node_text(rank: int, node: ParsedNode) -> str:
+    return f"rank {rank}: node {node.task.id} ({node.task.name})"
+
 
 _NEEDED = ("tb_id", "local_time_step", "msg_chunk_cnt", "chunk_offset", "total_chunk_cnt")
 
 
-class UnknownAlgorithmError(Exception):
+class UnknownProgramError(Exception):
     """The graphs don't say what they do; the message tells what is lacking."""
 
 
-class _Found(NamedTuple):
+class _FoundStep(NamedTuple):
     """A step, the nodes that it became, and all nodes that the first of them waits for."""
 
     step: Step
@@ -36,24 +181,26 @@ class _Found(NamedTuple):
     depends_on: tuple[int, ...]
 
 
-def graph_algorithm(
+def graph_program(
     graphs: Sequence[Sequence[ParsedNode]], collective: Collective, *, name: str
-) -> Algorithm:
-    """Return the algorithm whose graphs these are.
+) -> Program:
+    """Return the program whose graphs these are.
 
     Without notes on buffers, all chunks are taken to be of one buffer, in place. Raises
-    `UnknownAlgorithmError` where notes are lacking or contradict the graph: chunks, threadblocks,
+    `UnknownProgramError` where notes are lacking or contradict the graph: chunks, threadblocks,
     and the order of steps in them.
     """
     notes = [node.notes for nodes in graphs for node in nodes if node.notes]
     counts = {note.get("total_chunk_cnt") for note in notes}
     total = counts.pop() if len(counts) == 1 else None
     if not isinstance(total, int):
-        raise UnknownAlgorithmError("they don't say into how many chunks the buffer is cut")
+        raise UnknownProgramError("they don't say into how many chunks the buffer is cut")
     _check_sizes(graphs)
-    ranks = tuple([_Rank(rank, nodes, collective).rank() for rank, nodes in enumerate(graphs)])
+    ranks = tuple(
+        [_RankReader(rank, nodes, collective).rank() for rank, nodes in enumerate(graphs)]
+    )
     inputs, outputs = chunk_counts(collective, len(graphs), total)
-    return Algorithm(
+    return Program(
         name=name,
         collective=collective,
         input_chunks=inputs,
@@ -72,14 +219,14 @@ def _check_sizes(graphs: Sequence[Sequence[ParsedNode]]) -> None:
                 count = node.notes.get("msg_chunk_cnt")
                 if not isinstance(count, int) or count < 1:
                     text = f"node {node.task.id} doesn't say how many chunks it moves"
-                    raise UnknownAlgorithmError(text)
+                    raise UnknownProgramError(text)
                 ratios.add(divmod(node.task.size_bytes, count))
     if len(ratios) > 1:
-        raise UnknownAlgorithmError("the bytes of messages don't fit their numbers of chunks")
+        raise UnknownProgramError("the bytes of messages don't fit their numbers of chunks")
 
 
 @dataclass(frozen=True, slots=True)
-class _Rank:
+class _RankReader:
     number: int
     nodes: Sequence[ParsedNode]
     collective: Collective
@@ -114,7 +261,7 @@ class _Rank:
         ]
         return Rank(scratch_chunks=max(used, default=0), threadblocks=tuple(blocks))
 
-    def _steps(self) -> dict[int, list[_Found]]:
+    def _steps(self) -> dict[int, list[_FoundStep]]:
         """Return the steps of every threadblock in their order."""
         parts: dict[tuple[int, int], list[ParsedNode]] = {}
         owner: dict[int, tuple[int, int]] = {}
@@ -122,7 +269,7 @@ class _Rank:
             at = self._at(node, owner)
             owner[node.task.id] = at
             parts.setdefault(at, []).append(node)
-        found: dict[int, list[_Found]] = {}
+        found: dict[int, list[_FoundStep]] = {}
         for (block, _), nodes in sorted(parts.items()):
             found.setdefault(block, []).extend(self._found(nodes))
         return found
@@ -137,16 +284,16 @@ class _Rank:
         if is_adding and before[0] in owner and by_id[before[0]].notes.get("is_rrc"):
             return owner[before[0]]  # the addition of a receive-reduce-copy
         text = f"rank {self.number}: node {node.task.id} doesn't say which step it is of"
-        raise UnknownAlgorithmError(text)
+        raise UnknownProgramError(text)
 
-    def _found(self, nodes: list[ParsedNode]) -> list[_Found]:
+    def _found(self, nodes: list[ParsedNode]) -> list[_FoundStep]:
         """Return the step that some nodes are; without its kind, one for each transfer."""
         numbers = tuple([node.task.id for node in nodes])
         told = nodes[0].notes.get("step_type")
         if isinstance(told, str):
             step = self._step(nodes[0], StepKind(told))
-            return [_Found(step, numbers, nodes[0].task.depends_on)]
-        found: list[_Found] = []
+            return [_FoundStep(step, numbers, nodes[0].task.depends_on)]
+        found: list[_FoundStep] = []
         for node in nodes:
             match node.task:
                 case SendTask():
@@ -158,7 +305,7 @@ class _Rank:
                     last = found[-1]
                     found[-1] = last._replace(nodes=(*last.nodes, node.task.id))
                     continue
-            found.append(_Found(self._step(node, kind), (node.task.id,), node.task.depends_on))
+            found.append(_FoundStep(self._step(node, kind), (node.task.id,), node.task.depends_on))
         return found
 
     def _step(self, node: ParsedNode, kind: StepKind) -> Step:
@@ -180,12 +327,12 @@ class _Rank:
     def _integer(self, node: ParsedNode, name: str) -> int:
         value = node.notes.get(name)
         if not isinstance(value, int):
-            raise UnknownAlgorithmError(f"rank {self.number}: node {node.task.id} lacks {name}")
+            raise UnknownProgramError(f"rank {self.number}: node {node.task.id} lacks {name}")
         return value
 
     def _others(
         self,
-        steps: list[_Found],
+        steps: list[_FoundStep],
         index: int,
         block: int,
         step_of: Mapping[int, tuple[int, int]],
@@ -195,13 +342,13 @@ class _Rank:
         if index and (block, index - 1) not in waits:
             first = steps[index].nodes[0]
             text = f"rank {self.number}: node {first} doesn't follow its threadblock's last step"
-            raise UnknownAlgorithmError(text)
+            raise UnknownProgramError(text)
         return [at for at in dict.fromkeys(waits) if at[0] != block]
 
     def _threadblock(
         self,
         block: int,
-        found: list[_Found],
+        found: list[_FoundStep],
         others: list[list[tuple[int, int]]],
         new_index: Mapping[tuple[int, int], int],
     ) -> Threadblock:
@@ -214,7 +361,7 @@ class _Rank:
         }
         if max(len(sends), len(receives), len(tags)) > 1:
             text = f"rank {self.number}: threadblock {block} has several peers or tags"
-            raise UnknownAlgorithmError(text)
+            raise UnknownProgramError(text)
         steps: list[Step] = []
         for one, waits in zip(found, others, strict=True):
             ids = [StepId(other, new_index[other, index]) for other, index in waits]

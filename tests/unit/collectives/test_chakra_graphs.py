@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from hespas.collectives.algorithm import Collective
-from hespas.collectives.generate import GENERATORS
-from hespas.collectives.generate_ring import ring_all_reduce
-from hespas.collectives.graph_files import read_graphs, write_graphs
-from hespas.collectives.graph_verify import verify_graphs
+from hespas.collectives.chakra_graphs import read_graphs, write_graphs
+from hespas.collectives.chakra_verify import verify_graphs
+from hespas.collectives.lowering import common_program
+from hespas.collectives.registry import ALGORITHMS
+from hespas.collectives.schedule import Collective
 from hespas.collectives.verify import verify
 from hespas.errors import AlgorithmError
 from hespas.schedule.chakra_node import ParsedNode
@@ -22,23 +22,35 @@ CORPUS = Path(__file__).parents[2] / "corpus" / "astra-sim.json.xz"
 Graphs = Sequence[Sequence[ParsedNode]]
 
 
-@pytest.mark.parametrize(("name", "collective"), GENERATORS)
+WRITTEN = [
+    (name, collective)
+    for name, algorithm in ALGORITHMS.items()
+    for collective in algorithm.schedules
+    if name != "in-switch"
+    and collective.name in ("ALL_REDUCE", "ALL_GATHER", "REDUCE_SCATTER", "ALL_TO_ALL")
+]
+
+
+@pytest.mark.parametrize(("name", "collective"), WRITTEN)
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 def test_graphs_say_all_that_their_algorithm_does(
     name: str, collective: Collective, ranks: int, tmp_path: Path
 ) -> None:
-    algorithm = GENERATORS[name, collective](ranks)
+    program = common_program(name, collective, ranks)
 
-    write_graphs(algorithm, tmp_path / "a", size_bytes=1 << 20)
+    write_graphs(program, tmp_path / "a", size_bytes=1 << 20)
     found = verify_graphs(read_graphs(tmp_path / "a"), collective, name="a").verified
 
     assert found is not None
-    assert found.chunks_by_link() == verify(algorithm).chunks_by_link()
+    assert found.chunks_by_link() == verify(program).chunks_by_link()
 
 
 def test_the_same_algorithm_gives_the_same_bytes(tmp_path: Path) -> None:
     files = [
-        write_graphs(ring_all_reduce(4), tmp_path / name / "a", size_bytes=1000) for name in "xy"
+        write_graphs(
+            common_program("ring", Collective.ALL_REDUCE, 4), tmp_path / name / "a", size_bytes=1000
+        )
+        for name in "xy"
     ]
 
     assert [file.name for file in files[0]] == ["a.0.et", "a.1.et", "a.2.et", "a.3.et"]
@@ -47,7 +59,7 @@ def test_the_same_algorithm_gives_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_chunks_are_rounded_up_to_whole_bytes(tmp_path: Path) -> None:
-    write_graphs(ring_all_reduce(4), tmp_path / "a", size_bytes=1001)
+    write_graphs(common_program("ring", Collective.ALL_REDUCE, 4), tmp_path / "a", size_bytes=1001)
 
     (sizes,) = {
         tuple(node.task.size_bytes for node in nodes if isinstance(node.task, SendTask))
@@ -58,11 +70,11 @@ def test_chunks_are_rounded_up_to_whole_bytes(tmp_path: Path) -> None:
 
 def test_fewer_bytes_than_chunks_are_refused(tmp_path: Path) -> None:
     with pytest.raises(AlgorithmError, match="3 bytes cannot be cut into 4 chunks"):
-        write_graphs(ring_all_reduce(4), tmp_path / "a", size_bytes=3)
+        write_graphs(common_program("ring", Collective.ALL_REDUCE, 4), tmp_path / "a", size_bytes=3)
 
 
 def ring_graphs(tmp_path: Path, *, with_notes: bool = True) -> list[list[ParsedNode]]:
-    write_graphs(ring_all_reduce(4), tmp_path / "a", size_bytes=1000)
+    write_graphs(common_program("ring", Collective.ALL_REDUCE, 4), tmp_path / "a", size_bytes=1000)
     graphs = [list(nodes) for nodes in read_graphs(tmp_path / "a")]
     if not with_notes:
         graphs = [[node._replace(notes={}) for node in nodes] for nodes in graphs]
@@ -133,7 +145,9 @@ def test_graphs_that_others_made_are_verified_by_their_notes(tmp_path: Path) -> 
 
 
 def test_files_that_are_missing_are_named(tmp_path: Path) -> None:
-    first, second, *_ = write_graphs(ring_all_reduce(4), tmp_path / "a", size_bytes=1000)
+    first, second, *_ = write_graphs(
+        common_program("ring", Collective.ALL_REDUCE, 4), tmp_path / "a", size_bytes=1000
+    )
     second.unlink()
 
     with pytest.raises(AlgorithmError, match=r"there is no a\.1\.et"):

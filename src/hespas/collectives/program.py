@@ -1,4 +1,4 @@
-"""A collective algorithm: what every threadblock of every rank does, step by step.
+"""A collective program: what every threadblock of every rank does, step by step.
 
 Source of the terms and of what steps do: MSCCL, whose runtime reads such programs from XML.
 """
@@ -10,20 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-
-class Collective(Enum):
-    """What an algorithm computes; the first ones as MSCCL's ``coll`` names them."""
-
-    ALL_REDUCE = "allreduce"
-    ALL_GATHER = "allgather"
-    REDUCE_SCATTER = "reduce_scatter"
-    ALL_TO_ALL = "alltoall"
-    BROADCAST = "broadcast"
-    REDUCE = "reduce"
-    CUSTOM = "custom"
-    GATHER = "gather"
-    SCATTER = "scatter"
-    BARRIER = "barrier"
+from hespas.collectives.schedule import Collective
 
 
 class Buffer(Enum):
@@ -155,8 +142,8 @@ class Rank:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Algorithm:
-    """A collective algorithm for ``len(ranks)`` ranks.
+class Program:
+    """A collective program for ``len(ranks)`` ranks.
 
     ``input_chunks`` and ``output_chunks`` are the sizes of each rank's buffers. ``is_in_place``
     says that the smaller of them is a part of the larger: an all-gather's input is the rank's
