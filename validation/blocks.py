@@ -30,6 +30,7 @@ from hespas.compile.cache import CompiledCache, default_directory
 from hespas.compile.compiler import compile_program
 from hespas.cost.expand import expand
 from hespas.cost.structure import Leaf
+from hespas.estimate.driver import is_kernel
 from hespas.estimate.methods import Wanted
 from hespas.estimate.tables.method import make
 from hespas.frontend.load import load_source
@@ -243,7 +244,11 @@ def predicted_us(block: Block, node: str) -> float:
     program, kernels = compiled(block, node)
     estimator = make(Wanted(device=load_device(node), kernels=kernels))
     leaves = expand(program.main.body.operations, program.functions)
-    times = [estimator.time(leaf, program).time_s for leaf in leaves if isinstance(leaf, Leaf)]
+    times = [
+        estimator.time(leaf, is_kernel=is_kernel(leaf.op, program)).time_s
+        for leaf in leaves
+        if isinstance(leaf, Leaf)
+    ]
     return 1e6 * sum(times)
 
 

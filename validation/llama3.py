@@ -25,12 +25,13 @@ from hespas.compile.compiler import compile_program
 from hespas.compile.job import Layout
 from hespas.cost.expand import expand
 from hespas.cost.structure import Leaf
+from hespas.estimate.cache import MemoryStore
+from hespas.estimate.driver import is_kernel
 from hespas.estimate.graph import estimate_graph
 from hespas.estimate.methods import Wanted
 from hespas.estimate.ptx.kernels import Reading, ReadKernels, kernel_pricer
 from hespas.estimate.ptx.terms import memory_turns, terms_by_kind
 from hespas.estimate.roofline import Roofline
-from hespas.estimate.store import MemoryStore
 from hespas.estimate.tables.method import Measured, make
 from hespas.export.exported import partitioned
 from hespas.export.zoo import export_model
@@ -219,7 +220,7 @@ def kernels_of(made: Compiled) -> Kernels:
         if leaf.op.kind in {"fusion", "copy"}:
             read.append((leaf, pricer.read(leaf)))
         else:
-            library_s += estimator.time(leaf, made.program).time_s
+            library_s += estimator.time(leaf, is_kernel=is_kernel(leaf.op, made.program)).time_s
     return Kernels(
         library_s=library_s, read=read, pricer=pricer, roofline=estimator.streaming.roofline
     )

@@ -21,9 +21,9 @@ import jax
 import jax.numpy as jnp
 
 from hespas.backends.profiling import machine_name
+from hespas.estimate.cache import MemoryStore
 from hespas.estimate.graph import estimate_graph
 from hespas.estimate.methods import Wanted, estimator
-from hespas.estimate.store import MemoryStore
 from hespas.frontend.load import load_source
 from hespas.split.modules import region_modules
 from hespas.split.strategies import split_options, split_program

@@ -71,7 +71,7 @@ def steps(operations: Iterable[Op], estimator: Roofline) -> tuple[float, list[St
     added: dict[str, float] = {}
     ours_s = 0.0
     for op in operations:
-        estimate = estimator.price(op.name, total(expand(op)))
+        estimate = estimator.at_peaks(op.name, total(expand(op)))
         compute_s = estimate.compute_time_at_peak_s
         whole_s = max(compute_s, whole_bytes(op) / bandwidth)
         bits_s = max(compute_s, whole_bytes_with_bits(op) / bandwidth)

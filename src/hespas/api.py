@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from hespas.compile.options import CompileOptions
     from hespas.cost.rules.custom_call import CustomCallCost
+    from hespas.estimate.cache import Store
     from hespas.estimate.graph import GraphEstimate
     from hespas.estimate.roofline import RooflineOptions
-    from hespas.estimate.store import Store
     from hespas.hardware.cluster import Cluster
     from hespas.hardware.device import Device
     from hespas.hardware.system import System
@@ -146,11 +146,10 @@ def estimate(
     """
     from dataclasses import replace
 
+    from hespas.estimate.cache import MemoryStore
     from hespas.estimate.graph import estimate_graph
-    from hespas.estimate.launches import for_program
     from hespas.estimate.methods import check_uses_node, estimator, usual_method, wanted_on
     from hespas.estimate.roofline import RooflineOptions
-    from hespas.estimate.store import MemoryStore
     from hespas.hardware.device import Device
     from hespas.split.modules import region_modules
     from hespas.split.regions import RegionGraph
@@ -167,7 +166,7 @@ def estimate(
     if wanted.device is not None:
         hint = "give the path of a configuration of it (.json) in the node's place"
         check_uses_node(wished, wanted.device.name, hint=hint)
-    chosen = for_program(estimator(wished, wanted), program)
+    chosen = estimator(wished, wanted)
     kept = MemoryStore() if store is None else store
     return estimate_graph(graph, region_modules(graph), chosen, store=kept, threads=threads)
 

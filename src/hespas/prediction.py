@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from hespas.estimate.assumed import estimator_assumptions
-from hespas.estimate.graph import GraphEstimate
+from hespas.estimate.graph import GraphEstimate, estimator_assumptions
 from hespas.hardware.system import NetworkDimension, System, Topology, bare_system
 from hespas.memory.analyse import memory_use
 from hespas.memory.usage import MemoryUse

@@ -126,7 +126,7 @@ def test_a_count_for_a_line_goes_before_the_loops_own(call: Call) -> None:
 def test_branch_weights_weigh(call: Call) -> None:
     dearest = run(call, BRANCH)
     assert count(dearest, "add") == 2
-    assert any("dearest branch" in text for text in dearest["assumptions"])
+    assert any("most expensive branch" in text for text in dearest["assumptions"])
     weighed = run(call, BRANCH, "--branch-weights", "0.25,0.75")
     assert count(weighed, "add") == 0.5
     assert count(weighed, "multiply") == 0.75

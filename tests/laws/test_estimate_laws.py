@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hespas.cost.work import Work
-from hespas.estimate.coding import decode_estimate, encode_estimate
+from hespas.estimate.cache import decode_estimate, encode_estimate
 from hespas.estimate.estimate import Estimate, OpEstimate, TypeTotals
 from hespas.estimate.roofline import Roofline
 from hespas.hardware.device import Device
@@ -102,8 +102,8 @@ _WORKS = st.builds(
 def test_time_does_not_increase_with_a_peak(
     device: Device, work: Work, factor: float, which: str
 ) -> None:
-    before = Roofline(device=device).price("x", work).time_s
-    assert Roofline(device=_faster(device, which, factor)).price("x", work).time_s <= before
+    before = Roofline(device=device).at_peaks("x", work).time_s
+    assert Roofline(device=_faster(device, which, factor)).at_peaks("x", work).time_s <= before
 
 
 def _faster(device: Device, which: str, factor: float) -> Device:
@@ -125,7 +125,7 @@ def _faster(device: Device, which: str, factor: float) -> Device:
 
 @given(_DEVICES, _WORKS)
 def test_nothing_is_used_beyond_its_peak(device: Device, work: Work) -> None:
-    price = Roofline(device=device).price("x", work)
+    price = Roofline(device=device).at_peaks("x", work)
     assert 0 <= price.flops_utilisation <= 1
     assert 0 <= price.memory_utilisation <= 1
     if price.time_s > 0:
@@ -137,6 +137,6 @@ def test_nothing_is_used_beyond_its_peak(device: Device, work: Work) -> None:
 
 @given(_DEVICES, st.lists(_WORKS, max_size=5))
 def test_sums_are_not_used_beyond_their_peak(device: Device, works: list[Work]) -> None:
-    total = sum((Roofline(device=device).price("x", work) for work in works), OpEstimate())
+    total = sum((Roofline(device=device).at_peaks("x", work) for work in works), OpEstimate())
     assert 0 <= total.flops_utilisation <= 1
     assert 0 <= total.memory_utilisation <= 1

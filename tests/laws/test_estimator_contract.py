@@ -12,10 +12,10 @@ import pytest
 import hespas
 from hespas.config.load import METHODS
 from hespas.errors import CostError
+from hespas.estimate.cache import DiskStore
 from hespas.estimate.graph import GraphEstimate
 from hespas.estimate.methods import estimator, wanted_on
 from hespas.estimate.roofline import RooflineOptions
-from hespas.estimate.store import DiskStore
 from hespas.hardware.presets import load_device
 from hespas.split.regions import RegionGraph
 from simulators import (

@@ -11,7 +11,7 @@ import pytest
 import hespas
 from hespas.cost.rules.custom_call import OperandTraffic
 from hespas.errors import ConfigError, CostError, DeviceCountError, ProgramError, TraceError
-from hespas.estimate.store import DiskStore, MemoryStore
+from hespas.estimate.cache import DiskStore, MemoryStore
 from hespas.hardware.device import Device
 from hespas.hardware.presets import PRESETS_DIRECTORY, load_device, load_system
 from hlo_programs import module

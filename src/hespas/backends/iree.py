@@ -125,9 +125,9 @@ class IreeProfile:
             "fallback": None if self.fallback is None else dict(self.fallback.parameters),
         }
 
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        """What it takes for granted of every region; its notes say whether one ran."""
+    def assumptions(self, program: Program) -> tuple[str, ...]:
+        """Return what it assumes of every region; its notes say whether one ran."""
+        del program
         how = (
             "iree: regions that IREE takes were compiled, each by itself, for "
             f"{self.programs.target} and run on this machine's {self.programs.device} "

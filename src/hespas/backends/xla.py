@@ -127,9 +127,9 @@ class XlaProfile:
             "repeats": asdict(self.repeats),
         }
 
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        """What it takes for granted of every region."""
+    def assumptions(self, program: Program) -> tuple[str, ...]:
+        """Return what it assumes of every region."""
+        del program
         how = (
             f"xla: each region was compiled by itself and run on this machine's {self.platform} "
             f"({self.machine}), with zeros for inputs; what XLA would fuse across regions is not"

@@ -26,6 +26,7 @@ from hespas.cost.expand import expand
 from hespas.cost.gemm import gemms
 from hespas.cost.structure import Leaf
 from hespas.errors import MeasurementError
+from hespas.estimate.driver import is_kernel
 from hespas.estimate.methods import Wanted
 from hespas.estimate.roofline import Roofline
 from hespas.estimate.tables.method import Measured, make
@@ -151,7 +152,9 @@ def _kernels(path: Path, program: Program) -> list[_Kernel]:
 
 
 def _predicted_s(kernel: _Kernel, program: Program, estimator: Measured) -> float:
-    return sum(estimator.time(leaf, program).time_s for leaf in kernel.leaves)
+    return sum(
+        estimator.time(leaf, is_kernel=is_kernel(leaf.op, program)).time_s for leaf in kernel.leaves
+    )
 
 
 def _floor_s(kernel: _Kernel, estimator: Measured) -> float:
@@ -165,7 +168,7 @@ def _floor_s(kernel: _Kernel, estimator: Measured) -> float:
     bandwidth = device.memory_bandwidth_bytes_per_s
     return sum(
         max(
-            roofline.price(leaf.op.name, leaf.work).compute_time_at_peak_s,
+            roofline.at_peaks(leaf.op.name, leaf.work).compute_time_at_peak_s,
             (leaf.work.bytes_moved - cache_bytes) / bandwidth,
         )
         for leaf in kernel.leaves

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hespas.errors import ConfigError
-from hespas.estimate.store import DiskStore, MemoryStore, Store
+from hespas.estimate.cache import DiskStore, MemoryStore, Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

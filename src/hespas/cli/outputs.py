@@ -11,9 +11,8 @@ from time import perf_counter
 
 from hespas.cli.settings import Settings
 from hespas.cli.stages import Divided, price
-from hespas.estimate.assumed import computation_assumptions
-from hespas.estimate.graph import GraphEstimate
-from hespas.estimate.store import Store
+from hespas.estimate.cache import Store
+from hespas.estimate.graph import GraphEstimate, computation_assumptions
 from hespas.files import OutputMark, json_bytes, staged_directory
 from hespas.report.module_stats import module_stats
 from hespas.report.region_files import write_region_files

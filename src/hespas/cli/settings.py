@@ -19,10 +19,10 @@ from hespas.config.run_config import (
 )
 from hespas.cost.rules.custom_call import CustomCallCost
 from hespas.errors import ConfigError
+from hespas.estimate.cache import Store
+from hespas.estimate.driver import Estimator
 from hespas.estimate.methods import OF_A_DEVICE, Wanted, configured_device, estimator, usual_method
-from hespas.estimate.protocol import Estimator
 from hespas.estimate.roofline import RooflineOptions
-from hespas.estimate.store import Store
 from hespas.frontend.overrides import LoadOptions
 from hespas.hardware.device import Device
 from hespas.hardware.presets import load_device, load_hardware

@@ -17,9 +17,8 @@ from hespas.cli.settings import Settings
 from hespas.cli.source import source_of, with_kernels
 from hespas.cli.told import check_custom_calls, check_told, parsed
 from hespas.errors import OutputError
+from hespas.estimate.cache import Store
 from hespas.estimate.graph import GraphEstimate, Progress, estimate_graph
-from hespas.estimate.launches import for_program
-from hespas.estimate.store import Store
 from hespas.files import check_file, json_bytes, replaced_file, write_file
 from hespas.hardware.fit import settled_program
 from hespas.hardware.system import System
@@ -76,7 +75,7 @@ def price(settings: Settings, divided: Divided, store: Store | None) -> GraphEst
     """Estimate every region, with a progress bar where that takes long."""
     program = divided.graph.program
     check_custom_calls(program, settings.custom_calls)
-    estimator = for_program(settings.estimator(program), program)
+    estimator = settings.estimator(program)
     start_s = perf_counter()
     with _progress("Estimating", len(divided.graph.compute_regions)) as progress:
         result = estimate_graph(

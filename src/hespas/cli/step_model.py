@@ -9,10 +9,9 @@ from hespas.calibrate.calibrated import calibrated
 from hespas.calibrate.steps import Workload
 from hespas.cli.source import read_kernels
 from hespas.errors import ConfigError
+from hespas.estimate.cache import MemoryStore
 from hespas.estimate.graph import estimate_graph
-from hespas.estimate.launches import without_launches_s
 from hespas.estimate.methods import Wanted
-from hespas.estimate.store import MemoryStore
 from hespas.estimate.tables.method import Measured, make
 from hespas.frontend.load import load_program
 from hespas.hardware.device import Device, at_fastest
@@ -51,7 +50,7 @@ class PipelineSteps:
         Types whose rate isn't known are taken to be as fast as any.
         """
         found = estimate(self._graph(workload), at_fastest(device), method="roofline")
-        return without_launches_s(found.total)
+        return found.total.without_launches_s
 
     def is_compiled(self, workload: Workload) -> bool:
         """Tell whether the program's operations are kernels."""

@@ -147,8 +147,8 @@ class _Opening:
                 location=op.location,
                 hint="give --trip-count",
             )
-        items = tuple([item for region in op.regions for item in self._region(region)])
-        return Loop(op=op, count=count, items=items)
+        condition, body = (self._region(region) for region in op.regions)
+        return Loop(op=op, count=count, condition=condition, body=body)
 
 
 def _counted(op: Op, rule: Callable[[Op], W]) -> W:

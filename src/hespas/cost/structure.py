@@ -25,7 +25,13 @@ class Loop:
 
     op: Op
     count: int
-    items: tuple[Cost, ...]
+    condition: tuple[Cost, ...]
+    body: tuple[Cost, ...]
+
+    @property
+    def items(self) -> tuple[Cost, ...]:
+        """What one round runs: the condition, then the body."""
+        return self.condition + self.body
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +70,8 @@ def _work(cost: Cost, choose: Dearness) -> Work:
     match cost:
         case Leaf(work=work):
             return work
-        case Loop(count=count, items=items):
-            return total(items, choose=choose) * count
+        case Loop(count=count):
+            return total(cost.items, choose=choose) * count
         case Branch(alternatives=alternatives, weights=weights):
             works = [total(items, choose=choose) for items in alternatives]
             return _branch_work(works, weights, choose)
@@ -88,8 +94,10 @@ def _once(cost: Cost) -> Cost:
     match cost:
         case Leaf():
             return cost
-        case Loop(items=items):
-            return replace(cost, count=1, items=without_loops(items))
+        case Loop(condition=condition, body=body):
+            return replace(
+                cost, count=1, condition=without_loops(condition), body=without_loops(body)
+            )
         case Branch(alternatives=alternatives):
             return replace(cost, alternatives=tuple(map(without_loops, alternatives)))
 
@@ -101,8 +109,8 @@ def assumptions(costs: Iterable[Cost]) -> tuple[str, ...]:
         match cost:
             case Leaf(assumption=assumption):
                 found.update({assumption: None} if assumption else {})
-            case Loop(items=items):
-                found.update(dict.fromkeys(assumptions(items)))
+            case Loop():
+                found.update(dict.fromkeys(assumptions(cost.items)))
             case Branch(alternatives=alternatives):
                 for items in alternatives:
                     found.update(dict.fromkeys(assumptions(items)))

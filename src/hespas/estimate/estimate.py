@@ -11,6 +11,9 @@ from hespas.units import PS_PER_S
 FROM_TIME = -1
 """Stands for a ``duration_ps`` that is ``time_s`` in picoseconds."""
 
+LAUNCH = "kernel launch"
+"""The kind under which launches stand among the operations of an estimate."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypeTotals:
@@ -109,8 +112,8 @@ class Estimate:
     """What a piece of a program costs on a device, by kind of operation.
 
     Estimates add, in any order, and multiply by a count; `Estimate()` is the zero. ``notes``
-    says, sorted and once each, what was assumed on the way; ``warnings``, in the same way, what
-    the user asked to be told.
+    are, sorted and once each, what was assumed; ``warnings``, likewise, what the user asked to be
+    warned of.
     """
 
     per_op: Mapping[str, OpEstimate] = field(default_factory=dict[str, OpEstimate])
@@ -139,7 +142,12 @@ class Estimate:
         return sum(op.duration_ps for op in self.per_op.values())
 
     @property
-    def dearest_kind(self) -> str:
+    def without_launches_s(self) -> float:
+        """The time of all operations if launches were free."""
+        return sum((op.time_s for kind, op in self.per_op.items() if kind != LAUNCH), 0.0)
+
+    @property
+    def longest_kind(self) -> str:
         """The kind of operation that takes most of the time; empty where there is none."""
         return max(self.per_op, key=lambda kind: (self.per_op[kind].time_s, kind), default="")
 

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import sha256
 from time import perf_counter
 
 from hespas.errors import CostError
-from hespas.estimate.coding import decode_estimate, encode_estimate
+from hespas.estimate.cache import Store, decode_estimate, encode_estimate
+from hespas.estimate.driver import Estimator
 from hespas.estimate.estimate import Estimate
-from hespas.estimate.protocol import Estimator
-from hespas.estimate.store import Store
 from hespas.split.modules import RegionModules
 from hespas.split.regions import Compute, RegionGraph
 from hespas.version import __version__
 
 Progress = Callable[[int], None]
-"""Told how many more regions are done."""
+"""Called with how many more regions are done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,15 +84,17 @@ class GraphEstimate:
     assumptions: tuple[str, ...] = ()
 
 
-def cache_key(region: str, estimator: Estimator) -> str:
-    """Return the key of an estimate: region, estimator, its parameters and hespas's version.
+def cache_key(region: str, estimator: Estimator, *, is_scheduled: bool) -> str:
+    """Return the key of an estimate: all that decides it, and hespas's version.
 
     ``region`` stands for what is computed: the fingerprint of the region's canonical text.
+    ``is_scheduled`` says that its operations are kernels of a compiled program, and launched.
     """
     parts = {
         "region": region,
         "method": estimator.method,
         "parameters": dict(estimator.parameters),
+        "is_scheduled": is_scheduled,
         "version": __version__,
     }
     return sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
@@ -114,24 +115,48 @@ def estimate_graph(
     each region is estimated by itself. ``threads`` estimators run at a time; the result
     doesn't depend on their number.
     """
-    wanted = _wanted(graph, modules, reuse=store is not None)
-    keys = {} if store is None else {job: _key(modules, job, estimator) for job in wanted}
-    known = {} if store is None else _known(store, list(keys.values()))
-    jobs = [job for job in wanted if keys.get(job) not in known]
+    jobs = _jobs(graph, modules, reuse=store is not None)
+    keys: dict[_Job, str] = {}
+    cached: dict[str, Estimate] = {}
+    if store is not None:
+        for job in jobs:
+            fingerprint = modules.modules[job.module].fingerprint
+            is_scheduled = graph.program.is_scheduled
+            keys[job] = cache_key(fingerprint, estimator, is_scheduled=is_scheduled)
+        for key, text in store.read(keys.values()).items():
+            cached[key] = decode_estimate(text, location=store.location)
+    missing = [job for job in jobs if keys.get(job) not in cached]
     fresh: dict[_Job, tuple[Estimate, float]] = {}
     try:
-        fresh.update(zip(jobs, _run(jobs, graph, estimator, threads, progress), strict=True))
+        fresh.update(zip(missing, _run(missing, graph, estimator, threads, progress), strict=True))
     finally:
         # What a profiler measured before it failed, or before Ctrl-C, is there the next time.
         if store is not None:
-            store.write({keys[job]: encode_estimate(found) for job, (found, _) in fresh.items()})
-    made = tuple(
-        _made(job, *fresh[job], from_store=False)
-        if job in fresh
-        else _made(job, known[keys[job]], 0.0, from_store=True)
-        for job in wanted
+            store.write({keys[job]: encode_estimate(new) for job, (new, _) in fresh.items()})
+    estimates: list[Estimate | None] = [None] * len(graph.regions)
+    made: list[ModuleEstimate] = []
+    for job in jobs:
+        estimate, elapsed_s = fresh[job] if job in fresh else (cached[keys[job]], 0.0)
+        for region in job.serves:
+            estimates[region] = estimate
+        made.append(
+            ModuleEstimate(
+                module=job.module,
+                region=job.region.id,
+                uses=len(job.serves),
+                operations=len(job.region.operations),
+                estimate=estimate,
+                elapsed_s=elapsed_s,
+                from_store=job not in fresh,
+            )
+        )
+    return GraphEstimate(
+        modules=tuple(made),
+        estimate_of_region=tuple(estimates),
+        total=_total(made),
+        reuse=_statistics(made),
+        assumptions=estimator.assumptions(graph.program),
     )
-    return _gathered(graph, wanted, made, estimator.assumptions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -143,41 +168,17 @@ class _Job:
     serves: tuple[int, ...]
 
 
-def _wanted(graph: RegionGraph, modules: RegionModules, *, reuse: bool) -> list[_Job]:
+def _jobs(graph: RegionGraph, modules: RegionModules, *, reuse: bool) -> list[_Job]:
+    """Return the regions to estimate: with ``reuse`` one of all that are equal."""
     number = modules.module_of_region
     equal: dict[tuple[int, int], list[Compute]] = {}
     for region in graph.compute_regions:
         alone = -1 if reuse else region.id
         equal.setdefault((number[region.id], alone), []).append(region)
     return [
-        _Job(
-            module=module,
-            region=regions[0],
-            serves=tuple(region.id for region in regions),
-        )
+        _Job(module=module, region=regions[0], serves=tuple(region.id for region in regions))
         for (module, _), regions in equal.items()
     ]
-
-
-def _known(store: Store, keys: Iterable[str]) -> dict[str, Estimate]:
-    found = store.read(keys)
-    return {key: decode_estimate(text, location=store.location) for key, text in found.items()}
-
-
-def _key(modules: RegionModules, job: _Job, estimator: Estimator) -> str:
-    return cache_key(modules.modules[job.module].fingerprint, estimator)
-
-
-def _made(job: _Job, estimate: Estimate, elapsed_s: float, *, from_store: bool) -> ModuleEstimate:
-    return ModuleEstimate(
-        module=job.module,
-        region=job.region.id,
-        uses=len(job.serves),
-        operations=len(job.region.operations),
-        estimate=estimate,
-        elapsed_s=elapsed_s,
-        from_store=from_store,
-    )
 
 
 def _run(
@@ -187,48 +188,27 @@ def _run(
     threads: int,
     progress: Progress | None,
 ) -> Generator[tuple[Estimate, float]]:
-    def one(job: _Job) -> tuple[Estimate, float]:
+    """Yield the estimate of each job, in order, and the seconds that it took to make."""
+
+    def run(job: _Job) -> tuple[Estimate, float]:
         start_s = perf_counter()
-        estimate = _estimated(job.region, graph, estimator)
+        try:
+            estimate = estimator.estimate(job.region, graph.program)
+        except OverflowError as error:
+            raise CostError(
+                f"region {job.region.id} takes longer than can be computed with",
+                location=graph.program.source,
+                hint="check the rates that the device, its clock and its memory are said to have",
+            ) from error
         if progress is not None:
             progress(len(job.serves))
         return estimate, perf_counter() - start_s
 
     if threads == 1:
-        yield from map(one, jobs)
+        yield from map(run, jobs)
         return
     with ThreadPoolExecutor(threads) as pool:
-        yield from pool.map(one, jobs)
-
-
-def _estimated(region: Compute, graph: RegionGraph, estimator: Estimator) -> Estimate:
-    try:
-        return estimator.estimate(region, graph.program)
-    except OverflowError as error:
-        raise CostError(
-            f"region {region.id} takes longer than can be computed with",
-            location=graph.program.source,
-            hint="check the rates that the device, its clock and its memory are said to have",
-        ) from error
-
-
-def _gathered(
-    graph: RegionGraph,
-    wanted: list[_Job],
-    made: tuple[ModuleEstimate, ...],
-    assumptions: tuple[str, ...],
-) -> GraphEstimate:
-    estimates: list[Estimate | None] = [None] * len(graph.regions)
-    for job, each in zip(wanted, made, strict=True):
-        for region in job.serves:
-            estimates[region] = each.estimate
-    return GraphEstimate(
-        modules=made,
-        estimate_of_region=tuple(estimates),
-        total=_total(made),
-        reuse=_statistics(made),
-        assumptions=assumptions,
-    )
+        yield from pool.map(run, jobs)
 
 
 def _total(made: Iterable[ModuleEstimate]) -> Estimate:
@@ -240,7 +220,7 @@ def _total(made: Iterable[ModuleEstimate]) -> Estimate:
     return sum(parts, Estimate())
 
 
-def _statistics(made: tuple[ModuleEstimate, ...]) -> ReuseStatistics:
+def _statistics(made: Sequence[ModuleEstimate]) -> ReuseStatistics:
     hits = [each.uses - (0 if each.from_store else 1) for each in made]
     return ReuseStatistics(
         regions=sum(each.uses for each in made),
@@ -250,3 +230,20 @@ def _statistics(made: tuple[ModuleEstimate, ...]) -> ReuseStatistics:
         elapsed_s=sum(each.elapsed_s for each in made),
         elapsed_without_reuse_s=sum(each.elapsed_s * each.uses for each in made),
     )
+
+
+TF32_ASSUMPTION = (
+    "f32 matrix products of default precision run as tf32 where the device has it, as XLA does"
+)
+
+
+def computation_assumptions(graph: RegionGraph, estimates: GraphEstimate) -> tuple[str, ...]:
+    """Return what the computation alone takes for granted, each once."""
+    listed = [*estimator_assumptions(estimates), *graph.assumptions, *estimates.total.notes]
+    return tuple(dict.fromkeys(listed))
+
+
+def estimator_assumptions(estimates: GraphEstimate) -> tuple[str, ...]:
+    """Return what the estimator takes for granted of every region."""
+    types = {key for op in estimates.total.per_op.values() for key in op.per_type}
+    return (*estimates.assumptions, *([TF32_ASSUMPTION] if "tf32" in types else []))

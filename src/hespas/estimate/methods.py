@@ -20,7 +20,7 @@ from hespas.config.run_config import (
 from hespas.config.suggest import suggestion
 from hespas.cost.rules.custom_call import CustomCallCost
 from hespas.errors import ConfigError
-from hespas.estimate.protocol import Estimator
+from hespas.estimate.driver import Estimator
 from hespas.estimate.roofline import Roofline, RooflineOptions
 from hespas.hardware.device import Device
 from hespas.hardware.presets import load_device

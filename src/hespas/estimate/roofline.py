@@ -9,26 +9,27 @@ that their times add.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import chain
 
-from hespas.cost.expand import expand
 from hespas.cost.rules.custom_call import CustomCallCost
 from hespas.cost.structure import Leaf
 from hespas.cost.work import Work
 from hespas.errors import HardwareError
+from hespas.estimate.driver import Price, Timing, estimate_region
 from hespas.estimate.estimate import FROM_TIME, Estimate, OpEstimate, TypeTotals
-from hespas.estimate.opened import opened, summed
 from hespas.hardware.device import Device
 from hespas.program.program import Program
 from hespas.split.regions import Compute
-from hespas.units import format_quantity
+from hespas.units import format_quantity, format_time
 
-ROOFLINE_ASSUMPTION = (
+_OPERATIONS_ASSUMPTION = (
     "roofline: every operation runs alone at the device's peak rates, each reading its operands "
     "from and writing its results to device memory; launches cost nothing"
+)
+_KERNELS_ASSUMPTION = (
+    "roofline: every kernel of the compiled program runs alone at the device's peak rates, reading "
+    "what its body needs from device memory and writing its results there"
 )
 TRANSCENDENTAL = "transcendental"
 _OF_PRODUCTS = ("bf16", "f16", "f8")
@@ -48,12 +49,12 @@ class RooflineOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roofline:
-    """Prices regions by a device's peak rates.
+    """Prices operations by a device's peak rates, and each launch at the device's overhead.
 
     >>> a100 = Device(name="a100", peak_flops=9.7e12, memory_bandwidth_bytes_per_s=1555e9,
     ...               per_datatype_flops={"bf16": 312e12})
     >>> work = Work(flops=(("bf16", 624 * 10**12),), bytes_read=1555 * 10**9)
-    >>> Roofline(device=a100).price("stablehlo.dot_general", work).time_s
+    >>> Roofline(device=a100).at_peaks("stablehlo.dot_general", work).time_s
     2.0
     """
 
@@ -75,32 +76,49 @@ class Roofline:
             "per_datatype_flops": dict(sorted(self.device.per_datatype_flops.items())),
             "tdp_W": self.device.tdp_w,
             "hbm_power_ratio": self.device.hbm_power_ratio,
+            "launch_overhead_s": self.device.launch_overhead_s,
             "error_on_unknown_type": self.options.error_on_unknown_type,
             "warn_on_unknown_type": self.options.warn_on_unknown_type,
             "custom_calls": {key: repr(cost) for key, cost in sorted(self.custom_calls.items())},
         }
 
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        """What it takes for granted of every region."""
-        return (ROOFLINE_ASSUMPTION,)
+    def assumptions(self, program: Program) -> tuple[str, ...]:
+        """Return what it assumes of every region: of a compiled program, what a launch costs."""
+        if not program.is_scheduled:
+            return (_OPERATIONS_ASSUMPTION,)
+        overhead_s = self.device.launch_overhead_s
+        if overhead_s is None:
+            launches = "launches cost nothing, for what they cost on this device is not known"
+        elif overhead_s == 0:
+            launches = "nothing launches them one by one on this device"
+        else:
+            launches = f"each launch costs {format_time(overhead_s)} more"
+        return (f"{_KERNELS_ASSUMPTION}; {launches}",)
 
     def estimate(self, region: Compute, program: Program) -> Estimate:
         """Add up the region's operations; `CostError` for work that is not known."""
-        costs = expand(region.operations, program.functions, custom_calls=self.custom_calls)
-        return opened(costs, self._sum)
+        return estimate_region(self, region, program)
 
-    def _sum(self, leaves: Sequence[Leaf]) -> Estimate:
-        counted = Counter((leaf.op.name, leaf.work) for leaf in leaves)
-        found = summed(
-            ((kind, self.price(kind, work) * count) for (kind, work), count in counted.items()),
-            chain((leaf.assumption for leaf in leaves), self.unrated(work for _, work in counted)),
+    def key(self, leaf: Leaf) -> Hashable:
+        """Return what an operation is called, for errors, and its work."""
+        return leaf.op.name, leaf.work
+
+    def price(self, leaf: Leaf, *, is_kernel: bool) -> Price:
+        """Return what one execution costs at the peaks, and its launch."""
+        return Price(
+            cost=self.at_peaks(leaf.op.name, leaf.work),
+            launch_s=(self.device.launch_overhead_s or 0.0) if is_kernel else 0.0,
+            notes=tuple(self._unrated(leaf.work)),
+            warnings=self._warnings(leaf.work),
         )
-        warnings = [text for _, work in counted for text in self._warnings(work)]
-        return replace(found, warnings=tuple(warnings))
 
-    def price(self, kind: str, work: Work) -> OpEstimate:
-        """Return what one execution costs; ``kind`` names it in errors."""
+    def price_timed(self, leaf: Leaf, timing: Timing) -> Price:
+        """Return what one execution costs that takes as long as another method says."""
+        cost = self.timed(leaf.op.name, leaf.work, timing.time_s)
+        return Price(cost=cost, notes=(*timing.notes, *self._unrated(leaf.work)))
+
+    def at_peaks(self, kind: str, work: Work) -> OpEstimate:
+        """Return what one execution costs at the peak rates; ``kind`` names it in errors."""
         per_type = {
             key: TypeTotals(flops=float(flops), time_at_peak_s=flops / self._peak(key, kind))
             for key, flops in work.flops
@@ -110,7 +128,7 @@ class Roofline:
             per_type[TRANSCENDENTAL] = TypeTotals(
                 flops=float(work.transcendentals), time_at_peak_s=work.transcendentals / rate
             )
-        compute_s = sum(totals.time_at_peak_s for totals in per_type.values())
+        compute_s = sum((totals.time_at_peak_s for totals in per_type.values()), 0.0)
         memory_s = work.bytes_moved / self.device.memory_bandwidth_bytes_per_s
         time_s = max(compute_s, memory_s)
         return OpEstimate(
@@ -122,19 +140,19 @@ class Roofline:
             per_type=per_type,
         )
 
-    def unrated(self, works: Iterable[Work]) -> Iterator[str]:
+    def _unrated(self, work: Work) -> Iterator[str]:
         """Yield a note for each type of products whose rate the device doesn't name."""
         device = self.device
         if not device.per_datatype_flops:
             return
-        for key in sorted({key for work in works for key, _ in work.flops}):
+        for key, _ in work.flops:
             if key.startswith(_OF_PRODUCTS) and device.named_rate(key) is None:
                 rate = format_quantity(device.peak_flops, "FLOP/s")
                 yield f"{device.name} names no rate of {key}: priced at that of other types, {rate}"
 
     def timed(self, kind: str, work: Work, time_s: float) -> OpEstimate:
-        """Return what one execution costs that takes ``time_s``, as somebody else knows."""
-        peak = self.price(kind, work)
+        """Return what one execution costs that takes ``time_s``, whatever the peaks say."""
+        peak = self.at_peaks(kind, work)
         energy_j = self._energy_j(peak.compute_time_at_peak_s, peak.memory_time_at_peak_s, time_s)
         return replace(peak, time_s=time_s, duration_ps=FROM_TIME, energy_j=energy_j)
 

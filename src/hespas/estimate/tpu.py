@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
 
-from hespas.cost.expand import expand
+from hespas.cost.rules.custom_call import CustomCallCost
 from hespas.cost.structure import Leaf
 from hespas.errors import ConfigError, HardwareError
-from hespas.estimate.estimate import Estimate, OpEstimate
+from hespas.estimate.driver import Price, estimate_region
+from hespas.estimate.estimate import Estimate
 from hespas.estimate.methods import Wanted
-from hespas.estimate.opened import opened, summed
 from hespas.estimate.roofline import Roofline
 from hespas.program.program import Program, all_ops
 from hespas.split.regions import Compute
@@ -48,9 +48,9 @@ class CompilerEstimator:
         """The clock, and what decides the roofline. Cycles belong to the operations."""
         return {"clock_hz": self.clock_hz, **self.roofline.parameters}
 
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        """What it takes for granted of every region."""
+    def assumptions(self, program: Program) -> tuple[str, ...]:
+        """Return what it assumes of every region."""
+        del program
         return (_EXPECTED, f"{_OTHERS}; the clock is {self.clock_hz / 1e9:g} GHz")
 
     def estimate(self, region: Compute, program: Program) -> Estimate:
@@ -60,20 +60,27 @@ class CompilerEstimator:
         known.
         """
         _check(region, program)
-        calls = self.roofline.custom_calls
-        return opened(expand(region.operations, program.functions, custom_calls=calls), self._sum)
+        return estimate_region(self, region, program)
 
-    def _sum(self, leaves: Sequence[Leaf]) -> Estimate:
-        return summed(map(self._priced, leaves), (leaf.assumption for leaf in leaves))
+    @property
+    def custom_calls(self) -> Mapping[str, CustomCallCost]:
+        """The work of custom calls that the user states."""
+        return self.roofline.custom_calls
 
-    def _priced(self, leaf: Leaf) -> tuple[str, OpEstimate]:
-        name = leaf.op.name
-        if leaf.op.kind in FREE:
-            return name, self.roofline.timed(name, leaf.work, 0.0)
-        cycles = leaf.op.estimated_cycles
-        if cycles is None:
-            return f"{name} {WITHOUT_CYCLES}", self.roofline.price(name, leaf.work)
-        return name, self.roofline.timed(name, leaf.work, cycles / self.clock_hz)
+    def key(self, leaf: Leaf) -> None:
+        """Return None: cycles belong to each operation."""
+
+    def price(self, leaf: Leaf, *, is_kernel: bool) -> Price:
+        """Return what one operation costs: nothing launches it, the TPU runs its program alone."""
+        del is_kernel
+        op = leaf.op
+        if op.kind in FREE:
+            return Price(cost=self.roofline.timed(op.name, leaf.work, 0.0))
+        if op.estimated_cycles is None:
+            cost = self.roofline.at_peaks(op.name, leaf.work)
+            return Price(cost=cost, label=f"{op.name} {WITHOUT_CYCLES}")
+        time_s = op.estimated_cycles / self.clock_hz
+        return Price(cost=self.roofline.timed(op.name, leaf.work, time_s))
 
 
 def _check(region: Compute, program: Program) -> None:

@@ -39,4 +39,4 @@ def _label(region: Region, estimate: Estimate) -> str:
         case Compute(operations=(op,)):
             return op.name
         case _:
-            return estimate.dearest_kind
+            return estimate.longest_kind

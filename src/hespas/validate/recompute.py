@@ -13,10 +13,9 @@ from hespas.compile.for_node import compile_for_node
 from hespas.compile.made_for import with_origin
 from hespas.config.suggest import suggestion
 from hespas.errors import MeasurementError, ProgramError
+from hespas.estimate.cache import MemoryStore
 from hespas.estimate.graph import estimate_graph
-from hespas.estimate.launches import for_program, without_launches_s
 from hespas.estimate.methods import OF_A_DEVICE, Wanted, estimator
-from hespas.estimate.store import MemoryStore
 from hespas.export.exported import partitioned
 from hespas.export.zoo import export_model
 from hespas.frontend.load import load_compiled, load_source, read_source
@@ -113,7 +112,7 @@ def recompute(
     """
     with at_line(location):
         predictions = _predictions(step, sources, method, model)
-    floor_s = without_launches_s(predictions[FLOOR_METHOD].estimates.total)
+    floor_s = predictions[FLOOR_METHOD].estimates.total.without_launches_s
     if step.interval_s[1] < floor_s:
         raise MeasurementError(
             f"{step.workload} on {step.system} took {step.step_s:g} s, but at every peak of "
@@ -147,7 +146,7 @@ def _predictions(
 
     def predicted_by(name: str) -> Prediction:
         wanted = Wanted(device=device, kernels=graph.program.kernels)
-        made = for_program(estimator(name, wanted), graph.program)
+        made = estimator(name, wanted)
         return predicted(
             graph,
             estimate_graph(graph, modules, made, store=MemoryStore()),

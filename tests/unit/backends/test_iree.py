@@ -80,7 +80,9 @@ def estimated(
     (region,) = graph.regions
     assert isinstance(region, Compute)
     made = estimator("iree", Wanted(hardware=hardware, device=device))
-    assert made.assumptions[0].startswith("iree: regions that IREE takes were compiled")
+    assert made.assumptions(graph.program)[0].startswith(
+        "iree: regions that IREE takes were compiled"
+    )
     return made.estimate(region, graph.program)
 
 

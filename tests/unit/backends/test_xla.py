@@ -11,9 +11,9 @@ from hespas.backends.profiling import PROFILED, Repeats, estimate_of
 from hespas.backends.xla import Profiler, XlaProfile, make
 from hespas.config.run_config import XlaHardware, XlaTranslate
 from hespas.errors import ConfigError, ToolError
+from hespas.estimate.cache import MemoryStore
 from hespas.estimate.graph import estimate_graph
 from hespas.estimate.methods import Wanted, estimator
-from hespas.estimate.store import MemoryStore
 from hespas.frontend.load import load_program
 from hespas.split.modules import region_modules
 from hespas.split.regions import RegionGraph

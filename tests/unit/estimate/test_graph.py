@@ -13,10 +13,10 @@ import pytest
 from hespas import version
 from hespas.errors import CacheError, CostError
 from hespas.estimate import graph as graph_module
+from hespas.estimate.cache import DiskStore, MemoryStore, Store
 from hespas.estimate.estimate import Estimate, OpEstimate
 from hespas.estimate.graph import GraphEstimate, cache_key, estimate_graph
 from hespas.estimate.roofline import Roofline, RooflineOptions
-from hespas.estimate.store import DiskStore, MemoryStore, Store
 from hespas.hardware.device import Device
 from hespas.program.devices import with_device_count
 from hespas.program.program import Program
@@ -91,8 +91,8 @@ class Slow:
     def parameters(self) -> Mapping[str, object]:
         return {}
 
-    @property
-    def assumptions(self) -> tuple[str, ...]:
+    def assumptions(self, program: Program) -> tuple[str, ...]:
+        del program
         return ("it is slow",)
 
     def estimate(self, region: Compute, program: Program) -> Estimate:  # noqa: ARG002 - the protocol's signature
@@ -152,7 +152,8 @@ KEY = "region"
 
 
 def key(device: Device = DEVICE, text: str = KEY, **options: bool) -> str:
-    return cache_key(text, Roofline(device=device, options=RooflineOptions(**options)))
+    roofline = Roofline(device=device, options=RooflineOptions(**options))
+    return cache_key(text, roofline, is_scheduled=False)
 
 
 def test_the_key_is_what_decides_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,9 +166,10 @@ def test_the_key_is_what_decides_the_answer(monkeypatch: pytest.MonkeyPatch) -> 
         key(Device(name="d", peak_flops=1e12, memory_bandwidth_bytes_per_s=1e11)),
         key(warn_on_unknown_type=True),
         key(error_on_unknown_type=True),
-        cache_key(KEY, Slow()),
+        cache_key(KEY, Slow(), is_scheduled=False),
+        cache_key(KEY, Slow(), is_scheduled=True),
     }
-    assert len(others) == 9
+    assert len(others) == 10
     monkeypatch.setattr(graph_module, "__version__", version.__version__ + ".post1")
     assert key() not in others
 

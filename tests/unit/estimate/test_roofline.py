@@ -175,7 +175,7 @@ def test_what_is_transcendental_runs_at_the_rate_of_other_types() -> None:
 
 def test_several_types_in_one_operation_follow_each_other() -> None:
     work = Work(flops=(("bf16", 312 * 10**12), ("f32", 195 * 10**11)), bytes_read=1)
-    assert Roofline(device=A100).price("mhlo.fusion", work).time_s == 2.0
+    assert Roofline(device=A100).at_peaks("mhlo.fusion", work).time_s == 2.0
 
 
 def test_unknown_types_are_priced_told_or_refused() -> None:
@@ -220,7 +220,7 @@ def test_energy_is_shared_between_memory_and_arithmetic(
         tdp_w=400.0,
         hbm_power_ratio=ratio,
     )
-    price = Roofline(device=device).price("x", Work(flops=(("f32", 3),), bytes_read=2))
+    price = Roofline(device=device).at_peaks("x", Work(flops=(("f32", 3),), bytes_read=2))
     assert price.time_s == 3.0
     assert price.energy_j == pytest.approx(energy_j)
 

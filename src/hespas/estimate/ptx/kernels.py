@@ -14,14 +14,13 @@ import msgspec
 
 from hespas.cost.structure import Leaf
 from hespas.errors import OutputError, ProgramError
+from hespas.estimate.driver import Timing
 from hespas.estimate.ptx.analysis import SECTOR_BYTES, KernelAnalysis
 from hespas.estimate.ptx.terms import KernelTerms, l2_sectors, terms_by_kind, terms_of
-from hespas.estimate.timed import Timed
 from hespas.files import write_file
 from hespas.hardware.device import Device
 from hespas.hardware.microarchitecture import Microarchitecture, load_microarchitecture
 from hespas.program.kernels import CompiledKernels, KernelLaunch, encode_kernels
-from hespas.program.program import Program
 from hespas.version import __version__
 
 _MARK = b"hespas kernel 1\n"
@@ -184,15 +183,10 @@ class ReadKernels:
     def _launches(self) -> Mapping[str, KernelLaunch]:
         return self.kernels.launch_of_instruction
 
-    def price(self, leaf: Leaf, program: Program) -> Timed | None:
-        """Return the time of a kernel, its launch included; None where it is no kernel's.
-
-        The operations of a program that is not compiled are parts of kernels not known yet.
-        """
-        if not program.is_scheduled:
-            return None
+    def price(self, leaf: Leaf) -> Timing:
+        """Return the time of a kernel, its launch included."""
         reading = self.read(leaf)
-        return Timed(time_s=self.time_s(reading), notes=reading.notes)
+        return Timing(time_s=self.time_s(reading), notes=reading.notes)
 
     def time_s(self, reading: Reading) -> float:
         """Return how long the kernel of a reading takes, as the device is calibrated.

@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hespas.cost.expand import expand
+from hespas.cost.rules.custom_call import CustomCallCost
 from hespas.cost.structure import Leaf
+from hespas.estimate.driver import Price, Timing, estimate_region
 from hespas.estimate.estimate import Estimate
 from hespas.estimate.methods import Wanted
-from hespas.estimate.opened import opened
 from hespas.estimate.ptx.kernels import KeptAnalyses, ReadKernels
 from hespas.estimate.roofline import Roofline
-from hespas.estimate.timed import Timed, summed_times
 from hespas.hardware.microarchitecture import load_microarchitecture
 from hespas.program.kernels import CompiledKernels
 from hespas.program.program import Program
 from hespas.split.regions import Compute
-from hespas.split.scheduled import FREE
 
 _LIBRARY_KINDS = frozenset({"custom_call", "dot_general", "dot", "convolution", "dynamic_conv"})
 _LIBRARY = "kernel: libraries' kernels have no PTX here, and are priced by the roofline"
@@ -44,40 +42,42 @@ class KernelEstimator:
         """Those of both."""
         return {"kernels": dict(self.kernels.parameters), **self.roofline.parameters}
 
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        """What it takes for granted of every region."""
+    def assumptions(self, program: Program) -> tuple[str, ...]:
+        """Return what it assumes of every region, compiled or not."""
+        del program
         return (*self.kernels.assumptions, _LIBRARY)
 
     def estimate(self, region: Compute, program: Program) -> Estimate:
         """Add up the region's operations; `CostError` for work that is not known."""
-        calls = self.roofline.custom_calls
-        costs = expand(region.operations, program.functions, custom_calls=calls)
-        found = opened(
-            costs,
-            lambda leaves: summed_times(
-                leaves, lambda leaf: self._time(leaf, program), self.roofline
-            ),
-        )
-        return found if program.is_scheduled else found + Estimate(notes=(_UNCOMPILED,))
+        total = estimate_region(self, region, program)
+        return total if program.is_scheduled else total + Estimate(notes=(_UNCOMPILED,))
 
-    def _time(self, leaf: Leaf, program: Program) -> Timed:
+    @property
+    def custom_calls(self) -> Mapping[str, CustomCallCost]:
+        """The work of custom calls that the user states."""
+        return self.roofline.custom_calls
+
+    def key(self, leaf: Leaf) -> None:
+        """Return None: kernels that do the same work may be written otherwise."""
+
+    def price(self, leaf: Leaf, *, is_kernel: bool) -> Price:
+        """Return what one operation costs, the launch of a kernel within."""
+        return self.roofline.price_timed(leaf, self._time(leaf, is_kernel=is_kernel))
+
+    def _time(self, leaf: Leaf, *, is_kernel: bool) -> Timing:
         """Return the time of an operation: never less than its arithmetic takes at the peaks."""
-        if leaf.op.kind in FREE:
-            return Timed(time_s=0.0)
-        peak = self.roofline.price(leaf.op.name, leaf.work)
+        peak = self.roofline.at_peaks(leaf.op.name, leaf.work)
         if leaf.op.kind in _LIBRARY_KINDS:
-            launch_s = self.kernels.gpu.launch_s if program.is_scheduled else 0.0
-            return Timed(time_s=peak.time_s + launch_s)
+            return Timing(time_s=peak.time_s + (self.kernels.gpu.launch_s if is_kernel else 0.0))
         reading = self.kernels.read(leaf)
-        launch_s = 0.0 if program.is_scheduled else reading.terms.launch_s
+        launch_s = 0.0 if is_kernel else reading.terms.launch_s
         products_s = sum(
             totals.time_at_peak_s
             for name, totals in peak.per_type.items()
             if name in self.roofline.device.per_datatype_flops
         )
         time_s = max(self.kernels.time_s(reading) - launch_s, products_s)
-        return Timed(time_s=time_s, notes=reading.notes)
+        return Timing(time_s=time_s, notes=reading.notes)
 
 
 def make(wanted: Wanted) -> KernelEstimator:

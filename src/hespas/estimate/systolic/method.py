@@ -6,17 +6,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from hespas.config.run_config import SystolicHardware
-from hespas.cost.expand import expand
+from hespas.cost.rules.custom_call import CustomCallCost
 from hespas.cost.structure import Leaf
 from hespas.errors import ConfigError, UnsupportedError
-from hespas.estimate.estimate import FROM_TIME, Estimate, OpEstimate, TypeTotals
+from hespas.estimate.driver import Price, estimate_region
+from hespas.estimate.estimate import FROM_TIME, Estimate, TypeTotals
 from hespas.estimate.methods import Wanted
-from hespas.estimate.opened import opened, summed
 from hespas.estimate.roofline import Roofline
 from hespas.estimate.systolic.array import (
     Dataflow,
@@ -179,48 +179,49 @@ class Systolic:
         """Those of both."""
         return {"timer": dict(self.timer.parameters), "fallback": dict(self.fallback.parameters)}
 
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        """What it takes for granted of every region."""
+    def assumptions(self, program: Program) -> tuple[str, ...]:
+        """Return what it assumes of every region."""
+        del program
         rest = "operations that are no matrix product or convolution are priced by the roofline"
         return (self.timer.assumption, f"{self.method}: {rest}")
 
     def estimate(self, region: Compute, program: Program) -> Estimate:
         """Add up the region's operations; `CostError` for work that is not known."""
-        calls = self.fallback.custom_calls
-        return opened(expand(region.operations, program.functions, custom_calls=calls), self._sum)
+        return estimate_region(self, region, program)
 
-    def _sum(self, leaves: Sequence[Leaf]) -> Estimate:
-        return summed(
-            ((leaf.op.name, self._leaf(leaf) * count) for leaf, count in _equal(leaves)),
-            (leaf.assumption for leaf in leaves),
-        )
+    @property
+    def custom_calls(self) -> Mapping[str, CustomCallCost]:
+        """The work of custom calls that the user states."""
+        return self.fallback.custom_calls
 
-    def _leaf(self, leaf: Leaf) -> OpEstimate:
-        rest = self.fallback.price(leaf.op.name, leaf.work)
+    def key(self, leaf: Leaf) -> Hashable:
+        """Return what an operation does, and the types it does it on."""
+        types = tuple([value.type for value in (*leaf.op.operands, *leaf.op.results)])
+        return leaf.op.name, leaf.op.attrs, types, leaf.work
+
+    def price(self, leaf: Leaf, *, is_kernel: bool) -> Price:
+        """Return what one operation costs; launches are not known of an array."""
+        del is_kernel
+        rest = self.fallback.at_peaks(leaf.op.name, leaf.work)
         counted = products(leaf.op)
         if not counted:
-            return rest
+            return Price(cost=rest)
         element_bytes = _element_bytes(leaf)
         array_s = sum(
             self.timer.time_s(product, element_bytes) * count for product, count in counted.items()
         )
-        time_s = max(array_s, rest.memory_time_at_peak_s)
-        used = {
+        per_type = {
             name: TypeTotals(flops=totals.flops, time_at_peak_s=totals.flops / self.peak_flops)
             for name, totals in rest.per_type.items()
         }
-        return replace(rest, time_s=time_s, duration_ps=FROM_TIME, energy_j=None, per_type=used)
-
-
-def _equal(leaves: Sequence[Leaf]) -> Iterator[tuple[Leaf, int]]:
-    """Yield one of all leaves that do the same on the same types, and how many there are."""
-    groups: dict[object, list[Leaf]] = {}
-    for leaf in leaves:
-        types = tuple(value.type for value in (*leaf.op.operands, *leaf.op.results))
-        groups.setdefault((leaf.op.name, leaf.op.attrs, types, leaf.work), []).append(leaf)
-    for group in groups.values():
-        yield group[0], len(group)
+        cost = replace(
+            rest,
+            time_s=max(array_s, rest.memory_time_at_peak_s),
+            duration_ps=FROM_TIME,
+            energy_j=None,
+            per_type=per_type,
+        )
+        return Price(cost=cost)
 
 
 def _element_bytes(leaf: Leaf) -> int:

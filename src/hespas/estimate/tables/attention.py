@@ -11,9 +11,9 @@ from functools import cache
 
 from hespas.cost.attention import Attention
 from hespas.errors import MeasurementError
+from hespas.estimate.driver import Timing
 from hespas.estimate.tables.files import Part, load_part
 from hespas.estimate.tables.grid import Grid, completed, monotone, read
-from hespas.estimate.timed import Timed
 from hespas.hardware.device import Device
 
 _TABLE = "attention.causal.bf16"
@@ -26,7 +26,7 @@ class AttentionModel:
     device: Device
     part: Part
 
-    def price(self, attention: Attention) -> Timed:
+    def price(self, attention: Attention) -> Timing:
         """Return how long it takes.
 
         The table's time of the same head size, heads of all batches, and number of keys, times
@@ -48,7 +48,7 @@ class AttentionModel:
         time_s = max(
             reading.time_s * share * self.device.factor("attention"), attention.flops / here
         )
-        return Timed(time_s=time_s, notes=self._notes(attention, reading.outside))
+        return Timing(time_s=time_s, notes=self._notes(attention, reading.outside))
 
     def _notes(self, attention: Attention, outside: tuple[str, ...]) -> tuple[str, ...]:
         notes = [f"fused attention from tables measured on {self.part.about.measured_on}"]

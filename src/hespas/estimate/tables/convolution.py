@@ -12,8 +12,8 @@ or of the three matrices. A product that is limited by its arithmetic is not sca
 
 from __future__ import annotations
 
+from hespas.estimate.driver import Timing
 from hespas.estimate.tables.gemm import GemmModel, Product
-from hespas.estimate.timed import Timed
 from hespas.hardware.device import Device
 from hespas.program.types import ELEMENT_TYPES
 
@@ -23,7 +23,7 @@ CONVOLUTIONS = (
 )
 
 
-def convolution_time(gemm: GemmModel, product: Product, bytes_moved: float) -> Timed:
+def convolution_time(gemm: GemmModel, product: Product, bytes_moved: float) -> Timing:
     """Return how long a convolution takes that is ``product`` but moves ``bytes_moved``.
 
     >>> from hespas.estimate.tables.gemm import gemm_model
@@ -40,7 +40,7 @@ def convolution_time(gemm: GemmModel, product: Product, bytes_moved: float) -> T
     whole_s = _roofline_s(gemm.device, product, product.elements * size)
     own_s = _roofline_s(gemm.device, product, bytes_moved)
     part = min(1.0, own_s / whole_s) if whole_s else 1.0
-    return Timed(time_s=timed.time_s * part, notes=(*timed.notes, CONVOLUTIONS))
+    return Timing(time_s=timed.time_s * part, notes=(*timed.notes, CONVOLUTIONS))
 
 
 def _roofline_s(device: Device, product: Product, bytes_moved: float) -> float:

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 from math import exp, log
 
 from hespas.errors import HardwareError, MeasurementError
+from hespas.estimate.driver import Timing
 from hespas.estimate.tables.files import Part, load_part
 from hespas.estimate.tables.grid import Grid, completed, monotone, read
-from hespas.estimate.timed import Timed
 from hespas.hardware.device import Device
 from hespas.hardware.factors import factor_of, table_of
 from hespas.program.types import ELEMENT_TYPES
@@ -60,7 +60,7 @@ class GemmModel:
     part: Part
     grids: dict[str, Grid] = field(default_factory=dict[str, Grid], compare=False, repr=False)
 
-    def price(self, product: Product) -> Timed:
+    def price(self, product: Product) -> Timing:
         """Return how long a product takes.
 
         A batch is so many more rows or columns, whichever shares the smaller matrix among its
@@ -68,13 +68,13 @@ class GemmModel:
         cache.
         """
         if not product.flops:
-            return Timed(time_s=0.0)
+            return Timing(time_s=0.0)
         grid = self._grid(product.type_name)
         low, high = sorted(_folded(product))
         reading = read(grid, (low, high, product.k))
         factor = self.device.factor(factor_of(product.type_name), "gemm")
         time_s = max(reading.time_s * factor, self.floor_s(product))
-        return Timed(time_s=time_s, notes=self._notes(product, reading.outside))
+        return Timing(time_s=time_s, notes=self._notes(product, reading.outside))
 
     def floor_s(self, product: Product) -> float:
         """Return the time below which physics allows no product."""

@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, prod
 
 from hespas.cost.attention import attentions
 from hespas.cost.convolution import Convolution, Direction, convolutions
-from hespas.cost.expand import expand
 from hespas.cost.gemm import Gemm, gemms
+from hespas.cost.rules.custom_call import CustomCallCost
 from hespas.cost.structure import Leaf
+from hespas.estimate.driver import Price, Timing, estimate_region
 from hespas.estimate.estimate import Estimate
 from hespas.estimate.methods import Wanted
-from hespas.estimate.opened import opened
 from hespas.estimate.ptx.kernels import KeptAnalyses, ReadKernels, kernel_pricer
 from hespas.estimate.roofline import Roofline
 from hespas.estimate.tables.attention import AttentionModel, attention_model
 from hespas.estimate.tables.convolution import convolution_time
 from hespas.estimate.tables.files import FORMAT, PartWire
 from hespas.estimate.tables.gemm import GemmModel, Product, gemm_model
-from hespas.estimate.timed import Timed, summed_times
 from hespas.hardware.device import Device
 from hespas.program.program import Program
 from hespas.program.types import ELEMENT_TYPES
 from hespas.split.regions import Compute
-from hespas.split.scheduled import FREE
 from hespas.units import format_time
 
 _VECTOR_BITS = 128
@@ -57,7 +55,6 @@ class Measured:
         about = self.gemm.part.about
         return {
             **self.streaming.roofline.parameters,
-            "launch_overhead_s": device.launch_overhead_s,
             "tables": about.part,
             "tables_format": FORMAT,
             "tables_version": about.version,
@@ -66,9 +63,9 @@ class Measured:
             "kernels": None if self.kernels is None else dict(self.kernels.parameters),
         }
 
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        """What it takes for granted of every region."""
+    def assumptions(self, program: Program) -> tuple[str, ...]:
+        """Return what it assumes of every region, compiled or not."""
+        del program
         about = self.gemm.part.about
         products = (
             f"measured: matrix products take what tables say, measured on {about.measured_on} with "
@@ -89,56 +86,55 @@ class Measured:
 
     def estimate(self, region: Compute, program: Program) -> Estimate:
         """Add up the region's operations; `CostError` for work that is not known."""
-        calls = self.streaming.roofline.custom_calls
-        costs = expand(region.operations, program.functions, custom_calls=calls)
-        return opened(
-            costs,
-            lambda leaves: summed_times(
-                leaves, lambda leaf: self.time(leaf, program), self.streaming.roofline
-            ),
-        )
+        return estimate_region(self, region, program)
 
-    def time(self, leaf: Leaf, program: Program) -> Timed:
+    @property
+    def custom_calls(self) -> Mapping[str, CustomCallCost]:
+        """The work of custom calls that the user states."""
+        return self.streaming.roofline.custom_calls
+
+    def key(self, leaf: Leaf) -> None:
+        """Return None: what an operation takes depends on all of it."""
+
+    def price(self, leaf: Leaf, *, is_kernel: bool) -> Price:
+        """Return what one operation costs, the launch of a kernel within."""
+        timing = self.time(leaf, is_kernel=is_kernel)
+        return self.streaming.roofline.price_timed(leaf, timing)
+
+    def time(self, leaf: Leaf, *, is_kernel: bool) -> Timing:
         """Return how long one operation takes, and what was assumed."""
-        op = leaf.op
-        if op.kind in FREE:
-            return Timed(time_s=0.0)
-        found = [self.attention.price(each) for each in attentions(op)]
-        found.extend(self._gemm(each) for each in gemms(op))
-        moved = leaf.work.bytes_moved
-        found.extend(self._convolution(each, moved) for each in _real_convolutions(leaf))
-        if found:
-            return self._library(leaf, program, found)
-        known = None if self.kernels is None else self.kernels.price(leaf, program)
-        return self.streaming.price(leaf, program) if known is None else known
+        op, moved = leaf.op, leaf.work.bytes_moved
+        products = gemms(op)
+        timings = [self.attention.price(each) for each in attentions(op)]
+        timings.extend(self._gemm(each) for each in products)
+        if not products:
+            timings.extend(self._convolution(each, moved) for each in convolutions(op))
+        if timings:
+            return self._library(leaf, timings, is_kernel=is_kernel)
+        if is_kernel and self.kernels is not None:
+            return self.kernels.price(leaf)
+        return self.streaming.price(leaf, is_kernel=is_kernel)
 
-    def _library(self, leaf: Leaf, program: Program, found: Sequence[Timed]) -> Timed:
+    def _library(self, leaf: Leaf, timings: Sequence[Timing], *, is_kernel: bool) -> Timing:
         """Return the time of a kernel around products: not less than its own bytes take.
 
         Tables were measured kernel behind kernel in one graph; one that a program launches by
         itself takes somewhat more.
         """
-        total = sum(found, Timed(time_s=0.0))
+        total = sum(timings, Timing(time_s=0.0))
         about = self.gemm.part.about
         uncached = max(0, leaf.work.bytes_moved - about.cache_bytes)
         busy_s = max(total.time_s, self.streaming.moving_s(uncached))
-        return Timed(
-            time_s=busy_s + (about.alone_s if program.is_scheduled else 0.0), notes=total.notes
-        )
+        alone_s = about.alone_s if is_kernel else 0.0
+        return Timing(time_s=busy_s + alone_s, notes=total.notes)
 
-    def _gemm(self, gemm: Gemm) -> Timed:
+    def _gemm(self, gemm: Gemm) -> Timing:
         product = Product(type_name=gemm.multiplied, m=gemm.m, n=gemm.n, k=gemm.k, batch=gemm.batch)
         return self.gemm.price(product) * (gemm.flops_per_product / 2)
 
-    def _convolution(self, convolution: Convolution, bytes_moved: float) -> Timed:
+    def _convolution(self, convolution: Convolution, bytes_moved: float) -> Timing:
         timed = convolution_time(self.gemm, as_product(convolution), bytes_moved)
         return timed * (convolution.flops_per_product / 2)
-
-
-def _real_convolutions(leaf: Leaf) -> Iterator[Convolution]:
-    """Yield convolutions that are no products already."""
-    if not gemms(leaf.op):
-        yield from convolutions(leaf.op)
 
 
 def as_product(convolution: Convolution) -> Product:
@@ -230,14 +226,12 @@ class Streaming:
         at_peak_s = size_bytes / self.roofline.device.memory_bandwidth_bytes_per_s
         return max(1.0, self.factor / self.efficiency) * at_peak_s
 
-    def price(self, leaf: Leaf, program: Program) -> Timed:
-        """Return the time of a kernel."""
-        if leaf.op.kind in FREE:
-            return Timed(time_s=0.0)
-        peak = self.roofline.price(leaf.op.name, leaf.work)
-        overhead_s = self.overhead_s if program.is_scheduled else 0.0
+    def price(self, leaf: Leaf, *, is_kernel: bool) -> Timing:
+        """Return the time of an operation that is no product."""
+        peak = self.roofline.at_peaks(leaf.op.name, leaf.work)
+        overhead_s = self.overhead_s if is_kernel else 0.0
         busy_s = max(self.moving_s(leaf.work.bytes_moved), peak.compute_time_at_peak_s)
-        return Timed(time_s=overhead_s + busy_s)
+        return Timing(time_s=overhead_s + busy_s)
 
 
 def streaming_of(about: PartWire, roofline: Roofline) -> Streaming:

@@ -1,0 +1,169 @@
+"""The one driver of estimation: it walks what a region runs, and adds what operations cost.
+
+A method prices single operations (`OperationMethod`). Everything around them is the same for all
+methods and stands here: loops multiply, a branch costs one of its alternatives, calls are opened,
+and an operation that a compiled program launches as a kernel of its own pays for its launch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from hespas.cost.expand import expand
+from hespas.cost.rules.custom_call import CustomCallCost
+from hespas.cost.structure import Branch, Cost, Leaf, Loop
+from hespas.estimate.estimate import LAUNCH, Estimate, OpEstimate
+from hespas.program.program import Op, Program
+from hespas.split.regions import Compute
+from hespas.split.scheduled import FREE
+
+
+class Estimator(Protocol):
+    """Estimates how long a compute region takes on one device.
+
+    A method that prices operations implements `OperationMethod` too, and its ``estimate`` calls
+    `estimate_region`. A profiler, which runs a region as a whole, has no use for that.
+    """
+
+    @property
+    def method(self) -> str:
+        """The name that configuration files give it."""
+        ...
+
+    @property
+    def parameters(self) -> Mapping[str, object]:
+        """Everything besides the region that decides the answer, as JSON values."""
+        ...
+
+    def assumptions(self, program: Program) -> tuple[str, ...]:
+        """Return what it assumes of every region of the program, as sentences for people."""
+        ...
+
+    def estimate(self, region: Compute, program: Program) -> Estimate:
+        """Return what the region costs; a `HespasError` where that is not known."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """How long something takes, and what was assumed for it."""
+
+    time_s: float
+    notes: tuple[str, ...] = ()
+
+    def __add__(self, other: Timing) -> Timing:
+        return Timing(time_s=self.time_s + other.time_s, notes=self.notes + other.notes)
+
+    def __mul__(self, count: float) -> Timing:
+        return Timing(time_s=self.time_s * count, notes=self.notes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """What one execution of an operation costs, and why.
+
+    ``launch_s`` is what its launch takes beside ``cost``, reported under `LAUNCH`; a method that
+    knows launch and kernel only together has it in ``cost``. ``label`` names the operation in
+    tables where that is not the operation's own name. ``notes`` are assumptions, empty ones none.
+    """
+
+    cost: OpEstimate
+    launch_s: float = 0.0
+    label: str = ""
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+class OperationMethod(Protocol):
+    """Prices single operations."""
+
+    @property
+    def custom_calls(self) -> Mapping[str, CustomCallCost]:
+        """The work of custom calls that the user states, by target."""
+        ...
+
+    def key(self, leaf: Leaf) -> Hashable | None:
+        """Return what decides an operation's price, so that equal ones are priced once.
+
+        None for an operation that is priced by itself.
+        """
+        ...
+
+    def price(self, leaf: Leaf, *, is_kernel: bool) -> Price:
+        """Return what one execution costs.
+
+        ``is_kernel`` says that the program launches the operation by itself; otherwise it is a
+        part of some kernel, or nothing that runs.
+        """
+        ...
+
+
+def is_kernel(op: Op, program: Program) -> bool:
+    """Tell whether an operation is a kernel: in a compiled program, all that make data are."""
+    return program.is_scheduled and op.kind not in FREE
+
+
+def estimate_region(method: OperationMethod, region: Compute, program: Program) -> Estimate:
+    """Return what a region costs by a method that prices operations.
+
+    Raises `CostError` for work that is not known, and what the method raises.
+    """
+    costs = expand(region.operations, program.functions, custom_calls=method.custom_calls)
+    return _total(costs, method, launches=program.is_scheduled)
+
+
+def _total(costs: Sequence[Cost], method: OperationMethod, *, launches: bool) -> Estimate:
+    """Return what costs one after another come to.
+
+    A loop takes its condition and its body as often as it runs; a compiled program whose trip
+    counts are known launches the bodies alone. A branch takes one of its alternatives, the most
+    expensive one, which the notes then say; or the mean by its weights.
+    """
+    leaves = [cost for cost in costs if isinstance(cost, Leaf)]
+    total = _straight(leaves, method, launches=launches)
+    for cost in costs:
+        match cost:
+            case Leaf():
+                continue
+            case Loop(count=count, condition=condition, body=body):
+                decided = _total(condition, method, launches=False)
+                total += (decided + _total(body, method, launches=launches)) * count
+            case Branch(op=op, alternatives=alternatives, weights=weights):
+                parts = [_total(each, method, launches=launches) for each in alternatives]
+                total += _of_branch(op, parts, weights)
+    return total
+
+
+def _straight(leaves: Sequence[Leaf], method: OperationMethod, *, launches: bool) -> Estimate:
+    counts: dict[Hashable, int] = {}
+    first: dict[Hashable, Leaf] = {}
+    for at, leaf in enumerate(leaves):
+        key = method.key(leaf)
+        key = at if key is None else key
+        counts[key] = counts.get(key, 0) + 1
+        first.setdefault(key, leaf)
+    per_op: dict[str, OpEstimate] = {}
+    notes, warnings = {leaf.assumption for leaf in leaves}, set[str]()
+    kernels: dict[float, int] = {}
+    for key, leaf in first.items():
+        price = method.price(leaf, is_kernel=launches and leaf.op.kind not in FREE)
+        name, count = price.label or leaf.op.name, counts[key]
+        cost = price.cost if count == 1 else price.cost * count
+        per_op[name] = per_op[name] + cost if name in per_op else cost
+        notes.update(price.notes)
+        warnings.update(price.warnings)
+        if price.launch_s:
+            kernels[price.launch_s] = kernels.get(price.launch_s, 0) + count
+    for launch_s, count in kernels.items():
+        per_op[LAUNCH] = OpEstimate(count=1.0, time_s=launch_s) * count
+    return Estimate(per_op=per_op, notes=tuple(notes - {""}), warnings=tuple(warnings))
+
+
+def _of_branch(op: Op, parts: Sequence[Estimate], weights: Sequence[float] | None) -> Estimate:
+    if weights is not None:
+        weighted = (part * weight for part, weight in zip(parts, weights, strict=True))
+        return sum(weighted, Estimate())
+    note = f"a {op.name} without branch weights is priced as its most expensive branch"
+    return max(parts, key=lambda part: part.time_s) + Estimate(notes=(note,))

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from hespas.api import estimate
+from hespas.cost.rules.custom_call import CustomCallCost
+from hespas.cost.structure import Leaf
+from hespas.estimate.driver import Price, estimate_region
+from hespas.estimate.estimate import LAUNCH, Estimate, OpEstimate
+from hespas.estimate.roofline import Roofline
+from hespas.hardware.device import Device
+from hespas.program.program import Program
+from hespas.split.scheduled import split_scheduled
+from hespas.split.strategies import SplitOptions, split_program
+from programs import settled, vector_main
+from scheduled import kernel, loop, scheduled, sync
+
+DEVICE = Device(
+    name="one", peak_flops=1e12, memory_bandwidth_bytes_per_s=1e12, launch_overhead_s=2e-6
+)
+KERNEL_S = 2 * 256 * 4 / 1e12
+"""What a fusion that negates a vector takes at the device's peaks."""
+
+
+def test_every_kernel_costs_a_launch() -> None:
+    program = scheduled(kernel("k0", "a"), sync("r", "k0"), kernel("k1", "r"))
+    total = estimate(split_scheduled(program), DEVICE).total
+    assert total.per_op["mhlo.fusion"].time_s == pytest.approx(2 * KERNEL_S)
+    assert total.per_op[LAUNCH].count == 2
+    assert total.per_op[LAUNCH].time_s == pytest.approx(4e-6)
+
+
+def test_the_rounds_of_a_loop_launch_again() -> None:
+    function, lines = loop("l", "a", kernel("w", "v"))
+    program = scheduled(*lines, functions=function)
+    total = estimate(split_scheduled(program), DEVICE).total
+    # The counter and the fusion, three times; the condition is not computed.
+    assert total.per_op[LAUNCH].count == 6
+    assert total.per_op["stablehlo.compare"].count == 3
+
+
+@pytest.mark.parametrize(
+    ("overhead_s", "told"),
+    [
+        (2e-6, "each launch costs 2 us more"),
+        (0.0, "nothing launches them one by one on this device"),
+        (None, "launches cost nothing, for what they cost on this device is not known"),
+    ],
+)
+def test_what_launches_cost_is_told(overhead_s: float | None, told: str) -> None:
+    device = replace(DEVICE, launch_overhead_s=overhead_s)
+    program = scheduled(kernel("k", "a"))
+    found = estimate(split_scheduled(program), device)
+    assert found.assumptions[0].endswith(told)
+    assert (LAUNCH in found.total.per_op) == bool(overhead_s)
+
+
+def test_what_a_launch_costs_decides_the_key_of_an_estimate() -> None:
+    one = Roofline(device=DEVICE)
+    other = Roofline(device=replace(DEVICE, launch_overhead_s=1e-6))
+    assert one.parameters != other.parameters
+
+
+def test_operations_of_other_programs_are_not_launched() -> None:
+    program = settled(vector_main("%r = stablehlo.negate %a : tensor<8xf32>"))
+    found = estimate(split_program(program, SplitOptions()), DEVICE)
+    assert LAUNCH not in found.total.per_op
+    assert found.assumptions[0].endswith("launches cost nothing")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flat:
+    """A method of ten lines: what moves data takes a second, a kernel's launch another."""
+
+    custom_calls: Mapping[str, CustomCallCost] = field(default_factory=dict[str, CustomCallCost])
+    asked: list[str] = field(default_factory=list[str])
+
+    def key(self, leaf: Leaf) -> str:
+        return leaf.op.name
+
+    def price(self, leaf: Leaf, *, is_kernel: bool) -> Price:
+        self.asked.append(leaf.op.name)
+        return Price(
+            cost=OpEstimate(count=1.0, time_s=1.0 if leaf.work.bytes_moved else 0.0),
+            launch_s=1.0 if is_kernel else 0.0,
+            notes=("a second each",),
+        )
+
+
+def flat(program: Program) -> tuple[Estimate, list[str]]:
+    method = Flat()
+    regions = split_scheduled(program).compute_regions
+    total = sum((estimate_region(method, region, program) for region in regions), Estimate())
+    return total, method.asked
+
+
+def test_a_method_prices_operations_and_the_driver_adds() -> None:
+    function, lines = loop("l", "a", kernel("u", "v"), kernel("w", "u"))
+    total, asked = flat(scheduled(*lines, functions=function))
+    # Three rounds of a comparison; of an addition and two kernels, and their launches.
+    assert total.time_s == 3 * (1 + 3 + 3)
+    assert total.per_op[LAUNCH].count == 9
+    assert asked.count("mhlo.fusion") == 1, "equal operations are priced once"
+    assert total.notes == ("a second each",)
