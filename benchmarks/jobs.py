@@ -146,7 +146,7 @@ def simulator(model: str) -> Callable[[Job | TaskGraph, System], Timeline]:
     """Return what simulates by a model; only that one is imported."""
     if model == "hespas":
         return import_module("hespas.simulate.flow.simulate").simulate_flow
-    return import_module("hespas.simulate.simulate").simulate
+    return import_module("hespas.simulate.astra.simulate").simulate
 
 
 def main() -> None:

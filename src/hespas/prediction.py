@@ -13,10 +13,10 @@ from hespas.program.program import Op
 from hespas.schedule.build import region_name
 from hespas.schedule.estimated import estimated_tasks
 from hespas.schedule.tasks import TaskGraph
+from hespas.simulate.astra.simulate import simulate
 from hespas.simulate.chains import chained, opened
 from hespas.simulate.models import ModelChoice, simulate_job
 from hespas.simulate.network import Network
-from hespas.simulate.simulate import simulate
 from hespas.simulate.timeline import ClassTimeline, Timeline
 from hespas.split.regions import RegionGraph
 from hespas.units import PS_PER_S, format_quantity

@@ -47,7 +47,7 @@ print(spent, *[name for name in {HEAVY!r} if name in sys.modules])
 def test_the_functions_are_there_whatever_was_imported_before() -> None:
     names = ("load", "split", "estimate", "trace", "simulate", "predict")
     code = (
-        "import hespas.split.regions, hespas.simulate.engine, hespas.schedule.tasks\n"
+        "import hespas.split.regions, hespas.simulate.astra.class_engine, hespas.schedule.tasks\n"
         "from hespas.estimate.graph import estimate_graph\n"
         f"import hespas\nfrom hespas import {', '.join(names)}\n"
         f"assert all(callable(getattr(hespas, name)) for name in {names!r})\n"

@@ -27,8 +27,8 @@ from hespas.schedule.tasks import (
     Task,
     TaskGraph,
 )
-from hespas.simulate.algorithms import ring_bytes_sent
-from hespas.simulate.simulate import simulate
+from hespas.simulate.astra.closed_forms import ring_bytes_sent
+from hespas.simulate.astra.simulate import simulate
 from hespas.simulate.timeline import Timeline
 
 KINDS = (

@@ -21,10 +21,10 @@ from hespas.report.external_text import external_text
 from hespas.report.simulation_text import simulation_text
 from hespas.schedule.chakra import read_traces
 from hespas.schedule.tasks import Job
+from hespas.simulate.astra.replay import is_replay
 from hespas.simulate.imperfect import joined_job
 from hespas.simulate.models import Model, ModelChoice, model_named, simulate_job
 from hespas.simulate.network import Network, network_named
-from hespas.simulate.replay import is_replay
 
 log = logging.getLogger("hespas")
 

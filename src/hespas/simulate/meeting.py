@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from hespas.errors import SimulationError
 from hespas.schedule.devices_text import devices_text
 from hespas.schedule.tasks import CollectiveTask, ReceiveTask, SendTask
-from hespas.simulate.machine import EVERYONE, NEVER, Machine
-from hespas.simulate.needs_engine import NeedsEngineError
+from hespas.simulate.astra.closed_forms import NeedsEngineError
+from hespas.simulate.astra.device_state import EVERYONE, NEVER, Machine
 from hespas.units import PS_PER_NS
 
 TAG_LIMIT = 500_000_000

@@ -11,9 +11,9 @@ from hespas.errors import ConfigError, SimulationError
 from hespas.hardware.cluster import Cluster
 from hespas.hardware.system import System
 from hespas.schedule.tasks import Job, TaskGraph, as_job
+from hespas.simulate.astra.simulate import simulate
 from hespas.simulate.imperfect import on_cluster
 from hespas.simulate.network import Network
-from hespas.simulate.simulate import simulate
 from hespas.simulate.timeline import Timeline
 
 

@@ -37,8 +37,8 @@ from hespas.schedule.tasks import (
     Task,
     TaskGraph,
 )
+from hespas.simulate.astra.simulate import simulate
 from hespas.simulate.network import Network
-from hespas.simulate.simulate import simulate
 
 Install = Callable[..., Path]
 SYSTEM = "A100_SXM_40GB_4GPU"
@@ -48,7 +48,7 @@ import sys
 from pathlib import Path
 from hespas.hardware.system_files import read_system
 from hespas.simulate.network import Network
-from hespas.simulate.simulate import simulate
+from hespas.simulate.astra.simulate import simulate
 from hespas.schedule.chakra import read_traces
 
 told = dict(argument.removeprefix("--").split("=", 1) for argument in sys.argv[1:])

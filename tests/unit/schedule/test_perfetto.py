@@ -26,8 +26,8 @@ from hespas.schedule.tasks import (
     SendTask,
     TaskGraph,
 )
+from hespas.simulate.astra.simulate import simulate
 from hespas.simulate.flow.simulate import simulate_flow
-from hespas.simulate.simulate import simulate
 from hespas.simulate.timeline import Timeline
 
 

@@ -6,7 +6,7 @@ from hespas.hardware.presets import load_system
 from hespas.program.program import Program
 from hespas.schedule.build import RegionTime, build_task_graph
 from hespas.schedule.tasks import CollectiveTask
-from hespas.simulate.simulate import simulate
+from hespas.simulate.astra.simulate import simulate
 from hespas.split.regions import Compute
 from hespas.split.scheduled import split_scheduled
 from scheduled import done, kernel, scheduled, start, sync

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from hespas.hardware.presets import load_system
 from hespas.schedule.build import RegionTime, build_task_graph
 from hespas.schedule.tasks import ComputeTask, TaskGraph
+from hespas.simulate.astra.simulate import simulate
 from hespas.simulate.chains import chained, opened
-from hespas.simulate.simulate import simulate
 from hespas.split.scheduled import split_scheduled
 from scheduled import done, kernel, scheduled, start, sync
 

@@ -10,8 +10,8 @@ from hespas.hardware.links import LinkParameters
 from hespas.hardware.system import System
 from hespas.schedule.tasks import CollectiveTask, CommunicationKind, ComputeTask, Job, TaskGraph
 from hespas.simulate import room
+from hespas.simulate.astra.simulate import simulate
 from hespas.simulate.flow.simulate import simulate_flow
-from hespas.simulate.simulate import simulate
 
 MIB = 2**20
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from hespas.schedule.roles import Roles
 from hespas.schedule.tasks import Job
+from hespas.simulate.astra.folding import DeviceClass
 from hespas.simulate.flow.arrangement import Group, message_count
 from hespas.simulate.flow.colours import Colours, Joins, numbered, refine
 from hespas.simulate.flow.footprints import Footprint, footprint, joined, same_links
@@ -17,7 +18,6 @@ from hespas.simulate.flow.places import Places, Use, find_places, shapes_of
 from hespas.simulate.flow.plans import Plan, Planner
 from hespas.simulate.flow.rates import rate_units
 from hespas.simulate.flow.ways import Wiring
-from hespas.simulate.fold import DeviceClass
 from hespas.simulate.room import BYTES_PER_TASK, check_room
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from hespas.schedule.tasks import (
     SendTask,
     Task,
 )
+from hespas.simulate.astra.folding import DeviceClass
 from hespas.simulate.deadlock import NEVER
-from hespas.simulate.fold import DeviceClass
 from hespas.simulate.timeline import ClassTimeline, class_timeline
 
 _MOST_NAMED = 16

@@ -10,7 +10,8 @@ from hespas.hardware.interconnect import Graph, Interconnect, interconnect_of
 from hespas.hardware.system import CollectiveKind, System
 from hespas.schedule.roles import find_roles
 from hespas.schedule.tasks import CollectiveTask, ComputeTask, Job, SendTask, TaskGraph, as_job
-from hespas.simulate.custom_options import PER_NODE, custom_option
+from hespas.simulate.astra.options import PER_NODE, custom_option
+from hespas.simulate.astra.roofline import with_roofline
 from hespas.simulate.flow.classes import find_classes
 from hespas.simulate.flow.course import PIECES
 from hespas.simulate.flow.engine import Engine
@@ -21,7 +22,6 @@ from hespas.simulate.flow.pricing import Pricer
 from hespas.simulate.flow.told import TOLD
 from hespas.simulate.flow.ways import Wiring
 from hespas.simulate.flow.wirings import make_wiring
-from hespas.simulate.roofline import with_roofline
 from hespas.simulate.timeline import Timeline
 
 ASSUMPTION = (

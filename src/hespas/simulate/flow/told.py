@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from hespas.config.suggest import suggestion
 from hespas.errors import ConfigError, SimulationError
 from hespas.hardware.interconnect import Interconnect
+from hespas.simulate.astra.options import parse_implementation
 from hespas.simulate.flow.algorithms import ALGORITHMS, kinds_of
-from hespas.simulate.implementations import parse_implementation
 
 AUTO, TOLD = "auto", "told"
 CHOICES = (TOLD, AUTO, *ALGORITHMS)

@@ -13,8 +13,8 @@ from hespas.hardware.system import (
     Topology,
 )
 from hespas.schedule.tasks import CollectiveTask, CommunicationKind, TaskGraph
+from hespas.simulate.astra.simulate import simulate
 from hespas.simulate.flow.simulate import simulate_flow
-from hespas.simulate.simulate import simulate
 
 Case = tuple[str, str, CommunicationKind]
 KINDS = (

@@ -1,0 +1,186 @@
+"""Run jobs whose tasks never wait for a slot: each starts when what it depends on has ended.
+
+Where the tasks of each slot depend on each other in a row, as they do in traces of a compiler's
+schedule, nothing competes, and the order of events at one instant doesn't matter. All devices can
+then be worked through task by task, as arrays, however much they differ in speed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+from hespas.schedule.roles import ALWAYS, Roles, find_roles
+from hespas.schedule.tasks import CollectiveTask, ComputeTask, Job, Task, TaskGraph
+from hespas.simulate.astra.closed_forms import NeedsEngineError
+from hespas.simulate.timeline import ClassTimeline, class_timeline
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Times: TypeAlias = NDArray[np.int64]
+    _Part: TypeAlias = tuple["Group | None", NDArray[np.int64]]
+
+Group = tuple[int, ...]
+Ends: TypeAlias = Callable[[CollectiveTask, Group | None, "Times"], "Times"]
+"""Gives when members of groups of one shape end a collective, given when they start it.
+
+Of the groups, one is given, None for everyone; times have a row for each.
+"""
+_MOST_TIMES = 50_000_000
+
+
+def run_dataflow(
+    job: Job, shape_of: Callable[[Group], object], ends_ps: Ends
+) -> tuple[ClassTimeline, ...]:
+    """Return what devices do, those together that do the same at the same times.
+
+    ``shape_of`` is equal for groups of which ``ends_ps`` is alike, None for one of all devices.
+    Raises `NeedsEngineError` for other jobs: with sends, memory or CPU tasks, graphs that differ
+    in more than durations, and tasks that compete for a slot.
+    """
+    graph = _common_graph(job)
+    if job.device_count * len(graph.tasks) > _MOST_TIMES:
+        raise NeedsEngineError
+    _check_rows(graph)
+    roles = find_roles(graph)
+    run = _Run(job, graph, roles, shape_of, ends_ps)
+    run.run()
+    return tuple(run.classes())
+
+
+def _common_graph(job: Job) -> TaskGraph:
+    """Return the graph that all have but for durations."""
+    first, *others = job.graphs
+    for graph in others:
+        is_alike = graph.group_tables == first.group_tables and len(graph.tasks) == len(first.tasks)
+        if not (is_alike and all(map(_is_alike, first.tasks, graph.tasks))):
+            raise NeedsEngineError
+    return first
+
+
+def _is_alike(one: Task, other: Task) -> bool:
+    if isinstance(one, ComputeTask) and isinstance(other, ComputeTask):
+        return one.id == other.id and one.depends_on == other.depends_on
+    return one == other
+
+
+def _check_rows(graph: TaskGraph) -> None:
+    """Raise unless each task comes after all others of its slot, by dependencies."""
+    index_of = {task.id: index for index, task in enumerate(graph.tasks)}
+    before: list[int] = []
+    last: dict[type, int] = {}
+    for index, task in enumerate(graph.tasks):
+        is_simple = isinstance(task, ComputeTask) and not task.is_on_host
+        is_simple |= isinstance(task, CollectiveTask) and task.recorded_ps is None
+        if not is_simple:
+            raise NeedsEngineError
+        known = 0
+        for dependency in task.depends_on:
+            at = index_of[dependency]
+            known |= before[at] | 1 << at
+        before.append(known)
+        previous = last.get(type(task))
+        if previous is not None and not known >> previous & 1:
+            raise NeedsEngineError
+        last[type(task)] = index
+
+
+def _duration_ps(task: Task) -> int:
+    if not isinstance(task, ComputeTask):
+        raise NeedsEngineError
+    return task.duration_ps
+
+
+class _Run:
+    def __init__(
+        self,
+        job: Job,
+        graph: TaskGraph,
+        roles: Roles,
+        shape_of: Callable[[Group], object],
+        ends_ps: Ends,
+    ) -> None:
+        self._job = job
+        self._graph = graph
+        self._roles = roles
+        self._shape_of = shape_of
+        self._ends_ps = ends_ps
+        self._of_device = np.array(job.graph_of_device)
+        everyone = np.arange(job.device_count, dtype=np.int64)[np.newaxis]
+        self._everyone: _Part = (None, everyone)
+        self._groups: dict[int, list[_Part]] = {}
+        self._presences: dict[tuple[int | None, ...], tuple[bool, ...]] = {}
+        self._starts: list[Times] = []
+        self._ends: list[Times] = []
+
+    def run(self) -> None:
+        index_of = {task.id: index for index, task in enumerate(self._graph.tasks)}
+        nothing = np.zeros(self._job.device_count, dtype=np.int64)
+        for index, task in enumerate(self._graph.tasks):
+            start = nothing
+            for dependency in task.depends_on:
+                start = np.maximum(start, self._ends[index_of[dependency]])
+            self._starts.append(start)
+            if isinstance(task, CollectiveTask):
+                self._ends.append(self._collective(task, start))
+            else:
+                durations = [_duration_ps(graph.tasks[index]) for graph in self._job.graphs]
+                self._ends.append(start + np.array(durations, dtype=np.int64)[self._of_device])
+
+    def _collective(self, task: CollectiveTask, start: Times) -> Times:
+        # Who takes no part goes on at once.
+        end = start.copy()
+        for group, members in self._parts(task.group_table):
+            end[members] = self._ends_ps(task, group, start[members])
+        return end
+
+    def _parts(self, table: int | None) -> Sequence[_Part]:
+        """Return groups of one shape together."""
+        if table is None:
+            return [self._everyone]
+        if table not in self._groups:
+            alike: dict[object, list[Group]] = {}
+            found: list[_Part] = []
+            for group in self._graph.group_tables[table]:
+                shape = self._shape_of(group)
+                if shape is None:
+                    found.append(self._everyone)
+                else:
+                    alike.setdefault((len(group), shape), []).append(group)
+            found += [(groups[0], np.array(groups, dtype=np.int64)) for groups in alike.values()]
+            self._groups[table] = found
+        return self._groups[table]
+
+    def classes(self) -> Iterator[ClassTimeline]:
+        """Yield devices of one graph with equal times, in the order of their first."""
+        starts, ends = (
+            np.ascontiguousarray(np.stack(times).T) if times else np.zeros((0, 0), dtype=np.int64)
+            for times in (self._starts, self._ends)
+        )
+        alike: dict[object, list[int]] = {}
+        for device, of in enumerate(self._job.graph_of_device):
+            times = (starts[device].tobytes(), ends[device].tobytes())
+            alike.setdefault((of, self._presence(device), *times), []).append(device)
+        for devices in alike.values():
+            first = devices[0]
+            graph = self._job.graphs[self._job.graph_of_device[first]]
+            own = [i for i, is_own in enumerate(self._presence(first)) if is_own]
+            yield class_timeline(
+                tuple(devices),
+                graph,
+                [graph.tasks[index] for index in own],
+                starts[first, own].tolist(),
+                ends[first, own].tolist(),
+            )
+
+    def _presence(self, device: int) -> tuple[bool, ...]:
+        """Return in which tasks a device takes part."""
+        key = self._roles.key(device)
+        if key not in self._presences:
+            self._presences[key] = tuple([
+                role == ALWAYS or key[role] is not None for role in self._roles.role_of_task
+            ])  # fmt: skip
+        return self._presences[key]

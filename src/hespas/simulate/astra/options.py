@@ -1,0 +1,87 @@
+"""What system.json asks for: which algorithm runs a collective, and which are written out."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from hespas.errors import SimulationError
+from hespas.hardware.system import CollectiveKind, System
+from hespas.simulate.astra.closed_forms import Algorithm
+
+_NAME = re.compile(r"(one)?(ring|direct|halvingdoubling|doublebinarytree)([0-9]*)", re.IGNORECASE)
+_ALGORITHMS = {algorithm.value.lower(): algorithm for algorithm in Algorithm}
+
+
+@dataclass(frozen=True, slots=True)
+class Implementation:
+    """An entry of ``<collective>-implementation``.
+
+    ``window`` is how many peers a direct collective serves at once (None: all of them);
+    ``is_one_ring`` puts all devices in one ring, whatever the dimensions.
+    """
+
+    algorithm: Algorithm
+    window: int | None
+    is_one_ring: bool
+
+
+_RING = Implementation(Algorithm.RING, window=None, is_one_ring=False)
+
+
+def parse_implementation(name: str) -> Implementation:
+    """Return what a name says. Raises `SimulationError` for a name without a model.
+
+    >>> parse_implementation("oneDirect2")
+    Implementation(algorithm=<Algorithm.DIRECT: 'direct'>, window=2, is_one_ring=True)
+    """
+    match = _NAME.fullmatch(name)
+    has_number = match is not None and match[3] and match[2].lower() != "direct"
+    one_tree = match is not None and match[1] and match[2].lower() == "doublebinarytree"
+    if match is None or has_number or one_tree:
+        hint = "use ring, direct, halvingDoubling or doubleBinaryTree"
+        raise SimulationError(f"the collective algorithm {name} has no model here", hint=hint)
+    return Implementation(
+        algorithm=_ALGORITHMS[match[2].lower()],
+        window=int(match[3]) if match[3] else None,
+        is_one_ring=match[1] is not None,
+    )
+
+
+def implementations(system: System, kind: CollectiveKind) -> tuple[Implementation, ...]:
+    """Return how a collective of all devices runs along each dimension.
+
+    Dimensions beyond the list's end take no part. Raises `SimulationError` without a list.
+    """
+    names = system.implementations.get(kind)
+    if not names:
+        message = f"there is no {kind.value}-implementation"
+        raise SimulationError(message, location=system.name, hint="add one to system.json")
+    return tuple([parse_implementation(name) for name in names])
+
+
+def group_implementation(system: System, kind: CollectiveKind) -> Implementation:
+    """Return how a group smaller than the system runs: as told if there is one entry, or RING.
+
+    Raises `SimulationError` for the double binary tree, which ASTRA-sim can't run there.
+    """
+    told = implementations(system, kind)
+    if len(told) == 1 and told[0].algorithm is Algorithm.DOUBLE_BINARY_TREE:
+        message = "doubleBinaryTree in a group smaller than the system has no model here"
+        raise SimulationError(message, location=system.name)
+    return told[0] if len(told) == 1 else _RING
+
+
+PER_NODE = "per-node-custom-implementation"
+"""The option that names a map from tasks to prefixes."""
+
+
+def custom_option(kind: CollectiveKind) -> str:
+    """Return the option that gives a kind's prefix."""
+    return f"{kind.value}-implementation-custom"
+
+
+def has_custom_collectives(system: System) -> bool:
+    """Return whether the system writes out any collective."""
+    names = (PER_NODE, *map(custom_option, CollectiveKind))
+    return any(system.options.get(name) for name in names)

@@ -1,0 +1,235 @@
+"""How a system runs a collective: along which rings, in which chunks and phases.
+
+Source: ASTRA-sim's system layer. A collective of all devices runs along the dimensions of the
+network, one logical ring each; a smaller group is one logical ring in the order of its list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import ceil, prod
+from typing import NamedTuple
+
+from hespas.errors import SimulationError
+from hespas.hardware.system import CollectiveKind, System
+from hespas.schedule.tasks import CollectiveTask, CommunicationKind
+from hespas.simulate.astra.closed_forms import Algorithm, output_bytes
+from hespas.simulate.astra.options import (
+    Implementation,
+    group_implementation,
+    implementations,
+)
+from hespas.simulate.network import endpoint_ns
+from hespas.units import PS_PER_NS
+
+_KINDS = {
+    CommunicationKind.ALL_REDUCE: CollectiveKind.ALL_REDUCE,
+    CommunicationKind.ALL_GATHER: CollectiveKind.ALL_GATHER,
+    CommunicationKind.REDUCE_SCATTER: CollectiveKind.REDUCE_SCATTER,
+    CommunicationKind.ALL_TO_ALL: CollectiveKind.ALL_TO_ALL,
+}
+
+
+def task_text(task: CollectiveTask) -> str:
+    """Return how errors name a collective."""
+    return f"{task.kind.name} {task.id} ({task.name})"
+
+
+def collective_kind(task: CollectiveTask) -> CollectiveKind:
+    """Return the kind whose algorithm runs a collective. Raises `SimulationError` without one."""
+    if task.kind not in _KINDS:
+        raise SimulationError(f"{task.kind.name} has no model here", location=task_text(task))
+    return _KINDS[task.kind]
+
+
+_AR, _AG = CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_GATHER
+_RS = CollectiveKind.REDUCE_SCATTER
+
+
+class PhaseRing(NamedTuple):
+    """A ring that a phase runs along, and the dimension whose queues it takes."""
+
+    algorithm: Algorithm
+    members: int
+    dimension: int
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """What a chunk does along one ring, ``size_bytes`` at its start.
+
+    ``queues`` are those that chunks wait in, in turn. A ring turns backwards for the queues that
+    aren't ``lower_queues``.
+    """
+
+    ring: int
+    kind: CollectiveKind
+    size_bytes: int
+    queues: range
+    lower_queues: range
+
+    def queue(self, turn: int) -> int:
+        """Return the queue that a chunk takes when it is its turn."""
+        return self.queues[turn % len(self.queues)]
+
+    def direction(self, turn: int) -> int:
+        """Return 1, or -1 for a ring that turns backwards."""
+        return 1 if self.queue(turn) in self.lower_queues else -1
+
+
+def chunks_of(system: System, kind: CollectiveKind, size_bytes: int) -> tuple[int, int]:
+    """Return how many chunks a collective is cut into, and the bytes of each.
+
+    Raises `SimulationError` for fewer bytes than chunks.
+    """
+    splits = system.preferred_dataset_splits
+    chunk_bytes = size_bytes // splits
+    if kind is not _AG and chunk_bytes < system.device_count:
+        chunk_bytes = system.device_count
+        size_bytes = splits * chunk_bytes
+    if chunk_bytes == 0:
+        raise SimulationError(f"{size_bytes} bytes can't be cut into {splits} chunks")
+    # A rest makes one chunk more, of full size.
+    return ceil(size_bytes / chunk_bytes), chunk_bytes
+
+
+def phases_of(
+    system: System,
+    kind: CollectiveKind,
+    size_bytes: int,
+    rings: Sequence[PhaseRing],
+    queues: int,
+) -> Iterator[Phase]:
+    """Yield what a chunk does along rings, in order."""
+    for index, phase in _phase_kinds(system, kind, len(rings)):
+        algorithm, members, dimension = rings[index]
+        pool = _queue_pool(system, kind, dimension, phase, queues)
+        first = dimension * queues
+        lower = range(first, first + max(1, queues // 2))
+        if queues == 1 and phase is _AG and kind is _AR:
+            lower = range(0)
+        yield Phase(index, phase, size_bytes, pool, lower)
+        is_tree = algorithm is Algorithm.DOUBLE_BINARY_TREE
+        # A tree reduces everything, whatever it is used for.
+        size_bytes = output_bytes(_AR if is_tree else phase, members, size_bytes)
+
+
+def _phase_kinds(
+    system: System, kind: CollectiveKind, rings: int
+) -> Sequence[tuple[int, CollectiveKind]]:
+    ascending = range(rings)
+    if kind is _AG:
+        return [(ring, kind) for ring in reversed(ascending)]
+    if kind is not _AR or system.collective_optimization == "baseline":
+        return [(ring, kind) for ring in ascending]
+    *inner, last = ascending
+    down = [(ring, _RS) for ring in inner]
+    up = [(ring, _AG) for ring in reversed(inner)]
+    return [*down, (last, _AR), *up]
+
+
+def _queue_pool(
+    system: System, kind: CollectiveKind, dimension: int, phase: CollectiveKind, queues: int
+) -> range:
+    """Return the queues that the chunks of a phase take in turn."""
+    first = dimension * queues
+    is_cut = kind is _AR and system.collective_optimization != "baseline"
+    if not is_cut or queues == 1:
+        return range(first, first + queues)
+    half = first + queues // 2
+    return range(half, first + queues) if phase is _AG else range(first, half)
+
+
+_SUBGROUP_ENDPOINT_NS = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RingKind:
+    """Logical rings of ``size`` devices that are ``stride`` apart; or one of ``members``.
+
+    ``dimension`` is the one whose queues they take.
+    """
+
+    implementation: Implementation
+    size: int
+    stride: int
+    dimension: int = 0
+    members: tuple[int, ...] | None = None
+
+    def seat_of(self, device: int) -> tuple[Sequence[int], int]:
+        """Return the members of the device's ring, and its position among them."""
+        if self.members is not None:
+            return self.members, self.members.index(device)
+        position = device // self.stride % self.size
+        first = device - position * self.stride
+        return range(first, first + self.size * self.stride, self.stride), position
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What every member of a collective does: chunks, each of which goes through all phases."""
+
+    chunks: int
+    phases: tuple[Phase, ...]
+    rings: tuple[RingKind, ...]
+    endpoint_ps: int
+    is_subgroup: bool
+
+
+class Planner:
+    """Plans of collectives on one system, each made once."""
+
+    def __init__(self, system: System, queues_per_dimension: int) -> None:
+        self._system = system
+        self._queues = queues_per_dimension
+        self.everyone = cache(self._everyone)
+        self.group = cache(self._group)
+
+    def _everyone(
+        self, kind: CollectiveKind, size_bytes: int, involved: tuple[bool, ...] | None
+    ) -> Plan:
+        rings = self._world_rings(kind)
+        if involved is not None:
+            rings = [ring for ring, on in zip(rings, involved, strict=False) if on]
+        rings = [ring for ring in rings if ring.size > 1]
+        if not rings:
+            raise SimulationError("the collective involves no dimension with several devices")
+        return self._plan(kind, size_bytes, rings, is_subgroup=False)
+
+    def _group(self, kind: CollectiveKind, size_bytes: int, members: tuple[int, ...]) -> Plan:
+        implementation = group_implementation(self._system, kind)
+        ring = RingKind(implementation=implementation, size=len(members), stride=0, members=members)
+        return self._plan(kind, size_bytes, [ring], is_subgroup=True)
+
+    def _plan(
+        self, kind: CollectiveKind, size_bytes: int, rings: list[RingKind], *, is_subgroup: bool
+    ) -> Plan:
+        chunks, chunk_bytes = chunks_of(self._system, kind, size_bytes)
+        sizes = [
+            PhaseRing(ring.implementation.algorithm, ring.size, ring.dimension) for ring in rings
+        ]
+        phases = phases_of(self._system, kind, chunk_bytes, sizes, self._queues)
+        wait_ns = _SUBGROUP_ENDPOINT_NS if is_subgroup else endpoint_ns(self._system)
+        return Plan(
+            chunks=chunks,
+            phases=tuple(phases),
+            rings=tuple(rings),
+            endpoint_ps=wait_ns * PS_PER_NS,
+            is_subgroup=is_subgroup,
+        )
+
+    def _world_rings(self, kind: CollectiveKind) -> list[RingKind]:
+        counts = [dimension.npus_count for dimension in self._system.dimensions]
+        rings: list[RingKind] = []
+        for index, told in enumerate(implementations(self._system, kind)):
+            if told.is_one_ring:
+                # One ring of all devices, also after other dimensions, ends the list.
+                size, stride = prod(counts), 1
+            else:
+                size, stride = counts[index], prod(counts[:index])
+            rings.append(RingKind(implementation=told, size=size, stride=stride, dimension=index))
+            if told.is_one_ring:
+                break
+        return rings
