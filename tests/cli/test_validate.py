@@ -165,4 +165,4 @@ def test_a_node_that_the_method_cannot_price_is_told_before_anything_is_compiled
     done = call("hespas", "validate", "mine.csv")
     refused(done, "mine.csv:2: ", "no tables of measured kernels serve this device")
     done = call("hespas", "validate", "mine.csv", "--method", "kernel")
-    refused(done, "mine.csv:2: ", "the inside of TPUv5e is not described")
+    refused(done, "mine.csv:2: ", "the microarchitecture of TPUv5e is not described")

@@ -17,8 +17,7 @@ from hespas.calibrate.samples import Case, check_agreement, check_limits
 from hespas.config.suggest import suggestion
 from hespas.errors import MeasurementError
 from hespas.estimate.tables.gemm import GemmModel, Product, gemm_model
-from hespas.hardware.device import Device
-from hespas.hardware.factors import factor_of
+from hespas.hardware.device import Device, factor_of
 from hespas.program.types import ELEMENT_TYPES
 from hespas.units import format_time
 

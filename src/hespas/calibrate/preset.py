@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
+
+import msgspec
 
 from hespas.calibrate.factors import combined
 from hespas.calibrate.nccl_tests import collectives_json
@@ -140,7 +141,7 @@ def _link(calibration: Calibration, name: str) -> dict[str, Any]:
     if base is None:
         return {"name": name, "source": told, "collectives": collectives}
     joined: dict[str, dict[str, Any]] = {
-        kind: {str(gpus): [asdict(fit) for fit in fits] for gpus, fits in by_size.items()}
+        kind: {str(gpus): msgspec.to_builtins(fits) for gpus, fits in by_size.items()}
         for kind, by_size in base.collectives.items()
     }
     for kind, by_size in collectives.items():
@@ -148,7 +149,7 @@ def _link(calibration: Calibration, name: str) -> dict[str, Any]:
     return {
         "name": name,
         "source": f"{told}; all else as in {base.name}",
-        "link": None if base.parameters is None else asdict(base.parameters),
+        "link": None if base.parameters is None else msgspec.to_builtins(base.parameters),
         "collectives": joined,
     }
 

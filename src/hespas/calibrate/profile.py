@@ -30,8 +30,7 @@ from hespas.estimate.driver import is_kernel
 from hespas.estimate.methods import Wanted
 from hespas.estimate.roofline import Roofline
 from hespas.estimate.tables.method import Measured, make
-from hespas.hardware.device import Device, at_fastest
-from hespas.hardware.factors import factor_of
+from hespas.hardware.device import Device, at_fastest, factor_of
 from hespas.program.program import Op, Program, is_communication_op
 from hespas.split.scheduled import FREE
 

@@ -20,9 +20,9 @@ from hespas.cli.source import read_kernels
 from hespas.cli.stages import check_targets, write_json
 from hespas.cli.step_model import PipelineSteps
 from hespas.errors import ConfigError, MeasurementError
-from hespas.hardware.interconnect import interconnect_of
 from hespas.hardware.links import Link, load_link
 from hespas.hardware.presets import load_device, load_system, system_directory
+from hespas.hardware.system import interconnect_of
 from hespas.program.known_kernels import with_kernels
 from hespas.program.program import Program
 

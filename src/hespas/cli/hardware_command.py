@@ -6,7 +6,7 @@ import click
 
 from hespas.cli import options
 from hespas.cli.stages import check_targets, write_json
-from hespas.report.hardware_text import hardware_json, hardware_text, preset_details
+from hespas.report.hardware import hardware_json, hardware_text, preset_details
 
 
 @click.command("hardware", short_help="List the presets of nodes and systems.")

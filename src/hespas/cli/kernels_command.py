@@ -50,7 +50,7 @@ def command(top: int, json_file: str | None, **given: Any) -> None:
     pricer = kernel_pricer(device, program.kernels, kept=kept)
     if pricer is None:
         raise ConfigError(
-            f"the inside of {device.name} is not described",
+            f"the microarchitecture of {device.name} is not described",
             hint="give a GPU's preset, or a node with a microarchitecture.json",
         )
     rows = kernel_rows(program, pricer)

@@ -127,7 +127,7 @@ def _of_node(node: NodeInfo, device: Device, *, location: str) -> Target:
             location=location,
             hint=suggestion(node.target, target_names()),
         )
-    found = _gpu(node.name, file)
+    found = _gpu(device.name, file)
     return _with_memory_of(found, device, part=node.target.upper())
 
 

@@ -1,1 +1,13 @@
-"""Descriptions of machines: devices, links and systems, and the presets that name them."""
+"""Descriptions of machines, in SI units: from preset files or a user's own to devices and systems.
+
+In goes a name or a path, out comes a `device.Device` (one accelerator's rates), a `system.System`
+(a cluster: network dimensions and how collectives run) or a `links.Link` (bandwidth, latency and
+measured collectives). Other folders load them with `presets` (`load_device`, `load_system`,
+`node_info`), `links.load_link`, `microarchitecture.load_microarchitecture` and
+`cluster.read_cluster` (imperfections). `system.interconnect_of` returns the network that hespas'
+own network model simulates (`interconnect`). `astra_sim_files` alone knows ASTRA-sim's keys and
+units.
+
+Values that a file holds in the same form are msgspec structs, decoded as they are; the types of
+their figures are in `figures`.
+"""

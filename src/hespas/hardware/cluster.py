@@ -1,4 +1,4 @@
-"""What is not perfect about a cluster: slow devices, bad links, jitter, several programs."""
+"""Imperfections of a cluster: slow devices, bad links, jitter, several programs."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta, Struct
 
 from hespas.config.decode import decode
 from hespas.config.files import read_json, read_yaml
-from hespas.errors import ConfigError, HardwareError
-from hespas.hardware.cluster_wire import ClusterWire, DevicesWire, JitterWire
+from hespas.errors import ConfigError, HardwareError, option
+from hespas.hardware.figures import CountOrZero, NotNegative, Positive, Text
 
 
 class Distribution(Enum):
@@ -21,36 +24,34 @@ class Distribution(Enum):
     EXPONENTIAL = "exponential"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Jitter:
-    """Every computation of every device takes a factor of its own longer, drawn with ``seed``.
+class Jitter(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Random factors, drawn with ``seed``, on the duration of every computation of every device.
 
     Log-normal factors have a mean of 1 and the deviation ``sigma`` of their logarithm; uniform
-    ones lie within ``sigma`` around 1; exponential ones are 1 and ``sigma`` more on average.
+    ones lie within ``sigma`` around 1; exponential ones are 1 plus ``sigma`` on average.
     """
 
     seed: int
-    sigma: float
+    sigma: Annotated[float, Meta(gt=0, lt=1)]
     distribution: Distribution = Distribution.LOGNORMAL
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkOverride:
-    """A link that is not like the others of its kind.
+class LinkOverride(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A link that differs from the others of its kind.
 
-    Its bandwidth is ``bandwidth_bytes_per_s``, if given, times ``bandwidth_scale``; its latency
+    Its bandwidth is ``bandwidth_bytes_per_s``, if given, times ``bandwidth_scale``; its latency is
     ``extra_latency_s`` longer.
     """
 
-    link: str
-    bandwidth_scale: float = 1.0
-    bandwidth_bytes_per_s: float | None = None
-    extra_latency_s: float = 0.0
+    link: Text
+    bandwidth_scale: Positive = 1.0
+    bandwidth_bytes_per_s: Positive | None = None
+    extra_latency_s: NotNegative = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramOf:
-    """Devices that run traces of their own."""
+    """Devices that run other traces than the rest."""
 
     traces: Path
     devices: tuple[int, ...]
@@ -61,7 +62,7 @@ class Cluster:
     """The imperfections of a cluster.
 
     ``compute_scales`` multiplies the durations of a device's computations, ``delays_s`` is when
-    it starts; devices that aren't there have 1 and 0. ``source`` names the file in errors.
+    it starts; devices without an entry have 1 and 0. ``source`` names the file in errors.
     """
 
     source: str = "cluster"
@@ -79,29 +80,64 @@ class Cluster:
 
     @property
     def changes_devices(self) -> bool:
-        """Whether some device is not like the others."""
+        """Whether a device differs from the others."""
         return bool(self.compute_scales or self.delays_s or self.jitter is not None)
+
+
+# The file's entries name node types, sets of devices and paths relative to the file; a `Cluster`
+# has factors and delays by device.
+
+
+class _NodeType(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    compute_scale: Positive
+
+
+class _Devices(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    devices: CountOrZero | Text | list[CountOrZero]
+    compute_scale: Positive = 1.0
+    delay_s: NotNegative = 0.0
+    node_type: Text | None = None
+
+
+class _Program(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    traces: Text
+    devices: CountOrZero | Text | list[CountOrZero]
+
+
+class _ClusterFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    node_types: dict[str, _NodeType] = {}
+    devices: list[_Devices] = []
+    links: tuple[LinkOverride, ...] = ()
+    jitter: Jitter | None = None
+    programs: list[_Program] = []
 
 
 def read_cluster(path: Path) -> Cluster:
     """Return the cluster that a YAML or JSON file describes.
 
-    Raises `ConfigError` for what the file may not hold, `HardwareError` for devices and node
-    types that don't exist.
+    Raises `ConfigError` for an invalid file, `HardwareError` for unknown node types.
     """
     location = str(path)
     data = read_json(path) if path.suffix == ".json" else read_yaml(path)
-    wire = decode(data, ClusterWire, location=location)
-    if not (wire.devices or wire.links or wire.jitter or wire.programs):
+    file = decode(data, _ClusterFile, location=location)
+    if not (file.devices or file.links or file.jitter or file.programs):
         raise ConfigError(
-            "nothing of the cluster is described",
+            "the file describes nothing of the cluster",
             location=location,
-            hint="describe devices, links, jitter or programs, or drop --cluster",
+            hint=f"describe devices, links, jitter or programs, or leave {option('cluster')} out",
         )
     scales: dict[int, float] = {}
     delays: dict[int, float] = {}
-    for entry in wire.devices:
-        scale = entry.compute_scale * _scale_of_type(entry, wire, location)
+    for entry in file.devices:
+        scale = entry.compute_scale
+        if entry.node_type is not None:
+            if entry.node_type not in file.node_types:
+                raise HardwareError(
+                    f"there is no node type {entry.node_type!r}",
+                    location=location,
+                    hint=f"node types: {', '.join(sorted(file.node_types)) or 'none'}",
+                )
+            scale *= file.node_types[entry.node_type].compute_scale
         for device in _numbers(entry.devices, location):
             scales[device] = scales.get(device, 1.0) * scale
             delays[device] = delays.get(device, 0.0) + entry.delay_s
@@ -109,39 +145,15 @@ def read_cluster(path: Path) -> Cluster:
         source=location,
         compute_scales={device: scale for device, scale in scales.items() if scale != 1.0},
         delays_s={device: delay for device, delay in delays.items() if delay},
-        links=tuple([
-            LinkOverride(
-                link=entry.link,
-                bandwidth_scale=entry.bandwidth_scale,
-                bandwidth_bytes_per_s=entry.bandwidth_bytes_per_s,
-                extra_latency_s=entry.extra_latency_s,
-            )
-            for entry in wire.links
-        ]),
-        jitter=_jitter(wire.jitter),
+        links=file.links,
+        jitter=file.jitter,
         programs=tuple([
             ProgramOf(
                 traces=path.parent / entry.traces, devices=_numbers(entry.devices, location)
             )
-            for entry in wire.programs
+            for entry in file.programs
         ]),
     )  # fmt: skip
-
-
-def _scale_of_type(entry: DevicesWire, wire: ClusterWire, location: str) -> float:
-    if entry.node_type is None:
-        return 1.0
-    if entry.node_type not in wire.node_types:
-        hint = f"known: {', '.join(sorted(wire.node_types)) or 'none'}"
-        message = f"there is no node type {entry.node_type!r}"
-        raise HardwareError(message, location=location, hint=hint)
-    return wire.node_types[entry.node_type].compute_scale
-
-
-def _jitter(wire: JitterWire | None) -> Jitter | None:
-    if wire is None:
-        return None
-    return Jitter(seed=wire.seed, sigma=wire.sigma, distribution=Distribution(wire.distribution))
 
 
 def _numbers(given: int | str | list[int], location: str) -> tuple[int, ...]:
@@ -150,11 +162,11 @@ def _numbers(given: int | str | list[int], location: str) -> tuple[int, ...]:
         return (given,)
     if isinstance(given, list):
         return tuple(sorted(set(given)))
-    found: set[int] = set()
+    devices: set[int] = set()
     for part in given.split(","):
         first, dash, last = part.strip().partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
             message = f"the devices are {given!r}"
             raise ConfigError(message, location=location, hint='write them as "0-3, 7"')
-        found.update(range(int(first), int(last or first) + 1))
-    return tuple(sorted(found))
+        devices.update(range(int(first), int(last or first) + 1))
+    return tuple(sorted(devices))

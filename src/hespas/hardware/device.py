@@ -1,26 +1,76 @@
-"""One accelerator, by its peaks."""
+"""One accelerator: its peak rates, and the factors that calibrate measured kernel times."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from math import isfinite
 from pathlib import Path
 from types import MappingProxyType
 
 from hespas.config.suggest import suggestion
 from hespas.errors import HardwareError
-from hespas.hardware.factors import factor_names
+from hespas.program.types import ELEMENT_TYPES
+
+_TABLE_OF_TYPE = {
+    "bf16": "bf16",
+    "f16": "bf16",
+    "tf32": "tf32",
+    "f8E4M3FN": "f8",
+    "f8E5M2": "f8",
+    "f8E4M3": "f8",
+    "f8E3M4": "f8",
+    "f8E4M3FNUZ": "f8",
+    "f8E5M2FNUZ": "f8",
+    "f8E4M3B11FNUZ": "f8",
+    "i8": "f8",
+    "ui8": "f8",
+}
+"""The type whose measured table serves a type; other types are scaled from bf16."""
+
+_KIND_FACTORS = ("all", "gemm", "attention", "kernels")
+
+
+def table_of(type_name: str) -> str:
+    """Return the type whose table serves a type; the type itself where it is only scaled.
+
+    >>> table_of("f16"), table_of("f8E5M2"), table_of("f64")
+    ('bf16', 'f8', 'f64')
+    """
+    return _TABLE_OF_TYPE.get(type_name, type_name)
+
+
+def factor_of(type_name: str) -> str:
+    """Return the name of the factor by which a calibration multiplies products of a type.
+
+    Integers have their own, since measurements of floats do not apply to them.
+
+    >>> factor_of("f16"), factor_of("f8E5M2"), factor_of("ui8")
+    ('gemm.bf16', 'gemm.f8', 'gemm.i8')
+    """
+    return "gemm.i8" if type_name in {"i8", "ui8"} else f"gemm.{table_of(type_name)}"
+
+
+@cache
+def factor_names() -> tuple[str, ...]:
+    """Return all names of factors: of everything, of kernel categories, of products of a type.
+
+    >>> "gemm" in factor_names(), "gemm.bf16" in factor_names(), "gemm.f16" in factor_names()
+    (True, True, False)
+    """
+    of_types = sorted({factor_of(name) for name in (*ELEMENT_TYPES, "tf32")})
+    return (*_KIND_FACTORS, *of_types)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredTables:
-    """Which measured tables serve a device: those of ``part``.
+    """The measured tables that serve a device: those of ``part``.
 
-    ``factors`` multiply times, as the device was measured to differ: those of products of a type
-    (``gemm.bf16``) or of all others (``gemm``), of ``attention``, of ``kernels`` that are no
-    products, and of ``all`` together. ``place`` is the file that says so. Raises `HardwareError`
-    for a name that is none of `hespas.hardware.factors.factor_names`.
+    ``factors`` multiply the tables' times to calibrate them: for products of a type (``gemm.bf16``)
+    or of all other types (``gemm``), for ``attention``, for other ``kernels``, and for ``all``
+    together. ``location`` is the file that gives them. Raises `HardwareError` for a name that
+    `factor_names` lacks.
     """
 
     part: str
@@ -32,7 +82,7 @@ class MeasuredTables:
         for name in self.factors:
             if name not in factor_names():
                 raise HardwareError(
-                    f"nothing is multiplied by the factor {name!r}",
+                    f"there is no factor {name!r}",
                     location=self.location or self.part,
                     hint=suggestion(name, factor_names()),
                 )
@@ -42,7 +92,7 @@ _SLOWEST_HZ, _FASTEST_HZ = 1e8, 1e11
 
 
 def check_clock(clock_hz: float, *, location: str) -> None:
-    """Raise `HardwareError` for a clock that no accelerator has: it is in another unit.
+    """Raise `HardwareError` for a clock that no accelerator has: its unit is not Hz.
 
     >>> check_clock(1755, location="node.json")
     Traceback (most recent call last):
@@ -64,10 +114,10 @@ class Device:
 
     ``peak_flops`` (FLOP/s) serves every element type that ``per_datatype_flops`` (keys as MLIR
     spells types, and ``tf32``) doesn't name. Memory bandwidth is in bytes/s.
-    ``launch_overhead_s`` is what a kernel takes beside its work when launched behind another;
-    None is unknown, and 0 is for devices that launch nothing. ``clock_hz`` is that of the cycles
-    that a TPU's compiler writes. ``measured`` names the tables of measured kernels that serve it,
-    ``microarchitecture`` the file that describes its inside. Raises `HardwareError` on a figure
+    ``launch_overhead_s`` is the time that a kernel launched behind another takes in addition to its
+    work; None is unknown, and 0 is for devices that launch nothing. A TPU's compiler counts cycles
+    of ``clock_hz``. ``measured`` names the tables of measured kernels,
+    ``microarchitecture`` the file that describes a GPU's inside. Raises `HardwareError` on a figure
     that is not a positive, finite number.
     """
 
@@ -128,9 +178,9 @@ class Device:
         return rates.get(type_name) or rates.get(_FALLBACK_TYPES.get(type_name, ""))
 
     def factor(self, *names: str) -> float:
-        """Return by how much the device's calibration multiplies times.
+        """Return the factor by which the device's calibration multiplies times.
 
-        That is the first of the ``names`` of factors which it has, and the factor of ``all``.
+        That is the factor of the first of ``names`` that it has, times the factor of ``all``.
 
         >>> tables = MeasuredTables(part="A100_SXM", factors={"gemm": 2.0, "all": 1.5})
         >>> a100 = Device(name="a100", peak_flops=9.7e12, memory_bandwidth_bytes_per_s=1555e9,
@@ -156,7 +206,7 @@ class Device:
 
 
 def at_fastest(device: Device) -> Device:
-    """Return the device with types that it names no rate of as fast as any: for lower bounds.
+    """Return the device with its fastest rate for all types without one: for lower bounds.
 
     >>> a100 = Device(name="a100", peak_flops=9.7e12, memory_bandwidth_bytes_per_s=1555e9,
     ...               per_datatype_flops={"bf16": 312e12})

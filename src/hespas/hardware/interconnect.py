@@ -1,4 +1,7 @@
-"""What connects devices, for hespas' own network model: shapes of links, and how they behave."""
+"""The network between devices as hespas' network model sees it, and ``hespas/network.json``.
+
+docs/network-models.md describes the keys of the file.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from math import prod
+from pathlib import Path
 from types import MappingProxyType
+from typing import Annotated, Literal
 
+import msgspec
+from msgspec import Meta, Struct
+
+from hespas.config.decode import decode
+from hespas.config.files import read_json
 from hespas.errors import HardwareError
-from hespas.hardware.links import Link, LinkParameters
-from hespas.hardware.system import CollectiveKind, System, Topology
+from hespas.hardware.figures import Count, NotNegative, Positive, Text
+from hespas.hardware.links import Link, LinkParameters, check_protocols, link_names, load_link
 
 
 class Shape(Enum):
-    """How the devices along one dimension are wired."""
+    """How the devices along one dimension are connected."""
 
     RING = "ring"
     FULLY_CONNECTED = "fully_connected"
@@ -24,11 +34,11 @@ class Shape(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dimension:
-    """``size`` devices along one dimension, each with links of its own there.
+    """``size`` devices along one dimension, in which each has its own links.
 
-    A fat tree has leaf switches of ``leaf_size`` devices, whose links upwards together have
-    ``leaf_size / oversubscription`` times the bandwidth of one device's. ``measured`` holds times
-    of collectives along this dimension. Raises `HardwareError` for impossible figures.
+    A fat tree has leaf switches of ``leaf_size`` devices; the uplinks of one together have
+    ``leaf_size / oversubscription`` times the bandwidth of one device's link. ``measured`` holds
+    times of collectives along this dimension. Raises `HardwareError` for impossible figures.
     """
 
     shape: Shape
@@ -56,9 +66,8 @@ class Dimension:
 class Dimensions:
     """Devices numbered along dimensions, the first fastest.
 
-    Two or three rings make a torus; a switch inside the node and one a rail across nodes make a
-    rail-optimised cluster. A message goes along the dimensions in which its ends differ, the
-    first one first.
+    Two or three rings make a torus; a switch in each node and one per rail across nodes make a
+    rail-optimised cluster. A message crosses the dimensions in which its ends differ, in order.
     """
 
     dimensions: tuple[Dimension, ...]
@@ -66,15 +75,15 @@ class Dimensions:
     @property
     def device_count(self) -> int:
         """The number of devices: the product over the dimensions."""
-        return prod(one.size for one in self.dimensions)
+        return prod(dimension.size for dimension in self.dimensions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dragonfly:
-    """Groups of routers, all connected to each other within a group; one wire between two groups.
+    """Groups of routers: all connected to each other in a group, one link between two groups.
 
-    A message takes the shortest way: at most one wire between groups. Source: J. Kim et al.,
-    Technology-Driven, Highly-Scalable Dragonfly Topology, ISCA 2008, with minimal routing.
+    A message takes a shortest path, with at most one link between groups. Source: J. Kim et al.,
+    Technology-Driven, Highly-Scalable Dragonfly Topology, ISCA 2008, minimal routing.
     """
 
     groups: int
@@ -97,7 +106,7 @@ class Dragonfly:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edge:
-    """A wire from one node to another, by their names; one direction."""
+    """A link from one node to another, by their names; one direction."""
 
     source: str
     target: str
@@ -107,9 +116,9 @@ class Edge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Graph:
-    """Devices and switches by name, and wires between them. Devices are numbered as listed.
+    """Devices and switches by name, and links between them. Devices are numbered as listed.
 
-    A message takes a way of fewest wires; of several, the same always for the same two ends.
+    A message takes a path of fewest links; of several, always the same for the same two ends.
     """
 
     devices: tuple[str, ...]
@@ -129,11 +138,11 @@ Fabric = Dimensions | Dragonfly | Graph
 class Interconnect:
     """The network of a cluster.
 
-    ``algorithms`` tells the algorithm of a collective (by its kind, as ``all_reduce``): one name,
-    or one for each dimension; kinds that aren't there take the cheapest. ``endpoint_delay_s`` is
-    what a device waits before each step of a collective. A reduction reads twice and writes once
-    at ``memory_bytes_per_s`` (None: it costs nothing). Durations of messages and of passes over
-    memory are rounded down to ``rounding_ps``.
+    ``algorithms`` names the algorithm of a kind of collective, such as ``all_reduce``: one name, or
+    one per dimension; other kinds take the fastest algorithm. A device waits ``endpoint_delay_s``
+    before each step of a collective. A reduction reads twice and writes once at
+    ``memory_bytes_per_s`` (None: it takes no time). Durations of messages and of
+    passes over memory are rounded down to ``rounding_ps``.
     """
 
     name: str
@@ -153,44 +162,179 @@ class Interconnect:
 
 
 def switched(devices: int, *, bandwidth_bytes_per_s: float, latency_s: float) -> Interconnect:
-    """Return devices around one switch, by the figures of one direction of a device's wire."""
-    wire = LinkParameters(bandwidth_bytes_per_s=bandwidth_bytes_per_s, latency_s=latency_s)
-    dimension = Dimension(shape=Shape.SWITCH, size=devices, parameters=wire)
+    """Return devices around one switch, by the figures of one direction of a device's link."""
+    link = LinkParameters(bandwidth_bytes_per_s=bandwidth_bytes_per_s, latency_s=latency_s)
+    dimension = Dimension(shape=Shape.SWITCH, size=devices, parameters=link)
     return Interconnect(name="switch", fabric=Dimensions(dimensions=(dimension,)))
 
 
-_SHAPES = {
-    Topology.RING: Shape.RING,
-    Topology.FULLY_CONNECTED: Shape.FULLY_CONNECTED,
-    Topology.SWITCH: Shape.SWITCH,
-}
-_KINDS = {kind: kind.value.replace("-", "_") for kind in CollectiveKind}
+# The file names links where the values above hold their figures, so its form is a separate one.
 
 
-def interconnect_of(system: System) -> Interconnect:
-    """Return a system's network: its own description, or that of its files for ASTRA-sim.
+class _DimensionFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An entry of ``dimensions``; ``link`` is a preset's name, a path, or parameters.
 
-    With the latter, collectives run as system.json tells, where it does, and messages and
-    reductions are rounded down to ns, as in ASTRA-sim.
+    ``latency_s`` and ``reduces_in_switch`` replace those of the link.
     """
-    if system.interconnect is not None:
-        return system.interconnect
-    dimensions = [
-        Dimension(
-            shape=_SHAPES[one.topology],
-            size=one.npus_count,
-            parameters=LinkParameters(
-                bandwidth_bytes_per_s=one.bandwidth_bytes_per_s,
-                latency_s=one.latency_s,
-            ),
-        )
-        for one in system.dimensions
-    ]
+
+    topology: Shape
+    size: Count
+    link: Text | LinkParameters
+    latency_s: NotNegative | None = None
+    reduces_in_switch: bool | None = None
+    leaf_size: Count | None = None
+    oversubscription: Positive = 1.0
+
+
+class _DragonflyFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    groups: Count
+    routers_per_group: Count
+    devices_per_router: Count
+    device_link: Text | LinkParameters
+    local_link: Text | LinkParameters
+    global_link: Text | LinkParameters
+
+
+class _EdgeFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    source: Text = msgspec.field(name="from")
+    target: Text = msgspec.field(name="to")
+    bandwidth_bytes_per_s: Positive
+    latency_s: NotNegative = 0.0
+    both_ways: bool = True
+
+
+class _GraphFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``graph``, or the file that it names."""
+
+    devices: Annotated[tuple[Text, ...], Meta(min_length=1)]
+    switches: tuple[Text, ...] = ()
+    links: list[_EdgeFile]
+
+
+_Kind = Literal[
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+    "barrier",
+]
+
+
+class _NetworkFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    source: Text | None = None
+    dimensions: Annotated[list[_DimensionFile], Meta(min_length=1)] | None = None
+    dragonfly: _DragonflyFile | None = None
+    graph: Text | _GraphFile | None = None
+    algorithms: dict[_Kind, Text | Annotated[tuple[Text, ...], Meta(min_length=1)]] = {}
+    endpoint_delay_s: NotNegative = 0.0
+    memory_bytes_per_s: Positive | None = None
+
+
+def read_interconnect(path: Path, *, name: str) -> Interconnect:
+    """Return the network that a ``network.json`` describes.
+
+    Paths in it are relative to it. Raises `ConfigError` for an invalid file, `HardwareError` for
+    figures that are missing or contradict each other.
+    """
+    file = decode(read_json(path), _NetworkFile, location=str(path))
     return Interconnect(
-        name=system.name,
-        fabric=Dimensions(dimensions=tuple(dimensions)),
-        algorithms={_KINDS[kind]: names for kind, names in system.implementations.items()},
-        endpoint_delay_s=system.endpoint_delay_s,
-        memory_bytes_per_s=system.local_memory_bandwidth_bytes_per_s,
-        rounding_ps=1000,
+        name=name,
+        fabric=_fabric(file, path),
+        algorithms={
+            kind: (names,) if isinstance(names, str) else names
+            for kind, names in file.algorithms.items()
+        },
+        endpoint_delay_s=file.endpoint_delay_s,
+        memory_bytes_per_s=file.memory_bytes_per_s,
     )
+
+
+def _fabric(file: _NetworkFile, path: Path) -> Fabric:
+    count = [file.dimensions, file.dragonfly, file.graph].count(None)
+    if count != 2:
+        hint = "give one of dimensions, dragonfly and graph"
+        raise HardwareError(f"{3 - count} networks are given", location=str(path), hint=hint)
+    try:
+        match file.dimensions, file.dragonfly, file.graph:
+            case list() as dimensions, None, None:
+                return Dimensions(dimensions=tuple([_dimension(one, path) for one in dimensions]))
+            case None, _DragonflyFile() as dragonfly, None:
+                return _dragonfly(dragonfly, path)
+            case None, None, _GraphFile() as graph:
+                return _graph(graph, path)
+            case None, None, str(name):
+                graph_file = path.parent / name
+                graph = decode(read_json(graph_file), _GraphFile, location=str(graph_file))
+                return _graph(graph, path)
+            case _:
+                raise AssertionError
+    except HardwareError as error:
+        location = error.location or str(path)
+        raise HardwareError(error.message, location=location, hint=error.hint) from error
+
+
+def _dimension(file: _DimensionFile, path: Path) -> Dimension:
+    link, parameters = _link(file.link, path)
+    if file.latency_s is not None:
+        parameters = msgspec.structs.replace(parameters, latency_s=file.latency_s)
+    if file.reduces_in_switch is not None:
+        parameters = msgspec.structs.replace(parameters, reduces_in_switch=file.reduces_in_switch)
+    return Dimension(
+        shape=file.topology,
+        size=file.size,
+        parameters=parameters,
+        leaf_size=file.leaf_size,
+        oversubscription=file.oversubscription,
+        measured=link if link is not None and link.collectives else None,
+    )
+
+
+def _link(given: str | LinkParameters, path: Path) -> tuple[Link | None, LinkParameters]:
+    """Return the named link, if ``given`` is a name or a path, and the parameters."""
+    if isinstance(given, LinkParameters):
+        check_protocols(given, str(path))
+        return None, given
+    link = load_link(given if given in link_names() else path.parent / given)
+    if link.parameters is None:
+        hint = "add the key link to its file"
+        raise HardwareError(f"the link {given} has no parameters", location=str(path), hint=hint)
+    return link, link.parameters
+
+
+def _dragonfly(file: _DragonflyFile, path: Path) -> Dragonfly:
+    return Dragonfly(
+        groups=file.groups,
+        routers_per_group=file.routers_per_group,
+        devices_per_router=file.devices_per_router,
+        device_link=_link(file.device_link, path)[1],
+        local_link=_link(file.local_link, path)[1],
+        global_link=_link(file.global_link, path)[1],
+    )
+
+
+def _graph(file: _GraphFile, path: Path) -> Graph:
+    nodes = [*file.devices, *file.switches]
+    twice = next((node for node in nodes if nodes.count(node) > 1), None)
+    if twice is not None:
+        raise HardwareError(f"the node {twice!r} is listed twice", location=str(path))
+    edges: list[Edge] = []
+    for link in file.links:
+        ends = (link.source, link.target)
+        if link.source == link.target or not {*ends}.issubset(nodes):
+            message = f"a link goes from {link.source!r} to {link.target!r}"
+            hint = "name two nodes of devices and switches"
+            raise HardwareError(message, location=str(path), hint=hint)
+        edges += [
+            Edge(
+                source=source,
+                target=target,
+                bandwidth_bytes_per_s=link.bandwidth_bytes_per_s,
+                latency_s=link.latency_s,
+            )
+            for source, target in ((ends, ends[::-1]) if link.both_ways else (ends,))
+        ]
+    return Graph(devices=file.devices, switches=file.switches, edges=tuple(edges))

@@ -1,4 +1,4 @@
-"""Links by name: what a wire does by itself, and what collectives over it were measured to take.
+"""Links: bandwidth and latency of one link, and measured times of collectives over it.
 
 A link preset is a file ``hespas/configs/links/<NAME>.json``; its keys are in
 docs/reference/network-models.md.
@@ -12,68 +12,68 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
+from typing import Literal
+
+from msgspec import Struct
 
 from hespas.config.decode import decode
 from hespas.config.files import read_json
 from hespas.config.suggest import suggestion
 from hespas.errors import HardwareError
-from hespas.hardware.link_wire import LinkWire, MeasuredWire, ParametersWire, ProtocolWire
+from hespas.hardware.figures import Count, Fraction, NotNegative, Positive, Text
 
 LINKS_DIRECTORY = Path(__file__).resolve().parent.parent / "configs" / "links"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Protocol:
+class Protocol(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How messages of up to ``up_to_bytes`` (None: of any size) cross a link.
 
-    Each takes ``overhead_s`` more, such as the handshake of a rendezvous, and gets
-    ``bandwidth_fraction`` of the bandwidth, as one that sends a flag with every datum does. One
-    that ``waits_for_receiver`` leaves only when its receive has been posted.
+    Each message takes ``overhead_s`` more, such as the handshake of a rendezvous, and gets
+    ``bandwidth_fraction`` of the bandwidth, as protocols that send a flag with every datum do. With
+    ``waits_for_receiver``, a message leaves only when its receive is posted.
     """
 
-    name: str
-    up_to_bytes: int | None
-    overhead_s: float = 0.0
-    bandwidth_fraction: float = 1.0
+    name: Text
+    up_to_bytes: Count | None
+    overhead_s: NotNegative = 0.0
+    bandwidth_fraction: Fraction = 1.0
     waits_for_receiver: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkParameters:
-    """One direction of a wire.
+class LinkParameters(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One direction of a link.
 
-    ``latency_s`` is that of a hop. ``step_overhead_s`` is what each message takes of its sender's
-    time, one after the other. ``protocols`` are ordered by size, the last for any size; none
-    means that all messages are alike. ``reduces_in_switch`` tells that the switches can reduce
-    (SHARP, NVLS). ``pipeline_bytes`` is the piece in which trees hand data on (None: all of it).
+    ``latency_s`` is that of one hop. ``step_overhead_s`` is the time that each message occupies its
+    sender, one message after the other. ``protocols`` are ordered by size, the last for any size;
+    without them, all messages are alike. With ``reduces_in_switch`` the switches can reduce (SHARP,
+    NVLS). ``pipeline_bytes`` is the piece in which trees forward data (None: everything at once).
     """
 
-    bandwidth_bytes_per_s: float
-    latency_s: float
-    step_overhead_s: float = 0.0
+    bandwidth_bytes_per_s: Positive
+    latency_s: NotNegative
+    step_overhead_s: NotNegative = 0.0
     protocols: tuple[Protocol, ...] = ()
     reduces_in_switch: bool = False
-    pipeline_bytes: int | None = None
+    pipeline_bytes: Count | None = None
 
     def protocol(self, size_bytes: int) -> Protocol | None:
-        """Return the protocol of a message; None where the link tells none."""
+        """Return the protocol of a message; None if the link has no protocols."""
         limits = [one.up_to_bytes for one in self.protocols if one.up_to_bytes is not None]
         return self.protocols[bisect_left(limits, size_bytes)] if self.protocols else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredCollective:
+class MeasuredCollective(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A fit to measurements: ``latency_s + size / bandwidth_bytes_per_s`` up to ``up_to_bytes``.
 
-    The size is the whole buffer: what one rank ends with for an all-gather, what it begins with
-    for the others. ``up_to_bytes`` is None for the last fit, which holds for any larger size.
+    The size is the whole buffer: for an all-gather what a rank ends with, for the others what it
+    begins with. ``up_to_bytes`` is None for the last fit, which holds for any larger size.
     """
 
-    algorithm: str
-    protocol: str
-    up_to_bytes: int | None
-    latency_s: float
-    bandwidth_bytes_per_s: float
+    algorithm: Text
+    protocol: Text
+    up_to_bytes: Count | None
+    latency_s: NotNegative
+    bandwidth_bytes_per_s: Positive
 
     def time_s(self, size_bytes: int) -> float:
         """Return how long the collective takes on an idle network."""
@@ -105,6 +105,18 @@ class Link:
         return fits[bisect_left(limits, size_bytes)]
 
 
+class _LinkFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A link's file, where group sizes are keys of JSON objects and hence texts."""
+
+    name: Text
+    source: Text
+    link: LinkParameters | None = None
+    collectives: dict[
+        Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv"],
+        dict[str, tuple[MeasuredCollective, ...]],
+    ] = {}
+
+
 def link_names() -> tuple[str, ...]:
     """Return the names of the link presets, sorted."""
     return tuple(sorted(path.stem for path in LINKS_DIRECTORY.glob("*.json")))
@@ -113,83 +125,52 @@ def link_names() -> tuple[str, ...]:
 def load_link(name_or_path: str | Path) -> Link:
     """Return a link: a preset by its name, or a file by its path.
 
-    Raises `HardwareError` for a name that no preset has and for figures that contradict each
-    other, `ConfigError` for what a file may not hold.
+    Raises `HardwareError` for an unknown name and for figures that contradict each other,
+    `ConfigError` for an invalid file.
     """
-    known = link_names()
-    if isinstance(name_or_path, str) and name_or_path in known:
+    presets = link_names()
+    if isinstance(name_or_path, str) and name_or_path in presets:
         return read_link(LINKS_DIRECTORY / f"{name_or_path}.json")
     path = Path(name_or_path)
     if isinstance(name_or_path, str) and "/" not in name_or_path and not path.is_file():
         message = f"no link preset or file is named {name_or_path!r}"
-        raise HardwareError(message, hint=suggestion(name_or_path, known))
+        raise HardwareError(message, hint=suggestion(name_or_path, presets))
     return read_link(path)
 
 
 def read_link(path: Path) -> Link:
     """Return the link that a file describes. Raises as `load_link` does."""
     location = str(path)
-    wire = decode(read_json(path), LinkWire, location=location)
-    tables = {
-        kind: MappingProxyType({
-            _group_size(size, location): _fits(fits, f"{location}: {kind} of {size}")
-            for size, fits in by_size.items()
-        })
-        for kind, by_size in wire.collectives.items()
-    }  # fmt: skip
-    if wire.link is None and not any(tables.values()):
+    file = decode(read_json(path), _LinkFile, location=location)
+    tables: dict[str, Mapping[int, tuple[MeasuredCollective, ...]]] = {}
+    for kind, by_size in file.collectives.items():
+        for size, fits in by_size.items():
+            if not size.isdecimal() or int(size) < 2:
+                raise HardwareError(
+                    f"the group size is {size!r}", location=location, hint="give 2 or more"
+                )
+            where = f"{location}: {kind} of {size}"
+            _check_limits([fit.up_to_bytes for fit in fits], where)
+            if not fits:
+                raise HardwareError(
+                    "there is no fit", location=where, hint="add one, or drop the size"
+                )
+        tables[kind] = MappingProxyType({int(size): fits for size, fits in by_size.items()})
+    if file.link is None and not any(tables.values()):
         raise HardwareError("the link has neither parameters nor measurements", location=location)
+    if file.link is not None:
+        check_protocols(file.link, location)
     return Link(
-        name=wire.name,
-        source=wire.source,
-        parameters=None if wire.link is None else link_parameters(wire.link, location),
+        name=file.name,
+        source=file.source,
+        parameters=file.link,
         collectives=MappingProxyType(tables),
     )
 
 
-def link_parameters(wire: ParametersWire, location: str) -> LinkParameters:
-    """Return the parameters that a file gives. Raises `HardwareError` for unordered protocols."""
-    _check_limits([one.up_to_bytes for one in wire.protocols], f"{location}: protocols")
-    return LinkParameters(
-        bandwidth_bytes_per_s=wire.bandwidth_bytes_per_s,
-        latency_s=wire.latency_s,
-        step_overhead_s=wire.step_overhead_s,
-        protocols=tuple([_protocol(one) for one in wire.protocols]),
-        reduces_in_switch=wire.reduces_in_switch,
-        pipeline_bytes=wire.pipeline_bytes,
-    )
-
-
-def _protocol(wire: ProtocolWire) -> Protocol:
-    return Protocol(
-        name=wire.name,
-        up_to_bytes=wire.up_to_bytes,
-        overhead_s=wire.overhead_s,
-        bandwidth_fraction=wire.bandwidth_fraction,
-        waits_for_receiver=wire.waits_for_receiver,
-    )
-
-
-def _group_size(text: str, location: str) -> int:
-    if not text.isdecimal() or int(text) < 2:
-        raise HardwareError(f"the group size is {text!r}", location=location, hint="give 2 or more")
-    return int(text)
-
-
-def _fits(wires: list[MeasuredWire], location: str) -> tuple[MeasuredCollective, ...]:
-    _check_limits([wire.up_to_bytes for wire in wires], location)
-    if not wires:
-        raise HardwareError("there is no fit", location=location, hint="add one, or drop the size")
-    return tuple([
-        MeasuredCollective(
-            algorithm=wire.algorithm,
-            protocol=wire.protocol,
-            up_to_bytes=wire.up_to_bytes,
-            latency_s=wire.latency_s,
-            bandwidth_bytes_per_s=wire.bandwidth_bytes_per_s,
-        )
-        for wire in wires
-    ])  # fmt: skip
+def check_protocols(parameters: LinkParameters, location: str) -> None:
+    """Raise `HardwareError` unless protocols ascend in size, and the last holds for any size."""
+    _check_limits([one.up_to_bytes for one in parameters.protocols], f"{location}: protocols")
 
 
 def _check_limits(limits: list[int | None], location: str) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
+
+from msgspec import Struct
 
 from hespas.config.decode import decode
 from hespas.config.files import read_json
@@ -14,11 +14,11 @@ from hespas.config.load import load_config
 from hespas.config.run_config import RooflineHardware, roofline_hardware
 from hespas.config.suggest import suggestion
 from hespas.errors import DeviceCountError, HardwareError
+from hespas.hardware.astra_sim_files import read_network, read_system
 from hespas.hardware.device import Device, MeasuredTables, check_clock
-from hespas.hardware.interconnect_files import read_interconnect
+from hespas.hardware.figures import Count, NotNegative, Positive, Text
+from hespas.hardware.interconnect import read_interconnect
 from hespas.hardware.system import System, bare_system
-from hespas.hardware.system_files import read_network, read_system
-from hespas.hardware.wire import NodeWire
 
 PRESETS_DIRECTORY = Path(__file__).resolve().parent.parent / "configs"
 _NODES = PRESETS_DIRECTORY / "nodes"
@@ -29,27 +29,27 @@ _ASTRA_SIM = "astra-sim"
 _OWN = Path("hespas", "network.json")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeInfo:
-    """What a node preset knows beside its rates.
+class NodeInfo(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``node.json``: what the documented configuration has no key for.
 
-    ``launch_overhead_s`` is what a kernel takes beside its work when launched behind another,
-    None where nobody knows. ``clock_hz`` is that of the cycles that a TPU's compiler writes.
-    ``target`` is the name of XLA's description of the part, or libtpu's name of it, to compile for
-    it without having one; None where there is none. ``measured`` names the tables of measured
-    kernels. ``sources`` tells for each figure where it comes from.
+    ``launch_overhead_s`` is the time that a kernel launched behind another takes in addition to its
+    work, None where it is unknown. ``clock_hz`` is the clock of the cycles that a TPU's compiler
+    states. ``target`` is the name of XLA's description of the part, or libtpu's name of it, which
+    lets XLA compile for it where there is none; None if there is no description. ``tables`` names
+    the measured tables of kernels, ``calibration`` has factors on their times. ``sources`` names
+    the source of each figure.
     """
 
-    name: str
-    full_name: str
-    memory_capacity_bytes: int
-    launch_overhead_s: float | None
-    clock_hz: float | None
-    target: str | None
-    measured: MeasuredTables | None
-    aliases: tuple[str, ...]
-    notes: tuple[str, ...]
-    sources: Mapping[str, str]
+    full_name: Text
+    memory_capacity_bytes: Count
+    launch_overhead_s: NotNegative | None = None
+    clock_hz: Positive | None = None
+    target: Text | None = None
+    tables: Text | None = None
+    calibration: dict[str, Positive] = {}
+    aliases: tuple[Text, ...] = ()
+    notes: tuple[Text, ...] = ()
+    sources: dict[str, Text] = {}
 
 
 def device_names() -> tuple[str, ...]:
@@ -86,23 +86,22 @@ def load_device(name_or_path: str | Path) -> Device:
     hardware = roofline_hardware(load_config(file), location=str(file))
     home = _home(file)
     name = home.resolve().name if file.stem == "config" else file.stem
-    node = _read_node(home) if (home / "node.json").exists() else None
-    return device_of(
-        hardware,
-        name=name,
-        memory_capacity_bytes=None if node is None else node.memory_capacity_bytes,
-        launch_overhead_s=None if node is None else node.launch_overhead_s,
-        clock_hz=None if node is None else node.clock_hz,
-        measured=None if node is None else node.measured,
-        microarchitecture=_inside(home),
+    inside = home / MICROARCHITECTURE
+    if inside.is_dir():
+        raise HardwareError("is a directory", location=str(inside), hint="put a file in its place")
+    device = replace(
+        device_of(hardware, name=name), microarchitecture=inside if inside.exists() else None
     )
-
-
-def _inside(home: Path) -> Path | None:
-    file = home / MICROARCHITECTURE
-    if file.is_dir():
-        raise HardwareError("is a directory", location=str(file), hint="put a file in its place")
-    return file if file.exists() else None
+    if not (home / "node.json").exists():
+        return device
+    node, measured = _read_node(home)
+    return replace(
+        device,
+        memory_capacity_bytes=node.memory_capacity_bytes,
+        launch_overhead_s=node.launch_overhead_s,
+        clock_hz=node.clock_hz,
+        measured=measured,
+    )
 
 
 def load_hardware(name_or_path: str | Path) -> RooflineHardware:
@@ -142,16 +141,7 @@ def device_file(name_or_path: str | Path) -> Path:
     return _config_file(_NODES / _node_name(str(name_or_path)) if path is None else path)
 
 
-def device_of(
-    hardware: RooflineHardware,
-    *,
-    name: str,
-    memory_capacity_bytes: int | None = None,
-    launch_overhead_s: float | None = None,
-    clock_hz: float | None = None,
-    measured: MeasuredTables | None = None,
-    microarchitecture: Path | None = None,
-) -> Device:
+def device_of(hardware: RooflineHardware, *, name: str) -> Device:
     """Return the device that the roofline ``hardware`` of a configuration describes.
 
     Raises `HardwareError` on a figure that is not a positive, finite number.
@@ -161,13 +151,8 @@ def device_of(
         peak_flops=hardware.peak_flops,
         memory_bandwidth_bytes_per_s=hardware.memory_bandwidth,
         per_datatype_flops=hardware.per_datatype_flops,
-        memory_capacity_bytes=memory_capacity_bytes,
         tdp_w=hardware.tdp_w,
         hbm_power_ratio=hardware.hbm_power_ratio,
-        launch_overhead_s=launch_overhead_s,
-        clock_hz=clock_hz,
-        measured=measured,
-        microarchitecture=microarchitecture,
     )
 
 
@@ -176,10 +161,10 @@ def node_info(name_or_path: str | Path) -> NodeInfo:
 
     Raises `HardwareError` for a name that no preset has, and for a path without ``node.json``.
 
-    >>> node_info("H100_SXM_80GB").name, node_info("H100_80GB").target
-    ('H100_80GB', 'h100_sxm')
+    >>> node_info("H100_80GB").target
+    'h100_sxm'
     """
-    return _read_node(node_directory(name_or_path))
+    return _read_node(node_directory(name_or_path))[0]
 
 
 def load_system(name_or_path: str | Path) -> System:
@@ -296,33 +281,22 @@ def _system_name(name: str) -> str:
 
 @cache
 def _aliases() -> dict[str, str]:
-    return {alias: name for name in device_names() for alias in _read_node(_NODES / name).aliases}
+    return {
+        alias: name for name in device_names() for alias in _read_node(_NODES / name)[0].aliases
+    }
 
 
-def _read_node(home: Path) -> NodeInfo:
+def _read_node(home: Path) -> tuple[NodeInfo, MeasuredTables | None]:
+    """Return a node's ``node.json``, and its measured tables with their calibration."""
     file = home / "node.json"
-    wire = decode(read_json(file), NodeWire, location=str(file))
-    if wire.clock_hz is not None:
-        check_clock(wire.clock_hz, location=str(file))
-    return NodeInfo(
-        name=home.resolve().name,
-        full_name=wire.full_name,
-        memory_capacity_bytes=wire.memory_capacity_bytes,
-        launch_overhead_s=wire.launch_overhead_s,
-        clock_hz=wire.clock_hz,
-        target=wire.target,
-        measured=_measured(wire, str(file)),
-        aliases=wire.aliases,
-        notes=wire.notes,
-        sources=MappingProxyType(wire.sources),
-    )
-
-
-def _measured(wire: NodeWire, location: str) -> MeasuredTables | None:
-    if wire.tables is not None:
-        return MeasuredTables(part=wire.tables, location=location, factors=wire.calibration)
-    if wire.calibration:
+    location = str(file)
+    node = decode(read_json(file), NodeInfo, location=location)
+    if node.clock_hz is not None:
+        check_clock(node.clock_hz, location=location)
+    if node.tables is not None:
+        return node, MeasuredTables(part=node.tables, location=location, factors=node.calibration)
+    if node.calibration:
         raise HardwareError(
             "calibration has no effect without tables", location=location, hint="add tables"
         )
-    return None
+    return node, None

@@ -1,7 +1,7 @@
-"""Several devices and the network between them, in ASTRA-sim's terms.
+"""A cluster: its devices' network and how collectives run on it, in ASTRA-sim's terms.
 
-Source of every field and default: the analytical simulators of ASTRA-sim, whose files
-``system.json``, ``network.yml`` and ``remote_memory.json`` this mirrors.
+Source of every field and default: ASTRA-sim's analytical simulators, which read them from
+``system.json``, ``network.yml`` and ``remote_memory.json`` (`hespas.hardware.astra_sim_files`).
 """
 
 from __future__ import annotations
@@ -10,16 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from math import isfinite, prod
-from typing import TYPE_CHECKING
 
 from hespas.errors import HardwareError
-
-if TYPE_CHECKING:
-    from hespas.hardware.interconnect import Interconnect
+from hespas.hardware.interconnect import Dimension, Dimensions, Interconnect, Shape
+from hespas.hardware.links import LinkParameters
 
 
 class Topology(Enum):
-    """How the devices along one dimension are wired."""
+    """How the devices along one dimension are connected; the values are ASTRA-sim's names."""
 
     RING = "Ring"
     FULLY_CONNECTED = "FullyConnected"
@@ -28,10 +26,10 @@ class Topology(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkDimension:
-    """One dimension of the network.
+    """One dimension of the network: its number of devices, and one direction of one link.
 
-    Raises `HardwareError` for fewer than one device, a bandwidth that is not a positive, finite
-    number, and a latency that is not one from 0 up.
+    Raises `HardwareError` for fewer than one device, a bandwidth that is not positive and finite,
+    and a latency that is not finite and at least 0.
     """
 
     topology: Topology
@@ -50,7 +48,7 @@ class NetworkDimension:
 
 
 class CollectiveKind(Enum):
-    """The collectives whose algorithm a system chooses."""
+    """The collectives whose algorithm a system chooses, as ASTRA-sim names them."""
 
     ALL_REDUCE = "all-reduce"
     ALL_GATHER = "all-gather"
@@ -85,8 +83,8 @@ class System:
     ``implementations`` gives, per collective, one algorithm name per dimension.
     ``local_memory_bandwidth_bytes_per_s`` is None where the file has no ``local-mem-bw``.
     ``options`` keeps the remaining keys of ``system.json`` as read.
-    ``interconnect`` is the network as hespas' own model sees it, where a file describes that; a
-    system without files for ASTRA-sim has no ``dimensions``.
+    ``interconnect`` is the network for hespas' network model, if a file describes it; a system
+    without files for ASTRA-sim has no ``dimensions``.
     """
 
     name: str
@@ -116,12 +114,12 @@ def bare_system(
     dimensions: tuple[NetworkDimension, ...] = (),
     interconnect: Interconnect | None = None,
 ) -> System:
-    """Return a system of which nothing is told but its network.
+    """Return a system with a network and ASTRA-sim's defaults for everything else.
 
-    >>> line = NetworkDimension(
+    >>> ring = NetworkDimension(
     ...     topology=Topology.RING, npus_count=8, bandwidth_bytes_per_s=1e9, latency_s=0.0
     ... )
-    >>> bare_system("a ring", dimensions=(line,)).device_count
+    >>> bare_system("a ring", dimensions=(ring,)).device_count
     8
     """
     return System(
@@ -137,4 +135,41 @@ def bare_system(
         remote_memory=RemoteMemory(kind=RemoteMemoryKind.NO_MEMORY_EXPANSION),
         options={},
         interconnect=interconnect,
+    )
+
+
+_SHAPES = {
+    Topology.RING: Shape.RING,
+    Topology.FULLY_CONNECTED: Shape.FULLY_CONNECTED,
+    Topology.SWITCH: Shape.SWITCH,
+}
+_KINDS = {kind: kind.value.replace("-", "_") for kind in CollectiveKind}
+
+
+def interconnect_of(system: System) -> Interconnect:
+    """Return a system's network: its ``interconnect``, or else that of its files for ASTRA-sim.
+
+    The latter has the algorithms that system.json names, and messages and reductions rounded down
+    to ns, as in ASTRA-sim.
+    """
+    if system.interconnect is not None:
+        return system.interconnect
+    dimensions = [
+        Dimension(
+            shape=_SHAPES[one.topology],
+            size=one.npus_count,
+            parameters=LinkParameters(
+                bandwidth_bytes_per_s=one.bandwidth_bytes_per_s,
+                latency_s=one.latency_s,
+            ),
+        )
+        for one in system.dimensions
+    ]
+    return Interconnect(
+        name=system.name,
+        fabric=Dimensions(dimensions=tuple(dimensions)),
+        algorithms={_KINDS[kind]: names for kind, names in system.implementations.items()},
+        endpoint_delay_s=system.endpoint_delay_s,
+        memory_bytes_per_s=system.local_memory_bandwidth_bytes_per_s,
+        rounding_ps=1000,
     )

@@ -18,6 +18,7 @@ from hespas.backends.astra_sim.run import (
 )
 from hespas.backends.astra_sim.system_files import write_system
 from hespas.errors import ConfigError, DeviceCountError, SimulationError, ToolError
+from hespas.hardware.astra_sim_files import read_system
 from hespas.hardware.interconnect import switched
 from hespas.hardware.presets import load_system
 from hespas.hardware.system import (
@@ -27,7 +28,6 @@ from hespas.hardware.system import (
     System,
     bare_system,
 )
-from hespas.hardware.system_files import read_system
 from hespas.schedule.tasks import (
     CollectiveTask,
     CommunicationKind,
@@ -46,7 +46,7 @@ SYSTEM = "A100_SXM_40GB_4GPU"
 STAND_IN = """#!{python}
 import sys
 from pathlib import Path
-from hespas.hardware.system_files import read_system
+from hespas.hardware.astra_sim_files import read_system
 from hespas.simulate.network import Network
 from hespas.simulate.astra.simulate import simulate
 from hespas.schedule.chakra import read_traces

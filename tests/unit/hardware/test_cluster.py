@@ -48,8 +48,8 @@ def test_json_is_read_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{}", "nothing of the cluster is described"),
-        ("node_types: {old: {compute_scale: 2}}", "nothing of the cluster is described"),
+        ("{}", "the file describes nothing of the cluster"),
+        ("node_types: {old: {compute_scale: 2}}", "the file describes nothing of the cluster"),
         ("devices: [{devices: 0-x}]", "the devices are '0-x'"),
         ("devices: [{devices: 0, compute_scale: 0}]", "compute_scale is 0"),
         ("devices: [{devices: 0, delay_s: -1}]", "delay_s is -1"),

@@ -108,7 +108,7 @@ def test_every_figure_has_its_source(name: str) -> None:
     figures |= set() if hardware.tdp_w is None else {"tdp_W"}
     figures |= {f"per_datatype_flops.{key}" for key in hardware.per_datatype_flops}
     info = node_info(name)
-    figures |= set() if info.measured is None else {"tables"}
+    figures |= set() if info.tables is None else {"tables"}
     figures |= set() if info.clock_hz is None else {"clock_hz"}
     assert set(info.sources) == figures
     named = ("datasheet", "specifications", "documentation", "CACM", "ISCA", "assumed: ")

@@ -21,7 +21,7 @@ def test_every_preset_tells_the_source_of_every_figure(file: Path) -> None:
 
 def test_presets_of_nvidia_gpus_have_it_and_others_say_so() -> None:
     assert len(FILES) >= 13
-    with pytest.raises(HardwareError, match="MI300X: the inside of MI300X is not described"):
+    with pytest.raises(HardwareError, match="MI300X: the microarchitecture of MI300X is not"):
         load_microarchitecture("MI300X")
 
 
@@ -33,7 +33,9 @@ def test_a_node_of_ones_own_has_its_own_inside(tmp_path: Path) -> None:
     assert load_microarchitecture(home).multiprocessors == 144
     assert load_microarchitecture(str(home / "roofline/config.json")).multiprocessors == 144
     (home / MICROARCHITECTURE).unlink()
-    with pytest.raises(HardwareError, match=r"the inside of mine is not .*beside its node\.json"):
+    with pytest.raises(
+        HardwareError, match=r"microarchitecture of mine is not .*beside its node\.json"
+    ):
         load_microarchitecture(home)
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from hespas.config.files import read_json, read_yaml
 from hespas.errors import ConfigError, DeviceCountError, HardwareError
+from hespas.hardware.astra_sim_files import read_system
 from hespas.hardware.interconnect import Dimensions, Shape
 from hespas.hardware.presets import (
     PRESETS_DIRECTORY,
@@ -19,7 +20,6 @@ from hespas.hardware.presets import (
     system_names,
 )
 from hespas.hardware.system import CollectiveKind, RemoteMemoryKind, System
-from hespas.hardware.system_files import read_system
 from hespas.units import GIB, to_ns
 
 CORPUS = Path(__file__).resolve().parents[4] / "shared" / "data" / "astra-sim-corpus.tar.xz"

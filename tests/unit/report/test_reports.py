@@ -8,7 +8,7 @@ import hespas
 from hespas.hardware.links import link_names
 from hespas.hardware.presets import device_names, system_names
 from hespas.prediction import Prediction
-from hespas.report.hardware_text import hardware_json, hardware_text, preset_details
+from hespas.report.hardware import hardware_json, hardware_text, preset_details
 from hespas.report.operators import count_operators
 from hespas.report.run_report import run_text
 from hespas.report.simulation_text import simulation_text

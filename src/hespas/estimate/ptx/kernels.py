@@ -143,7 +143,7 @@ class ReadKernels:
         """The figures of the device, and what stands for all kernels' texts and launches."""
         figures = {
             name: getattr(self.gpu, name)
-            for name in self.gpu.__dataclass_fields__
+            for name in self.gpu.__struct_fields__
             if name != "sources"
         }
         bandwidth = self.device.memory_bandwidth_bytes_per_s

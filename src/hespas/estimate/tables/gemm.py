@@ -18,8 +18,7 @@ from hespas.errors import HardwareError, MeasurementError
 from hespas.estimate.driver import Timing
 from hespas.estimate.tables.files import Part, load_part
 from hespas.estimate.tables.grid import Grid, completed, monotone, read
-from hespas.hardware.device import Device
-from hespas.hardware.factors import factor_of, table_of
+from hespas.hardware.device import Device, factor_of, table_of
 from hespas.program.types import ELEMENT_TYPES
 
 _BYTES = {"bf16": 2.0, "f8": 1.0, "tf32": 4.0}

@@ -1,5 +1,6 @@
 from dataclasses import replace
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -88,7 +89,7 @@ def test_slower_parts_never_make_a_kernel_faster() -> None:
     kernel, moved = columns(300), 3e8
     fast = terms(kernel, moved).time_s
     for figure in ("clock_hz", "l2_bandwidth_bytes_per_s", "issue_lanes", "memory_efficiency"):
-        gpu = replace(GPU, **{figure: getattr(GPU, figure) / 2})
+        gpu = msgspec.structs.replace(GPU, **{figure: getattr(GPU, figure) / 2})
         slow = terms_of(
             kernel, gpu, bytes_moved=moved, memory_bandwidth_bytes_per_s=BANDWIDTH
         ).time_s

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from flow_jobs import MB, MS, SWITCH, US, WIRE, collective, compute, graph, one_dimension, transfer
@@ -91,7 +92,7 @@ def test_a_torus_goes_both_ways_along_each_axis() -> None:
 
 
 def test_a_switch_that_reduces() -> None:
-    able = one_dimension(Shape.SWITCH, 4, replace(WIRE, reduces_in_switch=True))
+    able = one_dimension(Shape.SWITCH, 4, msgspec.structs.replace(WIRE, reduces_in_switch=True))
 
     assert alone_ps(CommunicationKind.ALL_REDUCE, "inSwitch", able) == 2 * US + 4 * MS
     assert alone_ps(CommunicationKind.ALL_REDUCE, "auto", able) == 2 * US + 4 * MS
@@ -100,7 +101,7 @@ def test_a_switch_that_reduces() -> None:
 
 
 def test_trees_in_pieces() -> None:
-    wire = replace(WIRE, pipeline_bytes=MB)
+    wire = msgspec.structs.replace(WIRE, pipeline_bytes=MB)
     network = one_dimension(Shape.SWITCH, 4, wire)
 
     # Two halves of 2 MB in 2 pieces, over a depth of 2, up and down: 5 steps. The member with
@@ -195,7 +196,7 @@ def test_large_messages_wait_for_their_receiver(*, waits: bool, expected_ps: int
         Protocol(name="eager", up_to_bytes=1000),
         Protocol(name="rendezvous", up_to_bytes=None, waits_for_receiver=waits),
     )
-    network = one_dimension(Shape.SWITCH, 4, replace(WIRE, protocols=protocols))
+    network = one_dimension(Shape.SWITCH, 4, msgspec.structs.replace(WIRE, protocols=protocols))
     send, receive = transfer(1, 0, 1)
     late = replace(receive, depends_on=(9,))
 
@@ -209,14 +210,16 @@ def test_protocols_have_costs_and_shares() -> None:
         Protocol(name="LL", up_to_bytes=MB, bandwidth_fraction=0.5),
         Protocol(name="simple", up_to_bytes=None, overhead_s=7e-6),
     )
-    network = one_dimension(Shape.SWITCH, 4, replace(WIRE, protocols=protocols))
+    network = one_dimension(Shape.SWITCH, 4, msgspec.structs.replace(WIRE, protocols=protocols))
 
     assert alone_ps(CommunicationKind.ALL_TO_ALL, "ring", network, 4 * MB) == 6 * (2 * US + 2 * MS)
     assert alone_ps(CommunicationKind.ALL_TO_ALL, "ring", network, 8 * MB) == 6 * (9 * US + 2 * MS)
 
 
 def test_every_message_of_a_step_has_its_overhead() -> None:
-    network = one_dimension(Shape.FULLY_CONNECTED, 4, replace(WIRE, step_overhead_s=5e-6))
+    network = one_dimension(
+        Shape.FULLY_CONNECTED, 4, msgspec.structs.replace(WIRE, step_overhead_s=5e-6)
+    )
 
     assert alone_ps(CommunicationKind.ALL_TO_ALL, "direct", network) == 15 * US + US + MS
 
@@ -280,7 +283,7 @@ def test_measured_collectives_share_wires_too() -> None:
                 Dimension(
                     shape=Shape.SWITCH,
                     size=4,
-                    parameters=replace(WIRE, bandwidth_bytes_per_s=4e8),
+                    parameters=msgspec.structs.replace(WIRE, bandwidth_bytes_per_s=4e8),
                     measured=table_of(2),
                 ),
             )

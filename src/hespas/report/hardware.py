@@ -1,8 +1,10 @@
-"""The presets, for people and for programs."""
+"""Presets of nodes, systems and links as text and JSON: lists, and every figure of one."""
 
 from __future__ import annotations
 
 from pathlib import Path
+
+import msgspec
 
 from hespas.compile.targets import find_target
 from hespas.config.suggest import suggestion
@@ -10,16 +12,18 @@ from hespas.errors import HardwareError
 from hespas.estimate.tables.files import part_names
 from hespas.hardware.device import Device
 from hespas.hardware.links import Link, link_names, load_link
+from hespas.hardware.microarchitecture import Microarchitecture, read_microarchitecture
 from hespas.hardware.presets import (
+    MICROARCHITECTURE,
     NodeInfo,
     device_names,
     load_device,
     load_system,
+    node_directory,
     node_info,
     system_names,
 )
 from hespas.hardware.system import NetworkDimension, System
-from hespas.report.inside_text import inside_json, inside_lines
 from hespas.units import GIB, format_bytes_binary, format_quantity, format_time, to_ns
 
 _SYSTEM_WIDTH = 26
@@ -31,8 +35,8 @@ def hardware_text() -> str:
     systems = [_system_line(load_system(name)) for name in system_names()]
     links = [_link_line(load_link(name)) for name in link_names()]
     tables = {
-        "Nodes (--node):": nodes,
-        "Systems (--system):": systems,
+        "Nodes:": nodes,
+        "Systems:": systems,
         "Links (in a system's hespas/network.json):": links,
     }
     return "\n\n".join("\n".join([head, *lines]) for head, lines in tables.items())
@@ -57,12 +61,9 @@ def _system_line(system: System) -> str:
 
 
 def _link_line(link: Link) -> str:
-    wire = link.parameters
-    figures = (
-        []
-        if wire is None
-        else [format_quantity(wire.bandwidth_bytes_per_s, "B/s"), format_time(wire.latency_s)]
-    )
+    figures: list[str] = []
+    if (one := link.parameters) is not None:
+        figures = [format_quantity(one.bandwidth_bytes_per_s, "B/s"), format_time(one.latency_s)]
     sizes = sorted({size for by_size in link.collectives.values() for size in by_size})
     measured = f"collectives measured among {', '.join(map(str, sizes))}" if sizes else ""
     return f"  {link.name:<{_SYSTEM_WIDTH}} {'; '.join([', '.join(figures), measured]).strip('; ')}"
@@ -78,39 +79,72 @@ def _dimension_text(dimension: NetworkDimension) -> str:
 def preset_details(name: str) -> str:
     """Return every figure of a node with its source, or of a system.
 
-    Raises `hespas.errors.HardwareError` for a name that no preset has, and no node's path.
+    Raises `hespas.errors.HardwareError` for an unknown name, and for a path that is no node's.
     """
     return _system_details(load_system(name)) if name in system_names() else _node_details(name)
 
 
 def _node_details(name: str) -> str:
-    info, device = named_node(name), load_device(name)
-    _check_names(name, info)
-    lines = [f"{info.name}: {info.full_name}", *_figures(device), *_tables(info)]
+    title, info, device = _node(name)
+    lines = [f"{title}: {info.full_name}", *_figures(device)]
+    if (measured := device.measured) is not None:
+        factors = sorted(measured.factors.items())
+        times = ", ".join(f"{factor:g} ({key})" for key, factor in factors)
+        lines.append(
+            f"  measured     tables of {measured.part}{', times ' if times else ''}{times}"
+        )
     lines += [f"  target       {info.target or 'none'}", "", *info.notes, "Sources:"]
     lines += [f"  {key}: {text}" for key, text in info.sources.items()]
-    return "\n".join([*lines, *inside_lines(device)])
+    if (gpu := _microarchitecture(device)) is not None:
+        lines += ["", f"Inside ({MICROARCHITECTURE}):"]
+        lines += [
+            f"  {key:<26} {_figure_text(key, value):<12} {gpu.sources[key]}"
+            for key, value in msgspec.to_builtins(gpu).items()
+            if key != "sources"
+        ]
+    return "\n".join(lines)
 
 
-def _check_names(name: str, info: NodeInfo) -> None:
-    """Raise `HardwareError` for a target or for tables that there aren't."""
+def _node(name: str) -> tuple[str, NodeInfo, Device]:
+    """Return a node's name, description and rates.
+
+    Raises `HardwareError` for an unknown name, target or part with measured tables.
+    """
+    try:
+        info = node_info(name)
+    except HardwareError as error:
+        if Path(name).exists():
+            raise
+        raise HardwareError(
+            f"no preset is named {name!r}",
+            hint=suggestion(name, (*device_names(), *system_names())),
+        ) from error
     if info.target is not None:
         find_target(name)
-    measured = info.measured
+    device = load_device(name)
+    measured = device.measured
     if measured is not None and measured.part not in part_names():
         raise HardwareError(
             f"there are no measured tables of {measured.part!r}",
             location=measured.location,
             hint=suggestion(measured.part, part_names()),
         )
+    return node_directory(name).resolve().name, info, device
 
 
-def _tables(info: NodeInfo) -> list[str]:
-    if info.measured is None:
-        return []
-    factors = sorted(info.measured.factors.items())
-    times = ", ".join(f"{factor:g} ({key})" for key, factor in factors)
-    return [f"  measured     tables of {info.measured.part}{', times ' if times else ''}{times}"]
+def _microarchitecture(device: Device) -> Microarchitecture | None:
+    file = device.microarchitecture
+    return None if file is None else read_microarchitecture(file)
+
+
+def _figure_text(key: str, value: float) -> str:
+    if key.endswith("_bandwidth"):
+        return format_quantity(value, "B/s")
+    if key.endswith("_hz"):
+        return format_quantity(value, "Hz")
+    if key.endswith("_bytes"):
+        return format_bytes_binary(value)
+    return format_time(value) if key.endswith("_s") else f"{value:g}"
 
 
 def _system_details(system: System) -> str:
@@ -126,22 +160,6 @@ def _system_details(system: System) -> str:
         lines.append(f"  local memory: {format_quantity(memory, 'B/s')}")
     lines.append(f"  endpoint delay: {format_time(system.endpoint_delay_s)}")
     return "\n".join(lines)
-
-
-def named_node(name: str) -> NodeInfo:
-    """Return a node by its name or path.
-
-    Raises `hespas.errors.HardwareError`, for a name with the nodes and systems like it.
-    """
-    try:
-        return node_info(name)
-    except HardwareError as error:
-        if Path(name).exists():
-            raise
-        raise HardwareError(
-            f"no preset is named {name!r}",
-            hint=suggestion(name, (*device_names(), *system_names())),
-        ) from error
 
 
 def _figures(device: Device) -> list[str]:
@@ -173,11 +191,10 @@ def hardware_json(name: str | None) -> dict[str, object]:
 
 
 def _node_json(name: str) -> dict[str, object]:
-    info, device = named_node(name), load_device(name)
-    _check_names(name, info)
-    measured = info.measured
+    title, info, device = _node(name)
+    measured, gpu = device.measured, _microarchitecture(device)
     return {
-        "name": info.name,
+        "name": title,
         "full_name": info.full_name,
         "peak_flops": device.peak_flops,
         "per_datatype_flops": dict(device.per_datatype_flops),
@@ -188,7 +205,7 @@ def _node_json(name: str) -> dict[str, object]:
         "clock_hz": device.clock_hz,
         "tables": None if measured is None else measured.part,
         "calibration": {} if measured is None else dict(measured.factors),
-        "microarchitecture": inside_json(device),
+        "microarchitecture": None if gpu is None else msgspec.to_builtins(gpu),
         "target": info.target,
         "aliases": list(info.aliases),
         "sources": dict(info.sources),
@@ -196,12 +213,12 @@ def _node_json(name: str) -> dict[str, object]:
 
 
 def _link_json(link: Link) -> dict[str, object]:
-    wire = link.parameters
+    parameters = link.parameters
     return {
         "name": link.name,
         "source": link.source,
-        "bandwidth_bytes_per_s": None if wire is None else wire.bandwidth_bytes_per_s,
-        "latency_s": None if wire is None else wire.latency_s,
+        "bandwidth_bytes_per_s": None if parameters is None else parameters.bandwidth_bytes_per_s,
+        "latency_s": None if parameters is None else parameters.latency_s,
         "measured": {kind: sorted(by_size) for kind, by_size in link.collectives.items()},
     }
 

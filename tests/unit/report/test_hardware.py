@@ -11,7 +11,7 @@ import pytest
 
 from hespas.errors import HespasError
 from hespas.hardware.presets import MICROARCHITECTURE, PRESETS_DIRECTORY
-from hespas.report.hardware_text import hardware_json, preset_details
+from hespas.report.hardware import hardware_json, preset_details
 
 H100 = PRESETS_DIRECTORY / "nodes" / "H100_80GB"
 
@@ -70,7 +70,7 @@ def test_a_launch_s_cost_and_a_calibration_are_shown(mine: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"calibration": {"gemm.f16": 2.0}}, r"node\.json: nothing is multiplied by the factor"),
+        ({"calibration": {"gemm.f16": 2.0}}, r"node\.json: there is no factor 'gemm.f16'"),
         ({"tables": "H10"}, r"node\.json: there are no measured tables .*did you mean 'H100_SXM'"),
         ({"target": "nope"}, r"node\.json: no target is named 'nope'; known: .*H100_SXM"),
     ],

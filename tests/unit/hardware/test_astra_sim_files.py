@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from hespas.errors import ConfigError, HardwareError
+from hespas.hardware.astra_sim_files import read_system
 from hespas.hardware.presets import load_system
 from hespas.hardware.system import (
     CollectiveKind,
@@ -15,7 +16,6 @@ from hespas.hardware.system import (
     System,
     Topology,
 )
-from hespas.hardware.system_files import read_system
 from hespas.units import GIB
 
 NETWORK: dict[str, list[object]] = {
