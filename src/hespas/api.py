@@ -19,9 +19,11 @@ if TYPE_CHECKING:
     from hespas.hardware.cluster import Cluster
     from hespas.hardware.device import Device
     from hespas.hardware.system import System
+    from hespas.options import EstimateOptions
     from hespas.prediction import Prediction
     from hespas.program.program import Program
     from hespas.schedule.tasks import Job, TaskGraph
+    from hespas.simulate.models import Model
     from hespas.simulate.timeline import Timeline
     from hespas.split.regions import RegionGraph
 
@@ -45,13 +47,16 @@ def load(
     >>> len(program.main.body.operations)
     8
     """
-    from hespas.frontend.load import load_program
-    from hespas.frontend.overrides import LoadOptions
-    from hespas.program.devices import with_device_count
+    from hespas.options import PredictOptions, ProgramOptions
+    from hespas.pipeline import load_alone
 
-    options = LoadOptions(trip_counts=trip_counts or {}, branch_weights=branch_weights or {})
-    program = load_program(Path(path), options=options)
-    return with_device_count(program, requested=devices, system=None)
+    given = ProgramOptions(
+        file=Path(path),
+        devices=devices,
+        trip_counts=trip_counts or {},
+        branch_weights=branch_weights or {},
+    )
+    return load_alone(PredictOptions(program=given))
 
 
 def optimise(
@@ -70,22 +75,20 @@ def optimise(
     `hespas.errors.ExtraMissingError` without the compiler (``hespas[gpu]``, ``hespas[tpu]``), and
     what `hespas.compile.compiler.compile_program` raises.
     """
-    from hespas.compile.cache import CompiledCache, default_directory
-    from hespas.compile.for_node import compile_for_node
     from hespas.compile.options import DEFAULT_OPTIONS
-    from hespas.frontend.load import load_compiled, read_source
     from hespas.hardware.presets import load_system
+    from hespas.options import CompileChoice, EstimateOptions, PredictOptions, ProgramOptions
+    from hespas.pipeline import load as load_program
 
-    compiled = compile_for_node(
-        read_source(Path(workload)),
-        name=str(workload),
-        node=node,
-        system=load_system(system) if isinstance(system, str) else system,
-        devices=devices,
-        options=options or DEFAULT_OPTIONS,
-        cache=CompiledCache(directory=default_directory()),
+    chosen = PredictOptions(
+        program=ProgramOptions(file=Path(workload), devices=devices),
+        compile=CompileChoice(optimise=True, options=options or DEFAULT_OPTIONS),
+        estimate=EstimateOptions(node=node),
     )
-    return load_compiled(compiled, name=str(workload))
+    return load_program(chosen, system=load_system(system) if isinstance(system, str) else system)
+
+
+optimize = optimise
 
 
 def split(
@@ -144,31 +147,24 @@ def estimate(
     >>> round(estimate(graph, "A100_SXM_40GB").total.time_s * 1e6, 1)
     14.8
     """
-    from dataclasses import replace
-
     from hespas.estimate.cache import MemoryStore
-    from hespas.estimate.graph import estimate_graph
-    from hespas.estimate.methods import check_uses_node, estimator, usual_method, wanted_on
-    from hespas.estimate.roofline import RooflineOptions
     from hespas.hardware.device import Device
+    from hespas.options import PredictOptions
+    from hespas.pipeline import Prepared, price
     from hespas.split.modules import region_modules
     from hespas.split.regions import RegionGraph
 
     _check(graph, RegionGraph, "a region graph", "split a program: hespas.split(program)")
     _check(device, (Device, str, Path), "a device or its name", "name a preset or a path")
     _check(method, (str, type(None)), *_METHOD)
-    program = graph.program
-    named = str(device) if isinstance(device, Path) else device
-    found = wanted_on(named, options or RooflineOptions(), custom_calls or {})
-    wanted = replace(found, kernels=program.kernels)
-    usual = "roofline" if wanted.device is None else usual_method(program, wanted.device)
-    wished = method or wanted.method or usual
-    if wanted.device is not None:
-        hint = "give the path of a configuration of it (.json) in the node's place"
-        check_uses_node(wished, wanted.device.name, hint=hint)
-    chosen = estimator(wished, wanted)
-    kept = MemoryStore() if store is None else store
-    return estimate_graph(graph, region_modules(graph), chosen, store=kept, threads=threads)
+    priced = _estimate_options(
+        device, method=method, roofline=options, custom_calls=custom_calls or {}, threads=threads
+    )
+    return price(
+        Prepared(graph=graph, modules=region_modules(graph)),
+        PredictOptions(estimate=priced),
+        store=MemoryStore() if store is None else store,
+    )
 
 
 def trace(graph: RegionGraph, estimates: GraphEstimate) -> TaskGraph:
@@ -191,7 +187,7 @@ def simulate(
     job: Job | TaskGraph,
     system: System | str | Path,
     *,
-    model: str = "astra-sim",
+    model: str | None = None,
     network: str | None = None,
     queues_per_dimension: int | None = None,
     rendezvous: bool = False,
@@ -201,9 +197,10 @@ def simulate(
 ) -> Timeline:
     """Run a job on a system (a `System`, a preset's name or a directory).
 
-    ``model`` is ``astra-sim`` or ``hespas``, our own. ``network``, ``queues_per_dimension``,
-    ``rendezvous`` and ``injection_scale`` are ASTRA-sim's ``--network-backend``,
-    ``--num-queues-per-dim``, ``--rendezvous-protocol`` and ``--injection-scale``; ``algorithm``
+    ``model`` is ``astra-sim`` (the default) or ``hespas``, our own. ``network``,
+    ``queues_per_dimension``, ``rendezvous`` and ``injection_scale`` are ASTRA-sim's
+    ``--network-backend``, ``--num-queues-per-dim``, ``--rendezvous-protocol`` and
+    ``--injection-scale``; ``algorithm``
     tells our own model the algorithm of collectives. ``cluster`` is what is not perfect.
 
     Raises `hespas.errors.SimulationError` for what the model does not cover, and
@@ -217,14 +214,14 @@ def simulate(
     from hespas.hardware.presets import load_system
     from hespas.hardware.system import System
     from hespas.schedule.tasks import Job, TaskGraph
-    from hespas.simulate.models import ModelChoice, model_named, simulate_job
+    from hespas.simulate.models import ModelChoice, simulate_job
     from hespas.simulate.network import network_named
 
     _check(job, (Job, TaskGraph), "a task graph or job", "give what hespas.trace gives")
     _check(system, (System, str, Path), "a system or its name", "name a preset or a directory")
     described = system if isinstance(system, System) else load_system(system)
     choice = ModelChoice(
-        model=model_named(model),
+        model=_model(model),
         network=None if network is None else network_named(network),
         queues_per_dimension=queues_per_dimension,
         rendezvous=rendezvous,
@@ -244,7 +241,7 @@ def predict(
     method: str | None = None,
     strategy: str = "linear_split",
     merge: bool = False,
-    model: str = "astra-sim",
+    model: str | None = None,
     algorithm: str | None = None,
 ) -> Prediction:
     """Predict how long one step of a program takes, on devices of one type.
@@ -260,42 +257,67 @@ def predict(
     >>> prediction.devices, round(prediction.step_time_s * 1e6, 1)
     (4, 27.6)
     """
-    from hespas.compile.made_for import with_origin
-    from hespas.estimate.methods import wanted_on
-    from hespas.estimate.roofline import RooflineOptions
-    from hespas.frontend.load import load_program
+    from hespas import pipeline
     from hespas.hardware.device import Device
-    from hespas.hardware.fit import settled_program
-    from hespas.hardware.presets import load_system
     from hespas.hardware.system import System
-    from hespas.prediction import predicted
+    from hespas.options import NetworkOptions, PredictOptions, ProgramOptions
     from hespas.program.program import Program
-    from hespas.simulate.models import ModelChoice, model_named
-    from hespas.simulate.network import Network
+    from hespas.split.strategies import split_options
 
     _check(workload, (Program, str, Path), "a program or its file", "give one of these")
     _check(node, (Device, str, Path), "a device or its name", "name a preset or a path")
     _check(system, (System, str, Path, type(None)), "a system or its name", "name a preset")
     _check(method, (str, type(None)), *_METHOD)
-    cluster = load_system(system) if isinstance(system, str | Path) else system
-    program = load_program(Path(workload)) if isinstance(workload, str | Path) else workload
-    if not isinstance(node, Device):
-        program = with_origin(program, str(node))
-    settled = settled_program(program, devices=devices, system=cluster)
-    graph = split(settled, strategy=strategy, merge=merge)
-    named = str(node) if isinstance(node, Path) else node
-    device = wanted_on(named, RooflineOptions(), {}).device
-    return predicted(
-        graph,
-        estimate(graph, node, method=method),
-        cluster,
-        Network.CONGESTION_UNAWARE,
-        memory_capacity_bytes=None if device is None else device.memory_capacity_bytes,
-        model=ModelChoice(model=model_named(model), algorithm=algorithm),
+    program = workload if isinstance(workload, Program) else None
+    file = None if isinstance(workload, Program) else Path(workload)
+    options = PredictOptions(
+        program=ProgramOptions(file=file, devices=devices),
+        split=split_options(strategy=strategy, merge=merge),
+        estimate=_estimate_options(node, method=method),
+        network=NetworkOptions(system=system, model=_model(model), algorithm=algorithm),
+    )
+    return pipeline.predict(options, program=program)
+
+
+def _model(name: str | None) -> Model:
+    from hespas.options import NetworkOptions
+    from hespas.simulate.models import model_named
+
+    return NetworkOptions().model if name is None else model_named(name)
+
+
+def _estimate_options(
+    node: Device | str | Path,
+    *,
+    method: str | None,
+    roofline: RooflineOptions | None = None,
+    custom_calls: Mapping[str, CustomCallCost] | None = None,
+    threads: int = 1,
+) -> EstimateOptions:
+    """Return the options for a device, or for a configuration (``.json``) in a device's place."""
+    from hespas.config.run_config import NodeHardware, RooflineHardware
+    from hespas.options import EstimateOptions, read_configuration
+
+    configured: Mapping[str, object] = {}
+    if isinstance(node, str | Path) and str(node).endswith(".json"):
+        configured = read_configuration(node).values
+    hardware, named = configured.get("hardware"), configured.get("method")
+    if isinstance(hardware, NodeHardware):
+        node = hardware.node
+    describes_no_device = hardware is not None and not isinstance(
+        hardware, NodeHardware | RooflineHardware
+    )
+    return EstimateOptions(
+        node=None if describes_no_device else node,
+        method=str(named) if method is None and named is not None else method,
+        hardware=hardware,
+        roofline=roofline,
+        custom_calls=custom_calls or {},
+        threads=threads,
     )
 
 
-_METHOD = ("a method's name", "name one of hespas.config.load.METHODS")
+_METHOD = ("a method's name", "name one of hespas.estimate.methods.METHODS")
 
 
 def _check(value: object, kinds: type | tuple[type, ...], what: str, hint: str) -> None:

@@ -22,6 +22,15 @@ def option(name: str) -> str:
     return f"\u27e8{name}\u27e9"
 
 
+def spelled(text: str, spell: Callable[[str], str]) -> str:
+    """Return a text with the options that `option` marks in it spelled as ``spell`` says.
+
+    >>> spelled(f"give {option('node')}", lambda name: f"--{name}")
+    'give --node'
+    """
+    return _OPTION.sub(lambda match: spell(match[1]), text)
+
+
 class HespasError(Exception):
     """The root of all errors: a message, the location it is about, and a hint how to fix it.
 
@@ -40,11 +49,11 @@ class HespasError(Exception):
         self.location = location
         self.hint = hint
 
-    def text(self, spelled: Callable[[str], str]) -> str:
-        """Return the error as one line, with options spelled as ``spelled`` says."""
+    def text(self, spell: Callable[[str], str]) -> str:
+        """Return the error as one line, with options spelled as ``spell`` says."""
         location = f"{self.location}: " if self.location else ""
         hint = f"; {self.hint}" if self.hint else ""
-        return _OPTION.sub(lambda match: spelled(match[1]), f"{location}{self.message}{hint}")
+        return spelled(f"{location}{self.message}{hint}", spell)
 
     def __str__(self) -> str:
         return self.text(str)

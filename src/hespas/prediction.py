@@ -7,15 +7,11 @@ from dataclasses import dataclass
 
 from hespas.estimate.graph import GraphEstimate, estimator_assumptions
 from hespas.hardware.system import NetworkDimension, System, Topology, bare_system
-from hespas.memory.analyse import memory_use
 from hespas.memory.usage import MemoryUse
 from hespas.program.program import Op
 from hespas.schedule.build import region_name
-from hespas.schedule.estimated import estimated_tasks
 from hespas.schedule.tasks import TaskGraph
 from hespas.simulate.astra.simulate import simulate
-from hespas.simulate.chains import chained, opened
-from hespas.simulate.models import ModelChoice, simulate_job
 from hespas.simulate.network import Network
 from hespas.simulate.timeline import ClassTimeline, Timeline
 from hespas.split.regions import RegionGraph
@@ -132,44 +128,6 @@ def _dropped_collectives(graph: RegionGraph, tasks: TaskGraph) -> Iterator[str]:
             f"{len(dropped)} collectives among single devices, or of nothing, take no time "
             f"(first: {first.location})"
         )
-
-
-def predicted(
-    graph: RegionGraph,
-    estimates: GraphEstimate,
-    system: System | None,
-    network: Network,
-    *,
-    memory_capacity_bytes: int | None = None,
-    model: ModelChoice | None = None,
-) -> Prediction:
-    """Simulate what was estimated; without a system there is no timeline.
-
-    ``model`` is ASTRA-sim's with its ``network`` unless given.
-    """
-    tasks = estimated_tasks(graph, estimates)
-    choice = model or ModelChoice(network=network)
-    timeline = None
-    if system is not None:
-        timeline = _simulated(tasks, system, choice, in_rows=graph.program.is_scheduled)
-    return Prediction(
-        graph=graph,
-        estimates=estimates,
-        tasks=tasks,
-        system=system,
-        timeline=timeline,
-        memory=memory_use(graph.program),
-        memory_capacity_bytes=memory_capacity_bytes,
-        network=network,
-    )
-
-
-def _simulated(tasks: TaskGraph, system: System, choice: ModelChoice, *, in_rows: bool) -> Timeline:
-    """Simulate, kernels ``in_rows`` where that is the same: where no device is a special one."""
-    if not in_rows or choice.cluster is not None:
-        return simulate_job(tasks, system, choice)
-    rows = chained(tasks)
-    return opened(simulate_job(rows.graph, system, choice), rows)
 
 
 def computation_alone(tasks: TaskGraph) -> Timeline:

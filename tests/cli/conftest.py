@@ -9,7 +9,7 @@ from subprocess import CompletedProcess
 import pytest
 
 from hespas.cli.commands import command_named, commands, run
-from hespas.cli.options import start_logging
+from hespas.cli.flags import start_logging
 
 ROOT = Path(__file__).resolve().parents[2]
 _STAGES = {

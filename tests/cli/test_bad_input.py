@@ -80,7 +80,7 @@ def test_a_bad_program_is_refused(call: Call, name: str) -> None:
 def test_a_missing_program_or_a_directory_is_refused(call: Call) -> None:
     refused(call("hespas", "run", "nope.mlir", *NODE, "-o", "out"), "nope.mlir: no such file")
     refused(call("hespas", "run", ".", *NODE, "-o", "out"), ".: cannot be read")
-    refused(call("hespas", "run", *NODE), "no program is given", "--mlir_file")
+    refused(call("hespas", "run", *NODE), "no program is given", "--mlir-file")
     refused(call("hespas_mlir_analyzer", "nope.mlir"), "nope.mlir: no such file")
     refused(call("hespas_mlir_analyzer"), "issing argument 'FILE'", "hespas_mlir_analyzer --help")
 
@@ -120,8 +120,8 @@ def test_a_compressed_or_binary_file_is_refused(call: Call) -> None:
         (("--devices", "0"), ("0 devices", "1 or more")),
         (("--devices", "-4"), ("-4 devices", "1 or more")),
         (("--devices", "many"), ("'--num_npus'", "'many'")),
-        (("--threads", "0"), ("0 threads", "1 or more")),
-        (("--block-lim", "0"), ("block_lim is 0", "1 or more")),
+        (("--threads", "0"), ("--threads is 0", "1 or more")),
+        (("--block-lim", "0"), ("--block-lim is 0", "1 or more")),
         (("--separator", ""), ("separator ''", "is_communication_op")),
         (("--separator", "stablehlo.nope"), ("'stablehlo.nope'", "nowhere")),
         (("--trip-count", "x"), ("--trip-count", "N or LINE=N")),
@@ -193,7 +193,7 @@ def without(key: str) -> dict[str, Any]:
         (config(block_lim=0), ("block_lim is 0",)),
         (config(num_threads=0), ("num_threads is 0",)),
         (config(separator_policy="no"), ("separator_policy",)),
-        (config(clean=True), ("c.json", "clean has no effect without output_dir")),
+        (config(clean=True), ("c.json", "clean has no effect without --output")),
         (config(cache_dir="x", disable_cache=True), ("c.json", "cache_dir has no effect")),
         (config(HARDWARE | {"in_memory_only_cache": True}, cache_dir="x"), ("c.json", "cache_dir")),
         (
@@ -222,7 +222,7 @@ def test_a_log_that_cannot_be_written_is_refused(call: Call) -> None:
 
 def test_a_configuration_without_a_program_is_refused(call: Call) -> None:
     Path("c.json").write_text(config())
-    refused(call("hespas_chakra_gen", "c.json", "--output", "out"), "c.json", "--mlir_file")
+    refused(call("hespas_chakra_gen", "c.json", "--output", "out"), "c.json", "--mlir-file")
     refused(call("hespas_chakra_gen", "c.json", "--mlir_file", program(ADD)), "--output")
     both = call("hespas", "run", "p.mlir", "--mlir_file", "p.mlir", *NODE)
     refused(both, "two programs")
@@ -291,7 +291,7 @@ def test_a_fault_of_ours_is_one_line_too(call: Call, monkeypatch: pytest.MonkeyP
     def fail(*given: object, **named: object) -> None:
         raise RuntimeError("two\nlines")
 
-    monkeypatch.setattr("hespas.cli.run_command.settings_of", fail)
+    monkeypatch.setattr("hespas.cli.run_command.flags.requested", fail)
     done = call("hespas", "run", program(ADD), *NODE)
     assert done.returncode == 2
     assert done.stderr == (

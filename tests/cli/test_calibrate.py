@@ -155,7 +155,8 @@ def test_step_times_of_a_workload_that_communicates_need_a_system(
     done = hespas(call, *start, "-o", str(measurements / "mine"))
     assert done.returncode == 2
     assert "steps.csv:2: " in done.stderr
-    assert "the workload communicates; give --system" in done.stderr
+    assert "the program communicates among 4 devices, but no system is given" in done.stderr
+    assert "give --system" in done.stderr
     system = ("--system", "A100_SXM_40GB_4GPU")
     done = hespas(call, *start, "-o", str(measurements / "mine"), *system)
     assert done.returncode == 0, done.stderr

@@ -201,21 +201,24 @@ def test_block_limit_and_separators_cut(call: Call) -> None:
     ("flags", "parts"),
     [
         (("--clean",), ("--clean has no effect without --output",)),
-        (("--cache-dir", "c", "--disable-cache"), ("cache_dir has no effect with disable_cache",)),
+        (
+            ("--cache-dir", "c", "--disable-cache"),
+            ("--cache-dir has no effect with --disable-cache",),
+        ),
         (
             ("--cache-dir", "c", "--in-memory-only-cache"),
-            ("cache_dir has no effect with in_memory_only_cache",),
+            ("--cache-dir has no effect with --in-memory-only-cache",),
         ),
         (
             ("--disable-cache", "--in_memory_only_cache"),
-            ("in_memory_only_cache has no effect with disable_cache",),
+            ("--in-memory-only-cache has no effect with --disable-cache",),
         ),
-        (("--split", "individual_split", "--block-lim", "5"), ("block_lim has no effect",)),
+        (("--split", "individual_split", "--block-lim", "5"), ("--block-lim has no effect",)),
         (
             ("--split", "individual_split", "--separator", "stablehlo.add"),
             ("separator has no effect",),
         ),
-        (("--separator-policy", "end_block"), ("separator_policy end_block has no effect",)),
+        (("--separator-policy", "end_block"), ("--separator-policy end_block has no effect",)),
     ],
     ids=" ".join,
 )
@@ -328,7 +331,12 @@ ARRAY: dict[str, Any] = {
 
 @pytest.mark.parametrize(
     "flags",
-    [NODE, ("--peak-flops", "1e12"), ("--memory-bandwidth", "1e9"), ("--per-datatype-flops", "")],
+    [
+        NODE,
+        ("--peak-flops", "1e12"),
+        ("--memory-bandwidth", "1e9"),
+        ("--per-datatype-flops", "f32=1e12"),
+    ],
     ids=lambda flags: flags[0],
 )
 @pytest.mark.parametrize("command", ["run", "estimate"])

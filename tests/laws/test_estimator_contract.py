@@ -10,13 +10,12 @@ from pathlib import Path
 import pytest
 
 import hespas
-from hespas.config.load import METHODS
 from hespas.errors import CostError
 from hespas.estimate.cache import DiskStore
 from hespas.estimate.graph import GraphEstimate
-from hespas.estimate.methods import estimator, wanted_on
-from hespas.estimate.roofline import RooflineOptions
+from hespas.estimate.methods import METHODS, EstimatorSpec, estimator
 from hespas.hardware.presets import load_device
+from hespas.options import read_configuration
 from hespas.split.regions import RegionGraph
 from simulators import (
     COCOSSIM,
@@ -186,8 +185,11 @@ def test_the_answer_is_the_same_again_and_from_the_cache(method: str, home: Path
 
 @pytest.mark.parametrize("method", METHODS)
 def test_parameters_are_json_and_name_the_method(method: str, home: Path) -> None:
-    wanted = wanted_on(device_of(method, home), RooflineOptions(), {})
-    made = estimator(method, wanted)
+    device = device_of(method, home)
+    spec = EstimatorSpec(device=None if device.endswith(".json") else load_device(device))
+    if device.endswith(".json"):
+        spec = EstimatorSpec(hardware=read_configuration(device).values["hardware"])
+    made = estimator(method, spec)
     assert made.method == method
     text = json.dumps(dict(made.parameters), sort_keys=True)
     assert json.dumps(json.loads(text), sort_keys=True) == text

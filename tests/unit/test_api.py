@@ -146,7 +146,7 @@ def test_a_method_is_named() -> None:
 @pytest.mark.parametrize("node", ["V100_32GB", load_device("V100_32GB")], ids=["name", "device"])
 @pytest.mark.parametrize("method", ["xla", "systolic"])
 def test_a_node_is_refused_by_methods_that_use_none(node: str | Device, method: str) -> None:
-    told = f"V100_32GB has no effect on method {method}, which .*path of a configuration of it"
+    told = f"node has no effect on method {method}, which .*path of a configuration of it"
     with pytest.raises(ConfigError, match=told):
         hespas.estimate(hespas.split(PROGRAM), node, method=method)
     with pytest.raises(ConfigError, match=told):
@@ -172,7 +172,7 @@ def test_a_configuration_that_names_a_node_stands_in_its_place(tmp_path: Path) -
     assert whole.memory_capacity_bytes == 80 * 2**30
     named = hespas.predict(BLOCK, "H100_80GB", "V100_32GB_4GPU", method="measured")
     assert whole.compute_s == named.compute_s
-    with pytest.raises(ConfigError, match="H100_80GB has no effect on method xla"):
+    with pytest.raises(ConfigError, match="node has no effect on method xla"):
         hespas.predict(BLOCK, file, "V100_32GB_4GPU", method="xla")
 
 

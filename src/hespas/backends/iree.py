@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from hespas.backends.profiling import SAMPLED, Repeats, estimate_of, machine_name, without_peaks
-from hespas.config.run_config import EstimatorHardware, IreeCompile, IreeHardware
+from hespas.config.run_config import IreeCompile, IreeHardware
 from hespas.cost.expand import expand
 from hespas.cost.rules.custom_call import CustomCallCost
 from hespas.cost.structure import total
@@ -234,7 +234,7 @@ def make(wanted: Wanted) -> IreeProfile:
     )
 
 
-def device_of(hardware: EstimatorHardware | None) -> str:
+def device_of(hardware: object | None) -> str:
     """Return where IREE's runtime runs what a configuration's method ``iree`` times.
 
     >>> device_of(None)

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from hespas.backends.profiling import SAMPLED, Repeats, argument_arrays, estimate_of, machine_name
-from hespas.config.run_config import EstimatorHardware, XlaHardware
+from hespas.config.run_config import XlaHardware
 from hespas.config.suggest import suggestion
 from hespas.cost.expand import expand
 from hespas.cost.rules.custom_call import CustomCallCost
@@ -184,7 +184,7 @@ def make(wanted: Wanted) -> XlaProfile:
     )
 
 
-def device_of(hardware: EstimatorHardware | None) -> str:
+def device_of(hardware: object | None) -> str:
     """Return what a configuration's method ``xla`` runs on: ``cpu``, ``cuda`` or ``tpu``.
 
     Without a configuration of it that is the CPU. Raises `ConfigError` for another name.

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hespas.cli import options
-from hespas.cli.stages import check_targets, write_json
+from hespas.cli import flags
+from hespas.cli.outputs import check_targets, write_json
 from hespas.config.suggest import suggestion
 from hespas.errors import AlgorithmError, ConfigError
 from hespas.files import check_file, write_file
@@ -36,13 +36,13 @@ _COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
 )
 @click.option(
     "--chakra",
-    type=options.FILE,
+    type=flags.FILE,
     metavar="DIR",
     help="Write Chakra graphs, DIR/NAME.RANK.et, as ASTRA-sim reads them.",
 )
-@click.option("--xml", type=options.FILE, metavar="FILE", help="Write MSCCL's XML.")
-@options.json_option
-@options.common
+@click.option("--xml", type=flags.FILE, metavar="FILE", help="Write MSCCL's XML.")
+@flags.json_option
+@flags.common
 def command(
     *,
     source: str,
@@ -66,7 +66,7 @@ def command(
         algorithm_text,
     )
 
-    options.start_logging(log_level, log_path)
+    flags.start_logging(log_level, log_path)
     check_targets(json_file, None)
     if xml is not None:
         check_file(xml)

@@ -8,16 +8,17 @@ from pathlib import Path
 
 import click
 
-from hespas.cli import options
-from hespas.cli.stages import check_targets, write_json
-from hespas.cli.told import read_program
+from hespas.cli import flags
+from hespas.cli.outputs import check_targets, write_json
+from hespas.options import PredictOptions, ProgramOptions
+from hespas.pipeline import load
 from hespas.report.operators import count_operators
 
 _WIDTH = 30
 
 
 @click.command("analyze", short_help="Count the operations of a program.")
-@click.argument("file", type=options.FILE)
+@click.argument("file", type=flags.FILE)
 @click.option("-s", "--signatures", is_flag=True, help="Count by operand types too.")
 @click.option("-e", "--expand", is_flag=True, help="Open calls and fusions.")
 @click.option(
@@ -29,8 +30,8 @@ _WIDTH = 30
     show_default=True,
     help="How to print.",
 )
-@options.json_option
-@options.common
+@flags.json_option
+@flags.common
 def command(
     *,
     file: Path,
@@ -45,9 +46,10 @@ def command(
 
     The return of the main function counts as one.
     """
-    options.start_logging(log_level, log_path)
+    flags.start_logging(log_level, log_path)
     check_targets(json_file, None)
-    counts = count_operators(read_program(file), expand=expand, signatures=signatures)
+    program = load(PredictOptions(program=ProgramOptions(file=file)))
+    counts = count_operators(program, expand=expand, signatures=signatures)
     if json_file is not None:
         total = {"total": sum(counts.values()), "unique": len(counts)}
         write_json(json_file, {"operators": counts, **total})

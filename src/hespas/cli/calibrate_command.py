@@ -6,7 +6,6 @@ from pathlib import Path
 
 import click
 
-from hespas.api import load
 from hespas.calibrate.factors import Group, fit_factors
 from hespas.calibrate.gemm_csv import gemm_groups
 from hespas.calibrate.nccl_tests import KINDS, CollectiveRun, read_run
@@ -14,17 +13,16 @@ from hespas.calibrate.preset import first_link, write_calibration
 from hespas.calibrate.profile import profile_groups
 from hespas.calibrate.reach import check_messages, with_reach
 from hespas.calibrate.report import Calibration, report_json, report_text
+from hespas.calibrate.step_model import PipelineSteps
 from hespas.calibrate.steps import step_group
-from hespas.cli import options
-from hespas.cli.source import read_kernels
-from hespas.cli.stages import check_targets, write_json
-from hespas.cli.step_model import PipelineSteps
+from hespas.cli import flags
+from hespas.cli.outputs import check_targets, write_json
 from hespas.errors import ConfigError, MeasurementError
 from hespas.hardware.links import Link, load_link
 from hespas.hardware.presets import load_device, load_system, system_directory
 from hespas.hardware.system import interconnect_of
-from hespas.program.known_kernels import with_kernels
-from hespas.program.program import Program
+from hespas.options import PredictOptions, ProgramOptions
+from hespas.pipeline import load_alone
 
 
 @click.command("calibrate", short_help="Make a preset from measurements of one's own cluster.")
@@ -34,7 +32,7 @@ from hespas.program.program import Program
 @click.option(
     "--gemm",
     "gemm_files",
-    type=options.FILE,
+    type=flags.FILE,
     multiple=True,
     metavar="CSV",
     help="Times of matrix products: m,n,k,dtype,latency_us.",
@@ -48,25 +46,25 @@ from hespas.program.program import Program
 )
 @click.option(
     "--profile",
-    type=options.FILE,
+    type=flags.FILE,
     metavar="TRACE",
     help="A trace.json.gz of jax.profiler, of --program.",
 )
-@click.option("--program", type=options.FILE, metavar="HLO", help="The program that was profiled.")
+@click.option("--program", type=flags.FILE, metavar="HLO", help="The program that was profiled.")
 @click.option(
     "--kernels",
-    type=options.FILE,
+    type=flags.FILE,
     metavar="JSON",
     help="The kernels of --program, as hespas compile --kernels writes them.",
 )
 @click.option(
-    "--steps", type=options.FILE, metavar="CSV", help="Measured step times: workload,seconds."
+    "--steps", type=flags.FILE, metavar="CSV", help="Measured step times: workload,seconds."
 )
 @click.option(
-    "--output", "-o", type=options.FILE, required=True, help="The directory of the new preset."
+    "--output", "-o", type=flags.FILE, required=True, help="The directory of the new preset."
 )
-@options.json_option
-@options.debug
+@flags.json_option
+@flags.debug
 def command(
     *,
     node: str,
@@ -98,7 +96,8 @@ def command(
     device = load_device(node)
     groups = [group for file in gemm_files for group in gemm_groups(file, device)]
     if profile is not None and program is not None:
-        groups += profile_groups(profile, _profiled(program, kernels), device)
+        profiled = PredictOptions(program=ProgramOptions(file=program, kernels=kernels))
+        groups += profile_groups(profile, load_alone(profiled), device)
     _check_once(groups)
     if steps is not None:
         cluster = None if system is None else load_system(system)
@@ -127,13 +126,6 @@ def command(
     if json_file != "-":
         click.echo(report_text(calibration))
         click.echo(f"Written: {', '.join(str(file) for file in written)}")
-
-
-def _profiled(program: Path, kernels: Path | None) -> Program:
-    found = load(program)
-    if kernels is None:
-        return found
-    return with_kernels(found, read_kernels(kernels), location=str(kernels))
 
 
 def _check_effects(

@@ -6,7 +6,7 @@ import importlib
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TextIO, cast
 
@@ -81,11 +81,12 @@ def run(command: click.Command, name: str, arguments: Sequence[str]) -> int:
     An error is one line on standard error; ``--debug`` adds the traceback.
     """
     debug = "--debug" in arguments
+    spelling: dict[str, str] = {}
     if cast("TextIO | None", sys.stdout) is None:
         click.echo(f"{name}: error: standard output is closed; give it a place to go to", err=True)
         return ERROR_CODE
     try:
-        code = command.main(list(arguments), prog_name=name, standalone_mode=False)
+        code = command.main(list(arguments), prog_name=name, standalone_mode=False, obj=spelling)
         sys.stdout.flush()
     except (KeyboardInterrupt, click.Abort):
         click.echo(f"{name}: interrupted; nothing was left half-written", err=True)
@@ -98,7 +99,7 @@ def run(command: click.Command, name: str, arguments: Sequence[str]) -> int:
     except Exception as error:  # noqa: BLE001 - the last resort: no traceback reaches a user
         if debug:
             traceback.print_exception(error)
-        click.echo(f"{name}: error: {_one_line(error, debug=debug)}", err=True)
+        click.echo(f"{name}: error: {_one_line(error, spelling, debug=debug)}", err=True)
         return _silenced(ERROR_CODE) if isinstance(error, OSError) else ERROR_CODE
     return _code(code)
 
@@ -114,19 +115,12 @@ def _silenced(code: int) -> int:
     return code
 
 
-def flag(option: str) -> str:
-    """Return how the command line spells an option.
-
-    >>> flag("trip_count")
-    '--trip-count'
-    """
-    return f"--{option.replace('_', '-')}"
-
-
-def _one_line(error: Exception, *, debug: bool) -> str:
+def _one_line(error: Exception, spelling: Mapping[str, str], *, debug: bool) -> str:
     match error:
         case HespasError():
-            text = error.text(flag)
+            from hespas.cli.flags import flag  # noqa: PLC0415 - keeps --help fast
+
+            text = error.text(lambda option: spelling.get(option) or flag(option))
         case click.UsageError(ctx=context):
             where = "" if context is None else f"; see {context.command_path} --help"
             text = f"{error.format_message().rstrip('.')}{where}"

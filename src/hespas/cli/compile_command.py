@@ -3,44 +3,105 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 from msgspec.structs import replace
 
-from hespas.cli import compiling, options
-from hespas.cli.stages import check_targets, write_json
+from hespas.cli import flags
+from hespas.cli.outputs import check_targets, write_json
+from hespas.compile.cache import CompiledCache, default_directory
 from hespas.compile.compiled import CompiledProgram
-from hespas.compile.compiler import compile_program
+from hespas.compile.compiler import DEFAULT_LIMITS, compile_program
+from hespas.compile.job import Layout
+from hespas.compile.options import CompileOptions, parse_size
 from hespas.compile.targets import TpuTarget, find_target
-from hespas.errors import ConfigError, OutputError, UnsupportedError
+from hespas.config.fields import Option, declare
+from hespas.errors import ConfigError, OutputError, UnsupportedError, option
 from hespas.files import check_file, write_file
 from hespas.frontend.load import load_source, read_source
 from hespas.program.kernels import encode_kernels
 from hespas.program.known_kernels import instructions_digest
-from hespas.units import format_bytes_binary
+from hespas.tools.process import Limits
+from hespas.units import format_bytes_binary, parse_quantity
+
+
+def _parse_time_limit(text: str) -> float:
+    limit_s = parse_quantity(text, "s", location=option("time_limit"))
+    if limit_s <= 0:
+        raise ConfigError("the time limit is not positive", location=option("time_limit"))
+    return limit_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Request:
+    """How to compile: the devices, the compiler's options, its limits, and the cache."""
+
+    devices: int | None = declare(
+        Option(help="How many devices, if not said.", aliases=("num_npus",))
+    )
+    devices_per_host: int | None = declare(
+        Option(help="GPUs of a host.", default_text="8; 4 for GB200 and GB300")
+    )
+    topology: str | None = declare(
+        Option(help="Chips of a TPU slice, as in 4x4.", default_text="by the devices")
+    )
+    options: CompileOptions = field(default_factory=CompileOptions)
+    time_limit_s: float = declare(
+        Option(
+            help="How long it may take.",
+            name="time_limit",
+            parse=_parse_time_limit,
+            metavar="TIME",
+            default_text="3600s",
+        ),
+        default=DEFAULT_LIMITS.time_s,
+    )
+    memory_limit_bytes: int | None = declare(
+        Option(
+            help="How much it may address.",
+            name="memory_limit",
+            parse=partial(parse_size, name="memory_limit"),
+            metavar="SIZE",
+            default_text="32GiB",
+        ),
+        default=DEFAULT_LIMITS.memory_bytes,
+    )
+    disable_cache: bool = declare(
+        Option(help="Compile, and keep nothing.", one_of="cache"), default=False
+    )
+    cache_dir: Path | None = declare(
+        Option(help="Where compiled programs are cached.", default_text="~/.cache", one_of="cache")
+    )
+
+    @property
+    def cache(self) -> CompiledCache | None:
+        """Where compiled programs are cached; None for nowhere."""
+        if self.disable_cache:
+            return None
+        return CompiledCache(directory=self.cache_dir or default_directory())
 
 
 @click.command("compile", short_help="Optimise and schedule a program as a target's compiler does.")
-@click.argument("program", type=options.FILE)
+@click.argument("program", type=flags.FILE)
 @click.option("--target", required=True, metavar="TARGET", help="What to compile for.")
-@options.both("output", "-o", type=options.FILE, help="HLO text; a proto if it ends in .pb.")
-@click.option("--kernels", type=options.FILE, help="The kernels of a GPU, as JSON.")
-@compiling.layout
-@compiling.compilation
-@compiling.cache
-@options.json_option
-@options.common
+@flags.both("output", "-o", type=flags.FILE, help="HLO text; a proto if it ends in .pb.")
+@click.option("--kernels", type=flags.FILE, help="The kernels of a GPU, as JSON.")
+@flags.derived(_Request)
+@flags.json_option
+@flags.common
 def command(
     *,
     program: Path,
     target: str,
     output: Path | None,
     kernels: Path | None,
-    cache_dir: Path | None,
-    disable_cache: bool,
     json_file: str | None,
+    log_level: str | None,
+    log_path: Path | None,
     **given: Any,
 ) -> None:
     """Compile PROGRAM, StableHLO before or after partitioning, for a target that isn't there.
@@ -48,18 +109,19 @@ def command(
     TARGET is a GPU or TPU (H100_SXM, TPUv5e), the node preset of one, or a file with XLA's
     description of a GPU. Needs hespas[gpu] or hespas[tpu].
     """
-    levels = {name: given.pop(name) for name in ("log_level", "log_path")}
-    options.start_logging(levels["log_level"], levels["log_path"])
-    flags = compiling.CompileFlags(**given)
+    flags.start_logging(log_level, log_path)
+    request = flags.built(_Request, given)
     _check_files(target, json_file, output, kernels)
     compiled = compile_program(
         read_source(program),
         name=str(program),
         target=target,
-        layout=compiling.layout_of(flags),
-        options=compiling.options_of(flags),
-        limits=compiling.limits_of(flags),
-        cache=compiling.cache_of(directory=cache_dir, disabled=disable_cache),
+        layout=Layout(
+            devices=request.devices, per_host=request.devices_per_host, topology=request.topology
+        ),
+        options=request.options,
+        limits=Limits(time_s=request.time_limit_s, memory_bytes=request.memory_limit_bytes),
+        cache=request.cache,
     )
     if kernels is not None:
         _write_kernels(compiled, kernels)

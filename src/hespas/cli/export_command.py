@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hespas.cli import options
+from hespas.cli import flags
 from hespas.errors import ConfigError, OutputError, ProgramError
 from hespas.files import check_file, write_file
 from hespas.frontend.load import read_source
@@ -29,7 +29,7 @@ class _Asked:
     module: str | None
 
 
-_MODEL_OPTIONS = options.combined(
+_MODEL_OPTIONS = flags.combined(
     click.option("--mesh", metavar="AXIS=N,..", help="The devices, as in fsdp=4,tp=2."),
     click.option("--batch", help="Sequences or images per data-parallel part of the mesh."),
     click.option("--sequence", help="Tokens in a sequence."),
@@ -43,12 +43,12 @@ _MODEL_OPTIONS = options.combined(
 @click.command("export", short_help="Write a model or function as StableHLO.")
 @click.argument("source", required=False)
 @click.option("--list", "list_models", is_flag=True, help="List the models and their options.")
-@options.both("output", "-o", type=options.FILE, help="The file to write.")
+@flags.both("output", "-o", type=flags.FILE, help="The file to write.")
 @_MODEL_OPTIONS
 @click.option("--devices", type=click.IntRange(1), help="Virtual devices for one's own function.")
 @click.option("--module", help="Part of a module's name, for a dump of several.")
 @click.option("--unpartitioned", is_flag=True, help="Keep the annotations, and do not partition.")
-@options.common
+@flags.common
 def command(
     *,
     source: str | None,
@@ -68,7 +68,7 @@ def command(
     SOURCE is a model of the zoo (--list), package.module:function, a file that jax.export
     serialised, or a directory that XLA dumped into.
     """
-    options.start_logging(log_level, log_path)
+    flags.start_logging(log_level, log_path)
     if devices is not None and not _is_function(source):
         raise ConfigError("--devices is for a function, package.module:function", hint="drop it")
     use_cpu(devices)

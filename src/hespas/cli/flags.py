@@ -1,48 +1,228 @@
-"""The flags of all commands, as given."""
+"""Flags: those that derive from the fields of options, and those that commands share.
+
+`derived` makes click's options from the fields of an options dataclass, and `requested` turns what
+click gives back into `hespas.options.PredictOptions`: flags before the configuration before
+defaults. A new option of a prediction needs nothing here.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import logging
+from collections.abc import Callable, Collection, Mapping
+from functools import reduce
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import click
+
+from hespas.config.fields import Layer, Option, build, check_effects, joined, options_in
+from hespas.errors import ConfigError, OutputError, option, spelled
+
+if TYPE_CHECKING:
+    from hespas.options import PredictOptions
+
+_T = TypeVar("_T")
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Flags:
-    """Flags as given; None or empty for those that aren't. Commands have only some of them."""
+class _File(click.Path):
+    """A path; an empty one, as an unset shell variable gives it, is refused."""
 
-    workload: Path | None = None
-    mlir_file: Path | None = None
-    devices: int | None = None
-    trip_count: tuple[str, ...] = ()
-    branch_weights: tuple[str, ...] = ()
-    split_fn: str | None = None
-    block_lim: int | None = None
-    merge: bool | None = None
-    separator: str | None = None
-    separator_policy: str | None = None
-    node: str | None = None
-    method: str | None = None
-    peak_flops: str | None = None
-    memory_bandwidth: str | None = None
-    per_datatype_flops: str | None = None
-    launch_overhead: str | None = None
-    custom_call: tuple[str, ...] = ()
-    cache_dir: Path | None = None
-    disable_cache: bool | None = None
-    in_memory_only_cache: bool | None = None
-    threads: int | None = None
-    system: str | None = None
-    network: str | None = None
-    model: str | None = None
-    algorithm: str | None = None
-    cluster: Path | None = None
-    output: Path | None = None
-    clean: bool | None = None
-    optimise: bool | None = None
-    disable_passes: str | None = None
-    matmuls: str | None = None
-    latency_hiding_scheduler: bool | None = None
-    xla_flag: tuple[str, ...] = ()
-    kernels: Path | None = None
-    log_level: str | None = None
-    log_path: Path | None = None
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "":
+            self.fail("the path is empty", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+FILE = _File()
+
+
+def combined(*decorators: Callable[[Any], Any]) -> Callable[[Function], Function]:
+    """Return one decorator that adds all options, in the order given."""
+
+    def decorate(function: Function) -> Function:
+        return reduce(lambda inner, add: add(inner), reversed(decorators), function)
+
+    return decorate
+
+
+def flag(name: str) -> str:
+    """Return how the command line spells an option.
+
+    >>> flag("trip_count")
+    '--trip-count'
+    """
+    return f"--{name.replace('_', '-')}"
+
+
+def both(name: str, *more: str, **settings: Any) -> Callable[[Any], Any]:
+    """Make an option that is spelled with dashes, and with underscores as documented.
+
+    ``more`` are further spellings: whole flags such as ``-o``, or names.
+    """
+    names = [flag(name), f"--{name}"]
+    for other in more:
+        names += [other] if other.startswith("-") else [flag(other), f"--{other}"]
+    return click.option(*dict.fromkeys(names), name.replace("-", "_"), **settings)
+
+
+def derived(
+    section: type, *, only: Collection[str] = (), without: Collection[str] = ()
+) -> Callable[[Function], Function]:
+    """Return a decorator that adds the flags of the options of a dataclass.
+
+    ``only`` and ``without`` are names of options.
+    """
+    chosen = (
+        each
+        for each in options_in(section)
+        if each.has_flag and each.name not in without and (not only or each.name in only)
+    )
+    return combined(*(_click_option(each) for each in chosen))
+
+
+def _click_option(each: Option) -> Callable[[Any], Any]:
+    help_text = spelled(each.help_text, flag)
+    if bool in each.kinds and each.negatable:
+        switch = f"{flag(each.name)}/{flag(f'no_{each.name}')}"
+        return click.option(switch, each.name, default=None, help=help_text)
+    if bool in each.kinds:
+        return both(each.name, *each.aliases, is_flag=True, default=None, help=help_text)
+    kind: Any = None
+    if each.choices:
+        kind = click.Choice(each.choices)
+    elif each.kinds == (Path,):
+        kind = FILE
+    elif each.kinds == (int,) and each.parse is None:
+        kind = int
+    return both(
+        each.name,
+        *each.aliases,
+        type=kind,
+        multiple=each.repeats,
+        metavar=each.metavar,
+        help=help_text,
+    )
+
+
+def built(section: type[_T], given: Mapping[str, Any]) -> _T:
+    """Return an options dataclass from flags alone, which need nothing of other dataclasses.
+
+    Raises `ConfigError` for flags that contradict each other, have no effect or can't be read.
+    """
+    raw = _raw(section, given)
+    check_effects([raw], [each for each in options_in(section) if each.needs in {"", *given}])
+    return build(section, _values(section, raw).values)
+
+
+def _raw(section: type, given: Mapping[str, Any]) -> Layer:
+    """Return what the command line gives the options of ``section``, as click reads it."""
+    names = (each.name for each in options_in(section))
+    return Layer(values={name: given[name] for name in names if given.get(name) not in (None, ())})
+
+
+def _values(section: type, raw: Layer) -> Layer:
+    """Return the values; `ConfigError` for a text that is not in its option's language."""
+    return Layer(
+        values={
+            each.name: each.value(raw.values[each.name])
+            for each in options_in(section)
+            if each.name in raw.values
+        }
+    )
+
+
+def requested(given: Mapping[str, Any], config_file: Path | None = None) -> PredictOptions:
+    """Return the options of a prediction: flags, then the configuration, then defaults.
+
+    ``given`` is what click gives the command, the argument ``workload`` among it, which is a
+    program or, where no ``config_file`` is, a configuration. Raises `ConfigError` for options that
+    contradict each other or have no effect in the command. Starts logging.
+    """
+    from hespas.options import PredictOptions, read_configuration  # noqa: PLC0415 - few need it
+
+    start_logging(given.get("log_level"), given.get("log_path"))
+    argument: Path | None = given.get("workload")
+    if argument is not None and config_file is None and argument.suffix == ".json":
+        config_file, argument = argument, None
+    if argument is not None:
+        if given.get("mlir_file") is not None:
+            raise ConfigError(
+                "two programs are given",
+                location=str(argument),
+                hint=f"drop the argument or {option('mlir_file')}",
+            )
+        given = {**given, "mlir_file": argument}
+    known = options_in(PredictOptions)
+    raw = _raw(PredictOptions, given)
+    configured = Layer(values={}) if config_file is None else read_configuration(config_file)
+    _spell_as_keys(known, raw, configured)
+    check_effects([raw, configured], [each for each in known if each.name in given])
+    return build(PredictOptions, joined([_values(PredictOptions, raw), configured], known))
+
+
+def _spell_as_keys(known: Collection[Option], flags: Layer, configuration: Layer) -> None:
+    """Let errors name options by their keys where the configuration gives them.
+
+    The outermost context holds how options are spelled: see `hespas.cli.commands.run`.
+    """
+    context = click.get_current_context(silent=True)
+    if context is None or not isinstance(context.obj, dict):
+        return
+    spelling = cast("dict[str, str]", context.obj)
+    for each in known:
+        if each.name in configuration.values and each.name not in flags.values:
+            spelling[each.name] = each.key
+
+
+workload_argument = click.argument("workload", type=FILE, required=False)
+
+debug = click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks of errors.")
+
+common = combined(
+    debug,
+    both(
+        "log_level",
+        type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),
+        help="How much to log on standard error, or in --log-path.",
+    ),
+    both("log_path", type=FILE, help="Log to this file."),
+)
+
+timeline_option = click.option(
+    "--timeline", type=FILE, metavar="FILE", help="Write a timeline for ui.perfetto.dev."
+)
+
+json_option = click.option(
+    "--json",
+    "json_file",
+    metavar="[FILE]",
+    is_flag=False,
+    flag_value="-",
+    help='Write results as JSON; "-", or no file, is standard output.',
+)
+
+
+def start_logging(level: str | None, path: Path | None) -> None:
+    """Log from ``level`` on, to a file or standard error; nothing where neither is given."""
+    logger = logging.getLogger("hespas")
+    for old in list(logger.handlers):
+        logger.removeHandler(old)
+        old.close()
+    if level is None and path is None:
+        logger.setLevel(logging.NOTSET)
+        return
+    try:
+        handler = logging.StreamHandler() if path is None else logging.FileHandler(path)
+    except OSError as error:
+        raise OutputError(
+            f"the log cannot be written: {error.strerror}",
+            location=str(path),
+            hint="check --log-path",
+        ) from error
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logger.addHandler(handler)
+    logger.setLevel((level or "info").upper())

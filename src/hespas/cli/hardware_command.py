@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import click
 
-from hespas.cli import options
-from hespas.cli.stages import check_targets, write_json
+from hespas.cli import flags
+from hespas.cli.outputs import check_targets, write_json
 from hespas.report.hardware import hardware_json, hardware_text, preset_details
 
 
 @click.command("hardware", short_help="List the presets of nodes and systems.")
 @click.argument("name", required=False)
-@options.json_option
-@options.debug
+@flags.json_option
+@flags.debug
 def command(*, name: str | None, json_file: str | None) -> None:
     """List the presets, or show the figures of the node or system NAME and their sources.
 

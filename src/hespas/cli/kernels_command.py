@@ -6,29 +6,27 @@ from typing import Any
 
 import click
 
-from hespas.cli import options
-from hespas.cli.flags import Flags
-from hespas.cli.optimising import compiled_directory
-from hespas.cli.settings import settings_of
-from hespas.cli.stages import check_targets, load, write_json
-from hespas.errors import ConfigError
+from hespas.cli import flags
+from hespas.cli.outputs import check_targets, write_json
+from hespas.errors import ConfigError, option
 from hespas.estimate.ptx.kernels import KeptAnalyses, kernel_pricer
 from hespas.hardware.presets import load_device
+from hespas.options import CompileChoice, ProgramOptions
+from hespas.pipeline import compiled_directory, load_alone
 from hespas.report.assumed import assumed_lines
 from hespas.report.kernel_report import kernel_rows, kernels_json, kernels_text
 
 
 @click.command("kernels", short_help="Tell which kernels take longest, and why.")
-@options.workload_argument
-@options.program
-@options.optimising
+@flags.workload_argument
+@flags.derived(ProgramOptions)
+@flags.derived(CompileChoice)
 @click.option("--node", help="The device: a preset's name.", required=True)
-@options.kernels
 @click.option(
     "--top", type=click.IntRange(min=1), default=20, help="How many kernels to show (default 20)."
 )
-@options.json_option
-@options.common
+@flags.json_option
+@flags.common
 def command(top: int, json_file: str | None, **given: Any) -> None:
     """Tell which kernels of WORKLOAD take longest on a device, and why.
 
@@ -36,17 +34,17 @@ def command(top: int, json_file: str | None, **given: Any) -> None:
     then given with --kernels, without which they are priced by their kind. Matrix products and
     convolutions, which libraries run, are not among them.
     """
-    settings = settings_of(Flags(**given))
+    options = flags.requested(given)
     check_targets(json_file, None)
-    program = load(settings, system=None, alone=True)
+    program = load_alone(options)
     if not program.is_scheduled:
         raise ConfigError(
             "a program that is not compiled has no kernels",
             location=program.source,
-            hint="add --optimise",
+            hint=f"add {option('optimise')}",
         )
     device = load_device(str(given["node"]))
-    kept = KeptAnalyses(directory=compiled_directory(settings.flags))
+    kept = KeptAnalyses(directory=compiled_directory(options.estimate))
     pricer = kernel_pricer(device, program.kernels, kept=kept)
     if pricer is None:
         raise ConfigError(

@@ -6,35 +6,35 @@ from typing import Any
 
 import click
 
-from hespas.cli import options
-from hespas.cli.flags import Flags
-from hespas.cli.settings import settings_of
-from hespas.cli.stages import check_targets, load, write_json
+from hespas.cli import flags
+from hespas.cli.outputs import check_targets, write_json
 from hespas.hardware.presets import load_device
 from hespas.memory.analyse import memory_use
+from hespas.options import CompileChoice, EstimateOptions, ProgramOptions
+from hespas.pipeline import load_alone
 from hespas.report.memory_report import memory_json, memory_text
 
 
 @click.command("memory", short_help="Tell how much device memory a step needs, and for what.")
-@options.workload_argument
-@options.program
-@options.optimising
-@click.option("--node", help="The device: a preset's name, or a configuration's path.")
+@flags.workload_argument
+@flags.derived(ProgramOptions, without=("kernels",))
+@flags.derived(CompileChoice)
+@flags.derived(EstimateOptions, only=("node",))
 @click.option(
     "--top", type=click.IntRange(min=0), default=10, help="How many buffers to show (default 10)."
 )
-@options.json_option
-@options.common
+@flags.json_option
+@flags.common
 def command(top: int, json_file: str | None, **given: Any) -> None:
     """Tell how much memory one step of WORKLOAD needs on a device, and what for.
 
     WORKLOAD is a program or a configuration (.json). With --optimise the program is compiled
     for the node first; without, no operations are fused, which takes far more memory.
     """
-    settings = settings_of(Flags(**given))
+    options = flags.requested(given)
     check_targets(json_file, None)
-    program = load(settings, system=None, alone=True)
-    node = settings.flags.node
+    program = load_alone(options)
+    node = given["node"]
     capacity_bytes = None if node is None else load_device(node).memory_capacity_bytes
     use = memory_use(program)
     if json_file is not None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from hespas.cli import options
+from hespas.cli import flags
 from hespas.errors import OutputError
 from hespas.files import check_file, write_file
 from hespas.frontend.load import read_source
@@ -16,9 +16,9 @@ from hespas.xla.partition import partition
 
 
 @click.command("partition", short_help="Divide a sharded program over its devices.")
-@click.argument("program", type=options.FILE)
-@options.both("output", "-o", type=options.FILE, help="The file to write.")
-@options.common
+@click.argument("program", type=flags.FILE)
+@flags.both("output", "-o", type=flags.FILE, help="The file to write.")
+@flags.common
 def command(
     program: Path, output: Path | None, log_level: str | None, log_path: Path | None
 ) -> None:
@@ -26,7 +26,7 @@ def command(
 
     PROGRAM is StableHLO annotated by Shardy or GSPMD, or HLO from before partitioning.
     """
-    options.start_logging(log_level, log_path)
+    flags.start_logging(log_level, log_path)
     if output is None:
         raise OutputError("no output is given", hint="name a file with -o")
     check_file(output)

@@ -3,43 +3,120 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 
-from hespas.backends.astra_sim.run import AstraSimOptions
-from hespas.cli import options
-from hespas.cli.backends import Backend
-from hespas.cli.backends import backend as backend_options
-from hespas.cli.stages import check_targets, write_json, write_timeline
+from hespas.backends.astra_sim.run import AstraSimOptions, run_astra_sim
+from hespas.cli import flags
+from hespas.cli.outputs import check_targets, write_json, write_timeline
 from hespas.errors import TraceError
-from hespas.hardware.cluster import Cluster, read_cluster
+from hespas.hardware.cluster import Cluster
 from hespas.hardware.presets import load_system
 from hespas.hardware.system import System
+from hespas.options import NetworkOptions
 from hespas.report.external_text import external_text
 from hespas.report.simulation_text import simulation_text
 from hespas.schedule.chakra import read_traces
 from hespas.schedule.tasks import Job
 from hespas.simulate.astra.replay import is_replay
+from hespas.simulate.external_result import ExternalResult
 from hespas.simulate.imperfect import joined_job
-from hespas.simulate.models import Model, ModelChoice, model_named, simulate_job
-from hespas.simulate.network import Network, network_named
+from hespas.simulate.models import ModelChoice, simulate_job
+from hespas.simulate.network import Network
+from hespas.tools.scratch import scratch_directory
 
 log = logging.getLogger("hespas")
 
+_OWN = "hespas"
+_ASTRA_SIM = "astra-sim"
+
+_backend_options = flags.combined(
+    click.option(
+        "--backend",
+        type=click.Choice([_OWN, _ASTRA_SIM]),
+        default=_OWN,
+        show_default=True,
+        help="What simulates: hespas, or an installed ASTRA-sim.",
+    ),
+    click.option(
+        "--astra-sim",
+        type=flags.FILE,
+        metavar="FILE",
+        help="ASTRA-sim's program (default $ASTRA_SIM_BINARY, or the one on the PATH).",
+    ),
+    click.option(
+        "--backend-dir",
+        type=flags.FILE,
+        metavar="DIR",
+        help="Keep what the backend reads and prints here.",
+    ),
+    click.option(
+        "--time-limit",
+        type=click.FloatRange(min=0, min_open=True),
+        metavar="SECONDS",
+        help="How long the backend may take (default 3600).",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Backend:
+    """What ``--backend`` and its like say."""
+
+    name: str
+    astra_sim: Path | None
+    directory: Path | None
+    time_limit_s: float | None
+
+    @property
+    def is_own(self) -> bool:
+        """Whether hespas itself simulates."""
+        return self.name == _OWN
+
+    def check(self, *, wants_tasks: bool) -> None:
+        """Raise `click.UsageError` for options that would have no effect."""
+        given = {
+            "--astra-sim": self.astra_sim,
+            "--backend-dir": self.directory,
+            "--time-limit": self.time_limit_s,
+        }
+        for flag, value in given.items():
+            if self.is_own and value is not None:
+                message = f"{flag} has no effect without --backend {_ASTRA_SIM}"
+                raise click.UsageError(message)
+        if not self.is_own and wants_tasks:
+            message = f"--backend {self.name} doesn't say when tasks start and end"
+            raise click.UsageError(f"{message}: leave --nodes and --timeline out")
+
+    def run(self, job: Job, system: System, settings: AstraSimOptions) -> ExternalResult:
+        """Run the engine in its directory: the one given, else one that goes when all is well."""
+        with self._directory() as directory:
+            return run_astra_sim(job, system, directory, settings)
+
+    @contextmanager
+    def _directory(self) -> Generator[Path]:
+        if self.directory is not None:
+            yield self.directory
+            return
+        with scratch_directory(self.name) as scratch:
+            yield scratch
+
 
 @click.command("simulate", short_help="Run Chakra traces on a system.")
-@click.argument("prefix", type=options.FILE)
+@click.argument("prefix", type=flags.FILE)
 @click.option("--system", required=True, help="The cluster: a preset's name, or a directory.")
 @click.option(
     "--comm-groups",
     "--comm_groups",
-    type=options.FILE,
+    type=flags.FILE,
     help="Groups of devices (default comm_group.json beside the traces, if there is one).",
 )
-@options.network_option
-@options.model
+@flags.derived(NetworkOptions, without=("system",))
 @click.option(
     "--num-queues-per-dim",
     type=click.IntRange(min=1),
@@ -55,20 +132,15 @@ log = logging.getLogger("hespas")
     type=click.FloatRange(min=0),
     help="Multiply the system's endpoint delay (default 1).",
 )
-@backend_options
+@_backend_options
 @click.option("--nodes", is_flag=True, help="Give the start and end of every node (JSON).")
-@options.json_option
-@options.timeline_option
-@options.common
+@flags.json_option
+@flags.timeline_option
+@flags.common
 def command(
     *,
     prefix: Path,
-    system: str,
     comm_groups: Path | None,
-    network: str | None,
-    model: str | None,
-    algorithm: str | None,
-    cluster: Path | None,
     num_queues_per_dim: int | None,
     rendezvous_protocol: bool,
     injection_scale: float | None,
@@ -81,51 +153,52 @@ def command(
     timeline: Path | None,
     log_level: str | None,
     log_path: Path | None,
+    **given: Any,
 ) -> None:
     """Simulate the traces PREFIX.0.et, PREFIX.1.et, ... on a system.
 
     PREFIX may also be the directory that hespas trace wrote.
     """
-    options.start_logging(log_level, log_path)
+    flags.start_logging(log_level, log_path)
     if nodes and json_file is None:
         raise click.UsageError("--nodes has no effect without --json")
-    engine = Backend(
+    engine = _Backend(
         name=backend, astra_sim=astra_sim, directory=backend_dir, time_limit_s=time_limit
     )
     engine.check(wants_tasks=nodes or timeline is not None)
     check_targets(json_file, timeline)
-    described = load_system(system)
+    options = flags.built(NetworkOptions, given)
+    system = load_system(given["system"])
     traces = prefix / "dev" if prefix.is_dir() else prefix
-    imperfections = None if cluster is None else read_cluster(cluster)
-    is_recorded = engine.is_own and is_replay(described)
-    job = _job(traces, comm_groups, imperfections, described, is_recorded=is_recorded)
+    is_recorded = engine.is_own and is_replay(system)
+    job = _job(traces, comm_groups, options.cluster, system, is_recorded=is_recorded)
     log.info("read the traces of %d devices", job.device_count)
     if not engine.is_own:
-        _refuse_model({"--model": model, "--algorithm": algorithm, "--cluster": cluster})
+        _refuse_model(given)
         settings = AstraSimOptions(
-            network=network_named(network or Network.CONGESTION_UNAWARE.value),
+            network=options.network or Network.CONGESTION_UNAWARE,
             queues_per_dimension=num_queues_per_dim or 1,
             rendezvous=rendezvous_protocol,
             injection_scale=1.0 if injection_scale is None else injection_scale,
             binary=astra_sim,
             time_limit_s=time_limit or 3600.0,
         )
-        found = engine.run(job, described, settings)
+        answer = engine.run(job, system, settings)
         if json_file is not None:
-            write_json(json_file, found.as_json())
+            write_json(json_file, answer.as_json())
         if json_file != "-":
-            click.echo(external_text(found))
+            click.echo(external_text(answer))
         return
     choice = ModelChoice(
-        model=model_named(model or Model.ASTRA_SIM.value),
-        network=None if network is None else network_named(network),
+        model=options.model,
+        network=options.network,
         queues_per_dimension=num_queues_per_dim,
         rendezvous=rendezvous_protocol,
         injection_scale=injection_scale,
-        algorithm=algorithm,
-        cluster=imperfections,
+        algorithm=options.algorithm,
+        cluster=options.cluster,
     )
-    result = simulate_job(job, described, choice)
+    result = simulate_job(job, system, choice)
     if timeline is not None:
         write_timeline(result, timeline)
     if json_file is not None:
@@ -154,9 +227,9 @@ def _job(
 
 
 def _refuse_model(given: Mapping[str, object]) -> None:
-    for flag, value in given.items():
-        if value is not None:
-            raise click.UsageError(f"{flag} has no effect on another --backend")
+    for name in ("model", "algorithm", "cluster"):
+        if given[name] is not None:
+            raise click.UsageError(f"{flags.flag(name)} has no effect on another --backend")
 
 
 def _groups(traces: Path, given: Path | None) -> Path | None:

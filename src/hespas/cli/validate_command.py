@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from hespas.cli import options
-from hespas.cli.stages import check_targets, write_json
-from hespas.compile.cache import CompiledCache, default_directory
+from hespas.cli import flags
+from hespas.cli.outputs import check_targets, write_json
 from hespas.errors import MeasurementError
+from hespas.options import NetworkOptions
 from hespas.validate.measurements import PUBLISHED, MeasuredStep, read_steps
 from hespas.validate.recompute import Sources, check_step, recompute
 from hespas.validate.tables import validation_json, validation_text
@@ -18,24 +18,19 @@ from hespas.xla.quiet import use_cpu
 
 
 @click.command("validate", short_help="Hold predictions against measured steps.")
-@click.argument("measurements", type=options.FILE, required=False)
+@click.argument("measurements", type=flags.FILE, required=False)
 @click.option("--workload", multiple=True, help="Only this workload; may be given again.")
 @click.option("--system", multiple=True, help="Only this system; may be given again.")
 @click.option(
     "--method",
     default="measured",
     metavar="METHOD",
-    help="Who estimates (default measured); the roofline stands beside it.",
+    help="Estimation method (default measured); the roofline stands beside it.",
 )
-@click.option(
-    "--model",
-    type=click.Choice(["astra-sim", "hespas"]),
-    default="hespas",
-    help="Who times communication (default hespas).",
-)
-@click.option("--cache-dir", type=options.FILE, help="Where compiled programs are kept.")
-@options.json_option
-@options.common
+@flags.derived(NetworkOptions, only=("model",))
+@click.option("--cache-dir", type=flags.FILE, help="Where compiled programs are kept.")
+@flags.json_option
+@flags.common
 def command(
     measurements: Path | None,
     workload: tuple[str, ...],
@@ -52,25 +47,26 @@ def command(
     compiler's time, or a minute for large ones, the first time. A program that is compiled already
     is taken as it is; the PTX of its kernels is not known then.
     """
-    options.start_logging(given["log_level"], given["log_path"])
+    flags.start_logging(given["log_level"], given["log_path"])
     check_targets(json_file, None)
     use_cpu()
     table = measurements or PUBLISHED
     method: str = given["method"]
-    sources = Sources(cache=CompiledCache(directory=given["cache_dir"] or default_directory()))
+    sources = Sources(cache_dir=given["cache_dir"])
+    model = flags.built(NetworkOptions, {"model": given["model"]}).model
     steps = {
         f"{table}:{step.line}": step for step in _chosen(read_steps(table), workload, system, table)
     }
     for location, step in steps.items():
         check_step(step, method=method, location=location)
     found = [
-        recompute(step, sources, method=method, model=given["model"], location=location)
+        recompute(step, sources, method=method, model=model, location=location)
         for location, step in steps.items()
     ]
     if json_file is not None:
         write_json(json_file, validation_json(found, method))
     if json_file != "-":
-        click.echo(validation_text(found, method))
+        click.echo(validation_text(found, method, model))
 
 
 def _chosen(

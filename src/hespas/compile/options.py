@@ -1,16 +1,58 @@
-"""What a compiler is told beside the program, and the flags of XLA that say it."""
+"""The options of a compilation, and the flags of XLA that they become."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from enum import Enum
-from types import MappingProxyType
+from functools import partial
 
-from hespas.errors import ConfigError
+from hespas.config.fields import Option, declare
+from hespas.errors import ConfigError, option
+from hespas.units import parse_quantity
 
 _MIB = 2**20
+
+
+def parse_size(text: str, *, name: str) -> int:
+    """Return a whole number of bytes from 1, as in ``64MiB``; ``name`` is the option's.
+
+    >>> parse_size("64MiB", name="all_reduce_combine")
+    67108864
+    """
+    size = parse_quantity(text, "B", location=option(name))
+    if size < 1 or size != int(size):
+        raise ConfigError(
+            f"{text!r} is not a number of bytes", location=option(name), hint="give 1 or more"
+        )
+    return int(size)
+
+
+def parse_passes(text: str) -> tuple[str, ...]:
+    """Return the names in ``PASS,PASS``.
+
+    >>> parse_passes("rematerialization, dot-merger")
+    ('rematerialization', 'dot-merger')
+    """
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def parse_flags(texts: Iterable[str]) -> dict[str, str]:
+    """Return the flags of XLA in ``NAME=VALUE``, by name.
+
+    >>> parse_flags(["xla_gpu_autotune_level=0"])
+    {'xla_gpu_autotune_level': '0'}
+    """
+    flags: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.removeprefix("--").partition("=")
+        if not equals:
+            raise ConfigError(f"{option('xla_flag')} is {text!r}", hint="give NAME=VALUE")
+        if name in flags:
+            raise ConfigError(f"{option('xla_flag')} names {name} twice", hint="keep one")
+        flags[name] = value
+    return flags
 
 
 class Matmuls(Enum):
@@ -32,15 +74,65 @@ class CompileOptions:
     others. Raises `ConfigError` for a flag that can't be one.
     """
 
-    matmuls: Matmuls | None = None
-    latency_hiding_scheduler: bool | None = None
-    pipelined_collectives: bool | None = None
-    double_buffered_loops: bool | None = None
-    all_reduce_combine_bytes: int | None = None
-    all_gather_combine_bytes: int | None = None
-    reduce_scatter_combine_bytes: int | None = None
-    disabled_passes: tuple[str, ...] | None = None
-    flags: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    disabled_passes: tuple[str, ...] | None = declare(
+        Option(
+            help="Passes of XLA to leave out.",
+            name="disable_passes",
+            aliases=("-d",),
+            parse=parse_passes,
+            metavar="PASS,..",
+            default_text="rematerialization, on GPUs",
+        )
+    )
+    matmuls: Matmuls | None = declare(
+        Option(help="What multiplies matrices on a GPU.", default_text="cublas")
+    )
+    latency_hiding_scheduler: bool | None = declare(
+        Option(help="Put work between a collective's start and its end (default).", negatable=True)
+    )
+    pipelined_collectives: bool | None = declare(
+        Option(help="Move collectives across iterations of loops (default).", negatable=True)
+    )
+    double_buffered_loops: bool | None = declare(
+        Option(help="Unroll loops by two (default).", negatable=True)
+    )
+    all_reduce_combine_bytes: int | None = declare(
+        Option(
+            help="Combine all-reduces up to this size.",
+            name="all_reduce_combine",
+            parse=partial(parse_size, name="all_reduce_combine"),
+            metavar="SIZE",
+            default_text="128MiB",
+        )
+    )
+    all_gather_combine_bytes: int | None = declare(
+        Option(
+            help="Combine all-gathers up to this size.",
+            name="all_gather_combine",
+            parse=partial(parse_size, name="all_gather_combine"),
+            metavar="SIZE",
+            default_text="128MiB",
+        )
+    )
+    reduce_scatter_combine_bytes: int | None = declare(
+        Option(
+            help="Combine reduce-scatters up to this size.",
+            name="reduce_scatter_combine",
+            parse=partial(parse_size, name="reduce_scatter_combine"),
+            metavar="SIZE",
+            default_text="64MiB",
+        )
+    )
+    flags: Mapping[str, str] = declare(
+        Option(
+            help="Another flag of XLA's own.",
+            name="xla_flag",
+            parse=parse_flags,
+            metavar="NAME=VALUE",
+            repeats=True,
+        ),
+        default=dict,
+    )
 
     def __post_init__(self) -> None:
         for name, value in self.flags.items():
@@ -106,7 +198,7 @@ def tpu_flags(options: CompileOptions) -> dict[str, str]:
 
     Raises `ConfigError` for options that only a GPU's compiler has.
     """
-    bare = replace(options, disabled_passes=None, flags=MappingProxyType({}))
+    bare = replace(options, disabled_passes=None, flags={})
     if bare != DEFAULT_OPTIONS:
         raise ConfigError(
             "matmuls, the scheduler, combining, pipelining and double buffering are options of "
@@ -117,9 +209,9 @@ def tpu_flags(options: CompileOptions) -> dict[str, str]:
     return ({"xla_disable_hlo_passes": passes} if passes else {}) | dict(options.flags)
 
 
-def _switch(wish: bool | None) -> str:
-    return "false" if wish is False else "true"
+def _switch(setting: bool | None) -> str:
+    return "false" if setting is False else "true"
 
 
-def _or(wish: int | None, usual: int) -> int:
-    return usual if wish is None else wish
+def _or(size: int | None, default: int) -> int:
+    return default if size is None else size

@@ -76,11 +76,12 @@ def load_config(path: str | Path) -> RunConfig:
 
 
 def _estimator(wire: EstimatorWire, location: str) -> EstimatorConfig:
-    hardware = _hardware(wire.method, wire.hardware, location)
+    hardware = hardware_of(wire.method, wire.hardware, location)
     return EstimatorConfig(method=wire.method, hardware=hardware)
 
 
-def _hardware(method: str, data: dict[str, object], location: str) -> EstimatorHardware:
+def hardware_of(method: str, data: dict[str, object], location: str) -> EstimatorHardware:
+    """Return the ``hardware`` of one of our methods."""
     match method:
         case "roofline":
             return _roofline(

@@ -1,46 +1,50 @@
-"""Find an estimator by the name of its method.
+"""The estimation methods: what the rest of hespas has to know about each, in one record.
 
-Each method's module is imported when it is asked for. Other packages add methods by an entry
-point of the group ``hespas.estimators`` that names a function like those here.
+Commands, the configuration reader and the pipeline ask the record; the module that implements a
+method is imported when an estimator is made. Another package adds a method by an entry point of the
+group ``hespas.estimators`` that names a `Method`, or a function that makes an estimator.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from enum import Enum
 from importlib import import_module
 from pathlib import Path
+from typing import Any, cast
 
-from hespas.config.load import METHODS, load_config
+from hespas.config.decode import decode
+from hespas.config.load import hardware_of
 from hespas.config.run_config import (
     EstimatorHardware,
+    IreeHardware,
     NodeHardware,
     RooflineHardware,
+    SystolicHardware,
+    XlaHardware,
 )
 from hespas.config.suggest import suggestion
 from hespas.cost.rules.custom_call import CustomCallCost
-from hespas.errors import ConfigError
+from hespas.errors import ConfigError, option
 from hespas.estimate.driver import Estimator
 from hespas.estimate.roofline import Roofline, RooflineOptions
 from hespas.hardware.device import Device
-from hespas.hardware.presets import load_device
 from hespas.program.kernels import CompiledKernels
 from hespas.program.program import Program
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class EstimatorSpec:
     """All that an estimator may be made from.
 
-    ``device`` is None where only a configuration of a profiler or a simulator is given;
-    ``hardware`` and ``method``, which it names, are None where no configuration is. ``kernels`` are
-    what a compiler wrote for the program, where that is known; what is read of them is kept in
-    ``kernels_directory``.
+    ``device`` is None where only the configuration of a profiler or a simulator is given, and
+    ``hardware`` where no configuration is. ``kernels`` are what a compiler wrote for the program,
+    where that is known; what is read of them is cached in ``kernels_directory``.
     """
 
-    method: str | None = None
     device: Device | None = None
-    hardware: EstimatorHardware | None = None
+    hardware: EstimatorHardware | object | None = None
     roofline_options: RooflineOptions = field(default_factory=RooflineOptions)
     custom_calls: Mapping[str, CustomCallCost] = field(default_factory=dict[str, CustomCallCost])
     kernels: CompiledKernels | None = None
@@ -49,130 +53,264 @@ class Wanted:
     def needed_device(self, method: str) -> Device:
         """Return the device; `ConfigError` where none is given."""
         if self.device is None:
-            raise ConfigError(f"method {method!r} needs a device", hint="give --node")
+            raise ConfigError(f"method {method!r} needs a device", hint=f"give {option('node')}")
         return self.device
 
 
-Factory = Callable[[Wanted], Estimator]
+Factory = Callable[[EstimatorSpec], Estimator]
 
-_MODULES = {
-    "measured": "hespas.estimate.tables.method",
-    "kernel": "hespas.estimate.ptx.method",
-    "compiler": "hespas.estimate.tpu",
-    "systolic": "hespas.estimate.systolic.method",
-    "scalesim": "hespas.backends.scalesim",
-    "zigzag_onnx": "hespas.backends.zigzag",
-    "cocossim": "hespas.backends.cocossim",
-    "onnxim": "hespas.backends.onnxim",
-    "xla": "hespas.backends.xla",
-    "iree": "hespas.backends.iree",
-}
-"""Where the function ``make`` of each method stands."""
+
+class DeviceUse(Enum):
+    """Whether a method reads the figures of a device that a user names."""
+
+    NEEDED = "needed"
+    OPTIONAL = "optional"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Method:
+    """An estimation method.
+
+    ``factory`` makes its estimator: a function, or where it stands, as in ``package.module:name``.
+    ``configuration`` is the type that ``perf_estimator.hardware`` of a configuration is decoded
+    into, a dataclass or a msgspec struct; None for a method that takes no configuration.
+    ``device_use`` says whether a device is needed. ``device_here`` is for methods that time this
+    machine: a function of the configuration that names what runs the program, or where it stands.
+    ``reads_kernels`` and ``adds_launches`` are for methods on which the kernels that a compiler
+    wrote, and the cost of a launch, have an effect. ``is_default`` tells for which programs and
+    devices the method is used where the user names none, ``default_text`` says so in words.
+    ``extra`` is the optional dependency that it needs.
+    """
+
+    name: str
+    summary: str
+    factory: str | Factory
+    configuration: type[Any] | None = None
+    device_use: DeviceUse = DeviceUse.OPTIONAL
+    device_here: str | Callable[[Any], str] = ""
+    reads_kernels: bool = False
+    adds_launches: bool = False
+    is_default: Callable[[Program, Device], bool] | None = None
+    default_text: str = ""
+    extra: str = ""
+
+    def runs_on(self, hardware: object | None) -> str | None:
+        """Return what of this machine runs the program; None for a method that runs nothing."""
+        if not self.device_here:
+            return None
+        named = cast("Callable[[Any], str]", _imported(self.device_here))
+        return f"this machine's {named(hardware)} (method {self.name})"
+
+    def check_uses_device(self, name: str) -> None:
+        """Raise `ConfigError` if the method reads no device; ``name`` is the option that names one.
+
+        >>> METHODS["roofline"].check_uses_device("node")
+        >>> METHODS["xla"].check_uses_device("node")
+        Traceback (most recent call last):
+            ...
+        hespas.errors.ConfigError: node has no effect on method xla, which runs on this machine; \
+drop it, or give the path of a configuration of it (.json) in its place
+        """
+        if self.device_use is not DeviceUse.NONE:
+            return
+        why = "runs on this machine" if self.device_here else "has its device's figures by itself"
+        in_its_place = ", or give the path of a configuration of it (.json) in its place"
+        raise ConfigError(
+            f"{option(name)} has no effect on method {self.name}, which {why}",
+            hint=f"drop it{in_its_place if name == 'node' else ''}",
+        )
+
+    def decode(self, data: dict[str, object], *, location: str, at: str) -> object | None:
+        """Return the configuration that ``data``, at a JSON path of a file, holds.
+
+        Raises `ConfigError` for what the method's configuration may not hold.
+        """
+        if self.name in METHODS:
+            return hardware_of(self.name, data, location)
+        if self.configuration is not None:
+            return decode(data, self.configuration, location=location, at=at)
+        if data:
+            raise ConfigError(
+                f"{at} has no effect on method {self.name}", location=location, hint="drop it"
+            )
+        return None
+
+    def estimator(self, spec: EstimatorSpec) -> Estimator:
+        """Return the estimator; `ConfigError` where it lacks what it needs."""
+        return cast("Factory", _imported(self.factory))(spec)
+
+
+def _imported(path: str | Callable[..., object]) -> Callable[..., object]:
+    if not isinstance(path, str):
+        return path
+    module, _, name = path.partition(":")
+    return cast("Callable[..., object]", getattr(import_module(module), name))
+
+
+def _roofline(spec: EstimatorSpec) -> Roofline:
+    return Roofline(
+        device=spec.needed_device("roofline"),
+        options=spec.roofline_options,
+        custom_calls=spec.custom_calls,
+    )
+
+
+def _has_tables(program: Program, device: Device) -> bool:
+    return program.is_scheduled and device.measured is not None
+
+
+_LISTED = (
+    Method(
+        name="roofline",
+        summary="arithmetic and memory traffic at the device's peak rates",
+        factory=_roofline,
+        configuration=RooflineHardware,
+        device_use=DeviceUse.NEEDED,
+        adds_launches=True,
+    ),
+    Method(
+        name="measured",
+        summary="tables of measured kernels",
+        factory="hespas.estimate.tables.method:make",
+        configuration=NodeHardware,
+        device_use=DeviceUse.NEEDED,
+        reads_kernels=True,
+        is_default=_has_tables,
+        default_text="for compiled programs, where there are tables of the device",
+    ),
+    Method(
+        name="kernel",
+        summary="each kernel's PTX, on the pipelines and caches of a GPU",
+        factory="hespas.estimate.ptx.method:make",
+        configuration=NodeHardware,
+        device_use=DeviceUse.NEEDED,
+        reads_kernels=True,
+    ),
+    Method(
+        name="compiler",
+        summary="the cycles that a TPU's compiler wrote",
+        factory="hespas.estimate.tpu:make",
+        configuration=NodeHardware,
+        device_use=DeviceUse.NEEDED,
+    ),
+    Method(
+        name="xla",
+        summary="regions compiled by XLA and timed on this machine",
+        factory="hespas.backends.xla:make",
+        configuration=XlaHardware,
+        device_use=DeviceUse.NONE,
+        device_here="hespas.backends.xla:device_of",
+    ),
+    Method(
+        name="iree",
+        summary="regions compiled by IREE and timed on this machine",
+        factory="hespas.backends.iree:make",
+        configuration=IreeHardware,
+        device_here="hespas.backends.iree:device_of",
+        extra="iree",
+    ),
+    Method(
+        name="systolic",
+        summary="closed forms of systolic arrays",
+        factory="hespas.estimate.systolic.method:make",
+        configuration=SystolicHardware,
+        device_use=DeviceUse.NONE,
+    ),
+    Method(
+        name="scalesim",
+        summary="SCALE-Sim",
+        factory="hespas.backends.scalesim:make",
+        configuration=SystolicHardware,
+        device_use=DeviceUse.NONE,
+        extra="scalesim",
+    ),
+    Method(
+        name="zigzag_onnx",
+        summary="ZigZag",
+        factory="hespas.backends.zigzag:make",
+        configuration=SystolicHardware,
+        device_use=DeviceUse.NONE,
+        extra="zigzag",
+    ),
+    Method(
+        name="cocossim",
+        summary="COCOSSim",
+        factory="hespas.backends.cocossim:make",
+        configuration=SystolicHardware,
+        device_use=DeviceUse.NONE,
+    ),
+    Method(
+        name="onnxim",
+        summary="ONNXim",
+        factory="hespas.backends.onnxim:make",
+        configuration=SystolicHardware,
+        device_use=DeviceUse.NONE,
+        extra="onnxim",
+    ),
+)
+METHODS: Mapping[str, Method] = {method.name: method for method in _LISTED}
+"""The methods of hespas itself, by name."""
+DEFAULT = METHODS["roofline"]
+"""The method of programs and devices for which no other is the default."""
 
 _GROUP = "hespas.estimators"
 
 
-def estimator(method: str, wanted: Wanted) -> Estimator:
-    """Return the estimator of ``method``.
+def method_named(name: str, *, location: str = "", what: str = "") -> Method:
+    """Return a method by its name, ours or another package's; `ConfigError` for any other.
 
-    Raises `ConfigError` for a method that there isn't, or that lacks what it needs.
+    ``location`` and ``what`` say where the name was read, for the error.
 
-    >>> device = Device(name="one", peak_flops=1e12, memory_bandwidth_bytes_per_s=1e11)
-    >>> estimator("roofline", Wanted(device=device)).method
-    'roofline'
+    >>> method_named("measured").summary
+    'tables of measured kernels'
     """
-    if method == "roofline":
-        return _roofline(wanted)
-    module = _MODULES.get(method)
-    if module is None:
-        return _added(method)(wanted)
-    make: Factory = import_module(module).make
-    return make(wanted)
-
-
-OF_A_DEVICE = ("roofline", "measured", "kernel", "compiler")
-"""Methods that need a device."""
-
-_RUNS_HERE = "runs on this machine"
-_DESCRIBED = "has its device's figures by itself"
-_WITHOUT_A_NODE = {
-    "xla": _RUNS_HERE,
-    "systolic": _DESCRIBED,
-    "scalesim": _DESCRIBED,
-    "zigzag_onnx": _DESCRIBED,
-    "cocossim": _DESCRIBED,
-    "onnxim": _DESCRIBED,
-}
-"""Methods in whose prices no device that is named elsewhere has a part, and why."""
-
-
-def check_uses_node(method: str, given: str, *, hint: str) -> None:
-    """Raise `ConfigError` where a device is ``given`` to a method that uses none.
-
-    >>> check_uses_node("roofline", "--node", hint="drop it")
-    >>> check_uses_node("xla", "H100", hint="drop it")
-    Traceback (most recent call last):
-        ...
-    hespas.errors.ConfigError: H100 has no effect on method xla, which runs on this machine; drop it
-    """
-    why = _WITHOUT_A_NODE.get(method)
-    if why is not None:
-        raise ConfigError(f"{given} has no effect on method {method}, which {why}", hint=hint)
-
-
-def wanted_on(
-    device: Device | str, options: RooflineOptions, custom_calls: Mapping[str, CustomCallCost]
-) -> Wanted:
-    """Return what an estimator is made from: on a device, a preset's, or a configuration's.
-
-    Raises what reading them raises.
-    """
-    bare = Wanted(roofline_options=options, custom_calls=custom_calls)
-    if isinstance(device, Device):
-        return replace(bare, device=device)
-    configured = load_config(device).perf_estimator if device.endswith(".json") else None
-    if configured is None:
-        return replace(bare, device=load_device(device))
-    hardware = configured.hardware
-    found = configured_device(hardware, device)
-    return replace(bare, method=configured.method, hardware=hardware, device=found)
-
-
-def usual_method(program: Program, device: Device) -> str:
-    """Return who estimates where nobody says: tables, if any serve what a compiler scheduled."""
-    return "measured" if program.is_scheduled and device.measured is not None else "roofline"
-
-
-def configured_device(hardware: EstimatorHardware, path: str | Path) -> Device | None:
-    """Return the device that a configuration names or describes; None where it does neither.
-
-    Raises what `hespas.hardware.presets.load_device` raises.
-    """
-    match hardware:
-        case NodeHardware(node=node):
-            return load_device(node)
-        case RooflineHardware():
-            return load_device(path)
-        case _:
-            return None
-
-
-def _roofline(wanted: Wanted) -> Roofline:
-    return Roofline(
-        device=wanted.needed_device("roofline"),
-        options=wanted.roofline_options,
-        custom_calls=wanted.custom_calls,
-    )
-
-
-def _added(method: str) -> Factory:
-    """Return the factory that another package offers."""
+    if name in METHODS:
+        return METHODS[name]
     from importlib.metadata import entry_points  # noqa: PLC0415 - takes longer than all else here
 
     offered = {point.name: point for point in entry_points(group=_GROUP)}
-    if method not in offered:
+    if name not in offered:
         raise ConfigError(
-            f"there is no method {method!r}", hint=suggestion(method, (*METHODS, *offered))
+            f'{what} is "{name}"' if what else f"there is no method {name!r}",
+            location=location,
+            hint=suggestion(name, (*METHODS, *offered)),
         )
-    make: Factory = offered[method].load()
-    return make
+    loaded: object = offered[name].load()
+    if isinstance(loaded, Method):
+        return loaded
+    return Method(name=name, summary="", factory=cast("Factory", loaded))
+
+
+def default_method(program: Program, device: Device | None) -> Method:
+    """Return the method for a program where the user names none."""
+    if device is not None:
+        for method in METHODS.values():
+            if method.is_default is not None and method.is_default(program, device):
+                return method
+    return DEFAULT
+
+
+def default_text() -> str:
+    """Return in words which methods are used where the user names none.
+
+    >>> default_text()
+    'roofline; measured for compiled programs, where there are tables of the device'
+    """
+    others = (f"{each.name} {each.default_text}" for each in METHODS.values() if each.default_text)
+    return "; ".join((DEFAULT.name, *others))
+
+
+def estimator(method: str, spec: EstimatorSpec) -> Estimator:
+    """Return the estimator of a method by its name.
+
+    Raises `ConfigError` for a name that no method has, and for a method that lacks what it needs.
+
+    >>> device = Device(name="one", peak_flops=1e12, memory_bandwidth_bytes_per_s=1e11)
+    >>> estimator("roofline", EstimatorSpec(device=device)).method
+    'roofline'
+    """
+    return method_named(method).estimator(spec)
+
+
+Wanted = EstimatorSpec

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Annotated
 
+from msgspec import Meta
+
+from hespas.config.fields import Option, declare
 from hespas.config.suggest import choice
-from hespas.errors import ConfigError
+from hespas.errors import ConfigError, option
 from hespas.program.program import Op, Program, is_communication_op
 from hespas.split.build import build_graph, is_constant
 from hespas.split.flatten import flatten
@@ -45,26 +49,55 @@ class SplitOptions:
     merging.
     """
 
-    strategy: SplitStrategy = SplitStrategy.LINEAR
-    merge: bool = False
-    block_limit: int | None = None
-    separator: str = COMMUNICATION_SEPARATOR
-    separator_policy: SeparatorPolicy = SeparatorPolicy.ISOLATED
+    strategy: SplitStrategy = declare(
+        Option(
+            help="How to cut the program.",
+            name="split_fn",
+            aliases=("split",),
+            key="split_strategy",
+        ),
+        default=SplitStrategy.LINEAR,
+    )
+    block_limit: int | None = declare(
+        Option(
+            help="Most operations in a block.",
+            name="block_lim",
+            key="block_lim",
+            form=Annotated[int, Meta(ge=1)],
+            default_text=f"{DEFAULT_BLOCK_LIMIT}; with --merge, none",
+        )
+    )
+    merge: bool = declare(
+        Option(help="Join regions, delaying no collective.", key="merge", negatable=True),
+        default=False,
+    )
+    separator: str = declare(
+        Option(help=f"{COMMUNICATION_SEPARATOR}, or an operation's full name.", key="separator"),
+        default=COMMUNICATION_SEPARATOR,
+    )
+    separator_policy: SeparatorPolicy = declare(
+        Option(help="Where a separator that computes goes.", key="separator_policy"),
+        default=SeparatorPolicy.ISOLATED,
+    )
 
     def __post_init__(self) -> None:
         if self.block_limit is not None and self.block_limit < 1:
-            raise ConfigError(f"block_lim is {self.block_limit}", hint="give 1 or more")
+            raise ConfigError(f"{option('block_lim')} is {self.block_limit}", hint="give 1 or more")
         individual = self.strategy is SplitStrategy.INDIVIDUAL
         if individual and not self.merge and self.block_limit is not None:
             raise ConfigError(
-                "block_lim has no effect on individual_split", hint="drop it, or add --merge"
+                f"{option('block_lim')} has no effect on individual_split",
+                hint=f"drop it, or add {option('merge')}",
             )
         if individual and self.separator != COMMUNICATION_SEPARATOR:
-            raise ConfigError("separator has no effect on individual_split", hint="drop it")
+            raise ConfigError(
+                f"{option('separator')} has no effect on individual_split", hint="drop it"
+            )
         communication = self.separator == COMMUNICATION_SEPARATOR
         if communication and self.separator_policy is not SeparatorPolicy.ISOLATED:
             raise ConfigError(
-                f"separator_policy {self.separator_policy.value} has no effect on collectives, "
+                f"{option('separator_policy')} {self.separator_policy.value} has no effect on "
+                "collectives, "
                 "which are always regions of their own",
                 hint="drop it, or name a computing separator such as stablehlo.dot_general",
             )
@@ -99,7 +132,8 @@ def _check_plain(options: SplitOptions, source: str) -> None:
     }
     for name in (name for name, has_effect in given.items() if has_effect):
         raise ConfigError(
-            f"{name} has no effect on a program that is scheduled: its kernels are the regions",
+            f"{option(name)} has no effect on a program that is scheduled: its kernels are the "
+            "regions",
             location=source,
             hint="drop it",
         )
@@ -110,7 +144,7 @@ def _check_separator(operations: Sequence[Op], separator: str) -> None:
         return
     if not any(op.name == separator for op in operations):
         raise ConfigError(
-            f"separator {separator!r} occurs nowhere in the program",
+            f"{option('separator')} {separator!r} occurs nowhere in the program",
             hint="use is_communication_op or the full name of an operation in it",
         )
 

@@ -1,34 +1,32 @@
-"""Predict what was measured, through the whole pipeline: export, compile, estimate, simulate."""
+"""Predict what was measured: export the model, and run the pipeline on it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from hespas import pipeline
 from hespas.calibrate.lines import at_line
 from hespas.calibrate.samples import FAR
-from hespas.compile.cache import CompiledCache
-from hespas.compile.for_node import compile_for_node
-from hespas.compile.made_for import with_origin
 from hespas.config.suggest import suggestion
 from hespas.errors import MeasurementError, ProgramError
 from hespas.estimate.cache import MemoryStore
-from hespas.estimate.graph import estimate_graph
-from hespas.estimate.methods import OF_A_DEVICE, Wanted, estimator
+from hespas.estimate.methods import DeviceUse, EstimatorSpec, method_named
 from hespas.export.exported import partitioned
 from hespas.export.zoo import export_model
-from hespas.frontend.load import load_compiled, load_source, read_source
-from hespas.hardware.fit import settled_program
+from hespas.frontend.load import read_source
 from hespas.hardware.presets import load_device, load_system
-from hespas.hardware.system import System
 from hespas.models.registry import models
-from hespas.prediction import Prediction, predicted
-from hespas.program.program import Program
-from hespas.simulate.models import ModelChoice, model_named
-from hespas.simulate.network import Network
-from hespas.split.modules import region_modules
-from hespas.split.strategies import split_options, split_program
+from hespas.options import (
+    CompileChoice,
+    EstimateOptions,
+    NetworkOptions,
+    PredictOptions,
+    ProgramOptions,
+)
+from hespas.prediction import Prediction
+from hespas.simulate.models import Model
 from hespas.units import format_time
 from hespas.validate.measurements import MeasuredStep
 from hespas.xla.hlo_forms import is_hlo
@@ -47,20 +45,20 @@ class Recomputed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """Programs that were exported already, by workload and options.
+    """Exported programs, by workload and options.
 
-    ``cache`` keeps compiled ones.
+    Compiled ones are cached in ``cache_dir``, by default in the user's cache directory.
     """
 
-    cache: CompiledCache | None
-    known: dict[tuple[str, str], bytes] = field(default_factory=dict[tuple[str, str], bytes])
+    cache_dir: Path | None
+    exported: dict[tuple[str, str], bytes] = field(default_factory=dict[tuple[str, str], bytes])
 
     def source(self, step: MeasuredStep) -> bytes:
         """Return a workload's partitioned StableHLO, or the HLO that its file holds."""
         key = (step.workload, repr(sorted(step.options.items())))
-        if key not in self.known:
-            self.known[key] = _source(step)
-        return self.known[key]
+        if key not in self.exported:
+            self.exported[key] = _source(step)
+        return self.exported[key]
 
 
 def _source(step: MeasuredStep) -> bytes:
@@ -72,13 +70,14 @@ def _source(step: MeasuredStep) -> bytes:
 def check_step(step: MeasuredStep, *, method: str, location: str) -> None:
     """Raise `MeasurementError` for a model or file, an option, a node or a system there isn't.
 
-    A node that ``method`` can't price is refused too. ``place`` is the step's ``file:line``.
+    A node that ``method`` can't price is refused too. ``location`` is the step's ``file:line``.
     """
     with at_line(location):
         load_system(step.system)
         device = load_device(step.node)
-        if method in OF_A_DEVICE:
-            estimator(method, Wanted(device=device))
+        chosen = method_named(method)
+        if chosen.device_use is DeviceUse.NEEDED:
+            chosen.estimator(EstimatorSpec(device=device))
         _check_workload(step)
 
 
@@ -99,7 +98,7 @@ def _check_workload(step: MeasuredStep) -> None:
 
 
 def recompute(
-    step: MeasuredStep, sources: Sources, *, method: str, model: str, location: str
+    step: MeasuredStep, sources: Sources, *, method: str, model: Model, location: str
 ) -> Recomputed:
     """Predict one step by ``method`` and by the roofline, of the program that XLA makes for it.
 
@@ -108,7 +107,7 @@ def recompute(
     Raises `MeasurementError` where the roofline of computation alone is longer than what was
     measured: no device is faster than its peaks, so that the unit or the workload is wrong; and
     where prediction and measurement differ by more than a factor of a hundred.
-    ``place`` is the step's ``file:line``, which every refusal of what it names tells.
+    ``location`` is the step's ``file:line``, which every error about what it names shows.
     """
     with at_line(location):
         predictions = _predictions(step, sources, method, model)
@@ -138,48 +137,27 @@ def _check_far(step: MeasuredStep, predicted_s: float, location: str) -> None:
 
 
 def _predictions(
-    step: MeasuredStep, sources: Sources, method: str, model: str
+    step: MeasuredStep, sources: Sources, method: str, model: Model
 ) -> dict[str, Prediction]:
-    system, device = load_system(step.system), load_device(step.node)
-    graph = split_program(_compiled(step, sources, system), split_options())
-    modules = region_modules(graph)
-
-    def predicted_by(name: str) -> Prediction:
-        wanted = Wanted(device=device, kernels=graph.program.kernels)
-        made = estimator(name, wanted)
-        return predicted(
-            graph,
-            estimate_graph(graph, modules, made, store=MemoryStore()),
-            system,
-            Network.CONGESTION_UNAWARE,
-            memory_capacity_bytes=device.memory_capacity_bytes,
-            model=ModelChoice(model=model_named(model)),
-        )
-
-    return {name: predicted_by(name) for name in dict.fromkeys((FLOOR_METHOD, method))}
-
-
-def _compiled(step: MeasuredStep, sources: Sources, system: System) -> Program:
     source = sources.source(step)
-    if is_hlo(source):
-        return _compiled_before(source, step, system)
-    compiled = compile_for_node(
-        source,
-        name=step.workload,
-        node=step.node,
-        system=system,
-        devices=None,
-        cache=sources.cache,
+    is_compiled = is_hlo(source)
+    options = PredictOptions(
+        program=ProgramOptions(file=Path(step.workload)),
+        compile=CompileChoice(optimise=not is_compiled),
+        estimate=EstimateOptions(node=step.node, cache_dir=sources.cache_dir),
+        network=NetworkOptions(system=step.system, model=model),
     )
-    return load_compiled(compiled, name=step.workload)
-
-
-def _compiled_before(source: bytes, step: MeasuredStep, system: System) -> Program:
-    program = load_source(source, name=step.workload)
-    if not program.is_scheduled:
+    prepared = pipeline.prepare(options, source=source)
+    if is_compiled and not prepared.graph.program.is_scheduled:
         raise ProgramError(
             "is HLO that no compiler scheduled",
             location=step.workload,
             hint="give its StableHLO, or what hespas compile makes of it",
         )
-    return settled_program(with_origin(program, step.node), devices=None, system=system)
+
+    def predicted_by(name: str) -> Prediction:
+        chosen = replace(options, estimate=replace(options.estimate, method=name))
+        estimates = pipeline.price(prepared, chosen, store=MemoryStore())
+        return pipeline.finish(prepared, estimates, chosen)
+
+    return {name: predicted_by(name) for name in dict.fromkeys((FLOOR_METHOD, method))}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hespas.simulate.models import Model
 from hespas.units import format_time
 from hespas.validate.comparison import Point, median_errors, speed_ups, summary
 from hespas.validate.recompute import FLOOR_METHOD, Recomputed
@@ -17,7 +18,7 @@ def points_of(found: Sequence[Recomputed], method: str) -> tuple[Point, ...]:
     )
 
 
-def validation_text(found: Sequence[Recomputed], method: str) -> str:
+def validation_text(found: Sequence[Recomputed], method: str, model: Model) -> str:
     """Return the tables: steps, their errors in sum, and speed-ups between systems."""
     methods = tuple(dict.fromkeys((method, FLOOR_METHOD)))
     widths = _widths(found)
@@ -25,6 +26,7 @@ def validation_text(found: Sequence[Recomputed], method: str) -> str:
         _head(methods, widths),
         *(_row(each, methods, widths) for each in found),
         "",
+        f"Network model: {model.value}",
         *(_summary_line(name, points_of(found, name)) for name in methods),
         *_speed_up_lines(points_of(found, method), widths[0]),
         *_told(found, method),

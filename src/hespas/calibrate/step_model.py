@@ -1,0 +1,73 @@
+"""Steps as ``hespas run --method measured`` predicts them, for calibration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hespas import pipeline
+from hespas.calibrate.calibrated import calibrated
+from hespas.calibrate.steps import Workload
+from hespas.estimate.cache import MemoryStore
+from hespas.estimate.methods import EstimatorSpec
+from hespas.estimate.tables.method import Measured, make
+from hespas.hardware.device import Device, at_fastest
+from hespas.hardware.system import System
+from hespas.options import EstimateOptions, NetworkOptions, PredictOptions, ProgramOptions
+from hespas.pipeline import Prepared
+from hespas.schedule.estimated import estimated_tasks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineSteps:
+    """Predicts steps on a system, None for programs that don't communicate.
+
+    Each program is loaded and divided once, and its kernels are read once.
+    """
+
+    system: System | None
+    prepared: dict[Workload, Prepared] = field(default_factory=dict[Workload, Prepared])
+    estimators: dict[Workload, Measured] = field(default_factory=dict[Workload, Measured])
+
+    def step_s(self, workload: Workload, device: Device) -> float:
+        """Return how long a step takes on a device, communication included."""
+        prepared, options = self._prepared(workload), self._options(workload)
+        if workload not in self.estimators:
+            spec = EstimatorSpec(device=device, kernels=prepared.graph.program.kernels)
+            self.estimators[workload] = make(spec)
+        estimates = pipeline.price(
+            prepared,
+            options,
+            store=MemoryStore(),
+            estimator=calibrated(self.estimators[workload], device),
+        )
+        if self.system is None or not prepared.graph.collective_regions:
+            return estimates.total.time_s
+        tasks = estimated_tasks(prepared.graph, estimates)
+        timeline = pipeline.simulate(prepared, tasks, options.network)
+        return estimates.total.time_s if timeline is None else timeline.step_time_s
+
+    def floor_s(self, workload: Workload, device: Device) -> float:
+        """Return how long its operations take at the device's peaks, launches free.
+
+        Types whose rate isn't known are taken to be as fast as any.
+        """
+        options = PredictOptions(
+            estimate=EstimateOptions(node=at_fastest(device), method="roofline")
+        )
+        estimates = pipeline.price(self._prepared(workload), options, store=MemoryStore())
+        return estimates.total.without_launches_s
+
+    def is_compiled(self, workload: Workload) -> bool:
+        """Tell whether the program's operations are kernels."""
+        return self._prepared(workload).graph.program.is_scheduled
+
+    def _options(self, workload: Workload) -> PredictOptions:
+        return PredictOptions(
+            program=ProgramOptions(file=workload.file, kernels=workload.kernels),
+            network=NetworkOptions(system=self.system),
+        )
+
+    def _prepared(self, workload: Workload) -> Prepared:
+        if workload not in self.prepared:
+            self.prepared[workload] = pipeline.prepare(self._options(workload))
+        return self.prepared[workload]

@@ -1,0 +1,206 @@
+"""Fields of options dataclasses: what flags, configuration keys, help texts and checks derive from.
+
+An option is declared once, as a field of a frozen dataclass:
+
+>>> @dataclass(frozen=True, kw_only=True)
+... class Painting:
+...     layers: int = declare(Option(help="How many coats.", key="coats"), default=1)
+>>> [(each.name, each.key, each.help_text) for each in options_in(Painting)]
+[('layers', 'coats', 'How many coats (default 1).')]
+>>> build(Painting, {"layers": 2})
+Painting(layers=2)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, is_dataclass, replace
+from enum import Enum
+from functools import cache
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from hespas.config.suggest import choice
+from hespas.errors import ConfigError
+from hespas.errors import option as mark
+
+_T = TypeVar("_T")
+_METADATA = "option"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """What a field declares about its option.
+
+    ``name`` is the main flag without dashes, and what `hespas.errors.option` marks in errors; by
+    default it is the field's name. ``aliases`` are further flags. ``key`` is the key of the
+    configuration file, with dots between nested keys; ``form`` is the type that the file may hold
+    there, by default the field's. ``parse`` turns the text of a flag into a value; without it the
+    field's type does. ``needs`` names the option without which this one has no effect; of the
+    options with the same ``one_of`` at most one may be given. A ``repeats`` option may be given
+    several times, a ``negatable`` switch has a ``--no-`` form; an option without ``has_flag`` is
+    for the API and the configuration alone. ``default_text`` describes a default that is not a
+    plain value.
+
+    ``default`` and ``kinds``, the types that the field may hold, are read from the field.
+    """
+
+    help: str
+    name: str = ""
+    aliases: tuple[str, ...] = ()
+    key: str = ""
+    form: object = None
+    parse: Callable[[Any], object] | None = None
+    choices: tuple[str, ...] = ()
+    metavar: str | None = None
+    default_text: str = ""
+    needs: str = ""
+    one_of: str = ""
+    repeats: bool = False
+    negatable: bool = False
+    has_flag: bool = True
+    default: object = None
+    kinds: tuple[type, ...] = ()
+
+    @property
+    def help_text(self) -> str:
+        """The help with the default, and with what the option needs."""
+        shown = self.default.value if isinstance(self.default, Enum) else self.default
+        text = self.help.rstrip(".")
+        if self.default_text or not (shown is None or isinstance(shown, bool | Mapping)):
+            text += f" (default {self.default_text or shown})"
+        if self.needs:
+            text += f"; needs {mark(self.needs)}"
+        return f"{text}."
+
+    def value(self, raw: object) -> object:
+        """Return the value of what a flag or a configuration gives.
+
+        Raises `ConfigError` for what the option doesn't take.
+        """
+        if self.parse is not None and isinstance(raw, str | tuple):
+            return self.parse(raw)
+        enum = next((kind for kind in self.kinds if issubclass(kind, Enum)), None)
+        if enum is not None and isinstance(raw, str):
+            return choice(raw, enum, what=mark(self.name))
+        if Path in self.kinds and str not in self.kinds and isinstance(raw, str):
+            return Path(raw)
+        return raw
+
+
+def declare(option: Option, *, default: Any = None) -> Any:
+    """Return the dataclass field of an option; a callable ``default`` makes a fresh value."""
+    metadata = {_METADATA: option}
+    if callable(default):
+        return dataclasses.field(default_factory=default, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@cache
+def options_in(section: type) -> tuple[Option, ...]:
+    """Return the options of a dataclass and of the dataclasses nested in it, in order."""
+    return tuple(_options_in(section))
+
+
+def _options_in(section: type) -> Iterator[Option]:
+    types = get_type_hints(section)
+    for field in dataclasses.fields(section):
+        declared = field.metadata.get(_METADATA)
+        if isinstance(declared, Option):
+            yield _completed(declared, field, types[field.name])
+        elif is_dataclass(types[field.name]):
+            needs = field.metadata.get("needs", "")
+            for nested in options_in(types[field.name]):
+                yield replace(nested, needs=nested.needs or needs)
+
+
+def _completed(declared: Option, field: dataclasses.Field[Any], form: object) -> Option:
+    """Return the option with what its field says."""
+    union = get_args(form) if get_origin(form) in (Union, UnionType) else (form,)
+    members = [member for member in union if member is not NoneType]
+    origins = [get_origin(member) or member for member in members]
+    kinds = tuple(origin for origin in origins if isinstance(origin, type))
+    default = None if field.default is dataclasses.MISSING else field.default
+    enum = next((kind for kind in kinds if issubclass(kind, Enum)), None)
+    values = () if enum is None else tuple(str(each.value) for each in enum)
+    return replace(
+        declared,
+        name=declared.name or field.name,
+        form=members[0] if declared.form is None else declared.form,
+        choices=declared.choices or values,
+        default=default,
+        kinds=kinds,
+    )
+
+
+def section(kind: type[_T], *, needs: str) -> _T:
+    """Return the field of a dataclass nested in another, whose options all need an option."""
+    nested: Any = dataclasses.field(default_factory=kind, metadata={"needs": needs})
+    return nested
+
+
+def build(section: type[_T], values: Mapping[str, object]) -> _T:
+    """Return the dataclass with ``values``, by the names of options; others have their defaults.
+
+    Raises what the dataclasses raise for values that contradict each other.
+    """
+    types = get_type_hints(section)
+    arguments: dict[str, object] = {}
+    for field in dataclasses.fields(cast("Any", section)):
+        declared = field.metadata.get(_METADATA)
+        if isinstance(declared, Option):
+            name = declared.name or field.name
+            if name in values:
+                arguments[field.name] = values[name]
+        elif is_dataclass(types[field.name]):
+            arguments[field.name] = build(cast("type[object]", types[field.name]), values)
+    return section(**arguments)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """Values from one source, by the names of options: the flags, or a configuration.
+
+    ``location`` names the source in errors; it is empty for flags.
+    """
+
+    values: Mapping[str, object]
+    location: str = ""
+
+
+def joined(layers: Sequence[Layer], options: Sequence[Option]) -> dict[str, object]:
+    """Return the values of all layers; the first that gives an option decides.
+
+    Of options that exclude each other (``one_of``), the first layer that gives any decides all.
+    """
+    values: dict[str, object] = {}
+    for layer in layers:
+        groups = {each.one_of for each in options if each.one_of and each.name in values}
+        for each in options:
+            if each.name in layer.values and each.one_of not in groups:
+                values.setdefault(each.name, layer.values[each.name])
+    return values
+
+
+def check_effects(layers: Sequence[Layer], options: Sequence[Option]) -> None:
+    """Raise `ConfigError` where a value that one of ``options`` is given would have no effect."""
+    given = {name for layer in layers for name in layer.values}
+    for layer in layers:
+        first_of: dict[str, str] = {}
+        for each in options:
+            if each.name not in layer.values:
+                continue
+            if each.needs and each.needs not in given:
+                raise ConfigError(
+                    f"{mark(each.name)} has no effect without {mark(each.needs)}",
+                    location=layer.location,
+                    hint=f"give {mark(each.needs)}",
+                )
+            if each.one_of and first_of.setdefault(each.one_of, each.name) != each.name:
+                raise ConfigError(
+                    f"{mark(each.name)} has no effect with {mark(first_of[each.one_of])}",
+                    location=layer.location,
+                    hint="drop one",
+                )

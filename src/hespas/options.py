@@ -1,0 +1,538 @@
+"""The options of a prediction: one value that describes it completely.
+
+`PredictOptions` has a part for each stage. Every field declares its flag, configuration key, help
+and default (`hespas.config.fields.Option`); the command line, the configuration reader and the
+checks derive from these fields, so that an option is added here, or in the stage's own options
+dataclass that is nested here (`hespas.split.strategies.SplitOptions`,
+`hespas.compile.options.CompileOptions`), and nowhere else.
+
+`read_configuration` reads the documented configuration file into values of these options.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache, partial
+from math import isclose, isfinite
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import msgspec
+from msgspec import Meta
+
+from hespas.compile.options import CompileOptions
+from hespas.config.decode import decode
+from hespas.config.fields import Layer, Option, declare, options_in, section
+from hespas.config.files import read_json
+from hespas.config.suggest import suggestion
+from hespas.cost.rules.custom_call import CustomCallCost, OperandTraffic, StatedWork
+from hespas.cost.work import Work, flop_counts
+from hespas.errors import ConfigError, option
+from hespas.estimate.methods import METHODS, default_text, method_named
+from hespas.estimate.roofline import RooflineOptions
+from hespas.hardware.cluster import Cluster, read_cluster
+from hespas.hardware.device import Device
+from hespas.hardware.system import System
+from hespas.program.types import ELEMENT_TYPES
+from hespas.simulate.models import Model
+from hespas.simulate.network import Network
+from hespas.split.strategies import SplitOptions
+from hespas.units import parse_quantity
+
+_TEXT = Annotated[str, Meta(min_length=1)]
+_COUNT = Annotated[int, Meta(ge=1)]
+
+
+# The small languages of single flags.
+
+_WHOLE = re.compile(r"[0-9]+")
+_INSTRUCTION = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]*")
+_CUSTOM_CALL_FORM = "give TARGET=traffic, or TARGET=flops:N,type:T,bytes:N"
+_LEAST_BARE_RATE = 1e8
+_USUAL_UNIT = {"FLOP/s": "TFLOP/s", "B/s": "GB/s"}
+
+
+def parse_trip_counts(texts: Iterable[str]) -> dict[str, int]:
+    """Read ``N`` or ``LINE=N``; the key is the line, in HLO the name, or "" for every loop.
+
+    >>> parse_trip_counts(["32", "17=4", "while.3=5"])
+    {'': 32, '17': 4, 'while.3': 5}
+    """
+    counts: dict[str, int] = {}
+    for text in texts:
+        line, _, number = text.rpartition("=")
+        if not _WHOLE.fullmatch(number) or not _is_loop_or_branch(line):
+            raise ConfigError(f"{option('trip_count')} is {text!r}", hint="give N or LINE=N")
+        _refuse_twice("trip_count", line, counts, every="every loop")
+        counts[line] = int(number)
+    return counts
+
+
+def parse_branch_weights(texts: Iterable[str]) -> dict[str, tuple[float, ...]]:
+    """Read ``W,W`` or ``LINE=W,W``; weights add to 1.
+
+    >>> parse_branch_weights(["0.9,0.1"])
+    {'': (0.9, 0.1)}
+    """
+    weights: dict[str, tuple[float, ...]] = {}
+    for text in texts:
+        line, _, listed = text.rpartition("=")
+        numbers = tuple(map(_number, listed.split(",")))
+        adds_up = all(number >= 0 for number in numbers) and isclose(sum(numbers), 1.0)
+        if not adds_up or not _is_loop_or_branch(line):
+            raise ConfigError(
+                f"{option('branch_weights')} is {text!r}",
+                hint="give W,W or LINE=W,W, adding to 1",
+            )
+        _refuse_twice("branch_weights", line, weights, every="every branch")
+        weights[line] = numbers
+    return weights
+
+
+def _is_loop_or_branch(text: str) -> bool:
+    return text == "" or any(form.fullmatch(text) for form in (_WHOLE, _INSTRUCTION))
+
+
+def _refuse_twice(name: str, key: str, seen: Mapping[str, object], *, every: str = "") -> None:
+    if key in seen:
+        raise ConfigError(f"{option(name)} is given twice for {key or every}", hint="keep one")
+
+
+def _number(text: str) -> float:
+    """Return a finite number, or -1 for anything else."""
+    try:
+        value = float(text)
+    except ValueError:
+        return -1.0
+    return value if isfinite(value) else -1.0
+
+
+def parse_rate(text: str, *, unit: str, name: str, what: str = "") -> float:
+    """Read a rate of a device above 0, in FLOP/s or B/s; ``name`` is the option's.
+
+    A bare number that no accelerator is so slow as to reach was meant in another unit:
+    `ConfigError` for one, unless it has its unit.
+
+    >>> parse_rate("3350GB/s", unit="B/s", name="memory_bandwidth")
+    3350000000000.0
+    >>> parse_rate("90MFLOPS", unit="FLOP/s", name="peak_flops")
+    90000000.0
+    >>> parse_rate("3350", unit="B/s", name="memory_bandwidth")
+    Traceback (most recent call last):
+        ...
+    hespas.errors.ConfigError: memory_bandwidth: 3350 without a unit is 3350 B/s; \
+give 3350GB/s, or 3350B/s if it is meant
+    """
+    location = f"{option(name)} {what}" if what else option(name)
+    rate = parse_quantity(text, unit, location=location)
+    if rate <= 0:
+        raise ConfigError(f"{location} is {text!r}", hint=f"give a positive number of {unit}")
+    bare = text.strip()
+    if rate < _LEAST_BARE_RATE and not bare[-1].isalpha():
+        raise ConfigError(
+            f"{bare} without a unit is {bare} {unit}",
+            location=location,
+            hint=f"give {bare}{_USUAL_UNIT[unit]}, or {bare}{unit} if it is meant",
+        )
+    return rate
+
+
+def parse_rates(text: str) -> dict[str, float]:
+    """Read ``bf16=312e12,f16=312TFLOP/s``, or a JSON object of numbers.
+
+    >>> parse_rates("bf16=312e12,f16=1 TFLOP/s")
+    {'bf16': 312000000000000.0, 'f16': 1000000000000.0}
+    """
+    name = "per_datatype_flops"
+    rates: dict[str, float] = {}
+    for kind, rate in _json_pairs(text) if text.lstrip().startswith("{") else _listed_pairs(text):
+        if kind not in ELEMENT_TYPES:
+            raise ConfigError(
+                f"{option(name)}: unknown element type {kind!r}",
+                hint=suggestion(kind, ELEMENT_TYPES),
+            )
+        _refuse_twice(name, kind, rates)
+        rates[kind] = parse_rate(rate, unit="FLOP/s", name=name, what=kind)
+    return rates
+
+
+def _listed_pairs(text: str) -> list[tuple[str, str]]:
+    pairs = [part.partition("=") for part in text.split(",")]
+    for kind, equals, _ in pairs:
+        if not equals:
+            raise ConfigError(
+                f"{option('per_datatype_flops')}: {kind!r} has no rate",
+                hint="give TYPE=RATE,TYPE=RATE",
+            )
+    return [(kind.strip(), rate) for kind, _, rate in pairs]
+
+
+def _json_pairs(text: str) -> list[tuple[str, str]]:
+    try:
+        pairs = cast("list[tuple[str, Any]]", json.loads(text, object_pairs_hook=list))
+    except ValueError as error:
+        raise ConfigError(f"{option('per_datatype_flops')}: malformed JSON: {error}") from error
+    return [(name, value if isinstance(value, str) else json.dumps(value)) for name, value in pairs]
+
+
+def parse_launch_overhead(text: str) -> float:
+    """Read a time in seconds, 0 or more.
+
+    >>> parse_launch_overhead("3us")
+    3e-06
+    """
+    overhead_s = parse_quantity(text, "s", location=option("launch_overhead"))
+    if overhead_s < 0:
+        raise ConfigError(f"{option('launch_overhead')} is {text!r}", hint="give 0 or more")
+    return overhead_s
+
+
+def parse_custom_calls(texts: Iterable[str]) -> dict[str, CustomCallCost]:
+    """Read ``TARGET=traffic`` or ``TARGET=flops:N,type:T,bytes:N``.
+
+    >>> parse_custom_calls(["mine=traffic"])
+    {'mine': OperandTraffic()}
+    """
+    costs: dict[str, CustomCallCost] = {}
+    for text in texts:
+        target, _, cost = text.rpartition("=")
+        if not target:
+            raise ConfigError(f"{option('custom_call')} is {text!r}", hint=_CUSTOM_CALL_FORM)
+        _refuse_twice("custom_call", target, costs)
+        costs[target] = OperandTraffic() if cost == "traffic" else _stated_work(text, cost)
+    return costs
+
+
+def _stated_work(text: str, cost: str) -> StatedWork:
+    parts = [part.partition(":") for part in cost.split(",")]
+    fields = {name.strip(): value.strip() for name, _, value in parts}
+    amounts = [_number(fields[name]) for name in ("flops", "bytes") if name in fields]
+    allowed = {"flops", "bytes"} | ({"type"} if "flops" in fields else set[str]())
+    if not amounts or min(amounts) < 0 or set(fields) - allowed or len(fields) < len(parts):
+        raise ConfigError(f"{option('custom_call')} is {text!r}", hint=_CUSTOM_CALL_FORM)
+    kind = fields.get("type", "f32")
+    if kind not in ELEMENT_TYPES:
+        raise ConfigError(
+            f"{option('custom_call')} {text!r}: unknown element type {kind!r}",
+            hint=suggestion(kind, ELEMENT_TYPES),
+        )
+    flops, moved = (round(_number(fields.get(name, "0"))) for name in ("flops", "bytes"))
+    return StatedWork(work=Work(flops=flop_counts(kind, flops), bytes_read=moved))
+
+
+def _read_cluster(text: str) -> Cluster:
+    return read_cluster(Path(text))
+
+
+# The options, a dataclass for each part.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramOptions:
+    """The program, and what the user sets about it that it leaves open."""
+
+    file: Path | None = declare(
+        Option(
+            help="The program, where the argument is a configuration.",
+            name="mlir_file",
+            key="mlir_file",
+            form=_TEXT,
+        )
+    )
+    devices: int | None = declare(
+        Option(
+            help="How many devices, for a program that doesn't say.",
+            aliases=("num_npus",),
+            key="perf_estimator.hardware.num_npus",
+        )
+    )
+    trip_counts: Mapping[str, int] = declare(
+        Option(
+            help="How often loops run whose count can't be read; LINE, or its name in HLO, picks "
+            "one.",
+            name="trip_count",
+            parse=parse_trip_counts,
+            metavar="[LINE=]N",
+            repeats=True,
+        ),
+        default=dict,
+    )
+    branch_weights: Mapping[str, tuple[float, ...]] = declare(
+        Option(
+            help="How often each branch is taken.",
+            parse=parse_branch_weights,
+            metavar="[LINE=]W,W..",
+            repeats=True,
+        ),
+        default=dict,
+    )
+    kernels: Path | None = declare(
+        Option(help="The kernels of a compiled program, as hespas compile --kernels writes them.")
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompileChoice:
+    """Whether the program is compiled for the node first, and how."""
+
+    optimise: bool = declare(Option(help="Compile the program for the node first."), default=False)
+    options: CompileOptions = section(CompileOptions, needs="optimise")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EstimateOptions:
+    """How computation is priced: the method, the device, and where prices are cached.
+
+    ``hardware`` is the configuration of the method, decoded from ``configuration``, the file.
+    Rates go before those of the node. ``roofline`` is for the API: from files the node tells it.
+    """
+
+    node: Device | Path | str | None = declare(
+        Option(help="The device: a preset's name, or a configuration's path.")
+    )
+    method: str | None = declare(
+        Option(
+            help=f"Estimation method: {', '.join(METHODS)}.",
+            key="perf_estimator.method",
+            metavar="METHOD",
+            default_text=default_text(),
+        )
+    )
+    hardware: object | None = declare(
+        Option(
+            help="The configuration of the method.", key="perf_estimator.hardware", has_flag=False
+        )
+    )
+    configuration: Path | None = declare(
+        Option(help="The file of the configuration.", has_flag=False)
+    )
+    peak_flops: float | None = declare(
+        Option(
+            help="FLOP/s of types that have no rate of their own, as in 9.7TFLOP/s.",
+            parse=partial(parse_rate, unit="FLOP/s", name="peak_flops"),
+        )
+    )
+    memory_bandwidth: float | None = declare(
+        Option(
+            help="Memory bandwidth, as in 1555GB/s.",
+            parse=partial(parse_rate, unit="B/s", name="memory_bandwidth"),
+        )
+    )
+    per_datatype_flops: Mapping[str, float] | None = declare(
+        Option(help="FLOP/s by type, as in bf16=312e12.", parse=parse_rates, metavar="TYPE=RATE,..")
+    )
+    launch_overhead_s: float | None = declare(
+        Option(
+            help="What a kernel of a compiled program takes beside its work, as in 3us.",
+            name="launch_overhead",
+            parse=parse_launch_overhead,
+            metavar="TIME",
+        )
+    )
+    custom_calls: Mapping[str, CustomCallCost] = declare(
+        Option(
+            help="What an unknown custom call does: traffic, or flops:N,type:T,bytes:N.",
+            name="custom_call",
+            parse=parse_custom_calls,
+            metavar="TARGET=COST",
+            repeats=True,
+        ),
+        default=dict,
+    )
+    roofline: RooflineOptions | None = declare(
+        Option(help="What to do about types without a rate.", has_flag=False)
+    )
+    disable_cache: bool = declare(
+        Option(help="Estimate every region by itself.", key="disable_cache", one_of="cache"),
+        default=False,
+    )
+    in_memory_only_cache: bool = declare(
+        Option(
+            help="Keep no estimates on disk.",
+            key="perf_estimator.hardware.in_memory_only_cache",
+            one_of="cache",
+        ),
+        default=False,
+    )
+    cache_dir: Path | None = declare(
+        Option(
+            help="Where estimates are cached.",
+            key="cache_dir",
+            form=_TEXT,
+            one_of="cache",
+            default_text="OUTPUT/cache",
+        )
+    )
+    threads: int = declare(
+        Option(
+            help="Estimators that run at a time.",
+            aliases=("num_threads",),
+            key="num_threads",
+            form=_COUNT,
+        ),
+        default=1,
+    )
+
+    def __post_init__(self) -> None:
+        if self.threads < 1:
+            raise ConfigError(f"{option('threads')} is {self.threads}", hint="give 1 or more")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkOptions:
+    """The cluster, and how communication on it is timed."""
+
+    system: System | Path | str | None = declare(
+        Option(help="The cluster: a preset's name, or a directory.")
+    )
+    network: Network | None = declare(
+        Option(
+            help="How transfers share links in ASTRA-sim's model.",
+            default_text="congestion-unaware",
+            needs="system",
+        )
+    )
+    model: Model = declare(
+        Option(
+            help="Network model: ASTRA-sim's, to the ns, or hespas' own, with streams that overlap "
+            "and links that are shared.",
+            needs="system",
+        ),
+        default=Model.ASTRA_SIM,
+    )
+    algorithm: str | None = declare(
+        Option(
+            help="How collectives run in hespas' own model: as the system says, by the fastest "
+            "algorithm, or all by one algorithm where it can run them.",
+            choices=(
+                "told",
+                "auto",
+                "direct",
+                "dissemination",
+                "doubleBinaryTree",
+                "halvingDoubling",
+                "hierarchical",
+                "inSwitch",
+                "binomialTree",
+                "ring",
+                "bidirectionalRing",
+            ),
+            default_text="as the system says",
+            needs="system",
+        )
+    )
+    cluster: Cluster | None = declare(
+        Option(
+            help="What is not perfect: slow devices, bad links, jitter (YAML or JSON).",
+            parse=_read_cluster,
+            metavar="FILE",
+            needs="system",
+        )
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputOptions:
+    """Where the files of a prediction go."""
+
+    directory: Path | None = declare(
+        Option(
+            help="Directory for the files of the run.",
+            name="output",
+            aliases=("output_dir", "-o"),
+            key="output_dir",
+            form=_TEXT,
+        )
+    )
+    clean: bool = declare(
+        Option(help="Replace another workload's files.", key="clean", needs="output"), default=False
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictOptions:
+    """All that decides a prediction; see each part.
+
+    >>> options = PredictOptions(network=NetworkOptions(system="A100_SXM_40GB_4GPU"))
+    >>> options.network.model.value, options.split.strategy.value
+    ('astra-sim', 'linear_split')
+    """
+
+    program: ProgramOptions = field(default_factory=ProgramOptions)
+    compile: CompileChoice = field(default_factory=CompileChoice)
+    split: SplitOptions = field(default_factory=SplitOptions)
+    estimate: EstimateOptions = field(default_factory=EstimateOptions)
+    network: NetworkOptions = field(default_factory=NetworkOptions)
+    output: OutputOptions = field(default_factory=OutputOptions)
+
+
+# The configuration file.
+
+_ESTIMATOR = "perf_estimator"
+_HARDWARE = f"$.{_ESTIMATOR}.hardware"
+
+
+class _Estimator(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``perf_estimator`` as the file has it; its hardware is decoded once the method is known."""
+
+    method: str
+    hardware: dict[str, object] = {}
+
+
+@cache
+def configuration_form(kind: type = PredictOptions) -> type[msgspec.Struct]:
+    """Return the form of a configuration file: the keys that the fields of ``kind`` declare."""
+    keys = [
+        (each.key, cast("Any", each.form) | None, None)
+        for each in options_in(kind)
+        if each.key and "." not in each.key
+    ]
+    return msgspec.defstruct(
+        "Configuration",
+        [*keys, (_ESTIMATOR, _Estimator | None, None)],
+        frozen=True,
+        kw_only=True,
+        forbid_unknown_fields=True,
+    )
+
+
+def read_configuration(path: str | Path, kind: type = PredictOptions) -> Layer:
+    """Return the values that the JSON file ``path`` gives options of ``kind``, by their names.
+
+    Raises `ConfigError` with the file and the JSON path for malformed JSON
+    (``file:line:column``), an unknown or missing key, a wrong type, an impossible figure, and
+    a method that there isn't.
+    """
+    location = str(path)
+    file: Any = decode(read_json(Path(path)), configuration_form(kind), location=location)
+    read: dict[str, object] = {
+        name: value for name in file.__struct_fields__ if (value := getattr(file, name)) is not None
+    }
+    estimator = read.pop(_ESTIMATOR, None)
+    if isinstance(estimator, _Estimator):
+        read |= _estimator_keys(estimator, location)
+    values = {
+        each.name: each.value(read[each.key]) for each in options_in(kind) if each.key in read
+    }
+    # A switch that is off is a switch that is not given.
+    values = {name: value for name, value in values.items() if value is not False}
+    if "hardware" in values:
+        values["configuration"] = Path(path)
+    return Layer(values=values, location=location)
+
+
+def _estimator_keys(estimator: _Estimator, location: str) -> dict[str, object]:
+    """Return what ``perf_estimator`` gives, by dotted keys."""
+    method = method_named(estimator.method, location=location, what=f"$.{_ESTIMATOR}.method")
+    hardware = method.decode(estimator.hardware, location=location, at=_HARDWARE)
+    read: dict[str, object] = {f"{_ESTIMATOR}.method": method.name}
+    if hardware is not None:
+        read[f"{_ESTIMATOR}.hardware"] = hardware
+    for name in ("num_npus", "in_memory_only_cache"):
+        value = getattr(hardware, name, None)
+        if value is not None:
+            read[f"{_ESTIMATOR}.hardware.{name}"] = value
+    return read

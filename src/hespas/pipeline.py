@@ -1,0 +1,538 @@
+"""The pipeline: the one composition of all stages, from a program's file to a prediction.
+
+`predict` runs it whole: load the program, compile it where that is asked for, settle its devices,
+divide it, price its regions, make the tasks of all devices, and simulate them. The stages can be
+run one by one: `prepare` does what predictions of one program on one system share, `price` and
+`finish` the rest, so that several methods, devices or network models reuse a divided program.
+
+The command line, the Python API, ``validate`` and ``calibrate`` call these functions and no others,
+so that the same `hespas.options.PredictOptions` give the same prediction from each of them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import perf_counter
+
+import msgspec
+
+from hespas.config.run_config import NodeHardware, RooflineHardware
+from hespas.config.suggest import suggestion
+from hespas.cost.rules.custom_call import CustomCallCost, custom_call
+from hespas.errors import ConfigError, CostError, HespasError, ProgramError, option
+from hespas.estimate.cache import DiskStore, MemoryStore, Store
+from hespas.estimate.driver import Estimator
+from hespas.estimate.graph import GraphEstimate, Progress, estimate_graph
+from hespas.estimate.methods import (
+    DEFAULT,
+    DeviceUse,
+    EstimatorSpec,
+    Method,
+    default_method,
+    method_named,
+)
+from hespas.estimate.roofline import RooflineOptions
+from hespas.frontend.load import load_per_device, read_source
+from hespas.frontend.loaded import Loaded
+from hespas.frontend.overrides import LoadOptions
+from hespas.hardware.device import Device
+from hespas.hardware.fit import settled_program
+from hespas.hardware.presets import device_names, load_device, load_hardware, load_system
+from hespas.hardware.system import System
+from hespas.memory.analyse import memory_use
+from hespas.options import EstimateOptions, NetworkOptions, PredictOptions
+from hespas.prediction import Prediction
+from hespas.program import known_kernels
+from hespas.program.attrs import CustomCallAttrs
+from hespas.program.devices import with_device_count
+from hespas.program.kernels import CompiledKernels, decode_kernels
+from hespas.program.program import Program, all_ops
+from hespas.schedule.estimated import estimated_tasks
+from hespas.schedule.tasks import TaskGraph
+from hespas.simulate.chains import chained, opened
+from hespas.simulate.models import ModelChoice, simulate_job
+from hespas.simulate.network import Network
+from hespas.simulate.timeline import Timeline
+from hespas.split.modules import RegionModules, region_modules
+from hespas.split.regions import RegionGraph
+from hespas.split.strategies import split_program
+
+log = logging.getLogger("hespas")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A program, divided, with the system it runs on: what several predictions share.
+
+    ``modules`` are its distinct regions. ``system`` is None where none is given.
+    """
+
+    graph: RegionGraph
+    modules: RegionModules
+    system: System | None = None
+
+
+def predict(
+    options: PredictOptions, *, program: Program | None = None, source: bytes | None = None
+) -> Prediction:
+    """Predict one step of a program.
+
+    The program is read from its file, unless it is given, as a ``program`` or as the ``source``
+    that the file would hold. Raises `hespas.errors.HespasError` as the stages do.
+    """
+    prepared = prepare(options, program=program, source=source)
+    estimates = price(prepared, options, store=store_of(options.estimate))
+    return finish(prepared, estimates, options)
+
+
+def prepare(
+    options: PredictOptions, *, program: Program | None = None, source: bytes | None = None
+) -> Prepared:
+    """Load a program, settle it on the devices of its system, and divide it.
+
+    Options that can be refused without the program are refused before it is read.
+    """
+    system = system_of(options.network)
+    model_of(options.network)
+    if program is None:
+        program = load(options, source=source, system=system)
+    program = _with_origin(program, options)
+    settled = settled_program(program, devices=options.program.devices, system=system)
+    return divide(settled, options, system=system)
+
+
+def prepare_alone(options: PredictOptions) -> Prepared:
+    """Load and divide a program for work that needs no system, even if it communicates."""
+    return divide(load_alone(options), options)
+
+
+def load_alone(options: PredictOptions) -> Program:
+    """Load a program for work that needs no system, even if it communicates."""
+    program = _with_origin(load(options), options)
+    return with_device_count(program, requested=options.program.devices, system=None)
+
+
+def divide(program: Program, options: PredictOptions, *, system: System | None = None) -> Prepared:
+    """Cut a settled program into regions and find the distinct ones."""
+    graph = split_program(program, options.split)
+    modules = region_modules(graph)
+    log.info("%d regions, %d distinct", len(graph.regions), len(modules.modules))
+    return Prepared(graph=graph, modules=modules, system=system)
+
+
+# Load.
+
+
+def load(
+    options: PredictOptions, *, source: bytes | None = None, system: System | None = None
+) -> Program:
+    """Read the program, compiled for the node first where ``optimise`` asks for it.
+
+    ``source`` is what its file holds, where that was read before. The program's devices are not
+    settled yet. Raises `ProgramError` for a file that can't be read or is no program,
+    `ConfigError` for options that have no effect on it, and what
+    `hespas.compile.compiler.compile_program` raises.
+    """
+    file, kernels_file = options.program.file, options.program.kernels
+    if file is None:
+        raise ConfigError(
+            "no program is given",
+            location=str(options.estimate.configuration or ""),
+            hint=f"name a file, or give {option('mlir_file')}",
+        )
+    if options.estimate.method is not None:
+        _check_device_options(options.estimate, method_named(options.estimate.method))
+    if options.compile.optimise and kernels_file is not None:
+        raise ConfigError(
+            f"{option('kernels')} has no effect with {option('optimise')}",
+            hint="drop one of them",
+        )
+    content = read_source(file) if source is None else source
+    kernels = None if kernels_file is None else read_kernels(kernels_file)
+    try:
+        if options.compile.optimise:
+            loaded = _compiled(content, options, system)
+        else:
+            loaded = _read(content, options)
+    except HespasError as error:
+        if not error.location:
+            error.location = str(file)
+        raise
+    program = loaded.program
+    log.info("read %s", program.source)
+    _check_effects(loaded, options)
+    if kernels is None:
+        return program
+    if not program.is_scheduled:
+        raise ConfigError(
+            f"{option('kernels')} has no effect on a program that is not compiled",
+            location=str(file),
+            hint=f"give the compiled one, or {option('optimise')} in the place of "
+            f"{option('kernels')}",
+        )
+    return known_kernels.with_kernels(program, kernels, location=str(kernels_file))
+
+
+def read_kernels(file: Path) -> CompiledKernels:
+    """Return what ``hespas compile --kernels`` wrote; `ProgramError` for anything else."""
+    try:
+        return decode_kernels(file.read_bytes())
+    except OSError as error:
+        raise ProgramError(f"cannot be read: {error.strerror}", location=str(file)) from error
+    except msgspec.DecodeError as error:
+        raise ProgramError(
+            f"holds no kernels: {error}",
+            location=str(file),
+            hint="give a file of hespas compile --kernels",
+        ) from error
+
+
+def _read(content: bytes, options: PredictOptions) -> Loaded:
+    overrides = LoadOptions(
+        trip_counts=options.program.trip_counts, branch_weights=options.program.branch_weights
+    )
+    return load_per_device(content, name=str(options.program.file), options=overrides)
+
+
+def _compiled(content: bytes, options: PredictOptions, system: System | None) -> Loaded:
+    # Few programs are compiled first: the others need not wait for what it takes.
+    from hespas.compile.cache import CompiledCache  # noqa: PLC0415
+    from hespas.compile.for_node import compile_for_node  # noqa: PLC0415
+
+    node = options.estimate.node
+    if node is None or isinstance(node, Device):
+        raise ConfigError(
+            f"{option('optimise')} compiles for a node",
+            hint=f"give {option('node')}, a preset's name",
+        )
+    start_s = perf_counter()
+    directory = compiled_directory(options.estimate)
+    compiled = compile_for_node(
+        content,
+        name=str(options.program.file),
+        node=str(node),
+        system=system,
+        devices=options.program.devices,
+        options=options.compile.options,
+        cache=None if directory is None else CompiledCache(directory=directory),
+    )
+    log.info("compiled for %s in %.3f s", compiled.target, perf_counter() - start_s)
+    loaded = _read(compiled.hlo_proto, options)
+    program = msgspec.structs.replace(
+        loaded.program,
+        assumptions=(*compiled.assumptions, *loaded.program.assumptions),
+        kernels=compiled.kernels,
+    )
+    return replace(loaded, program=program)
+
+
+def compiled_directory(options: EstimateOptions) -> Path | None:
+    """Return where compiled programs, and what is read of their kernels, are cached."""
+    if options.disable_cache or options.in_memory_only_cache:
+        return None
+    from hespas.compile.cache import default_directory  # noqa: PLC0415 - as above
+
+    return options.cache_dir or default_directory()
+
+
+def _with_origin(program: Program, options: PredictOptions) -> Program:
+    """Return the program, with a note where it was compiled for another part than the node."""
+    node = options.estimate.node
+    if options.compile.optimise or not program.is_scheduled or not isinstance(node, str | Path):
+        return program
+    # Few programs are compiled ones: the others need not wait for it.
+    from hespas.compile.made_for import with_origin  # noqa: PLC0415
+
+    return with_origin(program, str(node))
+
+
+def _check_effects(loaded: Loaded, options: PredictOptions) -> None:
+    """Raise `ConfigError` for options about what the program doesn't have."""
+    program = loaded.program
+    if "" in options.program.trip_counts and "" not in loaded.used.trip_counts:
+        raise _no_effect("trip_count", "no loop whose count can't be read", program)
+    if "" in options.program.branch_weights and "" not in loaded.used.branch_weights:
+        raise _no_effect("branch_weights", "no branch without weights of its own", program)
+    if options.estimate.launch_overhead_s is not None and not program.is_scheduled:
+        lack = f"no schedule of kernels: see {option('optimise')}"
+        raise _no_effect("launch_overhead", lack, program)
+    stated = options.estimate.custom_calls
+    called = {op.attrs.target for op in all_ops(program) if isinstance(op.attrs, CustomCallAttrs)}
+    for target in stated.keys() - called:
+        raise ConfigError(
+            f"{option('custom_call')} names {target!r}, which the program doesn't call",
+            location=program.source,
+            hint=suggestion(target, called) if called else "drop it",
+        )
+
+
+def _no_effect(name: str, lack: str, program: Program) -> ConfigError:
+    return ConfigError(
+        f"{option(name)} has no effect: there is {lack}", location=program.source, hint="drop it"
+    )
+
+
+# Price.
+
+
+def price(
+    prepared: Prepared,
+    options: PredictOptions,
+    *,
+    store: Store | None,
+    estimator: Estimator | None = None,
+    progress: Progress | None = None,
+) -> GraphEstimate:
+    """Price every region.
+
+    ``store`` holds prices between calls; without one each region is priced by itself. The
+    ``estimator`` is made from the options unless it is given. ``progress`` is called with the
+    number of regions that were priced.
+    """
+    program = prepared.graph.program
+    _check_custom_calls(program, options.estimate.custom_calls)
+    start_s = perf_counter()
+    result = estimate_graph(
+        prepared.graph,
+        prepared.modules,
+        estimator or estimator_of(program, options),
+        store=store,
+        threads=options.estimate.threads,
+        progress=progress,
+    )
+    saved = 100 * result.reuse.time_reduction
+    log.info("estimated in %.3f s; reuse saved %.1f %%", perf_counter() - start_s, saved)
+    return result
+
+
+def store_of(options: EstimateOptions, *, beside: Path | None = None) -> Store | None:
+    """Return where prices are cached: in memory, or on disk; None for nowhere.
+
+    ``beside`` is the output directory, which holds the cache unless the options name another.
+    """
+    if options.disable_cache:
+        return None
+    if options.cache_dir is not None:
+        return DiskStore(directory=options.cache_dir)
+    if options.in_memory_only_cache or beside is None:
+        return MemoryStore()
+    return DiskStore(directory=beside / "cache")
+
+
+def estimator_of(program: Program, options: PredictOptions) -> Estimator:
+    """Return the estimator of a program; `ConfigError` for options that have no effect on it."""
+    estimate = options.estimate
+    device = device_of(estimate)
+    method = _method_of(program, estimate, device)
+    _check_device_options(estimate, method)
+    if estimate.launch_overhead_s is not None and not method.adds_launches:
+        raise ConfigError(
+            f"{option('launch_overhead')} has no effect on method {method.name}",
+            hint=f"drop it, or add {option('method')} roofline",
+        )
+    if options.program.kernels is not None and not method.reads_kernels:
+        raise ConfigError(
+            f"{option('kernels')} has no effect on method {method.name}", hint="drop it"
+        )
+    if device is None and method.device_use is DeviceUse.NEEDED:
+        raise _no_device(estimate)
+    spec = EstimatorSpec(
+        device=device,
+        hardware=estimate.hardware,
+        roofline_options=_roofline_options(estimate),
+        custom_calls=estimate.custom_calls,
+        kernels=program.kernels,
+        kernels_directory=None if program.kernels is None else compiled_directory(estimate),
+    )
+    return method.estimator(spec)
+
+
+def device_of(options: EstimateOptions) -> Device | None:
+    """Return the device: the node before the configuration's, single rates before both.
+
+    None where nothing names or describes one. Raises `ConfigError` for a device that is described
+    in part.
+    """
+    device = _named_device(options)
+    peak, bandwidth = options.peak_flops, options.memory_bandwidth
+    rates, overhead_s = options.per_datatype_flops or {}, options.launch_overhead_s
+    if device is not None:
+        return replace(
+            device,
+            launch_overhead_s=device.launch_overhead_s if overhead_s is None else overhead_s,
+            peak_flops=device.peak_flops if peak is None else peak,
+            memory_bandwidth_bytes_per_s=(
+                device.memory_bandwidth_bytes_per_s if bandwidth is None else bandwidth
+            ),
+            per_datatype_flops={**device.per_datatype_flops, **rates},
+        )
+    if peak is None and bandwidth is None and options.per_datatype_flops is None:
+        return None
+    if peak is None or bandwidth is None:
+        raise _no_device(options)
+    return Device(
+        name="the device given by flags",
+        peak_flops=peak,
+        memory_bandwidth_bytes_per_s=bandwidth,
+        per_datatype_flops=rates,
+        launch_overhead_s=overhead_s,
+    )
+
+
+def _named_device(options: EstimateOptions) -> Device | None:
+    match options.node:
+        case Device():
+            return options.node
+        case str() | Path():
+            return load_device(options.node)
+        case None:
+            pass
+    match options.hardware:
+        case NodeHardware(node=node):
+            return load_device(node)
+        case RooflineHardware() if options.configuration is not None:
+            return load_device(options.configuration)
+        case _:
+            return None
+
+
+def _no_device(options: EstimateOptions) -> ConfigError:
+    rates = {
+        "peak_flops": options.peak_flops,
+        "memory_bandwidth": options.memory_bandwidth,
+    }
+    missing = [option(name) for name, rate in rates.items() if rate is None]
+    if len(missing) == len(rates):
+        names = ", ".join(device_names()[:4])
+        return ConfigError(
+            "no device is given",
+            hint=f"give {option('node')} ({names}, ...: see hespas hardware), or "
+            f"{' and '.join(missing)}",
+        )
+    return ConfigError(
+        f"the device is described in part: {missing[0]} is not given",
+        hint=f"give {missing[0]} or {option('node')}",
+    )
+
+
+def _roofline_options(options: EstimateOptions) -> RooflineOptions:
+    """Return what to do about types without a rate: as the device's file says."""
+    if options.roofline is not None:
+        return options.roofline
+    hardware = options.hardware
+    if isinstance(options.node, str | Path):
+        hardware = load_hardware(options.node)
+    if isinstance(options.node, Device) or not isinstance(hardware, RooflineHardware):
+        return RooflineOptions()
+    return RooflineOptions(
+        error_on_unknown_type=bool(hardware.error_on_unknown_type),
+        warn_on_unknown_type=bool(hardware.warn_on_unknown_type),
+    )
+
+
+def _method_of(program: Program, options: EstimateOptions, device: Device | None) -> Method:
+    if options.method is not None:
+        return method_named(options.method)
+    return default_method(program, device)
+
+
+def _check_device_options(options: EstimateOptions, method: Method) -> None:
+    """Raise `ConfigError` for options that describe a device to a method that reads none."""
+    given = {
+        "node": options.node,
+        "peak_flops": options.peak_flops,
+        "memory_bandwidth": options.memory_bandwidth,
+        "per_datatype_flops": options.per_datatype_flops,
+    }
+    for name, value in given.items():
+        if value is not None:
+            method.check_uses_device(name)
+
+
+def _check_custom_calls(program: Program, stated: Mapping[str, CustomCallCost]) -> None:
+    """Raise `CostError` for a custom call of unknown work, naming the option that states it."""
+    for op in all_ops(program):
+        if not isinstance(op.attrs, CustomCallAttrs):
+            continue
+        try:
+            custom_call(op, stated)
+        except CostError as error:
+            target = op.attrs.target
+            hint = (
+                f"give {option('custom_call')} {target}=traffic to charge its operands and "
+                f"results, or {target}=flops:N,type:T,bytes:N"
+            )
+            raise CostError(error.message, location=error.location, hint=hint) from error
+
+
+# Simulate.
+
+
+def system_of(options: NetworkOptions) -> System | None:
+    """Return the system, loaded where it is named; None where none is given."""
+    named = options.system
+    return load_system(named) if isinstance(named, str | Path) else named
+
+
+def model_of(options: NetworkOptions) -> ModelChoice:
+    """Return the network model with its settings; `ConfigError` for those without effect on it."""
+    cluster = options.cluster
+    if cluster is not None and cluster.programs:
+        message = "programs are for hespas simulate: there is one program here"
+        raise ConfigError(message, location=cluster.source, hint="leave them out")
+    return ModelChoice(
+        model=options.model,
+        network=options.network,
+        algorithm=options.algorithm,
+        cluster=cluster,
+    )
+
+
+def simulate(prepared: Prepared, tasks: TaskGraph, options: NetworkOptions) -> Timeline | None:
+    """Return when each device does what; None without a system.
+
+    The kernels of a compiled program are simulated in rows where that is the same: where no device
+    is a special one.
+    """
+    if prepared.system is None:
+        return None
+    choice = model_of(options)
+    if not prepared.graph.program.is_scheduled or choice.cluster is not None:
+        return simulate_job(tasks, prepared.system, choice)
+    rows = chained(tasks)
+    return opened(simulate_job(rows.graph, prepared.system, choice), rows)
+
+
+def finish(prepared: Prepared, estimates: GraphEstimate, options: PredictOptions) -> Prediction:
+    """Simulate what was priced, and gather everything that led to the prediction."""
+    tasks = estimated_tasks(prepared.graph, estimates)
+    return Prediction(
+        graph=prepared.graph,
+        estimates=estimates,
+        tasks=tasks,
+        system=prepared.system,
+        timeline=simulate(prepared, tasks, options.network),
+        memory=memory_use(prepared.graph.program),
+        memory_capacity_bytes=_memory_capacity_bytes(options.estimate),
+        network=options.network.network or Network.CONGESTION_UNAWARE,
+    )
+
+
+def device_name(options: EstimateOptions) -> str:
+    """Return the device's name; where the program runs here, what runs it; else the method's."""
+    method = method_named(options.method or DEFAULT.name)
+    here = method.runs_on(options.hardware)
+    if here is not None:
+        return here
+    device = device_of(options)
+    return f"the device of method {method.name}" if device is None else device.name
+
+
+def _memory_capacity_bytes(options: EstimateOptions) -> int | None:
+    """Return how much memory the device has; None where that is not known."""
+    method = method_named(options.method or DEFAULT.name)
+    device = None if method.device_here else device_of(options)
+    return None if device is None else device.memory_capacity_bytes
