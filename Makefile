@@ -18,7 +18,7 @@ test: .venv/dev-installed
 # The extras gpu and tpu hold 1.4 GB, so that they have a place of their own.
 test-compilers: $(COMPILERS)/installed
 	HESPAS_COMPILERS=required $(COMPILERS)/bin/python -m pytest -q tests/unit/compile \
-		tests/unit/xla/test_compile_*.py tests/cli/test_compile.py
+		tests/unit/xla/compile tests/cli/test_compile.py
 
 $(COMPILERS)/installed: pyproject.toml requirements/compilers.lock
 	test -e $(COMPILERS)/bin/python || $(PYTHON) -m venv $(COMPILERS)

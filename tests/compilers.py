@@ -8,11 +8,11 @@ from importlib.util import find_spec
 
 import pytest
 
-from hespas.compile.compiled import CompiledProgram, MemoryAnalysis
+from hespas.compile.compiled import CompiledProgram
 from hespas.compile.job import Job
 from hespas.compile.targets import TpuTarget
 from hespas.program.kernels import CompiledKernels, KernelLaunch
-from hespas.xla.compile_wire import CompileRequest, TpuPlace
+from hespas.xla.compile.messages import CompileRequest, MemoryAnalysis, TpuSlice
 
 _REQUIRED = os.environ.get("HESPAS_COMPILERS") == "required"
 
@@ -30,7 +30,7 @@ JOB = Job(
     name="a.mlir",
     target=TpuTarget(name="TPUv5e", generation="v5e"),
     request=CompileRequest(
-        name="a.mlir", location=TpuPlace(generation="v5e", topology=None), devices=4
+        name="a.mlir", accelerator=TpuSlice(generation="v5e", topology=None), devices=4
     ),
     flags={"xla_a": "1", "xla_b": "2"},
     versions={"jaxlib": "1", "libtpu": "2"},

@@ -12,7 +12,7 @@ from hespas.frontend.overrides import NO_OPTIONS, LoadOptions
 from hespas.program.devices import with_device_count
 from hespas.program.program import Function, Op, Program, nested_ops
 from hespas.program.text import private_function_text
-from hespas.xla.mlir import parse_mlir
+from hespas.xla.mlir.module import parse_mlir
 
 NAME = "test.mlir"
 VECTOR = "tensor<8xf32>"

@@ -41,7 +41,7 @@ from hespas.program.kernels import CompiledKernels
 from hespas.program.program import Program
 from hespas.split.modules import region_modules
 from hespas.split.scheduled import FREE
-from hespas.xla.quiet import use_cpu
+from hespas.xla.cpu import use_cpu
 
 PAGE = Path("docs/evidence/accuracy.md")
 _TABLES = re.compile(r"<!-- llama3 -->\n.*?<!-- end -->", re.DOTALL)

@@ -21,7 +21,7 @@ from hespas.export.exported import partitioned
 from hespas.export.zoo import export_model
 from hespas.frontend.load import load_source
 from hespas.memory.analyse import memory_use
-from hespas.xla.quiet import use_cpu
+from hespas.xla.cpu import use_cpu
 
 PAGE = Path("docs/evidence/memory.md")
 BLOCK = Path("examples/attention_block.mlir")

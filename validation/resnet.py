@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 from hespas.export.exported import partitioned
 from hespas.export.zoo import export_model
-from hespas.xla.quiet import use_cpu
+from hespas.xla.cpu import use_cpu
 from llama3 import PAGE, Point, compiled, point_of, points_table
 
 _TABLE = re.compile(r"<!-- resnet -->\n.*?<!-- end -->", re.DOTALL)

@@ -33,7 +33,7 @@ from hespas.frontend.load import load_source
 from hespas.hardware.device import Device
 from hespas.hardware.presets import device_names, load_device
 from hespas.program.program import nested_ops
-from hespas.xla.compile_devices import TPU_GENERATIONS
+from hespas.xla.compile.topology import TPU_GENERATIONS
 
 PAGE = Path("docs/evidence/tpus.md")
 _TABLE = re.compile(r"<!-- cycles -->\n.*?<!-- end -->", re.DOTALL)

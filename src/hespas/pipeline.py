@@ -244,7 +244,7 @@ def _with_origin(program: Program, options: PredictOptions) -> Program:
     if options.compile.optimise or not program.is_scheduled or not isinstance(node, str | Path):
         return program
     # Few programs are compiled ones: the others need not wait for it.
-    from hespas.compile.made_for import with_origin  # noqa: PLC0415
+    from hespas.compile.origin import with_origin  # noqa: PLC0415
 
     return with_origin(program, str(node))
 

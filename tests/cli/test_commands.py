@@ -13,7 +13,7 @@ from subprocess import CompletedProcess
 import pytest
 
 from hespas.schedule.chakra import read_traces
-from hespas.xla.mlir import parse_mlir
+from hespas.xla.mlir.module import parse_mlir
 
 Call = Callable[..., CompletedProcess[str]]
 PRESETS = ("--node", "A100_SXM_40GB", "--system", "A100_SXM_40GB_4GPU")

@@ -25,13 +25,7 @@ from hespas.frontend.load import load_program, load_source
 from hespas.frontend.overrides import LoadOptions
 from hespas.program.program import Block, Op, Program, Value, nested_ops
 from hespas.program.text import function_text, module_text
-from hespas.xla.cost_analysis import (
-    HloCost,
-    hlo_cost_analysis,
-    hlo_proto,
-    hlo_proto_cost,
-    stablehlo_of_hlo,
-)
+from xla_costs import HloCost, hlo_cost_analysis, hlo_proto, hlo_proto_cost, stablehlo_of_hlo
 
 _ROOT = Path(__file__).parents[2]
 _PROGRAMS = sorted((Path(__file__).parent / "programs").glob("*.py"))

@@ -19,9 +19,9 @@ from hespas.cost.work import Work, summed
 from hespas.frontend.load import load_source
 from hespas.frontend.overrides import LoadOptions
 from hespas.program.program import Op, Program, nested_ops
-from hespas.xla.cost_analysis import hlo_proto_cost
-from hespas.xla.hlo_module import read_hlo_module
-from hespas.xla.hlo_schema import message_class
+from hespas.xla.hlo.module import read_hlo_module
+from hespas.xla.hlo.schema import message_class
+from xla_costs import hlo_proto_cost
 
 _ROOT = Path(__file__).parents[2]
 _WORKLOADS = ("llama3_100m_h100_4.hlo", "llama8b_h100_64.scan.hlo", "tiny_h100_8.cublas.hlo")

@@ -10,7 +10,7 @@ from hespas.program.groups import FoldedGroups, GroupMode, ListedGroups, device_
 from hespas.program.program import Program
 from hespas.program.rewrite import with_calls_opened
 from hespas.program.types import ELEMENT_TYPES, size_bytes, tensor_type
-from hespas.xla.mlir_text import read_type, split_list
+from hespas.xla.mlir.text import read_type, split_list
 from programs import VECTOR, Straight, on_devices, read, straight_programs, text_of
 
 

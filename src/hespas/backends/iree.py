@@ -24,9 +24,8 @@ from hespas.program.program import Program, Value
 from hespas.program.types import TensorType
 from hespas.split.modules import stablehlo_text
 from hespas.split.regions import Compute
-from hespas.tools.process import Limits, run_program
-from hespas.tools.scratch import scratch_directory
-from hespas.xla.profile_worker import EMPTY_MODULE
+from hespas.tools.process import Limits, run_program, scratch_directory
+from hespas.xla.run.worker import EMPTY_MODULE
 
 _UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 _MACHINE = {"device": "local-task", "target_backends": "llvm-cpu"}

@@ -14,8 +14,7 @@ from hespas.config.run_config import SystolicHardware
 from hespas.errors import ExtraMissingError, HespasError, ToolError
 from hespas.estimate.systolic.array import Product, SystolicArray
 from hespas.estimate.systolic.method import array_parameters, array_text
-from hespas.tools.process import Limits, run_program
-from hespas.tools.scratch import scratch_directory
+from hespas.tools.process import Limits, run_program, scratch_directory
 
 LIMITS = Limits(time_s=1800)
 

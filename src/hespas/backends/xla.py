@@ -166,7 +166,7 @@ def make(wanted: Wanted) -> XlaProfile:
     chosen = device_of(wanted.hardware)
     directory = Path(tempfile.mkdtemp(prefix="hespas-xla-"))
     worker = Worker(
-        command=[sys.executable, "-m", "hespas.xla.profile_worker", chosen],
+        command=[sys.executable, "-m", "hespas.xla.run.worker", chosen],
         name=f"XLA's profiler for {chosen}",
         directory=directory,
         environment={"TF_CPP_MIN_LOG_LEVEL": "2"},

@@ -14,7 +14,7 @@ from hespas.cli import flags
 from hespas.errors import ConfigError, OutputError, ProgramError
 from hespas.files import check_file, write_file
 from hespas.frontend.load import read_source
-from hespas.xla.quiet import use_cpu
+from hespas.xla.cpu import use_cpu
 
 if TYPE_CHECKING:
     from hespas.export.exported import Exported

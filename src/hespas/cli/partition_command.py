@@ -10,9 +10,9 @@ from hespas.cli import flags
 from hespas.errors import OutputError
 from hespas.files import check_file, write_file
 from hespas.frontend.load import read_source
-from hespas.xla.hlo_forms import is_hlo
-from hespas.xla.lowering import stablehlo_of_hlo
-from hespas.xla.partition import partition
+from hespas.xla.hlo.forms import is_hlo
+from hespas.xla.hlo.module import stablehlo_of_hlo
+from hespas.xla.partition.partition import partition
 
 
 @click.command("partition", short_help="Divide a sharded program over its devices.")

@@ -28,7 +28,7 @@ from hespas.simulate.external_result import ExternalResult
 from hespas.simulate.imperfect import joined_job
 from hespas.simulate.models import ModelChoice, simulate_job
 from hespas.simulate.network import Network
-from hespas.tools.scratch import scratch_directory
+from hespas.tools.process import scratch_directory
 
 log = logging.getLogger("hespas")
 

@@ -14,7 +14,7 @@ from hespas.options import NetworkOptions
 from hespas.validate.measurements import PUBLISHED, MeasuredStep, read_steps
 from hespas.validate.recompute import Sources, check_step, recompute
 from hespas.validate.tables import validation_json, validation_text
-from hespas.xla.quiet import use_cpu
+from hespas.xla.cpu import use_cpu
 
 
 @click.command("validate", short_help="Hold predictions against measured steps.")

@@ -1,4 +1,4 @@
-"""Where compiled programs are kept between runs, by all that decides them."""
+"""A cache of compiled programs, keyed by everything that decides a result."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import msgspec
 
 from hespas.compile.compiled import CompiledProgram
 from hespas.compile.job import Job
-from hespas.errors import CacheError, OutputError
+from hespas.errors import CacheError, OutputError, option
 from hespas.files import write_file
 
 log = logging.getLogger("hespas")
@@ -26,13 +26,13 @@ _KERNEL_SUFFIX = ".kernel"
 
 
 def default_directory() -> Path:
-    """Return the directory that the user's cache directory has for compiled programs."""
+    """Return the directory for compiled programs in the user's cache directory."""
     home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(home).expanduser() / "hespas" / "compiled"
 
 
 class _Key(msgspec.Struct, frozen=True, kw_only=True):
-    """What decides a result; the names of the program and of the target are not among it."""
+    """What decides a result: not the names of the program and of the target."""
 
     mark: bytes
     source: bytes
@@ -42,7 +42,7 @@ class _Key(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def job_key(job: Job) -> str:
-    """Return the name of a job's result: equal only where all that decides it is equal."""
+    """Return the key of a job: equal only if everything that decides the result is equal."""
     key = _Key(
         mark=_MARK,
         source=sha256(job.source).digest(),
@@ -59,17 +59,17 @@ def _pairs(mapping: Mapping[str, str]) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompiledCache:
-    """A directory with a compressed file for each result, and for what was read of its kernels.
+    """A directory with a compressed file for each result, and for the analysis of its kernels.
 
-    A file is moved into place whole. One that is damaged is compiled again, with a warning. Where
-    all files together pass ``limit_bytes``, those go that were not used for longest.
+    Files are written atomically. A damaged one is compiled again, with a warning. If all files
+    together exceed ``limit_bytes``, the least recently used ones are removed.
     """
 
     directory: Path
     limit_bytes: int = 2 * 2**30
 
     def read(self, job: Job) -> CompiledProgram | None:
-        """Return the result of a job, or None where it is not there, or damaged."""
+        """Return the result of a job, None if it is missing or damaged."""
         path = self.path_of(job)
         try:
             content = path.read_bytes()
@@ -77,24 +77,24 @@ class CompiledCache:
             return None
         except OSError as error:
             raise _unusable(self.directory, error) from error
-        found = _decoded(content)
-        if found is None:
+        result = _decoded(content)
+        if result is None:
             log.warning("%s: the cached program is damaged; it is compiled again", path)
             return None
         with suppress(OSError):
             path.touch()
-        return replace(found, name=job.name, target=job.target.name)
+        return replace(result, name=job.name, target=job.target.name)
 
     def write(self, job: Job, result: CompiledProgram) -> None:
-        """Keep a result; `CacheError` where the directory can't be written."""
+        """Store a result; `CacheError` if the directory cannot be written."""
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             write_file(self.path_of(job), _encoded(result))
-            self._make_room()
+            self._evict()
         except (OSError, OutputError) as error:
             raise _unusable(self.directory, error) from error
 
-    def _make_room(self) -> None:
+    def _evict(self) -> None:
         files = {
             path: path.stat()
             for path in self.directory.iterdir()
@@ -133,5 +133,5 @@ def _unusable(directory: Path, error: Exception) -> CacheError:
     return CacheError(
         f"the cache of compiled programs cannot be used: {why}",
         location=str(directory),
-        hint="give a writable --cache-dir, or --disable-cache",
+        hint=f"give a writable {option('cache_dir')}, or {option('disable_cache')}",
     )

@@ -1,4 +1,4 @@
-"""What comes out of compiling."""
+"""The result of a compilation."""
 
 from __future__ import annotations
 
@@ -6,28 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hespas.program.kernels import CompiledKernels
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryAnalysis:
-    """What XLA's memory analysis says of one device, in bytes.
-
-    >>> MemoryAnalysis(argument_bytes=4, output_bytes=4, alias_bytes=3, temporary_bytes=1,
-    ...                generated_code_bytes=0).total_bytes
-    6
-    """
-
-    argument_bytes: int
-    output_bytes: int
-    alias_bytes: int
-    temporary_bytes: int
-    generated_code_bytes: int
-
-    @property
-    def total_bytes(self) -> int:
-        """What must be there at once: outputs that are written over arguments count once."""
-        held = self.argument_bytes + self.output_bytes - self.alias_bytes
-        return held + self.temporary_bytes + self.generated_code_bytes
+from hespas.xla.compile.messages import MemoryAnalysis
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,9 +14,9 @@ class CompiledProgram:
     """A program as the compiler of a target would run it.
 
     ``hlo_proto`` is a serialized ``HloModuleProto`` and ``hlo_text`` the same module as text;
-    ``kernels`` is None where the target's kernels can't be read, and `notes` say why.
+    ``kernels`` is None if the target's kernels cannot be read, and ``notes`` say why.
     ``flags`` are the compiler's options as they were set, ``versions`` those of the packages
-    that compiled, ``log`` what the compiler said.
+    that compiled, ``log`` what the compiler printed.
     """
 
     name: str

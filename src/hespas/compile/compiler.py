@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 import sys
 from pathlib import Path
 from typing import assert_never
 
 import msgspec
 
+from hespas import errors
 from hespas.compile.cache import CompiledCache
-from hespas.compile.compiled import CompiledProgram, MemoryAnalysis
-from hespas.compile.failures import explained, refusal
+from hespas.compile.compiled import CompiledProgram
 from hespas.compile.job import ANY_LAYOUT, Job, Layout, job_of
 from hespas.compile.options import DEFAULT_OPTIONS, CompileOptions
-from hespas.compile.passes import absent_passes
+from hespas.compile.packages import absent_passes, write_toolkit
 from hespas.compile.targets import GpuTarget, find_target
-from hespas.compile.toolkit import lay_out_toolkit
-from hespas.errors import ToolError, UnsupportedError
+from hespas.errors import ConfigError, HespasError, ToolError, UnsupportedError
 from hespas.program.kernels import CompiledKernels
-from hespas.tools.process import LOG_NAME, Limits, run_program
-from hespas.tools.scratch import scratch_directory
-from hespas.xla import compile_wire as wire
-from hespas.xla.compile_kernels import read_kernels
+from hespas.tools.process import LOG_NAME, Limits, run_program, scratch_directory
+from hespas.xla.compile import messages
+from hespas.xla.compile.kernels import read_kernels
 
 DEFAULT_LIMITS = Limits(time_s=3600, memory_bytes=32 * 2**30)
 """An hour, and 32 GiB of addresses."""
 
 _TOOLKIT = "toolkit"
+_UNKNOWN_FLAG = re.compile(r"Unknown flags? in XLA_FLAGS: (\S+)")
+_BAD_VALUE = re.compile(r"Couldn't interpret value (\S*) for flag (\w+)")
+_MEMORY = re.compile(
+    r"bad_alloc|[Oo]ut of memory|Cannot allocate memory|MemoryError|failed to map segment"
+)
 
 
 def compile_program(
@@ -39,18 +44,18 @@ def compile_program(
     limits: Limits = DEFAULT_LIMITS,
     cache: CompiledCache | None = None,
 ) -> CompiledProgram:
-    """Compile StableHLO for a target that need not be there.
+    """Compile StableHLO for a target, which need not be attached.
 
     ``source`` is text, bytecode or a portable artifact, before or after partitioning, and
     ``name`` what messages call it. Raises `ExtraMissingError` without the target's compiler,
-    `HardwareError` for an unknown target, `ConfigError` for options that it has not,
-    `DeviceCountError`, `ProgramError` and `UnsupportedError` for programs that don't fit, and
-    `ToolError`, naming the kept log, where the compiler fails or exceeds ``limits``.
+    `HardwareError` for an unknown target, `ConfigError` for options that it does not have,
+    `DeviceCountError`, `ProgramError` and `UnsupportedError` for programs that do not fit, and
+    `ToolError`, naming the log that is kept, if the compiler fails or exceeds ``limits``.
     """
     job = job_of(source, name=name, target=find_target(target), layout=layout, options=options)
-    found = None if cache is None else cache.read(job)
-    if found is not None:
-        return found
+    cached = None if cache is None else cache.read(job)
+    if cached is not None:
+        return cached
     result = run_job(job, limits)
     if cache is not None:
         cache.write(job, result)
@@ -58,29 +63,29 @@ def compile_program(
 
 
 def run_job(job: Job, limits: Limits) -> CompiledProgram:
-    """Compile, in a process of its own; its directory stays where the compiler fails."""
+    """Compile in a process of its own; its directory is kept if the compiler fails."""
     with scratch_directory("compile") as home:
-        (home / wire.PROGRAM_FILE).write_bytes(job.source)
-        (home / wire.REQUEST_FILE).write_bytes(wire.encode(job.request))
+        (home / messages.PROGRAM_FILE).write_bytes(job.source)
+        (home / messages.REQUEST_FILE).write_bytes(messages.encode(job.request))
         if isinstance(job.target, GpuTarget):
-            lay_out_toolkit(home / _TOOLKIT)
+            write_toolkit(home / _TOOLKIT)
         try:
             run_program(
-                [sys.executable, "-P", "-m", "hespas.xla.compile_worker"],
+                [sys.executable, "-P", "-m", "hespas.xla.compile.worker"],
                 name=f"the compiler for {job.target.name}",
                 directory=home,
                 limits=limits,
                 environment=_environment(job),
             )
         except ToolError as error:
-            raise explained(error, home / LOG_NAME, limits) from error
+            raise _explained(error, home / LOG_NAME, limits) from error
         return _read(job, home, limits)
 
 
 def _environment(job: Job) -> dict[str, str]:
-    """Return what the compiling process sees: nothing of the user's own settings of XLA."""
+    """Return the compiling process's environment, without the user's own settings of XLA."""
     is_gpu = isinstance(job.target, GpuTarget)
-    ours = {"xla_dump_to": wire.DUMP_DIRECTORY, "xla_gpu_cuda_data_dir": _TOOLKIT}
+    ours = {"xla_dump_to": messages.DUMP_DIRECTORY, "xla_gpu_cuda_data_dir": _TOOLKIT}
     flags = {**job.flags, **ours} if is_gpu else {}
     return {
         "XLA_FLAGS": " ".join(f"--{name}={value}" for name, value in flags.items()),
@@ -97,50 +102,82 @@ def _environment(job: Job) -> dict[str, str]:
 def _read(job: Job, home: Path, limits: Limits) -> CompiledProgram:
     log = home / LOG_NAME
     try:
-        answer = wire.decode_answer((home / wire.ANSWER_FILE).read_bytes())
+        answer = messages.decode_answer((home / messages.ANSWER_FILE).read_bytes())
     except (OSError, msgspec.DecodeError) as error:
         raise ToolError("the compiler left no answer", location=str(log)) from error
     match answer:
-        case wire.Refused():
-            raise refusal(answer, log, limits)
-        case wire.Compiled():
+        case messages.Refused():
+            raise _refusal(answer, log, limits)
+        case messages.Compiled():
             return _result(job, answer, home)
         case _:
             assert_never(answer)
 
 
-def _result(job: Job, answer: wire.Compiled, home: Path) -> CompiledProgram:
-    text = (home / wire.TEXT_FILE).read_text()
+def _result(job: Job, answer: messages.Compiled, home: Path) -> CompiledProgram:
+    text = (home / messages.TEXT_FILE).read_text()
     kernels, notes = _kernels(job, home, text)
-    memory = answer.memory
     return CompiledProgram(
         name=job.name,
         target=job.target.name,
         topology=answer.topology,
         replicas=answer.replicas,
         partitions=answer.partitions,
-        hlo_proto=(home / wire.PROTO_FILE).read_bytes(),
+        hlo_proto=(home / messages.PROTO_FILE).read_bytes(),
         hlo_text=text,
         kernels=kernels,
-        memory=MemoryAnalysis(
-            argument_bytes=memory.argument_bytes,
-            output_bytes=memory.output_bytes,
-            alias_bytes=memory.alias_bytes,
-            temporary_bytes=memory.temporary_bytes,
-            generated_code_bytes=memory.generated_code_bytes,
-        ),
+        memory=answer.memory,
         flags=job.flags,
         versions=job.versions,
-        notes=(*answer.notes, *notes, *absent_passes(job)),
+        notes=(*answer.notes, *notes, *absent_passes(job.target, job.flags)),
         log=(home / LOG_NAME).read_text(errors="replace"),
     )
 
 
 def _kernels(job: Job, home: Path, text: str) -> tuple[CompiledKernels | None, tuple[str, ...]]:
-    """Return the kernels, and notes on the target; None, and why, where there are none."""
+    """Return the kernels, or None, and notes on the target or on why there are none."""
     if not isinstance(job.target, GpuTarget):
         return None, ("the kernels of a TPU are not readable",)
     try:
-        return read_kernels(home / wire.DUMP_DIRECTORY, module_text=text), job.target.notes
+        return read_kernels(home / messages.DUMP_DIRECTORY, module_text=text), job.target.notes
     except UnsupportedError as error:
         return None, (*job.target.notes, f"no kernels: {error}")
+
+
+def _explained(error: ToolError, log: Path, limits: Limits) -> HespasError:
+    """Return the reason that a failed process logged as an error, or ``error`` itself.
+
+    The log and its directory are removed if the new error says as much.
+    """
+    text = log.read_text(errors="replace") if log.is_file() else ""
+    unknown, bad = _UNKNOWN_FLAG.search(text), _BAD_VALUE.search(text)
+    if unknown is not None:
+        shutil.rmtree(log.parent, ignore_errors=True)
+        return ConfigError(f"the compiler has no flag {unknown[1].partition('=')[0].strip('-')}")
+    if bad is not None:
+        shutil.rmtree(log.parent, ignore_errors=True)
+        return ConfigError(f"{bad[1]!r} is no value of the compiler's flag {bad[2]}")
+    if limits.memory_bytes is not None and _MEMORY.search(text):
+        return _out_of_memory(log, limits.memory_bytes)
+    return error
+
+
+def _refusal(refused: messages.Refused, log: Path, limits: Limits) -> HespasError:
+    """Return the error in an answer; its log is kept if the compiler itself failed."""
+    kind: type[HespasError] = getattr(errors, refused.error)
+    if kind is not ToolError:
+        shutil.rmtree(log.parent, ignore_errors=True)
+        return kind(refused.message, location=refused.location, hint=refused.hint)
+    text = log.read_text(errors="replace")
+    if limits.memory_bytes is not None and _MEMORY.search(text):
+        return _out_of_memory(log, limits.memory_bytes)
+    location = f"{refused.location}: {log}" if refused.location else str(log)
+    return ToolError(refused.message, location=location, hint=refused.hint)
+
+
+def _out_of_memory(log: Path, memory_bytes: int) -> ToolError:
+    return ToolError(
+        f"the compiler ran out of memory (it may address {memory_bytes / 2**30:.3g} GiB)",
+        location=str(log),
+        hint="allow more with a higher memory limit",
+    )

@@ -12,7 +12,7 @@ from hespas.compile.options import DEFAULT_OPTIONS, CompileOptions
 from hespas.compile.targets import TpuTarget, find_target
 from hespas.errors import DeviceCountError
 from hespas.hardware.system import System
-from hespas.xla.compile_devices import TPU_GENERATIONS
+from hespas.xla.compile.topology import TPU_GENERATIONS
 
 
 def compile_for_node(
@@ -25,9 +25,9 @@ def compile_for_node(
     options: CompileOptions = DEFAULT_OPTIONS,
     cache: CompiledCache | None = None,
 ) -> CompiledProgram:
-    """Compile StableHLO for the part that ``node``, a preset's name, is.
+    """Compile StableHLO for the part that ``node``, a preset's name, describes.
 
-    ``devices`` goes before the number of devices of the ``system``. Raises what
+    ``devices`` takes precedence over the number of devices of the ``system``. Raises what
     `hespas.compile.compiler.compile_program` raises.
     """
     layout = layout_of(node, system, devices)
@@ -46,10 +46,10 @@ def compile_for_node(
 
 
 def layout_of(node: str, system: System | None, devices: int | None) -> Layout:
-    """Return how the devices of a system stand, as the compiler for ``node`` is told.
+    """Return the layout of a system's devices for the compiler of ``node``.
 
-    Of GPUs, those of the first of several dimensions stand in a host. Of TPUs, dimensions that
-    are the axes of the slice are its topology; any other system leaves that to their number.
+    GPUs along the first of several dimensions share a host. For TPUs, dimensions that are the
+    axes of a slice are its topology; otherwise the topology follows from the number of devices.
 
     >>> from hespas.hardware.presets import load_system
     >>> layout_of("TPUv5e", load_system("TPUv5e_4x4"), None).topology
@@ -66,7 +66,7 @@ def layout_of(node: str, system: System | None, devices: int | None) -> Layout:
 
 
 def _topology(target: TpuTarget, sizes: list[int], count: int) -> str | None:
-    """Return the axes of chips that dimensions are, as libtpu writes them: the shortest first."""
+    """Return a slice's chips along each axis, shortest first, if the dimensions are its axes."""
     chips = TPU_GENERATIONS[target.generation]
     on_chip = [chips.devices_per_chip] if chips.devices_per_chip > 1 else []
     if len(sizes) != chips.dimensions + len(on_chip) or prod(sizes) != count:

@@ -1,4 +1,4 @@
-"""Accelerators by name, as their compilers know them."""
+"""Compilation targets: accelerators by name, as their compilers describe them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _TPU_NAMES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuTarget:
-    """A GPU: the text of XLA's description of it, and how many stand in a host."""
+    """A GPU: XLA's description of it as text, and how many share a host."""
 
     name: str
     description: str
@@ -47,7 +47,7 @@ class GpuTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TpuTarget:
-    """A generation of TPUs, as libtpu calls it."""
+    """A generation of TPUs by libtpu's name."""
 
     name: str
     generation: str
@@ -71,12 +71,11 @@ def _tpu_name(folded: str) -> str:
 
 
 def find_target(name: str) -> Target:
-    """Return a target by its name (large or small letters), or by that of a node preset.
+    """Return a target by its name (in any case), by that of a node preset, or by a path.
 
-    A node's memory is put into the description where it is another part's. A path is that of
-    a node whose ``node.json`` names a target, or of a description: text of XLA's
-    ``GpuTargetConfigProto``, as dumps hold it. Raises `HardwareError` for a name that none of
-    these is.
+    A node's own memory replaces that of its target's description. A path is that of a node whose
+    ``node.json`` names a target, or of a description: text of XLA's ``GpuTargetConfigProto``, as
+    dumps hold it. Raises `HardwareError` for anything else.
 
     >>> find_target("h100_sxm").name, find_target("H100_80GB").name, find_target("TPUv5e").name
     ('H100_SXM', 'H100_80GB', 'TPUv5e')
@@ -115,7 +114,7 @@ def _of_node(node: NodeInfo, device: Device, *, location: str) -> Target:
             f"no compiler at hand has a description of {node.full_name}",
             hint="name that of a like part as target in a node.json, or "
             "compile for another part (hespas compile --target TARGET -o FILE) and predict "
-            f"what comes out on this one; targets: {', '.join(target_names())}",
+            f"the result on this one; targets: {', '.join(target_names())}",
         )
     folded = node.target.casefold()
     if folded in _TPU_NAMES:
@@ -127,8 +126,7 @@ def _of_node(node: NodeInfo, device: Device, *, location: str) -> Target:
             location=location,
             hint=suggestion(node.target, target_names()),
         )
-    found = _gpu(device.name, file)
-    return _with_memory_of(found, device, part=node.target.upper())
+    return _with_memory_of(_gpu(device.name, file), device, part=node.target.upper())
 
 
 def _gpu(name: str, file: Path) -> GpuTarget:
@@ -148,15 +146,15 @@ def _gpu(name: str, file: Path) -> GpuTarget:
 
 
 def _with_memory_of(target: GpuTarget, device: Device, *, part: str) -> GpuTarget:
-    wanted = {
+    memory = {
         "memory_bandwidth": device.memory_bandwidth_bytes_per_s,
         "device_memory_size": device.memory_capacity_bytes,
     }
     description, notes = target.description, list(target.notes)
-    for field, value in wanted.items():
+    for field, value in memory.items():
         pattern = re.compile(rf"^  {field}: (\d+)$", re.MULTILINE)
-        found = pattern.search(description)
-        if found is None or value is None or abs(int(found[1]) / value - 1) <= _SAME:
+        described = pattern.search(description)
+        if described is None or value is None or abs(int(described[1]) / value - 1) <= _SAME:
             continue
         description = pattern.sub(f"  {field}: {round(value)}", description)
         notes.append(f"compiled for a {part} with {target.name}'s {field}, {round(value)}")

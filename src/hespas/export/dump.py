@@ -15,8 +15,7 @@ from hespas.config.suggest import suggestion
 from hespas.errors import ConfigError, ProgramError
 from hespas.export.exported import Exported
 from hespas.frontend.load import read_source
-from hespas.xla.hlo_module import read_hlo_module
-from hespas.xla.lowering import stablehlo_of_hlo
+from hespas.xla.hlo.module import read_hlo_module, stablehlo_of_hlo
 
 _FILE = re.compile(r"module_(\d+)\.(.+?)\.((?:\d{4}\.|before_|after_|[a-z]+_gpu_|cpu_).*)")
 _SUFFIXES = (".hlo.pb", ".txt")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hespas.xla.partition import DEFAULT_LIMITS, partition
+from hespas.xla.partition.partition import DEFAULT_LIMITS, partition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +24,7 @@ class Exported:
 def partitioned(exported: Exported) -> Exported:
     """Return the program of one device; one that is that already stays as it is.
 
-    Raises as `hespas.xla.partition.partition` does.
+    Raises as `hespas.xla.partition.partition.partition` does.
     """
     if exported.devices == 1 or exported.is_partitioned:
         return exported

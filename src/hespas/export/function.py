@@ -12,8 +12,7 @@ from typing import Any
 
 from hespas.errors import ExtraMissingError, HespasError, ProgramError
 from hespas.export.exported import Exported
-from hespas.xla.mlir import BYTECODE_MAGIC, parse_mlir
-from hespas.xla.partition_input import device_count
+from hespas.xla.mlir.module import BYTECODE_MAGIC, declared_devices, parse_mlir
 
 _FORM = "let it return (function, arguments) or a jax.stages.Lowered"
 _TORCH_FORM = "let it return (module, inputs) or (module, inputs, loss, targets), with tuples"
@@ -97,7 +96,7 @@ def _abstract_mesh(arguments: Any) -> Any:
 def export_lowered(lowered: Any, *, name: str = "lowered") -> Exported:
     """Export a `jax.stages.Lowered`, what ``jax.jit(f).lower(...)`` returns."""
     text = lowered.as_text().encode()
-    return Exported(text=text, name=name, devices=device_count(parse_mlir(text, name=name)))
+    return Exported(text=text, name=name, devices=declared_devices(parse_mlir(text, name=name)))
 
 
 def is_jax_export(source: bytes) -> bool:
@@ -117,4 +116,4 @@ def export_serialized(source: bytes, *, name: str) -> Exported:
         raise ProgramError("this is not what jax.export serialises", location=name)
     module = parse_mlir(source[begin : begin + length], name=name)
     text = str(module.handle).encode()
-    return Exported(text=text, name=name, devices=device_count(module))
+    return Exported(text=text, name=name, devices=declared_devices(module))

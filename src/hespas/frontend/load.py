@@ -13,13 +13,13 @@ from hespas.frontend.loaded import Loaded, Unpartitioned
 from hespas.frontend.overrides import NO_OPTIONS, LoadOptions
 from hespas.frontend.stablehlo.load import read_stablehlo
 from hespas.program.program import Program
-from hespas.xla.hlo_forms import is_hlo
-from hespas.xla.mlir import MlirModule, parse_mlir
+from hespas.xla.hlo.forms import is_hlo
+from hespas.xla.mlir.module import MlirModule, parse_mlir
 
 if TYPE_CHECKING:
     from hespas.compile.compiled import CompiledProgram
-    from hespas.xla.hlo_module import HloModule
-    from hespas.xla.partition import Partitioned
+    from hespas.xla.hlo.module import HloModule
+    from hespas.xla.partition.partition import Partitioned
 
 # StableHLO that is already of one device, the usual case, needs neither protobuf nor the
 # partitioner: they are imported where they are used.
@@ -92,7 +92,7 @@ def load_compiled(compiled: CompiledProgram, *, name: str) -> Program:
 
 def _parse(source: bytes, name: str) -> MlirModule | HloModule:
     if is_hlo(source):
-        from hespas.xla.hlo_module import read_hlo_module  # noqa: PLC0415
+        from hespas.xla.hlo.module import read_hlo_module  # noqa: PLC0415
 
         return read_hlo_module(source, name=name)
     if not source.strip():
@@ -111,8 +111,8 @@ def _read(
 
 
 def _partition(parsed: MlirModule | HloModule, source: bytes, name: str) -> Partitioned:
-    from hespas.xla.lowering import stablehlo_of_module  # noqa: PLC0415
-    from hespas.xla.partition import partition, partition_module  # noqa: PLC0415
+    from hespas.xla.hlo.module import stablehlo_of_module  # noqa: PLC0415
+    from hespas.xla.partition.partition import partition, partition_module  # noqa: PLC0415
 
     if isinstance(parsed, MlirModule):
         return partition_module(parsed, source)

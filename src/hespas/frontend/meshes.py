@@ -10,7 +10,13 @@ from math import prod
 
 from hespas.errors import ProgramError
 from hespas.program.groups import FoldedGroups, ListedGroups, ReplicaGroups
-from hespas.xla.mlir_text import read_dense_integers, read_fields, read_symbols, split_list
+from hespas.xla.mlir.text import (
+    read_dense_integers,
+    read_fields,
+    read_mesh_axes,
+    read_symbols,
+    split_list,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,8 +32,6 @@ class Mesh:
         return prod(size for _, size in self.axes)
 
 
-_SDY_AXIS = re.compile(r'"([^"]+)"\s*=\s*(\d+)')
-_STABLEHLO_AXIS = re.compile(r'name = "([^"]+)", size = (\d+)')
 _LISTED_IDS = re.compile(r"device_ids\s*=\s*\[([\d, ]+)\]")
 _DENSE_IDS = re.compile(r"device_ids\s*=\s*(dense<.*?> : tensor<[^>]*>)")
 _SUB_AXIS = re.compile(r"\((\d+)\)(\d+)")
@@ -39,8 +43,7 @@ def read_mesh(text: str) -> Mesh:
     >>> read_mesh('#sdy.mesh<["a"=4, "b"=2]>').axes
     (('a', 4), ('b', 2))
     """
-    found = _SDY_AXIS.findall(text) or _STABLEHLO_AXIS.findall(text)
-    axes = tuple((name, int(size)) for name, size in found)
+    axes = read_mesh_axes(text)
     listed, dense = _LISTED_IDS.search(text), _DENSE_IDS.search(text)
     if listed is not None:
         return Mesh(axes=axes, device_ids=tuple(map(int, listed[1].split(","))))

@@ -1,1 +1,1 @@
-"""Other programs, each in a process of its own."""
+"""Other programs: `process` runs one to its end, `worker` talks to one that stays."""

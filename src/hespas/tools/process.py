@@ -1,12 +1,14 @@
-"""Run another program: in its own directory, with a time limit, a memory limit and a kept log."""
+"""Run another program in its own directory, with a time limit, a memory limit and a log."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -19,7 +21,7 @@ _LAST_LINES = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How long a program may run, and how much memory it may address; None is no limit."""
+    """How long a program may run, and how much memory it may address; None means no limit."""
 
     time_s: float
     memory_bytes: int | None = None
@@ -27,7 +29,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """A program that ended well: its log, and how long it took."""
+    """A program that succeeded: its log, and how long it took."""
 
     log: Path
     elapsed_s: float
@@ -44,9 +46,9 @@ def run_program(
     r"""Run ``command`` in ``directory`` and wait for it.
 
     ``name`` stands in messages. Standard output and error go to ``log.txt`` in the directory,
-    which is made if it isn't there. ``environment`` is added to this process's own. Raises
-    `ToolError`, naming the log, where the program is not there, fails, is killed or takes too
-    long; then it and its children are gone.
+    which is made if it is missing. ``environment`` is added to this process's own. Raises
+    `ToolError`, naming the log, if the program is missing, fails, is killed or takes too long; it
+    and its children have ended by then.
 
     >>> import sys, tempfile
     >>> with tempfile.TemporaryDirectory() as made:
@@ -80,7 +82,7 @@ def run_program(
 
 
 def _limited(memory_bytes: int | None) -> tuple[str, ...]:
-    """Return what to put before a command for it to address no more than so much memory.
+    """Return a prefix for a command that limits the memory it can address.
 
     A shell limits itself and becomes the program: Python code between fork and exec would be
     unsafe where threads run, as JAX's do.
@@ -107,7 +109,7 @@ def _waited(process: subprocess.Popen[bytes], time_s: float, *, name: str, log: 
 
 
 def ending(code: int) -> str:
-    """Say how a process ended, by its exit code; negative codes are signals.
+    """Describe how a process ended, by its exit code; negative codes are signals.
 
     >>> ending(3), ending(-6)
     ('failed with code 3', 'was ended by SIGABRT')
@@ -124,3 +126,27 @@ def last_words(log: Path) -> str:
     """Return the last lines of a log, as one line for a message."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
     return " | ".join(lines[-_LAST_LINES:])[-600:] or "it said nothing"
+
+
+@contextlib.contextmanager
+def scratch_directory(purpose: str) -> Generator[Path]:
+    """Make a temporary directory, and remove it after the work in it.
+
+    It is kept, for its log, if the work raises an error, but not on Ctrl-C. ``purpose`` is part of
+    its name.
+
+    >>> with scratch_directory("example") as directory:
+    ...     directory.is_dir()
+    True
+    >>> directory.exists()
+    False
+    """
+    directory = Path(tempfile.mkdtemp(prefix=f"hespas-{purpose}-"))
+    try:
+        yield directory
+    except Exception:
+        raise
+    except BaseException:
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
+    shutil.rmtree(directory, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""A program that stays and answers questions, one JSON line for one JSON line."""
+"""A child process that answers questions: one JSON line in, one JSON line out."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from hespas.tools.process import LOG_NAME, ending, last_words
 class Worker:
     """A child process that reads questions from standard input and answers on standard output.
 
-    It starts at the first question, and again at the next one after it died. What it prints
-    on standard error is kept in ``log.txt`` in ``directory``. Closing it ends the process.
+    It starts with the first question, and again with the next one after it died. Its standard
+    error goes to ``log.txt`` in ``directory``. `close` ends the process.
     """
 
     command: Sequence[str]
@@ -41,8 +41,8 @@ class Worker:
     def ask(self, question: Mapping[str, object], *, time_s: float) -> dict[str, object]:
         """Send a question and return the answer.
 
-        Raises `ToolError`, naming the log, where the process dies, answers nonsense, or takes
-        longer than ``time_s``; then it is gone.
+        Raises `ToolError`, naming the log, if the process dies, does not answer in JSON, or takes
+        longer than ``time_s``; it has ended by then.
         """
         with self._lock:
             process = self._started()
@@ -63,7 +63,7 @@ class Worker:
             return self._parsed(answer)
 
     def close(self) -> None:
-        """End the process, if there is one."""
+        """End the process, if it runs."""
         with self._lock:
             self._end()
 
@@ -124,7 +124,7 @@ class Worker:
         if process is None:
             return
         with suppress(subprocess.TimeoutExpired):
-            # What has closed its output is about to end: its own exit code says more than ours.
+            # A process that closed its output is about to end: its own exit code says more.
             process.wait(timeout=0.2)
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

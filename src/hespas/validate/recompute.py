@@ -29,7 +29,7 @@ from hespas.prediction import Prediction
 from hespas.simulate.models import Model
 from hespas.units import format_time
 from hespas.validate.measurements import MeasuredStep
-from hespas.xla.hlo_forms import is_hlo
+from hespas.xla.hlo.forms import is_hlo
 
 FLOOR_METHOD = "roofline"
 """Whose answer no device can beat: every peak reached, every byte moved once."""

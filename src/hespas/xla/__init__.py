@@ -1,1 +1,13 @@
-"""The only rooms that know jaxlib's internals, which change between releases."""
+"""Everything that touches jaxlib's internals; no other folder does.
+
+* `mlir`: parse StableHLO and MLIR bytecode, read its text, and walk functions into operations.
+* `hlo`: read HLO text and protos with the schema that jaxlib embeds, and convert HLO to StableHLO.
+* `partition`: a sharded program to the program of one device, in a process of its own.
+* `compile`: a program to optimised HLO for an accelerator that is not attached, in a process of
+  its own, and the kernels that a GPU's compiler wrote.
+* `run`: compile and time modules on this machine, in a process that stays.
+* `cpu`: start JAX on the CPU alone.
+
+Code that starts a process imports only the process's `messages`; the `worker` modules run inside
+it, as ``python -m hespas.xla.compile.worker``.
+"""

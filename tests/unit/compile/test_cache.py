@@ -13,7 +13,7 @@ from hespas.compile.cache import CompiledCache, default_directory, job_key
 from hespas.compile.job import Job
 from hespas.compile.targets import TpuTarget
 from hespas.errors import CacheError
-from hespas.xla.compile_wire import TpuPlace
+from hespas.xla.compile.messages import TpuSlice
 
 
 def changed(**request: object) -> Job:
@@ -44,8 +44,8 @@ def test_other_names_of_the_same_program_and_target_are_the_same(tmp_path: Path)
         replace(JOB, flags={"xla_a": "1"}),
         replace(JOB, versions={"jaxlib": "1", "libtpu": "3"}),
         changed(devices=8),
-        changed(location=TpuPlace(generation="v5p", topology=None)),
-        changed(location=TpuPlace(generation="v5e", topology="1x4")),
+        changed(accelerator=TpuSlice(generation="v5p", topology=None)),
+        changed(accelerator=TpuSlice(generation="v5e", topology="1x4")),
         changed(overrides={"xla_a": "1"}),
     ],
 )
@@ -83,7 +83,7 @@ def test_a_cut_entry_is_no_entry(tmp_path: Path) -> None:
 def test_a_directory_that_cannot_be_one_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     cache = CompiledCache(directory=tmp_path / "file")
-    with pytest.raises(CacheError, match=r"cannot be used.*--disable-cache"):
+    with pytest.raises(CacheError, match=r"cannot be used.*disable_cache"):
         cache.write(JOB, RESULT)
     with pytest.raises(CacheError, match="cannot be used"):
         cache.read(JOB)

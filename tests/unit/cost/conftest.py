@@ -9,7 +9,7 @@ from hespas.cost.structure import total
 from hespas.cost.work import Work
 from hespas.frontend.load import load_source
 from hespas.program.program import Program
-from hespas.xla.mlir_text import split_list
+from hespas.xla.mlir.text import split_list
 
 
 def _operation_program(text: str) -> Program:

@@ -22,7 +22,7 @@ from hespas.export.exported import Exported
 from hespas.export.function import export_named
 from hespas.export.torch_module import export_torch, is_torch_module
 from hespas.frontend.load import load_source
-from hespas.xla.execute import compile_module, run_module
+from xla_execute import compile_module, run_module
 
 needs_torch = pytest.mark.skipif(
     find_spec("torchax") is None or find_spec("torch") is None, reason="needs hespas[torch]"

@@ -8,7 +8,7 @@ from hespas.errors import ProgramError, UnpartitionedError
 from hespas.frontend import load
 from hespas.frontend.load import load_per_device, load_program, load_source
 from hespas.frontend.overrides import LoadOptions
-from hespas.xla.mlir import MlirModule, parse_mlir
+from hespas.xla.mlir.module import MlirModule, parse_mlir
 from programs import VECTOR, on_devices, vector_main
 
 
@@ -77,7 +77,7 @@ def test_a_sharded_program_is_parsed_once_and_its_partitioned_text_once(
         return parse_mlir(source, name=name)
 
     monkeypatch.setattr(load, "parse_mlir", counting)
-    monkeypatch.setattr("hespas.xla.partition.parse_mlir", counting)
+    monkeypatch.setattr("hespas.xla.partition.partition.parse_mlir", counting)
     sharding = 'sdy.sharding = #sdy.sharding<@mesh, [{"x"}]>'
     mesh = 'sdy.mesh @mesh = <["x"=4]>'
 

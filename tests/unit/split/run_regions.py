@@ -28,8 +28,8 @@ from hespas.program.types import NumberKind, TensorType
 from hespas.split.modules import stablehlo_text
 from hespas.split.regions import RegionGraph
 from hespas.split.strategies import SplitOptions, SplitStrategy, split_program
-from hespas.xla.execute import Executable, compile_module, run_module
 from programs import settled
+from xla_execute import Executable, compile_module, run_module
 
 Shards = list[Any]
 COMPILED: dict[tuple[str, int], Executable] = {}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hespas.errors import ToolError
-from hespas.tools.process import Limits, run_program
+from hespas.tools.process import Limits, run_program, scratch_directory
 
 MINUTE = Limits(time_s=60)
 
@@ -71,3 +71,40 @@ def test_the_environment_is_added_to(tmp_path: Path) -> None:
         environment={"HESPAS_PROBE": "7"},
     )
     assert done.log.read_text() == "7 True\n"
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    return tmp_path
+
+
+def work(error: BaseException | None) -> Path:
+    """Work in a directory that holds a log, until an error."""
+    with scratch_directory("test") as directory:
+        (directory / "log").write_text("said")
+        if error is not None:
+            raise error
+    return directory
+
+
+def test_a_scratch_directory_is_new_and_is_removed(home: Path) -> None:
+    assert work(None) != work(None)
+    assert list(home.iterdir()) == []
+
+
+def test_a_scratch_directory_is_kept_after_an_error(home: Path) -> None:
+    with pytest.raises(ToolError):
+        work(ToolError("it failed"))
+    (left,) = home.iterdir()
+    assert left.name.startswith("hespas-test-")
+    assert (left / "log").read_text() == "said"
+
+
+@pytest.mark.parametrize("interruption", [KeyboardInterrupt(), SystemExit(1)])
+def test_a_scratch_directory_is_removed_after_an_interruption(
+    home: Path, interruption: BaseException
+) -> None:
+    with pytest.raises(type(interruption)):
+        work(interruption)
+    assert list(home.iterdir()) == []

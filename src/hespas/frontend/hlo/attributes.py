@@ -19,7 +19,7 @@ from hespas.program.attrs import (
     SliceAttrs,
     WindowAttrs,
 )
-from hespas.xla.hlo_schema import enum_names
+from hespas.xla.hlo.schema import enum_names
 
 Reading = tuple[Attrs, mlir.Attributes]
 Reader = Callable[[Any], Reading]

@@ -10,7 +10,7 @@ from hespas.errors import UnsupportedError
 from hespas.frontend.hlo import mlir
 from hespas.program.attrs import Attrs, ConvolutionAttrs, DotAttrs
 from hespas.program.dot_algorithms import algorithm_text
-from hespas.xla.hlo_schema import enum_names
+from hespas.xla.hlo.schema import enum_names
 
 _FORWARD = ("CONVOLUTION_KIND_UNSET", "CONVOLUTION_KIND_FPROP")
 

@@ -16,8 +16,8 @@ from hespas.frontend.loaded import Loaded, Unpartitioned
 from hespas.frontend.overrides import LoadOptions, OverrideRecorder
 from hespas.program.program import Alias, Function, Program
 from hespas.program.types import Type
-from hespas.xla.compile_wire import TARGET_ATTRIBUTE
-from hespas.xla.hlo_module import HloModule
+from hespas.xla.compile.messages import TARGET_ATTRIBUTE
+from hespas.xla.hlo.module import HloModule
 
 
 def read_hlo(module: HloModule, *, name: str, options: LoadOptions) -> Loaded | Unpartitioned:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from hespas.frontend.loaded import Unpartitioned
-from hespas.xla.hlo_module import HloModule
-from hespas.xla.hlo_schema import enum_names
+from hespas.xla.hlo.module import HloModule
+from hespas.xla.hlo.schema import enum_names
 
 _MARKERS = frozenset(
     {

@@ -9,7 +9,7 @@ from typing import Any
 from hespas.errors import ProgramError, UnsupportedError
 from hespas.program.program import Value
 from hespas.program.types import HOST_MEMORY, TensorType, TokenType, TupleType, Type, element_type
-from hespas.xla.hlo_schema import enum_names
+from hespas.xla.hlo.schema import enum_names
 
 Tree = Value | tuple["Tree", ...]
 """What an instruction makes: one value, or a tuple of trees."""

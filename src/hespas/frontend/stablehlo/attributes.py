@@ -30,8 +30,8 @@ from hespas.program.attrs import (
 )
 from hespas.program.groups import GroupMode, ListedGroups, ReplicaGroups
 from hespas.program.types import TensorType
-from hespas.xla.mlir_functions import OpRecord
-from hespas.xla.mlir_text import (
+from hespas.xla.mlir.functions import OpRecord
+from hespas.xla.mlir.text import (
     read_dense_integers,
     read_integer,
     read_integers,

@@ -15,9 +15,9 @@ from hespas.frontend.stablehlo.attributes import Reader, attribute_readers
 from hespas.frontend.stablehlo.sharding import per_device
 from hespas.program.attrs import CaseAttrs, WhileAttrs
 from hespas.program.program import Alias, Function, Program, called_functions, nested_ops
-from hespas.xla.mlir import MlirModule, Symbol, module_attributes, module_symbols, run_passes
-from hespas.xla.mlir_functions import FunctionReader, OpRecord
-from hespas.xla.mlir_text import read_integer, read_type, split_list
+from hespas.xla.mlir.functions import FunctionReader, OpRecord
+from hespas.xla.mlir.module import MlirModule, Symbol, module_attributes, module_symbols, run_passes
+from hespas.xla.mlir.text import read_integer, read_type, split_list
 
 _DIALECTS = frozenset({"stablehlo", "mhlo", "func", "sdy"})
 

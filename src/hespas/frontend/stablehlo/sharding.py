@@ -27,7 +27,7 @@ from hespas.program.program import (
     nested_ops,
 )
 from hespas.program.rewrite import Renaming, copied_op, with_calls_opened, without_identities
-from hespas.xla.mlir_text import read_symbols, split_list
+from hespas.xla.mlir.text import read_symbols, split_list
 
 _MARKERS = frozenset({"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape"})
 _CONSTRAINTS = frozenset({"propagation_barrier", "reshard", "sharding_constraint"})

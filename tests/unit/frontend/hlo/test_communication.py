@@ -10,7 +10,7 @@ from hespas.program.attrs import CollectiveAttrs, PermuteAttrs
 from hespas.program.groups import FoldedGroups, GroupMode
 from hespas.program.program import Op
 from hespas.program.types import AsyncType
-from hespas.xla.hlo_schema import message_class
+from hespas.xla.hlo.schema import message_class
 from hlo_programs import ADD, entry_op, entry_ops, module, read_hlo
 
 

@@ -14,7 +14,7 @@ from hespas.program.attrs import (
     WhileAttrs,
 )
 from hespas.program.program import Op, Program
-from hespas.xla.hlo_module import HloModule, read_hlo_module
+from hespas.xla.hlo.module import HloModule, read_hlo_module
 from hlo_programs import entry_op, entry_ops, module, read_hlo
 
 _COUNTED = """

@@ -9,7 +9,7 @@ from hespas.memory.analyse import memory_use
 from hespas.program.attrs import BitcastAttrs, ConstantAttrs, DotAttrs
 from hespas.program.program import Alias
 from hespas.program.types import TensorType
-from hespas.xla.hlo_module import HloModule, read_hlo_module
+from hespas.xla.hlo.module import HloModule, read_hlo_module
 from hlo_programs import ADD, NAME, entry_op, entry_ops, module, read_hlo
 
 

@@ -1,0 +1,107 @@
+"""The installed packages that compile: their versions, NVIDIA's toolkit, and XLA's passes."""
+
+from __future__ import annotations
+
+import mmap
+import re
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, distribution, requires, version
+from pathlib import Path
+
+from hespas.compile.options import WORKFLOW_DISABLES
+from hespas.compile.targets import GpuTarget, Target
+from hespas.errors import ExtraMissingError, ToolError
+
+_GPU_PACKAGE = "jax-cuda12-pjrt"
+_TPU_PACKAGE = "libtpu"
+_TOOLKIT_PACKAGE = "nvidia-cuda-nvcc-cu12"
+_GPU_LIBRARY = "jax_plugins/xla_cuda12/xla_cuda_plugin.so"
+_TPU_LIBRARY = "libtpu/libtpu.so"
+_PIN = re.compile(r"libtpu==([\w.]+?)(?:\.\*)?\s*;.*extra == ['\"]tpu['\"]")
+
+
+def compiler_versions(target: Target) -> dict[str, str]:
+    """Return the versions of the packages that compile for a target.
+
+    Raises `ExtraMissingError` if one is missing, and `ToolError` for versions that were not
+    made for each other: a compiler reads what its own jaxlib writes.
+    """
+    jaxlib = version("jaxlib")
+    is_gpu = isinstance(target, GpuTarget)
+    package = _GPU_PACKAGE if is_gpu else _TPU_PACKAGE
+    try:
+        installed = version(package)
+    except PackageNotFoundError as error:
+        extra = "gpu" if is_gpu else "tpu"
+        raise ExtraMissingError(f"compiling for {target.name}", extra=extra) from error
+    required = jaxlib if is_gpu else _pinned_libtpu()
+    if required is not None and installed != required:
+        raise ToolError(
+            f"{package} {installed} and jaxlib {jaxlib} do not belong together",
+            hint=f"pip install {package}=={required}",
+        )
+    versions = {"jaxlib": jaxlib, package: installed}
+    return {**versions, _TOOLKIT_PACKAGE: toolkit_version()} if is_gpu else versions
+
+
+def _pinned_libtpu() -> str | None:
+    """Return the version of libtpu that the installed jax requires, None if it requires none."""
+    pins = (_PIN.match(line) for line in requires("jax") or ())
+    return next((pin[1] for pin in pins if pin), None)
+
+
+_TOOLKIT_HOME = "nvidia/cuda_nvcc"
+_DEVICE_LIBRARY = "nvvm/libdevice/libdevice.10.bc"
+# XLA gives each kernel's PTX to ptxas and puts the machine code into an executable that hespas
+# throws away; by then the module is final. This replacement prints the version of the package and
+# writes an empty file, which saves a fifth of the compile time and makes the result independent of
+# a toolkit that happens to be installed.
+_ASSEMBLER = """#!/bin/sh
+if [ "$1" = --version ]; then
+    echo "Cuda compilation tools, release {release}, V{version}"
+    exit
+fi
+while [ $# -gt 0 ]; do
+    if [ "$1" = -o ]; then : > "$2"; fi
+    shift
+done
+"""
+
+
+def toolkit_version() -> str:
+    """Return the version of NVIDIA's toolkit; `ExtraMissingError` if it is not installed."""
+    try:
+        return distribution(_TOOLKIT_PACKAGE).version
+    except PackageNotFoundError as error:
+        raise ExtraMissingError("compiling for a GPU", extra="gpu") from error
+
+
+def write_toolkit(directory: Path) -> None:
+    """Fill a directory as XLA expects a toolkit: its device library, and an assembler."""
+    library = directory / _DEVICE_LIBRARY
+    library.parent.mkdir(parents=True)
+    installed = distribution(_TOOLKIT_PACKAGE).locate_file(f"{_TOOLKIT_HOME}/{_DEVICE_LIBRARY}")
+    library.symlink_to(Path(str(installed)))
+    toolkit = toolkit_version()
+    release = ".".join(toolkit.split(".")[:2])
+    assembler = directory / "bin" / "ptxas"
+    assembler.parent.mkdir()
+    assembler.write_text(_ASSEMBLER.format(release=release, version=toolkit))
+    assembler.chmod(0o700)
+
+
+def absent_passes(target: Target, flags: Mapping[str, str]) -> tuple[str, ...]:
+    """Return a note for each pass in ``flags`` to leave out that the compiler does not have.
+
+    XLA ignores unknown names. A name that is nowhere in the compiler's library is no pass's name.
+    """
+    disabled = flags.get("xla_disable_hlo_passes", "").split(",")
+    names = [name for name in disabled if name and name not in WORKFLOW_DISABLES]
+    if not names:
+        return ()
+    is_gpu = isinstance(target, GpuTarget)
+    package, library = (_GPU_PACKAGE, _GPU_LIBRARY) if is_gpu else (_TPU_PACKAGE, _TPU_LIBRARY)
+    path = Path(str(distribution(package).locate_file(library)))
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        absent = [name for name in names if content.find(name.encode()) < 0]
+    return tuple(f"the compiler has no pass {name}: leaving it out did nothing" for name in absent)

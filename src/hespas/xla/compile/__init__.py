@@ -1,0 +1,6 @@
+"""Compile for an accelerator that is not attached; `hespas.compile` starts the process.
+
+`messages` is what the two processes exchange. In the process, `worker` reads the request, `prepare`
+rewrites what the compilers refuse, `topology` makes the devices, and `recover` reads the dump of a
+module that could not become an executable. `kernels` reads a GPU's kernels from the dump.
+"""

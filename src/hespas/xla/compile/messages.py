@@ -1,0 +1,135 @@
+"""The request to the compiling process and its answer, as JSON files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+REQUEST_FILE = "request.json"
+PROGRAM_FILE = "program.mlir"
+ANSWER_FILE = "answer.json"
+PROTO_FILE = "module.hlo.pb"
+TEXT_FILE = "module.hlo"
+DUMP_DIRECTORY = "dump"
+
+
+class GpuHosts(msgspec.Struct, frozen=True, kw_only=True, tag="gpu"):
+    """Hosts of GPUs; ``description`` is XLA's text of a ``GpuTargetConfigProto``."""
+
+    description: str
+    devices_per_host: int
+
+
+class TpuSlice(msgspec.Struct, frozen=True, kw_only=True, tag="tpu"):
+    """A slice of TPUs: the generation as libtpu names it, and its chips along each axis.
+
+    ``topology`` None means the squarest slice of as many devices as there are.
+    """
+
+    generation: str
+    topology: str | None
+
+
+Accelerator = GpuHosts | TpuSlice
+"""What a program is compiled for."""
+
+TARGET_ATTRIBUTE = "hespas_target"
+"""The module's attribute that says what it was compiled for, as `part_name` spells it."""
+
+_CAPABILITY = re.compile(r"cuda_compute_capability \{ major: (\d+)(?: minor: (\d+))?")
+
+
+def part_name(accelerator: Accelerator) -> str:
+    """Return what code generation depends on: a generation of TPUs, or a compute capability.
+
+    >>> part_name(TpuSlice(generation="v5e", topology="2x2"))
+    'tpu_v5e'
+    >>> part_name(GpuHosts(description="cuda_compute_capability { major: 9 }", devices_per_host=8))
+    'sm_90'
+    """
+    match accelerator:
+        case TpuSlice():
+            return f"tpu_{accelerator.generation}"
+        case GpuHosts():
+            match = _CAPABILITY.search(accelerator.description)
+            return "" if match is None else f"sm_{match[1]}{match[2] or 0}"
+
+
+# In JSON it is a "place", as in releases before: what they compiled stays in the cache.
+class CompileRequest(msgspec.Struct, frozen=True, kw_only=True, rename={"accelerator": "place"}):
+    """A program to compile. ``devices`` is None if the program says it itself.
+
+    ``overrides`` are options that the compiler takes beside those of ``XLA_FLAGS``.
+    """
+
+    name: str
+    accelerator: Accelerator
+    devices: int | None
+    overrides: Mapping[str, str] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryAnalysis:
+    """XLA's memory analysis of one device, in bytes.
+
+    >>> MemoryAnalysis(argument_bytes=4, output_bytes=4, alias_bytes=3, temporary_bytes=1,
+    ...                generated_code_bytes=0).total_bytes
+    6
+    """
+
+    argument_bytes: int
+    output_bytes: int
+    alias_bytes: int
+    temporary_bytes: int
+    generated_code_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        """The memory needed at once; outputs that are written over arguments count once."""
+        held = self.argument_bytes + self.output_bytes - self.alias_bytes
+        return held + self.temporary_bytes + self.generated_code_bytes
+
+
+class Compiled(msgspec.Struct, frozen=True, kw_only=True, tag="compiled"):
+    """The program compiled; the module is in the same directory."""
+
+    replicas: int
+    partitions: int
+    topology: str
+    memory: MemoryAnalysis
+    notes: tuple[str, ...]
+
+
+class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
+    """The program did not compile; ``error`` names a class of `hespas.errors`."""
+
+    error: str
+    message: str
+    location: str
+    hint: str
+
+
+Answer = Compiled | Refused
+
+
+def encode(value: CompileRequest | Answer) -> bytes:
+    """Return a request or an answer as JSON."""
+    return msgspec.json.encode(value)
+
+
+def decode_request(source: bytes) -> CompileRequest:
+    """Read a request; `msgspec.DecodeError` where it is none."""
+    return msgspec.json.decode(source, type=CompileRequest)
+
+
+def decode_answer(source: bytes) -> Answer:
+    """Read an answer; `msgspec.DecodeError` where it is none.
+
+    >>> refused = Refused(error="ToolError", message="no", location="", hint="")
+    >>> decode_answer(encode(refused)) == refused
+    True
+    """
+    return msgspec.json.decode(source, type=Compiled | Refused)

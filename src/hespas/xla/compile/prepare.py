@@ -1,0 +1,323 @@
+"""Prepare a module for an accelerator's compiler, which accepts less than jaxlib parses."""
+
+# jaxlib's bindings are only partly typed.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from importlib import import_module
+from math import prod
+from typing import Any
+
+from hespas.errors import DeviceCountError, ProgramError, UnsupportedError
+from hespas.xla.mlir.module import MlirModule, parse_mlir
+from hespas.xla.mlir.text import read_mesh_axes
+
+_COPY = "mhlo.copy"
+_ALIASES = "mhlo.input_output_alias"
+_PARTITIONED = "mhlo.spmd_parameters_shardings"
+# XLA writes them when it turns a partitioned HLO module into StableHLO, and reads none of them.
+_LEFT_OVER = (
+    "mhlo.cross_program_prefetches",
+    _ALIASES,
+    "mhlo.is_dynamic",
+    "mhlo.spmd_output_sharding",
+    _PARTITIONED,
+    "mhlo.use_auto_spmd_partitioning",
+)
+_SHARDINGS = ("mhlo.sharding", "sdy.sharding")
+_OF_FUNCTIONS = ("arg_attrs", "res_attrs")
+_MESH = "sdy.mesh"
+_GROUPS = "replica_groups"
+_PAIRS = "source_target_pairs"
+_CHANNEL = "channel_handle"
+_HANDLE = re.compile(r"handle = (-?\d+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A module ready for the compiler, and how it is to be compiled.
+
+    ``partition`` is True if the compiler has to apply shardings, ``shardy`` if they are Shardy's.
+    """
+
+    module: MlirModule
+    replicas: int
+    partitions: int
+    partition: bool
+    shardy: bool
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Contents:
+    """The operations of a module that have to be prepared, and whether it is sharded."""
+
+    copies: list[Any]
+    collectives: list[Any]
+    partition_ids: list[Any]
+    has_shardings: bool
+    has_shardy: bool
+
+
+def prepare(
+    source: bytes, *, name: str, devices: int | None, partitions_as_replicas: bool
+) -> Prepared:
+    """Parse a program, decide its replicas and partitions, and rewrite what compilers refuse.
+
+    Copies are erased (the compiler places its own), aliases of arguments and results are declared
+    as compilers read them, meshes get the attribute they are looked up by, and collectives that
+    share a channel, as JAX's shard_map writes them, get one each: XLA gives all arrays of a
+    channel one layout, and refuses them if their ranks differ. With ``partitions_as_replicas``,
+    the partitions of a program that is already partitioned become replicas: libtpu has no other
+    way to compile it. Raises `ProgramError` for what is no program, `DeviceCountError` if
+    ``devices`` contradicts it.
+    """
+    module = parse_mlir(source, name=name)
+    ir = import_module("jaxlib.mlir.ir")
+    with module.handle.context, ir.Location.unknown(module.handle.context):
+        operation = module.handle.operation
+        contents = _read_contents(operation, ir)
+        was_partitioned = _PARTITIONED in operation.attributes
+        replicas, partitions = _device_counts(operation, contents, name=name, devices=devices)
+        _erase_copies(contents.copies)
+        _separate_channels(contents.collectives, ir)
+        _declare_aliases(module, ir)
+        _declare_meshes(module, ir)
+        for attribute in _LEFT_OVER:
+            if attribute in operation.attributes:
+                del operation.attributes[attribute]
+        if was_partitioned:
+            _drop_shardings(operation, ir)
+        partition = contents.has_shardings and not was_partitioned and partitions > 1
+        joined = partitions > 1 and not partition and partitions_as_replicas
+        if joined:
+            replicas, partitions = _joined(contents, replicas, partitions, name=name)
+    return Prepared(
+        module=module,
+        replicas=replicas,
+        partitions=partitions,
+        partition=partition,
+        shardy=contents.has_shardy,
+        notes=_notes(contents, partition=partition, joined=joined),
+    )
+
+
+def _notes(contents: _Contents, *, partition: bool, joined: bool) -> tuple[str, ...]:
+    notes = ["its partitions were compiled as replicas"] if joined else []
+    if contents.copies:
+        notes.append(f"{len(contents.copies)} mhlo.copy operations were erased before compiling")
+    if partition:
+        notes.append("the program was partitioned by the compiler")
+    return tuple(notes)
+
+
+def _read_contents(operation: Any, ir: Any) -> _Contents:
+    copies: list[Any] = []
+    collectives: list[Any] = []
+    partition_ids: list[Any] = []
+    shardings: set[str] = set()
+
+    def visit(op: Any) -> Any:
+        name: str = op.name
+        if name == _COPY:
+            copies.append(op)
+        elif name == "stablehlo.partition_id":
+            partition_ids.append(op)
+        elif name.startswith("sdy.") and name != _MESH:
+            shardings.add("sdy")
+        attributes = op.attributes
+        if _GROUPS in attributes or _PAIRS in attributes:
+            collectives.append(op)
+        if _SHARDINGS[0] in attributes:
+            shardings.add("mhlo")
+        if name == "func.func":
+            _add_argument_shardings(op, shardings)
+        return ir.WalkResult.ADVANCE
+
+    operation.walk(visit)
+    if "mhlo.frontend_attributes" in operation.attributes:
+        text = str(operation.attributes["mhlo.frontend_attributes"])
+        shardings.update({"sdy"} if "xla.sdy" in text else set())
+    return _Contents(
+        copies=copies,
+        collectives=collectives,
+        partition_ids=partition_ids,
+        has_shardings=bool(shardings),
+        has_shardy="sdy" in shardings,
+    )
+
+
+def _add_argument_shardings(function: Any, shardings: set[str]) -> None:
+    for kind in _OF_FUNCTIONS:
+        if kind in function.attributes:
+            text = str(function.attributes[kind])
+            shardings.update(word for word in ("sdy", "mhlo") if f"{word}.sharding" in text)
+
+
+def _device_counts(
+    operation: Any, contents: _Contents, *, name: str, devices: int | None
+) -> tuple[int, int]:
+    """Return replicas and partitions: the program's, else those of its groups, else ``devices``."""
+    replicas = _count(operation, "mhlo.num_replicas")
+    partitions = _count(operation, "mhlo.num_partitions")
+    declared = replicas * partitions
+    named = max((_highest(op) + 1 for op in contents.collectives), default=0)
+    known = declared if declared > 1 else named
+    if known and devices is not None and devices != known:
+        raise DeviceCountError(
+            f"the program is made for {known} devices, and {devices} are asked for",
+            location=name,
+            hint=f"drop the count, or give {known}",
+        )
+    if declared > 1:
+        return replicas, partitions
+    count = known or devices or 1
+    if count < 1:
+        raise DeviceCountError(f"{count} devices are asked for", hint="give 1 or more")
+    channels = any(_CHANNEL in op.attributes for op in contents.collectives)
+    return (1, count) if channels or contents.has_shardings else (count, 1)
+
+
+def _joined(contents: _Contents, replicas: int, partitions: int, *, name: str) -> tuple[int, int]:
+    """Make replicas of partitions: their groups, without channels, are of replicas."""
+    if replicas > 1:
+        raise UnsupportedError(
+            f"{replicas} replicas of {partitions} partitions have no form for this compiler",
+            location=name,
+            hint="give the program before it is partitioned",
+        )
+    ir = import_module("jaxlib.mlir.ir")
+    for op in contents.collectives:
+        for attribute in (_CHANNEL, "use_global_device_ids"):
+            if attribute in op.attributes:
+                del op.attributes[attribute]
+    for op in contents.partition_ids:
+        with ir.InsertionPoint(op):
+            own = ir.Operation.create("stablehlo.replica_id", results=[op.results[0].type])
+        op.results[0].replace_all_uses_with(own.results[0])
+        op.erase()
+    return partitions, 1
+
+
+def _count(operation: Any, attribute: str) -> int:
+    if attribute not in operation.attributes:
+        return 1
+    return int(operation.attributes[attribute].value)
+
+
+def _highest(op: Any) -> int:
+    """Return the highest device that a collective names in a list; -1 for none."""
+    ir = import_module("jaxlib.mlir.ir")
+    numpy = import_module("numpy")
+    attributes = op.attributes
+    named = attributes[_GROUPS if _GROUPS in attributes else _PAIRS]
+    try:
+        values = numpy.array(ir.DenseIntElementsAttr(named))
+    except ValueError:
+        return _mesh_size(named, op) - 1
+    return int(values.max(initial=-1))
+
+
+def _mesh_size(groups: Any, op: Any) -> int:
+    """Return the number of devices of the mesh that groups are axes of."""
+    symbol = str(groups).partition("mesh = @")[2].partition(",")[0].strip('" >')
+    root = op
+    while root.parent is not None:
+        root = root.parent
+    for view in root.regions[0].blocks[0].operations:
+        mesh = view.operation
+        if mesh.name == _MESH and mesh.attributes["sym_name"].value == symbol:
+            return prod(size for _, size in read_mesh_axes(str(mesh.attributes["mesh"])))
+    raise ProgramError(f"mesh @{symbol} is not defined")
+
+
+def _erase_copies(copies: list[Any]) -> None:
+    for copy in copies:
+        copy.results[0].replace_all_uses_with(copy.operands[0])
+        copy.erase()
+
+
+def _separate_channels(collectives: list[Any], ir: Any) -> None:
+    """Give a channel of its own to each collective but the first of those that share one."""
+    texts = [(op, str(op.attributes[_CHANNEL])) for op in collectives if _CHANNEL in op.attributes]
+    numbered = [(op, text, int(_HANDLE.findall(text)[0])) for op, text in texts]
+    free = max((handle for _, _, handle in numbered), default=0) + 1
+    # Zero stands for no channel.
+    taken: set[int] = set()
+    for op, text, handle in numbered:
+        if handle in taken:
+            op.attributes[_CHANNEL] = ir.Attribute.parse(_HANDLE.sub(f"handle = {free}", text))
+            free += 1
+        elif handle > 0:
+            taken.add(handle)
+
+
+def _declare_aliases(module: MlirModule, ir: Any) -> None:
+    """Turn the module's list of aliases into an attribute of each argument."""
+    attributes = module.handle.operation.attributes
+    if _ALIASES not in attributes:
+        return
+    main = _main(module)
+    arguments = list(main.attributes["arg_attrs"]) if "arg_attrs" in main.attributes else []
+    count = len(main.regions[0].blocks[0].arguments)
+    texts: list[dict[str, Any]] = [
+        {named.name: named.attr for named in each} for each in arguments
+    ] or [{} for _ in range(count)]
+    integer = ir.IntegerType.get_signless(32)
+    for entry in attributes[_ALIASES]:
+        alias = entry["alias"]
+        output = list(entry["output_index"])
+        if len(output) > 1 or list(alias["parameter_index"]):
+            continue
+        argument = int(alias["parameter_number"].value)
+        position = int(output[0]) if output else 0
+        texts[argument]["tf.aliasing_output"] = ir.IntegerAttr.get(integer, position)
+    main.attributes["arg_attrs"] = ir.ArrayAttr.get([ir.DictAttr.get(each) for each in texts])
+
+
+def _drop_shardings(operation: Any, ir: Any) -> None:
+    """Drop the shardings of a partitioned program: compilers would apply them again."""
+
+    def visit(op: Any) -> Any:
+        for name in set(_SHARDINGS) & set(op.attributes):
+            del op.attributes[name]
+        for kind in _OF_FUNCTIONS:
+            if op.name == "func.func" and kind in op.attributes:
+                remaining = [
+                    ir.DictAttr.get(
+                        {named.name: named.attr for named in entry if named.name not in _SHARDINGS}
+                    )
+                    for entry in op.attributes[kind]
+                ]
+                op.attributes[kind] = ir.ArrayAttr.get(remaining)
+        return ir.WalkResult.ADVANCE
+
+    operation.walk(visit)
+
+
+def _main(module: MlirModule) -> Any:
+    for view in module.handle.body.operations:
+        op = view.operation
+        if op.name == "func.func" and op.attributes["sym_name"].value == "main":
+            return op
+    raise ProgramError("the program has no function named main", location=module.source)
+
+
+def _declare_meshes(module: MlirModule, ir: Any) -> None:
+    """Give each mesh the attribute by which collectives over its axes are read."""
+    for view in module.handle.body.operations:
+        op = view.operation
+        if op.name != _MESH or "stablehlo.mesh" in op.attributes:
+            continue
+        mesh = str(op.attributes["mesh"])
+        axes = ", ".join(
+            f'{{name = "{name}", size = {size} : i64}}' for name, size in read_mesh_axes(mesh)
+        )
+        ids = mesh.partition("device_ids")[2].partition("[")[2].partition("]")[0]
+        count = len(ids.split(","))
+        listed = f", device_ids = dense<[{ids}]> : tensor<{count}xi64>" if ids else ""
+        op.attributes["stablehlo.mesh"] = ir.Attribute.parse(f"{{axes = [{axes}]{listed}}}")

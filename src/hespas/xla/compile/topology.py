@@ -1,0 +1,151 @@
+"""Topologies of devices that are not attached, for the compilers to compile for."""
+
+# JAX's own types are only partly known.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from itertools import product
+from math import prod
+from typing import Any
+
+from hespas.errors import DeviceCountError, HardwareError, ToolError
+from hespas.xla.compile.messages import Accelerator, GpuHosts, TpuSlice
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topology:
+    """Devices of a target; the handles belong to jaxlib."""
+
+    name: str
+    devices: tuple[Any, ...]
+
+    @property
+    def client(self) -> Any:
+        """The compiler of these devices."""
+        return self.devices[0].client
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chips:
+    """The chips of a generation of TPUs.
+
+    ``dimensions`` is that of the torus, ``devices_per_chip`` what a program sees, and
+    ``configuration`` libtpu's name for a chip that is not in the default one.
+    """
+
+    dimensions: int
+    devices_per_chip: int
+    configuration: str | None = None
+
+
+TPU_GENERATIONS = {
+    "v2": Chips(dimensions=2, devices_per_chip=2),
+    "v3": Chips(dimensions=2, devices_per_chip=2),
+    "v4": Chips(dimensions=3, devices_per_chip=1, configuration="megacore"),
+    "v5e": Chips(dimensions=2, devices_per_chip=1),
+    "v5p": Chips(dimensions=3, devices_per_chip=1),
+    "v6e": Chips(dimensions=2, devices_per_chip=1),
+    "tpu7x": Chips(dimensions=3, devices_per_chip=2),
+}
+_HOST = (2, 2, 1)
+
+
+def gpu_topology_name(count: int, *, per_host: int) -> str:
+    """Return XLA's name of ``count`` GPUs: islands x hosts x GPUs of a host.
+
+    Raises `DeviceCountError` if hosts would not be full.
+
+    >>> gpu_topology_name(4, per_host=8), gpu_topology_name(64, per_host=8)
+    ('1x1x4', '1x8x8')
+    """
+    if count <= per_host:
+        return f"1x1x{count}"
+    if count % per_host:
+        raise DeviceCountError(
+            f"{count} devices do not fill hosts of {per_host}",
+            hint="give a number of devices per host that divides them",
+        )
+    return f"1x{count // per_host}x{per_host}"
+
+
+def tpu_topology_shape(count: int, *, generation: str) -> tuple[int, ...]:
+    """Return the squarest shape of chips that has ``count`` devices, the last axis the longest.
+
+    Raises `DeviceCountError` if no power of two of whole chips has as many.
+
+    >>> tpu_topology_shape(8, generation="v5e"), tpu_topology_shape(32, generation="v5p")
+    ((2, 4), (2, 4, 4))
+    """
+    chips = TPU_GENERATIONS[generation]
+    chip_count, rest = divmod(count, chips.devices_per_chip)
+    powers = [2**power for power in range(max(chip_count, 1).bit_length())]
+    shapes = [
+        shape
+        for shape in product(powers, repeat=chips.dimensions)
+        if prod(shape) == chip_count and list(shape) == sorted(shape)
+    ]
+    if rest or not shapes:
+        raise DeviceCountError(
+            f"no TPU {generation} slice has {count} devices",
+            hint=f"give a power of two that is {chips.devices_per_chip} or more, or a topology",
+        )
+    best = min(shapes, key=lambda shape: (max(shape) / min(shape), shape))
+    # Four chips of a three-dimensional slice stand on one host: 2x2x1.
+    return best if chip_count != 4 or chips.dimensions == 2 else _HOST
+
+
+def open_topology(accelerator: Accelerator, *, count: int) -> Topology:
+    """Return ``count`` devices of an accelerator; a named topology must have as many.
+
+    Raises `DeviceCountError` if there is no such topology, `ToolError` without the compiler.
+    """
+    match accelerator:
+        case GpuHosts(description=description, devices_per_host=per_host):
+            name = gpu_topology_name(count, per_host=per_host)
+            return _opened("cuda", name, count, target_config=description, topology=name)
+        case TpuSlice(generation=generation, topology=topology):
+            shape = (
+                tpu_topology_shape(count, generation=generation)
+                if topology is None
+                else _shape(topology)
+            )
+            name = f"{generation}:{'x'.join(map(str, shape))}"
+            settings: dict[str, Any] = {"chips_per_host_bounds": _host_of(shape)}
+            configuration = TPU_GENERATIONS[generation].configuration
+            if configuration is not None:
+                settings["chip_config_name"] = configuration
+            return _opened("tpu", name, count, topology_name=name, **settings)
+
+
+def _host_of(shape: tuple[int, ...]) -> list[int]:
+    """Return the chips of a host along each axis: two, where the axis has an even number."""
+    sides = [1, 1, 1]
+    for at, size in enumerate(shape[:2]):
+        sides[at] = _HOST[at] if size % _HOST[at] == 0 else 1
+    return sides
+
+
+def _shape(topology: str) -> tuple[int, ...]:
+    parts = topology.split("x")
+    if not all(part.isdecimal() and int(part) for part in parts):
+        raise HardwareError(f"{topology!r} is not a topology", hint="write it as in 2x4 or 4x4x8")
+    return tuple(map(int, parts))
+
+
+def _opened(platform: str, name: str, count: int, **settings: Any) -> Topology:
+    topologies = import_module("jax.experimental.topologies")
+    try:
+        described = topologies.get_topology_desc(platform=platform, **settings)
+    except NotImplementedError as error:
+        raise ToolError(f"the {platform} compiler could not be loaded") from error
+    devices = tuple(described.devices)
+    if len(devices) != count:
+        raise DeviceCountError(
+            f"the program needs {count} devices, but {name} has {len(devices)}",
+            hint="give another topology",
+        )
+    return Topology(name=name, devices=devices)

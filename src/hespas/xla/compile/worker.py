@@ -1,0 +1,172 @@
+"""Compile one program for an accelerator that isn't there: a process of its own.
+
+Started as ``python -m hespas.xla.compile.worker`` in a directory that holds the request and the
+program (`hespas.xla.compile.messages` names the files); the answer and the module are left there.
+The compilers use gigabytes and can abort, so they do not run in the process that asks.
+"""
+
+# JAX's own types are only partly known.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import re
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from hespas.errors import (
+    ConfigError,
+    HardwareError,
+    HespasError,
+    ToolError,
+    UnsupportedError,
+)
+from hespas.xla.compile import messages
+from hespas.xla.compile.prepare import Prepared, prepare
+from hespas.xla.compile.recover import recover
+from hespas.xla.compile.topology import Topology, open_topology
+from hespas.xla.hlo.schema import message_class
+
+_VERSION = re.compile(r"Failed to serialize StableHLO to plugin version ([\d.]+)")
+_OPTION = re.compile(r"No such compile option: '(\w+)'")
+_REFUSALS = ("UNIMPLEMENTED", "INVALID_ARGUMENT", "NOT_FOUND")
+_MEMORY = "RESOURCE_EXHAUSTED"
+_DEVICE_MEMORY = re.compile(r"Ran out of memory .*\bhbm\b.*", re.IGNORECASE)
+
+
+def main() -> None:
+    """Read the request in the working directory, compile, and write the answer."""
+    home = Path.cwd()
+    request = messages.decode_request((home / messages.REQUEST_FILE).read_bytes())
+    try:
+        answer: messages.Answer = _compiled(request, home)
+    except HespasError as error:
+        answer = messages.Refused(
+            error=type(error).__name__,
+            message=error.message,
+            location=error.location,
+            hint=error.hint,
+        )
+    (home / messages.ANSWER_FILE).write_bytes(messages.encode(answer))
+
+
+def _compiled(request: messages.CompileRequest, home: Path) -> messages.Compiled:
+    source = (home / messages.PROGRAM_FILE).read_bytes()
+    prepared = prepare(
+        source,
+        name=request.name,
+        devices=request.devices,
+        partitions_as_replicas=isinstance(request.accelerator, messages.TpuSlice),
+    )
+    errors = import_module("jax.errors")
+    count = prepared.replicas * prepared.partitions
+    topology = _topology(request, count)
+    try:
+        executable = _compile(request, prepared, topology)
+    except errors.JaxRuntimeError as error:
+        sys.stderr.write(f"{error}\n")
+        recovered = recover(home / messages.DUMP_DIRECTORY, str(error))
+        if recovered is None:
+            raise status_error(str(error), request.name) from error
+        module = import_module("jaxlib._hlo").hlo_module_from_text(recovered.text)
+        memory, notes = recovered.memory, (*prepared.notes, recovered.note)
+    else:
+        module = executable.hlo_modules()[0]
+        memory, notes = _memory(executable.get_compiled_memory_stats()), prepared.notes
+    _write_module(module, request.accelerator, home)
+    return messages.Compiled(
+        replicas=prepared.replicas,
+        partitions=prepared.partitions,
+        topology=topology.name,
+        memory=memory,
+        notes=notes,
+    )
+
+
+def _write_module(module: Any, accelerator: messages.Accelerator, home: Path) -> None:
+    """Write the module as a proto and as text, marked with what it was compiled for."""
+    message = message_class("xla.HloModuleProto").FromString(
+        module.as_serialized_hlo_module_proto()
+    )
+    message.frontend_attributes.map[messages.TARGET_ATTRIBUTE] = messages.part_name(accelerator)
+    proto = message.SerializeToString(deterministic=True)
+    (home / messages.PROTO_FILE).write_bytes(proto)
+    named = import_module("jaxlib._hlo").HloModule.from_serialized_hlo_module_proto(proto)
+    (home / messages.TEXT_FILE).write_text(named.to_string())
+
+
+def _topology(request: messages.CompileRequest, count: int) -> Topology:
+    errors = import_module("jax.errors")
+    try:
+        return open_topology(request.accelerator, count=count)
+    except errors.JaxRuntimeError as error:
+        sys.stderr.write(f"{error}\n")
+        raise status_error(str(error), request.name) from error
+
+
+def _compile(request: messages.CompileRequest, prepared: Prepared, topology: Topology) -> Any:
+    client = import_module("jaxlib.xla_client")
+    internals = import_module("jaxlib._jax")
+    numpy = import_module("numpy")
+    options = client.CompileOptions()
+    options.num_replicas = prepared.replicas
+    options.num_partitions = prepared.partitions
+    build = options.executable_build_options
+    build.num_replicas = prepared.replicas
+    build.num_partitions = prepared.partitions
+    build.use_spmd_partitioning = prepared.partition
+    build.use_shardy_partitioner = prepared.partition and prepared.shardy
+    ids = numpy.array([device.id for device in topology.devices])
+    build.device_assignment = client.DeviceAssignment.create(
+        ids.reshape(prepared.replicas, prepared.partitions)
+    )
+    options.env_option_overrides = list(request.overrides.items())
+    devices = internals.DeviceList(topology.devices)
+    return topology.client.compile(prepared.module.handle, devices, options)
+
+
+def _memory(stats: Any) -> messages.MemoryAnalysis:
+    return messages.MemoryAnalysis(
+        argument_bytes=stats.argument_size_in_bytes,
+        output_bytes=stats.output_size_in_bytes,
+        alias_bytes=stats.alias_size_in_bytes,
+        temporary_bytes=stats.temp_size_in_bytes,
+        generated_code_bytes=stats.generated_code_size_in_bytes,
+    )
+
+
+def status_error(message: str, name: str) -> HespasError:
+    """Return the error for a compiler's status message."""
+    first = message.strip().partition("\n")[0][:400]
+    version = _VERSION.search(message)
+    if version is not None:
+        why = message.partition("error: ")[2].partition("\n")[0]
+        return UnsupportedError(
+            f"the compiler reads StableHLO {version[1]}, and the program holds what that has "
+            f"not: {why}",
+            location=name,
+            hint="export it with the versions that hespas names",
+        )
+    option = _OPTION.search(message)
+    if option is not None:
+        return ConfigError(f"the compiler has no flag {option[1]}")
+    status = first.partition(":")[0]
+    device = _DEVICE_MEMORY.search(first)
+    if device is not None:
+        return HardwareError(
+            f"the program does not fit into the memory of the device: {device[0].rstrip('.')}",
+            location=name,
+            hint="give more devices, or a device with more memory",
+        )
+    if status == _MEMORY:
+        return ToolError(f"the compiler ran out of memory: {first}", location=name)
+    if status in _REFUSALS:
+        return UnsupportedError(f"the compiler refuses it: {first}", location=name)
+    return ToolError(f"the compiler failed: {first}", location=name)
+
+
+if __name__ == "__main__":
+    main()

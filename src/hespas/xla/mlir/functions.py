@@ -1,0 +1,160 @@
+"""Walk a parsed module's functions into our operations.
+
+What an attribute *means* is not decided here; a reader given by the caller turns its text into
+`Attrs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from hespas.errors import ProgramError
+from hespas.program.attrs import NO_ATTRS, Attrs
+from hespas.program.program import Block, Function, Op, Value
+from hespas.program.types import TensorType, Type
+from hespas.xla.mlir.module import Symbol, attribute_texts, location_text
+from hespas.xla.mlir.text import Layout, read_layouts
+
+AttrReader = Callable[["OpRecord"], Attrs]
+TypeReader = Callable[[str], Type]
+
+_LAYOUTS = frozenset({"result_layout", "xla_shape"})
+
+
+class OpRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What an attribute reader sees of an operation.
+
+    ``producer`` finds the operation that made a value, where one did.
+    """
+
+    attributes: Mapping[str, str]
+    operands: tuple[Value, ...]
+    regions: tuple[Block, ...]
+    location: str
+    producer: Mapping[Value, Op]
+
+
+@dataclass(slots=True, kw_only=True)
+class FunctionReader:
+    """Walks functions of one module into `Function`s, remembering texts and types it has seen.
+
+    ``find_reader`` takes a dialect and a kind and returns what reads the attributes of such
+    operations; it raises `UnsupportedError` for operations that have no place in a program.
+    """
+
+    source: str
+    find_reader: Callable[[str, str], AttrReader | None]
+    read_type: TypeReader
+    kinds: dict[str, tuple[str, str, AttrReader | None]] = field(
+        default_factory=dict[str, tuple[str, str, AttrReader | None]]
+    )
+    values: dict[Any, Value] = field(default_factory=dict[Any, Value])
+    types: dict[Any, Type] = field(default_factory=dict[Any, Type])
+    laid_out: dict[Type, Type] = field(default_factory=dict[Type, Type])
+    texts: dict[Any, str] = field(default_factory=dict[Any, str])
+    producer: dict[Value, Op] = field(default_factory=dict[Value, Op])
+
+    def function(self, symbol: Symbol) -> Function:
+        """Read one ``func.func``; `ProgramError` where it is only declared."""
+        regions = symbol.handle.regions
+        if len(regions) == 0 or len(regions[0].blocks) == 0:
+            raise ProgramError(f"function @{symbol.name} has no body", location=self.source)
+        try:
+            return Function(name=symbol.name, body=self._block(regions[0].blocks[0]))
+        except ProgramError as error:
+            location = self._location(symbol.handle.location) or self.source
+            raise _placed(error, f"{location}: function @{symbol.name}") from error
+
+    def _block(self, block: Any) -> Block:
+        arguments = tuple(map(self._value, block.arguments))
+        return Block(
+            arguments=arguments,
+            operations=tuple([self._op(view.operation) for view in block.operations]),
+        )
+
+    def _value(self, value: Any) -> Value:
+        kind = value.type
+        known = self.types.get(kind)
+        if known is None:
+            known = self.types[kind] = self.read_type(str(kind))
+        made = self.values[value] = Value(type=known)
+        return made
+
+    def _laid_out(self, handle: Any, value: Value, layout: Layout) -> Value:
+        """Return the value with the layout that a compiler chose for it."""
+        kind = value.type
+        if layout is None or not isinstance(kind, TensorType) or len(layout) != kind.rank:
+            return value
+        made = replace(kind, layout=layout)
+        known = self.laid_out.setdefault(made, made)
+        value = self.values[handle] = Value(type=known)
+        return value
+
+    def _location(self, location: Any) -> str:
+        line: int = getattr(location, "start_line", 0)
+        if line and location.filename == "-":
+            return f"{self.source}:{line}:{location.start_col}"
+        return location_text(str(location), self.source)
+
+    def _op(self, op: Any) -> Op:
+        try:
+            made = self._read(op)
+        except ProgramError as error:
+            location = self._location(op.location) or self.source
+            raise _placed(error, f"{location}: {op.name}") from error
+        for result in made.results:
+            self.producer[result] = made
+        return made
+
+    def _read(self, op: Any) -> Op:
+        dialect, kind, reader = self.kinds.get(op.name) or self._learn(op.name)
+        texts = attribute_texts(op, self.texts)
+        regions = self._blocks(op.regions)
+        operands = tuple(map(self.values.__getitem__, op.operands))
+        results = tuple(map(self._value, op.results))
+        layouts = () if _LAYOUTS.isdisjoint(texts) else read_layouts(texts)
+        if len(layouts) == len(results):
+            pairs = zip(op.results, results, layouts, strict=True)
+            results = tuple([self._laid_out(*each) for each in pairs])
+        location = self._location(op.location)
+        attrs: Attrs = NO_ATTRS
+        if reader is not None:
+            record = OpRecord(
+                attributes=texts,
+                operands=operands,
+                regions=regions,
+                location=location,
+                producer=self.producer,
+            )
+            attrs = reader(record)
+        return Op(
+            dialect=dialect,
+            kind=kind,
+            operands=operands,
+            results=results,
+            attrs=attrs,
+            attributes=tuple(sorted(texts.items())) if texts else (),
+            regions=regions,
+            source_location=location,
+        )
+
+    def _learn(self, name: str) -> tuple[str, str, AttrReader | None]:
+        dialect, _, kind = name.partition(".")
+        found = self.kinds[name] = dialect, kind, self.find_reader(dialect, kind)
+        return found
+
+    def _blocks(self, regions: Any) -> tuple[Block, ...]:
+        if not len(regions):
+            return ()
+        return tuple([self._block(block) for region in regions for block in region.blocks])
+
+
+def _placed(error: ProgramError, location: str) -> ProgramError:
+    if error.location:
+        return error
+    return type(error)(error.message, location=location, hint=error.hint)

@@ -1,0 +1,225 @@
+"""Parse MLIR with jaxlib, run its passes, print it, and read what stands at the top of a module.
+
+jaxlib's bindings are imported on first use: they take longer than everything else in hespas
+together.
+"""
+
+# jaxlib's bindings are only partly typed.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import import_module
+from math import prod
+from typing import Any
+
+from hespas.errors import ProgramError, UnsupportedError
+from hespas.xla.mlir.text import read_integer, split_list
+
+PORTABLE_PRODUCER = b"StableHLO_v"
+BYTECODE_MAGIC = b"ML\xefR"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MlirModule:
+    """A parsed module; the handle belongs to jaxlib."""
+
+    handle: Any
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bindings:
+    ir: Any
+    stablehlo: Any
+    context: Any
+
+
+@lru_cache(maxsize=1)
+def _bindings() -> _Bindings:
+    # One thread: numpy, which jaxlib's bindings import, otherwise starts a pool it never uses.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    libraries = "jaxlib.mlir._mlir_libs."
+    ir = import_module("jaxlib.mlir.ir")
+    extension = import_module(libraries + "_jax_mlir_ext")
+    stablehlo = import_module(libraries + "_stablehlo")
+    context = ir.Context()
+    registry = ir.DialectRegistry()
+    extension.register_dialects(registry)
+    context.append_dialect_registry(registry)
+    context.load_all_available_dialects()
+    stablehlo.register_dialect(context)
+    import_module(libraries + "_chlo").register_dialect(context)
+    import_module(libraries + "_sdy").register_dialect(context)
+    import_module(libraries + "_mlirHlo").register_mhlo_dialect(context)
+    return _Bindings(ir=ir, stablehlo=stablehlo, context=context)
+
+
+@lru_cache(maxsize=1)
+def _pass_manager() -> Any:
+    import_module("jaxlib.mlir._mlir_libs._mlirHlo").register_mhlo_passes()
+    import_module("jaxlib.mlir._mlir_libs._stablehlo").register_stablehlo_passes()
+    return import_module("jaxlib.mlir.passmanager").PassManager
+
+
+def parse_mlir(source: bytes, *, name: str) -> MlirModule:
+    """Parse StableHLO text, MLIR bytecode or a portable artifact.
+
+    ``name`` stands in messages and locations. Raises `ProgramError` with the first
+    diagnostic's line and column.
+    """
+    _refuse_lone_done(source, name)
+    bindings = _bindings()
+    with bindings.context:
+        try:
+            if source.startswith(BYTECODE_MAGIC) and PORTABLE_PRODUCER in source[:64]:
+                handle = bindings.stablehlo.deserialize_portable_artifact(bindings.context, source)
+            elif source.startswith(BYTECODE_MAGIC):
+                handle = bindings.ir.Module.parse(source, bindings.context)
+            else:
+                handle = bindings.ir.Module.parse(_decoded(source, name), bindings.context)
+        except (bindings.ir.MLIRError, ValueError) as error:
+            raise _parse_error(error, name) from error
+    return MlirModule(handle=handle, source=name)
+
+
+def _refuse_lone_done(source: bytes, name: str) -> None:
+    """Raise `ProgramError` for what makes jaxlib 0.10.2's verifier read invalid memory."""
+    if b"mhlo.async_done" in source and b"mhlo.async_start" not in source:
+        raise ProgramError("it holds an mhlo.async_done, but no mhlo.async_start", location=name)
+
+
+def _decoded(source: bytes, name: str) -> str:
+    try:
+        return source.decode()
+    except UnicodeDecodeError as error:
+        raise ProgramError(
+            f"neither text nor MLIR bytecode (byte {error.start} is not UTF-8)",
+            location=name,
+            hint="give StableHLO text, bytecode or a portable artifact",
+        ) from error
+
+
+def _parse_error(error: Exception, name: str) -> ProgramError:
+    diagnostics: list[Any] = getattr(error, "error_diagnostics", [])
+    if not diagnostics:
+        return ProgramError(f"cannot be parsed: {' '.join(str(error).split())}", location=name)
+    first = diagnostics[0]
+    message = " ".join(str(first.message).split())
+    return ProgramError(
+        f"cannot be parsed: {message}", location=location_text(str(first.location), name) or name
+    )
+
+
+_FILE_LOCATION = re.compile(r'"((?:[^"\\]|\\.)*)":(\d+):(\d+)')
+_NAMED_LOCATION = re.compile(r'loc\("((?:[^"\\]|\\.)*)"')
+
+
+@lru_cache(maxsize=8192)
+def location_text(text: str, source: str) -> str:
+    """Return ``file:line:column`` of an MLIR location, with the name it carries, or nothing."""
+    found = _FILE_LOCATION.search(text)
+    name = _NAMED_LOCATION.match(text)
+    location = f"{source if found[1] == '-' else found[1]}:{found[2]}:{found[3]}" if found else ""
+    if name is None or (found is not None and name[1] == found[1]):
+        return location
+    return f"{name[1]} ({location})" if location else name[1]
+
+
+def run_passes(module: MlirModule, pipeline: str) -> None:
+    """Run an MLIR pass pipeline on a module, in place; `ProgramError` where it fails."""
+    bindings = _bindings()
+    with bindings.context:
+        try:
+            passes = _pass_manager().parse(pipeline)
+            passes.run(module.handle.operation)
+        except (bindings.ir.MLIRError, ValueError) as error:
+            raise _parse_error(error, module.source) from error
+
+
+def module_attributes(module: MlirModule) -> dict[str, str]:
+    """Return the module's attributes by name, as MLIR text."""
+    return attribute_texts(module.handle.operation, {})
+
+
+def declared_devices(module: MlirModule) -> int:
+    """Return how many devices a module says it runs on; 1 if it does not say."""
+    attributes = module_attributes(module)
+    counts = (attributes.get(f"mhlo.num_{name}", "1") for name in ("replicas", "partitions"))
+    return prod(read_integer(count) or 1 for count in counts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Symbol:
+    """A module-level symbol: its name, operation name, attributes and jaxlib handle."""
+
+    name: str
+    op_name: str
+    attributes: Mapping[str, str]
+    handle: Any
+
+
+def module_symbols(module: MlirModule) -> dict[str, Symbol]:
+    """Return every top-level operation that has a name, by that name.
+
+    A file without a ``module`` has MLIR's implicit one, which this sees the same way.
+    """
+    symbols: dict[str, Symbol] = {}
+    for view in module.handle.body.operations:
+        op = view.operation
+        texts = attribute_texts(op, {})
+        name = texts.get("sym_name", "").strip('"')
+        symbols[name] = Symbol(name=name, op_name=op.name, attributes=texts, handle=op)
+    return symbols
+
+
+def attribute_texts(op: Any, cache: dict[Any, str]) -> dict[str, str]:
+    """Return an operation's attributes by name; ``cache`` keeps the texts of those seen."""
+    texts: dict[str, str] = {}
+    attributes = op.attributes
+    if not len(attributes):
+        return texts
+    for name in attributes:
+        try:
+            attribute = attributes[name]
+        except TypeError:
+            # jaxlib has no Python class for some attributes, such as complex constants.
+            texts[name] = _printed_property(op, name)
+            continue
+        text = cache.get(attribute)
+        if text is None:
+            text = cache[attribute] = str(attribute)
+        texts[name] = text
+    return texts
+
+
+def _printed_property(op: Any, name: str) -> str:
+    """Cut an attribute's text out of the printed operation, where it stands in ``<{ }>``."""
+    generic: str = op.get_asm(print_generic_op_form=True, skip_regions=True)
+    start, end = generic.find("<{"), generic.find("}>")
+    for part in split_list(generic[start + 2 : end] if 0 <= start < end else ""):
+        found, _, value = part.partition(" = ")
+        if found == name:
+            return value
+    raise UnsupportedError(f"attribute {name} cannot be read")
+
+
+def device_text(handle: Any, *, replicas: int | None, partitions: int | None) -> bytes:
+    """Print a parsed module with its numbers of replicas and partitions.
+
+    A number that is None is left as the module has it.
+    """
+    ir = import_module("jaxlib.mlir.ir")
+    counts = {"mhlo.num_partitions": partitions, "mhlo.num_replicas": replicas}
+    with handle.context:
+        number = ir.IntegerType.get_signless(32)
+        for name, count in counts.items():
+            if count is not None:
+                handle.operation.attributes[name] = ir.IntegerAttr.get(number, count)
+        return str(handle).encode()

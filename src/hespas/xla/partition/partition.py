@@ -1,0 +1,148 @@
+"""Turn a sharded program into the program of one device, with its collectives.
+
+XLA or Shardy partitions in a process of its own (`hespas.xla.partition.worker`); no accelerator
+is needed.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass
+from math import prod
+
+import msgspec
+
+from hespas.errors import ProgramError, ToolError
+from hespas.tools.process import LOG_NAME, Limits, last_words, run_program, scratch_directory
+from hespas.xla.mlir.module import MlirModule, module_attributes, module_symbols, parse_mlir
+from hespas.xla.mlir.text import read_mesh_axes
+from hespas.xla.partition import messages
+from hespas.xla.partition.messages import Partitioner
+
+DEFAULT_LIMITS = Limits(time_s=1800)
+MOST_XLA_DEVICES = 16384
+"""The most virtual devices for XLA's CPU client: the time to make them grows as their square
+(20 s of CPU time for these)."""
+
+_PARTITIONED_BY_XLA = "mhlo.spmd_"
+_ANNOTATIONS = ("sdy.sharding", "mhlo.sharding", "sdy.manual_computation", "@Sharding")
+_NUMBER = re.compile(r"\d+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partitioned:
+    """The program of one device, as StableHLO text, and what partitioned it."""
+
+    text: bytes
+    devices: int
+    partitioner: Partitioner
+
+    @property
+    def assumption(self) -> str:
+        """What was done, for the program's list of assumptions."""
+        return (
+            f"the program came sharded, not partitioned: {self.partitioner} divided it over "
+            f"{self.devices} devices"
+        )
+
+
+def partition(source: bytes, *, name: str, limits: Limits = DEFAULT_LIMITS) -> Partitioned:
+    """Partition a program with Shardy's or GSPMD's annotations.
+
+    ``source`` is StableHLO as text, bytecode or a portable artifact; ``name`` stands in
+    messages. XLA partitions for up to 16,384 devices, Shardy alone for more. Raises
+    `ProgramError` if there is nothing to partition or the partitioner refuses the program, and
+    `ToolError`, naming a log that is kept, if the partitioner's process fails.
+    """
+    return partition_module(parse_mlir(source, name=name), source, limits=limits)
+
+
+def partition_module(
+    module: MlirModule, source: bytes, *, limits: Limits = DEFAULT_LIMITS
+) -> Partitioned:
+    """Partition a program that is parsed already, as `partition` does; ``source`` is its bytes."""
+    replicas, partitions, is_shardy = _sharded_over(module)
+    devices = replicas * partitions
+    if devices > MOST_XLA_DEVICES and not is_shardy:
+        raise ProgramError(
+            f"shardings of GSPMD are partitioned for at most {MOST_XLA_DEVICES} devices, and "
+            f"these are {devices}",
+            location=module.source,
+            hint="export it with Shardy (jax_use_shardy_partitioner)",
+        )
+    if devices > MOST_XLA_DEVICES:
+        partitioner, virtual_devices = Partitioner.SHARDY, 1
+    else:
+        partitioner = Partitioner.XLA_SHARDY if is_shardy else Partitioner.XLA_GSPMD
+        virtual_devices = devices
+    request = messages.PartitionRequest(
+        name=module.source, replicas=replicas, partitions=partitions, partitioner=partitioner
+    )
+    text = _run_worker(source, request, virtual_devices, limits)
+    return Partitioned(text=text, devices=devices, partitioner=partitioner)
+
+
+def _sharded_over(module: MlirModule) -> tuple[int, int, bool]:
+    """Return the replicas and partitions of a sharded program, and whether Shardy annotated it.
+
+    Raises `ProgramError` if the program is not sharded or does not say over how many devices.
+    """
+    attributes = module_attributes(module)
+    text = str(module.handle)
+    is_annotated = any(mark in text for mark in _ANNOTATIONS)
+    if not is_annotated or any(name.startswith(_PARTITIONED_BY_XLA) for name in attributes):
+        raise ProgramError(
+            "there is nothing to partition: no sharding is left to apply", location=module.source
+        )
+    meshes = [
+        prod(size for _, size in read_mesh_axes(symbol.attributes["mesh"]))
+        for symbol in module_symbols(module).values()
+        if symbol.op_name == "sdy.mesh"
+    ]
+    partitions = _count(attributes.get("mhlo.num_partitions")) or max(meshes, default=0)
+    if not partitions:
+        raise ProgramError(
+            "the program doesn't say over how many devices it is sharded",
+            location=module.source,
+            hint="export it with a mesh, or with mhlo.num_partitions",
+        )
+    return _count(attributes.get("mhlo.num_replicas")) or 1, partitions, bool(meshes)
+
+
+def _count(text: str | None) -> int:
+    match = _NUMBER.match(text or "")
+    return int(match[0]) if match else 0
+
+
+def _run_worker(
+    source: bytes, request: messages.PartitionRequest, virtual_devices: int, limits: Limits
+) -> bytes:
+    """Return the partitioned text; the worker's directory is kept if it fails."""
+    with scratch_directory("partition") as directory:
+        (directory / messages.PROGRAM_FILE).write_bytes(source)
+        (directory / messages.REQUEST_FILE).write_bytes(msgspec.json.encode(request))
+        run_program(
+            [sys.executable, "-m", "hespas.xla.partition.worker"],
+            name="the partitioner",
+            directory=directory,
+            limits=limits,
+            environment={
+                "JAX_PLATFORMS": "cpu",
+                "XLA_FLAGS": f"--xla_force_host_platform_device_count={virtual_devices}",
+            },
+        )
+        log = directory / LOG_NAME
+        try:
+            answer = msgspec.json.decode(
+                (directory / messages.ANSWER_FILE).read_bytes(), type=messages.PartitionAnswer
+            )
+        except (OSError, msgspec.DecodeError) as error:
+            raise ToolError(
+                f"the partitioner left no answer: {last_words(log)}", location=str(log)
+            ) from error
+        if answer.refused:
+            raise ProgramError(
+                answer.refused, location=request.name, hint=answer.hint or f"see {log}"
+            )
+        return (directory / messages.PARTITIONED_FILE).read_bytes()

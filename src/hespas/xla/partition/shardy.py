@@ -1,0 +1,162 @@
+"""Partition with Shardy's own passes alone: for more devices than XLA's CPU client takes.
+
+No XLA compiler runs, so no device is needed, and the time does not grow with their number.
+"""
+
+# jaxlib's bindings are only partly typed.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from collections.abc import Container
+from importlib import import_module
+from io import BytesIO
+from typing import Any
+
+from hespas.errors import ProgramError
+from hespas.xla.mlir.module import MlirModule, parse_mlir, run_passes
+
+_BEFORE = (
+    "func.func(chlo-legalize-to-stablehlo)",
+    "sdy-propagation-pipeline",
+    "func.func(sdy-insert-explicit-reshards{enable-full-version=true})",
+    "func.func(sdy-reshard-to-collectives)",
+)
+_LOCALISE = "sdy-convert-global-to-local"
+# Canonicalising before shapes are local aborts the process.
+_AFTER = ("canonicalize", "cse")
+_CALL, _FUNCTION, _WHILE = "func.call", "func.func", "stablehlo.while"
+_DYNAMIC_SLICE = "stablehlo.dynamic_slice"
+_MESH, _SHARDING, _OF_FUNCTIONS = "sdy.mesh", "sdy.sharding", ("arg_attrs", "res_attrs")
+_INDEXED = frozenset({"stablehlo.gather", "stablehlo.scatter"})
+
+
+def partition_with_shardy(source: bytes, *, name: str) -> bytes:
+    """Return the partitioned program as bytecode; `ProgramError` where a pass refuses it."""
+    module = parse_mlir(source, name=name)
+    with module.handle.context:
+        _inline_all(module)
+        _widen_indices(module)
+        for each in _BEFORE:
+            run_passes(module, f"builtin.module({each})")
+        _localise(module)
+        for each in _AFTER:
+            run_passes(module, f"builtin.module({each})")
+        _drop_annotations(module)
+        buffer = BytesIO()
+        # Printing what the passes made can crash, writing it never did.
+        module.handle.operation.write_bytecode(buffer)
+    return buffer.getvalue()
+
+
+def _inline_all(module: MlirModule) -> None:
+    """Open all calls in main, which the passes don't follow, and drop the functions called."""
+    functions = {
+        view.attributes["sym_name"].value: view
+        for view in module.handle.body.operations
+        if view.operation.name == _FUNCTION
+    }
+    if "main" not in functions:
+        raise ProgramError("there is no function named main", location=module.source)
+    main = functions.pop("main")
+    while calls := _operations(main.operation, {_CALL}):
+        for call in calls:
+            _inline(call, functions)
+    for function in functions.values():
+        function.operation.erase()
+
+
+def _operations(operation: Any, names: Container[str]) -> list[Any]:
+    ir = import_module("jaxlib.mlir.ir")
+    operations: list[Any] = []
+
+    def visit(inside: Any) -> Any:
+        if inside.name in names:
+            operations.append(inside)
+        return ir.WalkResult.ADVANCE
+
+    operation.walk(visit)
+    return operations
+
+
+def _inline(call: Any, functions: dict[str, Any]) -> None:
+    ir = import_module("jaxlib.mlir.ir")
+    extension = import_module("jaxlib.mlir._mlir_libs._jax_mlir_ext")
+    called = functions[ir.FlatSymbolRefAttr(call.attributes["callee"]).value]
+    with ir.InsertionPoint(call), call.location:
+        results = extension.inlined_func_call(called.operation, list(call.operands))
+    for old, new in zip(call.results, results, strict=True):
+        old.replace_all_uses_with(new)
+    call.erase()
+
+
+def _widen_indices(module: MlirModule) -> None:
+    """Make indices 64 bits wide: Shardy writes 64 bits of a constant for narrower ones too.
+
+    What then follows in such a constant's memory is printed, or crashes the process.
+    """
+    ir = import_module("jaxlib.mlir.ir")
+    wide = ir.IntegerType.get_signless(64)
+    for operation in _operations(module.handle.operation, _INDEXED):
+        position = len(operation.operands) // 2 if "scatter" in operation.name else 1
+        indices = operation.operands[position]
+        kind = ir.RankedTensorType(indices.type)
+        if kind.element_type == wide:
+            continue
+        with ir.InsertionPoint(operation), operation.location:
+            widened = ir.Operation.create(
+                "stablehlo.convert",
+                results=[ir.RankedTensorType.get(kind.shape, wide)],
+                operands=[indices],
+            )
+        operation.operands[position] = widened.results[0]
+
+
+def _localise(module: MlirModule) -> None:
+    """Make all shapes those of one device; Shardy leaves out those of a loop's arguments."""
+    ir = import_module("jaxlib.mlir.ir")
+    passes = import_module("jaxlib.mlir.passmanager").PassManager.parse(
+        f"builtin.module({_LOCALISE})"
+    )
+    passes.enable_verifier(False)
+    try:
+        passes.run(module.handle.operation)
+        for loop in _operations(module.handle.operation, {_WHILE}):
+            for region in loop.regions:
+                for argument, operand in zip(
+                    region.blocks[0].arguments, loop.operands, strict=True
+                ):
+                    argument.set_type(operand.type)
+        for cut in _operations(module.handle.operation, {_DYNAMIC_SLICE}):
+            shape = ir.RankedTensorType(cut.results[0].type).shape
+            cut.attributes["slice_sizes"] = ir.DenseI64ArrayAttr.get(shape)
+        module.handle.operation.verify()
+    except (ir.MLIRError, ValueError) as error:
+        first = " ".join(str(error).split())[:600]
+        raise ProgramError(f"Shardy cannot divide it: {first}", location=module.source) from error
+
+
+def _drop_annotations(module: MlirModule) -> None:
+    """Drop the shardings, which are applied now: they must not be applied twice."""
+    ir = import_module("jaxlib.mlir.ir")
+
+    def visit(operation: Any) -> Any:
+        if _SHARDING in operation.attributes:
+            del operation.attributes[_SHARDING]
+        for name in _OF_FUNCTIONS:
+            if name in operation.attributes:
+                remaining = [_without_sharding(entry) for entry in operation.attributes[name]]
+                operation.attributes[name] = ir.ArrayAttr.get(remaining)
+        return ir.WalkResult.ADVANCE
+
+    module.handle.operation.walk(visit)
+    for view in list(module.handle.body.operations):
+        if view.operation.name == _MESH:
+            view.operation.erase()
+
+
+def _without_sharding(attributes: Any) -> Any:
+    ir = import_module("jaxlib.mlir.ir")
+    remaining = {entry.name: entry.attr for entry in attributes if entry.name != _SHARDING}
+    return ir.DictAttr.get(remaining)

@@ -1,0 +1,158 @@
+"""Partition one program: a process of its own, ``python -m hespas.xla.partition.worker``.
+
+XLA takes its number of devices when it starts, uses hundreds of megabytes, and can abort, so it
+does not run in the process that asks. `hespas.xla.partition.messages` names the files in the
+working directory.
+"""
+
+# JAX's own types are only partly known.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from io import BytesIO
+from pathlib import Path
+from typing import Any, NoReturn
+
+import msgspec
+
+from hespas.errors import ProgramError
+from hespas.xla.mlir.module import device_text, parse_mlir
+from hespas.xla.partition import messages
+from hespas.xla.partition.passes import PARTITION_ONLY, SIMPLIFY_WITHOUT
+from hespas.xla.partition.shardy import partition_with_shardy
+
+_SHARD_MAP = b"manual_computation"
+_MOST_OF_ONE_PROCESS = 2048
+
+
+def main() -> None:
+    """Read the request in the working directory, partition, and write the program."""
+    home = Path.cwd()
+    request = msgspec.json.decode(
+        (home / messages.REQUEST_FILE).read_bytes(), type=messages.PartitionRequest
+    )
+    source = (home / messages.PROGRAM_FILE).read_bytes()
+    try:
+        if request.partitioner is messages.Partitioner.SHARDY:
+            partitioned = partition_with_shardy(source, name=request.name)
+        else:
+            partitioned = _partition_with_xla(source, request)
+        handle = parse_mlir(partitioned, name=request.name).handle
+        if _SHARD_MAP in source:
+            _drop_copies(handle)
+        text = device_text(handle, replicas=request.replicas, partitions=request.partitions)
+        (home / messages.PARTITIONED_FILE).write_bytes(text)
+        answer = messages.PartitionAnswer()
+    except ProgramError as error:
+        answer = messages.PartitionAnswer(refused=error.message, hint=error.hint)
+    (home / messages.ANSWER_FILE).write_bytes(msgspec.json.encode(answer))
+
+
+def _partition_with_xla(source: bytes, request: messages.PartitionRequest) -> bytes:
+    compiler = _Compiler(request)
+    module = _bytecode(source, request)
+    # What shard_map holds is not read back from a simplified module.
+    if _SHARD_MAP not in module or request.partitioner is messages.Partitioner.XLA_GSPMD:
+        simplified = compiler.run(
+            module, partitions=1, passes=("xla_disable_hlo_passes", ",".join(SIMPLIFY_WITHOUT))
+        )
+        module = _stablehlo(simplified)
+    partitioned = compiler.run(
+        module,
+        partitions=request.partitions,
+        passes=("xla_enable_hlo_passes_only", ",".join(PARTITION_ONLY)),
+    )
+    return _stablehlo(partitioned)
+
+
+class _CapturedError(Exception):
+    """Ends a compilation that has come far enough."""
+
+
+class _Compiler:
+    """XLA's CPU compiler, stopped before it schedules: no code is made, and nothing runs."""
+
+    def __init__(self, request: messages.PartitionRequest) -> None:
+        self._request = request
+        self._captured: list[bytes] = []
+        self._client = _client(request.replicas * request.partitions)
+        transformations = import_module("jax.extend.xla")
+        transformations.register_hlo_module_transformation(
+            self._capture,
+            name="hespas",
+            stage=transformations.PipelineStage.PRE_SCHEDULER,
+            platforms=("cpu",),
+        )
+
+    def _capture(self, module: bytes) -> NoReturn:
+        self._captured.append(module)
+        raise _CapturedError
+
+    def run(self, module: bytes, *, partitions: int, passes: tuple[str, str]) -> bytes:
+        """Return the serialized HLO module that the passes make of a module's bytecode."""
+        backends = import_module("jax.extend.backend")
+        errors = import_module("jax.errors")
+        count = self._request.replicas * partitions
+        options = backends.get_compile_options(
+            num_replicas=self._request.replicas, num_partitions=partitions
+        )
+        build = options.executable_build_options
+        build.use_spmd_partitioning = True
+        build.use_shardy_partitioner = self._request.partitioner is messages.Partitioner.XLA_SHARDY
+        # The groups of collectives are listed, or strided, not named by mesh axes.
+        options.env_option_overrides = [passes, ("xla_enable_rgv3_materialization", False)]
+        self._captured.clear()
+        try:
+            self._client.compile_and_load(module, self._client.devices()[:count], options)
+        except errors.JaxRuntimeError as error:
+            if not self._captured:
+                sys.stderr.write(f"{error}\n")
+                first = str(error).strip().partition("\n")[0]
+                raise ProgramError(f"XLA's partitioner refuses it: {first}") from error
+        return self._captured[0]
+
+
+def _client(devices: int) -> Any:
+    """Return a client with this many virtual devices, as XLA_FLAGS asks for."""
+    if devices <= _MOST_OF_ONE_PROCESS:
+        return import_module("jax.extend.backend").get_backend("cpu")
+    internals = import_module("jaxlib._jax")
+    # Devices beyond these count as another process's, which a client without collectives
+    # refuses. Nothing runs here, so that no MPI is needed.
+    return internals.get_tfrt_cpu_client(
+        asynchronous=True, collectives=internals.make_mpi_collectives()
+    )
+
+
+def _bytecode(source: bytes, request: messages.PartitionRequest) -> bytes:
+    buffer = BytesIO()
+    parse_mlir(source, name=request.name).handle.operation.write_bytecode(buffer)
+    return buffer.getvalue()
+
+
+def _drop_copies(module: Any) -> None:
+    """Drop the copies that stand where shard_map began and ended: they move nothing."""
+    ir = import_module("jaxlib.mlir.ir")
+    copies: list[Any] = []
+
+    def visit(operation: Any) -> Any:
+        if operation.name == "mhlo.copy":
+            copies.append(operation)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    for copy in copies:
+        copy.results[0].replace_all_uses_with(copy.operands[0])
+        copy.erase()
+
+
+def _stablehlo(module: bytes) -> bytes:
+    return import_module("jaxlib._jax").mlir.hlo_to_stablehlo(module)
+
+
+if __name__ == "__main__":
+    main()

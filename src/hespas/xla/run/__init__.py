@@ -1,0 +1,1 @@
+"""Compile and time modules on this machine: `worker` is the process that does it."""

@@ -1,0 +1,137 @@
+"""Compile and time StableHLO modules through PJRT: a worker that answers on standard output.
+
+A question names a file and says how to run it; an answer holds the times in seconds, or an
+error. Run as ``python -m hespas.xla.run.worker PLATFORM``.
+"""
+
+# JAX's own types are only partly known.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from importlib import import_module
+from pathlib import Path
+from time import perf_counter
+from typing import Any, TextIO
+
+import msgspec
+
+EMPTY_MODULE = "func.func @main() { return }"
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """A module to time, or none for the dispatch floor.
+
+    ``arguments`` are those of its main function, each a shape and an element type as numpy
+    names it. It runs ``warm_up_runs`` times uncounted; then ``least_runs`` times, and on up to
+    ``most_runs`` until ``enough_s`` have passed.
+    """
+
+    module: str
+    arguments: tuple[tuple[tuple[int, ...], str], ...] = ()
+    warm_up_runs: int
+    least_runs: int
+    most_runs: int
+    enough_s: float
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """Durations of the counted runs, in order; or why there are none.
+
+    ``lacks_platform`` tells that no module could run, as there is no device to run it on.
+    """
+
+    durations_s: tuple[float, ...] = ()
+    compile_s: float = 0.0
+    device: str = ""
+    error: str = ""
+    lacks_platform: bool = False
+
+
+def main() -> None:
+    """Answer questions until standard input ends."""
+    platform = sys.argv[1]
+    # Libraries that print must not print into the answers.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    for line in sys.stdin:
+        question = msgspec.json.decode(line, type=Question)
+        _reply(answers, _answered(platform, question))
+
+
+def _reply(answers: TextIO, answer: Answer) -> None:
+    answers.write(json.dumps(msgspec.to_builtins(answer)) + "\n")
+    answers.flush()
+
+
+def _answered(platform: str, question: Question) -> Answer:
+    try:
+        client = _client(platform)
+    except Exception as error:  # noqa: BLE001 - whatever went wrong is the answer
+        return Answer(error=_first_line(error), lacks_platform=True)
+    try:
+        return _timed(client, question)
+    except Exception as error:  # noqa: BLE001 - as above
+        return Answer(error=_first_line(error))
+
+
+def _first_line(error: Exception) -> str:
+    first = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__
+
+
+def _timed(client: tuple[Any, Any, Any], question: Question) -> Answer:
+    backend, device, options = client
+    text = Path(question.module).read_text() if question.module else EMPTY_MODULE
+    begin = perf_counter()
+    executable = backend.compile_and_load(text, [device], options)
+    compile_s = perf_counter() - begin
+    arguments = _zeros(question, device)
+    for _ in range(question.warm_up_runs):
+        _run(executable, arguments)
+    durations: list[float] = []
+    begin = perf_counter()
+    while len(durations) < question.least_runs or (
+        len(durations) < question.most_runs and perf_counter() - begin < question.enough_s
+    ):
+        durations.append(_run(executable, arguments))
+    return Answer(durations_s=tuple(durations), compile_s=compile_s, device=device.device_kind)
+
+
+def _client(platform: str) -> tuple[Any, Any, Any]:
+    """Return the backend, its first device and the options of compilation."""
+    jax = import_module("jax")
+    jax.config.update("jax_platforms", platform)
+    # 64-bit arguments are narrowed otherwise.
+    jax.config.update("jax_enable_x64", val=True)
+    backends = import_module("jax.extend.backend")
+    options = backends.get_compile_options(num_replicas=1, num_partitions=1)
+    backend = backends.get_backend(platform)
+    return backend, backend.local_devices()[0], options
+
+
+def _zeros(question: Question, device: Any) -> list[Any]:
+    """Return an array of zeros for every argument of the module's main function."""
+    jax = import_module("jax")
+    numpy = import_module("numpy")
+    return [
+        jax.device_put(numpy.zeros(shape, dtype=jax.numpy.dtype(name)), device)
+        for shape, name in question.arguments
+    ]
+
+
+def _run(executable: Any, arguments: list[Any]) -> float:
+    begin = perf_counter()
+    outputs = executable.execute_sharded(arguments).disassemble_into_single_device_arrays()
+    for result in outputs:
+        for array in result:
+            array.block_until_ready()
+    return perf_counter() - begin
+
+
+if __name__ == "__main__":
+    main()
