@@ -38,6 +38,109 @@ from hespas.program.kernels import Extent
 _MOST_STEPS = 20_000
 
 
+@dataclass(slots=True, kw_only=True)
+class AccessCounts:
+    """Sums over the block: ``sectors`` per instruction, warp by warp; ``lines`` likewise.
+
+    ``stride`` is the distance in bytes between the first two threads, ``passes`` are cycles of
+    shared memory.
+    """
+
+    warps: float = 0.0
+    threads: float = 0.0
+    sectors: float = 0.0
+    lines: float = 0.0
+    passes: float = 0.0
+    stride: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pattern:
+    """What an access touched, for those whose addresses are whole lines away from it."""
+
+    start: Value
+    mask: Array | None
+    offset: int
+    stride: int
+    found: Touched
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Visit:
+    """What was known when a loop came back to its head."""
+
+    carried: Mapping[str, Value | None]
+    counts: Array
+
+
+@dataclass(slots=True, kw_only=True)
+class Walk:
+    """The state of a walk, and its result.
+
+    ``runs`` counts for each basic block the warps that ran it, ``accesses`` what each access
+    touched, by position; ``load_sectors`` the sectors that loads ask L2 for if L1 keeps what
+    one basic block loads, ``fresh_sectors`` if it keeps everything. In loops
+    ``loop_sectors`` different ones lie in ``loop_runs`` runs without wide gaps. ``unknown_loops``
+    are the heads of loops that end where data says, counted as one iteration; ``data_branches`` the
+    positions of branches on data, ``data_addresses`` those of accesses whose address is data.
+    """
+
+    kernel: Kernel
+    flow: Flow
+    threads: int
+    registers: dict[str, Value | None] = field(default_factory=dict[str, Value | None])
+    runs: list[float] = field(default_factory=list[float])
+    accesses: dict[int, AccessCounts] = field(default_factory=dict[int, AccessCounts])
+    load_sectors: float = 0.0
+    fresh_sectors: float = 0.0
+    unknown_loops: set[int] = field(default_factory=set[int])
+    data_branches: set[int] = field(default_factory=set[int])
+    data_addresses: set[int] = field(default_factory=set[int])
+    from_data: set[str] = field(default_factory=set[str])
+    comparisons: dict[int, list[tuple[Value, Value]]] = field(
+        default_factory=dict[int, list[tuple[Value, Value]]]
+    )
+    loop_sectors: float = 0.0
+    loop_runs: float = 0.0
+    seen: Array = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    loaded: list[Array] = field(default_factory=list[Array])
+    stored: list[Array] = field(default_factory=list[Array])
+    patterns: dict[tuple[int, int, int], Pattern] = field(
+        default_factory=dict[tuple[int, int, int], "Pattern"]
+    )
+    bank_patterns: dict[tuple[int, int, int, int], tuple[Value, Array | None, int]] = field(
+        default_factory=dict[tuple[int, int, int, int], tuple[Value, "Array | None", int]]
+    )
+    variables: dict[str, int] = field(default_factory=dict[str, int])
+    visits: dict[int, list[Visit]] = field(default_factory=dict[int, "list[Visit]"])
+    loops: dict[int, Loop] = field(default_factory=dict[int, Loop])
+
+
+def counts_of(state: Walk) -> Array:
+    """Return all that a walk counts, in one order."""
+    rows = [*state.runs, state.load_sectors, state.fresh_sectors]
+    rows += [state.loop_sectors, state.loop_runs]
+    for each in state.accesses.values():
+        rows += [each.warps, each.threads, each.sectors, each.lines, each.passes]
+    return np.array(rows)
+
+
+def add_counts(state: Walk, counts: Array) -> None:
+    """Add to all that a walk counts, in the order of `counts_of`."""
+    values = iter(cast("list[float]", counts.tolist()))
+    state.runs = [run + next(values) for run in state.runs]
+    state.load_sectors += next(values)
+    state.fresh_sectors += next(values)
+    state.loop_sectors += next(values)
+    state.loop_runs += next(values)
+    for each in state.accesses.values():
+        each.warps += next(values)
+        each.threads += next(values)
+        each.sectors += next(values)
+        each.lines += next(values)
+        each.passes += next(values)
+
+
 def walk(kernel: Kernel, *, grid: Extent, block: Extent, index: int) -> Walk:
     """Walk block number ``index`` of the grid through the kernel."""
     return walk_along(kernel, flow_of(kernel), grid=grid, block=block, index=index)
@@ -205,108 +308,6 @@ def _is_truth(value: Value) -> bool:
     return isinstance(value, np.ndarray) and value.dtype == np.bool_
 
 
-@dataclass(slots=True, kw_only=True)
-class AccessCounts:
-    """Sums over the block: ``sectors`` per instruction, warp by warp; ``lines`` likewise.
-
-    ``stride`` is the distance in bytes between the first two threads, ``passes`` are cycles of
-    shared memory.
-    """
-
-    warps: float = 0.0
-    threads: float = 0.0
-    sectors: float = 0.0
-    lines: float = 0.0
-    passes: float = 0.0
-    stride: int = 0
-
-
-@dataclass(slots=True, kw_only=True)
-class Walk:
-    """The state of a walk, and its result.
-
-    ``runs`` counts for each basic block the warps that ran it, ``accesses`` what each access
-    touched, by position; ``load_sectors`` the sectors that loads ask L2 for if L1 keeps what
-    one basic block loads, ``fresh_sectors`` if it keeps everything. In loops
-    ``loop_sectors`` different ones lie in ``loop_runs`` runs without wide gaps. ``unknown_loops``
-    are the heads of loops that end where data says, counted as one iteration; ``data_branches`` the
-    positions of branches on data, ``data_addresses`` those of accesses whose address is data.
-    """
-
-    kernel: Kernel
-    flow: Flow
-    threads: int
-    registers: dict[str, Value | None] = field(default_factory=dict[str, Value | None])
-    runs: list[float] = field(default_factory=list[float])
-    accesses: dict[int, AccessCounts] = field(default_factory=dict[int, AccessCounts])
-    load_sectors: float = 0.0
-    fresh_sectors: float = 0.0
-    unknown_loops: set[int] = field(default_factory=set[int])
-    data_branches: set[int] = field(default_factory=set[int])
-    data_addresses: set[int] = field(default_factory=set[int])
-    from_data: set[str] = field(default_factory=set[str])
-    comparisons: dict[int, list[tuple[Value, Value]]] = field(
-        default_factory=dict[int, list[tuple[Value, Value]]]
-    )
-    loop_sectors: float = 0.0
-    loop_runs: float = 0.0
-    seen: Array = field(default_factory=lambda: np.empty(0, dtype=np.int64))
-    loaded: list[Array] = field(default_factory=list[Array])
-    stored: list[Array] = field(default_factory=list[Array])
-    patterns: dict[tuple[int, int, int], Pattern] = field(
-        default_factory=dict[tuple[int, int, int], "Pattern"]
-    )
-    bank_patterns: dict[tuple[int, int, int, int], tuple[Value, Array | None, int]] = field(
-        default_factory=dict[tuple[int, int, int, int], tuple[Value, "Array | None", int]]
-    )
-    visits: dict[int, list[Visit]] = field(default_factory=dict[int, "list[Visit]"])
-    loops: dict[int, Loop] = field(default_factory=dict[int, Loop])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pattern:
-    """What an access touched, for those whose addresses are whole lines away from it."""
-
-    start: Value
-    mask: Array | None
-    offset: int
-    stride: int
-    found: Touched
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Visit:
-    """What was known when a loop came back to its head."""
-
-    carried: Mapping[str, Value | None]
-    counts: Array
-
-
-def counts_of(state: Walk) -> Array:
-    """Return all that a walk counts, in one order."""
-    rows = [*state.runs, state.load_sectors, state.fresh_sectors]
-    rows += [state.loop_sectors, state.loop_runs]
-    for each in state.accesses.values():
-        rows += [each.warps, each.threads, each.sectors, each.lines, each.passes]
-    return np.array(rows)
-
-
-def add_counts(state: Walk, counts: Array) -> None:
-    """Add to all that a walk counts, in the order of `counts_of`."""
-    values = iter(cast("list[float]", counts.tolist()))
-    state.runs = [run + next(values) for run in state.runs]
-    state.load_sectors += next(values)
-    state.fresh_sectors += next(values)
-    state.loop_sectors += next(values)
-    state.loop_runs += next(values)
-    for each in state.accesses.values():
-        each.warps += next(values)
-        each.threads += next(values)
-        each.sectors += next(values)
-        each.lines += next(values)
-        each.passes += next(values)
-
-
 _FLOATS = frozenset({"f16", "bf16", "f32", "f64", "f16x2", "bf16x2"})
 # What a thread cannot know without running: memory and other threads.
 _FROM_DATA = frozenset({"ld", "atom", "shfl", "redux", "vote", "match", "ldmatrix", "elect"})
@@ -314,7 +315,9 @@ _PARAMETER_SPACING = 1 << 40
 _FAR_SECTORS = 2048 // SECTOR_BYTES
 """A page of device memory stays open: what lies no farther on belongs to the same run."""
 
-_SHARED_SPACING = 1 << 20
+_VARIABLE_SPACING = (1 << 20) + (1 << 14)
+"""Variables lie far apart, and not a multiple of what `_loaded` tells addresses apart by."""
+
 _WORD_BITS, _HALF = 32, 1 << 31
 
 
@@ -414,14 +417,10 @@ def _value(state: Walk, source: Operand) -> Value | None:
         return source
     if source[0] == "%":
         return state.registers.get(source)
-    return _name(source)
-
-
-def _name(text: str) -> int | None:
-    """Return the address of a shared or local variable, told apart by its name."""
-    if text[0].isdigit() or text[0] in "-[":
+    if source[0].isdigit() or source[0] in "-[":
         return None
-    return _SHARED_SPACING * (1 + sum(text.encode()) % 1024)
+    # The address of a shared or local variable: in the order in which a kernel first names them.
+    return _VARIABLE_SPACING * state.variables.setdefault(source, len(state.variables))
 
 
 def _parameter(operand: str, bits: int) -> int:

@@ -232,3 +232,31 @@ def test_threads_that_meet_in_a_bank_wait_for_each_other() -> None:
     assert bank_passes(lanes * 128, None, 32, 4) == 32
     assert bank_passes(lanes * 16, None, 32, 16) == 4
     assert bank_passes(lanes * 0, None, 32, 4) == 1
+
+
+def gathered(first: str, second: str) -> float:
+    """Return the sectors that loads ask for at indices that two variables of a block hold."""
+    body = f"""
+    ld.param.b64 %rd1, [k_param_0];
+    mov.b32 %r1, %tid.x;
+    shl.b32 %r2, %r1, 2;
+    mov.b32 %r3, {first};
+    add.s32 %r4, %r3, %r2;
+    ld.shared.b32 %r5, [%r4];
+    mov.b32 %r6, {second};
+    add.s32 %r7, %r6, %r2;
+    ld.shared.b32 %r8, [%r7];
+    mul.wide.u32 %rd2, %r5, 4;
+    add.s64 %rd3, %rd1, %rd2;
+    ld.global.b32 %r9, [%rd3];
+    mul.wide.u32 %rd4, %r8, 4;
+    add.s64 %rd5, %rd1, %rd4;
+    ld.global.b32 %r10, [%rd5];
+    ret;"""
+    return walked(body).fresh_sectors
+
+
+def test_shared_variables_lie_apart_whatever_they_are_called() -> None:
+    same = gathered("shared_12", "shared_12")
+    assert gathered("shared_12", "shared_13") == 2 * same
+    assert gathered("shared_12", "shared_21") == 2 * same
