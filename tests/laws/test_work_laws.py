@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hespas.cost.rules.positions import WindowAxis, floor_sum, real_pairs
+from hespas.cost.rules.contraction import WindowAxis, floor_sum, real_pairs
 from hespas.cost.work import ZERO, Work, summed
 
 _COUNTS = st.integers(min_value=0, max_value=10**15)

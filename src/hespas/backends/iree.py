@@ -15,7 +15,7 @@ from hespas.config.run_config import IreeCompile, IreeHardware
 from hespas.cost.expand import expand
 from hespas.cost.rules.custom_call import CustomCallCost
 from hespas.cost.structure import total
-from hespas.errors import ExtraMissingError, ToolError, UnsupportedError
+from hespas.errors import ExtraMissingError, ToolError, UnsupportedError, option
 from hespas.estimate.estimate import Estimate
 from hespas.estimate.methods import Wanted
 from hespas.estimate.roofline import Roofline
@@ -155,7 +155,7 @@ class IreeProfile:
             raise ToolError(
                 f"{location}: {error.message}",
                 location=error.location,
-                hint="give --node, for a roofline of what IREE refuses",
+                hint=f"give {option('node')}, for a roofline of what IREE refuses",
             ) from error
         note = (
             "iree: regions that IREE refuses did not run; they are priced by the roofline of "

@@ -11,7 +11,7 @@ from typing import TypeVar
 from hespas.cost.rules.custom_call import CustomCallCost, custom_call
 from hespas.cost.rules.table import BODY_RULES, GAPS, OPENED, RULES
 from hespas.cost.structure import Branch, Cost, Leaf, Loop, total
-from hespas.errors import CostError, ProgramError
+from hespas.errors import CostError, ProgramError, option
 from hespas.program.attrs import CallAttrs, CaseAttrs, WhileAttrs
 from hespas.program.program import Block, Function, Op, nested_ops
 
@@ -145,7 +145,7 @@ class _Opening:
             raise CostError(
                 "how often the loop runs is not known",
                 location=op.location,
-                hint="give --trip-count",
+                hint=f"give {option('trip_count')}",
             )
         condition, body = (self._region(region) for region in op.regions)
         return Loop(op=op, count=count, condition=condition, body=body)

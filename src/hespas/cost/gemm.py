@@ -8,8 +8,7 @@ from enum import Enum
 from math import prod
 
 from hespas.cost.library_config import block_config, gemm_config
-from hespas.cost.rules.contraction import multiplier_of, window_axes
-from hespas.cost.rules.positions import real_pairs
+from hespas.cost.rules.contraction import multiplier_of, real_pairs, window_axes
 from hespas.cost.rules.sizes import operand, result
 from hespas.errors import CostError
 from hespas.program.attrs import ConvolutionAttrs, CustomCallAttrs, DotAttrs, FusionAttrs

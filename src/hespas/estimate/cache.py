@@ -11,7 +11,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, Protocol
 
-from hespas.errors import CacheError
+from hespas.errors import CacheError, option
 from hespas.estimate.estimate import Estimate, OpEstimate, TypeTotals
 
 _LOCK_TIMEOUT_S = 60.0
@@ -112,7 +112,7 @@ class DiskStore:
             raise CacheError(
                 f"the estimator cache cannot be written: {error.strerror}",
                 location=str(self.directory),
-                hint="give a writable --cache-dir, or --disable-cache",
+                hint=f"give a writable {option('cache_dir')}, or {option('disable_cache')}",
             ) from error
 
     def _connect(self) -> sqlite3.Connection:
@@ -122,7 +122,7 @@ class DiskStore:
         return CacheError(
             f"the estimator cache is damaged or unusable: {error}",
             location=str(self.path),
-            hint="delete the file, or run with --disable-cache",
+            hint=f"delete the file, or run with {option('disable_cache')}",
         )
 
 
@@ -151,7 +151,7 @@ def decode_estimate(text: str, *, location: str = "") -> Estimate:
         raise CacheError(
             "the estimator cache holds an entry that is no estimate",
             location=location,
-            hint="delete the cache, or run with --disable-cache",
+            hint=f"delete the cache, or run with {option('disable_cache')}",
         ) from error
 
 

@@ -8,7 +8,7 @@ from itertools import chain
 
 from hespas.cost.rules.custom_call import CustomCallCost
 from hespas.cost.structure import Leaf
-from hespas.errors import ConfigError, HardwareError
+from hespas.errors import ConfigError, HardwareError, option
 from hespas.estimate.driver import Price, estimate_region
 from hespas.estimate.estimate import Estimate
 from hespas.estimate.methods import Wanted
@@ -90,7 +90,7 @@ def _check(region: Compute, program: Program) -> None:
     raise ConfigError(
         "no operation says how many cycles it takes, as only a TPU's compiler writes",
         location=program.source,
-        hint="add --optimise with a TPU's node, or use method roofline",
+        hint=f"add {option('optimise')} with a TPU's node, or use method roofline",
     )
 
 

@@ -6,15 +6,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from hespas.cost.rules import library
+from hespas.cost.attention import attentions
+from hespas.cost.convolution import CUDNN_CONVOLUTIONS, convolutions
+from hespas.cost.gemm import gemms
+from hespas.cost.library_config import author_cost
 from hespas.cost.rules.linear_algebra import cholesky, triangular_solve
 from hespas.cost.rules.movement import nothing
-from hespas.cost.rules.selection import top_k
-from hespas.cost.rules.sizes import arithmetic_type, first_result, traffic
-from hespas.cost.work import Work, flop_counts
-from hespas.errors import CostError
+from hespas.cost.rules.randomness import threefry
+from hespas.cost.rules.sizes import (
+    arithmetic_type,
+    bytes_of,
+    memory_bytes,
+    operand,
+    traffic,
+)
+from hespas.cost.rules.sorting import radix_sort, top_k
+from hespas.cost.work import Work, flop_counts, summed
+from hespas.errors import CostError, option
 from hespas.program.attrs import CustomCallAttrs
-from hespas.program.program import Op
+from hespas.program.program import Op, Value
+from hespas.program.types import NumberKind, TensorType
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +66,7 @@ def _known(op: Op, target: str) -> tuple[Work, str]:
     rule = TARGETS.get(target)
     if rule is not None:
         return rule(op), _PLACED.format(target) if target in _PLACEMENTS else ""
-    written = library.work_by_author(op)
+    written = work_by_author(op)
     if written is not None:
         return written, f"custom call {target}: work as its author states it"
     close = get_close_matches(target, TARGETS, n=1)
@@ -63,21 +74,8 @@ def _known(op: Op, target: str) -> tuple[Work, str]:
     raise CostError(
         f"the work of custom call {target!r} is not known{hint}",
         location=op.location,
-        hint=f"give --custom-call {target}=traffic, or {target}=flops:N,type:T,bytes:N",
+        hint=f"give {option('custom_call')} {target}=traffic, or {target}=flops:N,type:T,bytes:N",
     )
-
-
-# Threefry 2x32 makes two numbers with 20 rounds of add, rotate (2 shifts, 1 or) and xor, after 2
-# additions of the key; 5 times in between it adds the key and a counter, 3 additions.
-# Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011.
-_THREEFRY_FLOPS_PER_PAIR = 20 * 5 + 2 + 5 * 3
-
-
-def threefry(op: Op) -> Work:
-    """Count the integer operations of Threefry 2x32, for each pair of numbers made."""
-    made = first_result(op)
-    name = arithmetic_type(made.element)
-    return traffic(op, flops=flop_counts(name, made.element_count * _THREEFRY_FLOPS_PER_PAIR))
 
 
 # Where a value should lie: whether that moves it is the compiler's decision.
@@ -101,13 +99,117 @@ _ANNOTATIONS = (
     "xla.sdy.GlobalToLocalShape",
     "xla.sdy.LocalToGlobalShape",
 )
+
+
+_BYTE_BITS = 8
+
+
+def results_kept(op: Op) -> tuple[Value, ...]:
+    """Return the results without the workspace, which is the last one: a row of bytes."""
+    *kept, last = op.results
+    kind = last.type
+    is_workspace = (
+        kept
+        and isinstance(kind, TensorType)
+        and kind.rank == 1
+        and kind.element.bits == _BYTE_BITS
+        and kind.element.kind is NumberKind.INTEGER
+    )
+    return tuple(kept) if is_workspace else op.results
+
+
+def _traffic(op: Op) -> Work:
+    return Work(
+        bytes_read=bytes_of(op.operands),
+        bytes_written=sum(memory_bytes(value.type) for value in results_kept(op)),
+    )
+
+
+def matrix_product(op: Op) -> Work:
+    """2 m n k for each product, and what follows it for each element of the result.
+
+    A bias or an addend is one FLOP, ReLU one. GELU is x/2 (1 + tanh(a (x + b x^3))): 8 FLOPs
+    and a tanh; SiLU is x / (1 + exp(-x)): 3 and an exp.
+    """
+    (gemm,) = gemms(op)
+    elements = gemm.result.element_count
+    epilogue = gemm.epilogue
+    following = ("BIAS" in epilogue) + gemm.has_addend + ("RELU" in epilogue)
+    following += 8 * ("GELU" in epilogue) + 3 * ("SILU" in epilogue)
+    functions = ("GELU" in epilogue) + ("SILU" in epilogue)
+    product = Work(flops=flop_counts(gemm.multiplied, gemm.flops))
+    name = arithmetic_type(gemm.result.element)
+    rest = Work(flops=flop_counts(name, following * elements), transcendentals=functions * elements)
+    return summed((product, rest, _traffic(op)))
+
+
+def convolution(op: Op) -> Work:
+    """2 FLOPs for each product with a real element, in every direction.
+
+    A bias, a side input and an activation are one FLOP for each element of the result.
+    """
+    found = convolutions(op)
+    if not found:
+        raise CostError("the window of a convolution is not known", location=op.location)
+    (each,) = found
+    following = each.has_bias + each.has_side_input + bool(each.activation)
+    product = Work(flops=flop_counts(each.multiplied, each.flops))
+    name = arithmetic_type(each.result.element)
+    rest = Work(flops=flop_counts(name, following * each.result.element_count))
+    return summed((product, rest, _traffic(op)))
+
+
+# For each score: scale it, compare it with the maximum, subtract that, add to the sum. Backward:
+# scale, subtract the log of the sum; then subtract the row's dot product, multiply by p, scale.
+_SOFTMAX_FLOPS, _SOFTMAX_GRADIENT_FLOPS = 4, 5
+
+
+def attention(op: Op) -> Work:
+    """Matrix products of the scores that the mask leaves, and their softmax: one exp each."""
+    (each,) = attentions(op)
+    steps = _SOFTMAX_GRADIENT_FLOPS if each.is_backward else _SOFTMAX_FLOPS
+    steps += each.has_bias
+    product = Work(flops=flop_counts(each.multiplied, each.flops))
+    softmax = Work(flops=flop_counts("f32", steps * each.scores), transcendentals=each.scores)
+    return summed((product, softmax, _traffic(op)))
+
+
+def work_by_author(op: Op) -> Work | None:
+    """Return what a kernel's author says it does, where he says it.
+
+    FLOPs count under the type of the first operand. Of the bytes, results are written.
+    """
+    said = author_cost(op)
+    if said is None:
+        return None
+    written = min(said.bytes_accessed, _traffic(op).bytes_written)
+    return Work(
+        flops=flop_counts(arithmetic_type(operand(op, 0).element), said.flops),
+        transcendentals=said.transcendentals,
+        bytes_read=said.bytes_accessed - written,
+        bytes_written=written,
+    )
+
+
 _TOP_K = ("TopK", "__gpu$TopK", "mhlo.topk", "stablehlo.dynamic_top_k")
 _THREEFRY = ("cu_threefry2x32", "cu_threefry2x32_ffi", "hip_threefry2x32_ffi")
 _CHOLESKY = ("cusolver_potrf_ffi", "hipsolver_potrf_ffi", *(f"lapack_{t}potrf_ffi" for t in "sdcz"))
 _TRIANGULAR = tuple(f"lapack_{t}trsm_ffi" for t in "sdcz")
+_MATRIX_PRODUCTS = ("__cublas$gemm", "__cublas$lt$matmul", "__cublas$lt$matmul$f8")
+_ATTENTIONS = tuple(
+    f"__cudnn$fmha{before}Softmax{dropout}{backward}"
+    for before in ("", "ScaleBias")
+    for dropout in ("", "Dropout")
+    for backward in ("", "Backward")
+)
 
 TARGETS = {
-    **library.TARGETS,
+    **dict.fromkeys(_MATRIX_PRODUCTS, matrix_product),
+    **dict.fromkeys(sorted(CUDNN_CONVOLUTIONS), convolution),
+    **dict.fromkeys(
+        (*_ATTENTIONS, "__cudnn$fmhaSoftmaxF8", "__cudnn$fmhaSoftmaxBackwardF8"), attention
+    ),
+    "__cub$DeviceRadixSort": radix_sort,
     **dict.fromkeys((*_ANNOTATIONS, *_PLACEMENTS), nothing),
     **dict.fromkeys(_TOP_K, top_k),
     **dict.fromkeys(_THREEFRY, threefry),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hespas.cost.rules.sizes import traffic
-from hespas.cost.work import Work
+from hespas.cost.rules.sizes import arithmetic_type, first_result, traffic
+from hespas.cost.work import Work, flop_counts
 from hespas.program.program import Op
 from hespas.program.types import tensors
 
@@ -15,6 +15,19 @@ def rng(op: Op) -> Work:
     """
     made = [kind for value in op.results for kind in tensors(value.type)]
     return traffic(op, transcendentals=sum(kind.element_count for kind in made))
+
+
+# Threefry 2x32 makes two numbers with 20 rounds of add, rotate (2 shifts, 1 or) and xor, after 2
+# additions of the key; 5 times in between it adds the key and a counter, 3 additions.
+# Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011.
+_THREEFRY_FLOPS_PER_PAIR = 20 * 5 + 2 + 5 * 3
+
+
+def threefry(op: Op) -> Work:
+    """Count the integer operations of Threefry 2x32, for each pair of numbers made."""
+    made = first_result(op)
+    name = arithmetic_type(made.element)
+    return traffic(op, flops=flop_counts(name, made.element_count * _THREEFRY_FLOPS_PER_PAIR))
 
 
 RULES = {

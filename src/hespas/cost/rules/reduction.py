@@ -9,17 +9,15 @@ from __future__ import annotations
 from math import prod
 
 from hespas.cost.rules.sizes import (
-    arithmetic_type,
     bytes_of,
-    ceil_log2,
     in_memory,
     operand,
     result,
     traffic,
 )
-from hespas.cost.work import Work, flop_counts
+from hespas.cost.work import Work
 from hespas.errors import CostError
-from hespas.program.attrs import DimensionAttrs, WindowAttrs
+from hespas.program.attrs import WindowAttrs
 from hespas.program.program import Op
 
 Bodies = tuple[Work, ...]
@@ -115,25 +113,10 @@ def map_elements(op: Op, bodies: Bodies) -> Work:
     return _applied(op, bodies[0], result(op).element_count)
 
 
-def sort(op: Op, bodies: Bodies) -> Work:  # noqa: ARG001 - a comparison counts as one FLOP
-    """Compare n log2 n times along the sorted dimension, in every row.
-
-    A comparison is one FLOP, whatever the comparator does about NaNs (XLA's convention). Keys
-    and values are read once and written once: the least that a sort can do.
-    """
-    keys = operand(op, 0)
-    if not isinstance(op.attrs, DimensionAttrs):
-        raise CostError("the sorted dimension is not known", location=op.location)
-    length = keys.shape[op.attrs.dimension] if keys.shape else 1
-    comparisons = keys.element_count * ceil_log2(length)
-    return traffic(op, flops=flop_counts(arithmetic_type(keys.element), comparisons))
-
-
 RULES = {
     "map": map_elements,
     "reduce": reduce,
     "reduce_window": reduce_window,
     "scatter": scatter,
     "select_and_scatter": select_and_scatter,
-    "sort": sort,
 }

@@ -14,7 +14,7 @@ from hespas.cost.rules import (
     movement,
     randomness,
     reduction,
-    selection,
+    sorting,
 )
 from hespas.cost.work import Work
 from hespas.program.program import Op
@@ -45,11 +45,11 @@ RULES: dict[str, Rule] = joined(
         linear_algebra.RULES,
         movement.RULES,
         randomness.RULES,
-        selection.RULES,
+        sorting.RULES,
     )
 )
 
-BODY_RULES: dict[str, BodyRule] = joined((fusion.RULES, reduction.RULES))
+BODY_RULES: dict[str, BodyRule] = joined((fusion.RULES, reduction.RULES, sorting.BODY_RULES))
 
 # Opened into what they hold by `hespas.cost.expand`.
 OPENED = frozenset({"async_start", "call", "case", "composite", "if", "while"})

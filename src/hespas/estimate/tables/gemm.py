@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from math import exp, log
 
-from hespas.errors import HardwareError, MeasurementError
+from hespas.errors import HardwareError, MeasurementError, option
 from hespas.estimate.driver import Timing
 from hespas.estimate.tables.files import Part, load_part
 from hespas.estimate.tables.grid import Grid, completed, monotone, read
@@ -172,7 +172,7 @@ def gemm_model(device: Device) -> GemmModel:
         raise HardwareError(
             "no tables of measured kernels serve this device",
             location=device.name,
-            hint="use --method roofline, or name those of a like part in its node.json "
+            hint=f"use {option('method')} roofline, or name those of a like part in its node.json "
             '("tables": "H100_SXM")',
         )
     try:

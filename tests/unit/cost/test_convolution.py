@@ -1,19 +1,13 @@
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
-from hespas.cost.attention import Attention, attentions
 from hespas.cost.convolution import Direction, convolutions
 from hespas.cost.expand import expand
 from hespas.cost.structure import total
 from hespas.cost.work import Work
 from hespas.program.program import Op
 from hlo_programs import entry_ops
-
-WorkOf = Callable[[str], Work]
 
 
 def _work(op: Op) -> Work:
@@ -71,67 +65,3 @@ def test_cudnn_adds_a_bias_and_activates() -> None:
     work = _work(op)
     assert work.total_flops == convolution.flops + 2 * (2 * 4 * 4 * 16)
     assert work.bytes_written == 2 * (2 * 4 * 4 * 16)
-
-
-def _attention(target: str = "Softmax", mask: str = "NO_MASK", more: str = "") -> Op:
-    numbers = (
-        '"bmm2_dot_dimension_numbers":{"lhs_contracting_dimensions":["3"],'
-        '"rhs_contracting_dimensions":["1"],"lhs_batch_dimensions":["0","1"],'
-        '"rhs_batch_dimensions":["0","2"]}'
-    )
-    config = (
-        '{"cudnn_fmha_backend_config":{"intermediate_tensor_shape":{"dimensions":["2","8","64",'
-        f'"64"]}},"mask_type":"{mask}",{numbers}{more}}}}}'
-    )
-    op, *_ = entry_ops(
-        f"""
-        q = bf16[2,64,8,128] parameter(0)
-        k = bf16[2,64,4,128] parameter(1)
-        v = bf16[2,64,4,32] parameter(2)
-        a = (bf16[2,64,8,32], u8[0]) custom-call(q, k, v),
-          custom_call_target="__cudnn$fmha{target}", backend_config={config}
-        ROOT r = bf16[2,64,8,32] get-tuple-element(a), index=0
-        """
-    )
-    return op
-
-
-def _the_attention(**options: Any) -> Attention:
-    (found,) = attentions(_attention(**options))
-    return found
-
-
-def test_attention_has_its_shape_from_operands_and_scores() -> None:
-    found = _the_attention()
-    assert (found.batch, found.heads, found.key_heads) == (2, 8, 4)
-    assert (found.query_length, found.key_length) == (64, 64)
-    assert (found.head_size, found.value_size, found.multiplied) == (128, 32, "bf16")
-    assert found.flops == 2 * (2 * 8 * 64 * 64) * (128 + 32)
-
-
-@pytest.mark.parametrize(
-    ("mask", "more", "seen"),
-    [
-        ("NO_MASK", "", 64 * 64),
-        ("CAUSAL", "", 64 * 65 // 2),
-        ("CAUSAL", ',"sliding_window_length":1', 64),
-        ("CAUSAL", ',"sliding_window_length":2', 1 + 63 * 2),
-    ],
-)
-def test_a_mask_leaves_fewer_scores(mask: str, more: str, seen: int) -> None:
-    assert _the_attention(mask=mask, more=more).scores == 2 * 8 * seen
-
-
-def test_gradients_of_attention_are_five_products() -> None:
-    found = _the_attention(target="SoftmaxBackward")
-    assert found.is_backward
-    assert found.flops == 2 * found.scores * (3 * 128 + 2 * 32)
-
-
-def test_attention_reads_its_operands_once() -> None:
-    work = _work(_attention())
-    scores = 2 * 8 * 64 * 64
-    assert work.bytes_read == 2 * 2 * 64 * (8 * 128 + 4 * 128 + 4 * 32)
-    assert work.bytes_written == 2 * (2 * 64 * 8 * 32)
-    assert work.transcendentals == scores
-    assert dict(work.flops) == {"bf16": 2 * scores * 160, "f32": 4 * scores}

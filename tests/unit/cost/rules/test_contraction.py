@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from hespas.cost.rules.positions import WindowAxis, real_pairs
+from hespas.cost.rules.contraction import WindowAxis, real_pairs
 from hespas.cost.work import Work
 
 WorkOf = Callable[[str], Work]

@@ -1,19 +1,15 @@
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from hespas.cost.convolution import convolutions
 from hespas.cost.expand import expand
 from hespas.cost.gemm import Gemm, GemmAxis, GemmWriter, gemms
-from hespas.cost.structure import assumptions, total
+from hespas.cost.structure import total
 from hespas.cost.work import Work
 from hespas.errors import CostError
 from hespas.program.program import Op
 from hlo_programs import entry_op, entry_ops, module, read_hlo
-
-WorkOf = Callable[[str], Work]
 
 
 def _work(op: Op) -> Work:
@@ -184,21 +180,6 @@ def test_a_real_window_is_no_product() -> None:
     assert not convolution.is_library
 
 
-def test_a_radix_sort_passes_once_for_each_byte() -> None:
-    op, *_ = entry_ops(
-        """
-        k = u32[1024] parameter(0)
-        v = s32[1024] parameter(1)
-        s = (u32[1024], s32[1024], u8[4096]) custom-call(k, v),
-          custom_call_target="__cub$DeviceRadixSort"
-        ROOT r = u32[1024] get-tuple-element(s), index=0
-        """
-    )
-    work = _work(op)
-    assert work.total_flops == 1024 * 10
-    assert (work.bytes_read, work.bytes_written) == (4096 + 4 * 8192, 4 * 8192)
-
-
 def test_values_on_the_chip_are_no_traffic() -> None:
     op = entry_op(
         "a = f32[8,128]{1,0:T(8,128)S(1)} parameter(0)\nb = f32[8,128]{1,0:T(8,128)} parameter(1)\n"
@@ -239,30 +220,6 @@ def test_what_starts_beside_the_stream_is_looked_into() -> None:
     assert _one(start).flops == 2 * 8 * 16 * 4
 
 
-def test_the_author_of_a_kernel_says_what_it_does() -> None:
-    said = '"cost_estimate":{"flops":1000,"transcendentals":10,"bytes_accessed":100}'
-    op = entry_op(
-        "a = bf16[16] parameter(0)\n"
-        'ROOT c = bf16[16] custom-call(a), custom_call_target="tpu_custom_call", '
-        f'backend_config={{"custom_call_config":{{"body":"TUxJUg==",{said}}}}}'
-    )
-    costs = expand(op)
-    assert total(costs) == Work(
-        flops=(("bf16", 1000),), transcendentals=10, bytes_read=68, bytes_written=32
-    )
-    assert assumptions(costs) == ("custom call tpu_custom_call: work as its author states it",)
-
-
-def test_a_kernel_that_nobody_knows_is_an_error() -> None:
-    op = entry_op(
-        "a = bf16[16] parameter(0)\n"
-        'ROOT c = bf16[16] custom-call(a), custom_call_target="tpu_custom_call", '
-        'backend_config={"custom_call_config":{"body":"TUxJUg=="}}'
-    )
-    with pytest.raises(CostError, match="'tpu_custom_call' is not known"):
-        expand(op)
-
-
 def test_types_that_contradict_each_other_are_an_error() -> None:
     op = entry_op(
         "a = f32[2,8,8,4] parameter(0)\nb = f32[4,16] parameter(1)\n"
@@ -270,24 +227,3 @@ def test_types_that_contradict_each_other_are_an_error() -> None:
     )
     with pytest.raises(CostError, match=r"\(%c\): its types do not fit together"):
         expand(op)
-
-
-_TYPES = ": (tensor<8x4xbf16>, tensor<4x16xbf16>) -> tensor<8x16xbf16>"
-
-
-def test_cublas_is_understood_in_stablehlo_too(work_of: WorkOf) -> None:
-    numbers = r"\22lhs_contracting_dimensions\22:[1],\22rhs_contracting_dimensions\22:[0]"
-    config = rf"{{\22gemm_backend_config\22:{{\22dot_dimension_numbers\22:{{{numbers}}}}}}}"
-    work = work_of(
-        f'"stablehlo.custom_call"(%0, %1) {{call_target_name = "__cublas$gemm", '
-        f'backend_config = "{config}"}} {_TYPES}'
-    )
-    assert work.flops == (("bf16", 2 * 8 * 16 * 4),)
-
-
-def test_a_configuration_of_another_kind_is_no_error_of_its_own(work_of: WorkOf) -> None:
-    with pytest.raises(CostError, match="work of custom call 'mine' is not known"):
-        work_of(
-            '"stablehlo.custom_call"(%0, %1) {call_target_name = "mine", api_version = 4 : i32, '
-            f"backend_config = {{debug = false}}}} {_TYPES}"
-        )
