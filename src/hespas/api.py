@@ -168,14 +168,16 @@ def estimate(
 
 
 def trace(graph: RegionGraph, estimates: GraphEstimate) -> TaskGraph:
-    """Make the task graph of all devices: write it with `hespas.schedule.chakra.write_traces`.
+    """Make the task graph of all devices.
+
+    `hespas.schedule.chakra.writer.write_traces` writes it to files.
 
     >>> graph = split(load("examples/attention_block.mlir"))
     >>> [task.name for task in trace(graph, estimate(graph, "A100_SXM_40GB")).tasks]
     ['region_0', 'all_reduce_1']
     """
     from hespas.estimate.graph import GraphEstimate
-    from hespas.schedule.estimated import estimated_tasks
+    from hespas.schedule.build import estimated_tasks
     from hespas.split.regions import RegionGraph
 
     _check(graph, RegionGraph, "a region graph", "split a program: hespas.split(program)")

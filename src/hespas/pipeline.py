@@ -50,7 +50,7 @@ from hespas.program.attrs import CustomCallAttrs
 from hespas.program.devices import with_device_count
 from hespas.program.kernels import CompiledKernels, decode_kernels
 from hespas.program.program import Program, all_ops
-from hespas.schedule.estimated import estimated_tasks
+from hespas.schedule.build import estimated_tasks
 from hespas.schedule.tasks import TaskGraph
 from hespas.simulate.chains import chained, opened
 from hespas.simulate.models import ModelChoice, simulate_job

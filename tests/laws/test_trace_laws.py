@@ -7,8 +7,9 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hespas.schedule import wire
-from hespas.schedule.chakra import read_traces, write_traces
+from hespas.schedule.chakra import format as wire
+from hespas.schedule.chakra.reader import read_traces
+from hespas.schedule.chakra.writer import write_traces
 from hespas.schedule.roles import find_roles, own_tasks
 from hespas.schedule.tasks import (
     CollectiveTask,

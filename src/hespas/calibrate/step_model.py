@@ -14,7 +14,7 @@ from hespas.hardware.device import Device, at_fastest
 from hespas.hardware.system import System
 from hespas.options import EstimateOptions, NetworkOptions, PredictOptions, ProgramOptions
 from hespas.pipeline import Prepared
-from hespas.schedule.estimated import estimated_tasks
+from hespas.schedule.build import estimated_tasks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

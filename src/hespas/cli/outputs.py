@@ -28,7 +28,7 @@ from hespas.pipeline import Prepared, price, store_of
 from hespas.report.module_stats import module_stats
 from hespas.report.region_files import write_region_files
 from hespas.report.summary import estimate_summary
-from hespas.schedule.chakra import write_traces
+from hespas.schedule.chakra.writer import write_traces
 from hespas.schedule.perfetto import write_perfetto
 from hespas.schedule.tasks import TaskGraph
 from hespas.simulate.timeline import Timeline

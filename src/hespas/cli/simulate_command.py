@@ -21,7 +21,7 @@ from hespas.hardware.system import System
 from hespas.options import NetworkOptions
 from hespas.report.external_text import external_text
 from hespas.report.simulation_text import simulation_text
-from hespas.schedule.chakra import read_traces
+from hespas.schedule.chakra.reader import read_traces
 from hespas.schedule.tasks import Job
 from hespas.simulate.astra.replay import is_replay
 from hespas.simulate.external_result import ExternalResult

@@ -19,7 +19,7 @@ from hespas.cli.outputs import (
 )
 from hespas.errors import ConfigError, option
 from hespas.options import EstimateOptions, OutputOptions, ProgramOptions
-from hespas.schedule.estimated import estimated_tasks
+from hespas.schedule.build import estimated_tasks
 from hespas.split.strategies import SplitOptions
 
 

@@ -18,11 +18,11 @@ from hespas.collectives.schedule import Collective
 from hespas.errors import AlgorithmError
 from hespas.files import write_file
 from hespas.hardware.system import CollectiveKind
-from hespas.schedule import wire
-from hespas.schedule.chakra_node import ParsedNode
-from hespas.schedule.chakra_reader import read_messages
+from hespas.schedule.chakra import format as wire
+from hespas.schedule.chakra.format import NodeType
+from hespas.schedule.chakra.nodes import ParsedNode
+from hespas.schedule.chakra.reader import read_messages
 from hespas.schedule.tasks import ComputeTask, ReceiveTask, SendTask
-from hespas.schedule.wire import NodeType
 from hespas.units import PS_PER_NS
 
 _LOCAL_PS = PS_PER_NS

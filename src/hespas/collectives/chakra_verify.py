@@ -27,7 +27,7 @@ from hespas.collectives.program import (
 from hespas.collectives.schedule import Collective
 from hespas.collectives.verify import Verified, verify
 from hespas.errors import AlgorithmError
-from hespas.schedule.chakra_node import ParsedNode
+from hespas.schedule.chakra.nodes import ParsedNode
 from hespas.schedule.tasks import ComputeTask, ReceiveTask, SendTask
 
 

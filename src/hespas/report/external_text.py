@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hespas.schedule.devices_text import devices_text
+from hespas.schedule.tasks import devices_text
 from hespas.simulate.external_result import DeviceFigures, ExternalResult
 from hespas.units import PS_PER_NS, PS_PER_S, format_time
 

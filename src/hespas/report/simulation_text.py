@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textwrap import fill
 
-from hespas.schedule.devices_text import devices_text
+from hespas.schedule.tasks import devices_text
 from hespas.simulate.timeline import ClassTimeline, Timeline
 from hespas.units import PS_PER_S, format_time
 

@@ -1,1 +1,8 @@
-"""What every device does, as a graph of tasks, and the files that carry it."""
+"""Schedules: the tasks of all devices, with dependencies, and the files that hold them.
+
+`build.estimated_tasks` turns a region graph and its estimates into a `tasks.TaskGraph`, which
+describes all devices of one program; a `tasks.Job` holds several graphs and which device follows
+which. `roles` computes from a graph what a single device does. `chakra/` writes and reads jobs
+as Chakra traces; `perfetto` writes a simulated timeline for ui.perfetto.dev; `intervals` has unions
+and differences of time intervals for all of them.
+"""

@@ -1,11 +1,13 @@
-"""From regions and their durations to a task graph."""
+"""Build the task graph of a program from its regions and their durations."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from hespas.errors import UnsupportedError
+from hespas.errors import TraceError, UnsupportedError
+from hespas.estimate.estimate import Estimate
+from hespas.estimate.graph import GraphEstimate
 from hespas.program.attrs import PermuteAttrs
 from hespas.program.devices import device_group_table, device_pairs
 from hespas.program.program import Op, Program
@@ -34,7 +36,7 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionTime:
-    """How long a compute region takes, and the kind of operation that takes most of it."""
+    """The duration of a compute region, and the kind of operation that takes most of it."""
 
     duration_ps: int
     label: str
@@ -42,7 +44,7 @@ class RegionTime:
 
 @dataclass(slots=True, kw_only=True)
 class _Builder:
-    """Tasks made so far.
+    """The tasks of the regions so far.
 
     ``ends`` holds, for each region, the tasks that finish it; ``latest`` the tasks of the latest
     communication.
@@ -60,19 +62,19 @@ class _Builder:
         return tuple(sorted({end for producer in producers for end in self.ends[producer]}))
 
     def communicate(self, *tasks: Task) -> tuple[int, ...]:
-        """Append tasks of one communication, the next in the order that all devices keep."""
+        """Append the tasks of one communication, and make it the latest."""
         self.tasks.extend(tasks)
         self.latest = tuple(task.id for task in tasks)
         return self.latest
 
     def after_latest(self, depends_on: tuple[int, ...]) -> tuple[int, ...]:
-        """Add the latest communication to what a communication depends on."""
+        """Return a communication's dependencies together with the latest communication."""
         return tuple(sorted({*depends_on, *self.latest}))
 
     def order_only(self, depends_on: tuple[int, ...]) -> tuple[int, ...]:
-        """Return what `after_latest` adds, unless one stream carries all that communicates.
+        """Return what `after_latest` adds; nothing for scheduled programs.
 
-        A scheduled program's device has such a stream.
+        A device that runs a scheduled program has one stream for all communication.
         """
         if self.program.is_scheduled:
             return ()
@@ -85,11 +87,11 @@ def build_task_graph(
     """Make the task graph of a program whose device count is settled.
 
     ``times`` has one entry per region, None for a collective. Ids count up from 0 in program
-    order; names carry the region's id. Communication waits for the one before it in the
-    program: left to start what is ready first, devices that differ would start it in different
-    orders and wait for each other for ever. A collective among groups of one device, or of
-    nothing, moves no data and makes no task. Raises `UnsupportedError` for communication that
-    has no task.
+    order; names carry the region's id. Each communication waits for the one before it in the
+    program: if devices started whatever is ready first, devices that differ would start them in
+    different orders and wait for each other forever. A collective among groups of one device, or of
+    no bytes, moves no data and becomes no task. Raises `UnsupportedError` for a collective that no
+    task represents.
     """
     builder = _Builder(program=graph.program)
     for region, producers, time in zip(graph.regions, graph.producers, times, strict=True):
@@ -101,6 +103,38 @@ def build_task_graph(
         tasks=tuple(builder.tasks),
         group_tables=tuple(builder.tables),
     )
+
+
+def estimated_tasks(graph: RegionGraph, estimates: GraphEstimate) -> TaskGraph:
+    """Make the task graph of all devices from the estimate of every region.
+
+    Raises `TraceError` for estimates of another graph.
+    """
+    costs = estimates.estimate_of_region
+    is_computed = [isinstance(region, Compute) for region in graph.regions]
+    if is_computed != [estimate is not None for estimate in costs]:
+        raise TraceError(
+            f"these are estimates of another graph: {len(costs)} regions, not {len(is_computed)}, "
+            "or others of them communicate",
+            location=graph.program.source,
+            hint="estimate the graph that is traced",
+        )
+    times = [
+        None
+        if estimate is None
+        else RegionTime(duration_ps=estimate.duration_ps, label=_label(region, estimate))
+        for region, estimate in zip(graph.regions, costs, strict=True)
+    ]
+    return build_task_graph(graph, times, name=graph.program.source)
+
+
+def _label(region: Region, estimate: Estimate) -> str:
+    """Return the kind of a region's only operation, or of the one that takes most of the time."""
+    match region:
+        case Compute(operations=(op,)):
+            return op.name
+        case _:
+            return estimate.longest_kind
 
 
 def _add(
@@ -155,7 +189,7 @@ def _add_collective(
     op = region.operation
     kind = _KINDS.get(op.kind)
     if kind is None:
-        raise UnsupportedError("this way of communicating has no model", location=op.location)
+        raise UnsupportedError("this kind of communication has no model", location=op.location)
     groups = device_group_table(op, builder.program)
     table = tuple(group for group in groups if len(group) > 1)
     size = operand_bytes(op)

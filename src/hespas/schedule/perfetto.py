@@ -1,8 +1,8 @@
 """Write a timeline in Chrome's trace-event format, which ui.perfetto.dev opens.
 
-Source: the Trace Event Format; "X" is a complete event, "M" a name. One process stands for the
-devices that behave alike. Its tracks: computation; collectives and sends, one for each stream;
-receives, as many tracks as there are at once; and the communication that no computation hides.
+Source: the Trace Event Format; "X" is a complete event, "M" a name. A process stands for a
+class of devices that behave alike. Its tracks: computation; collectives and sends, one track for
+each stream; receives, as many tracks as overlap; and exposed communication.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, assert_never
 
-from hespas.schedule.devices_text import devices_text
 from hespas.schedule.intervals import Interval, exposed_parts
 from hespas.schedule.tasks import (
     CollectiveTask,
@@ -23,6 +22,7 @@ from hespas.schedule.tasks import (
     SendTask,
     Task,
     TaskGraph,
+    devices_text,
 )
 
 _PS_PER_US = 1_000_000
@@ -39,7 +39,7 @@ Event = dict[str, object]
 
 
 class ClassTimes(Protocol):
-    """Devices that behave alike, and when each task starts and ends, in ps by task id."""
+    """A class of devices that behave alike: when each task starts and ends, in ps by task id."""
 
     @property
     def devices(self) -> tuple[int, ...]:
@@ -53,17 +53,17 @@ class ClassTimes(Protocol):
 
     @property
     def nodes(self) -> Mapping[int, Interval]:
-        """The start and end of each task that concerns the devices."""
+        """The start and end of each task of the devices."""
         ...
 
     @property
     def streams(self) -> Mapping[int, str]:
-        """The name of the stream of each task that isn't in the one stream of communication."""
+        """The names of streams, for tasks outside the one stream of communication."""
         ...
 
 
 class Times(Protocol):
-    """All devices, in classes."""
+    """A timeline of all devices, in classes."""
 
     @property
     def classes(self) -> Sequence[ClassTimes]:
@@ -72,7 +72,7 @@ class Times(Protocol):
 
 
 def write_perfetto(timeline: Times, file: Path) -> None:
-    """Write a timeline, such as `hespas.simulate.simulate` gives; the same gives the same bytes.
+    """Write a timeline as `hespas.simulate.simulate` returns it; equal timelines give equal bytes.
 
     Times are in us with fractions. Events of one track are in order and don't overlap.
     """
@@ -83,7 +83,7 @@ def write_perfetto(timeline: Times, file: Path) -> None:
 
 
 def perfetto_events(timeline: Times) -> Iterator[Event]:
-    """Yield the events: the names of a process and its tracks, then what happens on them."""
+    """Yield the events: the names of a process and its tracks, then the events on them."""
     for pid, one in enumerate(timeline.classes):
         tasks = [(task, one.nodes[task.id]) for task in one.graph.tasks if task.id in one.nodes]
         tasks.sort(key=lambda pair: (pair[1], pair[0].id))
@@ -105,7 +105,7 @@ def _is_on_host(task: Task) -> bool:
 
 
 def _is_receive(task: Task) -> bool:
-    """Return whether a device may have several of a task under way: recorded ones, too."""
+    """Return whether several such tasks may overlap on a device: receives, and recorded ones."""
     return isinstance(task, ReceiveTask) or (
         isinstance(task, CollectiveTask) and not task.takes_slot
     )
@@ -188,7 +188,7 @@ def _in_lanes(receives: Iterable[tuple[Task, Interval]]) -> dict[int, int]:
 
 
 def _exposed(tasks: Sequence[tuple[Task, Interval]]) -> Iterator[tuple[Task, Interval]]:
-    """Yield what no computation hides, each moment once: as the communication begun first."""
+    """Yield exposed communication, each moment once: as the communication that started first."""
     hiding = [pair for pair in tasks if isinstance(pair[0], ComputeTask)]
     computing = [interval for task, interval in hiding if not _is_on_host(task)]
     own: list[tuple[Task, Interval]] = []

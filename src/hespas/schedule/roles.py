@@ -1,4 +1,4 @@
-"""Who takes part in which task of a graph, and what each device therefore does."""
+"""Roles: which devices take part in which tasks of a graph, and the tasks of one device."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ class Roles:
 
 
 def find_roles(graph: TaskGraph) -> Roles:
-    """Return who takes part in what.
+    """Return the roles of a graph's devices.
 
     Raises `TraceError` on an id used twice, and on groups and pairs that name absent devices or
     give a device two parts in one task.
     """
     _check_ids(graph)
     partners: list[dict[int, int]] = []
-    known: dict[object, int] = {}
+    role_of_key: dict[object, int] = {}
     role_of_task: list[int] = []
     for task in graph.tasks:
         role_key = _role_key(task)
-        if role_key is not None and role_key not in known:
-            known[role_key] = len(partners)
+        if role_key is not None and role_key not in role_of_key:
+            role_of_key[role_key] = len(partners)
             partners.append(_partners(graph, task))
-        role_of_task.append(ALWAYS if role_key is None else known[role_key])
+        role_of_task.append(ALWAYS if role_key is None else role_of_key[role_key])
     return Roles(role_of_task=tuple(role_of_task), partners=tuple(partners))
 
 
@@ -84,15 +84,15 @@ def _partners(graph: TaskGraph, task: Task) -> dict[int, int]:
             if not 0 <= table < len(graph.group_tables):
                 raise TraceError(f"no group table {table}", location=_location(graph, task))
             groups = graph.group_tables[table]
-            found = [(device, i) for i, group in enumerate(groups) for device in group]
+            pairs = [(device, i) for i, group in enumerate(groups) for device in group]
         case SendTask():
-            found = list(task.pairs)
+            pairs = list(task.pairs)
         case ReceiveTask():
-            found = [(target, source) for source, target in task.pairs]
+            pairs = [(target, source) for source, target in task.pairs]
         case _:
-            found = []
-    partners = dict(found)
-    _check_partners(graph, task, partners, len(found))
+            pairs = []
+    partners = dict(pairs)
+    _check_partners(graph, task, partners, len(pairs))
     return partners
 
 
@@ -112,26 +112,25 @@ def _location(graph: TaskGraph, task: Task) -> str:
 def own_tasks(
     graph: TaskGraph, roles: Roles, key: tuple[int | None, ...], *, keeps_order: bool = True
 ) -> Iterator[tuple[Task, int, tuple[int, ...]]]:
-    """Yield what a device does: each task, its partner (see `Roles`) and its dependencies.
+    """Yield the tasks of a device: each task, its partner (see `Roles`) and its dependencies.
 
-    Tasks that don't concern the device are left out, and what depended on such a task depends
-    on that task's own dependencies. The partner of a task without a role is 0.
-    Unless it ``keeps_order``, communication may overtake communication:
-    see `hespas.schedule.tasks.needs`. Raises `TraceError` on a dependency that doesn't come
-    earlier.
+    Tasks in which the device takes no part are left out; a task that depends on one of them depends
+    on that one's dependencies instead. The partner of a task without a role is 0. Unless
+    ``keeps_order``, communication may overtake communication: see `hespas.schedule.tasks.needs`.
+    Raises `TraceError` on a dependency that doesn't come earlier.
     """
-    known: set[int] = set()
+    earlier: set[int] = set()
     inherited: dict[int, tuple[int, ...]] = {}
     for task, role in zip(graph.tasks, roles.role_of_task, strict=True):
         depends_on = task.depends_on if keeps_order else needs(task)
-        if not known.issuperset(depends_on):
+        if not earlier.issuperset(depends_on):
             raise TraceError(
                 "depends on a task that is not before it", location=_location(graph, task)
             )
         if inherited and not inherited.keys().isdisjoint(depends_on):
             depends_on = _inherit(depends_on, inherited)
         partner = 0 if role == ALWAYS else key[role]
-        known.add(task.id)
+        earlier.add(task.id)
         if partner is None:
             inherited[task.id] = depends_on
         else:

@@ -8,6 +8,7 @@ dependencies instead.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -31,9 +32,9 @@ class CommunicationKind(Enum):
 class ComputeTask:
     """Computation of a known duration on the device's compute stream.
 
-    ``label`` groups tasks in reports (the dearest operation's kind). ``is_on_host`` puts it on
-    the CPU instead, which also does one thing at a time. ``operations`` and ``tensor_bytes``
-    are the work and the traffic, where a trace has them.
+    ``label`` groups tasks in reports: the kind of the most expensive operation. With ``is_on_host``
+    the task runs on the CPU, which also runs one task at a time. ``operations`` and
+    ``tensor_bytes`` are the work and the traffic, where a trace has them.
     """
 
     id: int
@@ -53,10 +54,10 @@ class CollectiveTask:
     ``group_table`` indexes `TaskGraph.group_tables`; None means one group of all devices.
     ``size_bytes`` is one rank's input: its shard for all-gather, its full buffer otherwise.
     ``involved_dimensions`` limits a collective of all devices to some network dimensions.
-    ``recorded_ps`` is how long it took where the trace was recorded: it then takes that, waiting
-    for nobody. Recorded sends, receives and memory accesses are such tasks too; of a receive
-    ``takes_slot`` is False, since a device may have any number of them under way. ``order_only``
-    are those of ``depends_on`` that only keep the program's order of communication: see `needs`.
+    ``recorded_ps`` is the duration in a recorded trace: the task then takes that long and waits for
+    no other device. Recorded sends, receives and memory accesses are such tasks too; for receives
+    ``takes_slot`` is False, since a device may have any number of them in flight. ``order_only`` is
+    the part of ``depends_on`` that only keeps the program's order of communication: see `needs`.
     """
 
     id: int
@@ -118,10 +119,10 @@ class MemoryTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmptyTask:
-    """Nothing: it ends when it starts.
+    """A task that ends when it starts.
 
-    What depends on it starts only when another task of the device ends, as ASTRA-sim has it. It
-    starts when nothing communicates, or where ``is_compute``, when nothing is computed.
+    As in ASTRA-sim, tasks that depend on it start only when another task of the device ends. It
+    starts when the device communicates nothing, or with ``is_compute``, when it computes nothing.
     """
 
     id: int
@@ -134,10 +135,10 @@ Task = ComputeTask | CollectiveTask | SendTask | ReceiveTask | MemoryTask | Empt
 
 
 def needs(task: Task) -> tuple[int, ...]:
-    """Return what a task depends on where communication may overtake communication.
+    """Return the dependencies of a task where communication may overtake communication.
 
-    A device with one stream for all communication follows ``depends_on``, which keeps the order
-    of the program; one with a stream for each group needs only these.
+    A device with one stream for all communication follows ``depends_on``, which keeps the program's
+    order; a device with a stream for each group follows only these.
 
     >>> send = SendTask(id=3, name="", depends_on=(1, 2), pairs=((0, 1),), size_bytes=1, tag=0,
     ...                 order_only=(2,))
@@ -146,7 +147,7 @@ def needs(task: Task) -> tuple[int, ...]:
     """
     match task:
         case CollectiveTask() | SendTask() | ReceiveTask() if task.order_only:
-            return tuple([other for other in task.depends_on if other not in task.order_only])
+            return tuple([dep for dep in task.depends_on if dep not in task.order_only])
         case _:
             return task.depends_on
 
@@ -158,9 +159,8 @@ GroupTable = tuple[tuple[int, ...], ...]
 class TaskGraph:
     """Tasks in an order where dependencies come first; ids are unique.
 
-    A device that can start several tasks starts the one with the lowest id.
-
-    ``group_tables`` holds each distinct division of the devices into groups once.
+    A device that can start several tasks starts the one with the lowest id. ``group_tables`` holds
+    each distinct division of the devices into groups once.
     """
 
     name: str
@@ -171,7 +171,7 @@ class TaskGraph:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What a whole cluster runs: graphs, and which one each device follows.
+    """The work of a cluster: task graphs, and the index of the one that each device follows.
 
     An SPMD program is one graph that every device follows.
     """
@@ -191,5 +191,22 @@ def spmd_job(graph: TaskGraph) -> Job:
 
 
 def as_job(work: Job | TaskGraph) -> Job:
-    """Return ``work`` as a job: a lone graph is what every device follows."""
+    """Return ``work`` as a job, in which every device follows a graph given alone."""
     return spmd_job(work) if isinstance(work, TaskGraph) else work
+
+
+def devices_text(devices: Iterable[int]) -> str:
+    """Return devices as text, in ranges.
+
+    >>> devices_text([0, 1, 2, 3, 8, 10, 11]), devices_text([5])
+    ('devices 0-3, 8, 10-11', 'device 5')
+    """
+    runs: list[list[int]] = []
+    for device in sorted(devices):
+        if runs and device == runs[-1][1] + 1:
+            runs[-1][1] = device
+        else:
+            runs.append([device, device])
+    texts = [str(first) if first == last else f"{first}-{last}" for first, last in runs]
+    is_one = len(runs) == 1 and runs[0][0] == runs[0][1]
+    return f"{'device' if is_one else 'devices'} {', '.join(texts)}"

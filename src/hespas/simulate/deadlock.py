@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol, TypeAlias, TypeVar
 
 from hespas.errors import SimulationError
-from hespas.schedule.devices_text import devices_text
-from hespas.schedule.tasks import CollectiveTask, ReceiveTask, SendTask, Task
+from hespas.schedule.tasks import CollectiveTask, ReceiveTask, SendTask, Task, devices_text
 from hespas.simulate.matching import CollectiveMatch
 from hespas.units import PS_PER_S, format_time
 

@@ -6,8 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from hespas.errors import SimulationError
-from hespas.schedule.devices_text import devices_text
-from hespas.schedule.tasks import CollectiveTask, ReceiveTask, SendTask
+from hespas.schedule.tasks import CollectiveTask, ReceiveTask, SendTask, devices_text
 from hespas.simulate.astra.closed_forms import NeedsEngineError
 from hespas.simulate.astra.device_state import EVERYONE, NEVER, Machine
 from hespas.units import PS_PER_NS

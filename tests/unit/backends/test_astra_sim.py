@@ -49,7 +49,7 @@ from pathlib import Path
 from hespas.hardware.astra_sim_files import read_system
 from hespas.simulate.network import Network
 from hespas.simulate.astra.simulate import simulate
-from hespas.schedule.chakra import read_traces
+from hespas.schedule.chakra.reader import read_traces
 
 told = dict(argument.removeprefix("--").split("=", 1) for argument in sys.argv[1:])
 system = read_system(

@@ -15,7 +15,7 @@ from hespas.collectives.registry import ALGORITHMS
 from hespas.collectives.schedule import Collective
 from hespas.collectives.verify import verify
 from hespas.errors import AlgorithmError
-from hespas.schedule.chakra_node import ParsedNode
+from hespas.schedule.chakra.nodes import ParsedNode
 from hespas.schedule.tasks import ReceiveTask, SendTask
 
 CORPUS = Path(__file__).parents[2] / "corpus" / "astra-sim.json.xz"

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import pytest
 
 from hespas.errors import UnsupportedError
+from hespas.hardware.presets import load_system
+from hespas.program.program import Program
 from hespas.schedule.build import RegionTime, build_task_graph
 from hespas.schedule.tasks import (
     CollectiveTask,
@@ -15,14 +17,18 @@ from hespas.schedule.tasks import (
     Task,
     TaskGraph,
 )
+from hespas.simulate.astra.simulate import simulate
 from hespas.split.regions import Compute
+from hespas.split.scheduled import split_scheduled
 from hespas.split.strategies import SplitOptions, SplitStrategy, split_program
 from programs import ADD_BODY, VECTOR, all_reduce, main_function, on_devices, settled
+from scheduled import done, kernel, scheduled, start, sync
 
 F = "tensor<4x8xf32>"
 SHARD_BYTES = 4 * 8 * 4
 CHANNEL = "channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>"
 DENSE = "replica_groups = dense<[[0, 1, 2, 3]]> : tensor<1x4xi64>"
+KERNEL_PS = 1_000_000_000
 GLOBAL = f"{CHANNEL}, {DENSE}, use_global_device_ids"
 
 
@@ -260,3 +266,56 @@ def test_communication_keeps_the_order_of_the_program() -> None:
     assert [task.depends_on for task in graph.tasks] == [(), (0,)]
     shifted = built("\n".join([permute([(0, 1)], "%x"), permute([(1, 2)])]))
     assert [task.depends_on for task in shifted.tasks] == [(), (), (0, 1), (0, 1)]
+
+
+def spans(program: Program) -> dict[str, tuple[int, int]]:
+    """Return when each task of a scheduled program runs on a system of four devices."""
+    graph = split_scheduled(program)
+    times = [
+        RegionTime(duration_ps=KERNEL_PS, label="mhlo.fusion")
+        if isinstance(region, Compute)
+        else None
+        for region in graph.regions
+    ]
+    tasks = build_task_graph(graph, times, name="step")
+    (one,) = simulate(tasks, load_system("H100_80GB_4GPU")).classes
+    return {task.name: one.nodes[task.id] for task in tasks.tasks}
+
+
+def test_a_collective_hides_behind_the_kernels_up_to_its_end() -> None:
+    found = spans(
+        scheduled(
+            kernel("k0", "a"),
+            start("r", "k0"),
+            kernel("k1", "a"),
+            done("d", "r"),
+            kernel("k2", "d"),
+        )
+    )
+    assert found["r"][0] == found["k1"][0] == KERNEL_PS
+    assert found["r"][1] < 2 * KERNEL_PS
+    assert found["k2"][0] == 2 * KERNEL_PS
+
+
+def test_what_waits_for_a_collective_that_lasts_longer_starts_at_its_end() -> None:
+    found = spans(scheduled(kernel("k0", "a"), start("r", "k0"), done("d", "r"), kernel("k1", "d")))
+    assert found["r"][0] == KERNEL_PS
+    assert found["k1"][0] == found["r"][1] > KERNEL_PS
+
+
+def test_nothing_hides_a_synchronous_collective() -> None:
+    found = spans(scheduled(kernel("k0", "a"), sync("r", "k0"), kernel("k1", "a")))
+    assert found["k1"][0] == found["r"][1]
+
+
+def test_collectives_follow_each_other_on_one_stream() -> None:
+    program = scheduled(
+        start("r", "a"), start("s", "a"), kernel("k", "a"), done("d", "r"), done("e", "s")
+    )
+    found = spans(program)
+    assert found["s"][0] == found["r"][1]
+    tasks = build_task_graph(
+        split_scheduled(program), [None, None, RegionTime(duration_ps=1, label="")], name="step"
+    )
+    collectives = [task for task in tasks.tasks if isinstance(task, CollectiveTask)]
+    assert [task.order_only for task in collectives] == [(), ()]

@@ -15,9 +15,9 @@ from pathlib import Path
 from hespas.backends.astra_sim.system_files import write_system
 from hespas.errors import DeviceCountError, SimulationError, ToolError
 from hespas.hardware.system import System
-from hespas.schedule.chakra_writer import COMM_GROUP_FILE, write_traces
-from hespas.schedule.devices_text import devices_text
-from hespas.schedule.tasks import ComputeTask, Job, TaskGraph, as_job
+from hespas.schedule.chakra.format import COMM_GROUP_FILE
+from hespas.schedule.chakra.writer import write_traces
+from hespas.schedule.tasks import ComputeTask, Job, TaskGraph, as_job, devices_text
 from hespas.simulate.external_result import DeviceFigures, ExternalResult
 from hespas.simulate.network import Network
 from hespas.tools.process import LOG_NAME, Limits, run_program

@@ -19,7 +19,6 @@ from heapq import heappop, heappush
 from typing import assert_never
 
 from hespas.errors import SimulationError
-from hespas.schedule.devices_text import devices_text
 from hespas.schedule.tasks import (
     CollectiveTask,
     ComputeTask,
@@ -27,6 +26,7 @@ from hespas.schedule.tasks import (
     MemoryTask,
     ReceiveTask,
     SendTask,
+    devices_text,
 )
 from hespas.simulate.astra.closed_forms import NeedsEngineError, Span
 from hespas.simulate.astra.device_state import NEVER, Machine, Slot

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from typing import TypeAlias, assert_never
 
-from hespas.schedule.devices_text import devices_text
 from hespas.schedule.roles import ALWAYS, own_tasks
 from hespas.schedule.tasks import (
     CollectiveTask,
@@ -18,6 +17,7 @@ from hespas.schedule.tasks import (
     ReceiveTask,
     SendTask,
     Task,
+    devices_text,
 )
 from hespas.simulate.astra.folding import DeviceClass
 from hespas.simulate.deadlock import NEVER

@@ -15,8 +15,8 @@ import pytest
 
 from hespas.errors import HespasError, TraceError
 from hespas.hardware.presets import load_system
-from hespas.schedule import wire
-from hespas.schedule.chakra import read_traces
+from hespas.schedule.chakra import format as wire
+from hespas.schedule.chakra.reader import read_traces
 from hespas.schedule.tasks import Job
 from hespas.simulate.astra.simulate import simulate
 from hespas.simulate.network import Network

@@ -7,8 +7,8 @@ import pytest
 
 from hespas.errors import SimulationError
 from hespas.hardware.system import System
-from hespas.schedule import wire
-from hespas.schedule.chakra import read_traces
+from hespas.schedule.chakra import format as wire
+from hespas.schedule.chakra.reader import read_traces
 from hespas.schedule.perfetto import perfetto_events
 from hespas.schedule.tasks import SendTask, TaskGraph
 from hespas.simulate.astra.simulate import simulate
@@ -124,4 +124,4 @@ def test_where_pytorch_found_a_node_changes_nothing_and_what_is_not_known_is_nam
     assert not caplog.records
     odd = [node(1, COMP, 10, colour="red"), node(2, COMP, 10, colour="blue", weight=3)]
     assert read_traces(write(tmp_path, odd)).device_count == 1
-    assert "left out of account: attribute colour (2 nodes), weight (1 nodes)" in caplog.text
+    assert "unknown attributes are ignored: colour (2 nodes), weight (1 nodes)" in caplog.text

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, cast
 from hespas.config.files import read_yaml
 from hespas.errors import AlgorithmError, ConfigError, SimulationError
 from hespas.hardware.system import CollectiveKind, System
-from hespas.schedule.chakra_node import ParsedNode
-from hespas.schedule.chakra_reader import read_messages
+from hespas.schedule.chakra.nodes import ParsedNode
+from hespas.schedule.chakra.reader import read_messages
 from hespas.schedule.tasks import ComputeTask, ReceiveTask, SendTask
 from hespas.simulate.astra.events.network import Post
 from hespas.simulate.astra.options import PER_NODE, custom_option

@@ -12,7 +12,6 @@ from typing import Protocol, assert_never
 
 from hespas.errors import SimulationError
 from hespas.hardware.system import System
-from hespas.schedule.devices_text import devices_text
 from hespas.schedule.tasks import (
     CollectiveTask,
     CommunicationKind,
@@ -21,6 +20,7 @@ from hespas.schedule.tasks import (
     MemoryTask,
     ReceiveTask,
     SendTask,
+    devices_text,
 )
 from hespas.simulate.astra.closed_forms import Algorithm
 from hespas.simulate.astra.device_state import EVERYONE, NEVER, Machine

@@ -1,4 +1,4 @@
-"""Write Chakra traces: one file a device, identical devices sharing one content."""
+"""Write Chakra traces: one file per device, linked where devices have equal content."""
 
 from __future__ import annotations
 
@@ -10,8 +10,16 @@ from pathlib import Path
 from typing import assert_never
 
 from hespas.errors import TraceError
-from hespas.schedule import wire
-from hespas.schedule.groups_file import write_groups
+from hespas.schedule.chakra.format import (
+    COMM_GROUP_FILE,
+    SCHEMA_VERSION,
+    Group,
+    NodeType,
+    delimited,
+    schema,
+    varint,
+    write_groups,
+)
 from hespas.schedule.roles import ALWAYS, Roles, find_roles, own_tasks
 from hespas.schedule.tasks import (
     CollectiveTask,
@@ -27,10 +35,7 @@ from hespas.schedule.tasks import (
 )
 from hespas.units import PS_PER_NS
 
-COMM_GROUP_FILE = "comm_group.json"
 _PS_PER_MICROSECOND = 1_000_000
-
-Group = tuple[int, ...]
 
 
 def write_traces(
@@ -103,26 +108,28 @@ def _write_alike(content: bytes, files: list[Path]) -> None:
 
 
 class _NodeWriter:
-    """Turns tasks into the bytes of nodes; equal nodes of several devices are made once."""
+    """Turns tasks into the bytes of nodes; equal nodes of several devices are serialised once."""
 
     def __init__(self, graph: TaskGraph, roles: Roles, group_ids: Mapping[Group, int]) -> None:
         self._graph = graph
         self._roles = roles
         self._group_ids = group_ids
         self._everyone = tuple(range(graph.device_count))
-        self._make_node = wire.schema().node
+        self._make_node = schema().node
         self._not_cpu = self._attributes(is_cpu_op=False)
-        self._compute_node = self._make_node(type=wire.NodeType.COMP)
+        self._compute_node = self._make_node(type=NodeType.COMP)
         self._compute_node.attr.add(name="is_cpu_op", bool_val=False)
         self._duration_ns = self._compute_node.attr.add(name="duration_ns")
         self._micros = _whole_micros(graph.tasks)
-        self._known: dict[tuple[int, int, int, tuple[int, ...], tuple[int, ...]], bytes] = {}
-        metadata = wire.schema().metadata(version=wire.SCHEMA_VERSION)
-        self._head = wire.delimited([metadata.SerializeToString()])
+        self._bytes_of_node: dict[
+            tuple[int, int, int, tuple[int, ...], tuple[int, ...]], bytes
+        ] = {}
+        metadata = schema().metadata(version=SCHEMA_VERSION)
+        self._head = delimited([metadata.SerializeToString()])
 
     def content(self, key: tuple[int | None, ...], device: int) -> bytes:
-        """Return the file of the devices that have this key, of which ``device`` is one."""
-        known = self._known
+        """Return the file content of all devices with this key; ``device`` is one of them."""
+        bytes_of_node = self._bytes_of_node
         parts = [self._head]
         needed = own_tasks(self._graph, self._roles, key, keeps_order=False)
         ordered = own_tasks(self._graph, self._roles, key)
@@ -130,11 +137,11 @@ class _NodeWriter:
             # A send's bytes name both ends, a collective's only the group.
             end = device if isinstance(task, SendTask | ReceiveTask) else ALWAYS
             node_key = (task.id, partner, end, depends_on, needs)
-            if node_key not in known:
+            if node_key not in bytes_of_node:
                 body = self._node(task, partner, device, depends_on)
                 body += self._order_only(depends_on, needs)
-                known[node_key] = wire.varint(len(body)) + body
-            parts.append(known[node_key])
+                bytes_of_node[node_key] = varint(len(body)) + body
+            parts.append(bytes_of_node[node_key])
         return b"".join(parts)
 
     def _node(self, task: Task, partner: int, device: int, depends_on: tuple[int, ...]) -> bytes:
@@ -142,33 +149,33 @@ class _NodeWriter:
             case ComputeTask():
                 body = self._compute(task, depends_on) + self._work(task)
             case MemoryTask():
-                node_type = wire.NodeType.MEM_STORE if task.is_store else wire.NodeType.MEM_LOAD
+                node_type = NodeType.MEM_STORE if task.is_store else NodeType.MEM_LOAD
                 head = self._head_of(task, node_type, depends_on)
                 body = head + self._attributes(tensor_size=task.size_bytes)
             case EmptyTask():
-                body = self._head_of(task, wire.NodeType.INVALID, depends_on)
+                body = self._head_of(task, NodeType.INVALID, depends_on)
             case CollectiveTask():
-                head = self._head_of(task, wire.NodeType.COMM_COLL, depends_on)
+                head = self._head_of(task, NodeType.COMM_COLL, depends_on)
                 body = head + self._collective(task, partner)
             case SendTask():
-                head = self._head_of(task, wire.NodeType.COMM_SEND, depends_on)
+                head = self._head_of(task, NodeType.COMM_SEND, depends_on)
                 body = head + self._transfer(task, device, partner)
             case ReceiveTask():
-                head = self._head_of(task, wire.NodeType.COMM_RECV, depends_on)
+                head = self._head_of(task, NodeType.COMM_RECV, depends_on)
                 body = head + self._transfer(task, partner, device)
             case _:
                 assert_never(task)
         return body
 
     def _order_only(self, depends_on: tuple[int, ...], needs: tuple[int, ...]) -> bytes:
-        """Return the note of the dependencies that only keep the order of communication."""
+        """Return the attribute with the dependencies that only keep the order of communication."""
         if len(needs) == len(depends_on):
             return b""
         others = sorted({*depends_on}.difference(needs))
         return self._attributes(order_only=" ".join(map(str, others)))
 
     def _compute(self, task: ComputeTask, depends_on: tuple[int, ...]) -> bytes:
-        # One message is filled again and again: making one each time would double the cost.
+        # One message is filled again and again: a new one each time would double the cost.
         node = self._compute_node
         node.id = task.id
         node.name = task.name
@@ -180,10 +187,10 @@ class _NodeWriter:
 
     def _work(self, task: ComputeTask) -> bytes:
         given = {"num_ops": task.operations, "tensor_size": task.tensor_bytes}
-        known = {name: value for name, value in given.items() if value is not None}
-        return self._attributes(**known) if known else b""
+        work = {name: value for name, value in given.items() if value is not None}
+        return self._attributes(**work) if work else b""
 
-    def _head_of(self, task: Task, node_type: wire.NodeType, depends_on: tuple[int, ...]) -> bytes:
+    def _head_of(self, task: Task, node_type: NodeType, depends_on: tuple[int, ...]) -> bytes:
         node = self._make_node(id=task.id, name=task.name, type=node_type, data_deps=depends_on)
         # Attributes are the last field, and protobuf messages merge by joining their bytes.
         return node.SerializeToString() + self._not_cpu

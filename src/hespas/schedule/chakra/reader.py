@@ -1,4 +1,7 @@
-"""Read Chakra traces back into a job: equal files once, like files into one graph."""
+"""Read Chakra traces back into a job.
+
+Equal files are parsed once. Traces that differ only in groups and peers become one task graph.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import logging
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 from hashlib import blake2b
@@ -14,15 +17,21 @@ from pathlib import Path
 from typing import TypeVar
 
 from hespas.errors import TraceError
-from hespas.schedule import wire
-from hespas.schedule.chakra_node import EVERYONE, ParsedNode, parse_node
-from hespas.schedule.groups_file import read_groups
-from hespas.schedule.merge import Trace, merge
-from hespas.schedule.tasks import CollectiveTask, Job, ReceiveTask, SendTask
+from hespas.schedule.chakra.format import Group, read_groups, schema, split_delimited
+from hespas.schedule.chakra.nodes import EVERYONE, ParsedNode, parse_node
+from hespas.schedule.tasks import (
+    CollectiveTask,
+    GroupTable,
+    Job,
+    ReceiveTask,
+    SendTask,
+    Task,
+    TaskGraph,
+)
 
 log = logging.getLogger("hespas")
 
-Group = tuple[int, ...]
+Pairs = tuple[tuple[int, int], ...]
 _Message = TypeVar("_Message")
 _Claims = Mapping[tuple[int, int | None, int], ParsedNode]
 
@@ -33,15 +42,15 @@ def read_traces(prefix: Path, comm_groups: Path | None = None, *, is_recorded: b
     Equal files are parsed once; devices that differ only in groups and peers share a graph.
     A compute node lasts ``duration_ns`` where it has one, else ``duration_micros``, of which 0
     stands for 1 ns, as in ASTRA-sim. A group name that is absent, "" or "0" means all devices.
-    ``is_recorded`` makes tasks of how long everything took where the trace was recorded, for
-    systems with ``replay-only``. Attributes whose meaning is not known are left out of account, and
-    named in a warning. Raises `TraceError`, naming file and node, on whatever is missing,
-    damaged, contradictory or without a model here (metadata nodes, communication of the CPU).
+    ``is_recorded`` makes tasks of the recorded durations, for systems with ``replay-only``. Unknown
+    attributes are ignored and named in a warning. Raises `TraceError`, naming file and node, on
+    anything missing, damaged, contradictory or without a model (metadata nodes, communication of
+    the CPU).
     """
     files = _find_files(prefix)
     groups = {} if comm_groups is None else read_groups(comm_groups, len(files))
     context = _Groups(groups, len(files))
-    traces: list[Trace] = []
+    traces: list[_Trace] = []
     unknown: Counter[str] = Counter()
     for content in _distinct(files):
         location = str(files[content.devices[0]])
@@ -56,8 +65,8 @@ def read_traces(prefix: Path, comm_groups: Path | None = None, *, is_recorded: b
         traces.append(_trace(_in_order(nodes, location), tuple(content.devices)))
     if unknown:
         names = ", ".join(f"{name} ({unknown[name]} nodes)" for name in sorted(unknown))
-        log.warning("%s: not known here, and left out of account: attribute %s", prefix, names)
-    return merge(prefix.name, traces, groups, len(files))
+        log.warning("%s: unknown attributes are ignored: %s", prefix, names)
+    return _merged(prefix.name, traces, groups, len(files))
 
 
 def read_messages(path: Path) -> tuple[ParsedNode, ...]:
@@ -74,7 +83,7 @@ def read_messages(path: Path) -> tuple[ParsedNode, ...]:
 
 
 class _Groups:
-    """The groups by number, and which of them hold every device."""
+    """The groups by number, and those that hold every device."""
 
     def __init__(self, groups: Mapping[int, Group], device_count: int) -> None:
         self.device_count = device_count
@@ -86,17 +95,17 @@ class _Groups:
         self._orders: dict[frozenset[int], tuple[tuple[int, ...], str]] = {}
 
     def _find_twins(self) -> dict[int, frozenset[int]]:
-        """Return the groups of which another has the same members, and those members."""
+        """Return the groups that share their members with another group, and those members."""
         everyone = {EVERYONE: frozenset(range(self.device_count))}
         members = self.members | everyone if self.whole else self.members
         counts = Counter(members.values())
         return {number: of for number, of in members.items() if counts[of] > 1}
 
     def check_order(self, used: Iterable[int], file: str) -> None:
-        """Raise if groups of the same members take turns in another order than in other files.
+        """Raise if groups of the same members alternate in another order than in other files.
 
-        A job tells groups apart by their members, so that such files would pass for a job
-        whose collectives match, where they wait for each other for ever.
+        A job distinguishes groups by their members only. Files that disagree on the order would
+        look like a job whose collectives match, though the devices wait for each other forever.
         """
         orders: dict[frozenset[int], tuple[int, ...]] = {}
         for number in used:
@@ -151,11 +160,11 @@ def _distinct(files: list[Path]) -> list[_Content]:
 def _parse(
     data: bytes, location: str, *, with_notes: bool = False, is_recorded: bool = False
 ) -> list[ParsedNode]:
-    messages = list(wire.split_delimited(data, location))
+    messages = list(split_delimited(data, location))
     if not messages:
         raise TraceError("the file holds no metadata", location=location)
-    _decode(wire.schema().metadata.FromString, messages[0], f"{location}: metadata")
-    parse = wire.schema().node.FromString
+    _decode(schema().metadata.FromString, messages[0], f"{location}: metadata")
+    parse = schema().node.FromString
     return [
         parse_node(
             _decode(parse, message, f"{location}: message {index}"),
@@ -170,19 +179,19 @@ def _parse(
 def _decode(parse: Callable[[bytes], _Message], message: bytes, location: str) -> _Message:
     try:
         return parse(message)
-    except wire.schema().decode_error as error:
+    except schema().decode_error as error:
         raise TraceError("the message is damaged", location=location) from error
 
 
 def _localised(node: ParsedNode, groups: _Groups) -> ParsedNode:
-    """Name a group that holds every device as what it is."""
+    """Return the node with group 0, all devices, if its group holds every device."""
     if node.group not in groups.whole or not isinstance(node.task, CollectiveTask):
         return node
     return node._replace(task=replace(node.task, group_table=None), group=EVERYONE)
 
 
 def _check(claims: _Claims, device: int, file: str, groups: _Groups) -> None:
-    """Raise if a group lacks the device, or a transfer names other devices than it may."""
+    """Raise if a group lacks the device, or a transfer names a wrong device."""
     for (group, own, peer), node in claims.items():
         if group != EVERYONE and group not in groups.members:
             raise TraceError(f"there is no group {group}", location=_location(file, node))
@@ -197,9 +206,9 @@ def _check(claims: _Claims, device: int, file: str, groups: _Groups) -> None:
             raise TraceError(message, location=_location(file, node))
 
 
-def _trace(nodes: list[ParsedNode], devices: tuple[int, ...]) -> Trace:
+def _trace(nodes: list[ParsedNode], devices: tuple[int, ...]) -> _Trace:
     transfers = (SendTask, ReceiveTask)
-    return Trace(
+    return _Trace(
         tasks=tuple([node.task for node in nodes]),
         groups=tuple([node.group for node in nodes if node.group != EVERYONE]),
         peers=tuple([node.peer for node in nodes if isinstance(node.task, transfers)]),
@@ -238,3 +247,95 @@ def _check_ids(nodes: list[ParsedNode], by_id: Mapping[int, ParsedNode], locatio
 
 def _location(location: str, node: ParsedNode) -> str:
     return f"{location}: node {node.task.id} ({node.task.name})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Trace:
+    """The tasks of some devices, with groups and peers separated from the tasks.
+
+    ``groups`` has the group id of each collective that isn't among all devices, in order;
+    ``peers`` the other end of each send and receive.
+    """
+
+    tasks: tuple[Task, ...]
+    groups: tuple[int, ...]
+    peers: tuple[int, ...]
+    devices: tuple[int, ...]
+
+
+def _merged(
+    name: str, traces: Iterable[_Trace], groups: Mapping[int, Group], device_count: int
+) -> Job:
+    """Return the job of the traces, with one graph for each distinct sequence of tasks."""
+    by_tasks: dict[tuple[Task, ...], list[_Trace]] = {}
+    for trace in traces:
+        by_tasks.setdefault(trace.tasks, []).append(trace)
+    parts = [part for same in by_tasks.values() for part in _mergeable(same, groups)]
+    graph_of_device = [0] * device_count
+    for index, part in enumerate(parts):
+        for trace in part:
+            for device in trace.devices:
+                graph_of_device[device] = index
+    return Job(
+        graphs=tuple(_graph(f"{name} {i}", part, groups, device_count)
+                     for i, part in enumerate(parts)),
+        graph_of_device=tuple(graph_of_device),
+    )  # fmt: skip
+
+
+def _vectors(traces: Sequence[_Trace]) -> Iterator[tuple[int, ...]]:
+    """Yield, for each collective in turn, its group id in every trace."""
+    return zip(*(trace.groups for trace in traces), strict=True)
+
+
+def _mergeable(traces: list[_Trace], groups: Mapping[int, Group]) -> list[list[_Trace]]:
+    """Split traces whose groups overlap, since a group table has one group per device."""
+    for vector in set(_vectors(traces)):
+        members = [device for group in set(vector) for device in groups[group]]
+        if len(set(members)) != len(members):
+            return [[trace] for trace in traces]
+    return [traces]
+
+
+def _graph(
+    name: str, traces: list[_Trace], groups: Mapping[int, Group], device_count: int
+) -> TaskGraph:
+    table_of: dict[tuple[int, ...], int] = {}
+    for vector in _vectors(traces):
+        table_of.setdefault(vector, len(table_of))
+    tables = iter([table_of[vector] for vector in _vectors(traces)])
+    pairs = _pairs(traces)
+    return TaskGraph(
+        name=name,
+        device_count=device_count,
+        tasks=tuple([_filled(task, tables, pairs) for task in traces[0].tasks]),
+        group_tables=tuple([_group_table(vector, groups) for vector in table_of]),
+    )
+
+
+def _group_table(vector: tuple[int, ...], groups: Mapping[int, Group]) -> GroupTable:
+    return tuple([groups[group] for group in dict.fromkeys(vector)])
+
+
+def _pairs(traces: Sequence[_Trace]) -> Iterator[Pairs]:
+    """Yield (device, peer) of all devices for each transfer in turn; equal ones are shared."""
+    known: dict[tuple[int, ...], Pairs] = {}
+    for vector in zip(*(trace.peers for trace in traces), strict=True):
+        if vector not in known:
+            both = zip(traces, vector, strict=True)
+            found = [(device, peer) for trace, peer in both for device in trace.devices]
+            known[vector] = tuple(sorted(found))
+        yield known[vector]
+
+
+def _filled(task: Task, tables: Iterator[int], pairs: Iterator[Pairs]) -> Task:
+    match task:
+        case CollectiveTask(group_table=int()):
+            return replace(task, group_table=next(tables))
+        case SendTask():
+            return replace(task, pairs=next(pairs))
+        case ReceiveTask():
+            ends = next(pairs)
+            return replace(task, pairs=tuple([(source, target) for target, source in ends]))
+        case _:
+            return task

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from hespas.errors import TraceError
-from hespas.schedule import wire
-from hespas.schedule.chakra import read_traces, write_traces
+from hespas.schedule.chakra import format as et
+from hespas.schedule.chakra.reader import read_traces
+from hespas.schedule.chakra.writer import write_traces
 from hespas.schedule.tasks import (
     CollectiveTask,
     CommunicationKind,
@@ -44,28 +45,28 @@ def graph(devices: int, tasks: Sequence[Task], tables: tuple[GroupTable, ...] = 
     return TaskGraph(name="g", device_count=devices, tasks=tuple(tasks), group_tables=tables)
 
 
-def nodes(file: Path) -> list[wire.Node]:
-    messages = list(wire.split_delimited(file.read_bytes(), str(file)))
-    assert wire.schema().metadata.FromString(messages[0]).version == "0.0.4"
-    return [wire.schema().node.FromString(message) for message in messages[1:]]
+def nodes(file: Path) -> list[et.Node]:
+    messages = list(et.split_delimited(file.read_bytes(), str(file)))
+    assert et.schema().metadata.FromString(messages[0]).version == "0.0.4"
+    return [et.schema().node.FromString(message) for message in messages[1:]]
 
 
-def values(node: wire.Node) -> dict[str, object]:
+def values(node: et.Node) -> dict[str, object]:
     return {a.name: getattr(a, a.WhichOneof("value") or "") for a in node.attr}
 
 
-def node_bytes(number: int, kind: wire.NodeType, **attributes: int | str | bool) -> bytes:
+def node_bytes(number: int, kind: et.NodeType, **attributes: int | str | bool) -> bytes:
     fields = {bool: "bool_val", int: "int64_val", str: "string_val"}
-    node = wire.schema().node(id=number, name=f"n{number}", type=kind)
+    node = et.schema().node(id=number, name=f"n{number}", type=kind)
     for name, value in attributes.items():
         node.attr.add(name=name, **{fields[type(value)]: value})
     return node.SerializeToString()
 
 
 def write_raw(directory: Path, *contents: Sequence[bytes]) -> Path:
-    head = wire.schema().metadata(version="0.0.4").SerializeToString()
+    head = et.schema().metadata(version="0.0.4").SerializeToString()
     for device, content in enumerate(contents):
-        (directory / f"dev.{device}.et").write_bytes(wire.delimited([head, *content]))
+        (directory / f"dev.{device}.et").write_bytes(et.delimited([head, *content]))
     return directory / "dev"
 
 
@@ -76,7 +77,7 @@ def test_a_node_has_the_bytes_the_format_asks_for(tmp_path: Path) -> None:
     not_cpu = b"\x52\x0e\x0a\x09is_cpu_op\xd8\x01\x00"
     exact = b"\x52\x16\x0a\x0bduration_ns\x19" + b"\x00\x00\x00\x00\x00\x40\x9f\x40"
     body = node + not_cpu + exact
-    assert (tmp_path / "dev.0.et").read_bytes() == b"\x07\x0a\x050.0.4" + wire.varint(
+    assert (tmp_path / "dev.0.et").read_bytes() == b"\x07\x0a\x050.0.4" + et.varint(
         len(body)
     ) + body
 
@@ -86,7 +87,7 @@ def test_a_collective_names_kind_size_and_group(tmp_path: Path) -> None:
 
     assert [file.name for file in files] == ["dev.0.et", "dev.1.et", "comm_group.json"]
     collective = nodes(files[1])[1]
-    assert (collective.id, collective.type) == (2, wire.NodeType.COMM_COLL)
+    assert (collective.id, collective.type) == (2, et.NodeType.COMM_COLL)
     assert list(collective.data_deps) == [1]
     expected = {"is_cpu_op": False, "comm_type": 0, "comm_size": 4096, "pg_name": "1"}
     assert values(collective) == expected
@@ -207,7 +208,7 @@ def test_involved_dimensions_come_back(tmp_path: Path) -> None:
 
 
 def test_a_whole_microsecond_file_reads_zero_as_one_nanosecond(tmp_path: Path) -> None:
-    prefix = write_raw(tmp_path, [node_bytes(1, wire.NodeType.COMP, is_cpu_op=False)])
+    prefix = write_raw(tmp_path, [node_bytes(1, et.NodeType.COMP, is_cpu_op=False)])
 
     (task,) = read_traces(prefix).graphs[0].tasks
 
@@ -216,15 +217,19 @@ def test_a_whole_microsecond_file_reads_zero_as_one_nanosecond(tmp_path: Path) -
 
 
 def test_a_file_whose_nodes_are_out_of_order_is_put_in_order(tmp_path: Path) -> None:
-    late = wire.schema().node(id=1, name="a", type=wire.NodeType.COMP, ctrl_deps=[2])
-    prefix = write_raw(tmp_path, [late.SerializeToString(), node_bytes(2, wire.NodeType.COMP)])
+    late = et.schema().node(id=1, name="a", type=et.NodeType.COMP, ctrl_deps=[2])
+    prefix = write_raw(tmp_path, [late.SerializeToString(), node_bytes(2, et.NodeType.COMP)])
 
     tasks = read_traces(prefix).graphs[0].tasks
 
     assert [(task.id, task.depends_on) for task in tasks] == [(2, ()), (1, (2,))]
 
 
-COLL, SEND, COMP = wire.NodeType.COMM_COLL, wire.NodeType.COMM_SEND, wire.NodeType.COMP
+COLL, SEND, COMP = (
+    et.NodeType.COMM_COLL,
+    et.NodeType.COMM_SEND,
+    et.NodeType.COMP,
+)
 
 
 @pytest.mark.parametrize(
@@ -241,8 +246,8 @@ COLL, SEND, COMP = wire.NodeType.COMM_COLL, wire.NodeType.COMM_SEND, wire.NodeTy
         ([node_bytes(1, SEND, comm_size=8, comm_dst=9, comm_tag=0)], "the peer 9 is not one of"),
         ([node_bytes(1, SEND, comm_size=8, comm_tag=0)], "comm_dst is missing"),
         ([node_bytes(1, SEND, comm_size=8, comm_dst=1, comm_src=1, comm_tag=0)], "part of device"),
-        ([node_bytes(1, wire.NodeType.MEM_LOAD)], "tensor_size is missing"),
-        ([node_bytes(1, wire.NodeType.METADATA)], "a node of type METADATA has no model here"),
+        ([node_bytes(1, et.NodeType.MEM_LOAD)], "tensor_size is missing"),
+        ([node_bytes(1, et.NodeType.METADATA)], "a node of type METADATA has no model here"),
         ([node_bytes(1, SEND, is_cpu_op=True)], "communication of the CPU has no model here"),
         ([node_bytes(1, COMP, duration_ns="long")], "duration_ns is 'long', not a duration"),
         ([node_bytes(1, COMP), node_bytes(1, COMP)], "node 1 (n1): the id is used twice"),
@@ -262,8 +267,8 @@ def test_a_bad_node_is_named(content: list[bytes], message: str, tmp_path: Path)
 
 
 def test_an_unknown_dependency_and_a_circle_are_named(tmp_path: Path) -> None:
-    one = wire.schema().node(id=1, name="a", type=COMP, data_deps=[2]).SerializeToString()
-    two = wire.schema().node(id=2, name="b", type=COMP, data_deps=[1]).SerializeToString()
+    one = et.schema().node(id=1, name="a", type=COMP, data_deps=[2]).SerializeToString()
+    two = et.schema().node(id=2, name="b", type=COMP, data_deps=[1]).SerializeToString()
 
     with pytest.raises(TraceError, match=r"node 1 \(a\): the node depends on 2, which is not"):
         read_traces(write_raw(tmp_path, [one]))
@@ -341,7 +346,7 @@ def test_a_graph_that_contradicts_itself_is_not_written(
 
 
 def test_importing_the_writer_leaves_protobuf_alone() -> None:
-    code = "import sys, hespas.schedule.chakra; sys.exit('google.protobuf' in sys.modules)"
+    code = "import sys, hespas.schedule.chakra.reader; sys.exit('google.protobuf' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

@@ -1,16 +1,19 @@
-"""The Chakra wire format: message classes built from a table, and length-prefixed streams.
+"""The files of a Chakra trace: protobuf messages, their streams, and ``comm_group.json``.
 
 Source of the names and numbers: Chakra's ``et_def.proto``, schema 0.0.4, package
 ``ChakraProtoMsg``. A stream is one ``GlobalMetadata`` and then the ``Node`` messages, each
-preceded by its length as a base-128 varint.
+preceded by its length as a base-128 varint. The message classes are made from a table, so that no
+generated code is needed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, MutableSequence, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Self, cast
 
 from hespas.errors import TraceError
@@ -19,6 +22,9 @@ if TYPE_CHECKING:
     from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto
 
 SCHEMA_VERSION = "0.0.4"
+COMM_GROUP_FILE = "comm_group.json"
+
+Group = tuple[int, ...]
 
 
 class NodeType(IntEnum):
@@ -35,7 +41,7 @@ class NodeType(IntEnum):
 
 
 class Attribute(Protocol):
-    """An ``AttributeProto``: a name and one value, of which these are the kinds written here."""
+    """An ``AttributeProto``: a name and one value, of one of the types that are written here."""
 
     name: str
     double_val: float
@@ -61,7 +67,7 @@ class Attributes(Protocol):
 
 
 class Message(Protocol):
-    """What every message class offers."""
+    """The interface of every message class."""
 
     def SerializeToString(self, *, deterministic: bool = ...) -> bytes:  # noqa: N802 (protobuf's name)
         """Return the message's bytes."""
@@ -257,3 +263,42 @@ def _read_varint(data: bytes, position: int, location: str) -> tuple[int, int]:
         if digit < 0x80:
             return size, position
     raise TraceError(f"no message length at byte {position}", location=location)
+
+
+def write_groups(groups: Mapping[int, Group], file: Path) -> None:
+    """Write ``comm_group.json``: the devices of each group, by the group's number in traces."""
+    table = {str(number): group for number, group in groups.items()}
+    file.write_text(json.dumps(table) + "\n", "utf-8")
+
+
+def read_groups(file: Path, device_count: int) -> dict[int, Group]:
+    """Return the groups of a ``comm_group.json`` by number.
+
+    Raises `TraceError` if the file isn't JSON of the form ``{"<number>": [devices]}``, if a
+    number isn't positive, or if a group is empty or names a device twice or one that is absent.
+    """
+    location = str(file)
+    try:
+        table = cast("object", json.loads(file.read_text("utf-8")))
+    except (OSError, ValueError) as error:
+        raise TraceError(f"the groups cannot be read: {error}", location=location) from error
+    if not isinstance(table, dict):
+        raise TraceError("the groups are not a JSON object", location=location)
+    entries = cast("dict[str, object]", table).items()
+    return dict(_read_group(name, members, device_count, location) for name, members in entries)
+
+
+def _read_group(name: str, members: object, device_count: int, location: str) -> tuple[int, Group]:
+    location = f"{location}: group {name!r}"
+    if not (name.isascii() and name.isdigit() and int(name) > 0):
+        raise TraceError("the name is not a positive number", location=location)
+    if not isinstance(members, list) or not members:
+        raise TraceError("the members are not a list of devices", location=location)
+    group = cast("list[object]", members)
+    for device in group:
+        if type(device) is not int or not 0 <= device < device_count:
+            message = f"{device!r} is not one of the {device_count} devices"
+            raise TraceError(message, location=location)
+    if len(set(group)) != len(group):
+        raise TraceError("a device is named twice", location=location)
+    return int(name), cast("Group", tuple(group))

@@ -1,4 +1,4 @@
-"""Read one Chakra node: its task, and the group or peer that the task still lacks."""
+"""Turn one Chakra node into a task, and the group or peer that the task still lacks."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import NamedTuple, NoReturn, cast
 
 from hespas.errors import TraceError
+from hespas.schedule.chakra.format import Node, NodeType
 from hespas.schedule.tasks import (
     CollectiveTask,
     CommunicationKind,
@@ -18,20 +19,19 @@ from hespas.schedule.tasks import (
     SendTask,
     Task,
 )
-from hespas.schedule.wire import Node, NodeType
 from hespas.units import PS_PER_NS
 
 EVERYONE = 0
 """The group id that stands for all devices."""
 PENDING_TABLE = -1
-"""The group table of a collective whose tables are not made yet."""
+"""The group table of a collective before the tables are made."""
 
 _NS_PER_MICROSECOND = 1000
 _SHORTEST_REPLAY_NS = 1
-# These describe a node without changing when it runs: work (but for a system whose roofline is
-# enabled), and a priority, which one communication at a time makes idle.
+# Attributes that don't change when a node runs: its work (unless the system's roofline is enabled),
+# and a priority, which has no effect if one communication runs at a time.
 _IDLE_ATTRIBUTES = frozenset({"num_ops", "tensor_size", "comm_priority"})
-# Where Chakra's converter found a node in a PyTorch trace.
+# The origin of a node in a PyTorch trace, as Chakra's converter notes it.
 _PYTORCH_ATTRIBUTES = frozenset(
     {"rf_id", "fw_parent", "seq_id", "scope", "tid", "fw_tid", "op_schema", "stream"}
 )
@@ -40,7 +40,7 @@ _COLLECTIVE = (
     frozenset({"comm_type", "comm_size", "pg_name", "involved_dim", "order_only"}) | _COMMON
 )
 _TRANSFER = frozenset({"comm_size", "comm_src", "comm_dst", "comm_tag", "order_only"}) | _COMMON
-# What tools that make custom collectives note down beside.
+# Attributes that tools for custom collectives add.
 _NOTES = frozenset(
     {
         "comm_type", "msg_chunk_cnt", "msg_chunk_idx", "total_chunk_cnt", "local_time_step",
@@ -63,9 +63,8 @@ class ParsedNode(NamedTuple):
     """A task whose group table or pairs are still to be filled in.
 
     ``group`` is a collective's group id; ``own`` and ``peer`` are the two ends of a transfer
-    (``own`` is None where the node doesn't name its own device). ``notes`` are what tools that
-    make custom collectives note down beside. ``unknown`` are the attributes whose meaning is not
-    known here.
+    (``own`` is None if the node doesn't name its own device). ``notes`` are the attributes that
+    tools for custom collectives add, ``unknown`` the names of attributes unknown to hespas.
     """
 
     task: Task
@@ -78,7 +77,7 @@ class ParsedNode(NamedTuple):
 
 @dataclass(slots=True)
 class _Reader:
-    """A node with its attributes by name; raises with file, id and name."""
+    """A node with its attributes by name, for errors that name file, id and node."""
 
     node: Node
     values: Mapping[str, object]
@@ -110,11 +109,11 @@ class _Reader:
 def parse_node(
     node: Node, location: str, *, with_notes: bool = False, is_recorded: bool = False
 ) -> ParsedNode:
-    """Return a node's task. Raises `TraceError` on what is missing or not understood.
+    """Return a node's task. Raises `TraceError` on missing and invalid attributes.
 
-    ``place`` names the file. ``with_notes`` lets transfers carry the notes of tools that make
-    custom collectives. ``is_recorded`` makes tasks of what all nodes lasted; then sizes, groups
-    and peers may be absent.
+    ``location`` names the file. ``with_notes`` accepts the attributes of tools for custom
+    collectives. ``is_recorded`` makes tasks of the recorded durations of all nodes; sizes, groups
+    and peers may then be absent.
     """
     values: dict[str, object] = {}
     for attribute in node.attr:
@@ -151,7 +150,7 @@ def _depends_on(node: Node) -> tuple[int, ...]:
 
 
 def _order_only(reader: _Reader) -> tuple[int, ...]:
-    """Return the dependencies that only keep the order of communication, as hespas notes them."""
+    """Return the dependencies that only keep the order of communication (hespas' attribute)."""
     noted = reader.values.get("order_only", "")
     numbers = noted.split() if isinstance(noted, str) else ["?"]
     if not all(number.isdecimal() for number in numbers):
@@ -231,7 +230,7 @@ def _group(reader: _Reader) -> int:
 
 
 def _recorded(reader: _Reader) -> ParsedNode:
-    """Return communication, memory access or nothing, that lasts as long as it was recorded."""
+    """Return communication, memory access or an empty node with its recorded duration."""
     node, values = reader.node, reader.values
     if values.get("is_cpu_op", False):
         return _compute(reader)

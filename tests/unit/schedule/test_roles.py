@@ -2,7 +2,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hespas.schedule.chakra import read_traces, write_traces
+from hespas.schedule.chakra.reader import read_traces
+from hespas.schedule.chakra.writer import write_traces
 from hespas.schedule.roles import find_roles, own_tasks
 from hespas.schedule.tasks import (
     CollectiveTask,
