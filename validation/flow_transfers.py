@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from hespas.errors import SimulationError
 from hespas.hardware.interconnect import Interconnect
-from hespas.simulate.flow.flows import Flows
-from hespas.simulate.flow.rates import Demand, rate_units
-from hespas.simulate.flow.wirings import make_wiring
+from hespas.simulate.flow.sharing import Demand, Flows, rate_units
+from hespas.simulate.flow.topology import make_topology
 from hespas.simulate.kernel import Kernel
 
 _TICKS_PER_NS = 1_000_000
@@ -67,18 +66,21 @@ def _check(interconnect: Interconnect, transfers: Sequence[Transfer]) -> None:
 
 class _Run:
     def __init__(self, interconnect: Interconnect, transfers: Sequence[Transfer]) -> None:
-        wiring = make_wiring(interconnect)
-        ways = wiring.routes([one.source for one in transfers], [one.target for one in transfers])
+        topology = make_topology(interconnect)
+        routes = topology.routes(
+            [one.source for one in transfers], [one.target for one in transfers]
+        )
         self._transfers = transfers
-        self._latencies = [round(latency * _TICKS_PER_NS) for latency in ways.latency_ns.tolist()]
-        links = sorted(set(ways.link.tolist()))
-        rates = wiring.bytes_per_ns(links).tolist()
+        latencies_ns: list[float] = routes.latency_ns.tolist()
+        self._latencies = [round(latency * _TICKS_PER_NS) for latency in latencies_ns]
+        links = sorted(set(routes.link.tolist()))
+        rates = topology.bytes_per_ns(links).tolist()
         capacities = {link: rate_units(rate) for link, rate in zip(links, rates, strict=True)}
         self._kernel = Kernel()
         self._flows = Flows(self._kernel, capacities, self._end)
         uses: list[list[tuple[int, int]]] = [[] for _ in transfers]
-        messages: list[int] = ways.message.tolist()
-        crossed: list[int] = ways.link.tolist()
+        messages: list[int] = routes.message.tolist()
+        crossed: list[int] = routes.link.tolist()
         for number, link in zip(messages, crossed, strict=True):
             uses[number].append((link, 1))
         self._demands = [

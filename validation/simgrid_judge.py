@@ -32,7 +32,7 @@ from hespas.hardware.interconnect import (
     Shape,
 )
 from hespas.hardware.links import LinkParameters
-from hespas.simulate.flow.wirings import make_wiring
+from hespas.simulate.flow.topology import make_topology
 
 CASES = 20
 TOLERANCE = 1e-9
@@ -161,18 +161,18 @@ def random_case(number: int) -> Case:
 
 def worker_lines(case: Case) -> list[str]:
     """Return what SimGrid is told: the same links, and the same way of each transfer."""
-    wiring = make_wiring(case.network)
-    ways = wiring.routes(
+    topology = make_topology(case.network)
+    routes = topology.routes(
         [one.source for one in case.transfers], [one.target for one in case.transfers]
     )
     crossed: list[list[int]] = [[] for _ in case.transfers]
-    for transfer, number in zip(ways.message.tolist(), ways.link.tolist(), strict=True):
+    for transfer, number in zip(routes.message.tolist(), routes.link.tolist(), strict=True):
         crossed[transfer].append(number)
     links = sorted({number for one in crossed for number in one})
-    rates = wiring.bytes_per_ns(links).tolist()
+    rates = topology.bytes_per_ns(links).tolist()
     lines = [f"link l{number} {rate * 1e9!r}" for number, rate in zip(links, rates, strict=True)]
     for transfer, one, latency_ns in zip(
-        case.transfers, crossed, ways.latency_ns.tolist(), strict=True
+        case.transfers, crossed, routes.latency_ns.tolist(), strict=True
     ):
         before = " ".join(map(str, transfer.depends_on))
         names = " ".join(f"l{number}" for number in one)

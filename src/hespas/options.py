@@ -37,6 +37,7 @@ from hespas.hardware.cluster import Cluster, read_cluster
 from hespas.hardware.device import Device
 from hespas.hardware.system import System
 from hespas.program.types import ELEMENT_TYPES
+from hespas.simulate.flow.choices import CHOICES, parse_choice
 from hespas.simulate.models import Model
 from hespas.simulate.network import Network
 from hespas.split.strategies import SplitOptions
@@ -405,22 +406,11 @@ class NetworkOptions:
     )
     algorithm: str | None = declare(
         Option(
-            help="How collectives run in hespas' own model: as the system says, by the fastest "
-            "algorithm, or all by one algorithm where it can run them.",
-            choices=(
-                "told",
-                "auto",
-                "direct",
-                "dissemination",
-                "doubleBinaryTree",
-                "halvingDoubling",
-                "hierarchical",
-                "inSwitch",
-                "binomialTree",
-                "ring",
-                "bidirectionalRing",
-            ),
-            default_text="as the system says",
+            help="How collectives run in hespas' own model: as the system specifies, by the "
+            "fastest algorithm (auto), or all by one algorithm where it can run them.",
+            parse=parse_choice,
+            metavar=f"[{'|'.join(CHOICES)}]",
+            default_text="specified",
             needs="system",
         )
     )

@@ -7,7 +7,7 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from hespas.simulate.flow.told import CHOICES
+from hespas.simulate.flow.choices import CHOICES
 
 Call = Callable[..., CompletedProcess[str]]
 SYSTEM = ("--system", "V100_32GB_4GPU")
@@ -41,9 +41,9 @@ def test_the_algorithm_has_an_effect(call: Call, traces: str) -> None:
 
 
 def test_the_command_knows_all_algorithms(call: Call) -> None:
-    told = call("hespas", "simulate", "--help").stdout.replace("\n", "").replace(" ", "")
+    text = call("hespas", "simulate", "--help").stdout.replace("\n", "").replace(" ", "")
 
-    assert all(choice in told for choice in CHOICES)
+    assert all(choice in text for choice in CHOICES)
 
 
 def test_run_takes_the_model_too(call: Call, block: Path) -> None:

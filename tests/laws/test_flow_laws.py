@@ -23,9 +23,9 @@ from hespas.schedule.tasks import (
     needs,
     spmd_job,
 )
-from hespas.simulate.flow.rates import Demand, fair_rates
+from hespas.simulate.flow.sharing import Demand, fair_rates
 from hespas.simulate.flow.simulate import simulate_flow
-from hespas.simulate.flow.wirings import make_wiring
+from hespas.simulate.flow.topology import make_topology
 from hespas.simulate.imperfect import on_cluster
 from hespas.simulate.timeline import Timeline
 
@@ -37,7 +37,7 @@ TABLES = (
     ((3, 0, 5), (1, 2)),
 )
 PAIRS = (((0, 1), (2, 3)), tuple((device, (device + 1) % DEVICES) for device in range(DEVICES)))
-ALGORITHMS = ("auto", "ring", "direct", "hierarchical", "halvingDoubling")
+ALGORITHMS = ("auto", "ring", "direct", "hierarchical", "halving-doubling")
 
 
 @st.composite
@@ -147,7 +147,7 @@ def test_folding_changes_nothing_on_a_cluster_that_is_not_perfect(
     graph: TaskGraph, network: Interconnect, link: int, device: int
 ) -> None:
     bad = LinkOverride(
-        link=make_wiring(network).name(link), bandwidth_scale=0.4, extra_latency_s=2e-6
+        link=make_topology(network).name(link), bandwidth_scale=0.4, extra_latency_s=2e-6
     )
     cluster = Cluster(compute_scales={device: 1.5}, delays_s={7 - device: 1e-4}, links=(bad,))
     job = on_cluster(spmd_job(graph), cluster)
@@ -238,19 +238,19 @@ def test_transfers_take_no_less_than_chains_and_links(
 ) -> None:
     ends = simulate_transfers(network, transfers)
 
-    wiring = make_wiring(network)
-    ways = wiring.routes([one.source for one in transfers], [one.target for one in transfers])
+    topology = make_topology(network)
+    routes = topology.routes([one.source for one in transfers], [one.target for one in transfers])
     carried: dict[int, int] = {}
-    shortest = [float(latency) * 1e-9 for latency in ways.latency_ns]
-    messages: list[int] = ways.message.tolist()
-    crossed: list[int] = ways.link.tolist()
+    shortest = [float(latency) * 1e-9 for latency in routes.latency_ns]
+    messages: list[int] = routes.message.tolist()
+    crossed: list[int] = routes.link.tolist()
     for message, link in zip(messages, crossed, strict=True):
         carried[link] = carried.get(link, 0) + transfers[message].size_bytes
     for number, one in enumerate(transfers):
         own = [link for at, link in zip(messages, crossed, strict=True) if at == number]
-        shortest[number] += one.size_bytes / float(wiring.bytes_per_ns(own).min()) * 1e-9
+        shortest[number] += one.size_bytes / float(topology.bytes_per_ns(own).min()) * 1e-9
         shortest[number] += max((shortest[other] for other in one.depends_on), default=0.0)
     tolerance = 1 + 1e-9
     assert all(end * tolerance >= least for end, least in zip(ends, shortest, strict=True))
     for link, size_bytes in carried.items():
-        assert max(ends) * tolerance >= size_bytes / float(wiring.bytes_per_ns([link])[0]) * 1e-9
+        assert max(ends) * tolerance >= size_bytes / float(topology.bytes_per_ns([link])[0]) * 1e-9

@@ -17,7 +17,7 @@ _MOST_SHOWN = 4
 class Participant(Protocol):
     """A class of devices that an engine runs: its tasks, and when each starts and ends in ps.
 
-    A time is `NEVER` until it has come. ``places`` gives, by task, the number of the group.
+    A time is `NEVER` until it has come. ``groups`` gives, by task, the number of its group.
     """
 
     @property
@@ -25,7 +25,7 @@ class Participant(Protocol):
     @property
     def tasks(self) -> Sequence[Task]: ...  # noqa: D102
     @property
-    def places(self) -> Sequence[int]: ...  # noqa: D102
+    def groups(self) -> Sequence[int]: ...  # noqa: D102
     @property
     def issue_ps(self) -> Sequence[int]: ...  # noqa: D102
     @property
@@ -144,7 +144,7 @@ _Entry = tuple[tuple[int, object, int], Task]
 
 def _collectives(device: Participant) -> Iterator[_Entry]:
     """Yield the group, kind and size of each collective, with its task."""
-    for task, group in zip(device.tasks, device.places, strict=True):
+    for task, group in zip(device.tasks, device.groups, strict=True):
         if isinstance(task, CollectiveTask):
             yield (group, task.kind, task.size_bytes), task
 

@@ -21,7 +21,7 @@ from hespas.schedule.tasks import (
     TaskGraph,
     needs,
 )
-from hespas.simulate.room import BYTES_PER_TASK, check_room
+from hespas.simulate.memory_guard import BYTES_PER_TASK, check_memory
 from hespas.units import PS_PER_S
 
 
@@ -40,7 +40,7 @@ def on_cluster(job: Job, cluster: Cluster) -> Job:
         return job
     if cluster.jitter is not None:
         tasks = sum(len(job.graphs[index].tasks) for index in job.graph_of_device)
-        check_room(tasks, "tasks", bytes_each=BYTES_PER_TASK)
+        check_memory(tasks, "tasks", bytes_each=BYTES_PER_TASK)
     graphs: list[TaskGraph] = []
     known: dict[object, int] = {}
     graph_of_device: list[int] = []

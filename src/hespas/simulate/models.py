@@ -89,10 +89,10 @@ def _simulated(work: Job | TaskGraph, system: System, choice: ModelChoice) -> Ti
     match choice.model:
         case Model.HESPAS:
             # ASTRA-sim's model need not wait for what this one imports.
+            from hespas.simulate.flow.choices import SPECIFIED  # noqa: PLC0415
             from hespas.simulate.flow.simulate import simulate_flow  # noqa: PLC0415
-            from hespas.simulate.flow.told import TOLD  # noqa: PLC0415
 
-            algorithm = choice.algorithm or TOLD
+            algorithm = choice.algorithm or SPECIFIED
             return simulate_flow(job, system, algorithm=algorithm, cluster=cluster)
         case Model.ASTRA_SIM:
             return _simulate_astra_sim(job, system, choice)

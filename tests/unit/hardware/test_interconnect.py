@@ -124,7 +124,7 @@ def test_both_descriptions_must_have_as_many_devices(tmp_path: Path) -> None:
 def test_parts_of_a_graph_without_a_way_are_told(tmp_path: Path) -> None:
     system = load_system(_write(tmp_path, graph=GRAPH))
 
-    with pytest.raises(HardwareError, match="no way from a to b"):
+    with pytest.raises(HardwareError, match="no route from a to b"):
         simulate_job(_all_reduce(2), system, OWN)
 
 

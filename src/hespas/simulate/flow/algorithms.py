@@ -1,247 +1,147 @@
-"""Collective algorithms as steps: who sends how many bytes to whom, how often.
+"""Collective algorithms as steps: how many bytes each message has, and how often it is sent.
 
-Among n members with S bytes (an all-gather's, a gather's and a scatter's shares included: see
-`hespas.schedule.tasks.CollectiveTask.size_bytes`). In every step all messages go at once, and the
-next step begins when all have come.
+The algorithms are those of `hespas.collectives`. A schedule's rounds become steps: in a step all
+messages go at once, and the next step begins when all have arrived. Sizes are of one member's input
+(see `hespas.schedule.tasks.CollectiveTask.size_bytes`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator
+from dataclasses import dataclass
 from math import ceil
 
-from hespas.errors import SimulationError
-from hespas.simulate.flow import rings
-from hespas.simulate.flow.patterns import Form, Pattern, shift, tree_depths
-from hespas.simulate.flow.steps import Step, Task
+from hespas.collectives import registry
+from hespas.collectives.families.double_binary_tree import binary_tree_all_reduce
+from hespas.collectives.hierarchical import HIERARCHICAL
+from hespas.collectives.patterns import Form, Pattern, messages_per_member, tree_depths
+from hespas.collectives.schedule import Collective, Operation, Schedule
+from hespas.simulate.flow import choices
 
-MOST_DIRECT = 64
-"""Larger groups don't keep connections between all pairs, but for all-to-all."""
+_MOST_DIRECT = 64
+"""Larger groups don't keep connections between all pairs, except for all-to-all."""
 
 
-Rule = Callable[[Task], list[Step]]
+def collective_of(kind: str) -> Collective:
+    """Return the collective of a kind such as ``all_reduce``."""
+    return Collective[kind.upper()]
 
 
-def steps_of(kind: str, algorithm: str, task: Task) -> list[Step]:
-    """Return the steps of a collective.
+def kinds_of(algorithm: str) -> tuple[str, ...]:
+    """Return the kinds of collectives that an algorithm can run.
 
-    Raises `SimulationError` where the algorithm can't do this.
-
-    >>> steps = steps_of("all_reduce", "ring", Task(members=4, size_bytes=1000))
-    >>> [(step.count, step.size_bytes, step.reduced_bytes) for step in steps]
-    [(3, 250, 250), (3, 250, 0)]
+    >>> kinds_of("double-binary-tree")
+    ('all_reduce',)
     """
-    rule = _RULES.get((kind, algorithm))
-    if rule is None:
-        raise SimulationError(f"there is no {kind} by {algorithm}")
-    return rule(task)
+    able = HIERARCHICAL
+    if algorithm != choices.HIERARCHICAL:
+        able = tuple(registry.ALGORITHMS[algorithm].schedules)
+    return tuple([collective.name.lower() for collective in able])
 
 
 def algorithms_for(kind: str, members: int) -> tuple[str, ...]:
-    """Return the algorithms that can run a collective among so many members.
+    """Return the algorithms to choose from for a collective among so many members.
 
     >>> algorithms_for("all_to_all", 6)
     ('direct', 'ring')
     """
-    is_power = members & members - 1 == 0
-    return tuple(
-        algorithm
-        for of, algorithm in _RULES
-        if of == kind
-        and (is_power or algorithm != "halvingDoubling")
-        and (members <= MOST_DIRECT or algorithm != "direct" or kind == "all_to_all")
-    )
+    able = registry.algorithms_for(collective_of(kind), members)
+    return tuple([
+        one.name
+        for one in able
+        if members <= _MOST_DIRECT or one.name != "direct" or kind == "all_to_all"
+    ])  # fmt: skip
 
 
-def _direct(task: Task, each_bytes: int, *, reduces: bool) -> list[Step]:
-    peers = task.members - 1
-    window = min(task.window or peers, peers)
-    return [
-        Step(
-            pattern=shift(first, min(first + window - 1, peers)),
-            size_bytes=each_bytes,
-            reduced_bytes=each_bytes if reduces else 0,
-            messages=min(window, peers - first + 1),
-        )
-        for first in range(1, peers + 1, window)
-    ]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """``count`` equal steps, one after the other.
 
-
-def _direct_all_reduce(task: Task) -> list[Step]:
-    each = task.size_bytes // task.members
-    return [*_direct(task, each, reduces=True), *_direct(task, each, reduces=False)]
-
-
-def _direct_reduce_scatter(task: Task) -> list[Step]:
-    return _direct(task, task.size_bytes // task.members, reduces=True)
-
-
-def _direct_all_gather(task: Task) -> list[Step]:
-    return _direct(task, task.size_bytes, reduces=False)
-
-
-def _direct_all_to_all(task: Task) -> list[Step]:
-    return _direct(task, task.size_bytes // task.members, reduces=False)
-
-
-def _direct_gather(task: Task) -> list[Step]:
-    return [Step(pattern=Pattern(Form.TO_ROOT), size_bytes=task.size_bytes)]
-
-
-def _direct_scatter(task: Task) -> list[Step]:
-    peers = task.members - 1
-    each = task.size_bytes // task.members
-    return [Step(pattern=Pattern(Form.FROM_ROOT), size_bytes=each, messages=peers)]
-
-
-def _levels(task: Task) -> int:
-    levels = task.members.bit_length() - 1
-    if task.members != 1 << levels:
-        message = f"halvingDoubling among {task.members}, which is not a power of two"
-        raise SimulationError(message)
-    return levels
-
-
-def _halving(task: Task) -> list[Step]:
-    return [
-        Step(
-            pattern=Pattern(Form.EXCHANGE, 1 << level),
-            size_bytes=task.size_bytes >> level + 1,
-            # ASTRA-sim's figures: what is sent next has been reduced, but for the first.
-            reduced_bytes=task.size_bytes >> level + 1 if level else 0,
-        )
-        for level in range(_levels(task))
-    ]
-
-
-def _halving_all_reduce(task: Task) -> list[Step]:
-    down = _halving(task)
-    return [
-        *down,
-        *(Step(pattern=step.pattern, size_bytes=step.size_bytes) for step in reversed(down)),
-    ]
-
-
-def _doubling(task: Task) -> list[Step]:
-    return [
-        Step(
-            pattern=Pattern(Form.EXCHANGE, task.members >> level + 1),
-            size_bytes=task.size_bytes << level,
-        )
-        for level in range(_levels(task))
-    ]
-
-
-def _tree_all_reduce(task: Task) -> list[Step]:
-    if task.pipeline_bytes is None:
-        return _whole_tree(task)
-    half = ceil(task.size_bytes / 2)
-    piece = max(1, min(task.pipeline_bytes, half))
-    depth = max(tree_depths(task.members))
-    return [
-        Step(
-            pattern=Pattern(Form.BOTH_TREES),
-            size_bytes=piece,
-            count=2 * depth + ceil(half / piece) - 1,
-            reduced_bytes=piece,
-        )
-    ]
-
-
-def _whole_tree(task: Task) -> list[Step]:
-    """Send the whole buffer up one tree, level by level, and down again."""
-    depth = max(tree_depths(task.members))
-    size = task.size_bytes
-    up = [
-        Step(pattern=Pattern(Form.CLIMB, level), size_bytes=size, reduced_bytes=size)
-        for level in range(depth, 0, -1)
-    ]
-    down = [
-        Step(
-            pattern=Pattern(Form.DESCEND, level),
-            size_bytes=size,
-            # ASTRA-sim's figures: inner members wait as for a reduction on the way down too.
-            reduced_bytes=size if level < depth else 0,
-        )
-        for level in range(1, depth + 1)
-    ]
-    return [*up, *down]
-
-
-def _doublings(members: int) -> list[int]:
-    return [1 << level for level in range((members - 1).bit_length())]
-
-
-def _binomial_broadcast(task: Task) -> list[Step]:
-    return [
-        Step(pattern=Pattern(Form.SPREAD, reach), size_bytes=task.size_bytes)
-        for reach in _doublings(task.members)
-    ]
-
-
-def _binomial_reduce(task: Task) -> list[Step]:
-    size = task.size_bytes
-    return [
-        Step(pattern=Pattern(Form.COLLECT, reach), size_bytes=size, reduced_bytes=size)
-        for reach in reversed(_doublings(task.members))
-    ]
-
-
-def _dissemination(task: Task) -> list[Step]:
-    return [Step(pattern=shift(reach), size_bytes=0) for reach in _doublings(task.members)]
-
-
-def _in_switch(task: Task) -> list[Step]:
-    # Everyone sends its buffer to the switch once, and gets the result once.
-    return [Step(pattern=shift(1), size_bytes=task.size_bytes)]
-
-
-def _in_switch_all_gather(task: Task) -> list[Step]:
-    # The wire down to a member carries what all others have.
-    peers = task.members - 1
-    return [Step(pattern=shift(1), size_bytes=task.size_bytes * peers)]
-
-
-_RULES: Mapping[tuple[str, str], Rule] = {
-    ("all_reduce", "ring"): rings.ring_all_reduce,
-    ("all_reduce", "bidirectionalRing"): rings.both_rings_all_reduce,
-    ("all_reduce", "direct"): _direct_all_reduce,
-    ("all_reduce", "halvingDoubling"): _halving_all_reduce,
-    ("all_reduce", "doubleBinaryTree"): _tree_all_reduce,
-    ("all_reduce", "inSwitch"): _in_switch,
-    ("reduce_scatter", "ring"): rings.ring_reduce_scatter,
-    ("reduce_scatter", "bidirectionalRing"): rings.both_rings_reduce_scatter,
-    ("reduce_scatter", "direct"): _direct_reduce_scatter,
-    ("reduce_scatter", "halvingDoubling"): _halving,
-    ("reduce_scatter", "inSwitch"): _in_switch,
-    ("all_gather", "ring"): rings.ring_all_gather,
-    ("all_gather", "bidirectionalRing"): rings.both_rings_all_gather,
-    ("all_gather", "direct"): _direct_all_gather,
-    ("all_gather", "halvingDoubling"): _doubling,
-    ("all_gather", "inSwitch"): _in_switch_all_gather,
-    ("all_to_all", "direct"): _direct_all_to_all,
-    ("all_to_all", "ring"): rings.ring_all_to_all,
-    ("broadcast", "ring"): rings.pipelined_path,
-    ("broadcast", "binomialTree"): _binomial_broadcast,
-    ("broadcast", "inSwitch"): _in_switch,
-    ("reduce", "ring"): rings.pipelined_reduction,
-    ("reduce", "binomialTree"): _binomial_reduce,
-    ("reduce", "inSwitch"): _in_switch,
-    ("gather", "direct"): _direct_gather,
-    ("scatter", "direct"): _direct_scatter,
-    ("barrier", "dissemination"): _dissemination,
-}
-ALGORITHMS = tuple(sorted({algorithm for _, algorithm in _RULES} | {"hierarchical"}))
-HIERARCHICAL = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
-"""The collectives that can run along one dimension after the other."""
-
-
-def kinds_of(algorithm: str) -> tuple[str, ...]:
-    """Return the collectives that an algorithm can run.
-
-    >>> kinds_of("doubleBinaryTree")
-    ('all_reduce',)
+    ``reduced_bytes`` is what a member reduces after each; ``messages`` how many it sends, each of
+    which costs it the overhead of a step; ``hops`` how many members a byte passes in a pipeline.
     """
-    if algorithm == "hierarchical":
-        return HIERARCHICAL
-    return tuple(kind for kind, of in _RULES if of == algorithm)
+
+    pattern: Pattern
+    size_bytes: int
+    count: int = 1
+    reduced_bytes: int = 0
+    messages: int = 1
+    hops: int = 1
+
+
+def steps_of(
+    kind: str,
+    algorithm: str,
+    *,
+    members: int,
+    size_bytes: int,
+    window: int | None = None,
+    pipeline_bytes: int | None = None,
+) -> list[Step]:
+    """Return the steps of a collective.
+
+    ``window`` limits to how many others a direct algorithm sends at once. ``pipeline_bytes`` is the
+    piece in which double binary trees hand data on; None stands for whole buffers. Raises
+    `AlgorithmError` where the algorithm can't run the collective.
+
+    >>> steps = steps_of("all_reduce", "ring", members=4, size_bytes=1000)
+    >>> [(step.count, step.size_bytes, step.reduced_bytes) for step in steps]
+    [(3, 250, 250), (3, 250, 0)]
+    """
+    schedule = registry.ALGORITHMS[algorithm].schedule(collective_of(kind), members)
+    if algorithm == "double-binary-tree":
+        if pipeline_bytes is not None:
+            return [_pipelined_trees(members, size_bytes, pipeline_bytes)]
+        # ASTRA-sim's form of it, where each buffer goes by one of the trees.
+        schedule = binary_tree_all_reduce(members)
+    return list(_steps(schedule.windowed(window), size_bytes))
+
+
+def _steps(schedule: Schedule, size_bytes: int) -> Iterator[Step]:
+    """Yield the rounds of a schedule as steps."""
+    for rounds in schedule.rounds:
+        is_reduction = rounds.operation is Operation.REDUCE
+        if rounds.pattern.form is Form.PATH:
+            # A pipeline of so small pieces that only the way of the first counts, and the size.
+            yield Step(
+                pattern=rounds.pattern,
+                size_bytes=size_bytes,
+                reduced_bytes=size_bytes if is_reduction else 0,
+                hops=rounds.depth,
+            )
+            continue
+        reduced_bytes = 0
+        if is_reduction or _waits_like_a_reduction(schedule, rounds.pattern):
+            parts = rounds.size_parts * schedule.channels
+            reduced_bytes = size_bytes * parts // schedule.input_parts
+        if rounds.pattern == Pattern(Form.EXCHANGE, 1):
+            # ASTRA-sim reduces what is sent next; nothing follows the first exchange's share.
+            reduced_bytes = 0
+        yield Step(
+            pattern=rounds.pattern,
+            size_bytes=schedule.message_bytes(rounds, size_bytes),
+            count=rounds.count,
+            reduced_bytes=reduced_bytes,
+            messages=messages_per_member(rounds.pattern, schedule.members),
+        )
+
+
+def _waits_like_a_reduction(schedule: Schedule, pattern: Pattern) -> bool:
+    """Return whether members wait as for a reduction although they only hand data on.
+
+    In ASTRA-sim the inner members of a binary tree do, on the way down.
+    """
+    return pattern.form is Form.DESCEND and pattern.first < max(tree_depths(schedule.members))
+
+
+def _pipelined_trees(members: int, size_bytes: int, pipeline_bytes: int) -> Step:
+    """Return two binary trees, each with half of the data, in pieces that follow each other."""
+    half_bytes = ceil(size_bytes / 2)
+    piece_bytes = max(1, min(pipeline_bytes, half_bytes))
+    depth = max(tree_depths(members))
+    return Step(
+        pattern=Pattern(Form.BOTH_TREES),
+        size_bytes=piece_bytes,
+        count=2 * depth + ceil(half_bytes / piece_bytes) - 1,
+        reduced_bytes=piece_bytes,
+    )

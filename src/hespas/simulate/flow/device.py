@@ -1,4 +1,4 @@
-"""What one class of devices has to do, on several streams."""
+"""A class of devices: its tasks on streams, and when each starts and ends."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ from hespas.simulate.astra.folding import DeviceClass
 from hespas.simulate.deadlock import NEVER
 from hespas.simulate.timeline import ClassTimeline, class_timeline
 
+NO_GROUP = -1
 _MOST_NAMED = 16
-Key: TypeAlias = tuple[str, int]
-"""A stream: what it is for, and the place."""
+StreamKey: TypeAlias = tuple[str, int]
+"""A stream: what it is for, and the group, or `NO_GROUP`."""
 
 
 @dataclass(slots=True)
@@ -62,7 +63,7 @@ class Device:
     A device computes one thing at a time; so do its CPU and its memory. Collectives of one group,
     and messages to one device, keep the order of the program among each other, and overlap with
     those of other groups and devices. Receives wait for nothing but what they depend on.
-    ``members_of`` gives the devices of a place, for names.
+    ``members_of`` gives the devices of a group, for names.
     """
 
     def __init__(
@@ -77,19 +78,24 @@ class Device:
         self.devices = devices.devices
         self.graph = devices.graph
         self.tasks: list[Task] = []
-        self.places: list[int] = []
+        self.groups: list[int] = []
         self._missing: list[int] = []
         self._children: list[list[int]] = []
         self._load(devices, world)
         self.keys = [self._key(index) for index in range(len(self.tasks))]
         self.issue_ps = [NEVER] * len(self.tasks)
         self.end_ps = [NEVER] * len(self.tasks)
-        self._in_order: dict[Key, _InOrder] = {}
-        self._by_number: dict[Key, _ByNumber] = {}
+        self._in_order: dict[StreamKey, _InOrder] = {}
+        self._by_number: dict[StreamKey, _ByNumber] = {}
         self._free: list[int] = []
-        self._woken: dict[Key, None] = {}
+        self._woken: dict[StreamKey, None] = {}
         for index, key in enumerate(self.keys):
-            self._enter(index, key)
+            if key is not None and _is_in_order(key):
+                self._in_order.setdefault(key, _InOrder()).waiting.append(index)
+            elif key is not None:
+                self._by_number.setdefault(key, _ByNumber())
+            if not self._missing[index]:
+                self._make_ready(index)
 
     def _load(self, devices: DeviceClass, world: int | None) -> None:
         roles = devices.roles
@@ -101,42 +107,31 @@ class Device:
         own = own_tasks(devices.graph, roles, roles.key(self.devices[0]), keeps_order=False)
         for task, _, depends_on in own:
             role = role_of[task.id]
-            place = world if role == ALWAYS else devices.places[role]
+            group = world if role == ALWAYS else devices.places[role]
             index = index_of[task.id] = len(self.tasks)
             self.tasks.append(task)
-            self.places.append(NEVER if place is None else place)
+            self.groups.append(NO_GROUP if group is None else group)
             self._missing.append(len(depends_on))
             self._children.append([])
             for dependency in depends_on:
                 self._children[index_of[dependency]].append(index)
 
-    def _key(self, index: int) -> Key | None:
+    def _key(self, index: int) -> StreamKey | None:
         """Return the stream of a task; None for a receive, and for what takes no time."""
         task = self.tasks[index]
         match task:
             case ComputeTask():
-                return ("CPU" if task.is_on_host else "compute", NEVER)
+                return ("CPU" if task.is_on_host else "compute", NO_GROUP)
             case CollectiveTask():
-                return ("collectives", self.places[index])
+                return ("collectives", self.groups[index])
             case SendTask():
-                return ("sends", self.places[index])
+                return ("sends", self.groups[index])
             case MemoryTask():
-                return ("memory", NEVER)
+                return ("memory", NO_GROUP)
             case ReceiveTask() | EmptyTask():
                 return None
             case _:
                 assert_never(task)
-
-    def _is_in_order(self, key: Key) -> bool:
-        return key[1] != NEVER
-
-    def _enter(self, index: int, key: Key | None) -> None:
-        if key is not None and self._is_in_order(key):
-            self._in_order.setdefault(key, _InOrder()).waiting.append(index)
-        elif key is not None:
-            self._by_number.setdefault(key, _ByNumber())
-        if not self._missing[index]:
-            self._make_ready(index)
 
     def _make_ready(self, index: int) -> None:
         key = self.keys[index]
@@ -144,7 +139,7 @@ class Device:
             self._free.append(index)
             return
         self._woken[key] = None
-        if not self._is_in_order(key):
+        if not _is_in_order(key):
             heappush(self._by_number[key].ready, (self.tasks[index].id, index))
 
     def take_ready(self) -> list[int]:
@@ -155,9 +150,9 @@ class Device:
         self._free = []
         for key in self._woken:
             queue = self._in_order.get(key)
-            found = self._by_number[key].take() if queue is None else queue.take(self._missing)
-            if found is not None:
-                taken.append(found)
+            index = self._by_number[key].take() if queue is None else queue.take(self._missing)
+            if index is not None:
+                taken.append(index)
         self._woken.clear()
         return sorted(taken)
 
@@ -176,21 +171,26 @@ class Device:
 
     def timeline(self) -> ClassTimeline:
         """Return what the devices did, once they have ended."""
-        found = class_timeline(self.devices, self.graph, self.tasks, self.issue_ps, self.end_ps)
+        timeline = class_timeline(self.devices, self.graph, self.tasks, self.issue_ps, self.end_ps)
         streams = {
             task.id: self._stream_name(key)
             for task, key in zip(self.tasks, self.keys, strict=True)
             if key is not None and key[0] in ("collectives", "sends", "memory")
         }
-        return replace(found, streams=streams)
+        return replace(timeline, streams=streams)
 
-    def _stream_name(self, key: Key) -> str:
-        what, place = key
-        if place == NEVER:
+    def _stream_name(self, key: StreamKey) -> str:
+        what, group = key
+        if group == NO_GROUP:
             return what
-        members = self._members_of(place)
+        members = self._members_of(group)
         if what == "sends":
             return f"sends to {devices_text(members[-1:])}"
         if len(members) > _MOST_NAMED:
             return f"collectives of {len(members)} devices with device {members[0]}"
         return f"collectives of {devices_text(members)}"
+
+
+def _is_in_order(key: StreamKey) -> bool:
+    """Return whether a stream keeps the order of the program, as those of groups do."""
+    return key[1] != NO_GROUP

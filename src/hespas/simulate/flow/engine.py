@@ -1,4 +1,4 @@
-"""Run the classes of a job: tasks on streams, and transfers on shared links."""
+"""The engine: device classes run their tasks on streams, and transfers share links."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Collection
 from functools import partial
 from typing import TypeAlias, assert_never
 
-from hespas.errors import SimulationError
+from hespas.errors import SimulationError, option
+from hespas.hardware.system import RemoteMemory, RemoteMemoryKind
 from hespas.schedule.tasks import (
     CollectiveTask,
     ComputeTask,
@@ -16,65 +17,67 @@ from hespas.schedule.tasks import (
     SendTask,
 )
 from hespas.simulate.deadlock import check_complete, mismatch
-from hespas.simulate.flow.classes import Classes, PlaceClass
-from hespas.simulate.flow.course import Course, make_course
 from hespas.simulate.flow.device import Device
-from hespas.simulate.flow.memory import MemoryTimes
-from hespas.simulate.flow.places import Use, use_of
-from hespas.simulate.flow.runs import Runs
+from hespas.simulate.flow.groups import Signature, signature_of
+from hespas.simulate.flow.symmetry import Classes
+from hespas.simulate.flow.transfers import Transfer, Transfers, make_transfer
 from hespas.simulate.kernel import Kernel
 from hespas.simulate.matching import CollectiveMatch, Collectives, Mailbox, Mailboxes
+from hespas.units import PS_PER_NS, to_gb_per_s, to_ns
 
 _Endpoint: TypeAlias = tuple[Device, int]
 """A class of devices, and the index of its task."""
 
 
 class Engine:
-    """One simulation. `run` fills in when each task of each device class starts and ends."""
+    """One simulation. `run` fills in when each task of each device class starts and ends.
 
-    def __init__(self, classes: Classes, memory: MemoryTimes) -> None:
-        self._places = classes.places
+    ``remote`` is the memory outside the devices, of which each has its own.
+    """
+
+    def __init__(self, classes: Classes, remote: RemoteMemory | None) -> None:
+        self._groups = classes.groups
         self.devices = [
-            Device(number, one, classes.world, lambda place: self._places[place].devices)
+            Device(number, one, classes.world, lambda group: self._groups[group].devices)
             for number, one in enumerate(classes.devices)
         ]
         self._world = classes.world
-        self._memory = memory
+        self._remote = remote
         self._kernel = Kernel()
-        self._runs = Runs(self._kernel, classes.capacities)
-        self._courses: dict[tuple[int, Use], Course] = {}
-        self._touched: set[int] = set()
+        self._transfers = Transfers(self._kernel, classes.capacities)
+        self._transfer_of: dict[tuple[int, Signature], Transfer] = {}
+        self._changed: set[int] = set()
         self._collectives: Collectives[_Endpoint] = Collectives()
         self._mailboxes: Mailboxes[_Endpoint] = Mailboxes()
 
     def run(self) -> None:
-        """Let time pass until nothing happens any more.
+        """Advance time until nothing happens any more.
 
-        Raises `SimulationError` if members of a group start different collectives, and if somebody
-        waits for ever.
+        Raises `SimulationError` if members of a group start different collectives, and for a
+        deadlock.
         """
-        self._touched.update(range(len(self.devices)))
+        self._changed.update(range(len(self.devices)))
         self._kernel.run(self._settle)
         # Where messages wait for their receivers, an endpoint may wait in two mailboxes.
         messages = list(dict.fromkeys(self._mailboxes.waiting()))
-        check_complete(self.devices, self._collectives.pending(), messages, self._members)
+        check_complete(self.devices, self._collectives.pending(), messages, self._member_classes)
 
     def _settle(self) -> None:
         """Start what can start after all that ended at this instant, and share the links anew."""
-        while self._touched:
-            touched = sorted(self._touched)
-            self._touched.clear()
-            for number in touched:
+        while self._changed:
+            changed = sorted(self._changed)
+            self._changed.clear()
+            for number in changed:
                 self._start_ready(self.devices[number])
-        self._runs.settle()
+        self._transfers.settle()
 
-    def _members(self, place: int) -> Collection[int]:
-        return range(len(self.devices)) if place == self._world else self._places[place].members
+    def _member_classes(self, group: int) -> Collection[int]:
+        return range(len(self.devices)) if group == self._world else self._groups[group].members
 
     def _end(self, endpoint: _Endpoint) -> None:
         device, index = endpoint
         device.end(index, self._kernel.now_ps)
-        self._touched.add(device.number)
+        self._changed.add(device.number)
 
     def _start_ready(self, device: Device) -> None:
         for index in device.take_ready():
@@ -85,75 +88,97 @@ class Engine:
                 case ComputeTask():
                     self._kernel.after(task.duration_ps, self._end, endpoint)
                 case CollectiveTask():
-                    self._join(endpoint, device.places[index], task)
+                    self._join(endpoint, device.groups[index], task)
                 case SendTask():
-                    self._send(endpoint, device.places[index], task)
+                    self._send(endpoint, device.groups[index], task)
                 case ReceiveTask():
-                    self._receive(endpoint, device.places[index], task)
+                    self._receive(endpoint, device.groups[index], task)
                 case MemoryTask():
-                    self._kernel.after(self._memory.duration_ps(task), self._end, endpoint)
+                    duration_ps = _memory_duration_ps(self._remote, task)
+                    self._kernel.after(duration_ps, self._end, endpoint)
                 case EmptyTask():
                     self._end(endpoint)
                 case _:
                     assert_never(task)
 
-    def _join(self, endpoint: _Endpoint, place: int, task: CollectiveTask) -> None:
-        """Start a collective once all its members have come."""
+    def _join(self, endpoint: _Endpoint, group: int, task: CollectiveTask) -> None:
+        """Start a collective once all its members have joined."""
         now_ps = self._kernel.now_ps
-        use = use_of(task)
+        signature = signature_of(task)
         match = self._collectives.join(
-            place, endpoint[0].number, endpoint, signature=use, now_ps=now_ps
+            group, endpoint[0].number, endpoint, signature=signature, now_ps=now_ps
         )
-        if match.signature != use:
+        if match.signature != signature:
             raise SimulationError(mismatch(match, endpoint, now_ps))
-        if len(match.endpoints) == len(self._members(place)):
+        if len(match.endpoints) == len(self._member_classes(group)):
             self._collectives.complete(match)
-            self._runs.start(self._course(place, use), partial(self._end_collective, match))
+            end = partial(self._end_collective, match)
+            self._transfers.start(self._transfer(group, signature), end)
 
     def _end_collective(self, match: CollectiveMatch[_Endpoint]) -> None:
         for endpoint in match.endpoints.values():
             self._end(endpoint)
 
-    def _course(self, place: int, use: Use) -> Course:
-        key = (place, use)
-        if key not in self._courses:
-            one: PlaceClass = self._places[place]
-            plan = one.plans[use]
-            self._courses[key] = make_course(plan, one.uses, has_rivals=plan in one.rivals)
-        return self._courses[key]
+    def _transfer(self, group: int, signature: Signature) -> Transfer:
+        key = (group, signature)
+        if key not in self._transfer_of:
+            of_class = self._groups[group]
+            plan = of_class.plans[signature]
+            self._transfer_of[key] = make_transfer(
+                plan, of_class.uses, has_rivals=plan in of_class.rivals
+            )
+        return self._transfer_of[key]
 
     def _mailbox(
-        self, place: int, task: SendTask | ReceiveTask, *, is_ready: bool = False
+        self, group: int, task: SendTask | ReceiveTask, *, is_ready: bool = False
     ) -> Mailbox[_Endpoint]:
         """Return the mailbox of a message; or that of the notices that a receiver is ready."""
-        source, target = self._places[place].devices
+        source, target = self._groups[group].devices
         tag = ("ready", task.tag) if is_ready else task.tag
         return self._mailboxes.mailbox(tag, source, target, task.size_bytes)
 
-    def _waits_for_receiver(self, place: int, task: SendTask | ReceiveTask) -> bool:
-        return self._places[place].plans[use_of(task)].waits_for_receiver
+    def _waits_for_receiver(self, group: int, task: SendTask | ReceiveTask) -> bool:
+        return self._groups[group].plans[signature_of(task)].waits_for_receiver
 
-    def _send(self, sender: _Endpoint, place: int, task: SendTask) -> None:
-        waits = self._waits_for_receiver(place, task)
-        if waits and self._mailbox(place, task, is_ready=True).receive(sender) is None:
+    def _send(self, sender: _Endpoint, group: int, task: SendTask) -> None:
+        waits = self._waits_for_receiver(group, task)
+        if waits and self._mailbox(group, task, is_ready=True).receive(sender) is None:
             return
-        self._carry(sender, place, task)
+        self._carry(sender, group, task)
 
-    def _receive(self, receiver: _Endpoint, place: int, task: ReceiveTask) -> None:
-        if self._waits_for_receiver(place, task):
-            sender = self._mailbox(place, task, is_ready=True).deliver(receiver)
+    def _receive(self, receiver: _Endpoint, group: int, task: ReceiveTask) -> None:
+        if self._waits_for_receiver(group, task):
+            sender = self._mailbox(group, task, is_ready=True).deliver(receiver)
             if sender is not None:
-                self._carry(sender, place, task)
-        if self._mailbox(place, task).receive(receiver) is not None:
+                self._carry(sender, group, task)
+        if self._mailbox(group, task).receive(receiver) is not None:
             self._end(receiver)
 
-    def _carry(self, sender: _Endpoint, place: int, task: SendTask | ReceiveTask) -> None:
+    def _carry(self, sender: _Endpoint, group: int, task: SendTask | ReceiveTask) -> None:
         """Start a message on its way."""
-        mailbox = self._mailbox(place, task)
-        self._runs.start(self._course(place, use_of(task)), partial(self._arrive, mailbox, sender))
+        mailbox = self._mailbox(group, task)
+        self._transfers.start(
+            self._transfer(group, signature_of(task)), partial(self._arrive, mailbox, sender)
+        )
 
     def _arrive(self, mailbox: Mailbox[_Endpoint], sender: _Endpoint) -> None:
         self._end(sender)
         receiver = mailbox.deliver(sender)
         if receiver is not None:
             self._end(receiver)
+
+
+def _memory_duration_ps(remote: RemoteMemory | None, task: MemoryTask) -> int:
+    """Return ``latency + size / bandwidth``. Raises `SimulationError` for shared memory."""
+    location = f"task {task.id} ({task.name})"
+    if remote is None or remote.kind is RemoteMemoryKind.NO_MEMORY_EXPANSION:
+        message = "the system has no memory outside the devices"
+        hint = "give another memory-type in remote_memory.json"
+        raise SimulationError(message, location=location, hint=hint)
+    is_own = remote.kind is RemoteMemoryKind.PER_NPU_MEMORY_EXPANSION
+    if not is_own or remote.latency_s is None or remote.bandwidth_bytes_per_s is None:
+        message = f"{remote.kind.value} has no model in hespas' own network model"
+        raise SimulationError(message, location=location, hint=f"use {option('model')} astra-sim")
+    bytes_per_ns = to_gb_per_s(remote.bandwidth_bytes_per_s)
+    time_ns = to_ns(remote.latency_s) + task.size_bytes / bytes_per_ns
+    return int(time_ns * PS_PER_NS)

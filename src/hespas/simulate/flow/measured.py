@@ -1,4 +1,4 @@
-"""Collectives as measured: from the tables of link presets, scaled where they lack a size."""
+"""Prices of measured collectives, from link presets' tables, scaled where they lack a size."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from hespas.hardware.links import Link, MeasuredCollective
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What the tables say of one collective on an idle network.
+    """What the tables say about one collective on an idle network.
 
-    ``moved_bytes`` is what a ring would move over each wire, which stands for how the collective
-    loads them. ``notes`` tell what the link is, and what is approximated.
+    ``moved_bytes`` is what a ring would move over each link, which stands for how the collective
+    loads them. ``notes`` say what the link is, and what is approximated.
     """
 
     name: str
@@ -25,11 +25,11 @@ class Measured:
 
 
 def measured(link: Link, kind: str, members: int, size_bytes: int) -> Measured | None:
-    """Return what a link's tables say; None where they don't know this kind of collective.
+    """Return what a link's tables say; None where they lack this kind of collective.
 
     ``size_bytes`` is one rank's input. Groups of a size that wasn't measured are scaled from the
     nearest one: the latency by the steps of the algorithm, the bandwidth by the share of the
-    buffer that each wire carries.
+    buffer that each link carries.
     """
     sizes = link.collectives.get(kind, {})
     if not sizes:
@@ -68,7 +68,7 @@ def nearest_size(sizes: Iterable[int], members: int) -> int:
 
 
 def bus_factor(kind: str, members: int) -> float:
-    """Return the share of the whole buffer that a ring moves over each wire.
+    """Return the share of the whole buffer that a ring moves over each link.
 
     Source: nccl-tests, doc/PERFORMANCE.md.
 
@@ -80,9 +80,9 @@ def bus_factor(kind: str, members: int) -> float:
 
 
 def _name(fit: MeasuredCollective) -> str:
-    """Return how a collective ran; measurements of one's own may not know by which algorithm."""
-    known = fit.algorithm != "measured" or fit.protocol != "measured"
-    return f"measured {fit.algorithm} ({fit.protocol})" if known else "measured"
+    """Return how a collective ran; the user's own measurements may lack the algorithm."""
+    has_names = fit.algorithm != "measured" or fit.protocol != "measured"
+    return f"measured {fit.algorithm} ({fit.protocol})" if has_names else "measured"
 
 
 def _steps(fit: MeasuredCollective, members: int) -> float:

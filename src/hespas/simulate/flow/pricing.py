@@ -1,20 +1,19 @@
-"""How long the messages of a step take among the members of one group, on an idle network."""
+"""Prices: how long the messages of a step take among the members of a group, on an idle network."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+import numpy as np
+
+from hespas.collectives.patterns import Pattern
 from hespas.hardware.interconnect import Dimensions, Interconnect
 from hespas.hardware.links import LinkParameters, Protocol
-from hespas.simulate.flow.arrangement import Group, message_count, pattern_ends, simplest
-from hespas.simulate.flow.patterns import Pattern
-from hespas.simulate.flow.rates import rate_units
-from hespas.simulate.room import check_room
-
-if TYPE_CHECKING:
-    from hespas.simulate.flow.ways import Wiring
+from hespas.simulate.flow.groups import GroupLayout
+from hespas.simulate.flow.sharing import rate_units
+from hespas.simulate.flow.topology import Topology
+from hespas.simulate.memory_guard import check_memory
 
 _PS_PER_S = 1e12
 _PS_PER_NS = 1000
@@ -22,39 +21,39 @@ _PS_PER_NS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What a message takes: ``lead_ps`` without using links, then ``work_ps`` at ``rate``.
+    """What a message takes: ``delay_ps`` without using links, then ``work_ps`` at ``rate``.
 
-    ``rate`` is in units of `hespas.simulate.flow.rates`.
+    ``rate`` is in units of `hespas.simulate.flow.sharing`.
     """
 
-    lead_ps: int
+    delay_ps: int
     work_ps: int
     rate: int
 
     @property
     def total_ps(self) -> int:
         """The time on an idle network."""
-        return self.lead_ps + self.work_ps
+        return self.delay_ps + self.work_ps
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """Messages that are alike: their latency, the bandwidth they get, the kinds of links."""
+    """Messages that are alike: their latency, the bandwidth they get, the dimensions they cross."""
 
     latency_ns: float
     bytes_per_ns: float
-    kinds: int
+    dimensions: int
 
 
 @dataclass(slots=True)
 class Pricer:
-    """Prices on one network; ways are found once for each group and pattern.
+    """Prices on one network; the routes of each group and pattern are computed once.
 
-    ``plain`` prices the network without the links of it that differ, None if none do.
+    ``plain`` prices the network without a cluster's overrides of links; None without overrides.
     """
 
     interconnect: Interconnect
-    wiring: Wiring
+    topology: Topology
     plain: Pricer | None = None
     _rows: dict[tuple[int, Pattern], list[_Row]] = field(
         default_factory=dict[tuple[int, Pattern], list[_Row]]
@@ -73,80 +72,80 @@ class Pricer:
         rounding = self.interconnect.rounding_ps
         return 3 * int(size_bytes / rate * (_PS_PER_S / rounding)) * rounding
 
-    def message(self, group: Group, pattern: Pattern, size_bytes: int, *, hops: int = 1) -> Price:
+    def message(
+        self, group: GroupLayout, pattern: Pattern, size_bytes: int, *, hops: int = 1
+    ) -> Price:
         """Return the price of the slowest message of a pattern.
 
         In a pipeline of ``hops`` members the latency counts as often.
         """
         rows = self._rows_of(group, pattern)
         slowest = max(rows, key=lambda row: self._time_ns(row, size_bytes, hops))
-        total_ps = self._rounded(self._time_ns(slowest, size_bytes, hops))
+        rounding_ps = self.interconnect.rounding_ps
+        time_ns = self._time_ns(slowest, size_bytes, hops)
+        total_ps = int(time_ns * (_PS_PER_NS / rounding_ps)) * rounding_ps
         narrowest = min(self._bandwidth(row, size_bytes) for row in rows)
         work_ps = min(total_ps, int(size_bytes / narrowest * _PS_PER_NS))
         return Price(total_ps - work_ps, work_ps, rate_units(narrowest))
 
-    def slowdown(self, group: Group, pattern: Pattern) -> float:
+    def slowdown(self, group: GroupLayout, pattern: Pattern) -> float:
         """Return how many times longer the bytes of a pattern take where links differ."""
         if self.plain is None:
             return 1.0
         return self.plain.message(group, pattern, 1).rate / self.message(group, pattern, 1).rate
 
-    def step_overhead_ps(self, group: Group, pattern: Pattern) -> int:
+    def step_overhead_ps(self, group: GroupLayout, pattern: Pattern) -> int:
         """Return what a member spends on each message that it sends."""
-        kinds = {row.kinds for row in self._rows_of(group, pattern)}
-        overheads = [one.step_overhead_s for bits in kinds for one in self._parameters(bits)]
+        dimensions = {row.dimensions for row in self._rows_of(group, pattern)}
+        overheads = [one.step_overhead_s for bits in dimensions for one in self._parameters(bits)]
         return round(max(overheads, default=0.0) * _PS_PER_S)
 
-    def waits_for_receiver(self, group: Group, pattern: Pattern, size_bytes: int) -> bool:
+    def waits_for_receiver(self, group: GroupLayout, pattern: Pattern, size_bytes: int) -> bool:
         """Return whether a message leaves only when its receiver waits for it."""
-        kinds = {row.kinds for row in self._rows_of(group, pattern)}
-        found = [one for bits in kinds for one in self._protocols(bits, size_bytes)]
-        return any(one.waits_for_receiver for one in found)
-
-    def _rounded(self, time_ns: float) -> int:
-        rounding = self.interconnect.rounding_ps
-        return int(time_ns * (_PS_PER_NS / rounding)) * rounding
+        dimensions = {row.dimensions for row in self._rows_of(group, pattern)}
+        protocols = [one for bits in dimensions for one in self._protocols(bits, size_bytes)]
+        return any(one.waits_for_receiver for one in protocols)
 
     def _time_ns(self, row: _Row, size_bytes: int, hops: int) -> float:
-        overheads = [one.overhead_s * 1e9 for one in self._protocols(row.kinds, size_bytes)]
+        overheads = [one.overhead_s * 1e9 for one in self._protocols(row.dimensions, size_bytes)]
         latency_ns = hops * (row.latency_ns + max(overheads, default=0.0))
         return latency_ns + size_bytes / self._bandwidth(row, size_bytes)
 
     def _bandwidth(self, row: _Row, size_bytes: int) -> float:
-        fractions = [one.bandwidth_fraction for one in self._protocols(row.kinds, size_bytes)]
+        fractions = [one.bandwidth_fraction for one in self._protocols(row.dimensions, size_bytes)]
         return row.bytes_per_ns * min(fractions, default=1.0)
 
-    def _protocols(self, kinds: int, size_bytes: int) -> list[Protocol]:
-        found = [one.protocol(size_bytes) for one in self._parameters(kinds)]
-        return [one for one in found if one is not None]
+    def _protocols(self, dimensions: int, size_bytes: int) -> list[Protocol]:
+        protocols = [one.protocol(size_bytes) for one in self._parameters(dimensions)]
+        return [one for one in protocols if one is not None]
 
-    def _parameters(self, kinds: int) -> Sequence[LinkParameters]:
+    def _parameters(self, dimensions: int) -> Sequence[LinkParameters]:
         fabric = self.interconnect.fabric
         if not isinstance(fabric, Dimensions):
             return ()
-        return [one.parameters for at, one in enumerate(fabric.dimensions) if kinds >> at & 1]
+        return [one.parameters for at, one in enumerate(fabric.dimensions) if dimensions >> at & 1]
 
-    def _rows_of(self, group: Group, pattern: Pattern) -> list[_Row]:
+    def _rows_of(self, group: GroupLayout, pattern: Pattern) -> list[_Row]:
         key = (group.number, pattern)
         if key not in self._rows:
-            self._rows[key] = self._find_rows(group, pattern)
+            self._rows[key] = self._new_rows(group, pattern)
         return self._rows[key]
 
-    def _find_rows(self, group: Group, pattern: Pattern) -> list[_Row]:
-        import numpy as np  # noqa: PLC0415 - numpy takes 60 ms to import
-
-        check_room(message_count(pattern, group))
-        simple, times = simplest(pattern, group)
-        sources, targets = pattern_ends(simple, group)
-        ways = self.wiring.routes(sources, targets)
-        links, place, count = np.unique(ways.link, return_inverse=True, return_counts=True)
-        share = (self.wiring.bytes_per_ns(links) / (count * times))[place]
+    def _new_rows(self, group: GroupLayout, pattern: Pattern) -> list[_Row]:
+        """Return the distinct messages of a pattern, with the links shared evenly."""
+        check_memory(group.message_count(pattern))
+        simple, times = group.simplest(pattern)
+        sources, targets = group.positions(simple)
+        routes = self.topology.routes(group.members[sources], group.members[targets])
+        links, which, count = np.unique(routes.link, return_inverse=True, return_counts=True)
+        share = (self.topology.bytes_per_ns(links) / (count * times))[which]
         narrowest = np.full(len(sources), np.inf)
-        np.minimum.at(narrowest, ways.message, share)
-        rows = np.stack((ways.latency_ns, narrowest, ways.kinds.astype(np.float64)), axis=1)
+        np.minimum.at(narrowest, routes.message, share)
+        columns = (routes.latency_ns, narrowest, routes.dimensions.astype(np.float64))
+        rows = np.stack(columns, axis=1)
         if len(rows) > 1 and (rows == rows[0]).all():
             rows = rows[:1]
         return [
-            _Row(float(latency), float(rate), int(kinds))
-            for latency, rate, kinds in np.unique(rows, axis=0).tolist()
+            _Row(float(latency), float(rate), int(dimensions))
+            for latency, rate, dimensions in np.unique(rows, axis=0).tolist()
         ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hespas.errors import DeviceCountError, SimulationError
+from hespas.errors import DeviceCountError, SimulationError, option
 from hespas.hardware.cluster import Cluster
 from hespas.hardware.interconnect import Graph, Interconnect
 from hespas.hardware.system import CollectiveKind, System, interconnect_of
@@ -12,16 +12,13 @@ from hespas.schedule.roles import find_roles
 from hespas.schedule.tasks import CollectiveTask, ComputeTask, Job, SendTask, TaskGraph, as_job
 from hespas.simulate.astra.options import PER_NODE, custom_option
 from hespas.simulate.astra.roofline import with_roofline
-from hespas.simulate.flow.classes import find_classes
-from hespas.simulate.flow.course import PIECES
+from hespas.simulate.flow.choices import SPECIFIED
 from hespas.simulate.flow.engine import Engine
-from hespas.simulate.flow.memory import MemoryTimes
-from hespas.simulate.flow.overrides import OverriddenWiring
-from hespas.simulate.flow.plans import Planner
+from hespas.simulate.flow.planning import Planner
 from hespas.simulate.flow.pricing import Pricer
-from hespas.simulate.flow.told import TOLD
-from hespas.simulate.flow.ways import Wiring
-from hespas.simulate.flow.wirings import make_wiring
+from hespas.simulate.flow.symmetry import find_classes
+from hespas.simulate.flow.topology import OverriddenTopology, Topology, make_topology
+from hespas.simulate.flow.transfers import PIECES
 from hespas.simulate.timeline import Timeline
 
 ASSUMPTION = (
@@ -30,6 +27,7 @@ ASSUMPTION = (
     f"fast as its slowest message, in at most {PIECES} pieces of equal steps where it shares links "
     "(hespas' own model)"
 )
+_OTHER_MODEL = f"use {option('model')} astra-sim"
 _WITH_ROOT = ("broadcast", "reduce", "gather", "scatter")
 
 
@@ -37,18 +35,18 @@ def simulate_flow(
     work: Job | TaskGraph,
     system: System | Interconnect,
     *,
-    algorithm: str = TOLD,
+    algorithm: str = SPECIFIED,
     cluster: Cluster | None = None,
     is_folded: bool = True,
 ) -> Timeline:
     """Return when each device does what, where transfers share links max-min fairly.
 
-    ``algorithm`` is that of all collectives: a name, ``auto`` for the cheapest on an idle
-    network, or ``told``. Of a ``cluster`` the links count; for its devices see
-    `hespas.simulate.imperfect.on_cluster`. Devices that behave alike are simulated once, unless
-    not ``is_folded``; the result is the same. Raises `DeviceCountError` if the job and the network
-    differ in size, and `SimulationError`, which says why, for whatever is outside this model and
-    for deadlocks.
+    ``algorithm`` is for all collectives that it can run: a name, ``auto`` for the fastest on an
+    idle network, or ``specified`` for what the system specifies. Of a ``cluster`` the links count;
+    for its devices see `hespas.simulate.imperfect.on_cluster`. Devices that behave alike are
+    simulated once, unless not ``is_folded``; the result is the same. Raises `DeviceCountError` if
+    the job and the network differ in size, and `SimulationError`, which says why, for whatever is
+    outside this model and for deadlocks.
     """
     job = as_job(work)
     interconnect = interconnect_of(system) if isinstance(system, System) else system
@@ -57,22 +55,21 @@ def simulate_flow(
     if job.device_count != interconnect.device_count:
         message = f"the job is for {job.device_count} devices, {interconnect.name} has"
         raise DeviceCountError(f"{message} {interconnect.device_count}")
-    _refuse(job)
+    _check_job(job)
     if isinstance(system, System):
-        _refuse_options(system)
+        _check_options(system)
+    topology: Topology = make_topology(interconnect)
     is_irregular = cluster is not None and bool(cluster.links)
-    wiring: Wiring = make_wiring(interconnect)
     plain = None
     if cluster is not None and cluster.links:
-        plain = Pricer(interconnect, wiring)
-        wiring = OverriddenWiring(wiring, cluster)
-    planner = Planner(Pricer(interconnect, wiring, plain), algorithm)
+        plain = Pricer(interconnect, topology)
+        topology = OverriddenTopology(topology, cluster)
+    planner = Planner(Pricer(interconnect, topology, plain), algorithm)
     roles = [find_roles(graph) for graph in job.graphs]
     classes = find_classes(
-        job, roles, wiring, planner, is_irregular=is_irregular, is_folded=is_folded
+        job, roles, topology, planner, is_irregular=is_irregular, is_folded=is_folded
     )
-    remote = system.remote_memory if isinstance(system, System) else None
-    engine = Engine(classes, MemoryTimes(remote))
+    engine = Engine(classes, system.remote_memory if isinstance(system, System) else None)
     engine.run()
     return Timeline(
         classes=tuple([device.timeline() for device in engine.devices]),
@@ -90,29 +87,29 @@ def _assumptions(planner: Planner, interconnect: Interconnect) -> Iterator[str]:
             yield f"{kind} runs as {', '.join(sorted(algorithms))}"
     yield from planner.notes
     if isinstance(interconnect.fabric, Graph):
-        yield "a message takes a way of fewest links, the same always for the same two ends"
+        yield "a message takes a route of fewest links, always the same for the same two ends"
 
 
-def _refuse_options(system: System) -> None:
-    """Raise `SimulationError` for what system.json asks of ASTRA-sim alone."""
+def _check_options(system: System) -> None:
+    """Raise `SimulationError` for options of system.json that only ASTRA-sim has."""
     custom = (PER_NODE, *(custom_option(kind) for kind in CollectiveKind))
-    for option in ("replay-only", "model-shared-bus", *custom):
-        if system.options.get(option):
-            message = f"{option} has no model in hespas' own network model"
-            raise SimulationError(message, location=system.name, hint="use --model astra-sim")
+    for name in ("replay-only", "model-shared-bus", *custom):
+        if system.options.get(name):
+            message = f"{name} has no model in hespas' own network model"
+            raise SimulationError(message, location=system.name, hint=_OTHER_MODEL)
 
 
-def _refuse(job: Job) -> None:
+def _check_job(job: Job) -> None:
     for graph in job.graphs:
         for task in graph.tasks:
-            place = f"{graph.name}: task {task.id} ({task.name})"
+            location = f"{graph.name}: task {task.id} ({task.name})"
             match task:
                 case ComputeTask(duration_ps=amount) if amount < 0:
-                    raise SimulationError(f"the duration is {amount} ps", location=place)
+                    raise SimulationError(f"the duration is {amount} ps", location=location)
                 case CollectiveTask() if not all(task.involved_dimensions or ()):
                     message = "involved_dim has no model in hespas' own network model"
-                    raise SimulationError(message, location=place, hint="use --model astra-sim")
+                    raise SimulationError(message, location=location, hint=_OTHER_MODEL)
                 case CollectiveTask(size_bytes=amount) | SendTask(size_bytes=amount) if amount < 0:
-                    raise SimulationError(f"the size is {amount} bytes", location=place)
+                    raise SimulationError(f"the size is {amount} bytes", location=location)
                 case _:
                     continue

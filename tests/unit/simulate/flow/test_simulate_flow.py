@@ -37,17 +37,17 @@ def alone_ps(
     [
         ("ALL_REDUCE", "ring", 6 * (2 * US + MS)),
         ("ALL_REDUCE", "direct", 2 * (2 * US + 3 * MS)),
-        ("ALL_REDUCE", "halvingDoubling", 2 * (2 * US + 2 * MS + 2 * US + MS)),
+        ("ALL_REDUCE", "halving-doubling", 2 * (2 * US + 2 * MS + 2 * US + MS)),
         # Depth 2; at the second level two children send to one parent.
-        ("ALL_REDUCE", "doubleBinaryTree", 4 * 2 * US + 2 * (8 * MS + 4 * MS)),
+        ("ALL_REDUCE", "double-binary-tree", 4 * 2 * US + 2 * (8 * MS + 4 * MS)),
         ("REDUCE_SCATTER", "ring", 3 * (2 * US + MS)),
         ("ALL_GATHER", "ring", 3 * (2 * US + 4 * MS)),
-        ("ALL_GATHER", "halvingDoubling", 2 * US + 4 * MS + 2 * US + 8 * MS),
+        ("ALL_GATHER", "halving-doubling", 2 * US + 4 * MS + 2 * US + 8 * MS),
         ("ALL_TO_ALL", "direct", 2 * US + 3 * MS),
         ("ALL_TO_ALL", "ring", 6 * (2 * US + MS)),
         ("BROADCAST", "ring", 3 * 2 * US + 4 * MS),
-        ("BROADCAST", "binomialTree", 2 * (2 * US + 4 * MS)),
-        ("REDUCE", "binomialTree", 2 * (2 * US + 4 * MS)),
+        ("BROADCAST", "binomial-tree", 2 * (2 * US + 4 * MS)),
+        ("REDUCE", "binomial-tree", 2 * (2 * US + 4 * MS)),
         # All others' messages come down one wire, or leave by one.
         ("GATHER", "direct", 2 * US + 12 * MS),
         ("SCATTER", "direct", 2 * US + 3 * MS),
@@ -69,13 +69,13 @@ def test_algorithms_on_a_switch(kind: str, algorithm: str, expected_ps: int) -> 
 )
 def test_a_ring_goes_both_ways(kind: str, expected_ps: int) -> None:
     network = one_dimension(Shape.RING, 4)
-    assert alone_ps(CommunicationKind[kind], "bidirectionalRing", network) == expected_ps
+    assert alone_ps(CommunicationKind[kind], "bidirectional-ring", network) == expected_ps
     assert alone_ps(CommunicationKind[kind], "auto", network) <= expected_ps
 
 
 def test_two_have_one_way_to_each_other() -> None:
     network = one_dimension(Shape.RING, 2)
-    both = alone_ps(CommunicationKind.ALL_REDUCE, "bidirectionalRing", network)
+    both = alone_ps(CommunicationKind.ALL_REDUCE, "bidirectional-ring", network)
     assert both == alone_ps(CommunicationKind.ALL_REDUCE, "ring", network)
 
 
@@ -83,7 +83,7 @@ def test_a_torus_goes_both_ways_along_each_axis() -> None:
     line = Dimension(shape=Shape.RING, size=4, parameters=WIRE)
     network = Interconnect(name="torus", fabric=Dimensions(dimensions=(line, line)))
     one = replace(network, algorithms={"all_gather": ("ring", "ring")})
-    both = replace(network, algorithms={"all_gather": ("bidirectionalRing", "bidirectionalRing")})
+    both = replace(network, algorithms={"all_gather": ("bidirectional-ring", "bidirectional-ring")})
     gather = graph(collective(1, kind=CommunicationKind.ALL_GATHER), devices=16)
     times = [simulate_flow(gather, each).finish_ps for each in (one, both, network)]
     assert times[0] == 3 * (US + 4 * MS) + 3 * (US + 16 * MS)
@@ -94,10 +94,10 @@ def test_a_torus_goes_both_ways_along_each_axis() -> None:
 def test_a_switch_that_reduces() -> None:
     able = one_dimension(Shape.SWITCH, 4, msgspec.structs.replace(WIRE, reduces_in_switch=True))
 
-    assert alone_ps(CommunicationKind.ALL_REDUCE, "inSwitch", able) == 2 * US + 4 * MS
+    assert alone_ps(CommunicationKind.ALL_REDUCE, "in-switch", able) == 2 * US + 4 * MS
     assert alone_ps(CommunicationKind.ALL_REDUCE, "auto", able) == 2 * US + 4 * MS
     with pytest.raises(SimulationError, match="no switch that reduces"):
-        alone_ps(CommunicationKind.ALL_REDUCE, "inSwitch", SWITCH)
+        alone_ps(CommunicationKind.ALL_REDUCE, "in-switch", SWITCH)
 
 
 def test_trees_in_pieces() -> None:
@@ -106,7 +106,7 @@ def test_trees_in_pieces() -> None:
 
     # Two halves of 2 MB in 2 pieces, over a depth of 2, up and down: 5 steps. The member with
     # most to do sends 3 pieces in one tree, and one in the other, at a time.
-    assert alone_ps(CommunicationKind.ALL_REDUCE, "doubleBinaryTree", network) == 5 * (
+    assert alone_ps(CommunicationKind.ALL_REDUCE, "double-binary-tree", network) == 5 * (
         2 * US + 4 * MS
     )
 
@@ -118,7 +118,7 @@ def test_the_cheapest_algorithm_depends_on_the_size() -> None:
     for size_bytes in (8, 80_000_000):
         times = {
             algorithm: alone_ps(kind, algorithm, network, size_bytes)
-            for algorithm in ("ring", "direct", "halvingDoubling", "doubleBinaryTree")
+            for algorithm in ("ring", "direct", "halving-doubling", "double-binary-tree")
         }
         assert alone_ps(kind, "auto", network, size_bytes) == min(times.values())
     assert alone_ps(kind, "ring", network, 8) > 3 * alone_ps(kind, "auto", network, 8)

@@ -37,8 +37,8 @@ from hespas.simulate.astra.folding import Channel, Folded, Place
 from hespas.simulate.astra.plan import Plan, Planner, collective_kind, task_text
 from hespas.simulate.kernel import ActorQueue, Kernel
 from hespas.simulate.meeting import TAG_LIMIT, Meetings
+from hespas.simulate.memory_guard import check_memory
 from hespas.simulate.network import Network, reduce_ns
-from hespas.simulate.room import check_room
 from hespas.simulate.timeline import Timeline
 from hespas.units import PS_PER_NS
 
@@ -171,7 +171,7 @@ def run_events(
         start_collective=starter,
         width=ceil(system.active_chunks_per_dimension / queues_per_dimension),
     )
-    check_room(_most_messages(machines, starter), bytes_each=_BYTES_PER_MESSAGE)
+    check_memory(_most_messages(machines, starter), bytes_each=_BYTES_PER_MESSAGE)
     for device in [Device(machine, world) for machine in machines]:
         device.start_ready()
     with _no_garbage_collection():

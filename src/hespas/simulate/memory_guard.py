@@ -1,4 +1,4 @@
-"""Refuse what would not fit in memory, before it starts."""
+"""Refuse a simulation that would not fit in memory, before it starts."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from hespas.errors import SimulationError
 
 _BYTES_PER_MESSAGE = 250  # of arrays, while classes are found
 BYTES_PER_TASK = 600
-"""Of a task, with its place on a stream and its times."""
+"""Of a task, with its entry in a stream and its times."""
 _GIB = 1 << 30
 
 
 def available_bytes() -> int | None:
-    """Return how much memory is free or can be freed; None where the system doesn't tell."""
+    """Return how much memory is free or can be freed; None where the system does not say."""
     try:
         with open("/proc/meminfo", encoding="ascii") as lines:  # noqa: PTH123 - not a file
             for line in lines:
@@ -27,7 +27,9 @@ def available_bytes() -> int | None:
         return None
 
 
-def check_room(count: int, what: str = "messages", *, bytes_each: int = _BYTES_PER_MESSAGE) -> None:
+def check_memory(
+    count: int, what: str = "messages", *, bytes_each: int = _BYTES_PER_MESSAGE
+) -> None:
     """Raise `SimulationError` if so many messages, or other things, exceed the memory."""
     needed = count * bytes_each
     available = available_bytes()

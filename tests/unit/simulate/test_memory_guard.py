@@ -9,7 +9,7 @@ from hespas.hardware.interconnect import Dimension, Dimensions, Interconnect, Sh
 from hespas.hardware.links import LinkParameters
 from hespas.hardware.system import System
 from hespas.schedule.tasks import CollectiveTask, CommunicationKind, ComputeTask, Job, TaskGraph
-from hespas.simulate import room
+from hespas.simulate import memory_guard
 from hespas.simulate.astra.simulate import simulate
 from hespas.simulate.flow.simulate import simulate_flow
 
@@ -18,7 +18,7 @@ MIB = 2**20
 
 @pytest.fixture
 def little(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "available_bytes", lambda: MIB)
+    monkeypatch.setattr(memory_guard, "available_bytes", lambda: MIB)
 
 
 def graph(devices: int, duration_ps: int = 1000) -> TaskGraph:
@@ -35,7 +35,7 @@ def graph(devices: int, duration_ps: int = 1000) -> TaskGraph:
 
 
 def test_there_is_some_memory() -> None:
-    available = room.available_bytes()
+    available = memory_guard.available_bytes()
 
     assert available is not None
     assert available > MIB

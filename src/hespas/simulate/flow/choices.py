@@ -1,0 +1,38 @@
+"""How collectives run: what a user can choose, and how algorithms are spelled."""
+
+from __future__ import annotations
+
+from pkgutil import iter_modules
+
+from hespas.collectives import families
+from hespas.config.suggest import suggestion
+from hespas.errors import ConfigError
+
+AUTO = "auto"
+"""Each collective runs by the algorithm that is fastest on an idle network."""
+SPECIFIED = "specified"
+"""Each collective runs by the algorithm that the network specifies, else by the fastest one."""
+HIERARCHICAL = "hierarchical"
+"""One dimension of the network after the other, each by its fastest algorithm."""
+
+# The names of files, since importing all algorithms takes as long as all other options.
+ALGORITHMS = tuple([one.name.replace("_", "-") for one in iter_modules(families.__path__)])
+CHOICES = (SPECIFIED, AUTO, *ALGORITHMS, HIERARCHICAL)
+_BY_SPELLING = {name.replace("-", ""): name for name in CHOICES} | {"told": SPECIFIED}
+
+
+def choice_named(text: str) -> str | None:
+    """Return the choice that a text names, however it is spelled; None if there is none.
+
+    >>> choice_named("halvingDoubling"), choice_named("halving_doubling")
+    ('halving-doubling', 'halving-doubling')
+    """
+    return _BY_SPELLING.get(text.replace("-", "").replace("_", "").lower())
+
+
+def parse_choice(text: str) -> str:
+    """Return the choice that a text names; `ConfigError` if there is none."""
+    choice = choice_named(text)
+    if choice is None:
+        raise ConfigError(f"the algorithm is {text!r}", hint=suggestion(text, CHOICES))
+    return choice

@@ -1,0 +1,259 @@
+"""The groups of devices of a job: who takes part in a collective, or sends to whom.
+
+A message goes between a group of two, from source to target. A group's members are arrays, in
+lines along the dimensions of the network where they fill a box.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import prod
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hespas.collectives.patterns import Form, Pattern, ends
+from hespas.errors import SimulationError
+from hespas.hardware.interconnect import Dimensions, Fabric, Shape
+from hespas.schedule.roles import ALWAYS, Roles
+from hespas.schedule.tasks import (
+    CollectiveTask,
+    CommunicationKind,
+    Job,
+    ReceiveTask,
+    SendTask,
+    Task,
+)
+from hespas.simulate.flow.topology import Integers
+
+Signature: TypeAlias = tuple[str, int]
+"""A kind of collective, or ``send_recv``, and its size in bytes."""
+
+_KINDS = {kind: kind.name.lower() for kind in CommunicationKind} | {
+    CommunicationKind.REDUCE_SCATTER_BLOCK: "reduce_scatter"
+}
+
+
+def signature_of(task: CollectiveTask | SendTask | ReceiveTask) -> Signature:
+    """Return what all sides of a collective or a message agree on."""
+    kind = _KINDS[task.kind] if isinstance(task, CollectiveTask) else "send_recv"
+    return kind, task.size_bytes
+
+
+@dataclass(slots=True, kw_only=True)
+class Groups:
+    """All groups of a job, numbered.
+
+    ``by_size`` holds them as (numbers of groups, a row of members each), one entry a size.
+    ``group_of`` gives, by graph and role, the group of each device, -1 for none. ``world`` is the
+    group of all devices. ``signatures`` gives what each group does.
+    """
+
+    by_size: list[tuple[Integers, Integers]]
+    group_of: list[list[Integers]]
+    world: int | None
+    signatures: list[frozenset[Signature]]
+
+    @property
+    def count(self) -> int:
+        """The number of groups."""
+        return len(self.signatures)
+
+
+def find_groups(job: Job, roles: list[Roles]) -> Groups:
+    """Return the groups of a job.
+
+    Raises `SimulationError` for a group of one device, and a device that sends to itself.
+    """
+    finder = _Finder(job, roles)
+    group_of = [finder.of_graph(index) for index in range(len(job.graphs))]
+    world = finder.world()
+    by_size: dict[int, list[int]] = {}
+    for number, members in enumerate(finder.members):
+        by_size.setdefault(len(members), []).append(number)
+    return Groups(
+        by_size=[
+            (
+                np.array(numbers, dtype=np.int64),
+                np.array([finder.members[number] for number in numbers], dtype=np.int64),
+            )
+            for numbers in by_size.values()
+        ],
+        group_of=group_of,
+        world=world,
+        signatures=[frozenset(signatures) for signatures in finder.signatures],
+    )
+
+
+@dataclass(slots=True)
+class _Finder:
+    job: Job
+    roles: list[Roles]
+    numbers: dict[object, int] = field(default_factory=dict[object, int])
+    members: list[tuple[int, ...]] = field(default_factory=list[tuple[int, ...]])
+    signatures: list[set[Signature]] = field(default_factory=list[set[Signature]])
+
+    def number(
+        self, members: tuple[int, ...], signatures: set[Signature], *, is_pair: bool = False
+    ) -> int:
+        """Return the number of a group, which also does what ``signatures`` say."""
+        number = self.numbers.setdefault((members, is_pair), len(self.members))
+        if number == len(self.members):
+            self.members.append(members)
+            self.signatures.append(set())
+        self.signatures[number] |= signatures
+        return number
+
+    def of_graph(self, index: int) -> list[Integers]:
+        """Return, by role of a graph, the groups of the devices."""
+        graph, roles = self.job.graphs[index], self.roles[index]
+        first: dict[int, Task] = {}
+        signatures: dict[int, set[Signature]] = {}
+        for task, role in zip(graph.tasks, roles.role_of_task, strict=True):
+            if role != ALWAYS and isinstance(task, CollectiveTask | SendTask | ReceiveTask):
+                first.setdefault(role, task)
+                signatures.setdefault(role, set()).add(signature_of(task))
+        follows = np.array(self.job.graph_of_device, dtype=np.int64) == index
+        return [
+            self._of_role(index, first[role], signatures[role], follows)
+            for role in range(len(first))
+        ]
+
+    def _of_role(
+        self, index: int, task: Task, signatures: set[Signature], follows: NDArray[np.bool_]
+    ) -> Integers:
+        result = np.full(self.job.device_count, -1, dtype=np.int64)
+        if isinstance(task, CollectiveTask):
+            for group in self.job.graphs[index].group_tables[task.group_table or 0]:
+                if len(group) < 2:
+                    message = f"the group {list(group)} has only one member"
+                    raise SimulationError(message, hint="leave collectives of one device out")
+                result[list(group)] = self.number(group, signatures)
+        elif isinstance(task, SendTask | ReceiveTask):
+            for source, target in task.pairs:
+                if source == target:
+                    raise SimulationError(f"device {source} sends to itself")
+                own = source if isinstance(task, SendTask) else target
+                if follows[own]:
+                    result[own] = self.number((source, target), signatures, is_pair=True)
+        return np.where(follows, result, -1)
+
+    def world(self) -> int | None:
+        """Return the group of all devices, if it does anything."""
+        signatures = {
+            signature_of(task)
+            for graph in self.job.graphs
+            for task in graph.tasks
+            if isinstance(task, CollectiveTask) and task.group_table is None
+        }
+        if not signatures:
+            return None
+        if self.job.device_count < 2:
+            raise SimulationError("a collective of all devices has only one member")
+        return self.number(tuple(range(self.job.device_count)), signatures)
+
+
+def layout_numbers(members: Integers, fabric: Fabric, *, is_irregular: bool) -> Integers:
+    """Return a number for each row of members; groups of equal numbers cross like links alike.
+
+    That is so where all members are equally far from the first one along every dimension.
+    ``is_irregular`` says that links of one dimension differ: then no two groups are alike.
+    """
+    if is_irregular or not isinstance(fabric, Dimensions):
+        return np.arange(len(members), dtype=np.int64)
+    columns: list[Integers] = []
+    rest = members
+    for dimension in fabric.dimensions:
+        own = rest % dimension.size
+        columns.append((own - own[:, :1]) % dimension.size)
+        if dimension.shape is Shape.FAT_TREE:
+            columns.append(own[:, :1] % (dimension.leaf_size or 1))
+        rest = rest // dimension.size
+    table = np.concatenate(columns, axis=1)
+    if (table == table[0]).all():
+        return np.zeros(len(members), dtype=np.int64)
+    _, numbers = np.unique(table, axis=0, return_inverse=True)
+    return numbers.reshape(-1).astype(np.int64)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class GroupLayout:
+    """Where the members of a group are, in the order of its list; it stands for groups like it.
+
+    ``number`` distinguishes layouts. ``fabric`` has the dimensions that devices are numbered along.
+    """
+
+    number: int
+    members: Integers
+    fabric: Fabric
+
+    @property
+    def size(self) -> int:
+        """The number of members."""
+        return len(self.members)
+
+    @cached_property
+    def lines(self) -> dict[int, Integers]:
+        """The positions of members along each dimension that they differ in, one row a line.
+
+        Empty unless the members fill a box: every combination of their coordinates.
+        """
+        if not isinstance(self.fabric, Dimensions):
+            return {}
+        coordinates: dict[int, Integers] = {}
+        rest = self.members
+        for index, dimension in enumerate(self.fabric.dimensions):
+            # Seen from the first member, so that alike groups are alike wherever they are.
+            own = (rest - rest[0]) % dimension.size
+            if own.any():
+                coordinates[index] = own
+            rest = rest // dimension.size
+        sizes = {index: len(np.unique(own)) for index, own in coordinates.items()}
+        if prod(sizes.values()) != len(self.members):
+            return {}
+        lines: dict[int, Integers] = {}
+        for index, size in sizes.items():
+            others = [own for other, own in coordinates.items() if other != index]
+            order = np.lexsort((coordinates[index], *others))
+            lines[index] = order.reshape(-1, size)
+        return lines
+
+    def members_along(self, line: int | None) -> int:
+        """Return the number of members in a line along a dimension; None for the whole group."""
+        return self.size if line is None else self.lines[line].shape[1]
+
+    def simplest(self, pattern: Pattern) -> tuple[Pattern, int]:
+        """Return a pattern that crosses the same links, and how much less often it does.
+
+        Through a switch, everyone's message to any one other crosses everyone's two links once.
+        """
+        if pattern.form is not Form.SHIFT or not isinstance(self.fabric, Dimensions):
+            return pattern, 1
+        line = pattern.line
+        if line is None:
+            if len(self.lines) != 1:
+                return pattern, 1
+            (line,) = self.lines
+        if self.fabric.dimensions[line].shape is not Shape.SWITCH:
+            return pattern, 1
+        return replace(pattern, first=1, last=1), pattern.last - pattern.first + 1
+
+    def message_count(self, pattern: Pattern) -> int:
+        """Return about how many messages are looked at for a pattern."""
+        simple, _ = self.simplest(pattern)
+        if simple.form is Form.SHIFT:
+            return self.size * (simple.last - simple.first + 1)
+        return _MESSAGES_EACH.get(simple.form, 1) * self.size
+
+    def positions(self, pattern: Pattern) -> tuple[Integers, Integers]:
+        """Return the positions of the sources and the targets, along lines if the pattern says."""
+        if pattern.line is None:
+            return ends(pattern, self.size)
+        lines = self.lines[pattern.line]
+        sources, targets = ends(pattern, lines.shape[1])
+        return lines[:, sources].ravel(), lines[:, targets].ravel()
+
+
+_MESSAGES_EACH = {Form.NEIGHBOURS: 2, Form.BOTH_TREES: 4}

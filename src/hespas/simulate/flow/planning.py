@@ -1,0 +1,375 @@
+"""Planning: by which algorithm a collective runs in a group, and in which stages.
+
+The algorithm is the one that the user or the network specifies, or the fastest on an idle network.
+A link with measurements of collectives is priced by these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from hespas.collectives.hierarchical import HIERARCHICAL, phases
+from hespas.collectives.patterns import Form, Pattern, shift
+from hespas.config.suggest import suggestion
+from hespas.errors import AlgorithmError, ConfigError, SimulationError
+from hespas.hardware.interconnect import Dimension, Dimensions, Fabric, Interconnect, Shape
+from hespas.simulate.astra.options import parse_implementation
+from hespas.simulate.flow import choices
+from hespas.simulate.flow.algorithms import (
+    Step,
+    algorithms_for,
+    collective_of,
+    kinds_of,
+    steps_of,
+)
+from hespas.simulate.flow.groups import GroupLayout
+from hespas.simulate.flow.measured import measured
+from hespas.simulate.flow.pricing import Pricer
+from hespas.simulate.flow.sharing import rate_units
+
+MESSAGE = Pattern(Form.PATH)
+_ALGORITHMS = (*choices.ALGORITHMS, choices.HIERARCHICAL)
+_PS_PER_S = 1e12
+_MOST_PAIRS = 1_100_000
+"""More messages at a time are not even considered where something else is possible."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpecifiedAlgorithm:
+    """An algorithm by name. ``is_flat`` means all members at once, whatever the dimensions.
+
+    ``window`` limits to how many others a direct algorithm sends at once.
+    """
+
+    algorithm: str
+    window: int | None = None
+    is_flat: bool = False
+
+
+def specified_algorithms(
+    interconnect: Interconnect, choice: str
+) -> dict[str, tuple[SpecifiedAlgorithm, ...]]:
+    """Return, by kind of collective, what to use along each dimension.
+
+    Kinds that aren't in it run by the fastest algorithm. Raises `ConfigError` for an unknown name.
+    """
+    name = choices.parse_choice(choice)
+    if name == choices.AUTO:
+        return {}
+    if name == choices.SPECIFIED:
+        return {
+            kind: tuple([_specified(name, interconnect.name) for name in names])
+            for kind, names in interconnect.algorithms.items()
+        }
+    one = SpecifiedAlgorithm(algorithm=name, is_flat=name != choices.HIERARCHICAL)
+    return dict.fromkeys(kinds_of(name), (one,))
+
+
+def _specified(text: str, location: str) -> SpecifiedAlgorithm:
+    name = choices.choice_named(text)
+    if name in _ALGORITHMS:
+        return SpecifiedAlgorithm(algorithm=name)
+    try:
+        implementation = parse_implementation(text)
+    except SimulationError as error:
+        hint = suggestion(text, _ALGORITHMS)
+        raise ConfigError(f"the algorithm is {text!r}", location=location, hint=hint) from error
+    return SpecifiedAlgorithm(
+        algorithm=choices.parse_choice(implementation.algorithm.value),
+        window=implementation.window,
+        is_flat=implementation.is_one_ring,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """``count`` times: ``delay_ps`` without using links, then ``work_ps`` at ``rate``.
+
+    ``rate`` is that of a message of the pattern on an idle network; None stands for no messages.
+    """
+
+    count: int
+    delay_ps: int
+    work_ps: int
+    rate: int
+    pattern: Pattern | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The stages of a collective or a message, one after the other.
+
+    ``algorithm`` names how it runs, ``notes`` what is approximated.
+    """
+
+    algorithm: str
+    stages: tuple[Stage, ...]
+    waits_for_receiver: bool = False
+    notes: tuple[str, ...] = ()
+
+    @property
+    def total_ps(self) -> int:
+        """The time on an idle network."""
+        return sum(stage.count * (stage.delay_ps + stage.work_ps) for stage in self.stages)
+
+    @property
+    def patterns(self) -> tuple[Pattern, ...]:
+        """The patterns of its messages, each once."""
+        patterns = [stage.pattern for stage in self.stages if stage.pattern is not None]
+        return tuple(dict.fromkeys(patterns))
+
+
+def _fastest(plans: Iterable[Plan]) -> Plan:
+    return min(plans, key=lambda plan: plan.total_ps)
+
+
+class Planner:
+    """Plans on one network, each made once.
+
+    ``algorithm`` is for all collectives that it can run: a name, ``auto`` for the fastest on an
+    idle network, or ``specified`` for what the network specifies, and the fastest elsewhere.
+    """
+
+    def __init__(self, pricer: Pricer, algorithm: str) -> None:
+        self._pricer = pricer
+        self._specified = specified_algorithms(pricer.interconnect, algorithm)
+        self._plans: dict[tuple[int, str, int], Plan] = {}
+        self.used: dict[str, set[str]] = {}
+        self.notes: dict[str, None] = {}
+
+    @property
+    def fabric(self) -> Fabric:
+        """What connects the devices."""
+        return self._pricer.interconnect.fabric
+
+    def plan(self, group: GroupLayout, kind: str, size_bytes: int) -> Plan:
+        """Return the plan of a collective of a kind, or of a message (``send_recv``).
+
+        A message goes from the first member of a pair to the second. Raises `SimulationError` for
+        a collective that no algorithm can run.
+        """
+        key = (group.number, kind, size_bytes)
+        if key not in self._plans:
+            plan = self._plans[key] = self._new_plan(group, kind, size_bytes)
+            self.used.setdefault(kind, set()).add(plan.algorithm)
+            self.notes |= dict.fromkeys(plan.notes)
+        return self._plans[key]
+
+    def _new_plan(self, group: GroupLayout, kind: str, size_bytes: int) -> Plan:
+        if kind == "send_recv":
+            return self._message(group, size_bytes)
+        try:
+            specified = self._specified.get(kind)
+            if specified is not None:
+                return self._by(specified, group, kind, size_bytes)
+            return self._fastest_of_all(group, kind, size_bytes)
+        except (SimulationError, AlgorithmError) as error:
+            first = int(group.members[0])
+            location = f"{kind} among the {group.size} devices with device {first}"
+            raise SimulationError(error.message, location=location, hint=error.hint) from error
+
+    def _message(self, group: GroupLayout, size_bytes: int) -> Plan:
+        pricer = self._pricer
+        waits = pricer.waits_for_receiver(group, MESSAGE, size_bytes)
+        if len(group.lines) == 1:
+            (line,) = group.lines
+            plan = self._measured(group, line, "send_recv", size_bytes)
+            if plan is not None:
+                return replace(plan, waits_for_receiver=waits)
+        price = pricer.message(group, MESSAGE, size_bytes)
+        stage = Stage(
+            count=1,
+            delay_ps=price.delay_ps + pricer.step_overhead_ps(group, MESSAGE),
+            work_ps=price.work_ps,
+            rate=price.rate,
+            pattern=MESSAGE,
+        )
+        return Plan(algorithm="message", stages=(stage,), waits_for_receiver=waits)
+
+    def _by(
+        self,
+        specified: tuple[SpecifiedAlgorithm, ...],
+        group: GroupLayout,
+        kind: str,
+        size_bytes: int,
+    ) -> Plan:
+        """Return the plan by the algorithms that are specified for each dimension."""
+        lines = list(group.lines)
+        first = specified[0]
+        is_along_lines = len(lines) > 1 and _is_divisible(kind) and not first.is_flat
+        if first.algorithm == choices.HIERARCHICAL:
+            if is_along_lines:
+                return self._hierarchical(group, kind, size_bytes, None)
+            return self._fastest_of_all(group, kind, size_bytes)
+        if is_along_lines:
+            return self._hierarchical(group, kind, size_bytes, specified)
+        one = specified[min(lines[0], len(specified) - 1)] if lines else first
+        if one.algorithm == "in-switch" and not self._is_possible(group, None, "in-switch"):
+            message = f"there is no switch that reduces between the {group.size} devices"
+            raise SimulationError(message, hint="set reduces_in_switch, or use auto")
+        return self._flat(group, None, kind, size_bytes, one)
+
+    def _fastest_of_all(self, group: GroupLayout, kind: str, size_bytes: int) -> Plan:
+        plans = list(self._candidates(group, kind, size_bytes))
+        if not plans:
+            message = f"no algorithm runs {kind} among these {group.size} devices"
+            raise SimulationError(message)
+        return _fastest(plans)
+
+    def _candidates(self, group: GroupLayout, kind: str, size_bytes: int) -> Iterator[Plan]:
+        lines = list(group.lines)
+        if len(lines) == 1:
+            plan = self._measured(group, lines[0], kind, size_bytes)
+            if plan is not None:
+                yield plan
+                return
+        if len(lines) > 1 and _is_divisible(kind):
+            yield self._hierarchical(group, kind, size_bytes, None)
+            if any(self._dimension(line).measured for line in lines):
+                return
+        yield from self._by_each_algorithm(group, None, kind, size_bytes)
+
+    def _by_each_algorithm(
+        self, group: GroupLayout, line: int | None, kind: str, size_bytes: int
+    ) -> Iterator[Plan]:
+        for algorithm in algorithms_for(kind, group.members_along(line)):
+            if self._is_possible(group, line, algorithm):
+                one = SpecifiedAlgorithm(algorithm=algorithm)
+                yield self._flat(group, line, kind, size_bytes, one)
+
+    def _is_possible(self, group: GroupLayout, line: int | None, algorithm: str) -> bool:
+        """Return whether the network has what an algorithm needs."""
+        own = list(group.lines) if line is None else [line]
+        match algorithm:
+            case "in-switch":
+                return len(own) == 1 and _reduces_in_switch(self._dimension(own[0]))
+            case "bidirectional-ring":
+                return self._has_two_directions(own)
+            case "direct":
+                pattern = Pattern(Form.SHIFT, 1, group.members_along(line) - 1, line)
+                return group.message_count(pattern) <= _MOST_PAIRS
+            case _:
+                return True
+
+    def _has_two_directions(self, lines: Sequence[int]) -> bool:
+        """Return whether neighbours on both sides have links of their own."""
+        fabric = self.fabric
+        if not isinstance(fabric, Dimensions):
+            return True
+        along = [fabric.dimensions[line] for line in lines] or list(fabric.dimensions)
+        return any(dimension.shape is Shape.RING for dimension in along)
+
+    def _dimension(self, line: int) -> Dimension:
+        fabric = self.fabric
+        if not isinstance(fabric, Dimensions):
+            raise TypeError
+        return fabric.dimensions[line]
+
+    def _hierarchical(
+        self,
+        group: GroupLayout,
+        kind: str,
+        size_bytes: int,
+        specified: tuple[SpecifiedAlgorithm, ...] | None,
+    ) -> Plan:
+        """Run along one dimension after the other, as specified or by the fastest algorithm."""
+        sizes = {line: group.members_along(line) for line in group.lines}
+        parts: list[Plan] = []
+        for line, collective, phase_bytes in phases(collective_of(kind), sizes, size_bytes):
+            phase = collective.name.lower()
+            if specified is not None:
+                one = specified[min(line, len(specified) - 1)]
+                parts.append(self._flat(group, line, phase, phase_bytes, one))
+                continue
+            plan = self._measured(group, line, phase, phase_bytes)
+            if plan is None:
+                plan = _fastest(self._by_each_algorithm(group, line, phase, phase_bytes))
+            parts.append(plan)
+        return Plan(
+            algorithm=f"{choices.HIERARCHICAL} ({', '.join(part.algorithm for part in parts)})",
+            stages=tuple([stage for part in parts for stage in part.stages]),
+            notes=tuple([note for part in parts for note in part.notes]),
+        )
+
+    def _flat(
+        self,
+        group: GroupLayout,
+        line: int | None,
+        kind: str,
+        size_bytes: int,
+        one: SpecifiedAlgorithm,
+    ) -> Plan:
+        """Return the plan by one algorithm, of a whole group or of its lines along a dimension."""
+        steps = steps_of(
+            kind,
+            one.algorithm,
+            members=group.members_along(line),
+            size_bytes=size_bytes,
+            window=one.window or None,
+            pipeline_bytes=self._pipeline_bytes(group, line),
+        )
+        stages = [self._stage(group, line, step) for step in steps]
+        endpoint_ps = self._pricer.endpoint_ps
+        if endpoint_ps:
+            stages.insert(0, Stage(count=1, delay_ps=endpoint_ps, work_ps=0, rate=1, pattern=None))
+        return Plan(algorithm=one.algorithm, stages=tuple(stages))
+
+    def _stage(self, group: GroupLayout, line: int | None, step: Step) -> Stage:
+        pattern = replace(step.pattern, line=line)
+        pricer = self._pricer
+        price = pricer.message(group, pattern, step.size_bytes, hops=step.hops)
+        each_ps = pricer.endpoint_ps + step.messages * pricer.step_overhead_ps(group, pattern)
+        return Stage(
+            count=step.count,
+            delay_ps=price.delay_ps + step.hops * each_ps + pricer.reduce_ps(step.reduced_bytes),
+            work_ps=price.work_ps,
+            rate=price.rate,
+            pattern=pattern,
+        )
+
+    def _pipeline_bytes(self, group: GroupLayout, line: int | None) -> int | None:
+        """Return the smallest piece of the dimensions, if all of them have one."""
+        lines = group.lines if line is None else (line,)
+        pieces = [self._dimension(one).parameters.pipeline_bytes for one in lines]
+        known = [piece for piece in pieces if piece is not None]
+        return min(known) if known and len(known) == len(pieces) else None
+
+    def _measured(self, group: GroupLayout, line: int, kind: str, size_bytes: int) -> Plan | None:
+        """Return the plan of a collective as measured; None if it isn't in the link's tables."""
+        link = self._dimension(line).measured
+        if link is None:
+            return None
+        collective = measured(link, kind, group.members_along(line), size_bytes)
+        if collective is None:
+            return None
+        pattern = MESSAGE
+        if kind != "send_recv":
+            pattern = replace(shift(1), line=None if len(group.lines) == 1 else line)
+        slowdown = self._pricer.slowdown(group, pattern)
+        transfer_s = collective.transfer_s * slowdown
+        rate = self._pricer.message(group, pattern, 1).rate
+        if collective.transfer_s > 0:
+            own_rate = collective.moved_bytes / transfer_s / 1e9
+            rate = max(1, min(rate, rate_units(own_rate)))
+        stage = Stage(
+            count=1,
+            delay_ps=round(collective.latency_s * _PS_PER_S),
+            work_ps=round(transfer_s * _PS_PER_S),
+            rate=rate,
+            pattern=pattern,
+        )
+        notes = list(collective.notes)
+        if slowdown != 1.0:
+            notes.append("where links differ, measured collectives take as much longer as a ring")
+        return Plan(algorithm=collective.name, stages=(stage,), notes=tuple(notes))
+
+
+def _is_divisible(kind: str) -> bool:
+    """Return whether a collective can run along one dimension after the other."""
+    return collective_of(kind) in HIERARCHICAL
+
+
+def _reduces_in_switch(dimension: Dimension) -> bool:
+    has_switch = dimension.shape in (Shape.SWITCH, Shape.FAT_TREE)
+    return has_switch and dimension.parameters.reduces_in_switch

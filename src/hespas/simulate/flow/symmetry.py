@@ -1,0 +1,375 @@
+"""A job's devices, groups and links in symmetry classes, of which one member is simulated.
+
+First, groups that are alike but for where they are get one layout and one plan per collective.
+Then the links that their messages cross are counted, links that carry the same messages are
+joined, and devices, groups and links are refined into classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+
+from hespas.collectives.patterns import Pattern
+from hespas.schedule.roles import Roles
+from hespas.schedule.tasks import Job
+from hespas.simulate.astra.folding import DeviceClass
+from hespas.simulate.flow.groups import (
+    GroupLayout,
+    Groups,
+    Signature,
+    find_groups,
+    layout_numbers,
+)
+from hespas.simulate.flow.planning import Plan, Planner
+from hespas.simulate.flow.refinement import ClassNumbers, Edges, alike, numbered, refine, split
+from hespas.simulate.flow.sharing import rate_units
+from hespas.simulate.flow.topology import Integers, Reals, Topology
+from hespas.simulate.memory_guard import BYTES_PER_TASK, check_memory
+
+LinkUses: TypeAlias = tuple[tuple[int, int], ...]
+"""Link classes, and how many messages cross each of their links at a time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupClass:
+    """Groups that are alike.
+
+    ``members`` are the numbers of the classes of their devices, ``devices`` those of one group.
+    ``uses`` are the links that the messages of a pattern cross, in all groups of the class
+    together; ``rivals`` the plans in which several groups of the class load the same link.
+    """
+
+    members: frozenset[int]
+    devices: tuple[int, ...]
+    plans: Mapping[Signature, Plan]
+    uses: Mapping[Pattern, LinkUses]
+    rivals: frozenset[Plan]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Classes:
+    """All of a job's devices and groups in classes, in the order of their first ones.
+
+    ``capacities`` gives the bandwidth of links by class, in rate units. ``world`` is the class of
+    the group of all devices.
+    """
+
+    devices: tuple[DeviceClass, ...]
+    groups: tuple[GroupClass, ...]
+    world: int | None
+    capacities: Mapping[int, int]
+
+
+def find_classes(
+    job: Job,
+    roles: list[Roles],
+    topology: Topology,
+    planner: Planner,
+    *,
+    is_irregular: bool,
+    is_folded: bool,
+) -> Classes:
+    """Return the classes of a job's devices and groups.
+
+    ``is_irregular`` says that links of one dimension differ in bandwidth or latency. Unless
+    ``is_folded``, every device is a class of its own. Raises `SimulationError` for groups of one
+    and collectives without an algorithm, and for what would take more memory than there is.
+    """
+    groups = find_groups(job, roles)
+    blocks = list(_blocks(groups, planner, is_irregular=is_irregular))
+    check_memory(sum(block.message_count for block in blocks))
+    return _Classes(job, roles, topology, groups, blocks).run(is_folded=is_folded)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Block:
+    """Groups of one layout, a row of members each, and how their collectives run."""
+
+    layout: GroupLayout
+    groups: Integers
+    members: Integers
+    plans: Mapping[Signature, Plan]
+
+    @property
+    def patterns(self) -> tuple[Pattern, ...]:
+        """The patterns of all plans, each once."""
+        patterns = [pattern for plan in self.plans.values() for pattern in plan.patterns]
+        return tuple(dict.fromkeys(patterns))
+
+    @property
+    def message_count(self) -> int:
+        """About how many messages the groups have in all patterns."""
+        each = sum(self.layout.message_count(pattern) for pattern in self.patterns)
+        return len(self.groups) * each
+
+
+def _blocks(groups: Groups, planner: Planner, *, is_irregular: bool) -> Iterator[_Block]:
+    fabric = planner.fabric
+    numbers_of_signatures: dict[frozenset[Signature], int] = {}
+    count = 0
+    for numbers, members in groups.by_size:
+        layouts = layout_numbers(members, fabric, is_irregular=is_irregular)
+        listed: list[int] = numbers.tolist()
+        signatures = [groups.signatures[number] for number in listed]
+        does = [
+            numbers_of_signatures.setdefault(one, len(numbers_of_signatures)) for one in signatures
+        ]
+        keys = layouts * (len(numbers_of_signatures) + 1) + np.array(does, dtype=np.int64)
+        for rows in split(numbered(keys)):
+            layout = GroupLayout(number=count, members=members[rows[0]], fabric=fabric)
+            count += 1
+            yield _Block(
+                layout=layout,
+                groups=numbers[rows],
+                members=members[rows],
+                plans={
+                    signature: planner.plan(layout, *signature)
+                    for signature in sorted(signatures[int(rows[0])])
+                },
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Loads:
+    """Which links are crossed: in a group, ``messages`` of a pattern (by its number) cross a link.
+
+    Each is an array with one entry for each such fact.
+    """
+
+    group: Integers
+    pattern: Integers
+    link: Integers
+    messages: Integers
+
+    @property
+    def edges(self) -> Edges:
+        """The loads as edges from groups to links."""
+        weight = (self.pattern << 32) + self.messages
+        return Edges(source=self.group, target=self.link, weight=weight)
+
+    def at(self, entries: Integers) -> _Loads:
+        """Return some of the entries."""
+        return _Loads(
+            group=self.group[entries],
+            pattern=self.pattern[entries],
+            link=self.link[entries],
+            messages=self.messages[entries],
+        )
+
+    def crosses_same_links(self, other: _Loads) -> bool:
+        """Return whether two patterns cross the same links equally often."""
+        return (
+            np.array_equal(self.group, other.group)
+            and np.array_equal(self.link, other.link)
+            and np.array_equal(self.messages, other.messages)
+        )
+
+
+def _loads_of(topology: Topology, block: _Block, pattern: Pattern, number: int) -> _Loads:
+    """Return the links that the groups of a block cross with a pattern."""
+    simple, times = block.layout.simplest(pattern)
+    sources, targets = block.layout.positions(simple)
+    routes = topology.routes(block.members[:, sources].ravel(), block.members[:, targets].ravel())
+    row = routes.message // len(sources) if len(sources) else routes.message
+    span = int(routes.link.max()) + 1 if len(routes.link) else 1
+    key, count = np.unique(row * span + routes.link, return_counts=True)
+    return _Loads(
+        group=block.groups[key // span],
+        pattern=np.full(len(key), number, dtype=np.int64),
+        link=key % span,
+        messages=count.astype(np.int64) * times,
+    )
+
+
+def _concatenated(parts: list[_Loads]) -> _Loads:
+    empty = [np.zeros(0, dtype=np.int64)]
+    return _Loads(
+        group=np.concatenate([part.group for part in parts] or empty),
+        pattern=np.concatenate([part.pattern for part in parts] or empty),
+        link=np.concatenate([part.link for part in parts] or empty),
+        messages=np.concatenate([part.messages for part in parts] or empty),
+    )
+
+
+def _joined(loads: _Loads, bandwidths: Reals) -> tuple[_Loads, Reals]:
+    """Keep one of several links that the same messages cross, such as those up and down.
+
+    Returns the loads of the links that are kept, numbered anew, and their bandwidths.
+    """
+    numbers = alike(bandwidths.view(np.int64), loads.edges)
+    _, first = np.unique(numbers, return_index=True)
+    is_first = np.zeros(len(numbers), dtype=bool)
+    is_first[first] = True
+    kept = loads.at(np.nonzero(is_first[loads.link])[0])
+    return replace(kept, link=numbers[kept.link]), bandwidths[first]
+
+
+class _Classes:
+    def __init__(
+        self,
+        job: Job,
+        roles: list[Roles],
+        topology: Topology,
+        groups: Groups,
+        blocks: list[_Block],
+    ) -> None:
+        self._job = job
+        self._roles = roles
+        self._groups = groups
+        self._blocks = blocks
+        self._block_of = np.zeros(groups.count, dtype=np.int64)
+        self._pattern_numbers: dict[Pattern, int] = {}
+        # The pattern that crosses the same links, by block and pattern.
+        self._same_links: dict[tuple[int, Pattern], int] = {}
+        loads = _concatenated([
+            part for index in range(len(blocks)) for part in self._load(topology, index)
+        ])  # fmt: skip
+        links, link = np.unique(loads.link, return_inverse=True)
+        loads = replace(loads, link=link.reshape(-1))
+        self._loads, self._bandwidths = _joined(loads, topology.bytes_per_ns(links))
+
+    def _load(self, topology: Topology, index: int) -> list[_Loads]:
+        """Return what the groups of a block load, each set of links once."""
+        block = self._blocks[index]
+        self._block_of[block.groups] = index
+        distinct: list[_Loads] = []
+        for pattern in block.patterns:
+            number = self._pattern_numbers.setdefault(pattern, len(self._pattern_numbers))
+            loads = _loads_of(topology, block, pattern, number)
+            same = next((other for other in distinct if other.crosses_same_links(loads)), None)
+            if same is None:
+                distinct.append(loads)
+            elif len(same.pattern):
+                number = int(same.pattern[0])
+            self._same_links[index, pattern] = number
+        return distinct
+
+    def run(self, *, is_folded: bool) -> Classes:
+        numbers = self._refined() if is_folded else self._each_alone()
+        devices = tuple([self._device_class(one, numbers) for one in split(numbers.devices)])
+        tasks = sum(len(device.graph.tasks) for device in devices)
+        check_memory(tasks, "tasks", bytes_each=BYTES_PER_TASK)
+        class_loads = _ClassLoads(self._loads, numbers)
+        world = self._groups.world
+        return Classes(
+            devices=devices,
+            groups=tuple(self._group_classes(numbers, class_loads)),
+            world=None if world is None else int(numbers.groups[world]),
+            capacities={
+                number: rate_units(float(self._bandwidths[link]))
+                for number, link in enumerate(class_loads.first_link)
+            },
+        )
+
+    def _each_alone(self) -> ClassNumbers:
+        return ClassNumbers(
+            devices=np.arange(self._job.device_count),
+            groups=np.arange(self._groups.count),
+            links=np.arange(len(self._bandwidths)),
+        )
+
+    def _refined(self) -> ClassNumbers:
+        return refine(
+            np.array(self._job.graph_of_device, dtype=np.int64),
+            self._block_of,
+            numbered(self._bandwidths.view(np.int64)),
+            self._roles_of_devices(),
+            self._loads.edges,
+        )
+
+    def _roles_of_devices(self) -> Edges:
+        """Return edges from devices to the groups in which they have a role."""
+        devices: list[Integers] = [np.zeros(0, dtype=np.int64)]
+        groups: list[Integers] = [np.zeros(0, dtype=np.int64)]
+        weights: list[Integers] = [np.zeros(0, dtype=np.int64)]
+        for graph, of_roles in enumerate(self._groups.group_of):
+            for role, group_of in enumerate(of_roles):
+                (taking,) = np.nonzero(group_of >= 0)
+                devices.append(taking)
+                groups.append(group_of[taking])
+                weights.append(np.full(len(taking), (graph << 32) + role, dtype=np.int64))
+        return Edges(
+            source=np.concatenate(devices),
+            target=np.concatenate(groups),
+            weight=np.concatenate(weights),
+        )
+
+    def _device_class(self, devices: Integers, numbers: ClassNumbers) -> DeviceClass:
+        first = int(devices[0])
+        index = self._job.graph_of_device[first]
+        own = [int(groups[first]) for groups in self._groups.group_of[index]]
+        return DeviceClass(
+            devices=tuple(devices.tolist()),
+            graph=self._job.graphs[index],
+            roles=self._roles[index],
+            places=tuple([None if group < 0 else int(numbers.groups[group]) for group in own]),
+        )
+
+    def _group_classes(self, numbers: ClassNumbers, loads: _ClassLoads) -> Iterator[GroupClass]:
+        first_groups = [int(groups[0]) for groups in split(numbers.groups)]
+        representatives = set(first_groups)
+        row_of = {
+            group: (index, row)
+            for index, block in enumerate(self._blocks)
+            for row, group in enumerate(block.groups.tolist())
+            if group in representatives
+        }
+        for number, group in enumerate(first_groups):
+            index, row = row_of[group]
+            block = self._blocks[index]
+            members = block.members[row]
+            same = {pattern: self._same_links[index, pattern] for pattern in block.patterns}
+            yield GroupClass(
+                members=frozenset(numbers.devices[members].tolist()),
+                devices=tuple(members.tolist()),
+                plans=block.plans,
+                uses={pattern: loads.uses(number, same[pattern]) for pattern in same},
+                rivals=frozenset([
+                    plan
+                    for plan in block.plans.values()
+                    if loads.are_rivals(number, {same[pattern] for pattern in plan.patterns})
+                ]),
+            )  # fmt: skip
+
+
+class _ClassLoads:
+    """What the first link of each class carries."""
+
+    def __init__(self, loads: _Loads, numbers: ClassNumbers) -> None:
+        self.first_link = [int(links[0]) for links in split(numbers.links)]
+        is_first = np.zeros(len(numbers.links), dtype=bool)
+        is_first[self.first_link] = True
+        kept = loads.at(np.nonzero(is_first[loads.link])[0])
+        self._uses: dict[tuple[int, int], dict[int, int]] = {}
+        self._on_link: dict[tuple[int, int], set[tuple[int, int]]] = {}
+        entries = zip(
+            numbers.groups[kept.group].tolist(),
+            kept.group.tolist(),
+            kept.pattern.tolist(),
+            numbers.links[kept.link].tolist(),
+            kept.messages.tolist(),
+            strict=True,
+        )
+        is_each_alone = len(split(numbers.groups)) == len(numbers.groups)
+        for group_class, group, pattern, link, messages in entries:
+            uses = self._uses.setdefault((group_class, pattern), {})
+            uses[link] = uses.get(link, 0) + messages
+            if not is_each_alone:
+                self._on_link.setdefault((group_class, link), set()).add((group, pattern))
+
+    def uses(self, group_class: int, pattern: int) -> LinkUses:
+        """Return the links that a pattern crosses in the groups of a class."""
+        return tuple(sorted(self._uses.get((group_class, pattern), {}).items()))
+
+    def are_rivals(self, group_class: int, patterns: set[int]) -> bool:
+        """Return whether several groups of a class load the same link with some patterns."""
+        links = {link for pattern in patterns for link, _ in self.uses(group_class, pattern)}
+        return any(len(self._groups_on(group_class, link, patterns)) > 1 for link in links)
+
+    def _groups_on(self, group_class: int, link: int, patterns: Iterable[int]) -> set[int]:
+        on_link = self._on_link.get((group_class, link), ())
+        return {group for group, pattern in on_link if pattern in patterns}

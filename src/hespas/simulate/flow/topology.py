@@ -1,0 +1,489 @@
+"""The links of a network by number, and the routes of many messages at once, as arrays.
+
+A topology answers three questions: which links does a message cross, how wide is a link, and what
+is its name. There is one for dimensions (rings, switches, fat trees, all to all), one for graphs of
+nodes and dragonflies, and one that wraps another and overrides single links.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import pairwise
+from typing import Protocol, TypeAlias, assert_never
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hespas.errors import HardwareError
+from hespas.hardware.cluster import Cluster, LinkOverride
+from hespas.hardware.interconnect import (
+    Dimension,
+    Dimensions,
+    Dragonfly,
+    Edge,
+    Graph,
+    Interconnect,
+    Shape,
+)
+from hespas.hardware.links import LinkParameters
+
+Integers: TypeAlias = NDArray[np.int64]
+Reals: TypeAlias = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Routes:
+    """Which message crosses which link: entry k says that ``message[k]`` crosses ``link[k]``.
+
+    ``latency_ns`` has the sum over the links of each message, and ``dimensions`` the dimensions
+    that each message crosses, as a set of bits.
+    """
+
+    message: Integers
+    link: Integers
+    latency_ns: Reals
+    dimensions: Integers
+
+
+class Topology(Protocol):
+    """The links of a network by number, and which of them a message crosses."""
+
+    def routes(
+        self, sources: Sequence[int] | Integers, targets: Sequence[int] | Integers
+    ) -> Routes:
+        """Return the routes of messages from sources to targets, one by one."""
+        ...
+
+    def bytes_per_ns(self, links: Sequence[int] | Integers) -> Reals:
+        """Return the bandwidth of links."""
+        ...
+
+    def name(self, link: int) -> str:
+        """Return what people call a link."""
+        ...
+
+    def link_named(self, name: str) -> int | None:
+        """Return the number of a link; None if none has that name."""
+        ...
+
+
+def make_topology(interconnect: Interconnect) -> Topology:
+    """Return the links of a network by number."""
+    match interconnect.fabric:
+        case Dimensions():
+            return DimensionTopology(interconnect.fabric)
+        case Dragonfly():
+            return _DragonflyRoutes(interconnect.fabric).topology()
+        case Graph():
+            graph = interconnect.fabric
+            return GraphTopology(graph.edges, _ShortestRoutes(graph).route)
+        case _:
+            assert_never(interconnect.fabric)
+
+
+_PARTS = {
+    Shape.RING: ("next", "previous"),
+    Shape.SWITCH: ("up", "down"),
+    Shape.FAT_TREE: ("up", "down", "leaf_up", "leaf_down"),
+    Shape.FULLY_CONNECTED: ("to",),
+}
+_NAME = re.compile(r"dim([0-9]+)\.([a-z_]+)\.([0-9]+)(?:\.([0-9]+))?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Axis:
+    """The links of one dimension, along which devices are ``stride`` apart; ``first`` is the first.
+
+    The number of a link says what it is: a dimension has a range of numbers for each part of it
+    (such as the links up to the switch), with one link a device, or one a leaf switch, in order.
+    """
+
+    index: int
+    dimension: Dimension
+    stride: int
+    devices: int
+    first: int
+
+    @property
+    def part_size(self) -> int:
+        """How many links a part has that isn't between leaf switches."""
+        full = self.dimension.shape is Shape.FULLY_CONNECTED
+        return self.devices * (self.dimension.size if full else 1)
+
+    def part(self, number: int) -> int:
+        """Return the first link of a part."""
+        leaves = max(0, number - 2) if self.dimension.shape is Shape.FAT_TREE else 0
+        return self.first + (number - leaves) * self.part_size + leaves * self.leaves
+
+    @property
+    def leaves(self) -> int:
+        """The number of leaf switches."""
+        return self.devices // (self.dimension.leaf_size or self.devices)
+
+    @property
+    def links(self) -> int:
+        """The number of links."""
+        return self.part(len(_PARTS[self.dimension.shape])) - self.first
+
+    @property
+    def bytes_per_ns(self) -> float:
+        """The bandwidth of a device's link."""
+        return self.dimension.parameters.bandwidth_bytes_per_s / 1e9
+
+
+class DimensionTopology:
+    """Dimensions, which a message crosses one after the other."""
+
+    def __init__(self, fabric: Dimensions) -> None:
+        self._axes: list[_Axis] = []
+        first = 0
+        stride = 1
+        for index, dimension in enumerate(fabric.dimensions):
+            axis = _Axis(
+                index=index,
+                dimension=dimension,
+                stride=stride,
+                devices=fabric.device_count,
+                first=first,
+            )
+            self._axes.append(axis)
+            first += axis.links
+            stride *= dimension.size
+
+    def routes(
+        self, sources: Sequence[int] | Integers, targets: Sequence[int] | Integers
+    ) -> Routes:
+        """Return the routes of messages, along each dimension in turn."""
+        at = np.asarray(sources, dtype=np.int64)
+        goal = np.asarray(targets, dtype=np.int64)
+        latency_ns = np.zeros(len(at))
+        dimensions = np.zeros(len(at), dtype=np.int64)
+        parts: list[tuple[Integers, Integers]] = []
+        for axis in self._axes:
+            size = axis.dimension.size
+            here, there = at // axis.stride % size, goal // axis.stride % size
+            (moving,) = np.nonzero(here != there)
+            if len(moving):
+                crossing = _cross(axis, at[moving], here[moving], there[moving])
+                parts += [(moving[which], links) for which, links in crossing]
+                hops = sum(np.bincount(which, minlength=len(moving)) for which, _ in crossing)
+                per_hop_ns = round(axis.dimension.parameters.latency_s * 1e9, 6)
+                latency_ns[moving] += hops * per_hop_ns
+                dimensions[moving] |= 1 << axis.index
+                at = at + (there - here) * axis.stride
+        empty = np.zeros(0, dtype=np.int64)
+        return Routes(
+            message=np.concatenate([which for which, _ in parts]) if parts else empty,
+            link=np.concatenate([links for _, links in parts]) if parts else empty,
+            latency_ns=latency_ns,
+            dimensions=dimensions,
+        )
+
+    def bytes_per_ns(self, links: Sequence[int] | Integers) -> Reals:
+        """Return the bandwidth of links."""
+        numbers = np.asarray(links, dtype=np.int64)
+        result = np.zeros(len(numbers))
+        for axis in self._axes:
+            inside = (numbers >= axis.first) & (numbers < axis.first + axis.links)
+            result[inside] = axis.bytes_per_ns
+            if axis.dimension.leaf_size is not None:
+                leaf = inside & (numbers >= axis.part(2))
+                wider = axis.dimension.leaf_size / axis.dimension.oversubscription
+                result[leaf] = axis.bytes_per_ns * wider
+        return result
+
+    def name(self, link: int) -> str:
+        """Return a link's name, as ``dim0.up.3``: the dimension, the part, the device or leaf."""
+        axis = next(axis for axis in self._axes if link < axis.first + axis.links)
+        parts = _PARTS[axis.dimension.shape]
+        number = max(at for at in range(len(parts)) if axis.part(at) <= link)
+        place = link - axis.part(number)
+        head = f"dim{axis.index}.{parts[number]}"
+        if axis.dimension.shape is Shape.FULLY_CONNECTED:
+            source, coordinate = divmod(place, axis.dimension.size)
+            own = source // axis.stride % axis.dimension.size
+            return f"{head}.{source}.{source + (coordinate - own) * axis.stride}"
+        return f"{head}.{place}"
+
+    def link_named(self, name: str) -> int | None:
+        """Return the number of a link; None if none has that name."""
+        match = _NAME.fullmatch(name)
+        if match is None or int(match[1]) >= len(self._axes):
+            return None
+        axis = self._axes[int(match[1])]
+        parts = _PARTS[axis.dimension.shape]
+        if match[2] not in parts:
+            return None
+        number = parts.index(match[2])
+        place = int(match[3])
+        if axis.dimension.shape is Shape.FULLY_CONNECTED and match[4] is not None:
+            place = place * axis.dimension.size + int(match[4]) // axis.stride % axis.dimension.size
+        link = axis.part(number) + place
+        return link if link < axis.first + axis.links and self.name(link) == name else None
+
+
+def _cross(
+    axis: _Axis, at: Integers, here: Integers, there: Integers
+) -> Sequence[tuple[Integers, Integers]]:
+    """Return (messages, links) of messages from devices ``at`` along one dimension."""
+    every = np.arange(len(at))
+    goal = at + (there - here) * axis.stride
+    match axis.dimension.shape:
+        case Shape.FULLY_CONNECTED:
+            return [(every, axis.part(0) + at * axis.dimension.size + there)]
+        case Shape.SWITCH:
+            return [(every, axis.part(0) + at), (every, axis.part(1) + goal)]
+        case Shape.FAT_TREE:
+            return list(_cross_tree(axis, at, goal))
+        case Shape.RING:
+            return [_cross_ring(axis, at, here, there)]
+        case _:
+            assert_never(axis.dimension.shape)
+
+
+def _cross_tree(axis: _Axis, at: Integers, goal: Integers) -> Iterator[tuple[Integers, Integers]]:
+    every = np.arange(len(at))
+    yield every, axis.part(0) + at
+    yield every, axis.part(1) + goal
+    leaf, other = _leaf(axis, at), _leaf(axis, goal)
+    (climbing,) = np.nonzero(leaf != other)
+    yield climbing, axis.part(2) + leaf[climbing]
+    yield climbing, axis.part(3) + other[climbing]
+
+
+def _leaf(axis: _Axis, devices: Integers) -> Integers:
+    size, leaf_size = axis.dimension.size, axis.dimension.leaf_size or 1
+    block = devices // (axis.stride * size) * axis.stride + devices % axis.stride
+    return block * (size // leaf_size) + devices // axis.stride % size // leaf_size
+
+
+def _cross_ring(
+    axis: _Axis, at: Integers, here: Integers, there: Integers
+) -> tuple[Integers, Integers]:
+    """Take the shorter direction, upwards if both are equal."""
+    size = axis.dimension.size
+    up = (there - here) % size
+    hops = np.minimum(up, size - up)
+    step = np.where(up <= size - up, 1, -1)
+    which = np.repeat(np.arange(len(at)), hops)
+    taken = np.arange(len(which)) - np.repeat(np.cumsum(hops) - hops, hops)
+    coordinate = (here[which] + step[which] * taken) % size
+    device = at[which] + (coordinate - here[which]) * axis.stride
+    part = np.where(step[which] > 0, axis.part(0), axis.part(1))
+    return which, part + device
+
+
+Links = tuple[int, ...]
+"""The numbers of the links that a message crosses."""
+
+
+class GraphTopology:
+    """Nodes and the links between them; ``route_of`` gives the links from a source to a target."""
+
+    def __init__(self, edges: Sequence[Edge], route_of: Callable[[int, int], Links]) -> None:
+        self._edges = edges
+        self._route = cache(route_of)
+        self._names = _names(edges)
+
+    def routes(
+        self, sources: Sequence[int] | Integers, targets: Sequence[int] | Integers
+    ) -> Routes:
+        """Return the routes of messages."""
+        ends = zip(np.asarray(sources).tolist(), np.asarray(targets).tolist(), strict=True)
+        routes = [self._route(source, target) for source, target in ends]
+        latencies = [sum(self._edges[link].latency_s for link in links) for links in routes]
+        return Routes(
+            message=np.repeat(np.arange(len(routes)), [len(links) for links in routes]),
+            link=np.array([link for links in routes for link in links], dtype=np.int64),
+            latency_ns=np.round(np.array(latencies, dtype=np.float64) * 1e9, 6),
+            dimensions=np.zeros(len(routes), dtype=np.int64),
+        )
+
+    def bytes_per_ns(self, links: Sequence[int] | Integers) -> Reals:
+        """Return the bandwidth of links."""
+        numbers: list[int] = np.asarray(links, dtype=np.int64).tolist()
+        return np.array([self._edges[link].bandwidth_bytes_per_s / 1e9 for link in numbers])
+
+    def name(self, link: int) -> str:
+        """Return a link's name, as ``a->b``; ``a->b#1`` for the second of such links."""
+        return self._names[link]
+
+    def link_named(self, name: str) -> int | None:
+        """Return the number of a link; None if none has that name."""
+        return self._names.index(name) if name in self._names else None
+
+
+def _names(edges: Sequence[Edge]) -> list[str]:
+    seen: dict[str, int] = {}
+    names: list[str] = []
+    for edge in edges:
+        name = f"{edge.source}->{edge.target}"
+        count = seen[name] = seen.get(name, -1) + 1
+        names.append(f"{name}#{count}" if count else name)
+    return names
+
+
+class _ShortestRoutes:
+    """Routes of fewest links through a graph, the same for the same two ends."""
+
+    def __init__(self, graph: Graph) -> None:
+        names = (*graph.devices, *graph.switches)
+        number = {name: at for at, name in enumerate(names)}
+        self._names = names
+        self._out: list[list[tuple[int, int]]] = [[] for _ in names]
+        self._in: list[list[int]] = [[] for _ in names]
+        for link, edge in enumerate(graph.edges):
+            source, target = number[edge.source], number[edge.target]
+            self._out[source].append((link, target))
+            self._in[target].append(source)
+        self._distances: dict[int, list[int]] = {}
+
+    def route(self, source: int, target: int) -> Links:
+        """Return the links of a shortest route; the ends decide between equally short ones."""
+        distances = self._distances_to(target)
+        if distances[source] < 0:
+            message = f"there is no route from {self._names[source]} to {self._names[target]}"
+            raise HardwareError(message, hint="add a link to the graph")
+        links: list[int] = []
+        at = source
+        while at != target:
+            closer = [
+                (link, node) for link, node in self._out[at] if distances[node] == distances[at] - 1
+            ]
+            link, at = closer[_spread(source, target, len(links)) % len(closer)]
+            links.append(link)
+        return tuple(links)
+
+    def _distances_to(self, target: int) -> list[int]:
+        if target in self._distances:
+            return self._distances[target]
+        distances = [-1] * len(self._names)
+        distances[target] = 0
+        queue = deque([target])
+        while queue:
+            at = queue.popleft()
+            for before in self._in[at]:
+                if distances[before] < 0:
+                    distances[before] = distances[at] + 1
+                    queue.append(before)
+        self._distances[target] = distances
+        return distances
+
+
+def _spread(source: int, target: int, hop: int) -> int:
+    """Return a number that spreads messages over equal routes, as a switch's hash does."""
+    mixed = (source * 0x9E3779B1 + target * 0x85EBCA77 + hop * 0xC2B2AE3D) & 0xFFFFFFFF
+    mixed = ((mixed ^ (mixed >> 15)) * 0x2C1B3C6D) & 0xFFFFFFFF
+    return mixed ^ (mixed >> 12)
+
+
+class _DragonflyRoutes:
+    """Minimal routes through a dragonfly."""
+
+    def __init__(self, fabric: Dragonfly) -> None:
+        self._fabric = fabric
+        self._links: dict[tuple[str, str], int] = {}
+        self._edges: list[Edge] = []
+
+    def topology(self) -> GraphTopology:
+        fabric = self._fabric
+        for device in range(fabric.device_count):
+            self._connect(f"device{device}", self._router(device), fabric.device_link)
+        routers = range(fabric.routers_per_group)
+        for group in range(fabric.groups):
+            for one in routers:
+                for other in range(one + 1, fabric.routers_per_group):
+                    self._connect(_name(group, one), _name(group, other), fabric.local_link)
+            for other in range(group + 1, fabric.groups):
+                ends = self._gateway(group, other), self._gateway(other, group)
+                self._connect(*ends, fabric.global_link)
+        return GraphTopology(self._edges, self._route)
+
+    def _connect(self, one: str, other: str, link: LinkParameters) -> None:
+        for source, target in ((one, other), (other, one)):
+            self._links[source, target] = len(self._edges)
+            self._edges.append(
+                Edge(
+                    source=source,
+                    target=target,
+                    bandwidth_bytes_per_s=link.bandwidth_bytes_per_s,
+                    latency_s=link.latency_s,
+                )
+            )
+
+    def _router(self, device: int) -> str:
+        fabric = self._fabric
+        group, router = divmod(device // fabric.devices_per_router, fabric.routers_per_group)
+        return _name(group, router)
+
+    def _gateway(self, group: int, other: int) -> str:
+        """Return the router of a group with the link to another: they take turns."""
+        turn = (other - group - 1) % self._fabric.groups
+        return _name(group, turn % self._fabric.routers_per_group)
+
+    def _route(self, source: int, target: int) -> Links:
+        fabric = self._fabric
+        per_group = fabric.routers_per_group * fabric.devices_per_router
+        group, other = source // per_group, target // per_group
+        stops = [f"device{source}", self._router(source)]
+        if group != other:
+            stops += [self._gateway(group, other), self._gateway(other, group)]
+        stops += [self._router(target), f"device{target}"]
+        return tuple([self._links[pair] for pair in pairwise(stops) if pair[0] != pair[1]])
+
+
+def _name(group: int, router: int) -> str:
+    return f"router{group}.{router}"
+
+
+class OverriddenTopology:
+    """Another topology, with the bandwidths and latencies of a cluster's ``links``.
+
+    Raises `HardwareError` for a link that isn't there.
+    """
+
+    def __init__(self, topology: Topology, cluster: Cluster) -> None:
+        self._topology = topology
+        self._overrides: dict[int, LinkOverride] = {}
+        for override in cluster.links:
+            link = topology.link_named(override.link)
+            if link is None:
+                hint = f"links are named as {topology.name(0)}"
+                message = f"there is no link {override.link!r}"
+                raise HardwareError(message, location=cluster.source, hint=hint)
+            self._overrides[link] = override
+
+    def routes(
+        self, sources: Sequence[int] | Integers, targets: Sequence[int] | Integers
+    ) -> Routes:
+        """Return the routes of messages from sources to targets, one by one."""
+        routes = self._topology.routes(sources, targets)
+        latency_ns = routes.latency_ns.copy()
+        for link, override in self._overrides.items():
+            np.add.at(
+                latency_ns, routes.message[routes.link == link], override.extra_latency_s * 1e9
+            )
+        return replace(routes, latency_ns=latency_ns)
+
+    def bytes_per_ns(self, links: Sequence[int] | Integers) -> Reals:
+        """Return the bandwidth of links."""
+        numbers = np.asarray(links, dtype=np.int64)
+        result = self._topology.bytes_per_ns(numbers).copy()
+        for link, override in self._overrides.items():
+            here = numbers == link
+            if override.bandwidth_bytes_per_s is not None:
+                result[here] = override.bandwidth_bytes_per_s / 1e9
+            result[here] *= override.bandwidth_scale
+        return result
+
+    def name(self, link: int) -> str:
+        """Return what people call a link."""
+        return self._topology.name(link)
+
+    def link_named(self, name: str) -> int | None:
+        """Return the number of a link; None if none has that name."""
+        return self._topology.link_named(name)
