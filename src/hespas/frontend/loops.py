@@ -22,7 +22,7 @@ class _Loop:
     start: tuple[Value, ...]
     condition: Block
     body: Block
-    producer: Mapping[Value, Op]
+    producer_of: Mapping[Value, Op]
 
 
 def trip_count(
@@ -33,7 +33,7 @@ def trip_count(
     Understands a counter that starts at a constant, grows or shrinks by a constant, and is
     compared with a constant, wherever those constants are defined.
     """
-    loop = _Loop(start=start, condition=condition, body=body, producer=producer)
+    loop = _Loop(start=start, condition=condition, body=body, producer_of=producer)
     comparison = producer.get(_copied(loop, condition.operations[-1].operands[0]))
     if comparison is None or not isinstance(comparison.attrs, CompareAttrs):
         return None
@@ -83,45 +83,45 @@ def _argument_index(block: Block, value: Value) -> int | None:
 
 
 def _step(loop: _Loop, index: int) -> int | None:
-    made = loop.producer.get(loop.body.operations[-1].operands[index])
-    if made is None or made.kind not in ("add", "subtract"):
+    producer = loop.producer_of.get(loop.body.operations[-1].operands[index])
+    if producer is None or producer.kind not in ("add", "subtract"):
         return None
     counter = loop.body.arguments[index]
-    left, right = made.operands
+    left, right = producer.operands
     if _copied(loop, left) is counter:
         step = _constant(loop, right)
-    elif _copied(loop, right) is counter and made.kind == "add":
+    elif _copied(loop, right) is counter and producer.kind == "add":
         step = _constant(loop, left)
     else:
         return None
     if step is None:
         return None
-    return step if made.kind == "add" else -step
+    return step if producer.kind == "add" else -step
 
 
 def _copied(loop: _Loop, value: Value) -> Value:
     """Follow a value back through what doesn't change it."""
-    made = loop.producer.get(value)
-    while made is not None and made.kind in _TRANSPARENT and made.operands:
-        value = made.operands[made.results.index(value)]
-        made = loop.producer.get(value)
+    producer = loop.producer_of.get(value)
+    while producer is not None and producer.kind in _TRANSPARENT and producer.operands:
+        value = producer.operands[producer.results.index(value)]
+        producer = loop.producer_of.get(value)
     return value
 
 
 def _constant(loop: _Loop, value: Value) -> int | None:
     """Follow a value to an integer constant, through what doesn't change it."""
     for _ in range(_LONGEST_CHAIN):
-        made = loop.producer.get(value)
-        if made is None:
+        producer = loop.producer_of.get(value)
+        if producer is None:
             carried = _unchanged(loop, value)
             if carried is None:
                 return None
             value = carried
-        elif isinstance(made.attrs, ConstantAttrs):
-            number = made.attrs.value
+        elif isinstance(producer.attrs, ConstantAttrs):
+            number = producer.attrs.value
             return number if isinstance(number, int) else None
-        elif made.kind in _TRANSPARENT:
-            value = made.operands[made.results.index(value)] if made.operands else value
+        elif producer.kind in _TRANSPARENT:
+            value = producer.operands[producer.results.index(value)] if producer.operands else value
         else:
             return None
     return None

@@ -62,7 +62,7 @@ class AxisPart:
 
 
 def read_axis_groups(text: str, meshes: Mapping[str, Mesh]) -> ReplicaGroups:
-    """Read ``#stablehlo.replica_group_mesh_axes<...>``: one group per place on the other axes.
+    """Read ``#stablehlo.replica_group_mesh_axes<...>``: one group per position on the other axes.
 
     Raises `ProgramError` when the mesh or an axis is not defined.
     """
@@ -91,7 +91,7 @@ def _mesh_of(text: str, meshes: Mapping[str, Mesh]) -> Mesh:
 
 
 def axis_groups(mesh: Mesh, used: list[AxisPart]) -> ReplicaGroups:
-    """Return one group for each place on the axes that are not ``used``."""
+    """Return one group for each position on the axes that are not ``used``."""
     parts = [part for name, size in mesh.axes for part in _split(name, size, used)]
     grouped = [parts.index(part) for part in used]
     others = [index for index in range(len(parts)) if index not in grouped]
@@ -107,7 +107,7 @@ def axis_groups(mesh: Mesh, used: list[AxisPart]) -> ReplicaGroups:
 
 
 def _split(name: str, size: int, used: list[AxisPart]) -> list[AxisPart]:
-    """Cut an axis where a used part of it begins and ends."""
+    """Split an axis where a used part of it begins and ends."""
     cuts = {1, size}
     for part in used:
         if part.name == name:

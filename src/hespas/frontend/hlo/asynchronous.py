@@ -1,27 +1,35 @@
 """Starts and dones: what runs beside the compute stream, and until when.
 
-Every start becomes an ``async_start`` whose region holds what it starts. Where the compiler says
-that start and done are one (``is_sync``), the operation stands alone: the stream waits for it.
+Every start becomes an ``async_start`` whose region holds what it starts. Where the compiler marks
+start and done as one (``is_sync``), the operation stands alone: the stream waits for it.
+
+A TPU's compiler also fuses collectives with the computation that hides them, as three fusions:
+the first ends in the custom call ``AsyncCollectiveStart``; others repeat the collective beside what
+they compute, and pass its buffers on; the last one ends in ``AsyncCollectiveDone``. Here the first
+becomes an ``async_start``, the last an ``async_done``, and those in between keep what they compute.
+An ``all-reduce`` fused with the slice that a device keeps of it becomes a ``reduce_scatter``. Any
+other fusion around a collective is opened.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hespas.errors import ProgramError
+from hespas.errors import ProgramError, UnsupportedError
 from hespas.frontend.hlo import config
+from hespas.frontend.hlo.collectives import collective_of, group_size, replica_groups
+from hespas.frontend.hlo.instructions import fusion
 from hespas.frontend.hlo.opcodes import OPCODES
-from hespas.frontend.hlo.reader import Handler, ModuleReader, ended
-from hespas.frontend.hlo.scope import Scope
-from hespas.frontend.hlo.structure import HANDLERS as STRUCTURE
-from hespas.frontend.hlo.types import flat, fresh_tree, leaves
-from hespas.program.attrs import NO_ATTRS
+from hespas.frontend.hlo.reader import Handler, ModuleReader, Scope, returning
+from hespas.frontend.hlo.types import Tree, flat, fresh_tree, leaves
+from hespas.program.attrs import NO_ATTRS, FusionAttrs
 from hespas.program.program import Block, Value
-from hespas.program.types import AsyncType
+from hespas.program.types import AsyncType, TensorType, Type
 
 _SUFFIX = "-start"
 _MAIN_THREAD = "main"
-# Which member of a start's tuple the done will give; the others are operands and contexts.
+# The member of a start's tuple that the done returns; the others are operands and contexts.
 _RESULT_MEMBER = {
     "all-gather-start": 1,
     "all-reduce-start": None,
@@ -30,8 +38,8 @@ _RESULT_MEMBER = {
 }
 
 
-def start_of_one(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
-    """Read ``all-gather-start`` and its like, which start the operation they are named after."""
+def _start_collective(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
+    """Read ``all-gather-start`` and the like, which start the operation they are named after."""
     opcode = OPCODES[instruction.opcode.removesuffix(_SUFFIX)]
     member = _RESULT_MEMBER[instruction.opcode]
     shape = instruction.shape if member is None else _member(instruction, member)
@@ -49,24 +57,24 @@ def start_of_one(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
         attributes=attributes,
         regions=regions,
         operands=arguments,
-        made=fresh_tree(reader.types.read(shape)),
+        results=fresh_tree(reader.types.read(shape)),
     )
     if waits:
         scope.synchronous.add(instruction.id)
     else:
-        started = ended(arguments, inner.operations, op.results, "stablehlo")
-        start_block(reader, instruction, scope, started)
+        started = returning(arguments, inner.operations, op.results, "stablehlo")
+        _start_block(reader, instruction, scope, started)
 
 
 def _member(instruction: Any, at: int) -> Any:
     members = instruction.shape.tuple_shapes
     if len(members) <= at:
-        raise ProgramError(f"what {instruction.opcode} makes is no tuple of {at + 1} or more")
+        raise ProgramError(f"the result of {instruction.opcode} is no tuple of {at + 1} or more")
     return members[at]
 
 
-def start_block(reader: ModuleReader, instruction: Any, scope: Scope, started: Block) -> None:
-    """Append an ``async_start`` of a block, which makes a bundle of the block's results."""
+def _start_block(reader: ModuleReader, instruction: Any, scope: Scope, started: Block) -> None:
+    """Append an ``async_start`` of a block; its result is a bundle of the block's results."""
     members = tuple([value.type for value in started.operations[-1].operands])
     spelling = f"!mhlo.async_bundle<{', '.join(map(str, members))}>"
     thread: str = instruction.async_execution_thread
@@ -77,54 +85,224 @@ def start_block(reader: ModuleReader, instruction: Any, scope: Scope, started: B
         name=("mhlo", "async_start"),
         attributes=(("execution_thread", f'"{thread}"'),) if named else (),
         regions=(started,),
-        made=Value(type=AsyncType(spelling=spelling, members=members)),
+        results=Value(type=AsyncType(spelling=spelling, members=members)),
     )
 
 
-def start(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
+def _start(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
     """Read ``async-start``, which starts a computation of its own."""
     (called,) = instruction.called_computation_ids or (0,)
     if config.is_synchronous(instruction.backend_config):
-        given = [scope.tree(number) for number in instruction.operand_ids]
-        scope.trees[instruction.id] = reader.inlined(called, given, scope.inner())
+        operands = [scope.tree(number) for number in instruction.operand_ids]
+        scope.trees[instruction.id] = reader.inlined(called, operands, scope.inner())
         scope.synchronous.add(instruction.id)
     else:
-        start_block(reader, instruction, scope, reader.block(called))
+        _start_block(reader, instruction, scope, reader.block(called))
 
 
-def update(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
-    """Read ``async-update``: the bundle is handed on."""
-    (begun,) = instruction.operand_ids
-    if begun in scope.synchronous:
-        scope.trees[instruction.id] = scope.tree(begun)
+def _update(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
+    """Read ``async-update``, which passes the bundle on."""
+    (start_id,) = instruction.operand_ids
+    if start_id in scope.synchronous:
+        scope.trees[instruction.id] = scope.tree(start_id)
         scope.synchronous.add(instruction.id)
         return
     (bundle,) = scope.operands(instruction)
     name = ("mhlo", "async_update")
-    reader.emit(instruction, scope, name=name, made=Value(type=bundle.type))
+    reader.emit(instruction, scope, name=name, results=Value(type=bundle.type))
 
 
-def done(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
-    """Read what waits for a start; where the start waited already, there is nothing to do."""
-    (begun,) = instruction.operand_ids
-    if begun in scope.synchronous:
-        scope.trees[instruction.id] = scope.tree(begun)
+def _done(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
+    """Read what waits for a start; if the start was synchronous, there is nothing to wait for."""
+    (start_id,) = instruction.operand_ids
+    if start_id in scope.synchronous:
+        scope.trees[instruction.id] = scope.tree(start_id)
         return
-    bundle = scope.tree(begun)
+    bundle = scope.tree(start_id)
     if not isinstance(bundle, Value) or not isinstance(bundle.type, AsyncType):
         raise ProgramError("its operand does not come from a start")
-    made = fresh_tree(reader.types.read(instruction.shape))
-    if tuple([value.type for value in leaves(made)]) != bundle.type.members:
-        raise ProgramError("it gives other types than its start made")
-    reader.emit(instruction, scope, name=("mhlo", "async_done"), made=made)
+    result = fresh_tree(reader.types.read(instruction.shape))
+    if tuple([value.type for value in leaves(result)]) != bundle.type.members:
+        raise ProgramError("its results have other types than its start's")
+    reader.emit(instruction, scope, name=("mhlo", "async_done"), results=result)
 
 
-_ASYNCHRONOUS: dict[str, Handler] = {
-    **dict.fromkeys(_RESULT_MEMBER, start_of_one),
-    **{f"{name.removesuffix(_SUFFIX)}-done": done for name in _RESULT_MEMBER},
-    "async-done": done,
-    "async-start": start,
-    "async-update": update,
+_FUSED_START, _FUSED_DONE = "AsyncCollectiveStart", "AsyncCollectiveDone"
+_COLLECTIVES = frozenset(
+    {
+        "all-gather",
+        "all-reduce",
+        "all-to-all",
+        "collective-broadcast",
+        "collective-permute",
+        "reduce-scatter",
+    }
+)
+
+
+def _any_fusion(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
+    """Read a fusion, with a collective in its body or without."""
+    body = reader.computation(next(iter(instruction.called_computation_ids), 0))
+    collectives = [each for each in body.instructions if each.opcode in _COLLECTIVES]
+    if not collectives:
+        fusion(reader, instruction, scope)
+        return
+    root = next(each for each in body.instructions if each.id == body.root_id)
+    target = root.custom_call_target
+    if target == _FUSED_START and len(collectives) == 1:
+        _start_fused(reader, instruction, scope, collectives[0])
+    elif target == _FUSED_DONE:
+        _done_fused(reader, instruction, scope)
+    elif _bundles([scope.tree(number) for number in instruction.operand_ids]):
+        _beside(reader, instruction, scope, collectives)
+    elif not _scattered(reader, instruction, scope, collectives):
+        _opened(reader, instruction, scope)
+
+
+def _start_fused(reader: ModuleReader, instruction: Any, scope: Scope, collective: Any) -> None:
+    """Start the collective; the buffers and counters in its result stand for the bundle."""
+    body = reader.computation(instruction.called_computation_ids[0])
+    parameters = reader.parameters(body)
+    inner = Scope()
+    before = reader.until(body, collective.id, parameters, inner)
+    started = returning(flat(parameters), inner.operations, flat([before]), "stablehlo")
+    _start_block(reader, instruction, scope, started)
+    (bundle,) = leaves(scope.tree(instruction.id))
+    members = len(instruction.shape.tuple_shapes)
+    operand = scope.tree(instruction.operand_ids[0])
+    scope.trees[instruction.id] = (operand, *[bundle] * (members - 1))
+
+
+def _bundles(trees: Sequence[Tree]) -> list[Value]:
+    bundles = [value for value in flat(list(trees)) if isinstance(value.type, AsyncType)]
+    return list(dict.fromkeys(bundles))
+
+
+def _done_fused(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
+    bundles = _bundles([scope.tree(number) for number in instruction.operand_ids])
+    if len(bundles) != 1:
+        raise UnsupportedError(f"it ends {len(bundles)} collectives at once")
+    reader.emit(instruction, scope, name=("mhlo", "async_done"), operands=tuple(bundles))
+
+
+def _scattered(
+    reader: ModuleReader, instruction: Any, scope: Scope, collectives: Sequence[Any]
+) -> bool:
+    """Read an all-reduce of which each device keeps its own slice; return whether it is one.
+
+    Combined all-reduces become one operation for each dimension that is scattered.
+    """
+    whole = collectives[0]
+    if len(collectives) > 1 or whole.opcode != "all-reduce":
+        return False
+    operands = scope.operands(instruction)
+    results = tuple(leaves(fresh_tree(reader.types.read(instruction.shape))))
+    reduced = tuple(leaves(fresh_tree(reader.types.read(whole.shape))))
+    if not len(operands) == len(results) == len(reduced):
+        return False
+    size = group_size(replica_groups(whole))
+    pairs = zip(reduced, results, strict=True)
+    dimensions = [_divided(all_of.type, part.type, size) for all_of, part in pairs]
+    if None in dimensions:
+        return False
+    for dimension in dict.fromkeys(dimensions):
+        positions = [at for at, each in enumerate(dimensions) if each == dimension]
+        attrs, attributes = collective_of(whole, "reduce-scatter", dimension)
+        reader.emit(
+            instruction,
+            scope,
+            name=("stablehlo", "reduce_scatter"),
+            attrs=attrs,
+            attributes=attributes,
+            regions=tuple([reader.body(number) for number in whole.called_computation_ids]),
+            operands=tuple([operands[at] for at in positions]),
+            results=tuple([results[at] for at in positions]),
+        )
+    scope.trees[instruction.id] = results if instruction.shape.tuple_shapes else results[0]
+    return True
+
+
+def _divided(whole: Type, part: Type, parts: int) -> int | None:
+    """Return the one dimension in which ``whole`` is ``parts`` times as long as ``part``."""
+    if not isinstance(whole, TensorType) or not isinstance(part, TensorType):
+        return None
+    if whole.rank != part.rank:
+        return None
+    pairs = enumerate(zip(whole.shape, part.shape, strict=True))
+    differing = [(at, long, short) for at, (long, short) in pairs if long != short]
+    if len(differing) != 1:
+        return None
+    ((at, long, short),) = differing
+    return at if long == parts * short else None
+
+
+def _opened(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
+    """Replace a fusion by its operations, the collective among them."""
+    operands = [scope.tree(number) for number in instruction.operand_ids]
+    called = instruction.called_computation_ids[0]
+    scope.trees[instruction.id] = reader.inlined(called, operands, scope.inner())
+    reader.overrides.assumptions.append(
+        f"%{instruction.name}: a fusion around a collective is counted operation by operation"
+    )
+
+
+def _beside(
+    reader: ModuleReader, instruction: Any, scope: Scope, collectives: Sequence[Any]
+) -> None:
+    """Keep what a fusion computes while a collective runs; it passes the bundle on."""
+    operands = [scope.tree(number) for number in instruction.operand_ids]
+    bundles = _bundles(operands)
+    if len(bundles) != 1:
+        raise UnsupportedError(f"it runs beside {len(bundles)} collectives that were started")
+    body = reader.computation(instruction.called_computation_ids[0])
+    outer_of = {value: value for value in bundles}
+    parameters: list[Tree] = []
+    for tree in operands:
+        is_bundle = isinstance(tree, Value) and tree in outer_of
+        parameters.append(tree if is_bundle else _fresh_tree_like(tree, outer_of))
+    inner = Scope(trees=dict.fromkeys([each.id for each in collectives], bundles[0]))
+    root = reader.inlined(body.id, parameters, inner)
+    results: dict[Value, Value] = {}
+    for value in leaves(root):
+        if value not in outer_of and value not in results:
+            results[value] = Value(type=value.type)
+    arguments = tuple([value for value in flat(parameters) if value not in bundles])
+    reader.emit(
+        instruction,
+        scope,
+        name=("mhlo", "fusion"),
+        attrs=FusionAttrs(kind=instruction.fusion_kind),
+        attributes=(("fusion_kind", f"#mhlo<fusion_kind {instruction.fusion_kind}>"),),
+        regions=(returning(arguments, inner.operations, tuple(results), "mhlo"),),
+        operands=tuple([value for value in flat(operands) if value not in bundles]),
+        results=tuple(results.values()),
+    )
+    scope.trees[instruction.id] = _renamed(root, outer_of | results)
+
+
+def _fresh_tree_like(tree: Tree, outer_of: dict[Value, Value]) -> Tree:
+    """Copy a tree with fresh values; ``outer_of`` records which value each stands for."""
+    if not isinstance(tree, Value):
+        return tuple([_fresh_tree_like(member, outer_of) for member in tree])
+    copy = fresh_tree(tree.type)
+    if isinstance(copy, Value):
+        outer_of[copy] = tree
+    return copy
+
+
+def _renamed(tree: Tree, names: Mapping[Value, Value]) -> Tree:
+    """Return a tree of other values."""
+    if isinstance(tree, Value):
+        return names[tree]
+    return tuple([_renamed(member, names) for member in tree])
+
+
+HANDLERS: dict[str, Handler] = {
+    **dict.fromkeys(_RESULT_MEMBER, _start_collective),
+    **{f"{name.removesuffix(_SUFFIX)}-done": _done for name in _RESULT_MEMBER},
+    "async-done": _done,
+    "async-start": _start,
+    "async-update": _update,
+    "fusion": _any_fusion,
 }
-
-HANDLERS: dict[str, Handler] = STRUCTURE | _ASYNCHRONOUS
+"""Readers by opcode; those of `hespas.frontend.hlo.instructions` read the other opcodes."""

@@ -1,4 +1,4 @@
-"""What compilers write beside an instruction, less what says nothing about the kernel."""
+"""The backend configuration of instructions, without what does not concern the kernel."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from functools import lru_cache
 from typing import Any, cast
 
-# When and where it runs, what the compiler thought of it: not what is computed or how.
+# When and where an instruction runs, and the compiler's estimates: not what it computes or how.
 _BOOKKEEPING = frozenset(
     {
         "collective_backend_config",
@@ -17,7 +17,7 @@ _BOOKKEEPING = frozenset(
         "wait_on_operation_queues",
     }
 )
-# What a TPU's compiler notes: limits it was given and what it came to expect.
+# The limits of a TPU's compiler and its estimates.
 _TPU_BOOKKEEPING = frozenset(
     {
         "aliasing_operands",
@@ -37,10 +37,10 @@ _TPU_BOOKKEEPING = frozenset(
 _TPU_WINDOW = "window_config"
 _CYCLES = "estimated_cycles"
 _CYCLES_BYTES = _CYCLES.encode()
-# What stands where the compiler has no estimate, as for some transposes on TPUv7x.
+# Written where the compiler has no estimate, as for some transposes on TPUv7x.
 _UNKNOWN_CYCLES = 2**63 - 1
 # Of a window: how a kernel cuts its operands and result into blocks.
-_WINDOW_KEPT = ("kernel_window_bounds", "input_window_bounds", "output_window_bounds")
+_WINDOW_FIELDS = ("kernel_window_bounds", "input_window_bounds", "output_window_bounds")
 
 Config = dict[str, Any]
 NO_CONFIG: Config = {}
@@ -70,19 +70,19 @@ def kernel_config(source: bytes) -> str:
     if config is None:
         return source.decode(errors="backslashreplace")
     left_out = _BOOKKEEPING | _TPU_BOOKKEEPING
-    kept = {key: value for key, value in config.items() if key not in left_out}
-    if _TPU_WINDOW in kept:
-        window = cast("Config", kept[_TPU_WINDOW])
-        kept[_TPU_WINDOW] = {key: window[key] for key in _WINDOW_KEPT if window.get(key)}
-    return json.dumps(kept, sort_keys=True, separators=(",", ":")) if kept else ""
+    relevant = {key: value for key, value in config.items() if key not in left_out}
+    if _TPU_WINDOW in relevant:
+        window = cast("Config", relevant[_TPU_WINDOW])
+        relevant[_TPU_WINDOW] = {key: window[key] for key in _WINDOW_FIELDS if window.get(key)}
+    return json.dumps(relevant, sort_keys=True, separators=(",", ":")) if relevant else ""
 
 
 def trip_count(source: bytes) -> int | None:
-    """Return a loop's ``known_trip_count``, None where the compiler doesn't tell it."""
-    known = (decoded(source) or NO_CONFIG).get("known_trip_count")
-    if isinstance(known, dict):
-        known = cast("Config", known).get("n")
-    return int(known) if isinstance(known, int | str) else None
+    """Return a loop's ``known_trip_count``, None if the compiler does not know it."""
+    count = (decoded(source) or NO_CONFIG).get("known_trip_count")
+    if isinstance(count, dict):
+        count = cast("Config", count).get("n")
+    return int(count) if isinstance(count, int | str) else None
 
 
 def is_synchronous(source: bytes) -> bool:
@@ -92,7 +92,7 @@ def is_synchronous(source: bytes) -> bool:
 
 
 def estimated_cycles(source: bytes) -> int | None:
-    """Return how many cycles a TPU's compiler expects an instruction to take, None if it can't say.
+    """Return the cycles that a TPU's compiler expects an instruction to take, None if unknown.
 
     >>> estimated_cycles(b'{"window_config":{"estimated_cycles":"1283680"}}')
     1283680
@@ -107,6 +107,6 @@ def estimated_cycles(source: bytes) -> int | None:
 
 
 def fusion_kind(source: bytes) -> str:
-    """Return what writes a fusion's kernel (``__triton``), empty where the config is silent."""
+    """Return what writes a fusion's kernel (``__triton``), empty if the config does not say."""
     fusion = (decoded(source) or NO_CONFIG).get("fusion_backend_config")
     return str(cast("Config", fusion).get("kind", "")) if isinstance(fusion, dict) else ""

@@ -1,16 +1,14 @@
-"""HLO text and protos to `Program`."""
+"""A parsed HLO module to `Program`."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import accumulate
 from typing import Any
 
 from hespas.errors import ProgramError
-from hespas.frontend.hlo.collective_fusions import HANDLERS
-from hespas.frontend.hlo.locations import Locations
-from hespas.frontend.hlo.partitioned import unpartitioned
-from hespas.frontend.hlo.reader import ModuleReader
-from hespas.frontend.hlo.shared import Originals
+from hespas.frontend.hlo import asynchronous, instructions
+from hespas.frontend.hlo.reader import Locations, ModuleReader, Originals
 from hespas.frontend.hlo.types import leaf_count, leaf_number
 from hespas.frontend.loaded import Loaded, Unpartitioned
 from hespas.frontend.overrides import LoadOptions, OverrideRecorder
@@ -18,6 +16,7 @@ from hespas.program.program import Alias, Function, Program
 from hespas.program.types import Type
 from hespas.xla.compile.messages import TARGET_ATTRIBUTE
 from hespas.xla.hlo.module import HloModule
+from hespas.xla.hlo.schema import enum_names
 
 
 def read_hlo(module: HloModule, *, name: str, options: LoadOptions) -> Loaded | Unpartitioned:
@@ -29,7 +28,7 @@ def read_hlo(module: HloModule, *, name: str, options: LoadOptions) -> Loaded | 
     there.
     """
     message = module.message
-    sharded = unpartitioned(module, name)
+    sharded = _unpartitioned(module, name)
     if sharded is not None:
         return sharded
     computations = {each.id: each for each in message.computations}
@@ -37,7 +36,7 @@ def read_hlo(module: HloModule, *, name: str, options: LoadOptions) -> Loaded | 
         module=message,
         source=name,
         overrides=OverrideRecorder(options=options, unit="instruction"),
-        handlers=HANDLERS,
+        handlers=instructions.HANDLERS | asynchronous.HANDLERS,
         locations=Locations(message.stack_frame_index),
         computations=computations,
         originals=Originals(computations=computations),
@@ -62,9 +61,9 @@ def read_hlo(module: HloModule, *, name: str, options: LoadOptions) -> Loaded | 
 def _entry(message: Any, computations: dict[int, Any], name: str) -> int:
     if message.entry_computation_id in computations:
         return message.entry_computation_id
-    wanted = message.entry_computation_name
+    name_of_entry = message.entry_computation_name
     for number, computation in computations.items():
-        if wanted and computation.name == wanted:
+        if name_of_entry and computation.name == name_of_entry:
             return number
     raise ProgramError("the module has no entry computation", location=name)
 
@@ -74,27 +73,87 @@ def _aliases(reader: ModuleReader, entry: Any) -> tuple[Alias, ...]:
     entries = reader.module.input_output_alias.entries
     if not entries:
         return ()
-    instructions = {each.id: each for each in entry.instructions}
-    made = reader.types.read(instructions[entry.root_id].shape)
-    given: dict[int, Type] = {
+    instructions_by_id = {each.id: each for each in entry.instructions}
+    result_type = reader.types.read(instructions_by_id[entry.root_id].shape)
+    parameters: dict[int, Type] = {
         each.parameter_number: reader.types.read(each.shape)
         for each in entry.instructions
         if each.opcode == "parameter"
     }
-    counts = [leaf_count(given[at]) for at in sorted(given)]
+    counts = [leaf_count(parameters[at]) for at in sorted(parameters)]
     before = [0, *accumulate(counts)]
-    found: list[Alias] = []
+    aliases: list[Alias] = []
     for alias in entries:
         number: int = alias.parameter_number
-        if number not in given:
+        if number not in parameters:
             raise ProgramError(
                 f"parameter {number} is aliased but not there", location=reader.source
             )
-        found.append(
+        aliases.append(
             Alias(
-                result=leaf_number(made, tuple(alias.output_shape_index)),
+                result=leaf_number(result_type, tuple(alias.output_shape_index)),
                 argument=before[number]
-                + leaf_number(given[number], tuple(alias.parameter_shape_index)),
+                + leaf_number(parameters[number], tuple(alias.parameter_shape_index)),
             )
         )
-    return tuple(sorted(found, key=lambda alias: (alias.result, alias.argument)))
+    return tuple(sorted(aliases, key=lambda alias: (alias.result, alias.argument)))
+
+
+_MARKERS = frozenset(
+    {
+        "SPMDFullToShardShape",
+        "SPMDShardToFullShape",
+        "Sharding",
+        "xla.sdy.FuncResultSharding",
+        "xla.sdy.GlobalToLocalShape",
+        "xla.sdy.LocalToGlobalShape",
+    }
+)
+_COLLECTIVE = ("all-", "collective-", "reduce-scatter", "ragged-all-to-all")
+_PARTITIONED_SUFFIX = "_spmd"
+
+
+def _unpartitioned(module: HloModule, name: str) -> Unpartitioned | None:
+    """Return why a module is still the program of all devices, None if it is of one.
+
+    The partitioner removes its markers and the shardings of all instructions but parameters, and
+    names the computations that it wrote ``..._spmd``.
+    """
+    reason = _sharded_reason(module)
+    if not reason:
+        return None
+    return Unpartitioned(
+        message=f"the program is sharded but not yet partitioned ({reason})",
+        location=name,
+        hint="give what XLA's SPMD partitioner made of it, which holds its collectives",
+    )
+
+
+def _sharded_reason(module: HloModule) -> str:
+    message = module.message
+    if message.schedule.sequences:
+        return ""
+    divided: list[str] = []
+    communicates = False
+    for instruction in _instructions(message):
+        opcode: str = instruction.opcode
+        communicates = communicates or opcode.startswith(_COLLECTIVE)
+        if opcode == "custom-call" and instruction.custom_call_target in _MARKERS:
+            return f"%{instruction.name} is {instruction.custom_call_target}"
+        if instruction.HasField("sharding") and _divides(instruction.sharding):
+            if opcode != "parameter":
+                return f"%{instruction.name} has a sharding"
+            divided.append(instruction.name)
+    written = str(message.entry_computation_name).endswith(_PARTITIONED_SUFFIX)
+    if not divided or communicates or written or module.partitions == 1:
+        return ""
+    return f"%{divided[0]} has a sharding, and there is no collective"
+
+
+def _instructions(message: Any) -> Iterator[Any]:
+    for computation in message.computations:
+        yield from computation.instructions
+
+
+def _divides(sharding: Any) -> bool:
+    return enum_names("xla.OpSharding.Type")[sharding.type] == "OTHER"

@@ -1,4 +1,4 @@
-"""Which operation each HLO opcode is, where the two differ by no more than name and attributes.
+"""The operation of each HLO opcode, if the two differ only in name and attributes.
 
 Source of the names: openxla/xla, ``xla/hlo/ir/hlo_opcode.h``.
 """
@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from hespas.frontend.hlo import attributes, contractions
+from hespas.frontend.hlo import attributes
 from hespas.frontend.hlo.attributes import Reader, Reading
-from hespas.frontend.hlo.groups import read_collective, read_permute
+from hespas.frontend.hlo.collectives import read_collective, read_permute
 from hespas.program.attrs import NO_ATTRS
 
 
@@ -56,8 +56,8 @@ _READ: dict[str, tuple[str, Reader]] = {
     "collective-permute": ("collective_permute", partial(read_permute, opcode="")),
     "compare": ("compare", attributes.compare),
     "concatenate": ("concatenate", attributes.dimension("dimension")),
-    "convolution": ("convolution", contractions.convolution),
-    "dot": ("dot_general", contractions.dot),
+    "convolution": ("convolution", attributes.convolution),
+    "dot": ("dot_general", attributes.dot),
     "dynamic-slice": ("dynamic_slice", attributes.dynamic_slice),
     "fft": ("fft", attributes.fft),
     "gather": ("gather", attributes.gather),
@@ -66,7 +66,7 @@ _READ: dict[str, tuple[str, Reader]] = {
     "map": ("map", attributes.dimensions("dimensions")),
     "opt-barrier": ("optimization_barrier", _nothing),
     "pad": ("pad", attributes.pad),
-    "ragged-dot": ("ragged_dot", contractions.ragged_dot),
+    "ragged-dot": ("ragged_dot", attributes.ragged_dot),
     "recv": ("recv", attributes.numbers("channel_id")),
     "reduce": ("reduce", attributes.dimensions("dimensions")),
     "reduce-precision": (
@@ -78,12 +78,12 @@ _READ: dict[str, tuple[str, Reader]] = {
     "reverse": ("reverse", attributes.dimensions("dimensions")),
     "rng": ("rng", attributes.rng),
     "rng-bit-generator": ("rng_bit_generator", attributes.rng_bit_generator),
-    "scaled-dot": ("scaled_dot", contractions.dot),
+    "scaled-dot": ("scaled_dot", attributes.dot),
     "scatter": ("scatter", attributes.scatter),
     "select-and-scatter": ("select_and_scatter", attributes.window),
     "send": ("send", attributes.numbers("channel_id")),
     "set-dimension-size": ("set_dimension_size", attributes.dimension("dimension")),
-    "slice": ("slice", attributes.cut),
+    "slice": ("slice", attributes.slice_bounds),
     "sort": ("sort", attributes.sort),
     "transpose": ("transpose", attributes.dimensions("permutation")),
     "triangular-solve": ("triangular_solve", attributes.triangular_solve),
@@ -106,7 +106,7 @@ OPCODES: dict[str, Opcode] = {
     ),
 }
 
-# What has no place in a `Program`, and why.
+# Opcodes that a `Program` cannot hold, and why.
 GAPS = {
     "domain": "it is a note of the partitioner, which is gone in a program for one device",
     "ragged-all-to-all": "how much it sends is known only when it runs",

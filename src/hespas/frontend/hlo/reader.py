@@ -1,23 +1,151 @@
-"""Walk a module's computations into blocks of operations."""
+"""Walk a module's computations into blocks of operations.
+
+`ModuleReader` is the state of one load. A handler for each opcode
+(`hespas.frontend.hlo.instructions`) reads one instruction into a `Scope`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from hespas.errors import ProgramError, UnsupportedError
 from hespas.frontend.hlo.config import estimated_cycles
-from hespas.frontend.hlo.locations import Locations
 from hespas.frontend.hlo.mlir import Attributes
 from hespas.frontend.hlo.opcodes import GAPS
-from hespas.frontend.hlo.scope import Scope
-from hespas.frontend.hlo.shared import Originals
 from hespas.frontend.hlo.types import Tree, TypeReader, flat, fresh_tree, leaves
 from hespas.frontend.overrides import OverrideRecorder
 from hespas.program.attrs import NO_ATTRS, Attrs
 from hespas.program.program import Block, Function, Op, Value
+
+
+@dataclass(slots=True, kw_only=True)
+class Scope:
+    """One computation while it is read: results by instruction id, and operations in order.
+
+    ``synchronous`` holds the ids of starts whose collective the compute stream waits for.
+    """
+
+    trees: dict[int, Tree] = field(default_factory=dict[int, Tree])
+    operations: list[Op] = field(default_factory=list[Op])
+    synchronous: set[int] = field(default_factory=set[int])
+
+    def inner(self) -> Scope:
+        """Return a scope for a computation that runs in place: its operations follow here."""
+        return Scope(operations=self.operations)
+
+    def tree(self, number: int) -> Tree:
+        """Return an instruction's result; `ProgramError` if it was not read yet."""
+        tree = self.trees.get(number)
+        if tree is None:
+            raise ProgramError(f"instruction {number} is used before it is defined")
+        return tree
+
+    def operands(self, instruction: Any) -> tuple[Value, ...]:
+        """Return the values that an instruction reads, tuples opened."""
+        return self.values(instruction.operand_ids)
+
+    def values(self, numbers: Iterable[int]) -> tuple[Value, ...]:
+        """Return the results of instructions, tuples opened."""
+        return flat([self.tree(number) for number in numbers])
+
+
+@dataclass(slots=True)
+class Locations:
+    """Reads where instructions come from: ``op_name (file:line)``, either alone, or nothing."""
+
+    index: Any
+    _frames: dict[int, str] = field(default_factory=dict[int, str])
+
+    def of(self, instruction: Any) -> str:
+        """Return the location of an instruction."""
+        if not instruction.HasField("metadata"):
+            return ""
+        metadata = instruction.metadata
+        name: str = metadata.op_name
+        location = self._location(metadata)
+        if not name:
+            return location
+        return f"{name} ({location})" if location else name
+
+    def _location(self, metadata: Any) -> str:
+        if metadata.source_file:
+            return f"{metadata.source_file}:{metadata.source_line}"
+        frame: int = metadata.stack_frame_id
+        cached = self._frames.get(frame)
+        if cached is None:
+            cached = self._frames[frame] = self._frame(frame)
+        return cached
+
+    def _frame(self, number: int) -> str:
+        """Return a stack frame's file and line: frames, locations and names count from 1."""
+        frames, locations = self.index.stack_frames, self.index.file_locations
+        if not 0 < number <= len(frames):
+            return ""
+        at = frames[number - 1].file_location_id
+        if not 0 < at <= len(locations):
+            return ""
+        location, names = locations[at - 1], self.index.file_names
+        if not 0 < location.file_name_id <= len(names):
+            return ""
+        return f"{names[location.file_name_id - 1]}:{location.line}"
+
+
+# Fields that name an instruction or say where it came from.
+_LEFT_OUT = (
+    "id",
+    "name",
+    "metadata",
+    "operand_ids",
+    "called_computation_ids",
+    "frontend_attributes",
+    "original_value",
+    "sharding",
+    "statistics_viz",
+)
+_END = -1
+"""Separates the operands of instructions; no instruction has this number."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Originals:
+    """Finds, for each computation, the first one that is equal except for names.
+
+    XLA writes one computation for each fusion, hundreds of them alike.
+    """
+
+    computations: Mapping[int, Any]
+    _first: dict[Hashable, int] = field(default_factory=dict[Hashable, int])
+    _of: dict[int, int] = field(default_factory=dict[int, int])
+
+    def original(self, number: int) -> int:
+        """Return the number of the first computation that is equal to this one."""
+        cached = self._of.get(number)
+        if cached is None:
+            key = self._key(self.computations[number])
+            cached = self._of[number] = self._first.setdefault(key, number)
+        return cached
+
+    def _key(self, computation: Any) -> Hashable:
+        bare = type(computation)(instructions=computation.instructions)
+        places: dict[int, int] = {}
+        used: list[int] = []
+        called: list[Hashable] = []
+        for at, each in enumerate(bare.instructions):
+            places[each.id] = at
+            used += each.operand_ids
+            used.append(_END)
+            if each.called_computation_ids:
+                called.append((at, *map(self.original, each.called_computation_ids)))
+            clear = each.ClearField
+            for name in _LEFT_OUT:
+                clear(name)
+        used.append(computation.root_id)
+        parts = bare.SerializeToString(deterministic=True)
+        return parts, tuple(map(places.get, used)), tuple(called)
+
 
 Handler = Callable[["ModuleReader", Any, Scope], None]
 """Reads one instruction into a scope."""
@@ -27,8 +155,8 @@ Handler = Callable[["ModuleReader", Any, Scope], None]
 class ModuleReader:
     """State of one load.
 
-    ``handlers`` reads instructions by opcode. ``functions`` gathers what is called by name,
-    ``producer`` finds the operation that made a value.
+    ``handlers`` read instructions by opcode. ``functions`` collects what is called by name,
+    ``producer`` maps a value to its operation.
     """
 
     module: Any
@@ -45,19 +173,19 @@ class ModuleReader:
     _open: set[int] = field(default_factory=set[int])
 
     def computation(self, number: int) -> Any:
-        """Return a computation; `ProgramError` where there is none of this number."""
-        found = self.computations.get(number)
-        if found is None:
+        """Return a computation; `ProgramError` if no computation has this number."""
+        computation = self.computations.get(number)
+        if computation is None:
             raise ProgramError(f"computation {number} is called but not defined")
-        return found
+        return computation
 
     def body(self, number: int, dialect: str = "stablehlo") -> Block:
-        """Return the block of a computation, one for all that equal it but for names."""
+        """Return the block of a computation; computations equal except for names share one."""
         key = self.originals.original(number), dialect
-        known = self._bodies.get(key)
-        if known is None:
-            known = self._bodies[key] = self.block(key[0], dialect)
-        return known
+        cached = self._bodies.get(key)
+        if cached is None:
+            cached = self._bodies[key] = self.block(key[0], dialect)
+        return cached
 
     def block(self, number: int, dialect: str = "stablehlo") -> Block:
         """Return a computation as a block; ``dialect`` is that of its terminator."""
@@ -65,13 +193,13 @@ class ModuleReader:
         parameters = self.parameters(computation)
         scope = Scope()
         root = self.inlined(number, parameters, scope)
-        return ended(flat(parameters), scope.operations, flat([root]), dialect)
+        return returning(flat(parameters), scope.operations, flat([root]), dialect)
 
-    def branch(self, number: int, given: Tree) -> Block:
+    def branch(self, number: int, operand: Tree) -> Block:
         """Return a computation of one parameter as a block that uses a value from around it."""
         scope = Scope()
-        root = self.inlined(number, [given], scope)
-        return ended((), scope.operations, flat([root]), "stablehlo")
+        root = self.inlined(number, [operand], scope)
+        return returning((), scope.operations, flat([root]), "stablehlo")
 
     def function(self, number: int) -> str:
         """Make a function of a computation, once, and return its name."""
@@ -83,22 +211,22 @@ class ModuleReader:
 
     def parameters(self, computation: Any) -> list[Tree]:
         """Make values for a computation's parameters."""
-        found = [each for each in computation.instructions if each.opcode == "parameter"]
-        found.sort(key=lambda each: each.parameter_number)
-        if [each.parameter_number for each in found] != list(range(len(found))):
+        parameters = [each for each in computation.instructions if each.opcode == "parameter"]
+        parameters.sort(key=lambda each: each.parameter_number)
+        if [each.parameter_number for each in parameters] != list(range(len(parameters))):
             raise ProgramError(f"the parameters of {computation.name} are not numbered in order")
-        return [fresh_tree(self.types.read(each.shape)) for each in found]
+        return [fresh_tree(self.types.read(each.shape)) for each in parameters]
 
     def inlined(self, number: int, parameters: Sequence[Tree], scope: Scope) -> Tree:
-        """Read a computation's instructions into a scope and return what its root made.
+        """Read a computation's instructions into a scope and return its root's result.
 
-        Instructions that the scope knows already are left out.
+        Instructions that are in the scope already are skipped.
         """
         computation = self.computation(number)
         return self.until(computation, computation.root_id, parameters, scope)
 
     def until(self, computation: Any, last: int, parameters: Sequence[Tree], scope: Scope) -> Tree:
-        """Read the instructions that stand before one, and that one; return what it made."""
+        """Read the instructions up to ``last``, and return that one's result."""
         with self._opened(computation):
             for instruction in self._ordered(computation):
                 if instruction.id not in scope.trees:
@@ -116,20 +244,20 @@ class ModuleReader:
         self._open.discard(computation.id)
 
     def _ordered(self, computation: Any) -> Sequence[Any]:
-        """Return instructions as scheduled, or as they stand, operands first."""
+        """Return instructions as scheduled, else in the module's order, operands first."""
         sequences = self.module.schedule.sequences
         if computation.id not in sequences:
             return computation.instructions
-        found = {each.id: each for each in computation.instructions}
+        by_id = {each.id: each for each in computation.instructions}
         order = sequences[computation.id].instruction_ids
-        missing = next((number for number in order if number not in found), None)
+        missing = next((number for number in order if number not in by_id), None)
         if missing is not None:
             raise ProgramError(
                 f"the schedule of {computation.name} names instruction {missing}, "
                 "which it does not hold",
                 location=self.source,
             )
-        return [found[number] for number in order]
+        return [by_id[number] for number in order]
 
     def _instruction(self, instruction: Any, parameters: Sequence[Tree], scope: Scope) -> None:
         opcode = instruction.opcode
@@ -149,7 +277,7 @@ class ModuleReader:
         except (LookupError, ValueError) as error:
             location = f"{self.source}: %{instruction.name}"
             raise ProgramError(
-                f"what {opcode} needs is not there: {error}", location=location
+                f"{opcode} lacks something that it needs: {error}", location=location
             ) from error
 
     def emit(
@@ -162,13 +290,13 @@ class ModuleReader:
         attributes: Attributes = (),
         regions: tuple[Block, ...] = (),
         operands: tuple[Value, ...] | None = None,
-        made: Tree | None = None,
+        results: Tree | None = None,
     ) -> Op:
         """Append the operation of an instruction; ``name`` is its dialect and kind.
 
-        Operands and results are the instruction's own unless they are given.
+        Operands and results are the instruction's own by default.
         """
-        tree = fresh_tree(self.types.read(instruction.shape)) if made is None else made
+        tree = fresh_tree(self.types.read(instruction.shape)) if results is None else results
         op = Op(
             dialect=name[0],
             kind=name[1],
@@ -188,7 +316,7 @@ class ModuleReader:
         return op
 
 
-def ended(
+def returning(
     arguments: tuple[Value, ...], operations: list[Op], results: tuple[Value, ...], dialect: str
 ) -> Block:
     """Return a block that returns ``results``."""

@@ -1,4 +1,4 @@
-"""From HLO's shapes to types, and the trees that tuples of values form."""
+"""HLO's shapes as types, and the trees of values that tuples form."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hespas.program.types import HOST_MEMORY, TensorType, TokenType, TupleType, 
 from hespas.xla.hlo.schema import enum_names
 
 Tree = Value | tuple["Tree", ...]
-"""What an instruction makes: one value, or a tuple of trees."""
+"""An instruction's result: one value, or a tuple of trees."""
 
 _NAMED = {
     "PRED": "i1",
@@ -38,19 +38,19 @@ _NAMED = {
 
 @dataclass(slots=True)
 class TypeReader:
-    """Reads shapes, each distinct one once, so that equal types are one object."""
+    """Reads shapes; equal types are one object."""
 
     _of_bytes: dict[bytes, Type] = field(default_factory=dict[bytes, Type])
     _of_type: dict[Type, Type] = field(default_factory=dict[Type, Type])
 
     def read(self, shape: Any) -> Type:
-        """Return the type of an ``xla.ShapeProto``; `UnsupportedError` for what has none."""
+        """Return the type of an ``xla.ShapeProto``; `UnsupportedError` if it has none."""
         key = shape.SerializeToString()
-        known = self._of_bytes.get(key)
-        if known is None:
-            made = self._read(shape)
-            known = self._of_bytes[key] = self._of_type.setdefault(made, made)
-        return known
+        cached = self._of_bytes.get(key)
+        if cached is None:
+            kind = self._read(shape)
+            cached = self._of_bytes[key] = self._of_type.setdefault(kind, kind)
+        return cached
 
     def _read(self, shape: Any) -> Type:
         number: int = shape.element_type
@@ -77,14 +77,14 @@ class TypeReader:
 
 
 def _tile(layout: Any) -> tuple[int, ...]:
-    """Return the first tile: those after it divide it further, and add nothing at the rim."""
+    """Return the first tile; later ones divide it further and add no padding."""
     sizes = tuple(layout.tiles[0].dimensions) if layout.tiles else ()
-    # A negative size joins a dimension to the next.
+    # A negative size merges a dimension with the next.
     return sizes if all(size > 0 for size in sizes) else ()
 
 
 def _memory_space(layout: Any) -> int:
-    """Return where a tensor lies, as `TensorType` numbers it.
+    """Return a tensor's memory space, as `TensorType` numbers it.
 
     Only TPUs have memory on the chip for tensors, and only their layouts have tiles; a GPU's
     compiler uses the same numbers for parts of device memory. Source: openxla/xla,
@@ -116,7 +116,7 @@ def flat(trees: Iterator[Tree] | list[Tree]) -> tuple[Value, ...]:
 
 
 def leaf_number(kind: Type, path: tuple[int, ...]) -> int:
-    """Return which of a type's values stands at a path of tuple indices.
+    """Return the position of a tuple path among a type's flattened values.
 
     >>> from hespas.program.types import tensor_type
     >>> pair = TupleType(members=(tensor_type("f32"), tensor_type("f32")))
@@ -132,8 +132,8 @@ def leaf_number(kind: Type, path: tuple[int, ...]) -> int:
     return number
 
 
-def place_in(tree: Tree, path: tuple[int, ...]) -> int:
-    """Return which of a tree's values stands at a path, as `leaf_number` does for types."""
+def leaf_number_in(tree: Tree, path: tuple[int, ...]) -> int:
+    """Return the position of a tuple path among a tree's flattened values."""
     number = 0
     for index in path:
         if isinstance(tree, Value) or index >= len(tree):

@@ -86,8 +86,8 @@ _DOT_DIMENSIONS = re.compile(r"([lr]hs_(?:batching|contracting))_dimensions = \[
 
 
 def _dot_general(record: OpRecord) -> DotAttrs:
-    found = _DOT_DIMENSIONS.findall(_required(record, "dot_dimension_numbers"))
-    dimensions = {name: read_integers(numbers) for name, numbers in found}
+    listed = _DOT_DIMENSIONS.findall(_required(record, "dot_dimension_numbers"))
+    dimensions = {name: read_integers(numbers) for name, numbers in listed}
     return DotAttrs(
         lhs_batching=dimensions.get("lhs_batching", ()),
         rhs_batching=dimensions.get("rhs_batching", ()),
@@ -112,8 +112,8 @@ def _dot(record: OpRecord) -> DotAttrs:
 _CONVOLUTION_NUMBERS = re.compile(r"<\[([^]]*)\]x\[([^]]*)\]->\[([^]]*)\]>")
 
 
-def _places(text: str, first: str, second: str) -> tuple[int, int, tuple[int, ...]]:
-    """Return where two letters stand, and where 0, 1, 2... stand."""
+def _dimension_numbers(text: str, first: str, second: str) -> tuple[int, int, tuple[int, ...]]:
+    """Return the positions of two letters, and those of 0, 1, 2..."""
     letters = [letter.strip() for letter in text.split(",")]
     spatial = sorted((int(letter), at) for at, letter in enumerate(letters) if letter.isdigit())
     return letters.index(first), letters.index(second), tuple(at for _, at in spatial)
@@ -123,9 +123,9 @@ def _convolution(record: OpRecord) -> ConvolutionAttrs:
     match = _CONVOLUTION_NUMBERS.search(_required(record, "dimension_numbers"))
     if match is None:
         raise ProgramError("dimension_numbers cannot be read")
-    input_batch, input_feature, input_spatial = _places(match[1], "b", "f")
-    kernel_input, kernel_output, kernel_spatial = _places(match[2], "i", "o")
-    output_batch, output_feature, output_spatial = _places(match[3], "b", "f")
+    input_batch, input_feature, input_spatial = _dimension_numbers(match[1], "b", "f")
+    kernel_input, kernel_output, kernel_spatial = _dimension_numbers(match[2], "i", "o")
+    output_batch, output_feature, output_spatial = _dimension_numbers(match[3], "b", "f")
     ones = (1,) * len(input_spatial)
     return ConvolutionAttrs(
         input_batch=input_batch,

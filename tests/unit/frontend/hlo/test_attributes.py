@@ -326,7 +326,7 @@ def test_an_instruction_without_its_operands_is_an_error() -> None:
     bitcast = next(each for each in computation.instructions if each.opcode == "bitcast")
     del bitcast.operand_ids[:]
 
-    with pytest.raises(ProgramError, match=r"test\.hlo: %b: what bitcast needs is not there"):
+    with pytest.raises(ProgramError, match=r"test\.hlo: %b: bitcast lacks something"):
         read_module(
             HloModule(message=message, replicas=1, partitions=1), name=NAME, options=NO_OPTIONS
         )

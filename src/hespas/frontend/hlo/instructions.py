@@ -1,4 +1,4 @@
-"""Instructions that hold others, or that only take tuples apart: control flow, fusions, calls."""
+"""Readers of single instructions, by opcode: one operation each, tuples, fusions, calls, loops."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from typing import Any
 
 from hespas.errors import ProgramError
 from hespas.frontend.hlo import config, mlir
-from hespas.frontend.hlo.constants import read_constant
-from hespas.frontend.hlo.contractions import convolution_attrs, convolution_texts, precisions
+from hespas.frontend.hlo.attributes import (
+    convolution_attrs,
+    convolution_texts,
+    precisions,
+    read_constant,
+)
 from hespas.frontend.hlo.opcodes import OPCODES
-from hespas.frontend.hlo.reader import Handler, ModuleReader
-from hespas.frontend.hlo.scope import Scope
-from hespas.frontend.hlo.types import flat, leaf_count, leaf_number, place_in
+from hespas.frontend.hlo.reader import Handler, ModuleReader, Scope
+from hespas.frontend.hlo.types import flat, leaf_count, leaf_number, leaf_number_in
 from hespas.frontend.loops import trip_count
 from hespas.program.attrs import (
     NO_ATTRS,
@@ -44,7 +47,7 @@ def plain(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
 
 
 def tuple_of(reader: ModuleReader, instruction: Any, scope: Scope) -> None:  # noqa: ARG001 - as all in the table
-    """Put trees together; nothing runs."""
+    """Combine values; nothing runs."""
     scope.trees[instruction.id] = tuple(map(scope.tree, instruction.operand_ids))
 
 
@@ -56,8 +59,8 @@ def element(reader: ModuleReader, instruction: Any, scope: Scope) -> None:  # no
     scope.trees[instruction.id] = whole[index]
 
 
-def same(reader: ModuleReader, instruction: Any, scope: Scope) -> None:  # noqa: ARG001 - as all in the table
-    """Give the first operand another name: ``add-dependency`` only orders."""
+def alias(reader: ModuleReader, instruction: Any, scope: Scope) -> None:  # noqa: ARG001 - as all in the table
+    """Pass the first operand on: ``add-dependency`` only orders."""
     scope.trees[instruction.id] = scope.tree(instruction.operand_ids[0])
 
 
@@ -72,10 +75,10 @@ def constant(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
 def bitcast(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
     """Read another view of the same bytes."""
     (operand,) = scope.operands(instruction)
-    made = reader.types.read(instruction.shape)
+    result_type = reader.types.read(instruction.shape)
     attrs = BitcastAttrs(
         source_layout=operand.type.layout if isinstance(operand.type, TensorType) else None,
-        result_layout=made.layout if isinstance(made, TensorType) else None,
+        result_layout=result_type.layout if isinstance(result_type, TensorType) else None,
     )
     reader.emit(instruction, scope, name=("mhlo", "bitcast"), attrs=attrs, operands=(operand,))
 
@@ -88,8 +91,8 @@ def fusion(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
         backend_config=config.kernel_config(instruction.backend_config),
         in_place=_in_place(reader, instruction, scope),
     )
-    made = leaf_count(reader.types.read(instruction.shape))
-    aliases = _in_place_text(attrs.in_place, made)
+    results = leaf_count(reader.types.read(instruction.shape))
+    aliases = _in_place_text(attrs.in_place, results)
     texts = {"fusion_kind": f"#mhlo<fusion_kind {attrs.kind}>"} | aliases
     if attrs.backend_config:
         texts["backend_config"] = mlir.string(attrs.backend_config)
@@ -115,18 +118,18 @@ def _in_place(reader: ModuleReader, instruction: Any, scope: Scope) -> tuple[InP
     """Read ``output_to_operand_aliasing``, tuples opened on both sides."""
     if not instruction.output_operand_aliasing:
         return ()
-    made = reader.types.read(instruction.shape)
-    given = [scope.tree(number) for number in instruction.operand_ids]
-    starts = [len(flat(given[:at])) for at in range(len(given))]
-    found: list[InPlace] = []
+    result_type = reader.types.read(instruction.shape)
+    operands = [scope.tree(number) for number in instruction.operand_ids]
+    starts = [len(flat(operands[:at])) for at in range(len(operands))]
+    aliases: list[InPlace] = []
     for alias in instruction.output_operand_aliasing:
-        if not 0 <= alias.operand_index < len(given):
+        if not 0 <= alias.operand_index < len(operands):
             raise ProgramError(f"operand {alias.operand_index} is aliased but not there")
         at: int = alias.operand_index
-        inner = place_in(given[at], tuple(alias.operand_shape_index))
-        location = leaf_number(made, tuple(alias.output_shape_index))
-        found.append(InPlace(result=location, operand=starts[at] + inner))
-    return tuple(found)
+        inner = leaf_number_in(operands[at], tuple(alias.operand_shape_index))
+        result = leaf_number(result_type, tuple(alias.output_shape_index))
+        aliases.append(InPlace(result=result, operand=starts[at] + inner))
+    return tuple(aliases)
 
 
 def _in_place_text(aliases: tuple[InPlace, ...], results: int) -> dict[str, str]:
@@ -167,8 +170,8 @@ def custom_call(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
         precision=precisions(instruction.precision_config),
         in_place=_in_place(reader, instruction, scope),
     )
-    made = leaf_count(reader.types.read(instruction.shape))
-    texts = {"call_target_name": mlir.string(target)} | _in_place_text(attrs.in_place, made)
+    results = leaf_count(reader.types.read(instruction.shape))
+    texts = {"call_target_name": mlir.string(target)} | _in_place_text(attrs.in_place, results)
     if attrs.backend_config:
         texts["backend_config"] = mlir.string(attrs.backend_config)
     if convolution is not None:
@@ -192,8 +195,8 @@ def top_k(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
     reader.emit(instruction, scope, name=name, attrs=attrs, attributes=mlir.listed(texts))
 
 
-def loop(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
-    """Read a ``while``: how often it runs stands in its configuration, or can be read off."""
+def while_loop(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
+    """Read a ``while``; its configuration, or its condition and step, say how often it runs."""
     if len(instruction.called_computation_ids) != 2:
         raise ProgramError("a while has a body and a condition")
     body_number, condition_number = instruction.called_computation_ids
@@ -214,13 +217,13 @@ def loop(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
 
 def conditional(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
     """Read a branch; each alternative takes its own operand from around it."""
-    chosen, *given = instruction.operand_ids
+    index_id, *operands = instruction.operand_ids
     called = instruction.called_computation_ids
-    if len(given) != len(called):
-        raise ProgramError(f"{len(called)} branches have {len(given)} operands")
-    branches = zip(called, given, strict=True)
+    if len(operands) != len(called):
+        raise ProgramError(f"{len(called)} branches have {len(operands)} operands")
+    branches = zip(called, operands, strict=True)
     regions = tuple([reader.branch(number, scope.tree(operand)) for number, operand in branches])
-    (index,) = scope.values([chosen])
+    (index,) = scope.values([index_id])
     is_predicate = isinstance(index.type, TensorType) and index.type.element.name == "i1"
     reader.emit(
         instruction,
@@ -234,7 +237,7 @@ def conditional(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
 
 HANDLERS: dict[str, Handler] = {
     **dict.fromkeys(OPCODES, plain),
-    "add-dependency": same,
+    "add-dependency": alias,
     "bitcast": bitcast,
     "call": call,
     "conditional": conditional,
@@ -244,5 +247,5 @@ HANDLERS: dict[str, Handler] = {
     "get-tuple-element": element,
     "topk": top_k,
     "tuple": tuple_of,
-    "while": loop,
+    "while": while_loop,
 }

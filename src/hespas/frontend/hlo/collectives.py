@@ -1,4 +1,4 @@
-"""Who takes part in an HLO collective: every spelling of replica groups."""
+"""The attributes of HLO collectives: every spelling of replica groups."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hespas.program.attrs import CollectiveAttrs, PermuteAttrs
 from hespas.program.groups import FoldedGroups, GroupMode, ListedGroups, ReplicaGroups
 
 _BOTH_WITH_CHANNEL = frozenset({"all-gather", "all-reduce", "reduce-scatter"})
-"""Their channel alone means replicas and partitions, that of the others partitions."""
+"""For these a channel means groups of replicas and partitions, for the others of partitions."""
 
 
 def replica_groups(instruction: Any) -> ReplicaGroups:
@@ -123,7 +123,7 @@ def collective_of(
 
 
 def group_size(groups: ReplicaGroups) -> int:
-    """Return how many devices the largest group has; 0 where one group holds everybody."""
+    """Return the size of the largest group; 0 if one group holds all devices."""
     match groups:
         case ListedGroups(groups=listed):
             return max(map(len, listed), default=0)
@@ -132,7 +132,7 @@ def group_size(groups: ReplicaGroups) -> int:
 
 
 def _groups_text(groups: ReplicaGroups) -> str:
-    """Print groups; folded ones stay folded, or a million devices would be listed."""
+    """Print groups; folded ones stay folded, so that a million devices are not listed."""
     match groups:
         case ListedGroups(groups=listed):
             width = max(map(len, listed), default=0)
