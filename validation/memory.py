@@ -20,7 +20,7 @@ from hespas.compile.job import Layout
 from hespas.export.exported import partitioned
 from hespas.export.zoo import export_model
 from hespas.frontend.load import load_source
-from hespas.memory.analyse import memory_use
+from hespas.memory.usage import memory_use
 from hespas.xla.cpu import use_cpu
 
 PAGE = Path("docs/evidence/memory.md")

@@ -42,7 +42,7 @@ from hespas.hardware.device import Device
 from hespas.hardware.fit import settled_program
 from hespas.hardware.presets import device_names, load_device, load_hardware, load_system
 from hespas.hardware.system import System
-from hespas.memory.analyse import memory_use
+from hespas.memory.usage import memory_use
 from hespas.options import EstimateOptions, NetworkOptions, PredictOptions
 from hespas.prediction import Prediction
 from hespas.program import known_kernels

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from hespas.frontend.load import load_program
-from hespas.memory.analyse import memory_use
+from hespas.memory.usage import memory_use
 
 _COMPILE = Path(__file__).parent / "memory" / "compile_programs.py"
 _NAMES = (

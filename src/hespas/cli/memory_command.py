@@ -9,7 +9,7 @@ import click
 from hespas.cli import flags
 from hespas.cli.outputs import check_targets, write_json
 from hespas.hardware.presets import load_device
-from hespas.memory.analyse import memory_use
+from hespas.memory.usage import memory_use
 from hespas.options import CompileChoice, EstimateOptions, ProgramOptions
 from hespas.pipeline import load_alone
 from hespas.report.memory_report import memory_json, memory_text

@@ -1,31 +1,16 @@
-"""What a program holds in the memory of one device."""
+"""The device memory that a program needs."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from enum import Enum
 
-
-class Role(Enum):
-    """Why a buffer is there.
-
-    Arguments and outputs are there all the time: the caller owns them. A temporary lives from
-    the operation that makes it to the last one that reads it.
-    """
-
-    ARGUMENT = "argument"
-    OUTPUT = "output"
-    TEMPORARY = "temporary"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldBuffer:
-    """A buffer that is there at the peak: its size, its type, and the operation that made it."""
-
-    size_bytes: int
-    type: str
-    role: Role
-    location: str
+from hespas.memory.allocation import OutputMemory, Span, outside_outputs, packed_bytes
+from hespas.memory.buffers import THROUGHOUT, Buffer, HeldBuffer, Role, argument_buffers
+from hespas.memory.liveness import BlockLiveness, Destinations, block_liveness, peak_of
+from hespas.program.program import Function, Program, Value
+from hespas.program.rewrite import with_calls_opened
+from hespas.program.types import allocated_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,9 +18,9 @@ class MemoryUse:
     """The device memory of one step, in bytes.
 
     ``alias_bytes`` of the outputs are written over arguments. ``temporary_bytes`` is what
-    temporaries take, ``gap_bytes`` of it between them, where none fits. ``peak_place`` is the
-    operation at work when there are most, empty where there is no temporary. ``held`` is what is
-    there at that moment, the largest first.
+    temporaries take, ``gap_bytes`` of it unused gaps between them. ``peak_location`` is the
+    operation that runs when they take most, empty without temporaries. ``held`` are the buffers
+    that are live at that moment, the largest first.
     """
 
     argument_bytes: int
@@ -43,10 +28,102 @@ class MemoryUse:
     alias_bytes: int
     temporary_bytes: int
     gap_bytes: int
-    peak_place: str
+    peak_location: str
     held: tuple[HeldBuffer, ...]
 
     @property
     def peak_bytes(self) -> int:
         """All memory that the step needs: XLA's arguments + outputs - aliases + temporaries."""
         return self.argument_bytes + self.output_bytes - self.alias_bytes + self.temporary_bytes
+
+
+def memory_use(program: Program) -> MemoryUse:
+    """Return how much memory one device needs for a step of a program.
+
+    Operations run in the order in which they stand, each value in a buffer of its own type and
+    size; `hespas.memory.liveness` says how long. Constants, which are part of the compiled program,
+    are not counted, nor, before compilation, broadcasts, copies and ``iota``. In a program that a
+    compiler scheduled, temporaries also use the memory of outputs while that is free, and the rest
+    is packed, as in XLA's buffer assignment.
+    """
+    main = with_calls_opened(program)
+    arguments = argument_buffers(main.body.arguments)
+    destinations = _destinations(program, main, arguments)
+    liveness = block_liveness(program, main.body, arguments, destinations)
+    temporaries = list(liveness.temporaries())
+    if program.is_scheduled:
+        temporaries = outside_outputs(temporaries, _output_memories(liveness, destinations))
+    peak = peak_of(liveness, temporaries)
+    packed = packed_bytes(_spans(liveness, temporaries)) if program.is_scheduled else 0
+    needed = max(packed, peak.size_bytes)
+    outputs = [_output(value, number) for number, value in enumerate(main.results)]
+    written_over = {alias.result for alias in program.aliases}
+    held = (
+        *(buffer.held for buffer in arguments),
+        *(each for number, each in enumerate(outputs) if number not in written_over),
+        *peak.held,
+    )
+    return MemoryUse(
+        argument_bytes=sum(buffer.size_bytes for buffer in arguments),
+        output_bytes=sum(each.size_bytes for each in outputs),
+        alias_bytes=sum(outputs[number].size_bytes for number in written_over),
+        temporary_bytes=needed,
+        gap_bytes=needed - peak.size_bytes,
+        peak_location=peak.location,
+        held=tuple(sorted(filter(_is_sized, held), key=lambda each: -each.size_bytes)),
+    )
+
+
+def _destinations(program: Program, main: Function, arguments: tuple[Buffer, ...]) -> Destinations:
+    """Return the donated argument that each returned tensor is written over, if any."""
+    first = _first_tensors(main.body.arguments)
+    of_result = {alias.result: alias.argument for alias in program.aliases}
+    destinations: list[Buffer | None] = []
+    for number, value in enumerate(main.results):
+        count = len(argument_buffers((value,)))
+        at = first[of_result[number]] if number in of_result else None
+        destinations.extend([None] * count if at is None else arguments[at : at + count])
+    return destinations
+
+
+def _first_tensors(values: Iterable[Value]) -> list[int]:
+    """Return, for each value, the number of tensors in the values before it."""
+    first, before = list[int](), 0
+    for value in values:
+        first.append(before)
+        before += len(argument_buffers((value,)))
+    return first
+
+
+def _output_memories(liveness: BlockLiveness, destinations: Destinations) -> list[OutputMemory]:
+    """Return when the memory of each output is in use."""
+    last = len(liveness.operations) - 1
+    memories: list[OutputMemory] = []
+    for buffer, destination in zip(liveness.results, destinations, strict=True):
+        memory = OutputMemory(size_bytes=buffer.size_bytes)
+        if destination is not None:
+            memory.use(THROUGHOUT, destination.read_at)
+        memory.use(buffer.actual.written_at, last)
+        memories.append(memory)
+    return memories
+
+
+def _spans(liveness: BlockLiveness, temporaries: Iterable[Buffer]) -> Iterator[Span]:
+    """Yield the buffers to pack; the peak of an inner block counts as one buffer."""
+    for buffer in temporaries:
+        yield Span(size_bytes=buffer.size_bytes, first=buffer.written_at, last=buffer.held_until)
+    for moment, peak in liveness.inner.items():
+        yield Span(size_bytes=peak.size_bytes, first=moment, last=moment)
+
+
+def _output(value: Value, number: int) -> HeldBuffer:
+    return HeldBuffer(
+        size_bytes=allocated_bytes(value.type),
+        type=str(value.type),
+        role=Role.OUTPUT,
+        location=f"result {number}",
+    )
+
+
+def _is_sized(buffer: HeldBuffer) -> bool:
+    return buffer.size_bytes > 0

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hespas.memory.usage import HeldBuffer, MemoryUse
+from hespas.memory.buffers import HeldBuffer
+from hespas.memory.usage import MemoryUse
 from hespas.units import format_quantity
 
 
@@ -17,7 +18,7 @@ def memory_json(use: MemoryUse, capacity_bytes: int | None, *, shown: int) -> di
         "alias_bytes": use.alias_bytes,
         "temporary_bytes": use.temporary_bytes,
         "gap_bytes": use.gap_bytes,
-        "peak_place": use.peak_place,
+        "peak_place": use.peak_location,
         "held": [
             {
                 "size_bytes": buffer.size_bytes,
@@ -36,7 +37,7 @@ def memory_text(use: MemoryUse, capacity_bytes: int | None, *, source: str, show
 
     ``source`` names the program, and is left out of the places in it.
     """
-    at = _short(use.peak_place, source)
+    at = _short(use.peak_location, source)
     rows = [
         ("Peak", use.peak_bytes, _fit(use.peak_bytes, capacity_bytes)),
         ("  arguments", use.argument_bytes, ""),

@@ -5,7 +5,7 @@ import pytest
 from hespas.errors import ProgramError, UnpartitionedError, UnsupportedError
 from hespas.frontend.hlo.load import read_hlo as read_module
 from hespas.frontend.overrides import NO_OPTIONS
-from hespas.memory.analyse import memory_use
+from hespas.memory.usage import memory_use
 from hespas.program.attrs import BitcastAttrs, ConstantAttrs, DotAttrs
 from hespas.program.program import Alias
 from hespas.program.types import TensorType

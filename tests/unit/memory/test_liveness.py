@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hespas.memory.analyse import memory_use
+from hespas.memory.usage import memory_use
 from scheduled import V, done, kernel, loop, scheduled, start, sync
 
 KIB = 1024

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hespas.frontend.load import load_source
-from hespas.memory.analyse import memory_use
-from hespas.memory.usage import MemoryUse, Role
+from hespas.memory.buffers import Role
+from hespas.memory.usage import MemoryUse, memory_use
 
 KIB = 1024
 """The bytes of ``tensor<256xf32>``, which most values here are."""
@@ -34,7 +34,7 @@ def test_a_temporary_lives_until_it_is_read_last() -> None:
     assert found.output_bytes == KIB
     assert found.temporary_bytes == 2 * KIB
     assert found.peak_bytes == 260 * KIB
-    assert found.peak_place == "here:3:14: stablehlo.dot"
+    assert found.peak_location == "here:3:14: stablehlo.dot"
 
 
 def test_what_is_there_at_the_peak_stands_the_largest_first() -> None:
@@ -182,7 +182,7 @@ def test_a_branch_takes_what_its_largest_alternative_takes() -> None:
     found = use(branch, arguments=f"%p: tensor<i1>, %a: {VECTOR}", results=VECTOR)
     # The sum is made over %0, where the result of the branch belongs.
     assert found.temporary_bytes == KIB
-    assert found.peak_place.endswith("stablehlo.reverse")
+    assert found.peak_location.endswith("stablehlo.reverse")
 
 
 def test_called_functions_are_walked() -> None:

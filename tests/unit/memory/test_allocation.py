@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hespas.memory.packing import ALIGNMENT_BYTES, Span, packed_bytes
+from hespas.memory.allocation import ALIGNMENT_BYTES, Span, packed_bytes
 
 UNIT = ALIGNMENT_BYTES
 

@@ -1,0 +1,131 @@
+"""Where temporaries go: into the memory of outputs while that is free, and packed in one heap."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from hespas.memory.buffers import THROUGHOUT, Buffer
+
+
+@dataclass(slots=True, kw_only=True)
+class OutputMemory:
+    """The memory of one output, and the moments at which it is in use: a bit for each."""
+
+    size_bytes: int
+    used: int = 0
+
+    def use(self, first: int, last: int) -> None:
+        """Use it from one moment to another, both counted."""
+        self.used |= _bits(first, last)
+
+
+def outside_outputs(temporaries: Iterable[Buffer], outputs: Sequence[OutputMemory]) -> list[Buffer]:
+    """Return the temporaries that fit into no output's memory; the outputs take the others.
+
+    Source: XLA's buffer assignment, which places buffers by size, the largest first, each into the
+    smallest allocation made before that is large enough and free while the buffer is live.
+    """
+    memories = sorted(outputs, key=lambda memory: memory.size_bytes)
+    sizes = [memory.size_bytes for memory in memories]
+    remaining: list[Buffer] = []
+    for buffer in sorted(temporaries, key=lambda each: -each.size_bytes):
+        needed = _bits(buffer.written_at, buffer.held_until)
+        large_enough = memories[bisect_left(sizes, buffer.size_bytes) :]
+        memory = next((each for each in large_enough if not each.used & needed), None)
+        if memory is None:
+            remaining.append(buffer)
+        else:
+            memory.used |= needed
+    return remaining
+
+
+def _bits(first: int, last: int) -> int:
+    """Return the bits of moments from one to another; that of `THROUGHOUT` is the lowest."""
+    return (1 << (last - THROUGHOUT + 1)) - (1 << (first - THROUGHOUT))
+
+
+ALIGNMENT_BYTES = 128
+"""The alignment of a GPU's buffers."""
+
+MOST_PLACED = 3000
+"""The number of buffers, the largest ones, that are placed: the time grows with its square."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """A buffer that is live from one moment to another, both included."""
+
+    size_bytes: int
+    first: int
+    last: int
+
+
+def packed_bytes(spans: Iterable[Span]) -> int:
+    """Return the size of one allocation that holds all buffers, gaps included.
+
+    Source: XLA's heap for known schedules. Buffers are placed one after another, the largest or
+    the longest-lived first, whichever takes less memory; each goes into the smallest gap that
+    buffers live at the same time leave, or behind them all. Only the largest `MOST_PLACED` are
+    placed; the others are taken to fit into gaps.
+
+    >>> early, late = Span(size_bytes=256, first=0, last=4), Span(size_bytes=256, first=5, last=9)
+    >>> packed_bytes([early, late, Span(size_bytes=100, first=3, last=6)])
+    384
+    """
+    aligned = [_aligned(span) for span in spans if span.size_bytes]
+    by_size = sorted(aligned, key=lambda span: -span.size_bytes)[:MOST_PLACED]
+    by_duration = sorted(by_size, key=lambda span: span.first - span.last)
+    least = _heap_bytes(by_size)
+    return min(least, _heap_bytes(by_duration, enough_bytes=least))
+
+
+def _aligned(span: Span) -> Span:
+    size_bytes = -(-span.size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+    return Span(size_bytes=size_bytes, first=span.first, last=span.last)
+
+
+def _heap_bytes(spans: Sequence[Span], *, enough_bytes: int | None = None) -> int:
+    """Return the memory of spans placed in this order, or more than ``enough_bytes``."""
+    busy: list[list[tuple[int, int]]] = [[] for _ in spans]
+    top = 0
+    for number, (span, later) in enumerate(zip(spans, _overlapping_later(spans), strict=True)):
+        start = _smallest_gap(sorted(busy[number]), span.size_bytes)
+        end = start + span.size_bytes
+        for other in later:
+            busy[other].append((start, end))
+        top = max(top, end)
+        if enough_bytes is not None and top > enough_bytes:
+            break
+    return top
+
+
+def _overlapping_later(spans: Sequence[Span]) -> list[list[int]]:
+    """Return for each span the numbers of later ones that are live at the same time."""
+    later: list[list[int]] = [[] for _ in spans]
+    lasts = [span.last for span in spans]
+    live: list[int] = []
+    for number in sorted(range(len(spans)), key=lambda number: spans[number].first):
+        first = spans[number].first
+        live = [each for each in live if lasts[each] >= first]
+        for each in live:
+            if each < number:
+                later[each].append(number)
+            else:
+                later[number].append(each)
+        live.append(number)
+    return later
+
+
+def _smallest_gap(busy: Sequence[tuple[int, int]], size_bytes: int) -> int:
+    """Return the start of the smallest gap that is large enough, else the end of what is busy."""
+    smallest: tuple[int, int] | None = None
+    at = 0
+    for start, end in busy:
+        gap = start - at
+        if gap >= size_bytes and (smallest is None or gap < smallest[0]):
+            smallest = (gap, at)
+        if end > at:  # noqa: PLR1730 - max() takes three times as long
+            at = end
+    return at if smallest is None else smallest[1]

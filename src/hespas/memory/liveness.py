@@ -1,0 +1,445 @@
+"""How long each buffer of a block is live, and how much memory the live ones take.
+
+Operations run in the order in which they stand. A temporary is live from the operation that writes
+it to the last one that reads it; if that one works in place, its result uses the same memory. What
+a block returns has a destination outside of it: an output of the program, or the value that a loop
+carries into its next iteration. The memory of a carried value is free for other buffers from when
+the old value is read last until the new one is written; a value that no iteration changes is never
+copied.
+
+In-place operations follow the rules of XLA's dataflow analysis. An operation that changes a part
+of its operand works in place, and so do a fusion that ends in one, loops, all-reduces that run
+asynchronously, and calls that the compiler marks so. An operation that computes each element from
+the same element of an operand may work in place as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from hespas.cost.rules import elementwise
+from hespas.errors import ProgramError
+from hespas.memory.buffers import (
+    CONSTANTS,
+    FOLDED_CONSTANTS,
+    FOLDED_VIEWS,
+    VIEWS,
+    Buffer,
+    HeldBuffer,
+    Leaves,
+    Role,
+    argument_buffers,
+    new_buffers,
+)
+from hespas.program.attrs import CallAttrs, CustomCallAttrs, FusionAttrs
+from hespas.program.program import Block, Op, Program, Value, values_read
+from hespas.program.types import TensorType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peak:
+    """The most memory that temporaries take, the operation that runs then, and the live buffers."""
+
+    size_bytes: int
+    location: str
+    held: tuple[HeldBuffer, ...]
+
+
+NOTHING = Peak(size_bytes=0, location="", held=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockLiveness:
+    """The buffers that a block writes and returns, and the peaks of the blocks inside of it.
+
+    A moment is the position of an operation, the return being the last; ``operations`` names them.
+    ``inner`` gives the peak of an operation's regions, by its moment. ``replaced`` pairs a value
+    that a loop carries in with the one that takes its memory after it is read last.
+    """
+
+    results: tuple[Buffer, ...]
+    written: tuple[Buffer, ...]
+    inner: dict[int, Peak]
+    operations: tuple[str, ...]
+    replaced: tuple[tuple[Buffer, Buffer], ...] = ()
+
+    def temporaries(self) -> Iterator[Buffer]:
+        """Yield the temporaries that have memory of their own."""
+        return (
+            buffer
+            for buffer in self.written
+            if buffer.merged_into is None and buffer.role is Role.TEMPORARY
+        )
+
+
+def peak_of(liveness: BlockLiveness, temporaries: Iterable[Buffer]) -> Peak:
+    """Return the first moment at which these temporaries and inner blocks take most memory."""
+    owned = list(temporaries)
+    change = [0] * (len(liveness.operations) + 1)
+    for buffer in owned:
+        change[buffer.written_at] += buffer.size_bytes
+        change[buffer.held_until + 1] -= buffer.size_bytes
+    for old, new in liveness.replaced:
+        change[old.read_at + 1] -= old.size_bytes
+        change[new.written_at] += old.size_bytes
+    most = at = live = 0
+    for moment, step in enumerate(change[:-1]):
+        live += step
+        needed = live + liveness.inner.get(moment, NOTHING).size_bytes
+        if needed > most:
+            most, at = needed, moment
+    if not most:
+        return NOTHING
+    inner = liveness.inner.get(at, NOTHING)
+    held = [each.held for each in owned if each.written_at <= at <= each.held_until]
+    return Peak(
+        size_bytes=most,
+        location=inner.location or liveness.operations[at],
+        held=(*held, *inner.held),
+    )
+
+
+Destinations = Sequence[Buffer | None]
+"""For each tensor that a block returns, the argument in whose memory it goes, if in any."""
+
+_HOLDS_BLOCKS = frozenset({"case", "if", "while"})
+
+
+def block_liveness(
+    program: Program, block: Block, arguments: Sequence[Buffer], destinations: Destinations
+) -> BlockLiveness:
+    """Return how long the buffers of a block are live.
+
+    ``arguments`` are the buffers of the block's arguments, one for each tensor in them. Raises
+    `ProgramError` for an asynchronous operation that starts nothing.
+    """
+    walk = _Walk(program=program)
+    walk.bind(block.arguments, arguments)
+    last = len(block.operations) - 1
+    for moment, op in enumerate(block.operations):
+        walk.op(op, moment)
+    returned = walk.buffers_of(block.operations[-1].operands)
+    donated = {argument for argument in destinations if argument is not None}
+    returned_buffers = frozenset(returned)
+    for reuse in walk.reuses:
+        if reuse.must or not (program.is_scheduled and reuse.result in returned_buffers):
+            reuse.merge(donated)
+    for buffer, destination in zip(returned, destinations, strict=True):
+        _mark_output(buffer.actual, destination, last)
+    return BlockLiveness(
+        results=returned,
+        written=tuple(walk.written),
+        inner=walk.inner,
+        operations=tuple([_location(op) for op in block.operations]),
+    )
+
+
+def _shape(value: Value) -> tuple[int, ...] | None:
+    """Return the shape of a tensor, None for anything else."""
+    return value.type.shape if isinstance(value.type, TensorType) else None
+
+
+def _location(op: Op) -> str:
+    """Name an operation, by the compiler's name for it if it has one."""
+    if not op.instruction:
+        return op.location
+    return f"{op.source_location}: {op.instruction}" if op.source_location else op.instruction
+
+
+def _replaced(
+    carried: Iterable[Buffer], returned: Iterable[Buffer]
+) -> Iterator[tuple[Buffer, Buffer]]:
+    """Yield what an iteration reads for the last time before it writes what replaces it."""
+    for old, new in zip(carried, returned, strict=True):
+        if new.actual.role is Role.OUTPUT and old.read_at < new.actual.written_at:
+            yield old, new.actual
+
+
+def _mark_output(buffer: Buffer, destination: Buffer | None, last: int) -> None:
+    """Make a returned buffer an output, unless its destination is still read when it is written."""
+    if buffer.role is not Role.TEMPORARY:
+        return
+    buffer.held_until = last
+    if destination is None or buffer.written_at >= destination.read_at:
+        buffer.role = Role.OUTPUT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reuse:
+    """An operation that may write its result into an operand's memory, if nothing reads that later.
+
+    XLA does so where it ``must``. It may also do so if the operation reads a whole result of
+    another one, unchanged, and if the result has no destination of its own.
+    """
+
+    operand: Buffer
+    result: Buffer
+    moment: int
+    must: bool
+
+    def merge(self, donated: set[Buffer]) -> None:
+        """Merge the two buffers if that is possible; of arguments only ``donated`` ones."""
+        operand, result = self.operand.actual, self.result
+        may_overwrite = operand.role is Role.TEMPORARY or operand in donated
+        fits = operand.size_bytes == result.size_bytes and operand.read_at == self.moment
+        if not (may_overwrite and fits) or result.merged_into is not None:
+            return
+        result.merged_into = operand
+        operand.read_at = result.read_at
+        operand.held_until = max(operand.held_until, result.held_until)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Walk:
+    """One pass over a block.
+
+    ``in_flight`` gives the buffers that an asynchronous operation works on, by its bundle;
+    ``single`` holds the values that are the only result of their operation.
+    """
+
+    program: Program
+    leaves: Leaves = field(default_factory=Leaves)
+    written: list[Buffer] = field(default_factory=list[Buffer])
+    inner: dict[int, Peak] = field(default_factory=dict[int, Peak])
+    reuses: list[_Reuse] = field(default_factory=list[_Reuse])
+    in_flight: dict[Value, tuple[Buffer, ...]] = field(
+        default_factory=dict[Value, tuple[Buffer, ...]]
+    )
+    single: set[Value] = field(default_factory=set[Value])
+
+    @property
+    def _constants(self) -> frozenset[str]:
+        return CONSTANTS if self.program.is_scheduled else FOLDED_CONSTANTS
+
+    def bind(self, values: Iterable[Value], buffers: Sequence[Buffer]) -> None:
+        remaining = iter(buffers)
+        for value in values:
+            count = len(argument_buffers((value,)))
+            self.leaves[value] = tuple([next(remaining) for _ in range(count)])
+
+    def buffers_of(self, values: Iterable[Value]) -> tuple[Buffer, ...]:
+        return tuple([buffer for value in values for buffer in self.leaves[value]])
+
+    def op(self, op: Op, moment: int) -> None:
+        for value in op.operands:
+            if value not in self.leaves:
+                # From outside of the block: it is live throughout.
+                self.leaves[value] = argument_buffers((value,))
+        views = VIEWS if self.program.is_scheduled else FOLDED_VIEWS
+        view = views.get(op.kind)
+        if view is not None:
+            self.leaves.update(zip(op.results, view(op, self.leaves), strict=True))
+            return
+        self._read(op, moment)
+        match op.kind:
+            case "async_start":
+                self._start(op, moment)
+            case "async_update" | "async_done":
+                self._continue(op, moment)
+            case kind if kind in self._constants:
+                self.leaves[op.results[0]] = argument_buffers(op.results)
+            case _:
+                self._write(op, moment)
+
+    def _read(self, op: Op, moment: int) -> None:
+        for value in values_read(op):
+            for buffer in self.leaves.get(value, ()):
+                buffer.read_at = moment
+                buffer.held_until = max(buffer.held_until, moment)
+
+    def _write(self, op: Op, moment: int) -> None:
+        self._new(op, op.results, moment)
+        self._add_reuses(_always_in_place(op), op.operands, op.results, moment)
+        self._add_reuses(self._may_be_written_over(op), op.operands, op.results, moment, must=False)
+        if not self.program.is_scheduled:
+            self._add_reuses(_started_in_place(op), op.operands, op.results, moment)
+        if len(op.results) == 1:
+            self.single.add(op.results[0])
+        if op.kind == "while":
+            self._alias_unchanged(op)
+        if op.kind in _HOLDS_BLOCKS:
+            peaks = [self._peak_inside(op, number) for number in range(len(op.regions))]
+            self.inner[moment] = max(peaks, key=lambda peak: peak.size_bytes)
+
+    def _new(self, op: Op, values: Iterable[Value], moment: int) -> tuple[Buffer, ...]:
+        location, new = _location(op), list[Buffer]()
+        for value in values:
+            buffers = new_buffers(value, role=Role.TEMPORARY, location=location, at=moment)
+            self.leaves[value] = buffers
+            new.extend(buffers)
+        self.written.extend(new)
+        return tuple(new)
+
+    def _add_reuses(
+        self,
+        pairs: Pairs,
+        operands: Sequence[Value],
+        results: Sequence[Value],
+        moment: int,
+        *,
+        must: bool = True,
+    ) -> None:
+        for operand, result in pairs:
+            read, written = self.leaves[operands[operand]], self.leaves[results[result]]
+            self.reuses.extend(
+                _Reuse(operand=source, result=buffer, moment=moment, must=must)
+                for source, buffer in zip(read, written, strict=False)
+            )
+
+    def _may_be_written_over(self, op: Op) -> Pairs:
+        """Yield what a compiler may do in place, if operand and result have the same shape."""
+        for operand, result in _perhaps_in_place(op):
+            value = op.operands[operand]
+            is_whole = value in self.single or not self.program.is_scheduled
+            if is_whole and _shape(value) == _shape(op.results[result]):
+                yield operand, result
+
+    def _alias_unchanged(self, op: Op) -> None:
+        """Give values that no iteration of a loop changes the buffers that they had before it."""
+        body = op.regions[1]
+        carried = zip(body.arguments, body.operations[-1].operands, strict=True)
+        unneeded = set[Buffer]()
+        for (argument, returned), operand, result in zip(
+            carried, op.operands, op.results, strict=True
+        ):
+            if argument is returned:
+                unneeded.update(self.leaves[result])
+                self.leaves[result] = self.leaves[operand]
+        self.written = [buffer for buffer in self.written if buffer not in unneeded]
+
+    def _peak_inside(self, op: Op, number: int) -> Peak:
+        """Return the memory that a region needs in addition to its arguments."""
+        block = op.regions[number]
+        arguments = argument_buffers(block.arguments)
+        returned = block.operations[-1].operands
+        carries = op.kind == "while" and number == 1
+        destinations: Destinations = (
+            arguments if carries else [None] * len(argument_buffers(returned))
+        )
+        liveness = block_liveness(self.program, block, arguments, destinations)
+        if carries:
+            liveness = replace(liveness, replaced=tuple(_replaced(arguments, liveness.results)))
+        return peak_of(liveness, liveness.temporaries())
+
+    def _start(self, op: Op, moment: int) -> None:
+        """Allocate the results now, and hold the operands until the operation is done."""
+        block = self._started(op)
+        results = block.operations[-1].operands
+        new = self._new(op, results, moment)
+        self._add_reuses(_started_in_place(block.operations[0]), op.operands, results, moment)
+        self.leaves[op.results[0]] = new
+        self.in_flight[op.results[0]] = (*self.buffers_of(op.operands), *new)
+
+    def _continue(self, op: Op, moment: int) -> None:
+        bundle = op.operands[0]
+        for buffer in self.in_flight.get(bundle, ()):
+            buffer.held_until = max(buffer.held_until, moment)
+        results = self.leaves[bundle]
+        if op.kind == "async_update":
+            self.leaves[op.results[0]] = results
+            self.in_flight[op.results[0]] = self.in_flight.get(bundle, ())
+        else:
+            self.bind(op.results, results)
+
+    def _started(self, op: Op) -> Block:
+        if op.regions:
+            return op.regions[0]
+        if isinstance(op.attrs, CallAttrs):
+            return self.program.function(op.attrs.callee, location=op.location).body
+        raise ProgramError("it starts nothing", location=op.location)
+
+
+Pairs = Iterator[tuple[int, int]]
+"""Positions of operands, and of the results that are written over them."""
+
+_UPDATES = frozenset({"dynamic_update_slice", "scatter"})
+_RENAMING = frozenset({"bitcast", "reshape"})
+_SAME_ELEMENT = frozenset(elementwise.RULES)
+_REDUCED = frozenset({"all_reduce", "cross-replica-sum"})
+
+
+def _always_in_place(op: Op) -> Pairs:
+    """Yield what an operation does in place in any program."""
+    match op.attrs:
+        case FusionAttrs(in_place=aliases) | CustomCallAttrs(in_place=aliases):
+            yield from ((alias.operand, alias.result) for alias in aliases)
+        case _:
+            pass
+    if op.kind in {"while", "scatter"}:
+        yield from ((number, number) for number in range(len(op.results)))
+    elif op.kind in _UPDATES:
+        yield 0, 0
+    elif op.kind == "fusion":
+        yield from _updated_arguments(op.regions[0])
+
+
+def _started_in_place(op: Op) -> Pairs:
+    """Yield what an asynchronously started operation does in place."""
+    if op.kind in _REDUCED:
+        yield from ((number, number) for number in range(len(op.results)))
+
+
+def _perhaps_in_place(op: Op) -> Pairs:
+    """Yield what a compiler may do in place: results computed element by element."""
+    if op.kind in _SAME_ELEMENT:
+        yield from ((number, 0) for number in range(len(op.operands)))
+    elif op.kind == "fusion":
+        yield from _element_by_element(op.regions[0])
+
+
+def _element_by_element(body: Block) -> Pairs:
+    """Yield the arguments of a fusion that are only read where a result is written."""
+    users: dict[Value, list[Op]] = {}
+    for op in body.operations:
+        for value in dict.fromkeys(op.operands):
+            users.setdefault(value, []).append(op)
+    results = {value: number for number, value in enumerate(body.operations[-1].operands)}
+    for operand, argument in enumerate(body.arguments):
+        result = _only_result(argument, users, results)
+        if result is not None:
+            yield operand, result
+
+
+def _only_result(
+    argument: Value, users: Mapping[Value, list[Op]], results: Mapping[Value, int]
+) -> int | None:
+    """Return the only result that depends on an argument, if it does so element by element."""
+    reached: int | None = None
+    pending, seen = [argument], set[Value]()
+    while pending:
+        value = pending.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        for op in users.get(value, ()):
+            if op.kind == "return":
+                if len(users[value]) > 1 or reached is not None:
+                    return None
+                reached = results[value]
+            elif op.kind in _RENAMING or op.kind in _SAME_ELEMENT:
+                pending.extend(op.results)
+            else:
+                return None
+    return reached
+
+
+def _updated_arguments(body: Block) -> Pairs:
+    """Yield the arguments of a fusion that a result is an update of."""
+    producer = {value: op for op in body.operations for value in op.results}
+    arguments = {value: number for number, value in enumerate(body.arguments)}
+    for result, value in enumerate(body.operations[-1].operands):
+        source = _updated(value, producer)
+        if source in arguments:
+            yield arguments[source], result
+
+
+def _updated(value: Value, producer: Mapping[Value, Op]) -> Value | None:
+    """Return the value that this one is an update of, None if it is none."""
+    is_update = False
+    op = producer.get(value)
+    while op is not None and op.kind in _UPDATES | _RENAMING:
+        is_update = is_update or op.kind in _UPDATES
+        value = op.operands[0]
+        op = producer.get(value)
+    return value if is_update and op is None else None
