@@ -8,10 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hespas.program.program import Op
-from hespas.split.build import is_constant
 from hespas.split.flatten import flatten
 from hespas.split.modules import canonical_text, region_modules
-from hespas.split.regions import Collective, Compute, Region, RegionGraph, operations_of
+from hespas.split.regions import (
+    Collective,
+    Compute,
+    Region,
+    RegionGraph,
+    is_constant,
+    operations_of,
+)
 from hespas.split.strategies import SplitOptions, SplitStrategy, split_program
 from programs import Straight, settled, straight_programs
 

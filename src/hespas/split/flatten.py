@@ -1,27 +1,27 @@
-"""A program as one straight list of operations, every collective at the top.
+"""Turn a program into one list of operations in which no collective is nested.
 
-Calls are opened; a loop or branch is opened only where it holds a collective, since otherwise
-one region can hold it whole. Asynchronous starts become what they start: the region graph says
-by its edges what may overlap.
+Calls are inlined. Loops are unrolled and branches inlined only if they hold a collective, since
+otherwise one region can hold them whole. The operations that an asynchronous start holds
+replace it; the edges of the region graph say what may overlap.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from hespas.errors import ProgramError, UnsupportedError
+from hespas.errors import ProgramError, UnsupportedError, option
 from hespas.program.attrs import CallAttrs, CaseAttrs, WhileAttrs
 from hespas.program.program import Block, Op, Program, Value, is_communication_op, nested_ops
 from hespas.program.rewrite import Renaming, copied_op, with_calls_opened
 from hespas.program.types import size_bytes
 
 MOST_OPERATIONS = 5_000_000
-_ASYNC = frozenset({"async_start", "async_update", "async_done"})
+ASYNC = frozenset({"async_start", "async_update", "async_done"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlatProgram:
-    """Operations without the terminator, and what was assumed to get them."""
+    """Operations without the terminator, and the assumptions made in flattening."""
 
     arguments: tuple[Value, ...]
     operations: tuple[Op, ...]
@@ -30,21 +30,22 @@ class FlatProgram:
 
 
 def flatten(program: Program) -> FlatProgram:
-    """Open calls, and the loops and branches that communicate.
+    """Return a program's operations with calls and all control flow that communicates inlined.
 
-    Raises `ProgramError` where the trip count of a loop that communicates is unknown, and
-    `UnsupportedError` where opening would give over `MOST_OPERATIONS`.
+    Raises `ProgramError` if the trip count of a loop that communicates is unknown, and
+    `UnsupportedError` if there would be more than `MOST_OPERATIONS`.
     """
     main = with_calls_opened(program)
     body = main.body
-    if not any(_needs_opening(op) for op in body.operations):
+    if not any(needs_opening(op) for op in body.operations):
         return FlatProgram(
             arguments=body.arguments,
             operations=body.operations[:-1],
             results=main.results,
             assumptions=(),
         )
-    _check_size(body, program.source)
+    if _opened_size(body) > MOST_OPERATIONS:
+        raise too_large(program.source, what="operations")
     flattener = _Flattener(program=program)
     renaming: Renaming = {argument: argument for argument in body.arguments}
     flattener.block(body.operations[:-1], renaming)
@@ -56,37 +57,59 @@ def flatten(program: Program) -> FlatProgram:
     )
 
 
-def _needs_opening(op: Op) -> bool:
-    if op.kind in _ASYNC:
+def needs_opening(op: Op) -> bool:
+    """Return whether an operation is asynchronous or holds communication."""
+    if op.kind in ASYNC:
         return True
     if not op.regions or is_communication_op(op):
         return False
     return any(
-        inner.kind in _ASYNC or is_communication_op(inner)
+        inner.kind in ASYNC or is_communication_op(inner)
         for region in op.regions
         for inner in nested_ops(region)
     )
 
 
-def _check_size(body: Block, source: str) -> None:
-    if _opened_size(body) > MOST_OPERATIONS:
-        raise UnsupportedError(
-            f"opening the loops that communicate gives over {MOST_OPERATIONS:,} operations",
-            location=source,
-            hint="give smaller counts with --trip-count",
-        )
+def too_large(source: str, *, what: str) -> UnsupportedError:
+    """Return the error for a program that has more than `MOST_OPERATIONS` when unrolled."""
+    return UnsupportedError(
+        f"unrolling the loops that communicate gives over {MOST_OPERATIONS:,} {what}",
+        location=source,
+        hint=f"give smaller counts with {option('trip_count')}",
+    )
 
 
 def _opened_size(block: Block) -> int:
-    """Count the operations that a block becomes, all of its branches together."""
+    """Return the number of operations that a block becomes, counting all of its branches."""
     return sum(
-        _rounds(op) * max(1, sum(map(_opened_size, op.regions))) if _needs_opening(op) else 1
+        _iterations(op) * max(1, sum(map(_opened_size, op.regions))) if needs_opening(op) else 1
         for op in block.operations
     )
 
 
-def _rounds(op: Op) -> int:
+def _iterations(op: Op) -> int:
     return (op.attrs.trip_count or 1) if isinstance(op.attrs, WhileAttrs) else 1
+
+
+def trip_count(op: Op) -> int:
+    """Return the trip count of a loop; `ProgramError` if it is unknown."""
+    count = op.attrs.trip_count if isinstance(op.attrs, WhileAttrs) else None
+    if count is None:
+        raise ProgramError(
+            "the trip count of this loop is unknown",
+            location=op.location,
+            hint=f"give {option('trip_count')}",
+        )
+    return count
+
+
+def started_block(op: Op, program: Program) -> Block:
+    """Return the operations that an asynchronous operation starts."""
+    if op.regions:
+        return op.regions[0]
+    if isinstance(op.attrs, CallAttrs):
+        return program.function(op.attrs.callee, location=op.location).body
+    raise ProgramError("it starts nothing", location=op.location)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -94,16 +117,16 @@ class _Flattener:
     program: Program
     operations: list[Op] = field(default_factory=list[Op])
     assumptions: list[str] = field(default_factory=list[str])
-    bundles: dict[Value, tuple[Value, ...]] = field(default_factory=dict[Value, tuple[Value, ...]])
+    started: dict[Value, tuple[Value, ...]] = field(default_factory=dict[Value, tuple[Value, ...]])
 
     def block(self, operations: tuple[Op, ...], renaming: Renaming) -> None:
         for op in operations:
             self._op(op, renaming)
 
     def _op(self, op: Op, renaming: Renaming) -> None:
-        if op.kind in _ASYNC:
+        if op.kind in ASYNC:
             self._asynchronous(op, renaming)
-        elif not _needs_opening(op):
+        elif not needs_opening(op):
             self.operations.append(copied_op(op, renaming))
         elif op.kind == "while":
             self._loop(op, renaming)
@@ -118,56 +141,43 @@ class _Flattener:
         return [renaming.get(value, value) for value in block.operations[-1].operands]
 
     def _loop(self, op: Op, renaming: Renaming) -> None:
-        count = op.attrs.trip_count if isinstance(op.attrs, WhileAttrs) else None
-        if count is None:
-            raise ProgramError(
-                "how often this loop runs cannot be read from its condition",
-                location=op.location,
-                hint="give it with --trip-count",
-            )
         condition, body = op.regions
         carried = [renaming.get(value, value) for value in op.operands]
-        for _ in range(count):
+        for _ in range(trip_count(op)):
             self._inline(condition, carried, renaming)
             carried = self._inline(body, carried, renaming)
         self._inline(condition, carried, renaming)
         renaming.update(zip(op.results, carried, strict=True))
 
     def _branch(self, op: Op, renaming: Renaming) -> None:
-        taken, told = taken_branch(op)
-        self.assumptions.append(told)
-        made = self._inline(op.regions[taken], [], renaming)
-        renaming.update(zip(op.results, made, strict=True))
+        taken, assumption = taken_branch(op)
+        self.assumptions.append(assumption)
+        results = self._inline(op.regions[taken], [], renaming)
+        renaming.update(zip(op.results, results, strict=True))
 
     def _asynchronous(self, op: Op, renaming: Renaming) -> None:
         operands = [renaming.get(value, value) for value in op.operands]
         match op.kind:
             case "async_start":
-                made = self._inline(self._started(op), operands, renaming)
-                self.bundles[op.results[0]] = tuple(made)
+                block = started_block(op, self.program)
+                self.started[op.results[0]] = tuple(self._inline(block, operands, renaming))
             case "async_update":
-                self.bundles[op.results[0]] = self._bundle(op)
+                self.started[op.results[0]] = self._results_of(op)
             case _:
-                renaming.update(zip(op.results, self._bundle(op), strict=True))
+                renaming.update(zip(op.results, self._results_of(op), strict=True))
 
-    def _bundle(self, op: Op) -> tuple[Value, ...]:
-        made = self.bundles.get(op.operands[0])
-        if made is None:
+    def _results_of(self, op: Op) -> tuple[Value, ...]:
+        """Return the results of what an asynchronous operation refers to."""
+        results = self.started.get(op.operands[0])
+        if results is None:
             raise ProgramError(
                 "its operand does not come from an async_start", location=op.location
             )
-        return made
-
-    def _started(self, op: Op) -> Block:
-        if op.regions:
-            return op.regions[0]
-        if isinstance(op.attrs, CallAttrs):
-            return self.program.function(op.attrs.callee, location=op.location).body
-        raise ProgramError("it starts nothing", location=op.location)
+        return results
 
 
 def taken_branch(op: Op) -> tuple[int, str]:
-    """Return the branch that stands for all branches of an operation, and a sentence on it."""
+    """Return the branch that represents all branches of an operation, and the assumption."""
     weights = op.attrs.weights if isinstance(op.attrs, CaseAttrs) else None
     ranks = weights or [_communicated_bytes(region) for region in op.regions]
     taken = max(range(len(op.regions)), key=ranks.__getitem__)

@@ -1,16 +1,16 @@
 """Join neighbouring compute regions without delaying any collective.
 
-Take two compute regions A and B, B next after A in program order. They become one if
+Let A and B be two compute regions, B the next after A in program order. They are joined if
 
-1. B is the next step of a path: it reads A, everything else that it reads is there before A
-   can start, and everything else that reads A and leads to a collective waits for B anyway;
+1. B is the next step of a path: B reads A, everything else that B reads is ready before A can
+   start, and everything else that reads A and leads to a collective waits for B in any case;
    or neither leads to a collective, and both wait for the same collectives;
 2. and no earlier computation may still wait for a collective when A starts.
 
-By (1) B can start the moment A ends on any machine, however many streams it has, and nothing
-that matters waits for A alone. By (2) a stream that always takes the earliest computation that
-is ready finds none before B when A ends. So whatever the durations, and whether a device runs
-regions at once, in program order or as they get ready, no collective starts later.
+By (1), B can start as soon as A ends on any machine, with any number of streams, and nothing that
+leads to a collective waits for A alone. By (2), a stream that always takes the earliest ready
+computation has none before B when A ends. So no collective starts later, whatever the durations,
+and whether a device runs regions concurrently, in program order or as they become ready.
 """
 
 from __future__ import annotations
@@ -18,15 +18,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hespas.program.program import Op
-from hespas.split.build import build_graph
 from hespas.split.flatten import FlatProgram
-from hespas.split.regions import Collective, Compute, RegionGraph, operations_of
+from hespas.split.regions import Collective, Compute, RegionGraph, build_graph, operations_of
 
 CollectiveSet = int
 """A set of collectives as the bits of an integer."""
 
 WINDOW = 4096
-"""How far back, in regions, ancestors are known; what lies further back counts as unknown."""
+"""The distance, in regions, up to which ancestors are tracked; farther ones count as unknown."""
 
 
 def merge_regions(graph: RegionGraph, *, block_limit: int | None) -> RegionGraph:
@@ -35,29 +34,29 @@ def merge_regions(graph: RegionGraph, *, block_limit: int | None) -> RegionGraph
     groups: list[list[Op]] = []
     block: list[Op] = []
     members: list[int] = []
-    waited_for = waited_for_by_earlier = 0
+    awaited = awaited_earlier = 0
     for region in graph.regions:
         if isinstance(region, Collective):
             groups.append(list(operations_of(region)))
             continue
         fits = block_limit is None or len(block) + len(region.operations) <= block_limit
-        undisturbed = bool(members) and waited_for_by_earlier & ~reach.before[members[0]] == 0
-        if undisturbed and fits and reach.may_join(members[0], members[-1], region.id):
+        is_next = bool(members) and awaited_earlier & ~reach.before[members[0]] == 0
+        if is_next and fits and reach.may_join(members[0], members[-1], region.id):
             block.extend(region.operations)
             members.append(region.id)
         else:
             block, members = list(region.operations), [region.id]
             groups.append(block)
-            waited_for_by_earlier = waited_for
-        waited_for |= reach.before[region.id]
+            awaited_earlier = awaited
+        awaited |= reach.before[region.id]
     return build_graph(graph.program, _flat(graph), groups)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reach:
-    """What leads where in a graph, by region id.
+    """Reachability in a graph, by region id.
 
-    Bit ``k`` of ``ancestors[i]`` tells whether region ``i - 1 - k`` leads to region ``i``, for
+    Bit ``k`` of ``ancestors[i]`` is set if region ``i - 1 - k`` leads to region ``i``, for
     ``k`` below `WINDOW`.
     """
 
@@ -82,7 +81,7 @@ class _Reach:
         )
 
     def may_join(self, first: int, last: int, region: int) -> bool:
-        """Tell whether ``region`` may join the block from ``first`` to ``last``."""
+        """Return whether ``region`` may join the block from ``first`` to ``last``."""
         if self._leads_to_collective(last) or self._leads_to_collective(region):
             return self._continues(last, region)
         return self.before[region] == self.before[first]
@@ -107,14 +106,14 @@ class _Reach:
 
 
 def _ancestors(graph: RegionGraph) -> tuple[int, ...]:
-    known = (1 << WINDOW) - 1
+    window = (1 << WINDOW) - 1
     ancestors: list[int] = []
     for number, producers in enumerate(graph.producers):
         reached = 0
         for producer in producers:
             distance = number - producer - 1
             if distance < WINDOW:
-                reached |= (ancestors[producer] << distance + 1 | 1 << distance) & known
+                reached |= (ancestors[producer] << distance + 1 | 1 << distance) & window
         ancestors.append(reached)
     return tuple(ancestors)
 

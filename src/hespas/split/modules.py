@@ -1,26 +1,40 @@
-"""One module for each distinct region: its canonical text, and its StableHLO."""
+"""One module for each distinct region: its canonical text, and its StableHLO.
+
+Operations are first detached from their program. `normalised` removes channel numbers and mesh
+names, which does not change what an operation computes. `lowered` replaces XLA's own operations by
+StableHLO of the same meaning, so that any StableHLO tool can read, verify and compile the result.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
+from msgspec.structs import replace
+
+from hespas.errors import UnsupportedError
+from hespas.program.attrs import NO_ATTRS, BitcastAttrs, CollectiveAttrs, PermuteAttrs
 from hespas.program.canonical import fingerprint, structure_key
-from hespas.program.program import Op, Program, Value, called_functions, nested_ops
+from hespas.program.groups import ReplicaGroups
+from hespas.program.program import Block, Op, Program, Value, called_functions, nested_ops
+from hespas.program.rewrite import Renaming
 from hespas.program.text import TypeText, function_text, module_text, private_function_text
-from hespas.program.types import plain_text
+from hespas.program.types import ElementType, TensorType, plain_text
 from hespas.split.regions import Collective, Region, RegionGraph, operations_of
-from hespas.split.standalone import lowered, normalised
 
 _DEVICE_QUERIES = frozenset({"partition_id", "replica_id"})
+_CHANNEL = "#stablehlo.channel_handle<handle = 1, type = 1>"
+_CHANNEL_NAMES = frozenset({"channel_handle", "channel_id"})
+_LAYOUTS = frozenset({"result_layout", "source_layout", "xla_shape"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionModule:
-    """What all regions that compute the same have in common.
+    """The module of all regions that compute the same.
 
     ``first_region`` is the lowest id among them. ``fingerprint`` is the SHA-256 of the
-    canonical text, in which values are numbered and nothing names its program.
+    canonical text, in which values are numbered and no name comes from the program.
     """
 
     first_region: int
@@ -30,7 +44,7 @@ class RegionModule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionModules:
-    """The distinct modules of a graph, and which one each region equals."""
+    """The distinct modules of a graph, and the index of each region's module."""
 
     modules: tuple[RegionModule, ...]
     module_of_region: tuple[int, ...]
@@ -39,7 +53,7 @@ class RegionModules:
 def region_modules(graph: RegionGraph) -> RegionModules:
     """Find the distinct regions of a graph, in time linear in its operations.
 
-    The rounds of an opened loop share operations, which are looked at once.
+    Iterations of an unrolled loop share their operations, which are examined once.
     """
     by_identity: dict[tuple[Op, ...], int] = {}
     by_structure: dict[Hashable, int] = {}
@@ -47,21 +61,21 @@ def region_modules(graph: RegionGraph) -> RegionModules:
     modules: list[RegionModule] = []
     module_of_region: list[int] = []
     for region in graph.regions:
-        known = by_identity.get(operations_of(region)) if graph.program.is_scheduled else None
-        if known is not None:
-            module_of_region.append(known)
+        same = by_identity.get(operations_of(region)) if graph.program.is_scheduled else None
+        if same is not None:
+            module_of_region.append(same)
             continue
         operations = (*region.constants, *map(normalised, operations_of(region)))
         key = structure_key(operations, region.outputs)
         number = by_structure.get(key)
         if number is None:
             text = canonical_text(region, graph.program)
-            mark = fingerprint(text)
-            number = by_fingerprint.setdefault(mark, len(modules))
+            digest = fingerprint(text)
+            number = by_fingerprint.setdefault(digest, len(modules))
             by_structure[key] = number
             if number == len(modules):
                 modules.append(
-                    RegionModule(first_region=region.id, fingerprint=mark, canonical_text=text)
+                    RegionModule(first_region=region.id, fingerprint=digest, canonical_text=text)
                 )
         by_identity[operations_of(region)] = number
         module_of_region.append(number)
@@ -69,15 +83,15 @@ def region_modules(graph: RegionGraph) -> RegionModules:
 
 
 def canonical_text(region: Region, program: Program) -> str:
-    """Print a region as a module: equal regions of any programs give equal texts."""
+    """Return a region as the text of a module; equal regions of any programs give equal texts."""
     operations = [normalised(op) for op in (*region.constants, *operations_of(region))]
     return _module(region, operations, region.outputs, program)
 
 
 def stablehlo_text(region: Region, program: Program) -> str:
-    """Print a region as a StableHLO module that any StableHLO tool can compile."""
-    kept = [normalised(op) for op in (*region.constants, *operations_of(region))]
-    operations, renaming = lowered(kept)
+    """Return a region as a StableHLO module that any StableHLO tool can compile."""
+    normal = [normalised(op) for op in (*region.constants, *operations_of(region))]
+    operations, renaming = lowered(normal)
     outputs = [renaming.get(value, value) for value in region.outputs]
     return _module(region, operations, outputs, program, type_text=plain_text)
 
@@ -99,7 +113,7 @@ def _module(
 
 
 def _helpers(operations: Sequence[Op], program: Program) -> list[str]:
-    """Return the functions that operations name, callers before callees, each once."""
+    """Return the functions that operations call, callers before callees, each once."""
     names: dict[str, None] = {}
     pending = list(called_functions(_with_nested(operations)))
     while pending:
@@ -118,7 +132,7 @@ def _with_nested(operations: Sequence[Op]) -> Iterator[Op]:
 
 
 def _device_counts(region: Region, operations: Sequence[Op], program: Program) -> str:
-    """Return module attributes, where the meaning depends on the number of devices."""
+    """Return module attributes if the meaning depends on the number of devices."""
     if not isinstance(region, Collective) and not any(
         op.kind in _DEVICE_QUERIES for op in _with_nested(operations)
     ):
@@ -128,3 +142,181 @@ def _device_counts(region: Region, operations: Sequence[Op], program: Program) -
         "mhlo.num_replicas": program.replicas or 1,
     }
     return ", ".join(f"{name} = {count} : i32" for name, count in counts.items())
+
+
+def normalised(op: Op) -> Op:
+    """Return the operation with channel 1 and listed groups, if it communicates."""
+    attrs = op.attrs
+    if not isinstance(attrs, CollectiveAttrs | PermuteAttrs):
+        return op
+    groups = attrs.groups if isinstance(attrs, CollectiveAttrs) else None
+    other = tuple([pair for pair in op.attributes if pair[0] not in _CHANNEL_NAMES])
+    return replace(op, attributes=_normal_attributes(other, groups, attrs.channel is not None))
+
+
+@lru_cache(maxsize=1024)
+def _normal_attributes(
+    other: tuple[tuple[str, str], ...], groups: ReplicaGroups | None, has_channel: bool
+) -> tuple[tuple[str, str], ...]:
+    changed = dict(other)
+    if groups is not None:
+        changed["replica_groups"] = _dense(groups.listed())
+    if has_channel:
+        changed["channel_handle"] = _CHANNEL
+    return tuple(sorted(changed.items()))
+
+
+def _dense(groups: tuple[tuple[int, ...], ...]) -> str:
+    """Return groups as an attribute; StableHLO pads rows of unequal length with -1."""
+    width = max((len(group) for group in groups), default=0)
+    rows = ", ".join(str([*group, *[-1] * (width - len(group))]) for group in groups)
+    kind = f"tensor<{len(groups)}x{width}xi64>"
+    return f"dense<[{rows}]> : {kind}" if width else f"dense<> : {kind}"
+
+
+def lowered(operations: Iterable[Op]) -> tuple[tuple[Op, ...], Renaming]:
+    """Return the operations in pure StableHLO, and the new name of each value that changed.
+
+    Raises `UnsupportedError` for a bitcast of anything but tensors.
+    """
+    result: list[Op] = []
+    renaming: Renaming = {}
+    for op in operations:
+        _lower(op, renaming, result)
+    return tuple(result), renaming
+
+
+def _lower(op: Op, renaming: Renaming, operations: list[Op]) -> None:
+    operands = tuple([renaming.get(value, value) for value in op.operands])
+    match op.kind, op.attrs:
+        case "fusion", _:
+            _inline(op.regions[0], operands, op.results, renaming, operations)
+        case "copy", _:
+            operations.append(_stablehlo("optimization_barrier", operands, op.results))
+        case "bitcast", BitcastAttrs():
+            _bitcast(op, operands[0], operations)
+        case "reduce_scatter", CollectiveAttrs() if len(operands) > 1:
+            operations.extend(_one_by_one(_without_layouts(op, operands, renaming)))
+        case _:
+            operations.append(_without_layouts(op, operands, renaming))
+
+
+def _inline(
+    block: Block,
+    operands: tuple[Value, ...],
+    results: tuple[Value, ...],
+    renaming: Renaming,
+    operations: list[Op],
+) -> None:
+    renaming.update(zip(block.arguments, operands, strict=True))
+    for op in block.operations[:-1]:
+        _lower(op, renaming, operations)
+    for result, value in zip(results, block.operations[-1].operands, strict=True):
+        renaming[result] = renaming.get(value, value)
+
+
+def _one_by_one(op: Op) -> Iterator[Op]:
+    """Yield a combined operation as one for each operand: StableHLO has no combined form."""
+    for operand, result in zip(op.operands, op.results, strict=True):
+        yield replace(op, operands=(operand,), results=(result,))
+
+
+def _without_layouts(op: Op, operands: tuple[Value, ...], renaming: Renaming) -> Op:
+    plain = not any(name in _LAYOUTS for name, _ in op.attributes)
+    if plain and not op.regions and operands == op.operands:
+        return op
+    attributes = tuple(pair for pair in op.attributes if pair[0] not in _LAYOUTS)
+    regions = tuple([_lowered_block(region, renaming) for region in op.regions])
+    return replace(op, operands=operands, attributes=attributes, regions=regions)
+
+
+def _lowered_block(block: Block, renaming: Renaming) -> Block:
+    result: list[Op] = []
+    for op in block.operations:
+        _lower(op, renaming, result)
+    return Block(arguments=block.arguments, operations=tuple(result))
+
+
+def _stablehlo(
+    kind: str,
+    operands: tuple[Value, ...],
+    results: tuple[Value, ...],
+    attributes: tuple[tuple[str, str], ...] = (),
+) -> Op:
+    return Op(
+        dialect="stablehlo",
+        kind=kind,
+        operands=operands,
+        results=results,
+        attrs=NO_ATTRS,
+        attributes=attributes,
+    )
+
+
+def _bitcast(op: Op, operand: Value, operations: list[Op]) -> None:
+    """Append a bitcast as transpose, reshape, transpose.
+
+    The bytes stay where they are: read in memory order (major dimension first), the operand
+    and the result are the same list of elements.
+    """
+    source, result = op.operands[0].type, op.results[0].type
+    attrs = op.attrs
+    if not (
+        isinstance(attrs, BitcastAttrs)
+        and isinstance(source, TensorType)
+        and isinstance(result, TensorType)
+    ):
+        raise UnsupportedError("only tensors can be bitcast", location=op.location)
+    from_memory = _major_first(attrs.result_layout, result.rank)
+    linear = _transposed(operand, _major_first(attrs.source_layout, source.rank), operations)
+    linear = _recast(linear, source, result.element, operations)
+    stored = TensorType(element=result.element, shape=_permuted(result.shape, from_memory))
+    reshaped = _append("reshape", linear, stored, operations)
+    inverse = tuple(sorted(range(result.rank), key=from_memory.__getitem__))
+    operations.append(
+        _stablehlo("transpose", (reshaped,), op.results, (("permutation", _array(inverse)),))
+    )
+
+
+def _recast(value: Value, source: TensorType, element: ElementType, operations: list[Op]) -> Value:
+    """Return a list of elements read as another type, which may be wider or narrower."""
+    if source.element == element:
+        return value
+    count, bits = source.element_count, source.element.bits
+    wider, narrower = element.bits // bits, bits // element.bits
+    shape = (count // wider, wider) if wider > 1 else (count,)
+    split = (count, narrower) if narrower > 1 else shape[:1]
+    flat = _append("reshape", value, TensorType(element=source.element, shape=shape), operations)
+    return _append("bitcast_convert", flat, TensorType(element=element, shape=split), operations)
+
+
+def _major_first(layout: tuple[int, ...] | None, rank: int) -> tuple[int, ...]:
+    return tuple(range(rank)) if layout is None else tuple(reversed(layout))
+
+
+def _permuted(shape: tuple[int, ...], order: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(shape[axis] for axis in order)
+
+
+def _transposed(value: Value, order: tuple[int, ...], operations: list[Op]) -> Value:
+    kind = value.type
+    if not isinstance(kind, TensorType) or order == tuple(range(len(order))):
+        return value
+    moved = TensorType(element=kind.element, shape=_permuted(kind.shape, order))
+    return _append("transpose", value, moved, operations, (("permutation", _array(order)),))
+
+
+def _append(
+    kind: str,
+    operand: Value,
+    result_type: TensorType,
+    operations: list[Op],
+    attributes: tuple[tuple[str, str], ...] = (),
+) -> Value:
+    result = Value(type=result_type)
+    operations.append(_stablehlo(kind, (operand,), (result,), attributes))
+    return result
+
+
+def _array(numbers: tuple[int, ...]) -> str:
+    return f"array<i64: {', '.join(map(str, numbers))}>" if numbers else "array<i64>"

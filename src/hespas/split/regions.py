@@ -1,18 +1,20 @@
-"""Regions and the graph that they form."""
+"""Regions and the graph that they form, and how groups of operations become that graph."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hespas.program.program import Op, Program, Value
+from hespas.program.program import Op, Program, Value, is_communication_op, values_read
+from hespas.split.flatten import FlatProgram
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Compute:
     """Operations that run on a device without communication, in program order.
 
-    ``constants`` are copied into every region that uses them; they cost nothing. ``inputs``
-    are made elsewhere; ``outputs`` are used elsewhere.
+    ``constants`` are copied into every region that uses them; they cost nothing. Other regions
+    make ``inputs`` and use ``outputs``.
     """
 
     id: int
@@ -40,8 +42,8 @@ Region = Compute | Collective
 class RegionGraph:
     """Regions in program order, with edges from producer to consumer.
 
-    ``producers[i]`` lists, ascending, the ids of the regions whose outputs region ``i`` reads, or
-    for which the schedule makes it wait, where a compiler made one; each is less than ``i``.
+    ``producers[i]`` lists, ascending, the ids of the regions that region ``i`` waits for: whose
+    outputs it reads, or which a compiler's schedule puts before it. Each is less than ``i``.
     """
 
     program: Program
@@ -65,3 +67,83 @@ class RegionGraph:
 def operations_of(region: Region) -> tuple[Op, ...]:
     """Return a region's operations, without its constants."""
     return region.operations if isinstance(region, Compute) else (region.operation,)
+
+
+def is_constant(op: Op) -> bool:
+    """Return whether every region that uses an operation may hold its own copy of it."""
+    return op.kind == "constant"
+
+
+def build_graph(program: Program, flat: FlatProgram, groups: Sequence[Sequence[Op]]) -> RegionGraph:
+    """Make one region of each group, in order; constants may be left out of the groups.
+
+    A group is one collective, or operations without communication. Time and memory grow
+    linearly with the operations.
+    """
+    constants = {op.results[0]: op for op in flat.operations if is_constant(op)}
+    region_of = {
+        result: number
+        for number, group in enumerate(groups)
+        for op in group
+        for result in op.results
+    }
+    reads = [_outside_values(group) for group in groups]
+    used_elsewhere = set(flat.results).union(*reads)
+    regions = tuple(
+        [
+            _region(number, group, values, constants, used_elsewhere)
+            for number, (group, values) in enumerate(zip(groups, reads, strict=True))
+        ]
+    )
+    producers = tuple(
+        [
+            tuple(sorted({region_of[value] for value in region.inputs if value in region_of}))
+            for region in regions
+        ]
+    )
+    return RegionGraph(
+        program=program,
+        regions=regions,
+        producers=producers,
+        arguments=flat.arguments,
+        results=flat.results,
+        assumptions=(*program.assumptions, *flat.assumptions),
+    )
+
+
+def values_read_by(op: Op) -> Iterable[Value]:
+    """Return the values that an operation and its nested operations read from outside of it."""
+    return values_read(op) if op.regions else op.operands
+
+
+def _outside_values(group: Sequence[Op]) -> dict[Value, None]:
+    """Return the values that a group reads from outside, in order of use."""
+    if len(group) == 1:
+        return dict.fromkeys(values_read_by(group[0]))
+    inside: set[Value] = set()
+    outside: dict[Value, None] = {}
+    for op in group:
+        for value in values_read_by(op):
+            if value not in inside:
+                outside[value] = None
+        inside.update(op.results)
+    return outside
+
+
+def _region(
+    number: int,
+    group: Sequence[Op],
+    values: Iterable[Value],
+    constants: Mapping[Value, Op],
+    used_elsewhere: set[Value],
+) -> Region:
+    copied = tuple([constants[value] for value in values if value in constants])
+    inputs = tuple([value for value in values if value not in constants])
+    outputs = tuple([value for op in group for value in op.results if value in used_elsewhere])
+    if is_communication_op(group[0]):
+        return Collective(
+            id=number, operation=group[0], constants=copied, inputs=inputs, outputs=outputs
+        )
+    return Compute(
+        id=number, operations=tuple(group), constants=copied, inputs=inputs, outputs=outputs
+    )

@@ -1,9 +1,9 @@
-"""The regions of a program that a compiler scheduled: its kernels and its collectives.
+"""Split a program that a compiler scheduled into its kernels and its collectives.
 
-Kernels run one after another on the device's compute stream. A collective starts when what
-stands before it in the schedule is done; if it is asynchronous, kernels go on, and those behind
-its end wait for it. Operations that make no data are no kernels. What a region waits for is
-therefore known from the schedule alone, which also keeps every operand in time.
+Kernels run one after another on the device's compute stream. A collective starts when everything
+before it in the schedule is done; if it is asynchronous, kernels continue, and those after its end
+wait for it. Operations that make no data are not kernels. The schedule alone therefore determines
+what a region waits for, and it has every operand ready in time.
 """
 
 from __future__ import annotations
@@ -13,19 +13,18 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from hespas.errors import ProgramError, UnsupportedError
-from hespas.program.attrs import CallAttrs, WhileAttrs
-from hespas.program.program import (
-    Block,
-    Op,
-    Program,
-    Value,
-    is_communication_op,
-    nested_ops,
-    values_read,
-)
+from hespas.program.program import Block, Op, Program, Value, is_communication_op
 from hespas.program.rewrite import with_calls_opened
-from hespas.split.flatten import MOST_OPERATIONS, taken_branch
-from hespas.split.regions import Collective, Compute, Region, RegionGraph
+from hespas.split.flatten import (
+    ASYNC,
+    MOST_OPERATIONS,
+    needs_opening,
+    started_block,
+    taken_branch,
+    too_large,
+    trip_count,
+)
+from hespas.split.regions import Collective, Compute, Region, RegionGraph, values_read_by
 
 FREE = frozenset(
     {
@@ -41,17 +40,15 @@ FREE = frozenset(
         "tuple",
     }
 )
-"""Operations of a scheduled program that make no kernel."""
-
-_ASYNC = frozenset({"async_start", "async_update", "async_done"})
+"""Operations of a scheduled program that are not kernels."""
 
 
 def split_scheduled(program: Program) -> RegionGraph:
     """Make a region of each kernel and of each collective, in schedule order.
 
-    Loops that communicate are opened round by round; all others are one region. Raises
-    `ProgramError` where the trip count of a loop that communicates is unknown, and
-    `UnsupportedError` where opening would give over `hespas.split.flatten.MOST_OPERATIONS`.
+    Loops that communicate are unrolled; every other loop is one region. Raises `ProgramError` if
+    the trip count of a loop that communicates is unknown, and `UnsupportedError` if there would be
+    more than `hespas.split.flatten.MOST_OPERATIONS` regions.
     """
     main = with_calls_opened(program)
     walk = _Walk(program=program)
@@ -70,9 +67,9 @@ def split_scheduled(program: Program) -> RegionGraph:
 class _Walk:
     """A walk along the schedule.
 
-    ``waits_for`` is what the next thing on the compute stream waits for; ``under_way`` the
-    regions that each asynchronous operation started. ``communicating`` and ``named`` keep what was
-    found out about operations that come by again, round after round.
+    ``waits_for`` are the regions that the next operation on the compute stream waits for;
+    ``in_flight`` those that each asynchronous operation started. ``communicating`` and ``named``
+    cache results for operations that recur in every iteration of a loop.
     """
 
     program: Program
@@ -80,7 +77,7 @@ class _Walk:
     producers: list[tuple[int, ...]] = field(default_factory=list[tuple[int, ...]])
     assumptions: list[str] = field(default_factory=list[str])
     waits_for: tuple[int, ...] = ()
-    under_way: dict[Value, tuple[int, ...]] = field(default_factory=dict[Value, tuple[int, ...]])
+    in_flight: dict[Value, tuple[int, ...]] = field(default_factory=dict[Value, tuple[int, ...]])
     communicating: dict[Op, bool] = field(default_factory=dict[Op, bool])
     named: dict[tuple[Op, Op], Op] = field(default_factory=dict[tuple[Op, Op], Op])
 
@@ -90,7 +87,7 @@ class _Walk:
                 self._op(op)
 
     def _op(self, op: Op) -> None:
-        if op.kind in _ASYNC:
+        if op.kind in ASYNC:
             self._asynchronous(op)
         elif is_communication_op(op) or not self._communicates(op):
             self.waits_for = (self._add(op),)
@@ -104,56 +101,43 @@ class _Walk:
     def _communicates(self, op: Op) -> bool:
         if not op.regions:
             return False
-        known = self.communicating.get(op)
-        if known is None:
-            inside = (inner for region in op.regions for inner in nested_ops(region))
-            known = any(each.kind in _ASYNC or is_communication_op(each) for each in inside)
-            self.communicating[op] = known
-        return known
+        communicates = self.communicating.get(op)
+        if communicates is None:
+            communicates = self.communicating[op] = needs_opening(op)
+        return communicates
 
     def _add(self, op: Op) -> int:
         """Add the region of an operation, which waits for what the compute stream waits for."""
         number = len(self.regions)
         if number >= MOST_OPERATIONS:
-            raise UnsupportedError(
-                f"opening the loops that communicate gives over {MOST_OPERATIONS:,} kernels",
-                location=self.program.source,
-                hint="give smaller counts with --trip-count",
-            )
+            raise too_large(self.program.source, what="kernels")
         self.regions.append(_region(number, op))
         self.producers.append(self.waits_for)
         return number
 
     def _loop(self, op: Op) -> None:
-        count = op.attrs.trip_count if isinstance(op.attrs, WhileAttrs) else None
-        if count is None:
-            raise ProgramError(
-                "how often this loop runs is not known",
-                location=op.location,
-                hint="give it with --trip-count",
-            )
-        # The condition of a loop whose count the compiler knows is never computed.
-        for _ in range(count):
+        # Compilers do not compute the condition of a loop whose trip count they know.
+        for _ in range(trip_count(op)):
             self.block(op.regions[1])
 
     def _branch(self, op: Op) -> None:
-        taken, told = taken_branch(op)
-        self.assumptions.append(told)
+        taken, assumption = taken_branch(op)
+        self.assumptions.append(assumption)
         self.block(op.regions[taken])
 
     def _asynchronous(self, op: Op) -> None:
         match op.kind:
             case "async_start":
-                self.under_way[op.results[0]] = self._start(op)
+                self.in_flight[op.results[0]] = self._start(op)
             case "async_update":
-                self.under_way[op.results[0]] = self._started_by(op)
+                self.in_flight[op.results[0]] = self._started_by(op)
             case _:
                 self.waits_for = tuple(sorted({*self.waits_for, *self._started_by(op)}))
 
     def _start(self, op: Op) -> tuple[int, ...]:
-        """Start what stands in the operation; kernels are on the compute stream in any case."""
+        """Start the operations inside; kernels among them go on the compute stream."""
         started: list[int] = []
-        for inner in self._block_of(op).operations:
+        for inner in started_block(op, self.program).operations:
             if inner.kind in FREE:
                 continue
             if is_communication_op(inner):
@@ -166,15 +150,8 @@ class _Walk:
                 self._op(inner)
         return tuple(started)
 
-    def _block_of(self, op: Op) -> Block:
-        if op.regions:
-            return op.regions[0]
-        if isinstance(op.attrs, CallAttrs):
-            return self.program.function(op.attrs.callee, location=op.location).body
-        raise ProgramError("it starts nothing", location=op.location)
-
     def _named(self, inner: Op, start: Op) -> Op:
-        """Return the collective that an operation starts, under that operation's name."""
+        """Return the collective that an operation starts, with that operation's name."""
         if (start, inner) not in self.named:
             self.named[start, inner] = replace(
                 inner,
@@ -184,7 +161,7 @@ class _Walk:
         return self.named[start, inner]
 
     def _started_by(self, op: Op) -> tuple[int, ...]:
-        started = self.under_way.get(op.operands[0])
+        started = self.in_flight.get(op.operands[0])
         if started is None:
             raise ProgramError(
                 "its operand does not come from an async_start", location=op.location
@@ -193,7 +170,7 @@ class _Walk:
 
 
 def _region(number: int, op: Op) -> Region:
-    inputs = tuple(dict.fromkeys(values_read(op) if op.regions else op.operands))
+    inputs = tuple(dict.fromkeys(values_read_by(op)))
     if is_communication_op(op):
         return Collective(id=number, operation=op, constants=(), inputs=inputs, outputs=op.results)
     return Compute(id=number, operations=(op,), constants=(), inputs=inputs, outputs=op.results)

@@ -1,4 +1,4 @@
-"""How a program is cut: each operation alone, or runs of operations between collectives."""
+"""Split strategies: each operation alone, or blocks of operations between collectives."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from hespas.config.fields import Option, declare
 from hespas.config.suggest import choice
 from hespas.errors import ConfigError, option
 from hespas.program.program import Op, Program, is_communication_op
-from hespas.split.build import build_graph, is_constant
 from hespas.split.flatten import flatten
 from hespas.split.merge import merge_regions
-from hespas.split.regions import RegionGraph
+from hespas.split.regions import RegionGraph, build_graph, is_constant
 from hespas.split.scheduled import split_scheduled
 
 COMMUNICATION_SEPARATOR = "is_communication_op"
@@ -40,13 +39,12 @@ class SeparatorPolicy(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitOptions:
-    """How to split.
+    """How to split a program.
 
     ``separator`` is ``is_communication_op`` or the full name of an operation, such as
-    ``stablehlo.dot_general``, which then cuts blocks too. A collective is always a region of
-    its own, whatever the policy: the policy places the separators that compute. With
-    ``block_limit`` None, `DEFAULT_BLOCK_LIMIT` holds for the linear split and no limit for
-    merging.
+    ``stablehlo.dot_general``, which then separates blocks too. A collective is always a region of
+    its own; ``separator_policy`` places separators that compute. With ``block_limit`` None, the
+    linear split has the limit `DEFAULT_BLOCK_LIMIT` and merging has none.
     """
 
     strategy: SplitStrategy = declare(
@@ -104,11 +102,11 @@ class SplitOptions:
 
 
 def split_program(program: Program, options: SplitOptions) -> RegionGraph:
-    """Cut a program into regions as ``options`` say.
+    """Split a program into regions as ``options`` say.
 
-    Every operation but constants lands in exactly one region, in program order. A program that
-    a compiler scheduled is cut into its kernels, whatever the strategy. Raises `ConfigError` for
-    a separator that the program doesn't hold, and for options that the cut into kernels ignores.
+    Every operation except constants is in exactly one region, in program order. A program that a
+    compiler scheduled is split into its kernels. Raises `ConfigError` for a separator that does not
+    occur in the program, and for options that have no effect on a scheduled program.
     """
     if program.is_scheduled:
         _check_plain(options, program.source)
@@ -150,7 +148,7 @@ def _check_separator(operations: Sequence[Op], separator: str) -> None:
 
 
 def _linear_groups(operations: Sequence[Op], options: SplitOptions) -> list[tuple[Op, ...]]:
-    """Cut at collectives and separators; a block holds at most the limit, constants counted."""
+    """Return blocks between collectives and separators; constants count towards the limit."""
     blocks: list[list[Op]] = [[]]
     limit = options.block_limit or DEFAULT_BLOCK_LIMIT
     for op in operations:
@@ -163,8 +161,8 @@ def _linear_groups(operations: Sequence[Op], options: SplitOptions) -> list[tupl
         blocks[-1].append(op)
         if separates and policy is not SeparatorPolicy.START_BLOCK:
             blocks.append([])
-    kept = (tuple(op for op in block if not is_constant(op)) for block in blocks)
-    return [block for block in kept if block]
+    groups = (tuple(op for op in block if not is_constant(op)) for block in blocks)
+    return [group for group in groups if group]
 
 
 def split_options(
@@ -175,7 +173,7 @@ def split_options(
     separator: str = COMMUNICATION_SEPARATOR,
     separator_policy: str = SeparatorPolicy.ISOLATED.value,
 ) -> SplitOptions:
-    """Check the documented names of how to split; `ConfigError` for others."""
+    """Return options from their documented names; `ConfigError` for others."""
     return SplitOptions(
         strategy=choice(strategy, SplitStrategy, what="split_strategy"),
         merge=merge,

@@ -184,5 +184,7 @@ def test_an_unknown_trip_count_stops_what_needs_it(jax_exports: Path) -> None:
     path.write_text(
         text.replace("compare LT, %iterArg_0, %c_2", "compare LT, %iterArg_0, %iterArg_0")
     )
-    with pytest.raises(ProgramError, match=r"psum_scan.dynamic.mlir:8:.*how often this loop runs"):
+    with pytest.raises(
+        ProgramError, match=r"psum_scan.dynamic.mlir:8:.*the trip count of this loop"
+    ):
         flatten(load_program(path))

@@ -83,7 +83,7 @@ def test_a_loop_without_a_collective_is_one_region() -> None:
 def test_a_loop_that_communicates_must_tell_its_rounds() -> None:
     function, lines = loop("l", "a", sync("w", "v"), count=None)
     unreadable = function.replace("%one = s32[] constant(1)", "%one = s32[] add(%i, %i)")
-    with pytest.raises(ProgramError, match="how often this loop runs is not known"):
+    with pytest.raises(ProgramError, match="the trip count of this loop is unknown"):
         split_scheduled(scheduled(*lines, functions=unreadable))
 
 
