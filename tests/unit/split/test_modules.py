@@ -52,11 +52,11 @@ def test_every_region_of_the_workloads_stands_on_its_own(path: Path, options: Sp
         pytest.skip(f"{path.name} is not here")
     program = load_program(path)
     graph = split_program(program, options)
-    for module in region_modules(graph).modules:
-        text = stablehlo_text(graph.regions[module.first_region], program)
+    for region_module in region_modules(graph).modules:
+        text = stablehlo_text(graph.regions[region_module.first_region], program)
         assert "mhlo.copy" not in text
         check_verifies(text)
-        check_verifies(module.canonical_text)
+        check_verifies(region_module.canonical_text)
 
 
 def test_the_module_of_a_region_in_full() -> None:
