@@ -9,7 +9,7 @@ from hespas.cost.expand import expand
 from hespas.cost.rules.custom_call import OperandTraffic, StatedWork
 from hespas.cost.structure import Branch, Cost, Leaf, Loop, assumptions, total, without_loops
 from hespas.cost.work import ZERO, Work
-from hespas.errors import CostError, ProgramError, option
+from hespas.errors import CostError, ProgramError
 from hespas.frontend.load import load_source
 from hespas.frontend.overrides import LoadOptions
 from hespas.program.attrs import NO_ATTRS, CallAttrs
@@ -70,7 +70,7 @@ def test_a_loop_whose_count_is_unknown_is_an_error_with_name_place_and_mend(
 
     assert "test.mlir:6" in str(caught.value)
     assert "stablehlo.while" in str(caught.value)
-    assert f"give {option('trip_count')}" in str(caught.value)
+    assert "give trip_count" in str(caught.value)
 
 
 def test_a_branch_costs_as_much_as_its_dearest_alternative(program_of: ProgramOf) -> None:

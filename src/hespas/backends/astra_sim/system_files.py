@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
-from hespas.errors import ConfigError, option
+from hespas.errors import ConfigError
 from hespas.files import json_bytes, write_file
 from hespas.hardware.system import CollectiveKind, RemoteMemory, System
 from hespas.units import GIB, to_gb_per_s, to_ns
@@ -62,9 +62,7 @@ def _absolute(name: str, value: object) -> object:
     prefixes = [Path(prefix).absolute() for prefix in cast("Sequence[str]", value)]
     for prefix in prefixes:
         if prefix.suffix == ".xml":
-            hint = (
-                f"write its graphs with hespas algorithm {option('chakra')}, and give their prefix"
-            )
+            hint = "write its graphs with hespas algorithm --chakra, and give their prefix"
             raise ConfigError(f"ASTRA-sim reads no XML: {prefix.name}", location=name, hint=hint)
     return [str(prefix) for prefix in prefixes]
 

@@ -122,7 +122,7 @@ def test_calibration_multiplies() -> None:
 
 def test_a_device_without_tables_is_refused() -> None:
     with pytest.raises(
-        HardwareError, match=r"TPUv3: no tables of measured kernels.*--method roofline"
+        HardwareError, match=r"TPUv3: no tables of measured kernels.*use method roofline"
     ):
         gemm_model(load_device("TPUv3"))
 
