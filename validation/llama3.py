@@ -29,8 +29,8 @@ from hespas.estimate.cache import MemoryStore
 from hespas.estimate.driver import is_kernel
 from hespas.estimate.graph import estimate_graph
 from hespas.estimate.methods import Wanted
-from hespas.estimate.ptx.kernels import Reading, ReadKernels, kernel_pricer
-from hespas.estimate.ptx.terms import memory_turns, terms_by_kind
+from hespas.estimate.ptx.kernels import KernelPricer, Reading, kernel_pricer
+from hespas.estimate.ptx.terms import memory_turns, terms_by_category
 from hespas.estimate.roofline import Roofline
 from hespas.estimate.tables.method import Measured, make
 from hespas.export.exported import partitioned
@@ -178,7 +178,7 @@ class Kernels:
 
     library_s: float
     read: Sequence[tuple[Leaf, Reading]]
-    pricer: ReadKernels
+    pricer: KernelPricer
     roofline: Roofline
 
     def seconds(self, change: Change) -> float:
@@ -189,7 +189,7 @@ class Kernels:
         """Return the sum where no PTX is at hand."""
         bandwidth = self.pricer.device.memory_bandwidth_bytes_per_s
         return self.library_s + sum(
-            terms_by_kind(
+            terms_by_category(
                 leaf.op,
                 self.pricer.gpu,
                 bytes_moved=leaf.work.bytes_moved,

@@ -21,7 +21,7 @@ from hespas.config.suggest import suggestion
 from hespas.errors import ConfigError, ToolError
 from hespas.tools.process import LOG_NAME
 
-PLACE = "perf_estimator.hardware"
+LOCATION = "perf_estimator.hardware"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ class BuiltProgram:
         except OSError as error:
             raise ConfigError(
                 f"files names {name.name!r}, which hespas writes itself",
-                location=PLACE,
+                location=LOCATION,
                 hint="leave it out",
             ) from error
 
@@ -126,7 +126,7 @@ def built_program(
     if hardware.sram_bandwidth is not None:
         raise ConfigError(
             f"sram_bandwidth has no effect on method {interface.method!r}",
-            location=PLACE,
+            location=LOCATION,
             hint="drop it",
         )
     binary = _binary(hardware.binary, interface)
@@ -161,7 +161,7 @@ def _binary(named: str | None, interface: Interface) -> Path:
     if named is None:
         raise ConfigError(
             f"method {interface.method!r} needs binary, the path of {interface.name}'s program",
-            location=PLACE,
+            location=LOCATION,
             hint=f"build it from {interface.source} and give its path",
         )
     here = Path(named).absolute()
@@ -186,7 +186,7 @@ def _arguments(call: SimulatorCall, interface: Interface) -> tuple[str, ...]:
         raise ConfigError(
             f"method {interface.method!r} needs arguments, the list of what the program is called "
             "with",
-            location=PLACE,
+            location=LOCATION,
             hint=f"give them as your build takes them, in the manner of {interface.example}, with "
             f"{meanings}",
         )
@@ -194,7 +194,7 @@ def _arguments(call: SimulatorCall, interface: Interface) -> tuple[str, ...]:
     for name in sorted(held - set(interface.placeholders)):
         raise ConfigError(
             f"arguments hold {{{name}}}",
-            location=PLACE,
+            location=LOCATION,
             hint=f"{suggestion(name, interface.placeholders)}; braces that mean themselves are "
             "doubled",
         )
@@ -202,14 +202,14 @@ def _arguments(call: SimulatorCall, interface: Interface) -> tuple[str, ...]:
         if not held.intersection(group):
             lacking = " or ".join(f"{{{name}}}, {interface.placeholders[name]}" for name in group)
             raise ConfigError(
-                f"arguments do not tell {interface.name} of {lacking}",
-                location=PLACE,
+                f"arguments lack {lacking}, for {interface.name}",
+                location=LOCATION,
                 hint="add it",
             )
     if "output" in held and call.answer_file is None:
         raise ConfigError(
             "arguments hold {output}, the path of answer_file, which is not given",
-            location=PLACE,
+            location=LOCATION,
             hint="name the answer_file",
         )
     return given
@@ -221,7 +221,7 @@ def _placeholders(text: str) -> list[str]:
     except ValueError as error:
         raise ConfigError(
             f"the argument {text!r} is malformed: {error}",
-            location=PLACE,
+            location=LOCATION,
             hint="double braces that mean themselves",
         ) from None
     return [
@@ -236,18 +236,18 @@ def _pattern(given: str | None, interface: Interface) -> re.Pattern[str]:
     if given is None:
         raise ConfigError(
             f"method {interface.method!r} needs cycles_pattern, {meaning}",
-            location=PLACE,
+            location=LOCATION,
             hint='look at what your build prints; where it says "Total: 123 cycles", give '
             '"Total: ([0-9]+) cycles"',
         )
     try:
         pattern = re.compile(given, re.MULTILINE)
     except re.error as error:
-        raise ConfigError(f"cycles_pattern is {given!r}: {error}", location=PLACE) from None
+        raise ConfigError(f"cycles_pattern is {given!r}: {error}", location=LOCATION) from None
     if pattern.groups != 1:
         raise ConfigError(
             f"cycles_pattern {given!r} has {pattern.groups} groups",
-            location=PLACE,
+            location=LOCATION,
             hint="put one pair of parentheses, around the number",
         )
     return pattern
@@ -260,14 +260,14 @@ def _files(call: SimulatorCall) -> dict[str, Path]:
         if path.is_absolute() or ".." in path.parts or not path.parts:
             raise ConfigError(
                 f"{name!r} is no name beneath the directory that the program is started in",
-                location=PLACE,
+                location=LOCATION,
                 hint="give a relative one without '..'",
             )
     for name, other in permutations([*call.files, *written, LOG_NAME], 2):
         if PurePosixPath(other).is_relative_to(name):
             raise ConfigError(
                 f"files or answer_file name {name!r}, and {other!r} is to stand there",
-                location=PLACE,
+                location=LOCATION,
                 hint="give them names apart",
             )
     return {name: Path(path).absolute() for name, path in sorted(call.files.items())}

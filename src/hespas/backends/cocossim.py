@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hespas.backends.built_program import PLACE, BuiltProgram, Interface, built_program
+from hespas.backends.built_program import LOCATION, BuiltProgram, Interface, built_program
 from hespas.backends.tool import ToolTimer
 from hespas.config.run_config import CocossimProgram
 from hespas.errors import ConfigError
@@ -124,7 +124,7 @@ def _checked_line(line: str) -> str:
     if not all(name in shown for name in ("<m>", "<n>", "<k>")):
         raise ConfigError(
             f"product_line is {line!r}",
-            location=PLACE,
+            location=LOCATION,
             hint="give the line of a product of m x k by k x n, with {m}, {n} and {k}, such as "
             f'"{_USUAL_LINE}"',
         )
@@ -135,9 +135,9 @@ def _notes(line: str, program: BuiltProgram, array: SystolicArray) -> tuple[str,
     written = f"a product is the line '{line}'"
     if line == _USUAL_LINE:
         written += ", a convolution of 1 x 1, which was not checked against a build"
-    told = "".join(program.arguments)
-    own = [] if "{element_bytes}" in told else ["size of an element"]
-    own += [] if "{clock_" in told else ["clock beside its memory's"]
+    arguments = "".join(program.arguments)
+    own = [] if "{element_bytes}" in arguments else ["size of an element"]
+    own += [] if "{clock_" in arguments else ["clock beside its memory's"]
     notes = [written]
     if own:
         notes.append(f"the {' and the '.join(own)} are those of its build or arguments")

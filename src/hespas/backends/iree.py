@@ -33,7 +33,7 @@ _MACHINE = {"device": "local-task", "target_backends": "llvm-cpu"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Programs:
-    """Where IREE's compiler and benchmark are, and what they are told."""
+    """Where IREE's compiler and benchmark are, and their flags."""
 
     compiler: str
     benchmark: str
@@ -102,7 +102,7 @@ class IreeProfile:
     """Times regions on this machine; what IREE refuses goes to ``fallback``.
 
     Without a fallback a refusal is an error. A module that does nothing runs before all others:
-    where that fails, what IREE is told is at fault, and no region is refused.
+    where that fails, IREE's flags are at fault, and no region is refused.
     """
 
     programs: Programs
@@ -117,7 +117,7 @@ class IreeProfile:
 
     @property
     def parameters(self) -> Mapping[str, object]:
-        """The machine, the programs, what they are told, and the fallback."""
+        """The machine, the programs with their flags, and the fallback."""
         return {
             "machine": self.machine,
             "programs": asdict(self.programs),
@@ -208,14 +208,14 @@ def make(wanted: Wanted) -> IreeProfile:
     hardware = wanted.hardware
     if not isinstance(hardware, IreeHardware):
         hardware = IreeHardware()
-    told = hardware.compile or IreeCompile()
+    flags = hardware.compile or IreeCompile()
     programs = Programs(
         compiler=_program("iree-compile"),
         benchmark=_program("iree-benchmark-module"),
         device=device_of(hardware),
-        target=told.target_backends or _MACHINE["target_backends"],
-        compile_flags=told.extra_args or (),
-        run_flags=told.extra_runtime_args or (),
+        target=flags.target_backends or _MACHINE["target_backends"],
+        compile_flags=flags.extra_args or (),
+        run_flags=flags.extra_runtime_args or (),
         repeats=SAMPLED if hardware.sample else Repeats(),
     )
     fallback = None
@@ -239,8 +239,8 @@ def device_of(hardware: object | None) -> str:
     >>> device_of(None)
     'local-task'
     """
-    told = hardware.compile if isinstance(hardware, IreeHardware) else None
-    return (told and told.device) or _MACHINE["device"]
+    flags = hardware.compile if isinstance(hardware, IreeHardware) else None
+    return (flags and flags.device) or _MACHINE["device"]
 
 
 def _program(name: str) -> str:

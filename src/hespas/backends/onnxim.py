@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias, cast
 
 from hespas.backends.built_program import (
-    PLACE,
+    LOCATION,
     BuiltProgram,
     Interface,
     built_program,
@@ -114,7 +114,7 @@ def make(wanted: Wanted) -> Systolic:
     if simulator.core_config is None:
         raise ConfigError(
             "method 'onnxim' needs core_config, the path of ONNXim's JSON file of the cores",
-            location=PLACE,
+            location=LOCATION,
             hint="give one, such as a file of ONNXim's configs/",
         )
     need_onnx()
@@ -141,11 +141,13 @@ def _options(
     if not any("{workload}" in text for text in program.arguments):
         raise ConfigError(
             "model_options has no effect: no argument holds {workload}, the list of models",
-            location=PLACE,
+            location=LOCATION,
             hint="drop it",
         )
     if "name" in given:
-        raise ConfigError("model_options gives a name", location=PLACE, hint="leave it to hespas")
+        raise ConfigError(
+            "model_options gives a name", location=LOCATION, hint="leave it to hespas"
+        )
     return given
 
 
@@ -182,15 +184,15 @@ def checked_cores(path: Path, array: SystolicArray) -> tuple[str, ...]:
     top = cast("Mapping[str, object]", value)
     silent: list[str] = []
     for key, (name, own) in _figures(array).items():
-        told = list(_told(top, key))
-        for each in told:
+        stated = list(_stated(top, key))
+        for each in stated:
             if not _same(each, own):
                 raise ConfigError(
                     f"{key} is {_shown(each)}, {name} of the array {_shown(own)}",
                     location=str(path),
                     hint="make the two agree",
                 )
-        if not told:
+        if not stated:
             silent.append(key)
     return tuple(silent)
 
@@ -206,7 +208,7 @@ def _figures(array: SystolicArray) -> dict[str, tuple[str, float | str]]:
     }
 
 
-def _told(top: Mapping[str, object], key: str) -> Iterator[object]:
+def _stated(top: Mapping[str, object], key: str) -> Iterator[object]:
     if key in top:
         yield top[key]
     cores = top.get("core_config")
@@ -216,12 +218,12 @@ def _told(top: Mapping[str, object], key: str) -> Iterator[object]:
                 yield cast("Mapping[str, object]", core)[key]
 
 
-def _same(told: object, own: float | str) -> bool:
+def _same(stated: object, own: float | str) -> bool:
     if isinstance(own, str):
-        return told == own
-    if isinstance(told, bool) or not isinstance(told, int | float):
+        return stated == own
+    if isinstance(stated, bool) or not isinstance(stated, int | float):
         return False
-    return isclose(told, own, rel_tol=1e-9)
+    return isclose(stated, own, rel_tol=1e-9)
 
 
 def _shown(value: object) -> str:

@@ -72,7 +72,7 @@ def estimate_of(
 def without_peaks(estimate: Estimate) -> Estimate:
     """Return an estimate without what it says of a device's peaks and power.
 
-    Beside times that were measured elsewhere they would tell of a part as if it were the whole.
+    Beside times that were measured elsewhere they would describe a part as if it were the whole.
     """
     per_op = {
         kind: replace(

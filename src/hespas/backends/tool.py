@@ -52,14 +52,14 @@ class ToolTimer:
 
     The directory of a run that failed is kept, with its log; that of one that went well is not.
     ``simulates_all`` tools are given a product whole; the others get the part of one array of
-    several. ``notes`` are what else is taken for granted.
+    several. ``notes`` are further assumptions.
     """
 
     tool: Tool
     array: SystolicArray
     simulates_all: bool = False
     notes: tuple[str, ...] = ()
-    known: dict[tuple[Product, int], float] = field(
+    times_s: dict[tuple[Product, int], float] = field(
         default_factory=dict[tuple[Product, int], float]
     )
 
@@ -75,7 +75,7 @@ class ToolTimer:
 
     @property
     def assumption(self) -> str:
-        """What it takes for granted."""
+        """What it assumes."""
         cycles = (
             f"{self.method}: matrix products take the cycles that {self.tool.name} gives each by "
             f"itself on {array_text(self.array)}"
@@ -85,9 +85,9 @@ class ToolTimer:
     def time_s(self, product: Product, element_bytes: int) -> float:
         """Return cycles over the clock; `ToolError`, naming the log, where the tool fails."""
         key = (product, element_bytes)
-        if key not in self.known:
-            self.known[key] = self._run(product, element_bytes) / self.array.clock_hz
-        return self.known[key]
+        if key not in self.times_s:
+            self.times_s[key] = self._run(product, element_bytes) / self.array.clock_hz
+        return self.times_s[key]
 
     def _run(self, product: Product, element_bytes: int) -> float:
         columns = product.n if self.simulates_all else self.array.columns_each(product)
@@ -104,7 +104,7 @@ class ToolTimer:
         least = product.multiplications / self.array.multipliers
         if not least <= found < inf:
             raise ToolError(
-                f"{self.tool.name} tells of {found:,.10g} cycles for {product.m} x {product.k} by "
+                f"{self.tool.name} gives {found:,.10g} cycles for {product.m} x {product.k} by "
                 f"{product.k} x {product.n}, where {self.array.multipliers:,} multipliers need "
                 f"{least:,.10g} at least",
                 location=str(directory),

@@ -92,7 +92,7 @@ class Profiler:
         if timed.lacks_platform:
             raise ToolError(
                 f"{self.worker.name} finds no device to run on: {timed.error}",
-                hint=_platform_mend(self.platform),
+                hint=_platform_hint(self.platform),
             )
         if timed.error:
             raise ToolError(f"{self.worker.name} cannot run it: {timed.error}", location=location)
@@ -103,7 +103,7 @@ class Profiler:
 class XlaProfile:
     """Times regions on one device of this machine, through PJRT.
 
-    The first answer tells which device it is; the estimates' cache keeps machines apart.
+    The first answer names the device; the estimates' cache keeps machines apart.
     """
 
     platform: str
@@ -198,14 +198,12 @@ def device_of(hardware: object | None) -> str:
     return _platform(backend or hardware.type or "cpu")
 
 
-def _platform_mend(platform: str) -> str:
+def _platform_hint(platform: str) -> str:
     needs = _NEEDS.get(platform)
     if needs is None:
         return ""
-    told = needs.format(jaxlib=metadata.version("jaxlib"))
-    return (
-        f"it needs {told}; or profile on cpu: hardware.type, or hardware.translate.target-backends"
-    )
+    package = needs.format(jaxlib=metadata.version("jaxlib"))
+    return f"it needs {package}; or profile on cpu (hardware.type, translate.target-backends)"
 
 
 def _finish(worker: Worker) -> None:

@@ -9,7 +9,7 @@ import click
 from hespas.cli import flags
 from hespas.cli.outputs import check_targets, write_json
 from hespas.errors import ConfigError, option
-from hespas.estimate.ptx.kernels import KeptAnalyses, kernel_pricer
+from hespas.estimate.ptx.kernels import AnalysisCache, kernel_pricer
 from hespas.hardware.presets import load_device
 from hespas.options import CompileChoice, ProgramOptions
 from hespas.pipeline import compiled_directory, load_alone
@@ -44,8 +44,8 @@ def command(top: int, json_file: str | None, **given: Any) -> None:
             hint=f"add {option('optimise')}",
         )
     device = load_device(str(given["node"]))
-    kept = KeptAnalyses(directory=compiled_directory(options.estimate))
-    pricer = kernel_pricer(device, program.kernels, kept=kept)
+    kept = AnalysisCache(directory=compiled_directory(options.estimate))
+    pricer = kernel_pricer(device, program.kernels, cache=kept)
     if pricer is None:
         raise ConfigError(
             f"the microarchitecture of {device.name} is not described",

@@ -1,4 +1,8 @@
 """How much work an operation is: FLOPs by type, transcendental functions, bytes moved.
 
-No hardware and no seconds: the estimators price what is counted here.
+In come operations, out come `work.Work` values, in the shape of the computation
+(`structure`: `Leaf`, `Loop`, `Branch`). No hardware and no seconds: methods of estimation price
+what is counted here. `expand.expand` opens operations; `rules` holds a small function for each
+kind of operation; `gemm`, `convolution` and `attention` describe the products that any operation
+runs, fusions and library calls included, from the libraries' `library_config`.
 """

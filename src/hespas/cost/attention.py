@@ -68,7 +68,7 @@ class Attention:
 
 
 def is_attention(target: str) -> bool:
-    """Tell whether a custom call's target is cuDNN's fused attention."""
+    """Return whether a custom call's target is cuDNN's fused attention."""
     return target.startswith(_PREFIX)
 
 

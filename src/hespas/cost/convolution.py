@@ -39,7 +39,7 @@ class Convolution:
     ``image``, ``kernel`` and ``result`` are the tensors of the forward convolution as they lie
     in memory: a backward one computes ``image`` or ``kernel`` from the other and ``result``.
     ``attrs`` places their dimensions and gives the window. ``multiplied`` is a key of
-    `Work.flops`. ``is_library`` tells cuDNN's from those a compiler writes itself.
+    `Work.flops`. ``is_library`` is true of cuDNN's, false of those that a compiler writes itself.
     ``activation`` is cuDNN's name of what follows (``kRelu``), empty for nothing.
     """
 

@@ -187,9 +187,9 @@ def _axes(
     return [named.get(at, free) for at in range(kind.rank)]
 
 
-def _size(kind: TensorType, axes: list[GemmAxis], wanted: GemmAxis) -> int:
+def _size(kind: TensorType, axes: list[GemmAxis], chosen: GemmAxis) -> int:
     sizes = zip(kind.shape, axes, strict=True)
-    return prod([size for size, axis in sizes if axis is wanted])
+    return prod([size for size, axis in sizes if axis is chosen])
 
 
 def _minor(kind: TensorType, axes: list[GemmAxis]) -> GemmAxis:

@@ -1,4 +1,4 @@
-"""What XLA's GPU compiler tells the libraries it calls: the JSON beside an instruction."""
+"""How XLA's GPU compiler configures the libraries it calls: the JSON beside an instruction."""
 
 from __future__ import annotations
 
@@ -148,17 +148,17 @@ def _of(op: Op) -> _Configs:
 
 
 def gemm_config(op: Op) -> GemmConfig:
-    """Return what cuBLAS is told; `CostError` where it isn't told anything."""
+    """Return cuBLAS's configuration; `CostError` where there is none."""
     return _present(op, _of(op).gemm_backend_config, "gemm_backend_config")
 
 
 def convolution_config(op: Op) -> ConvolutionConfig:
-    """Return what cuDNN is told of a convolution; the defaults where it isn't told anything."""
+    """Return cuDNN's configuration of a convolution; the defaults where there is none."""
     return _of(op).cudnn_conv_backend_config or ConvolutionConfig()
 
 
 def attention_config(op: Op) -> AttentionConfig:
-    """Return what cuDNN is told of attention; `CostError` where it isn't told anything."""
+    """Return cuDNN's configuration of attention; `CostError` where there is none."""
     return _present(op, _of(op).cudnn_fmha_backend_config, "cudnn_fmha_backend_config")
 
 
@@ -170,13 +170,13 @@ def author_cost(op: Op) -> AuthorCost | None:
     try:
         config = _configs(attrs.backend_config).custom_call_config
     except msgspec.DecodeError:
-        # What a kernel is told is its author's own affair: it need not be JSON.
+        # The configuration of a custom kernel is its author's choice and need not be JSON.
         return None
     return None if config is None else config.cost_estimate
 
 
 def block_config(op: Op) -> BlockConfig:
-    """Return how a fusion divides its results; nothing is known where it doesn't say."""
+    """Return how a fusion divides its results; an empty configuration where it doesn't say."""
     fusion = _of(op).fusion_backend_config
     return BlockConfig() if fusion is None else fusion.block_level_fusion_config
 

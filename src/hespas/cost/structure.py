@@ -49,7 +49,7 @@ class Branch:
 Cost = Leaf | Loop | Branch
 
 # Any: what a key may be is whatever Python can order, as for `sorted`.
-Dearness = Callable[[Work], Any]
+Ranking = Callable[[Work], Any]
 
 
 def flops_then_bytes(work: Work) -> tuple[int, int]:
@@ -57,16 +57,16 @@ def flops_then_bytes(work: Work) -> tuple[int, int]:
     return work.total_flops, work.bytes_moved
 
 
-def total(costs: Iterable[Cost], *, choose: Dearness = flops_then_bytes) -> Work:
+def total(costs: Iterable[Cost], *, choose: Ranking = flops_then_bytes) -> Work:
     """Add up the work of everything that runs.
 
-    A branch without weights costs as much as its dearest alternative, the one for which
+    A branch without weights costs as much as its most expensive alternative, the one for which
     ``choose`` is largest; with weights, their weighted sum.
     """
     return summed(_work(cost, choose) for cost in costs)
 
 
-def _work(cost: Cost, choose: Dearness) -> Work:
+def _work(cost: Cost, choose: Ranking) -> Work:
     match cost:
         case Leaf(work=work):
             return work
@@ -77,9 +77,7 @@ def _work(cost: Cost, choose: Dearness) -> Work:
             return _branch_work(works, weights, choose)
 
 
-def _branch_work(
-    works: Sequence[Work], weights: tuple[float, ...] | None, choose: Dearness
-) -> Work:
+def _branch_work(works: Sequence[Work], weights: tuple[float, ...] | None, choose: Ranking) -> Work:
     if weights is None:
         return max(works, key=choose)
     return summed(work * weight for work, weight in zip(works, weights, strict=True))

@@ -29,11 +29,11 @@ class Store(Protocol):
         ...
 
     def read(self, keys: Iterable[str]) -> dict[str, str]:
-        """Return the texts of those keys that are known."""
+        """Return the texts of those keys that are there."""
         ...
 
     def write(self, entries: Mapping[str, str]) -> None:
-        """Keep all entries or, where that fails, none."""
+        """Store all entries or, where that fails, none."""
         ...
 
 
@@ -49,11 +49,11 @@ class MemoryStore:
         return "memory"
 
     def read(self, keys: Iterable[str]) -> dict[str, str]:
-        """Return the texts of those keys that are known."""
+        """Return the texts of those keys that are there."""
         return {key: self.entries[key] for key in keys if key in self.entries}
 
     def write(self, entries: Mapping[str, str]) -> None:
-        """Keep the entries."""
+        """Store the entries."""
         self.entries.update(entries)
 
 
@@ -78,16 +78,16 @@ class DiskStore:
         return str(self.path)
 
     def read(self, keys: Iterable[str]) -> dict[str, str]:
-        """Return the texts of those keys that are known."""
+        """Return the texts of those keys that are there."""
         if not self.path.exists():
             return {}
-        wanted = list(dict.fromkeys(keys))
+        distinct = list(dict.fromkeys(keys))
         found: dict[str, str] = {}
         try:
             with closing(self._connect()) as connection:
                 connection.execute(_SCHEMA)
-                for at in range(0, len(wanted), _MOST_VARIABLES):
-                    some = wanted[at : at + _MOST_VARIABLES]
+                for at in range(0, len(distinct), _MOST_VARIABLES):
+                    some = distinct[at : at + _MOST_VARIABLES]
                     marks = ",".join("?" * len(some))
                     query = f"SELECT key, value FROM estimates WHERE key IN ({marks})"  # noqa: S608 - only question marks are put in
                     found.update(connection.execute(query, some).fetchall())
@@ -96,7 +96,7 @@ class DiskStore:
         return found
 
     def write(self, entries: Mapping[str, str]) -> None:
-        """Keep all entries in one transaction."""
+        """Store all entries in one transaction."""
         if not entries:
             return
         try:

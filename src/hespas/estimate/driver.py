@@ -101,7 +101,7 @@ class OperationMethod(Protocol):
 
 
 def is_kernel(op: Op, program: Program) -> bool:
-    """Tell whether an operation is a kernel: in a compiled program, all that make data are."""
+    """Return whether an operation is a kernel: in a compiled program, all that make data are."""
     return program.is_scheduled and op.kind not in FREE
 
 

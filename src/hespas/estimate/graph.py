@@ -111,7 +111,7 @@ def estimate_graph(
 ) -> GraphEstimate:
     """Estimate every compute region.
 
-    With a ``store``, equal regions are estimated once and answers are kept there; with None
+    With a ``store``, equal regions are estimated once and answers are stored there; with None
     each region is estimated by itself. ``threads`` estimators run at a time; the result
     doesn't depend on their number.
     """

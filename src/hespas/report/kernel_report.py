@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from hespas.cost.expand import expand
 from hespas.cost.structure import Leaf
-from hespas.estimate.ptx.kernels import Reading, ReadKernels
-from hespas.estimate.ptx.terms import kind_of, reasons
+from hespas.estimate.ptx.kernels import KernelPricer, Reading
+from hespas.estimate.ptx.terms import category_of, reasons
 from hespas.program.program import Program, is_communication_op
 from hespas.split.scheduled import FREE
 from hespas.units import format_time
@@ -33,7 +33,7 @@ class KernelRow:
         return self.launches * self.time_s
 
 
-def kernel_rows(program: Program, kernels: ReadKernels) -> tuple[KernelRow, ...]:
+def kernel_rows(program: Program, kernels: KernelPricer) -> tuple[KernelRow, ...]:
     """Return the kernels of the main function, those that take longest together first.
 
     Libraries' kernels and those inside loops are left out.
@@ -47,12 +47,12 @@ def kernel_rows(program: Program, kernels: ReadKernels) -> tuple[KernelRow, ...]
             if isinstance(leaf, Leaf):
                 reading = kernels.read(leaf)
                 name = op.instruction if reading.analysis is None else reading.analysis.name
-                key = (name if reading.analysis else kind_of(op), reading.terms)
+                key = (name if reading.analysis else category_of(op), reading.terms)
                 groups.setdefault(key, []).append((leaf, reading))
     rows = [
         KernelRow(
             name=found[0][1].analysis.name if found[0][1].analysis else found[0][0].op.instruction,
-            kind=kind_of(found[0][0].op),
+            kind=category_of(found[0][0].op),
             launches=len(found),
             time_s=kernels.time_s(found[0][1]),
             bytes_moved=found[0][0].work.bytes_moved,

@@ -22,8 +22,8 @@ class DeviceFigures:
 class ExternalResult:
     """The figures of every device, by number.
 
-    ``notes`` tell what was lost on the way there and back; ``log`` is what the simulator said,
-    None where it was not kept.
+    ``notes`` say what was lost in translation; ``log`` is the simulator's own, None where there is
+    none.
     """
 
     engine: str
@@ -50,8 +50,8 @@ class ExternalResult:
         )
         devices: dict[str, object] = {}
         for device, figures in sorted(self.devices.items()):
-            told = {name: getattr(figures, name) for name in names}
-            devices[str(device)] = {name: ns for name, ns in told.items() if ns is not None}
+            given = {name: getattr(figures, name) for name in names}
+            devices[str(device)] = {name: ns for name, ns in given.items() if ns is not None}
         return {
             "step_time_ns": self.finish_ns,
             "devices": devices,

@@ -141,10 +141,10 @@ def test_another_build_is_another_estimate(here: Path) -> None:
         ("raise SystemExit('segmentation fault')", "failed with code 1: segmentation fault"),
         ("import os; os.abort()", "was ended by SIGABRT"),
         ("print('done')", r"nothing in COCOSSim's answer fits cycles_pattern .*Total"),
-        ("print('Total cycles: -5')", "tells of -5 cycles for 30 x 50 by 50 x 40"),
-        ("print('Total cycles: 0')", "tells of 0 cycles"),
-        ("print('Total cycles: nan')", "tells of nan cycles"),
-        ("print('Total cycles: inf')", "tells of inf cycles"),
+        ("print('Total cycles: -5')", "gives -5 cycles for 30 x 50 by 50 x 40"),
+        ("print('Total cycles: 0')", "gives 0 cycles"),
+        ("print('Total cycles: nan')", "gives nan cycles"),
+        ("print('Total cycles: inf')", "gives inf cycles"),
         ("print('Total cycles: 234')", "234 cycles .* 256 multipliers need 234.375 at least"),
         ("print('Total cycles: many')", "finds 'many', which is no number"),
         (
@@ -180,9 +180,9 @@ def test_an_answer_file_that_is_not_there_is_named() -> None:
     ("changes", "said"),
     [
         ({"arguments": None}, r"needs arguments, .*in the manner of .*\{workload\} the file"),
-        ({"arguments": ()}, r"do not tell COCOSSim of \{workload\}"),
-        ({"arguments": ("{workload}", "{rows}")}, r"do not tell COCOSSim of \{dataflow\}, 1 for"),
-        ({"arguments": ("{workload}", "{dataflow}")}, r"do not tell COCOSSim of \{rows\}"),
+        ({"arguments": ()}, r"lack \{workload\}"),
+        ({"arguments": ("{workload}", "{rows}")}, r"lack \{dataflow\}, 1 for"),
+        ({"arguments": ("{workload}", "{dataflow}")}, r"lack \{rows\}"),
         ({"arguments": ("{worklod}",)}, r"hold \{worklod\}; did you mean 'workload'"),
         ({"arguments": ("{rows:3}",)}, r"hold \{rows:3\}"),
         ({"arguments": ("{}",)}, r"hold \{\}"),
@@ -216,7 +216,7 @@ def test_a_file_of_a_name_that_hespas_writes_is_refused(here: Path) -> None:
 
 
 def test_an_array_that_is_not_square_needs_its_columns_told() -> None:
-    with pytest.raises(ConfigError, match=r"do not tell COCOSSim of \{columns\}"):
+    with pytest.raises(ConfigError, match=r"lack \{columns\}"):
         made(replace(hardware_of(), array_columns=8))
 
 

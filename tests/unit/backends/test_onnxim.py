@@ -163,11 +163,11 @@ def test_the_usual_interface_can_be_changed(here: Path) -> None:
         (replace(PROGRAM, model_options={"name": "a"}), "model_options gives a name"),
         (
             replace(PROGRAM, call=replace(CALL, arguments=("{workload}",))),
-            r"do not tell ONNXim of \{config\}, the path of core_config",
+            r"lack \{config\}, the path of core_config",
         ),
         (
             replace(PROGRAM, call=replace(CALL, arguments=("{config}",))),
-            r"of \{workload\}, the list of models or \{model\}, the ONNX file",
+            r"lack \{workload\}, the list of models or \{model\}, the ONNX file",
         ),
         (
             replace(PROGRAM, call=replace(CALL, arguments=("{config}", "{rows}", "{model}"))),
@@ -196,7 +196,7 @@ def test_what_is_missing_or_has_no_effect_is_refused(
     [
         ("raise SystemExit('no such layer')", "failed with code 1: no such layer"),
         ("print('done')", "nothing in ONNXim's answer fits"),
-        ("print('Total cycles: 7')", "tells of 7 cycles .* 234.375 at least"),
+        ("print('Total cycles: 7')", "gives 7 cycles .* 234.375 at least"),
         ("print('Total cycles: 300\\nTotal cycles: 301')", "2 different counts"),
     ],
 )

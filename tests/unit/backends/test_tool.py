@@ -128,5 +128,5 @@ def test_zigzag_maps_no_output_stationary_arrays(tmp_path: Path) -> None:
 def test_fewer_cycles_than_the_multipliers_need_are_refused(tmp_path: Path) -> None:
     code = SCALE_SIM.replace("{number}", "5")
     timer = made("scalesim", standing_in(tmp_path, code)).timer
-    with pytest.raises(ToolError, match="tells of 5 cycles for 30 x 70 by 70 x 50, where 32"):
+    with pytest.raises(ToolError, match="gives 5 cycles for 30 x 70 by 70 x 50, where 32"):
         timer.time_s(Product(m=30, n=50, k=70), 2)

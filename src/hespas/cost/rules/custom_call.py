@@ -104,24 +104,24 @@ _ANNOTATIONS = (
 _BYTE_BITS = 8
 
 
-def results_kept(op: Op) -> tuple[Value, ...]:
+def _results(op: Op) -> tuple[Value, ...]:
     """Return the results without the workspace, which is the last one: a row of bytes."""
-    *kept, last = op.results
-    kind = last.type
+    *others, workspace = op.results
+    kind = workspace.type
     is_workspace = (
-        kept
+        others
         and isinstance(kind, TensorType)
         and kind.rank == 1
         and kind.element.bits == _BYTE_BITS
         and kind.element.kind is NumberKind.INTEGER
     )
-    return tuple(kept) if is_workspace else op.results
+    return tuple(others) if is_workspace else op.results
 
 
 def _traffic(op: Op) -> Work:
     return Work(
         bytes_read=bytes_of(op.operands),
-        bytes_written=sum(memory_bytes(value.type) for value in results_kept(op)),
+        bytes_written=sum(memory_bytes(value.type) for value in _results(op)),
     )
 
 

@@ -53,7 +53,7 @@ def reduce_window(op: Op, bodies: Bodies) -> Work:
 
 
 def _is_cumulative(op: Op, size: int) -> bool:
-    """Tell whether each result combines all elements of its row up to its place, or from it on."""
+    """Return whether each result combines its row up to its place, or from it on."""
     attrs, shape = op.attrs, result(op).shape
     if not isinstance(attrs, WindowAttrs) or operand(op, 0).shape != shape or size == 1:
         return False
@@ -103,7 +103,7 @@ def scatter(op: Op, bodies: Bodies) -> Work:
 
 
 def only_replaces(op: Op, count: int) -> bool:
-    """Tell whether a scatter into ``count`` operands keeps nothing of what was there."""
+    """Return whether a scatter into ``count`` operands keeps nothing of what was there."""
     body = op.regions[0]
     return body.operations[-1].operands == body.arguments[count:]
 

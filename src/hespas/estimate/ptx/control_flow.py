@@ -49,7 +49,7 @@ class Flow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_access(instruction: Instruction) -> bool:
-    """Tell whether an instruction touches global or shared memory."""
+    """Return whether an instruction touches global or shared memory."""
     if instruction.parts[0] not in _ACCESSES:
         return False
     return "global" in instruction.parts or "shared" in instruction.parts
@@ -153,8 +153,8 @@ def _postorder(edges: Sequence[tuple[int, int]], depth: Mapping[int, int]) -> li
 
 def _nexts(edges: tuple[int, int], depth: Mapping[int, int]) -> list[int]:
     after, target = edges
-    known = [each for each in (target, after) if each != NOWHERE]
-    return sorted(known, key=lambda each: depth.get(each, 0))
+    targets = [each for each in (target, after) if each != NOWHERE]
+    return sorted(targets, key=lambda each: depth.get(each, 0))
 
 
 def _followed(instructions: tuple[Instruction, ...]) -> set[str]:

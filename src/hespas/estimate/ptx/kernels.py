@@ -16,7 +16,7 @@ from hespas.cost.structure import Leaf
 from hespas.errors import OutputError, ProgramError
 from hespas.estimate.driver import Timing
 from hespas.estimate.ptx.analysis import SECTOR_BYTES, KernelAnalysis
-from hespas.estimate.ptx.terms import KernelTerms, l2_sectors, terms_by_kind, terms_of
+from hespas.estimate.ptx.terms import KernelTerms, l2_sectors, terms_by_category, terms_of
 from hespas.files import write_file
 from hespas.hardware.device import Device
 from hespas.hardware.microarchitecture import Microarchitecture, load_microarchitecture
@@ -29,7 +29,7 @@ _SUFFIX = ".kernel"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeptAnalyses:
+class AnalysisCache:
     """Analyses of kernels in a directory, a small file for each; None keeps nothing.
 
     A file is moved into place whole. One that is damaged is made anew, and where none can be
@@ -43,7 +43,7 @@ class KeptAnalyses:
     ) -> KernelAnalysis:
         """Return what a kernel does, with what ``neighbours`` load too where that is asked for.
 
-        Raises `ProgramError` as `hespas.estimate.ptx.reading.followed` does.
+        Raises `ProgramError` as `hespas.estimate.ptx.reading.walk_middle` does.
         """
         path = self.path_of(text, launch, neighbours=neighbours)
         found = None if path is None else _read(path)
@@ -66,11 +66,11 @@ def _made(text: str, launch: KernelLaunch, *, neighbours: bool) -> KernelAnalysi
     # Walking needs numpy, whose import takes longer than all else where nothing is walked.
     from hespas.estimate.ptx.reading import (  # noqa: PLC0415
         analysis_of,
-        followed,
+        walk_middle,
         with_neighbour,
     )
 
-    walked = followed(text, launch)
+    walked = walk_middle(text, launch)
     found = analysis_of(walked, launch)
     return with_neighbour(found, walked, launch) if neighbours else found
 
@@ -110,7 +110,7 @@ _MUCH_MORE, _LARGE_BYTES = 1.2, 4e6
 """Large kernels that load so many times what they need are asked for what neighbours share."""
 
 _NO_KERNELS = CompiledKernels(launches=(), ptx={})
-_NOT_KEPT = KeptAnalyses()
+_NO_CACHE = AnalysisCache()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,14 +127,14 @@ class Reading:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReadKernels:
-    """Prices kernels that are no products: by their PTX where it is known, else by their kind."""
+class KernelPricer:
+    """Prices kernels that are no products: by their PTX or, without it, their category."""
 
     device: Device
     gpu: Microarchitecture
     kernels: CompiledKernels
-    kept: KeptAnalyses = field(default=_NOT_KEPT, compare=False, repr=False)
-    known: dict[tuple[object, ...], KernelAnalysis] = field(
+    cache: AnalysisCache = field(default=_NO_CACHE, compare=False, repr=False)
+    analyses: dict[tuple[object, ...], KernelAnalysis] = field(
         default_factory=dict[tuple[object, ...], KernelAnalysis], compare=False, repr=False
     )
 
@@ -165,7 +165,7 @@ class ReadKernels:
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What it takes for granted of every kernel."""
+        """What it assumes of every kernel."""
         assumed = sorted(
             name for name, source in self.gpu.sources.items() if source.startswith("assumed")
         )
@@ -173,7 +173,7 @@ class ReadKernels:
             "kernels are read in the PTX that the compiler wrote, and their limits add as the root "
             "of their squares"
             if self.kernels.ptx
-            else "no kernel's PTX is known: each is priced by its kind and its bytes"
+            else "no kernel's PTX is known: each is priced by its category and its bytes"
         )
         return (
             f"kernel: {how}; assumed of the inside of {self.device.name}: {', '.join(assumed)}",
@@ -201,13 +201,13 @@ class ReadKernels:
         """Return what is known of an operation's kernel."""
         moved = float(leaf.work.bytes_moved)
         launch = self._launches.get(leaf.op.instruction) if leaf.op.instruction else None
-        known = launch is not None and launch.kernel in self.kernels.ptx
-        if launch is None or not known or self._is_small(launch, moved):
-            return self._by_kind(leaf)
+        has_ptx = launch is not None and launch.kernel in self.kernels.ptx
+        if launch is None or not has_ptx or self._is_small(launch, moved):
+            return self._by_category(leaf)
         try:
             analysis = self._analysis(launch, moved)
         except ProgramError as error:
-            return self._by_kind(leaf, f"priced by its kind, for it can't be read: {error}")
+            return self._by_category(leaf, f"priced by its category, for it can't be read: {error}")
         bandwidth = self.device.memory_bandwidth_bytes_per_s
         terms = terms_of(
             analysis, self.gpu, bytes_moved=moved, memory_bandwidth_bytes_per_s=bandwidth
@@ -216,9 +216,9 @@ class ReadKernels:
             terms=terms, floor_s=moved / bandwidth, analysis=analysis, notes=_notes(analysis)
         )
 
-    def _by_kind(self, leaf: Leaf, *notes: str) -> Reading:
+    def _by_category(self, leaf: Leaf, *notes: str) -> Reading:
         moved, bandwidth = float(leaf.work.bytes_moved), self.device.memory_bandwidth_bytes_per_s
-        terms = terms_by_kind(
+        terms = terms_by_category(
             leaf.op, self.gpu, bytes_moved=moved, memory_bandwidth_bytes_per_s=bandwidth
         )
         return Reading(
@@ -229,23 +229,23 @@ class ReadKernels:
         )
 
     def _is_small(self, launch: KernelLaunch, bytes_moved: float) -> bool:
-        """Tell whether a kernel is over before its launch is: it isn't worth reading then."""
+        """Return whether a kernel is over before its launch is: it isn't worth reading then."""
         blocks = prod(launch.grid)
         return blocks <= self.gpu.multiprocessors and bytes_moved <= blocks * _SMALL_BLOCK_BYTES
 
     def _analysis(self, launch: KernelLaunch, bytes_moved: float) -> KernelAnalysis:
         key = (launch.kernel, launch.grid, launch.block, launch.shared_memory_bytes)
-        if key not in self.known:
-            self.known[key] = self._analysed(launch, bytes_moved)
-        return self.known[key]
+        if key not in self.analyses:
+            self.analyses[key] = self._analysed(launch, bytes_moved)
+        return self.analyses[key]
 
     def _analysed(self, launch: KernelLaunch, bytes_moved: float) -> KernelAnalysis:
         text = self.kernels.ptx[launch.kernel]
-        found = self.kept.analysis(text, launch)
+        found = self.cache.analysis(text, launch)
         through_l2 = l2_sectors(found, self.gpu) * found.blocks * SECTOR_BYTES
         is_much = through_l2 > max(_MUCH_MORE * bytes_moved, _LARGE_BYTES)
         is_loaded_again = is_much and not found.loop_sectors and not found.barriers
-        return self.kept.analysis(text, launch, neighbours=True) if is_loaded_again else found
+        return self.cache.analysis(text, launch, neighbours=True) if is_loaded_again else found
 
 
 def _notes(analysis: KernelAnalysis) -> tuple[str, ...]:
@@ -264,8 +264,8 @@ def _notes(analysis: KernelAnalysis) -> tuple[str, ...]:
 
 
 def kernel_pricer(
-    device: Device, kernels: CompiledKernels | None, *, kept: KeptAnalyses = _NOT_KEPT
-) -> ReadKernels | None:
+    device: Device, kernels: CompiledKernels | None, *, cache: AnalysisCache = _NO_CACHE
+) -> KernelPricer | None:
     """Return the pricer of a device; None where its inside is not described.
 
     >>> from hespas.hardware.presets import load_device
@@ -275,4 +275,4 @@ def kernel_pricer(
     if device.microarchitecture is None:
         return None
     gpu = load_microarchitecture(device)
-    return ReadKernels(device=device, gpu=gpu, kernels=kernels or _NO_KERNELS, kept=kept)
+    return KernelPricer(device=device, gpu=gpu, kernels=kernels or _NO_KERNELS, cache=cache)

@@ -36,7 +36,7 @@ class Touched:
 
 
 def touched(address: Value, mask: Array | None, threads: int) -> Touched:
-    """Return what an access touches; ``mask`` tells which threads take part, None for all.
+    """Return what an access touches; ``mask`` says which threads take part, None for all.
 
     >>> lane = np.arange(32, dtype=np.int64)
     >>> [touched(lane * step, None, 32).sectors for step in (2, 4, 8, 32)]

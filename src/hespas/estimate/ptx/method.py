@@ -10,7 +10,7 @@ from hespas.cost.structure import Leaf
 from hespas.estimate.driver import Price, Timing, estimate_region
 from hespas.estimate.estimate import Estimate
 from hespas.estimate.methods import Wanted
-from hespas.estimate.ptx.kernels import KeptAnalyses, ReadKernels
+from hespas.estimate.ptx.kernels import AnalysisCache, KernelPricer
 from hespas.estimate.roofline import Roofline
 from hespas.hardware.microarchitecture import load_microarchitecture
 from hespas.program.kernels import CompiledKernels
@@ -29,7 +29,7 @@ _UNCOMPILED = (
 class KernelEstimator:
     """Prices regions by reading their kernels."""
 
-    kernels: ReadKernels
+    kernels: KernelPricer
     roofline: Roofline
 
     @property
@@ -89,10 +89,10 @@ def make(wanted: Wanted) -> KernelEstimator:
     roofline = Roofline(
         device=device, options=wanted.roofline_options, custom_calls=wanted.custom_calls
     )
-    read = ReadKernels(
+    read = KernelPricer(
         device=device,
         gpu=load_microarchitecture(device),
         kernels=wanted.kernels or CompiledKernels(launches=(), ptx={}),
-        kept=KeptAnalyses(directory=wanted.kernels_directory),
+        cache=AnalysisCache(directory=wanted.kernels_directory),
     )
     return KernelEstimator(kernels=read, roofline=roofline)

@@ -21,12 +21,12 @@ _TENSOR_CORE = frozenset({"mma", "wgmma", "tcgen05"})
 
 
 def analyse(text: str, launch: KernelLaunch) -> KernelAnalysis:
-    """Read a kernel's PTX and walk its middle block; errors as for `followed`."""
-    return analysis_of(followed(text, launch), launch)
+    """Read a kernel's PTX and walk its middle block; errors as for `walk_middle`."""
+    return analysis_of(walk_middle(text, launch), launch)
 
 
 @lru_cache(maxsize=1)
-def followed(text: str, launch: KernelLaunch) -> Walk:
+def walk_middle(text: str, launch: KernelLaunch) -> Walk:
     """Read a kernel's PTX and walk its middle block; the last one is remembered.
 
     Raises `ProgramError` for a text without a kernel, for one that can't be followed, and for a

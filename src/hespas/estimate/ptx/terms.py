@@ -129,7 +129,7 @@ def l2_sectors(kernel: KernelAnalysis, gpu: Microarchitecture) -> float:
 def pipe_cycles(kernel: KernelAnalysis, gpu: Microarchitecture) -> dict[str, float]:
     """Return the cycles that each pipe of a multiprocessor needs for one block.
 
-    What may run on two pipes fills the one that has room.
+    What may run on two pipes fills the one that is less busy.
     """
     slots = kernel.slots
     shared = slots.logic + slots.fused + slots.either
@@ -165,7 +165,7 @@ _THREADS = 128
 _ELEMENTS_PER_THREAD = 4
 
 
-def kind_of(op: Op) -> str:
+def category_of(op: Op) -> str:
     """Return the kind of kernel that XLA writes for an operation.
 
     A reduction whose fastest dimension stays is a column reduction, another one a row reduction.
@@ -206,7 +206,7 @@ def _reduction(op: Op) -> str:
 
 
 def _moves_fastest(op: Op) -> bool:
-    """Tell whether neighbours in the result are no neighbours in the operand."""
+    """Return whether neighbours in the result are no neighbours in the operand."""
     if op.kind == "copy":
         return _layout(op.operands[0])[:1] != _layout(op.results[0])[:1]
     if op.kind != "transpose" or not isinstance(op.attrs, DimensionsAttrs):
@@ -215,7 +215,7 @@ def _moves_fastest(op: Op) -> bool:
     return bool(after) and (op.attrs.dimensions[after[0]],) != before
 
 
-def terms_by_kind(
+def terms_by_category(
     op: Op,
     gpu: Microarchitecture,
     *,
@@ -226,7 +226,7 @@ def terms_by_kind(
 
     Elementwise kernels have 128 threads a block, and four elements a thread.
     """
-    kind = kind_of(op)
+    kind = category_of(op)
     rate = memory_bandwidth_bytes_per_s * gpu.memory_efficiency * PART_OF_STREAMING[kind]
     is_spread = kind == LOOP and bytes_moved > 0
     blocks = ceil(_elements(op) / (_THREADS * _ELEMENTS_PER_THREAD)) if is_spread else 0
@@ -254,7 +254,7 @@ _PART_WORTH_TELLING = 0.2
 def reasons(terms: KernelTerms, analysis: KernelAnalysis | None) -> tuple[str, ...]:
     """Return what slows a kernel, the largest term first."""
     if analysis is None:
-        return (f"no PTX: priced by its kind and bytes, {terms.limit}",)
+        return (f"no PTX: priced by its category and bytes, {terms.limit}",)
     about = {
         "launch": "shorter than its launch",
         "block turnover": _turnover(analysis),

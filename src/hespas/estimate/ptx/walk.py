@@ -316,7 +316,7 @@ _FAR_SECTORS = 2048 // SECTOR_BYTES
 """A page of device memory stays open: what lies no farther on belongs to the same run."""
 
 _VARIABLE_SPACING = (1 << 20) + (1 << 14)
-"""Variables lie far apart, and not a multiple of what `_loaded` tells addresses apart by."""
+"""Variables lie far apart, by no multiple of the range that `_loaded` distinguishes."""
 
 _WORD_BITS, _HALF = 32, 1 << 31
 
@@ -390,12 +390,12 @@ def _result(state: Walk, position: int, instruction: Instruction) -> Value | Non
         operands = [_word(operand) for operand in operands]
     if any(operand is None for operand in operands):
         return None
-    known = cast("list[Value]", operands)
+    values = cast("list[Value]", operands)
     if parts[0] == "setp":
         history = state.comparisons.setdefault(position, [])
-        history.append(compared(parts, known))
+        history.append(compared(parts, values))
         del history[:-3]
-    found = evaluate(parts, known)
+    found = evaluate(parts, values)
     if found is None or isinstance(found, int) or parts[0] == "setp":
         return found if parts[-1] == "pred" else _narrow(found, parts)
     return found.astype(np.bool_) if parts[-1] == "pred" else _narrow(found, parts)
@@ -424,7 +424,7 @@ def _value(state: Walk, source: Operand) -> Value | None:
 
 
 def _parameter(operand: str, bits: int) -> int:
-    """Return the address that a parameter holds, told apart by its number; 0 for a number."""
+    """Return the address that a parameter holds, distinguished by its number; 0 for a number."""
     digits = operand.strip("[] ").rpartition("_")[2]
     number = int(digits) if digits.isdigit() else 0
     return _PARAMETER_SPACING * (number + 1) if bits == 64 else 0
@@ -482,17 +482,17 @@ def _load(state: Walk, instruction: Instruction, start: Value, offset: int) -> N
 def _pattern(state: Walk, start: Value, offset: int, mask: Array | None) -> Pattern:
     """Return what an access touches, or one whole lines away from it touched."""
     key = (id(start), id(mask), offset % LINE_BYTES)
-    known = state.patterns.get(key)
-    if known is None or isinstance(start, int):
+    pattern = state.patterns.get(key)
+    if pattern is None or isinstance(start, int):
         address = narrowed(start, 64) + offset
-        known = state.patterns[key] = Pattern(
+        pattern = state.patterns[key] = Pattern(
             start=start,
             mask=mask,
             offset=offset,
             stride=_stride(address),
             found=touched(address, mask, state.threads),
         )
-    return known
+    return pattern
 
 
 def _stride(address: Value) -> int:
@@ -507,11 +507,11 @@ def _passes(
     """Return the cycles of shared memory, the same for every access whole lines away."""
     width = width_bytes(instruction)
     key = (id(start), id(mask), offset % LINE_BYTES, width)
-    known = state.bank_patterns.get(key)
-    if known is None:
+    pattern = state.bank_patterns.get(key)
+    if pattern is None:
         passes = bank_passes(narrowed(start, 64) + offset, mask, state.threads, width)
-        known = state.bank_patterns[key] = (start, mask, passes)
-    return known[2]
+        pattern = state.bank_patterns[key] = (start, mask, passes)
+    return pattern[2]
 
 
 def _loaded(address: Value, number: int) -> Value:

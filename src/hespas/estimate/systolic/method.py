@@ -83,7 +83,7 @@ def with_timer(timer: ProductTimer, hardware: SystolicHardware, wanted: Wanted) 
 
 
 class ProductTimer(Protocol):
-    """Tells how long an array takes for one product."""
+    """Times matrix products on an array."""
 
     @property
     def method(self) -> str:
@@ -123,7 +123,7 @@ class ClosedForm:
 
     @property
     def assumption(self) -> str:
-        """What it takes for granted."""
+        """What it assumes."""
         return (
             f"systolic: matrix products run on {array_text(self.array)}, "
             f"{self.array.dataflow.value.replace('_', ' ')}, one after the other, with operands "

@@ -60,7 +60,7 @@ class Reading:
 
 
 def without(grid: Grid, cell: int) -> float:
-    """Return what the neighbours of a cell tell of it, the logarithm of a time.
+    """Return what the neighbours of a cell make of it, as the logarithm of a time.
 
     The mean, weighed by the axes, of the straight lines through the two neighbours along each
     axis; at the rim of a gap, through the two cells before or after it. NaN where no axis has
@@ -84,7 +84,7 @@ def _weighed(grid: Grid, cell: int, *, inside: bool) -> float:
 
 
 def _on_line(sizes: Sequence[int], line: Sequence[float], at: int, *, inside: bool) -> float:
-    """Return what the first pair of cells that are known tells of cell ``at``."""
+    """Return the time of cell ``at`` on the line through the first pair of cells that have one."""
     pairs = ((at - 1, at + 1),) if inside else ((at - 2, at - 1), (at + 1, at + 2))
     for low, high in pairs:
         if low < 0 or high >= len(line) or isnan(line[low]) or isnan(line[high]):
@@ -102,9 +102,9 @@ def completed(grid: Grid) -> Grid:
     times = list(grid.log_times)
     missing = [cell for cell, time in enumerate(times) if isnan(time)]
     while missing:
-        known = Grid(axes=grid.axes, log_times=tuple(times))
-        found = {cell: without(known, cell) for cell in missing}
-        for cell, time in found.items():
+        partial = Grid(axes=grid.axes, log_times=tuple(times))
+        filled = {cell: without(partial, cell) for cell in missing}
+        for cell, time in filled.items():
             times[cell] = time
         left = [cell for cell in missing if isnan(times[cell])]
         if len(left) == len(missing):

@@ -14,7 +14,7 @@ from hespas.cost.structure import Leaf
 from hespas.estimate.driver import Price, Timing, estimate_region
 from hespas.estimate.estimate import Estimate
 from hespas.estimate.methods import Wanted
-from hespas.estimate.ptx.kernels import KeptAnalyses, ReadKernels, kernel_pricer
+from hespas.estimate.ptx.kernels import AnalysisCache, KernelPricer, kernel_pricer
 from hespas.estimate.roofline import Roofline
 from hespas.estimate.tables.attention import AttentionModel, attention_model
 from hespas.estimate.tables.convolution import convolution_time
@@ -41,7 +41,7 @@ class Measured:
     gemm: GemmModel
     attention: AttentionModel
     streaming: Streaming
-    kernels: ReadKernels | None = None
+    kernels: KernelPricer | None = None
 
     @property
     def method(self) -> str:
@@ -81,8 +81,8 @@ class Measured:
         if device.measured is None or not device.measured.factors:
             return ()
         factors = sorted(device.measured.factors.items())
-        told = ", ".join(f"{name} x {factor:g}" for name, factor in factors)
-        return (f"measured: times are multiplied as {device.name} was calibrated: {told}",)
+        listed = ", ".join(f"{name} x {factor:g}" for name, factor in factors)
+        return (f"measured: times are multiplied as {device.name} was calibrated: {listed}",)
 
     def estimate(self, region: Compute, program: Program) -> Estimate:
         """Add up the region's operations; `CostError` for work that is not known."""
@@ -211,7 +211,7 @@ class Streaming:
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What it takes for granted of every kernel."""
+        """What it assumes of every kernel."""
         return (
             (
                 "measured: kernels that are no products move their bytes at "
@@ -256,11 +256,11 @@ def make(wanted: Wanted) -> Measured:
     Raises `ConfigError` without a device, `HardwareError` for a device that no tables serve.
     """
     device = wanted.needed_device("measured")
-    kept = KeptAnalyses(directory=wanted.kernels_directory)
-    return measured(wanted, kernels=kernel_pricer(device, wanted.kernels, kept=kept))
+    cache = AnalysisCache(directory=wanted.kernels_directory)
+    return measured(wanted, kernels=kernel_pricer(device, wanted.kernels, cache=cache))
 
 
-def measured(wanted: Wanted, *, kernels: ReadKernels | None) -> Measured:
+def measured(wanted: Wanted, *, kernels: KernelPricer | None) -> Measured:
     """Return the estimator with ``kernels`` for what is no product."""
     device = wanted.needed_device("measured")
     gemm = gemm_model(device)

@@ -7,8 +7,8 @@ from msgspec.structs import replace
 from compilers import JOB, RESULT
 from hespas.compile.cache import CompiledCache
 from hespas.errors import ProgramError
-from hespas.estimate.ptx.kernels import KeptAnalyses
-from hespas.estimate.ptx.reading import analyse, followed, with_neighbour
+from hespas.estimate.ptx.kernels import AnalysisCache
+from hespas.estimate.ptx.reading import analyse, walk_middle, with_neighbour
 from hespas.program.kernels import KernelLaunch
 
 from .conftest import COLUMNS, STREAM, launch
@@ -17,14 +17,14 @@ COLUMNS_LAUNCH = launch("columns", blocks=32, threads=1024)
 STREAM_LAUNCH = launch("stream", blocks=1000, threads=128)
 
 
-def path_of(kept: KeptAnalyses, text: str, one: KernelLaunch) -> Path:
+def path_of(kept: AnalysisCache, text: str, one: KernelLaunch) -> Path:
     path = kept.path_of(text, one)
     assert path is not None
     return path
 
 
 def test_what_is_kept_is_what_is_read(tmp_path: Path) -> None:
-    kept = KeptAnalyses(directory=tmp_path / "made" / "here")
+    kept = AnalysisCache(directory=tmp_path / "made" / "here")
     fresh = kept.analysis(COLUMNS, COLUMNS_LAUNCH)
     assert fresh == analyse(COLUMNS, COLUMNS_LAUNCH)
     path = path_of(kept, COLUMNS, COLUMNS_LAUNCH)
@@ -33,7 +33,7 @@ def test_what_is_kept_is_what_is_read(tmp_path: Path) -> None:
 
 
 def test_a_kernel_that_is_kept_is_not_walked(tmp_path: Path) -> None:
-    kept = KeptAnalyses(directory=tmp_path)
+    kept = AnalysisCache(directory=tmp_path)
     columns = kept.analysis(COLUMNS, COLUMNS_LAUNCH)
     content = path_of(kept, COLUMNS, COLUMNS_LAUNCH).read_bytes()
     path_of(kept, STREAM, STREAM_LAUNCH).write_bytes(content)
@@ -41,10 +41,10 @@ def test_a_kernel_that_is_kept_is_not_walked(tmp_path: Path) -> None:
 
 
 def test_neighbours_are_kept_beside_the_kernel_alone(tmp_path: Path) -> None:
-    kept = KeptAnalyses(directory=tmp_path)
+    kept = AnalysisCache(directory=tmp_path)
     text = STREAM.replace("add.s64 %rd4, %rd1, %rd3", "mov.b64 %rd4, %rd1")
     alone = analyse(text, STREAM_LAUNCH)
-    with_others = with_neighbour(alone, followed(text, STREAM_LAUNCH), STREAM_LAUNCH)
+    with_others = with_neighbour(alone, walk_middle(text, STREAM_LAUNCH), STREAM_LAUNCH)
     assert with_others != alone
     for _ in range(2):
         assert kept.analysis(text, STREAM_LAUNCH) == alone
@@ -52,7 +52,7 @@ def test_neighbours_are_kept_beside_the_kernel_alone(tmp_path: Path) -> None:
 
 
 def test_all_that_decides_an_analysis_is_in_its_key(tmp_path: Path) -> None:
-    kept = KeptAnalyses(directory=tmp_path)
+    kept = AnalysisCache(directory=tmp_path)
     launches = [
         STREAM_LAUNCH,
         replace(STREAM_LAUNCH, grid=(1, 1000, 1)),
@@ -64,14 +64,14 @@ def test_all_that_decides_an_analysis_is_in_its_key(tmp_path: Path) -> None:
 
 
 def test_the_instruction_that_launches_it_is_not_in_its_key(tmp_path: Path) -> None:
-    kept = KeptAnalyses(directory=tmp_path)
+    kept = AnalysisCache(directory=tmp_path)
     other = replace(STREAM_LAUNCH, instruction="fusion.7")
     assert kept.path_of(STREAM, STREAM_LAUNCH) == kept.path_of(STREAM, other)
 
 
 @pytest.mark.parametrize("cut", [0, 5, 40, 80])
 def test_a_damaged_file_is_made_anew(tmp_path: Path, cut: int) -> None:
-    kept = KeptAnalyses(directory=tmp_path)
+    kept = AnalysisCache(directory=tmp_path)
     found = kept.analysis(STREAM, STREAM_LAUNCH)
     path = path_of(kept, STREAM, STREAM_LAUNCH)
     content = path.read_bytes()
@@ -83,14 +83,14 @@ def test_a_damaged_file_is_made_anew(tmp_path: Path, cut: int) -> None:
 def test_a_directory_that_cannot_be_written_keeps_nothing(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("in the way")
-    kept = KeptAnalyses(directory=file / "below")
+    kept = AnalysisCache(directory=file / "below")
     assert kept.analysis(STREAM, STREAM_LAUNCH) == analyse(STREAM, STREAM_LAUNCH)
-    assert KeptAnalyses().analysis(STREAM, STREAM_LAUNCH) == analyse(STREAM, STREAM_LAUNCH)
+    assert AnalysisCache().analysis(STREAM, STREAM_LAUNCH) == analyse(STREAM, STREAM_LAUNCH)
     assert file.read_text() == "in the way"
 
 
 def test_what_cannot_be_read_is_not_kept(tmp_path: Path) -> None:
-    kept = KeptAnalyses(directory=tmp_path)
+    kept = AnalysisCache(directory=tmp_path)
     for _ in range(2):
         with pytest.raises(ProgramError, match="has no PTX kernel"):
             kept.analysis("nothing", STREAM_LAUNCH)
@@ -98,7 +98,7 @@ def test_what_cannot_be_read_is_not_kept(tmp_path: Path) -> None:
 
 
 def test_the_cache_of_compiled_programs_makes_room_of_it(tmp_path: Path) -> None:
-    kept = KeptAnalyses(directory=tmp_path)
+    kept = AnalysisCache(directory=tmp_path)
     kept.analysis(STREAM, STREAM_LAUNCH)
     path = path_of(kept, STREAM, STREAM_LAUNCH)
     os.utime(path, (1, 1))

@@ -15,7 +15,7 @@ from hespas.estimate.ptx.terms import (
     LOOP,
     ROW_REDUCTION,
     TRANSPOSE,
-    kind_of,
+    category_of,
 )
 from hespas.frontend.load import load_source
 from hespas.hardware.device import MeasuredTables
@@ -97,7 +97,7 @@ def priced(using: Estimator, program: Program) -> Estimate:
 
 
 def test_kinds_of_kernels_follow_from_what_a_fusion_holds(program: Program) -> None:
-    kinds = {name: kind_of(op) for name, op in fusions(program).items()}
+    kinds = {name: category_of(op) for name, op in fusions(program).items()}
     assert kinds == {
         "fusion.1": LOOP,
         "fusion.2": LOOP,
@@ -190,7 +190,7 @@ def test_a_device_whose_inside_is_not_described_is_refused() -> None:
     assert kernel_pricer(load_device("TPUv3"), None) is None
 
 
-def test_a_kernel_that_cannot_be_followed_is_told_and_priced_by_its_kind(
+def test_a_kernel_that_cannot_be_followed_is_told_and_priced_by_its_category(
     program: Program, kernels: CompiledKernels
 ) -> None:
     lost = kernels.ptx["stream"].replace("neg.f32", "bra.uni $NOWHERE;\n neg.f32")
@@ -200,5 +200,5 @@ def test_a_kernel_that_cannot_be_followed_is_told_and_priced_by_its_kind(
     reading = pricer.read(leaf_of(fusions(program)["fusion.1"]))
     assert reading.analysis is None
     (note,) = reading.notes
-    assert "kernel fusion.1: priced by its kind, for it can't be read" in note
+    assert "kernel fusion.1: priced by its category, for it can't be read" in note
     assert note in priced(estimator("kernel", Wanted(device=H100, kernels=broken)), program).notes

@@ -1,7 +1,7 @@
 import pytest
 
 from hespas.errors import ProgramError
-from hespas.estimate.ptx.reading import analyse, followed, with_neighbour
+from hespas.estimate.ptx.reading import analyse, walk_middle, with_neighbour
 
 from .conftest import COLUMNS, STREAM, launch
 
@@ -65,7 +65,7 @@ def test_what_the_next_block_loads_again_stays_in_l1() -> None:
     one = launch("stream", blocks=1000, threads=128)
     found = analyse(text, one)
     assert found.fresh_sectors == 2 * 128 * 4 / 32
-    assert with_neighbour(found, followed(text, one), one).neighbour_sectors == 128 * 4 / 32
+    assert with_neighbour(found, walk_middle(text, one), one).neighbour_sectors == 128 * 4 / 32
     alone = launch("stream", blocks=1, threads=128)
-    walked = followed(text, alone)
+    walked = walk_middle(text, alone)
     assert with_neighbour(analyse(text, alone), walked, alone).neighbour_sectors == 0
