@@ -27,10 +27,10 @@ $(COMPILERS)/installed: pyproject.toml requirements/compilers.lock
 	touch $@
 
 # The documentation site, built strictly into site/. Its tools have a place of their own.
-docs: $(DOCS)/installed
-	$(DOCS)/bin/mkdocs build --quiet --strict
+docs: $(DOCS)/installed .venv/run-installed
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --quiet --strict
 
-docs-serve: $(DOCS)/installed
+docs-serve: $(DOCS)/installed .venv/run-installed
 	$(DOCS)/bin/mkdocs serve
 
 $(DOCS)/installed: requirements/docs.lock

@@ -201,7 +201,7 @@ def judged(case: Case, python: Path) -> Judged:
 def table(results: Sequence[Judged]) -> str:
     """Return the results in Markdown."""
     lines = [
-        "| case | network | devices | transfers | last end, hespas | SimGrid | most apart |",
+        "| case | network | devices | transfers | last end, hespas | SimGrid | difference |",
         "|---|---|---|---|---|---|---|",
     ]
     for number, one in enumerate(results):

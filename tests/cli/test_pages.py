@@ -1,121 +1,92 @@
-"""The examples in the pages are what the commands print.
+"""Examples and figures in the pages are what commands print and what docs/data/ holds.
 
-``python tests/cli/test_pages.py`` writes the outputs anew: look at the difference before you
-commit.
+``python validation/pages.py`` writes them anew: look at the difference before you commit.
 """
 
 from __future__ import annotations
 
-import os
+import json
 import re
-import shlex
-from contextlib import redirect_stdout
-from io import StringIO
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import click
 import pytest
 from msgspec import Struct
 from msgspec.structs import fields
 
-from hespas.cli.commands import command_named, commands, run
+import pages
+from hespas.cli.commands import command_named, commands
 from hespas.config.wire import RooflineWire, RunWire
+from hespas.hardware.presets import load_device, load_system
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = (
-    "reference/commands",
-    "reference/configuration",
-    "reference/output",
-    "reference/estimation-methods",
-    "reference/memory",
+DOCS = ROOT / "docs"
+COMMANDS = (DOCS / "reference" / "commands.md").read_text()
+_LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in pages.PAGES if pages.has_examples(page)], ids=name_of
 )
-_BLOCK = re.compile(r"```console\n(.*?)```\n", re.DOTALL)
-_STAGES = {
-    "hespas_chakra_gen": "trace",
-    "hespas_mlir_splitter": "split",
-    "hespas_mlir_analyzer": "analyze",
-}
-
-
-def page(name: str) -> Path:
-    return ROOT / "docs" / f"{name}.md"
-
-
-def rendered(text: str) -> str:
-    """Return a page with the output of each command as it is now.
-
-    Where the output shown ends in "...", its first lines are.
-    """
-    return _BLOCK.sub(lambda match: f"```console\n{_block(match[1])}```\n", text)
-
-
-def _block(text: str) -> str:
-    parts = re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]
-    return "".join(f"$ {_example(part)}" for part in parts)
-
-
-def _example(text: str) -> str:
-    match = re.match(r"(?:.*\\\n)*.*\n", text)
-    assert match is not None
-    command, shown = match[0], text[match.end() :].splitlines()
-    lines = _output(command).splitlines()
-    if shown[-1:] == ["..."]:
-        lines = [*lines[: len(shown) - 1], "..."]
-    return command + "".join(f"{line}\n" for line in lines)
-
-
-def _output(command: str) -> str:
-    name, *words = shlex.split(command.replace("\\\n", " "))
-    found = command_named(_STAGES[name]) if name in _STAGES else commands
-    with redirect_stdout(StringIO()) as shown:
-        assert run(found, name, words) == 0
-    return shown.getvalue()
-
-
-def make_workplace(directory: Path) -> None:
-    """Make a directory look like the root of the repository, to write beside the examples."""
-    for name in ("examples", "configs"):
-        (directory / name).symlink_to(ROOT / name)
-
-
-@pytest.mark.parametrize("name", PAGES)
 def test_a_page_shows_what_commands_print(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make_workplace(tmp_path)
+    pages.make_workspace(tmp_path)
     monkeypatch.chdir(tmp_path)
-    text = page(name).read_text()
-    assert rendered(text) == text
+    text = page.read_text()
+    assert pages.executed(text, pages.printed) == text
 
 
-def test_every_flag_is_documented() -> None:
-    text = page("reference/commands").read_text().replace("_", "-")
-    for name in commands.list_commands(click.Context(commands)):
-        for parameter in command_named(name).params:
-            for flag in parameter.opts:
-                if flag.startswith("--"):
-                    assert flag.replace("_", "-") in text, f"{name} {flag}"
+@pytest.mark.parametrize("page", pages.PAGES, ids=name_of)
+def test_a_page_shows_what_was_recorded(page: Path) -> None:
+    text = page.read_text()
+    assert pages.recorded(text, pages.from_file()) == text
+    assert pages.with_figures(text, json.loads(pages.ACCURACY.read_text())) == text
 
 
 @pytest.mark.parametrize("name", commands.list_commands(click.Context(commands)))
 def test_every_command_has_its_row_and_section(name: str) -> None:
-    text = page("reference/commands").read_text()
-    assert f"\n| [`hespas {name}`](#{name}) | " in text
-    assert f"\n## {name}\n" in text
+    assert f"\n| [`hespas {name}`](#{name}) | " in COMMANDS
+    assert f"\n## {name}\n" in COMMANDS
+    assert command_named(name).help
 
 
 @pytest.mark.parametrize("form", [RunWire, RooflineWire])
 def test_every_key_is_documented(form: type[Struct]) -> None:
-    text = page("reference/configuration").read_text()
+    text = (DOCS / "reference" / "configuration.md").read_text()
     for field in fields(form):
         assert f"| `{field.encode_name}` |" in text
 
 
-if __name__ == "__main__":
-    for each in PAGES:
-        with TemporaryDirectory() as location:
-            make_workplace(Path(location))
-            os.chdir(location)
-            page(each).write_text(rendered(page(each).read_text()))
-            os.chdir(ROOT)
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_links_of_the_root_folder_lead_somewhere(name: str) -> None:
+    for target in _LINK.findall((ROOT / name).read_text()):
+        assert (ROOT / target).exists(), target
+
+
+def test_the_files_of_the_architecture_page_are_there() -> None:
+    text = (DOCS / "architecture.md").read_text()
+    files = re.findall(r"^\| \d+\. `([^`]+)`", text, re.MULTILINE)
+    assert 10 <= len(files) <= 15
+    for name in files:
+        assert (ROOT / "src" / "hespas" / name).is_file(), name
+    listed = re.findall(r"`([a-z_]+/|[a-z_]+\.py)`", text[: text.index("## Which values")])
+    here = {path.name for path in (ROOT / "src" / "hespas").iterdir()}
+    there = {name.rstrip("/") for name in listed}
+    assert here - there <= {"__init__.py", "__pycache__", "configs", "py.typed"}
+
+
+def test_the_examples_of_own_hardware_are_valid(tmp_path: Path) -> None:
+    text = (DOCS / "how-to" / "own-hardware.md").read_text()
+    blocks = re.findall(r"^```(?:json|yaml)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    names = ("config.json", "node.json", "network.yml", "system.json", "remote_memory.json")
+    for name, block in zip(names, blocks, strict=True):
+        (tmp_path / name).write_text(block)
+    device = load_device(tmp_path)
+    assert device.per_datatype_flops == {"bf16": 200e12, "f32": 20e12}
+    assert device.memory_capacity_bytes == 64 * 2**30
+    assert load_system(tmp_path).device_count == 8

@@ -1,0 +1,276 @@
+"""Examples and figures in the pages: what commands print, and figures from docs/data/.
+
+    python validation/pages.py             write every example and figure anew
+    python validation/pages.py --record    also run what needs hespas[gpu] and [tpu]
+
+Three kinds of text in README.md and docs/ are not written by hand:
+
+* a ``console`` block shows commands and what they print; tests run them;
+* a ``text`` block after the line ``<!-- recorded -->`` shows the same of commands that need an
+  extra; what they printed is kept in docs/data/recorded.json;
+* lines between ``<!-- figures NAME -->`` and ``<!-- end -->`` are computed from
+  docs/data/accuracy.json, which ``hespas validate --json docs/data/accuracy.json`` writes.
+
+Where the output shown ends in "...", only its first lines are shown. Look at the difference before
+you commit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import chdir, redirect_stdout
+from io import StringIO
+from pathlib import Path
+from statistics import mean
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from hespas.cli.commands import command_named, commands, run
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+RECORDED = ROOT / "docs" / "data" / "recorded.json"
+ACCURACY = ROOT / "docs" / "data" / "accuracy.json"
+
+Output = Callable[[str], str]
+"""Returns what a command prints."""
+
+_EXECUTED = re.compile(r"(?<=```console\n)(.*?)(?=```\n)", re.DOTALL)
+_KEPT = re.compile(r"(?<=<!-- recorded -->\n```text\n)(.*?)(?=```\n)", re.DOTALL)
+_FIGURES = re.compile(r"(?<=<!-- figures )(\w+)( -->\n?)(.*?)(?=<!-- end -->)", re.DOTALL)
+_STAGES = {
+    "hespas_chakra_gen": "trace",
+    "hespas_mlir_splitter": "split",
+    "hespas_mlir_analyzer": "analyze",
+}
+
+
+def has_examples(page: Path) -> bool:
+    """Return whether a page shows commands that the tests can run."""
+    return _EXECUTED.search(page.read_text()) is not None
+
+
+def executed(text: str, output: Output) -> str:
+    """Return a page with what its ``console`` examples print now."""
+    return _EXECUTED.sub(lambda match: _block(match[1], output), text)
+
+
+def recorded(text: str, output: Output) -> str:
+    """Return a page with what its recorded examples printed."""
+    return _KEPT.sub(lambda match: _block(match[1], output), text)
+
+
+def with_figures(text: str, accuracy: Mapping[str, Any]) -> str:
+    """Return a page with its figures as docs/data/accuracy.json has them."""
+    return _FIGURES.sub(lambda match: f"{match[1]}{match[2]}{FIGURES[match[1]](accuracy)}", text)
+
+
+def _block(text: str, output: Output) -> str:
+    parts = re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]
+    return "".join(f"$ {_example(part, output)}" for part in parts)
+
+
+def _example(text: str, output: Output) -> str:
+    match = re.match(r"(?:.*\\\n)*.*\n", text)
+    assert match is not None  # noqa: S101 - a part has a line at least
+    command, shown = match[0], text[match.end() :].splitlines()
+    lines = output(command).splitlines()
+    if shown[-1:] == ["..."]:
+        lines = [*lines[: len(shown) - 1], "..."]
+    return command + "".join(f"{line}\n" for line in lines)
+
+
+def printed(command: str) -> str:
+    """Run a command here, and return what it prints."""
+    name, *words = shlex.split(command.replace("\\\n", " "))
+    stage = command_named(_STAGES[name]) if name in _STAGES else commands
+    with redirect_stdout(StringIO()) as shown:
+        if run(stage, name, words) != 0:
+            raise SystemExit(f"it failed: {command}")
+    return shown.getvalue()
+
+
+def make_workspace(directory: Path) -> None:
+    """Make a directory look like the root of the repository, to write beside the examples."""
+    for name in ("examples", "configs"):
+        (directory / name).symlink_to(ROOT / name)
+
+
+def from_file(file: Path = RECORDED) -> Output:
+    """Return what recorded commands printed, and fail for those that were not recorded."""
+    answers: dict[str, str] = json.loads(file.read_text())
+    return lambda command: answers[_key(command)]
+
+
+def _key(command: str) -> str:
+    return " ".join(command.replace("\\\n", " ").split())
+
+
+def record() -> None:
+    """Run the recorded examples of all pages, and keep what they print."""
+    answers: dict[str, str] = {}
+
+    def output(command: str) -> str:
+        answers[_key(command)] = printed(command)
+        return answers[_key(command)]
+
+    for page in PAGES:
+        text = page.read_text()
+        if _KEPT.search(text) is None:
+            continue
+        with TemporaryDirectory() as directory:
+            make_workspace(Path(directory))
+            with chdir(directory):
+                executed(text, printed)  # its files may be what the recorded commands read
+                recorded(text, output)
+    RECORDED.write_text(json.dumps(answers, indent=1, sort_keys=True) + "\n")
+
+
+def _percent(errors: Iterable[float]) -> str:
+    return f"{100 * mean(abs(error) for error in errors):.1f} %"
+
+
+def _signed(error: float) -> str:
+    return f"{round(100 * error, 1) + 0.0:+.1f} %"
+
+
+def _steps(accuracy: Mapping[str, Any], family: str, node: str = "") -> list[Mapping[str, Any]]:
+    return [
+        step
+        for step in accuracy["steps"]
+        if step["workload"].startswith(family) and step["node"].startswith(node)
+    ]
+
+
+def _predicted_s(step: Mapping[str, Any]) -> float:
+    return step["predicted_s"]["measured"]
+
+
+def _step_rows(steps: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    yield "| system | model | measured | predicted | error | beyond rounding |"
+    yield "|---|---|---|---|---|---|"
+    for step in steps:
+        yield (
+            f"| 4 x {step['node'].partition('_')[0]} | {step['workload']} "
+            f"| {step['measured_s']:.2f} s | {1e3 * _predicted_s(step):.1f} ms "
+            f"| {_signed(step['error'])} | {_signed(step['error_beyond_rounding'])} |"
+        )
+
+
+def _means(name: str, steps: Sequence[Mapping[str, Any]]) -> str:
+    beyond = [abs(step["error_beyond_rounding"]) for step in steps]
+    return (
+        f"{name}: mean absolute error {_percent(step['error'] for step in steps)}, "
+        f"beyond rounding {_percent(beyond)}, at most {100 * max(beyond):.1f} %."
+    )
+
+
+def _llama3(accuracy: Mapping[str, Any]) -> str:
+    means = [_means(f"4 x {gpu}", _steps(accuracy, "llama3", gpu)) for gpu in ("A100", "H100")]
+    every = _steps(accuracy, "llama3")
+    lines = [*_step_rows(every), "", *(f"* {m}" for m in [*means, _means("All twelve", every)])]
+    return "\n".join([*lines, ""])
+
+
+def _resnet(accuracy: Mapping[str, Any]) -> str:
+    steps = _steps(accuracy, "resnet")
+    return "\n".join([*_step_rows(steps), "", _means("Both", steps), ""])
+
+
+def _methods(accuracy: Mapping[str, Any]) -> str:
+    """Return the method beside the roofline and the sum of profiled blocks."""
+    lines = [
+        "| system | model | on GPUs | `measured` | error | `roofline` | error | profiled | error |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for step in accuracy["steps"]:
+        cells = [
+            f"4 x {step['node'].partition('_')[0]}",
+            step["workload"],
+            f"{step['measured_s']:.2f} s",
+        ]
+        seconds = [*(step["predicted_s"][name] for name in ("measured", "roofline"))]
+        seconds.append(step["profiled_compute_s"])
+        for each in seconds:
+            error = "" if each is None else _signed(each / step["measured_s"] - 1)
+            cells += ["" if each is None else f"{1e3 * each:.1f} ms", error]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join([*lines, ""])
+
+
+def _speed_ups(accuracy: Mapping[str, Any]) -> str:
+    lines = ["| model | measured | predicted | error |", "|---|---|---|---|"]
+    for slow in _steps(accuracy, "llama3", "A100"):
+        (fast,) = (s for s in _steps(accuracy, slow["workload"], "H100"))
+        measured = slow["measured_s"] / fast["measured_s"]
+        predicted = _predicted_s(slow) / _predicted_s(fast)
+        lines.append(
+            f"| {slow['workload']} | {measured:.2f} | {predicted:.2f} "
+            f"| {_signed(predicted / measured - 1)} |"
+        )
+    error, beyond = (
+        100 * accuracy[f"median_speed_up_error{suffix}"] for suffix in ("", "_beyond_rounding")
+    )
+    median_line = f"Median absolute error: {error:.1f} %, beyond rounding {beyond:.1f} %."
+    return "\n".join([*lines, "", median_line, ""])
+
+
+def _summary(accuracy: Mapping[str, Any]) -> str:
+    """Return a sentence, without line breaks, for the middle of a paragraph."""
+    steps = accuracy["steps"]
+    worst = max(steps, key=lambda step: abs(step["error_beyond_rounding"]))
+    return (
+        f"{len(steps)} measured steps are predicted with a mean absolute error of "
+        f"{_percent(step['error'] for step in steps)} "
+        f"({_percent(step['error_beyond_rounding'] for step in steps)} beyond the rounding of the "
+        f"measurements), at most {100 * abs(worst['error_beyond_rounding']):.0f} % beyond rounding"
+    )
+
+
+def _optimised(accuracy: Mapping[str, Any]) -> str:
+    lines = [
+        "| node | compiled, `roofline` | compiled, `measured` | measured on GPUs |",
+        "|---|---|---|---|",
+    ]
+    lines += [
+        f"| {step['node']} | {1e3 * step['predicted_s']['roofline']:.1f} ms "
+        f"| {1e3 * _predicted_s(step):.1f} ms | {1e3 * step['measured_s']:.0f} ms |"
+        for step in _steps(accuracy, "llama3-100m")
+    ]
+    return "\n".join([*lines, ""])
+
+
+FIGURES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+    "llama3": _llama3,
+    "methods": _methods,
+    "optimised": _optimised,
+    "resnet": _resnet,
+    "speedups": _speed_ups,
+    "summary": _summary,
+}
+
+
+def main() -> None:
+    """Write all examples and figures into the pages."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
+    parser.add_argument("--record", action="store_true", help="run what needs extras, too")
+    parser.add_argument("pages", nargs="*", type=Path, help="only these (default: all)")
+    given = parser.parse_args()
+    if given.record:
+        record()
+    answers, accuracy = from_file(), json.loads(ACCURACY.read_text())
+    for page in [path.resolve() for path in given.pages] or PAGES:
+        text = with_figures(recorded(page.read_text(), answers), accuracy)
+        with TemporaryDirectory() as directory:
+            make_workspace(Path(directory))
+            with chdir(directory):
+                text = executed(text, printed)
+        page.write_text(text)
+
+
+if __name__ == "__main__":
+    main()
