@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hespas.config.load import load_config
 from hespas.errors import ConfigError
+from hespas.options import read_configuration
 
 H = "$.perf_estimator.hardware"
 ROOFLINE: dict[str, object] = {"peak_flops": 312e12, "memory_bandwidth": 1935e9}
@@ -49,7 +49,7 @@ def roofline_json(**changes: object) -> dict[str, object]:
 def complaint_of(directory: Path, value: object) -> str:
     path = write_config(directory, value)
     with pytest.raises(ConfigError) as caught:
-        load_config(path)
+        read_configuration(path)
     text = str(caught.value)
     assert text.startswith(f"{path}: ")
     assert "\n" not in text

@@ -31,7 +31,7 @@ from hespas.compile.compiler import compile_program
 from hespas.cost.expand import expand
 from hespas.cost.structure import Leaf
 from hespas.estimate.driver import is_kernel
-from hespas.estimate.methods import Wanted
+from hespas.estimate.methods import EstimatorSpec
 from hespas.estimate.tables.method import make
 from hespas.frontend.load import load_source
 from hespas.hardware.presets import load_device
@@ -242,7 +242,7 @@ def compiled(block: Block, node: str) -> tuple[Program, CompiledKernels]:
 def predicted_us(block: Block, node: str) -> float:
     """Return the sum of a block's kernels in microseconds."""
     program, kernels = compiled(block, node)
-    estimator = make(Wanted(device=load_device(node), kernels=kernels))
+    estimator = make(EstimatorSpec(device=load_device(node), kernels=kernels))
     leaves = expand(program.main.body.operations, program.functions)
     times = [
         estimator.time(leaf, is_kernel=is_kernel(leaf.op, program)).time_s

@@ -28,7 +28,7 @@ from hespas.cost.structure import Leaf
 from hespas.estimate.cache import MemoryStore
 from hespas.estimate.driver import is_kernel
 from hespas.estimate.graph import estimate_graph
-from hespas.estimate.methods import Wanted
+from hespas.estimate.methods import EstimatorSpec
 from hespas.estimate.ptx.kernels import KernelPricer, Reading, kernel_pricer
 from hespas.estimate.ptx.terms import memory_turns, terms_by_category
 from hespas.estimate.roofline import Roofline
@@ -72,7 +72,7 @@ class Compiled:
     @property
     def estimator(self) -> Measured:
         """The estimator of ``method: measured``."""
-        return make(Wanted(device=load_device(NODES[self.gpu]), kernels=self.kernels))
+        return make(EstimatorSpec(device=load_device(NODES[self.gpu]), kernels=self.kernels))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

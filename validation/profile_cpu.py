@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from hespas.backends.profiling import machine_name
 from hespas.estimate.cache import MemoryStore
 from hespas.estimate.graph import estimate_graph
-from hespas.estimate.methods import Wanted, estimator
+from hespas.estimate.methods import EstimatorSpec, estimator
 from hespas.frontend.load import load_source
 from hespas.split.modules import region_modules
 from hespas.split.strategies import split_options, split_program
@@ -88,7 +88,7 @@ def rows() -> list[Row]:
         ("`linear_split`, `block_lim` 4", split_options(block_limit=4)),
         ("`individual_split`", split_options(strategy="individual_split")),
     ]
-    profiler = estimator("xla", Wanted())
+    profiler = estimator("xla", EstimatorSpec())
     found: list[Row] = []
     for name, options in cuts:
         graph = split_program(program, options)

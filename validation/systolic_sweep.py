@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import argparse
 import re
-from dataclasses import replace
 from pathlib import Path
 
-from hespas.config.run_config import SystolicHardware
-from hespas.estimate.methods import Wanted, estimator
+from msgspec.structs import replace
+
+from hespas.estimate.methods import EstimatorSpec, estimator
 from hespas.estimate.systolic.array import Product
-from hespas.estimate.systolic.method import Systolic
+from hespas.estimate.systolic.method import Systolic, SystolicHardware
 
 PAGE = Path("docs/reference/systolic-arrays.md")
 SIZES = (
@@ -44,7 +44,7 @@ ARRAY = SystolicHardware(
 
 def cycles(method: str, hardware: SystolicHardware, product: Product) -> int:
     """Return the cycles that a method gives a product."""
-    found = estimator(method, Wanted(hardware=hardware))
+    found = estimator(method, EstimatorSpec(hardware=hardware))
     if not isinstance(found, Systolic):
         raise TypeError(f"{method} models no array")
     return round(found.timer.time_s(product, 1) * hardware.clock_hz)

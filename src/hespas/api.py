@@ -297,7 +297,7 @@ def _estimate_options(
     threads: int = 1,
 ) -> EstimateOptions:
     """Return the options for a device, or for a configuration (``.json``) in a device's place."""
-    from hespas.config.run_config import NodeHardware, RooflineHardware
+    from hespas.config.estimators import NodeHardware, RooflineHardware
     from hespas.options import EstimateOptions, read_configuration
 
     configured: Mapping[str, object] = {}

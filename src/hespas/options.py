@@ -18,14 +18,15 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from math import isclose, isfinite
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Any, cast
 
 import msgspec
-from msgspec import Meta
 
 from hespas.compile.options import CompileOptions
 from hespas.config.decode import decode
+from hespas.config.estimators import HARDWARE, EstimatorKeys
 from hespas.config.fields import Layer, Option, declare, options_in, section
+from hespas.config.figures import Count, Text
 from hespas.config.files import read_json
 from hespas.config.suggest import suggestion
 from hespas.cost.rules.custom_call import CustomCallCost, OperandTraffic, StatedWork
@@ -42,10 +43,6 @@ from hespas.simulate.models import Model
 from hespas.simulate.network import Network
 from hespas.split.strategies import SplitOptions
 from hespas.units import parse_quantity
-
-_TEXT = Annotated[str, Meta(min_length=1)]
-_COUNT = Annotated[int, Meta(ge=1)]
-
 
 # The small languages of single flags.
 
@@ -240,7 +237,7 @@ class ProgramOptions:
             help="The program, where the argument is a configuration.",
             name="mlir_file",
             key="mlir_file",
-            form=_TEXT,
+            form=Text,
         )
     )
     devices: int | None = declare(
@@ -362,7 +359,7 @@ class EstimateOptions:
         Option(
             help="Where estimates are cached.",
             key="cache_dir",
-            form=_TEXT,
+            form=Text,
             one_of="cache",
             default_text="OUTPUT/cache",
         )
@@ -372,7 +369,7 @@ class EstimateOptions:
             help="Estimators that run at a time.",
             aliases=("num_threads",),
             key="num_threads",
-            form=_COUNT,
+            form=Count,
         ),
         default=1,
     )
@@ -434,7 +431,7 @@ class OutputOptions:
             name="output",
             aliases=("output_dir", "-o"),
             key="output_dir",
-            form=_TEXT,
+            form=Text,
         )
     )
     clean: bool = declare(
@@ -462,14 +459,6 @@ class PredictOptions:
 # The configuration file.
 
 _ESTIMATOR = "perf_estimator"
-_HARDWARE = f"$.{_ESTIMATOR}.hardware"
-
-
-class _Estimator(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``perf_estimator`` as the file has it; its hardware is decoded once the method is known."""
-
-    method: str
-    hardware: dict[str, object] = {}
 
 
 @cache
@@ -482,7 +471,7 @@ def configuration_form(kind: type = PredictOptions) -> type[msgspec.Struct]:
     ]
     return msgspec.defstruct(
         "Configuration",
-        [*keys, (_ESTIMATOR, _Estimator | None, None)],
+        [*keys, (_ESTIMATOR, EstimatorKeys | None, None)],
         frozen=True,
         kw_only=True,
         forbid_unknown_fields=True,
@@ -502,7 +491,7 @@ def read_configuration(path: str | Path, kind: type = PredictOptions) -> Layer:
         name: value for name in file.__struct_fields__ if (value := getattr(file, name)) is not None
     }
     estimator = read.pop(_ESTIMATOR, None)
-    if isinstance(estimator, _Estimator):
+    if isinstance(estimator, EstimatorKeys):
         read |= _estimator_keys(estimator, location)
     values = {
         each.name: each.value(read[each.key]) for each in options_in(kind) if each.key in read
@@ -514,10 +503,10 @@ def read_configuration(path: str | Path, kind: type = PredictOptions) -> Layer:
     return Layer(values=values, location=location)
 
 
-def _estimator_keys(estimator: _Estimator, location: str) -> dict[str, object]:
+def _estimator_keys(estimator: EstimatorKeys, location: str) -> dict[str, object]:
     """Return what ``perf_estimator`` gives, by dotted keys."""
     method = method_named(estimator.method, location=location, what=f"$.{_ESTIMATOR}.method")
-    hardware = method.decode(estimator.hardware, location=location, at=_HARDWARE)
+    hardware = method.decode(estimator.hardware, location=location, at=HARDWARE)
     read: dict[str, object] = {f"{_ESTIMATOR}.method": method.name}
     if hardware is not None:
         read[f"{_ESTIMATOR}.hardware"] = hardware

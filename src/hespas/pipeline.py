@@ -19,7 +19,7 @@ from time import perf_counter
 
 import msgspec
 
-from hespas.config.run_config import NodeHardware, RooflineHardware
+from hespas.config.estimators import NodeHardware, RooflineHardware
 from hespas.config.suggest import suggestion
 from hespas.cost.rules.custom_call import CustomCallCost, custom_call
 from hespas.errors import ConfigError, CostError, HespasError, ProgramError, option

@@ -16,8 +16,9 @@ from msgspec.structs import fields
 
 import pages
 from hespas.cli.commands import command_named, commands
-from hespas.config.wire import RooflineWire, RunWire
+from hespas.config.estimators import RooflineHardware
 from hespas.hardware.presets import load_device, load_system
+from hespas.options import configuration_form
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -55,7 +56,7 @@ def test_every_command_has_its_row_and_section(name: str) -> None:
     assert command_named(name).help
 
 
-@pytest.mark.parametrize("form", [RunWire, RooflineWire])
+@pytest.mark.parametrize("form", [configuration_form(), RooflineHardware])
 def test_every_key_is_documented(form: type[Struct]) -> None:
     text = (DOCS / "reference" / "configuration.md").read_text()
     for field in fields(form):

@@ -16,9 +16,9 @@ from pathlib import Path, PurePosixPath
 from string import Formatter
 
 from hespas.backends.tool import read_text
-from hespas.config.run_config import SimulatorCall, SystolicHardware
 from hespas.config.suggest import suggestion
 from hespas.errors import ConfigError, ToolError
+from hespas.estimate.systolic.method import SimulatorHardware
 from hespas.tools.process import LOG_NAME
 
 LOCATION = "perf_estimator.hardware"
@@ -115,9 +115,7 @@ class BuiltProgram:
             ) from None
 
 
-def built_program(
-    hardware: SystolicHardware, call: SimulatorCall, interface: Interface
-) -> BuiltProgram:
+def built_program(hardware: SimulatorHardware, interface: Interface) -> BuiltProgram:
     """Return the program that the configuration names.
 
     Raises `ConfigError` for what is missing or malformed, saying what it is, and `ToolError` where
@@ -130,16 +128,16 @@ def built_program(
             hint="drop it",
         )
     binary = _binary(hardware.binary, interface)
-    arguments = _arguments(call, interface)
-    pattern = _pattern(call.cycles_pattern, interface)
-    files = _files(call)
+    arguments = _arguments(hardware, interface)
+    pattern = _pattern(hardware.cycles_pattern, interface)
+    files = _files(hardware)
     paths = {"": binary, **files}
     return BuiltProgram(
         name=interface.name,
         binary=binary,
         arguments=arguments,
         pattern=pattern,
-        answer_file=call.answer_file,
+        answer_file=hardware.answer_file,
         files=files,
         digests={name: digest(path) for name, path in paths.items()},
     )
@@ -179,8 +177,8 @@ def _binary(named: str | None, interface: Interface) -> Path:
     return Path(found).absolute()
 
 
-def _arguments(call: SimulatorCall, interface: Interface) -> tuple[str, ...]:
-    given = interface.usual if call.arguments is None else call.arguments
+def _arguments(hardware: SimulatorHardware, interface: Interface) -> tuple[str, ...]:
+    given = interface.usual if hardware.arguments is None else hardware.arguments
     meanings = ", ".join(f"{{{name}}} {what}" for name, what in interface.placeholders.items())
     if given is None:
         raise ConfigError(
@@ -206,7 +204,7 @@ def _arguments(call: SimulatorCall, interface: Interface) -> tuple[str, ...]:
                 location=LOCATION,
                 hint="add it",
             )
-    if "output" in held and call.answer_file is None:
+    if "output" in held and hardware.answer_file is None:
         raise ConfigError(
             "arguments hold {output}, the path of answer_file, which is not given",
             location=LOCATION,
@@ -253,9 +251,9 @@ def _pattern(given: str | None, interface: Interface) -> re.Pattern[str]:
     return pattern
 
 
-def _files(call: SimulatorCall) -> dict[str, Path]:
-    written = [] if call.answer_file is None else [call.answer_file]
-    for name in [*call.files, *written]:
+def _files(hardware: SimulatorHardware) -> dict[str, Path]:
+    written = [] if hardware.answer_file is None else [hardware.answer_file]
+    for name in [*hardware.files, *written]:
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or not path.parts:
             raise ConfigError(
@@ -263,11 +261,11 @@ def _files(call: SimulatorCall) -> dict[str, Path]:
                 location=LOCATION,
                 hint="give a relative one without '..'",
             )
-    for name, other in permutations([*call.files, *written, LOG_NAME], 2):
+    for name, other in permutations([*hardware.files, *written, LOG_NAME], 2):
         if PurePosixPath(other).is_relative_to(name):
             raise ConfigError(
                 f"files or answer_file name {name!r}, and {other!r} is to stand there",
                 location=LOCATION,
                 hint="give them names apart",
             )
-    return {name: Path(path).absolute() for name, path in sorted(call.files.items())}
+    return {name: Path(path).absolute() for name, path in sorted(hardware.files.items())}

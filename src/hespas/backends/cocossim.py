@@ -13,11 +13,17 @@ from pathlib import Path
 
 from hespas.backends.built_program import LOCATION, BuiltProgram, Interface, built_program
 from hespas.backends.tool import ToolTimer
-from hespas.config.run_config import CocossimProgram
+from hespas.config.figures import Text
 from hespas.errors import ConfigError
-from hespas.estimate.methods import Wanted
+from hespas.estimate.methods import EstimatorSpec
 from hespas.estimate.systolic.array import Dataflow, Product, SystolicArray
-from hespas.estimate.systolic.method import Systolic, array_hardware, array_of, with_timer
+from hespas.estimate.systolic.method import (
+    SimulatorHardware,
+    Systolic,
+    array_hardware,
+    array_of,
+    with_timer,
+)
 
 _WORKLOAD = "workload.txt"
 _USUAL_LINE = "Conv 1 {k} {m} 1 {n} 1 1 0"
@@ -69,30 +75,35 @@ class Cocossim:
         return self.program.cycles(directory)
 
 
-def make(wanted: Wanted) -> Systolic:
+class CocossimHardware(SimulatorHardware, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``hardware`` of the method ``cocossim``.
+
+    ``product_line`` is the workload's line for a matrix product, with ``{m}``, ``{n}``, ``{k}``.
+    """
+
+    product_line: Text | None = None
+
+
+def make(spec: EstimatorSpec) -> Systolic:
     """Return the estimator of the method ``cocossim``.
 
     Raises `ConfigError` for a configuration that lacks a part of how the program is called, and
     `ToolError` where there is no program.
     """
-    hardware = array_hardware(wanted, "cocossim")
-    if not isinstance(hardware.simulator, CocossimProgram):
+    hardware = array_hardware(spec, "cocossim")
+    if not isinstance(hardware, CocossimHardware):
         raise ConfigError(
             "the configuration is of another method", hint="set perf_estimator.method to cocossim"
         )
     array = array_of(hardware)
-    program = built_program(hardware, hardware.simulator.call, _interface(array))
-    line = (
-        _USUAL_LINE
-        if hardware.simulator.product_line is None
-        else _checked_line(hardware.simulator.product_line)
-    )
+    program = built_program(hardware, _interface(array))
+    line = _USUAL_LINE if hardware.product_line is None else _checked_line(hardware.product_line)
     timer = ToolTimer(
         tool=Cocossim(program=program, product_line=line, array=array),
         array=array,
         notes=_notes(line, program, array),
     )
-    return with_timer(timer, hardware, wanted)
+    return with_timer(timer, hardware, spec)
 
 
 def _interface(array: SystolicArray) -> Interface:

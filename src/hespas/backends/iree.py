@@ -10,14 +10,17 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
+import msgspec
+
 from hespas.backends.profiling import SAMPLED, Repeats, estimate_of, machine_name, without_peaks
-from hespas.config.run_config import IreeCompile, IreeHardware
+from hespas.config.estimators import Hardware
+from hespas.config.figures import Text
 from hespas.cost.expand import expand
 from hespas.cost.rules.custom_call import CustomCallCost
 from hespas.cost.structure import total
 from hespas.errors import ExtraMissingError, ToolError, UnsupportedError, option
 from hespas.estimate.estimate import Estimate
-from hespas.estimate.methods import Wanted
+from hespas.estimate.methods import EstimatorSpec
 from hespas.estimate.roofline import Roofline
 from hespas.files import write_file
 from hespas.program.program import Program, Value
@@ -29,6 +32,32 @@ from hespas.xla.run.worker import EMPTY_MODULE
 
 _UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 _MACHINE = {"device": "local-task", "target_backends": "llvm-cpu"}
+
+
+class IreeCompile(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    rename={
+        "target_backends": "target-backends",
+        "extra_args": "extra-args",
+        "extra_runtime_args": "extra-runtime-args",
+    },
+):
+    """``compile`` of the method ``iree``; keys have dashes where the fields have underscores."""
+
+    device: Text | None = None
+    target_backends: Text | None = None
+    extra_args: tuple[str, ...] | None = None
+    extra_runtime_args: tuple[str, ...] | None = None
+
+
+class IreeHardware(Hardware, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``hardware`` of the method ``iree``."""
+
+    sample: bool | None = None
+    compile: IreeCompile | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,13 +228,13 @@ def _inputs(values: Sequence[Value]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def make(wanted: Wanted) -> IreeProfile:
+def make(spec: EstimatorSpec) -> IreeProfile:
     """Return the profiler that a configuration of the method ``iree`` describes.
 
     Without one it profiles this machine's CPU. Raises `ExtraMissingError` where IREE's programs
     are neither beside this Python nor on the path.
     """
-    hardware = wanted.hardware
+    hardware = spec.hardware
     if not isinstance(hardware, IreeHardware):
         hardware = IreeHardware()
     flags = hardware.compile or IreeCompile()
@@ -219,16 +248,16 @@ def make(wanted: Wanted) -> IreeProfile:
         repeats=SAMPLED if hardware.sample else Repeats(),
     )
     fallback = None
-    if wanted.device is not None:
+    if spec.device is not None:
         fallback = Roofline(
-            device=wanted.device,
-            options=wanted.roofline_options,
-            custom_calls=wanted.custom_calls,
+            device=spec.device,
+            options=spec.roofline_options,
+            custom_calls=spec.custom_calls,
         )
     return IreeProfile(
         programs=programs,
         fallback=fallback,
-        custom_calls=wanted.custom_calls,
+        custom_calls=spec.custom_calls,
         machine=machine_name(),
     )
 

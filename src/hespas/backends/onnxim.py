@@ -23,12 +23,18 @@ from hespas.backends.built_program import (
     digest,
 )
 from hespas.backends.tool import ToolTimer
+from hespas.config.figures import Text
 from hespas.config.files import read_json
-from hespas.config.run_config import OnnximProgram
 from hespas.errors import ConfigError, ExtraMissingError, UnsupportedError
-from hespas.estimate.methods import Wanted
+from hespas.estimate.methods import EstimatorSpec
 from hespas.estimate.systolic.array import Dataflow, Product, SystolicArray
-from hespas.estimate.systolic.method import Systolic, array_hardware, array_of, with_timer
+from hespas.estimate.systolic.method import (
+    SimulatorHardware,
+    Systolic,
+    array_hardware,
+    array_of,
+    with_timer,
+)
 from hespas.files import json_bytes
 
 _MODEL = "product"
@@ -97,21 +103,32 @@ class Onnxim:
         return self.program.cycles(directory)
 
 
-def make(wanted: Wanted) -> Systolic:
+class OnnximHardware(SimulatorHardware, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``hardware`` of the method ``onnxim``.
+
+    ``core_config`` is the path of ONNXim's own description of the cores, ``operator`` the ONNX
+    operator that a product becomes, ``model_options`` what the models list says of it.
+    """
+
+    core_config: Text | None = None
+    operator: Operator | None = None
+    model_options: dict[Text, str | float | bool] | None = None
+
+
+def make(spec: EstimatorSpec) -> Systolic:
     """Return the estimator of the method ``onnxim``.
 
     Raises `ConfigError` for a configuration that lacks a part of how the program is called, or
     whose array is not the one of ``core_config``, `ToolError` where there is no program, and
     `ExtraMissingError` without the package onnx.
     """
-    hardware = array_hardware(wanted, "onnxim")
-    simulator = hardware.simulator
-    if not isinstance(simulator, OnnximProgram):
+    hardware = array_hardware(spec, "onnxim")
+    if not isinstance(hardware, OnnximHardware):
         raise ConfigError(
             "the configuration is of another method", hint="set perf_estimator.method to onnxim"
         )
-    program = built_program(hardware, simulator.call, _INTERFACE)
-    if simulator.core_config is None:
+    program = built_program(hardware, _INTERFACE)
+    if hardware.core_config is None:
         raise ConfigError(
             "method 'onnxim' needs core_config, the path of ONNXim's JSON file of the cores",
             location=LOCATION,
@@ -119,18 +136,18 @@ def make(wanted: Wanted) -> Systolic:
         )
     need_onnx()
     array = array_of(hardware)
-    cores = Path(simulator.core_config).absolute()
+    cores = Path(hardware.core_config).absolute()
     silent = checked_cores(cores, array)
     tool = Onnxim(
         program=program,
         core_config=cores,
         core_digest=digest(cores),
-        operator=simulator.operator or "MatMul",
-        model_options=_options(simulator.model_options, program),
+        operator=hardware.operator or "MatMul",
+        model_options=_options(hardware.model_options, program),
     )
     notes = _notes(tool, silent)
     timer = ToolTimer(tool=tool, array=array, simulates_all=True, notes=notes)
-    return with_timer(timer, hardware, wanted)
+    return with_timer(timer, hardware, spec)
 
 
 def _options(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hespas.backends.tool import ToolTimer, interpreter, read_text
 from hespas.errors import ToolError
-from hespas.estimate.methods import Wanted
+from hespas.estimate.methods import EstimatorSpec
 from hespas.estimate.systolic.array import Dataflow, Product, SystolicArray
 from hespas.estimate.systolic.method import Systolic, array_hardware, array_of, with_timer
 
@@ -102,13 +102,13 @@ class ScaleSim:
             ) from error
 
 
-def make(wanted: Wanted) -> Systolic:
+def make(spec: EstimatorSpec) -> Systolic:
     """Return the estimator of the method ``scalesim``.
 
     ``binary`` of the configuration names the Python that has SCALE-Sim, where that is another.
     """
-    hardware = array_hardware(wanted, "scalesim")
+    hardware = array_hardware(spec, "scalesim")
     python = interpreter(hardware, "scalesim", what="method 'scalesim'", extra="scalesim")
     array = array_of(hardware)
     timer = ToolTimer(tool=ScaleSim(python=python, array=array), array=array)
-    return with_timer(timer, hardware, wanted)
+    return with_timer(timer, hardware, spec)

@@ -10,10 +10,14 @@ from math import inf
 from pathlib import Path
 from typing import Protocol
 
-from hespas.config.run_config import SystolicHardware
 from hespas.errors import ExtraMissingError, HespasError, ToolError
 from hespas.estimate.systolic.array import Product, SystolicArray
-from hespas.estimate.systolic.method import array_parameters, array_text
+from hespas.estimate.systolic.method import (
+    SimulatorHardware,
+    SystolicHardware,
+    array_parameters,
+    array_text,
+)
 from hespas.tools.process import Limits, run_program, scratch_directory
 
 LIMITS = Limits(time_s=1800)
@@ -117,7 +121,7 @@ def interpreter(hardware: SystolicHardware, package: str, *, what: str, extra: s
     A ``binary`` that is a simulator's own program is none. Raises `ExtraMissingError` where no
     other is named and this one lacks the package.
     """
-    if hardware.binary is not None and hardware.simulator is None:
+    if hardware.binary is not None and not isinstance(hardware, SimulatorHardware):
         return hardware.binary
     if find_spec(package) is None:
         raise ExtraMissingError(what, extra=extra)

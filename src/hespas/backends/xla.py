@@ -14,14 +14,15 @@ from pathlib import Path
 import msgspec
 
 from hespas.backends.profiling import SAMPLED, Repeats, argument_arrays, estimate_of, machine_name
-from hespas.config.run_config import XlaHardware
+from hespas.config.estimators import Hardware
+from hespas.config.figures import Text
 from hespas.config.suggest import suggestion
 from hespas.cost.expand import expand
 from hespas.cost.rules.custom_call import CustomCallCost
 from hespas.cost.structure import total
 from hespas.errors import ConfigError, ToolError
 from hespas.estimate.estimate import Estimate
-from hespas.estimate.methods import Wanted
+from hespas.estimate.methods import EstimatorSpec
 from hespas.files import write_file
 from hespas.program.program import Program
 from hespas.split.modules import stablehlo_text
@@ -44,6 +45,26 @@ _NEEDS = {
 """What a platform other than the CPU needs."""
 
 _FLOOR_RUNS = Repeats(warm_up_runs=20, least_runs=200, most_runs=200, enough_s=0.0)
+
+
+class XlaTranslate(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    rename={"target_backends": "target-backends"},
+):
+    """``translate`` of the method ``xla``."""
+
+    target_backends: Text | None = None
+
+
+class XlaHardware(Hardware, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``hardware`` of the method ``xla``."""
+
+    type: Text | None = None
+    sample: bool | None = None
+    translate: XlaTranslate | None = None
 
 
 class Timed(msgspec.Struct, frozen=True, kw_only=True):
@@ -158,12 +179,12 @@ class XlaProfile:
             raise
 
 
-def make(wanted: Wanted) -> XlaProfile:
+def make(spec: EstimatorSpec) -> XlaProfile:
     """Return the profiler that a configuration of the method ``xla`` describes.
 
     Without one it profiles this machine's CPU.
     """
-    chosen = device_of(wanted.hardware)
+    chosen = device_of(spec.hardware)
     directory = Path(tempfile.mkdtemp(prefix="hespas-xla-"))
     worker = Worker(
         command=[sys.executable, "-m", "hespas.xla.run.worker", chosen],
@@ -173,13 +194,13 @@ def make(wanted: Wanted) -> XlaProfile:
     )
     profiler = Profiler(worker=worker, platform=chosen)
     atexit.register(_finish, worker)
-    is_sample = isinstance(wanted.hardware, XlaHardware) and wanted.hardware.sample
+    is_sample = isinstance(spec.hardware, XlaHardware) and spec.hardware.sample
     repeats = SAMPLED if is_sample else Repeats()
     return XlaProfile(
         platform=chosen,
         repeats=repeats,
         profiler=profiler,
-        custom_calls=wanted.custom_calls,
+        custom_calls=spec.custom_calls,
         machine=machine_name(),
     )
 

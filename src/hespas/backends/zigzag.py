@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hespas.backends.tool import ToolTimer, interpreter, read_text
 from hespas.errors import ConfigError, ToolError
-from hespas.estimate.methods import Wanted
+from hespas.estimate.methods import EstimatorSpec
 from hespas.estimate.systolic.array import Dataflow, Product, SystolicArray
 from hespas.estimate.systolic.method import Systolic, array_hardware, array_of, with_timer
 
@@ -185,13 +185,13 @@ def _layer(product: Product, bits: int) -> dict[str, object]:
     }
 
 
-def make(wanted: Wanted) -> Systolic:
+def make(spec: EstimatorSpec) -> Systolic:
     """Return the estimator of the method ``zigzag_onnx``.
 
     ``binary`` of the configuration names the Python that has ZigZag, where that is another.
     Raises `ConfigError` for output-stationary arrays, which this doesn't describe to ZigZag.
     """
-    hardware = array_hardware(wanted, "zigzag_onnx")
+    hardware = array_hardware(spec, "zigzag_onnx")
     array = array_of(hardware)
     if array.dataflow is not Dataflow.WEIGHT_STATIONARY:
         raise ConfigError(
@@ -202,4 +202,4 @@ def make(wanted: Wanted) -> Systolic:
     tool = ZigZag(
         python=python, array=array, memory_bandwidth_bytes_per_s=hardware.memory_bandwidth
     )
-    return with_timer(ToolTimer(tool=tool, array=array), hardware, wanted)
+    return with_timer(ToolTimer(tool=tool, array=array), hardware, spec)

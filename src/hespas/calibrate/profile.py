@@ -27,7 +27,7 @@ from hespas.cost.gemm import gemms
 from hespas.cost.structure import Leaf
 from hespas.errors import MeasurementError
 from hespas.estimate.driver import is_kernel
-from hespas.estimate.methods import Wanted
+from hespas.estimate.methods import EstimatorSpec
 from hespas.estimate.roofline import Roofline
 from hespas.estimate.tables.method import Measured, make
 from hespas.hardware.device import Device, at_fastest, factor_of
@@ -110,7 +110,7 @@ def profile_groups(path: Path, program: Program, device: Device) -> tuple[Group,
     Raises `MeasurementError` where the profile is not one of this program, and, naming the
     instruction, for times below the physical floor or far from what is expected.
     """
-    estimator = make(Wanted(device=device, kernels=program.kernels))
+    estimator = make(EstimatorSpec(device=device, kernels=program.kernels))
     kernels: dict[str, list[_Kernel]] = defaultdict(list)
     for kernel in _kernels(path, program):
         expected_s = _predicted_s(kernel, program, estimator)

@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
+from dataclasses import fields as dataclass_fields
 from enum import Enum
 from math import isfinite
 from types import UnionType
-from typing import Annotated, Literal, TypeVar, Union, cast, get_args, get_origin
+from typing import Annotated, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from hespas.config.suggest import suggestion
-from hespas.errors import ConfigError
+from hespas.errors import ConfigError, HespasError
 
 _T = TypeVar("_T")
 _PLACED = re.compile(r"(?P<what>.*?)(?: - at (?P<of_key>`key` in )?`\$(?P<path>.*)`)?", re.DOTALL)
@@ -40,17 +41,37 @@ class _Spot:
 
 
 def decode(data: object, form: type[_T], *, location: str, at: str = "$") -> _T:
-    """Return ``data`` as a ``form`` (a msgspec struct), without coercing any value.
+    """Return ``data`` as a ``form`` (a msgspec struct or dataclass), without coercing any value.
 
-    ``place`` (a file) and ``at`` (the JSON path of ``data`` in it) go into the `ConfigError`
+    ``location`` (a file) and ``at`` (the JSON path of ``data`` in it) go into the `ConfigError`
     that any unknown key, missing key, wrong type or impossible figure raises.
     """
     root = _Spot(path=at, value=data, form=form)
     _refuse_not_finite(root, location)
+    _refuse_unknown_keys(root, location)
     try:
         return msgspec.convert(data, form)
     except msgspec.ValidationError as error:
         raise _explain(str(error), root, location) from None
+    except HespasError as error:
+        # The form's own check doesn't know where its value was read.
+        error.location = error.location or location
+        raise
+
+
+def _refuse_unknown_keys(spot: _Spot, location: str) -> None:
+    """Refuse keys that a dataclass lacks; msgspec refuses those that a struct lacks."""
+    if not (is_dataclass(_plain(spot.form)) and isinstance(spot.value, dict)):
+        return
+    fields = _fields(spot.form)
+    for key in cast("dict[str, object]", spot.value):
+        if key not in fields:
+            raise ConfigError(
+                f"unknown key {key!r} in {spot.path}",
+                location=location,
+                hint=suggestion(key, fields),
+            )
+        _refuse_unknown_keys(_step_to_key(key, spot), location)
 
 
 def _refuse_not_finite(spot: _Spot, location: str) -> None:
@@ -85,7 +106,7 @@ def _explain(complaint: str, root: _Spot, location: str) -> ConfigError:
 
 
 def _verdict(what: str, spot: _Spot) -> tuple[str, str]:
-    """Return what is wrong at ``spot``, and the mend."""
+    """Return what is wrong at ``spot``, and how to fix it."""
     quoted = _QUOTED.search(what)
     name = quoted[1] if quoted else ""
     if what.startswith("Object contains unknown field"):
@@ -100,10 +121,10 @@ def _verdict(what: str, spot: _Spot) -> tuple[str, str]:
 def _hint(what: str, spot: _Spot) -> str:
     if what.startswith("Invalid enum value"):
         return suggestion(str(spot.value), _choices(spot.form))
-    wanted = what.removeprefix("Expected ").partition(", got")[0].replace(" | null", "")
+    expected = what.removeprefix("Expected ").partition(", got")[0].replace(" | null", "")
     for word, plain in _WORDS.items():
-        wanted = wanted.replace(word, plain)
-    return f"give {wanted}"
+        expected = expected.replace(word, plain)
+    return f"give {expected}"
 
 
 def _follow(path: str, spot: _Spot) -> _Spot:
@@ -148,6 +169,9 @@ def _plain(form: object) -> object:
 
 def _fields(form: object) -> dict[str, object]:
     plain = _plain(form)
+    if isinstance(plain, type) and is_dataclass(plain):
+        types = get_type_hints(plain, include_extras=True)
+        return {field.name: types[field.name] for field in dataclass_fields(plain)}
     if not (isinstance(plain, type) and issubclass(plain, msgspec.Struct)):
         return {}
     return {field.encode_name: field.type for field in msgspec.structs.fields(plain)}

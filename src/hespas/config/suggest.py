@@ -16,7 +16,7 @@ _MOST = 3
 
 
 def suggestion(given: str, known: Iterable[str]) -> str:
-    """Return a mend that names the ``known`` words nearest to ``given``, or all of them.
+    """Return a hint that names the ``known`` words nearest to ``given``, or all of them.
 
     Nearest are those that begin with it; then those that are spelled alike, or hold it.
 

@@ -15,15 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from hespas.config.decode import decode
-from hespas.config.load import hardware_of
-from hespas.config.run_config import (
-    EstimatorHardware,
-    IreeHardware,
-    NodeHardware,
-    RooflineHardware,
-    SystolicHardware,
-    XlaHardware,
-)
+from hespas.config.estimators import NodeHardware, RooflineHardware
 from hespas.config.suggest import suggestion
 from hespas.cost.rules.custom_call import CustomCallCost
 from hespas.errors import ConfigError, option
@@ -44,7 +36,7 @@ class EstimatorSpec:
     """
 
     device: Device | None = None
-    hardware: EstimatorHardware | object | None = None
+    hardware: object | None = None
     roofline_options: RooflineOptions = field(default_factory=RooflineOptions)
     custom_calls: Mapping[str, CustomCallCost] = field(default_factory=dict[str, CustomCallCost])
     kernels: CompiledKernels | None = None
@@ -74,7 +66,8 @@ class Method:
 
     ``factory`` makes its estimator: a function, or where it stands, as in ``package.module:name``.
     ``configuration`` is the type that ``perf_estimator.hardware`` of a configuration is decoded
-    into, a dataclass or a msgspec struct; None for a method that takes no configuration.
+    into, a dataclass or a msgspec struct, or where it stands; None for a method that takes no
+    configuration.
     ``device_use`` says whether a device is needed. ``device_here`` is for methods that time this
     machine: a function of the configuration that names what runs the program, or where it stands.
     ``reads_kernels`` and ``adds_launches`` are for methods on which the kernels that a compiler
@@ -86,7 +79,7 @@ class Method:
     name: str
     summary: str
     factory: str | Factory
-    configuration: type[Any] | None = None
+    configuration: str | type[Any] | None = None
     device_use: DeviceUse = DeviceUse.OPTIONAL
     device_here: str | Callable[[Any], str] = ""
     reads_kernels: bool = False
@@ -126,10 +119,9 @@ drop it, or give the path of a configuration of it (.json) in its place
 
         Raises `ConfigError` for what the method's configuration may not hold.
         """
-        if self.name in METHODS:
-            return hardware_of(self.name, data, location)
         if self.configuration is not None:
-            return decode(data, self.configuration, location=location, at=at)
+            form = cast("type[object]", _imported(self.configuration))
+            return decode(data, form, location=location, at=at)
         if data:
             raise ConfigError(
                 f"{at} has no effect on method {self.name}", location=location, hint="drop it"
@@ -198,7 +190,7 @@ _LISTED = (
         name="xla",
         summary="regions compiled by XLA and timed on this machine",
         factory="hespas.backends.xla:make",
-        configuration=XlaHardware,
+        configuration="hespas.backends.xla:XlaHardware",
         device_use=DeviceUse.NONE,
         device_here="hespas.backends.xla:device_of",
     ),
@@ -206,7 +198,7 @@ _LISTED = (
         name="iree",
         summary="regions compiled by IREE and timed on this machine",
         factory="hespas.backends.iree:make",
-        configuration=IreeHardware,
+        configuration="hespas.backends.iree:IreeHardware",
         device_here="hespas.backends.iree:device_of",
         extra="iree",
     ),
@@ -214,14 +206,14 @@ _LISTED = (
         name="systolic",
         summary="closed forms of systolic arrays",
         factory="hespas.estimate.systolic.method:make",
-        configuration=SystolicHardware,
+        configuration="hespas.estimate.systolic.method:SystolicHardware",
         device_use=DeviceUse.NONE,
     ),
     Method(
         name="scalesim",
         summary="SCALE-Sim",
         factory="hespas.backends.scalesim:make",
-        configuration=SystolicHardware,
+        configuration="hespas.estimate.systolic.method:SystolicHardware",
         device_use=DeviceUse.NONE,
         extra="scalesim",
     ),
@@ -229,7 +221,7 @@ _LISTED = (
         name="zigzag_onnx",
         summary="ZigZag",
         factory="hespas.backends.zigzag:make",
-        configuration=SystolicHardware,
+        configuration="hespas.estimate.systolic.method:SystolicHardware",
         device_use=DeviceUse.NONE,
         extra="zigzag",
     ),
@@ -237,14 +229,14 @@ _LISTED = (
         name="cocossim",
         summary="COCOSSim",
         factory="hespas.backends.cocossim:make",
-        configuration=SystolicHardware,
+        configuration="hespas.backends.cocossim:CocossimHardware",
         device_use=DeviceUse.NONE,
     ),
     Method(
         name="onnxim",
         summary="ONNXim",
         factory="hespas.backends.onnxim:make",
-        configuration=SystolicHardware,
+        configuration="hespas.backends.onnxim:OnnximHardware",
         device_use=DeviceUse.NONE,
         extra="onnxim",
     ),
@@ -311,6 +303,3 @@ def estimator(method: str, spec: EstimatorSpec) -> Estimator:
     'roofline'
     """
     return method_named(method).estimator(spec)
-
-
-Wanted = EstimatorSpec

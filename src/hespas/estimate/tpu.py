@@ -11,7 +11,7 @@ from hespas.cost.structure import Leaf
 from hespas.errors import ConfigError, HardwareError, option
 from hespas.estimate.driver import Price, estimate_region
 from hespas.estimate.estimate import Estimate
-from hespas.estimate.methods import Wanted
+from hespas.estimate.methods import EstimatorSpec
 from hespas.estimate.roofline import Roofline
 from hespas.program.program import Program, all_ops
 from hespas.split.regions import Compute
@@ -94,12 +94,12 @@ def _check(region: Compute, program: Program) -> None:
     )
 
 
-def make(wanted: Wanted) -> CompilerEstimator:
+def make(spec: EstimatorSpec) -> CompilerEstimator:
     """Return the estimator of the method ``compiler``.
 
     Raises `ConfigError` without a device, `HardwareError` for one whose clock is not known.
     """
-    device = wanted.needed_device("compiler")
+    device = spec.needed_device("compiler")
     if device.clock_hz is None:
         raise HardwareError(
             f"the clock of {device.name} is not known",
@@ -107,6 +107,6 @@ def make(wanted: Wanted) -> CompilerEstimator:
             hint="use a TPU's node or put clock_hz into its node.json, or use method roofline",
         )
     roofline = Roofline(
-        device=device, options=wanted.roofline_options, custom_calls=wanted.custom_calls
+        device=device, options=spec.roofline_options, custom_calls=spec.custom_calls
     )
     return CompilerEstimator(clock_hz=device.clock_hz, roofline=roofline)

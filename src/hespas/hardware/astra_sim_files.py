@@ -14,9 +14,9 @@ from typing import Annotated, Literal, cast
 from msgspec import Meta, Struct, field
 
 from hespas.config.decode import decode
+from hespas.config.figures import Count, CountOrZero, NotNegative, Positive, Text
 from hespas.config.files import read_json, read_yaml
 from hespas.errors import ConfigError, HardwareError
-from hespas.hardware.figures import Count, CountOrZero, NotNegative, Positive, Text
 from hespas.hardware.system import (
     CollectiveKind,
     NetworkDimension,

@@ -11,9 +11,9 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from hespas.config.decode import decode
+from hespas.config.figures import CountOrZero, NotNegative, Positive, Text
 from hespas.config.files import read_json, read_yaml
 from hespas.errors import ConfigError, HardwareError, option
-from hespas.hardware.figures import CountOrZero, NotNegative, Positive, Text
 
 
 class Distribution(Enum):

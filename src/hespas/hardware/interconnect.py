@@ -17,9 +17,9 @@ import msgspec
 from msgspec import Meta, Struct
 
 from hespas.config.decode import decode
+from hespas.config.figures import Count, NotNegative, Positive, Text
 from hespas.config.files import read_json
 from hespas.errors import HardwareError
-from hespas.hardware.figures import Count, NotNegative, Positive, Text
 from hespas.hardware.links import Link, LinkParameters, check_protocols, link_names, load_link
 
 

@@ -17,10 +17,10 @@ from typing import Literal
 from msgspec import Struct
 
 from hespas.config.decode import decode
+from hespas.config.figures import Count, Fraction, NotNegative, Positive, Text
 from hespas.config.files import read_json
 from hespas.config.suggest import suggestion
 from hespas.errors import HardwareError
-from hespas.hardware.figures import Count, Fraction, NotNegative, Positive, Text
 
 LINKS_DIRECTORY = Path(__file__).resolve().parent.parent / "configs" / "links"
 

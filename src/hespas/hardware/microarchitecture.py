@@ -8,10 +8,10 @@ from msgspec import Struct
 from msgspec.structs import fields
 
 from hespas.config.decode import decode
+from hespas.config.figures import Count, Fraction, NotNegative, Positive, Text
 from hespas.config.files import read_json
 from hespas.errors import HardwareError
 from hespas.hardware.device import Device, check_clock
-from hespas.hardware.figures import Count, Fraction, NotNegative, Positive, Text
 from hespas.hardware.presets import MICROARCHITECTURE, load_device
 
 

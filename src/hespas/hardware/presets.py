@@ -9,14 +9,13 @@ from pathlib import Path
 from msgspec import Struct
 
 from hespas.config.decode import decode
+from hespas.config.estimators import RooflineHardware, read_roofline
+from hespas.config.figures import Count, NotNegative, Positive, Text
 from hespas.config.files import read_json
-from hespas.config.load import load_config
-from hespas.config.run_config import RooflineHardware, roofline_hardware
 from hespas.config.suggest import suggestion
 from hespas.errors import DeviceCountError, HardwareError
 from hespas.hardware.astra_sim_files import read_network, read_system
 from hespas.hardware.device import Device, MeasuredTables, check_clock
-from hespas.hardware.figures import Count, NotNegative, Positive, Text
 from hespas.hardware.interconnect import read_interconnect
 from hespas.hardware.system import System, bare_system
 
@@ -83,7 +82,7 @@ def load_device(name_or_path: str | Path) -> Device:
     (312000000000000.0, 1555000000000.0)
     """
     file = device_file(name_or_path)
-    hardware = roofline_hardware(load_config(file), location=str(file))
+    hardware = read_roofline(file)
     home = _home(file)
     name = home.resolve().name if file.stem == "config" else file.stem
     inside = home / MICROARCHITECTURE
@@ -113,7 +112,7 @@ def load_hardware(name_or_path: str | Path) -> RooflineHardware:
     True
     """
     file = device_file(name_or_path)
-    return roofline_hardware(load_config(file), location=str(file))
+    return read_roofline(file)
 
 
 def node_directory(name_or_path: str | Path) -> Path:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated
-
-from msgspec import Meta
 
 from hespas.config.fields import Option, declare
+from hespas.config.figures import Count
 from hespas.config.suggest import choice
 from hespas.errors import ConfigError, option
 from hespas.program.program import Op, Program, is_communication_op
@@ -61,7 +59,7 @@ class SplitOptions:
             help="Most operations in a block.",
             name="block_lim",
             key="block_lim",
-            form=Annotated[int, Meta(ge=1)],
+            form=Count,
             default_text=f"{DEFAULT_BLOCK_LIMIT}; with --merge, none",
         )
     )

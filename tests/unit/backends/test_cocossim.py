@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from hespas.backends import tool
-from hespas.config.run_config import CocossimProgram, SimulatorCall, SystolicHardware
+from hespas.backends.cocossim import CocossimHardware
 from hespas.errors import ConfigError, ExtraMissingError, HespasError, ToolError
-from hespas.estimate.methods import Wanted, estimator
+from hespas.estimate.methods import EstimatorSpec, estimator
 from hespas.estimate.systolic.array import Product
-from hespas.estimate.systolic.method import Systolic
+from hespas.estimate.systolic.method import Systolic, SystolicHardware
 from hespas.tools.process import Limits
 from simulators import COCOSSIM, COCOSSIM_HARDWARE, PATTERN, program_file
 
 PRODUCT = Product(m=30, n=40, k=50)
-CALL = SimulatorCall(
-    arguments=("--layers", "{workload}", "--size", "{rows}", "-ws", "{dataflow}"),
-    cycles_pattern=PATTERN,
-)
-HARDWARE = SystolicHardware(
+HARDWARE = CocossimHardware(
     array_rows=16,
     array_columns=16,
     clock_hz=1e9,
     memory_bandwidth=100e9,
     vector_flops=1e12,
-    simulator=CocossimProgram(call=CALL),
+    arguments=("--layers", "{workload}", "--size", "{rows}", "-ws", "{dataflow}"),
+    cycles_pattern=PATTERN,
 )
 
 
@@ -39,7 +36,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def made(hardware: SystolicHardware) -> Systolic:
-    found = estimator("cocossim", Wanted(hardware=hardware))
+    found = estimator("cocossim", EstimatorSpec(hardware=hardware))
     assert isinstance(found, Systolic)
     return found
 
@@ -48,10 +45,9 @@ def standing_in(code: str = COCOSSIM, **changes: object) -> Systolic:
     return made(hardware_of(code, **changes))
 
 
-def hardware_of(code: str = COCOSSIM, **changes: object) -> SystolicHardware:
+def hardware_of(code: str = COCOSSIM, **changes: object) -> CocossimHardware:
     binary = program_file(Path("perf_model"), code)
-    call = replace(CALL, **changes)
-    return replace(HARDWARE, binary=binary, simulator=CocossimProgram(call=call))
+    return replace(HARDWARE, binary=binary, **changes)
 
 
 def cycles(found: Systolic, product: Product = PRODUCT) -> float:
@@ -84,22 +80,20 @@ def test_arrays_share_the_columns() -> None:
 def test_a_line_of_ones_own_is_written() -> None:
     code = "import sys; print('Total cycles:', open(sys.argv[2]).read().split()[-1])"
     hardware = hardware_of(code)
-    line = CocossimProgram(call=CALL, product_line="Product {m} {k} {n} 12345")
-    found = made(replace(hardware, simulator=line))
+    found = made(replace(hardware, product_line="Product {m} {k} {n} 12345"))
     assert cycles(found) == pytest.approx(12345)
     assert "'Product {m} {k} {n} 12345'" in found.timer.assumption
 
 
 @pytest.mark.parametrize("line", ["Product {m} {n}", "Product {m} {n} {k} {b}", "{m} {n} {k} {"])
 def test_a_line_that_lacks_a_size_is_refused(line: str) -> None:
-    program = CocossimProgram(call=CALL, product_line=line)
     with pytest.raises(ConfigError, match=r"product_line is .* with \{m\}, \{n\} and \{k\}"):
-        made(replace(hardware_of(), simulator=program))
+        made(replace(hardware_of(), product_line=line))
 
 
 def test_clock_and_size_of_elements_can_be_told() -> None:
     code = "import sys; assert sys.argv[7:] == ['1', '1000000000', '2']; print('Total cycles: 937')"
-    arguments = (*(CALL.arguments or ()), "{clock_ghz}", "{clock_hz}", "{element_bytes}")
+    arguments = (*(HARDWARE.arguments or ()), "{clock_ghz}", "{clock_hz}", "{element_bytes}")
     found = standing_in(code, arguments=arguments)
     assert cycles(found) == pytest.approx(937)
     assert "those of its build" not in found.timer.assumption
@@ -108,7 +102,7 @@ def test_clock_and_size_of_elements_can_be_told() -> None:
 
 def test_the_answer_may_stand_in_a_file() -> None:
     code = "import sys; open(sys.argv[-1], 'w').write('12,345\\ncycles 23456\\n')"
-    arguments = (*(CALL.arguments or ()), "{output}")
+    arguments = (*(HARDWARE.arguments or ()), "{output}")
     found = standing_in(
         code, arguments=arguments, answer_file="made/out.txt", cycles_pattern="^cycles (.*)$"
     )
@@ -188,7 +182,7 @@ def test_an_answer_file_that_is_not_there_is_named() -> None:
         ({"arguments": ("{}",)}, r"hold \{\}"),
         ({"arguments": ("{rows",)}, "'{rows' is malformed"),
         (
-            {"arguments": (*(CALL.arguments or ()), "{output}")},
+            {"arguments": (*(HARDWARE.arguments or ()), "{output}")},
             "the path of answer_file, which is not given",
         ),
         ({"cycles_pattern": None}, "needs cycles_pattern, the regular expression with one group"),
@@ -224,7 +218,15 @@ def test_what_would_have_no_effect_is_refused() -> None:
     with pytest.raises(ConfigError, match="sram_bandwidth has no effect on method 'cocossim'"):
         made(replace(hardware_of(), sram_bandwidth=1e12))
     with pytest.raises(ConfigError, match="the configuration is of another method"):
-        made(replace(hardware_of(), simulator=None))
+        made(
+            SystolicHardware(
+                array_rows=16,
+                array_columns=16,
+                clock_hz=1e9,
+                memory_bandwidth=100e9,
+                vector_flops=1e12,
+            )
+        )
 
 
 def test_the_program_is_looked_for(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,13 +250,12 @@ def test_scale_sim_takes_no_such_program_for_a_python(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(tool, "find_spec", nothing)
     with pytest.raises(ExtraMissingError, match="scalesim"):
-        estimator("scalesim", Wanted(hardware=hardware_of()))
+        estimator("scalesim", EstimatorSpec(hardware=hardware_of()))
 
 
 def test_the_stand_in_refuses_what_is_malformed() -> None:
     assert set(COCOSSIM_HARDWARE) == {"arguments", "cycles_pattern"}
     with pytest.raises(ToolError, match="usage"):
         cycles(standing_in(arguments=("{workload}", "{rows}", "{dataflow}")))
-    program = CocossimProgram(call=CALL, product_line="Conv {m} {n} {k}")
     with pytest.raises(ToolError, match="no convolution"):
-        cycles(made(replace(hardware_of(), simulator=program)))
+        cycles(made(replace(hardware_of(), product_line="Conv {m} {n} {k}")))

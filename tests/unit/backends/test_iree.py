@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from hespas.backends.iree import IreeCompile, IreeHardware
 from hespas.backends.profiling import PROFILED
-from hespas.config.run_config import IreeCompile, IreeHardware
 from hespas.errors import ExtraMissingError, ToolError
 from hespas.estimate.estimate import Estimate
-from hespas.estimate.methods import Wanted, estimator
+from hespas.estimate.methods import EstimatorSpec, estimator
 from hespas.frontend.load import load_program
 from hespas.hardware.device import Device
 from hespas.split.regions import Compute
@@ -79,7 +79,7 @@ def estimated(
     graph = split_program(load_program(file), split_options())
     (region,) = graph.regions
     assert isinstance(region, Compute)
-    made = estimator("iree", Wanted(hardware=hardware, device=device))
+    made = estimator("iree", EstimatorSpec(hardware=hardware, device=device))
     assert made.assumptions(graph.program)[0].startswith(
         "iree: regions that IREE takes were compiled"
     )
@@ -120,4 +120,4 @@ def test_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(ExtraMissingError, match=r"pip install 'hespas\[iree\]'"):
-        estimator("iree", Wanted())
+        estimator("iree", EstimatorSpec())

@@ -4,36 +4,34 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
 
 import pytest
+from msgspec.structs import replace
 
 from hespas.backends import onnxim, tool
-from hespas.backends.onnxim import Operator, need_onnx, write_product_model
-from hespas.config.run_config import OnnximProgram, SimulatorCall, SystolicHardware
+from hespas.backends.onnxim import OnnximHardware, Operator, need_onnx, write_product_model
 from hespas.errors import ConfigError, ExtraMissingError, ToolError, UnsupportedError
-from hespas.estimate.methods import Wanted, estimator
+from hespas.estimate.methods import EstimatorSpec, estimator
 from hespas.estimate.systolic.array import Product
-from hespas.estimate.systolic.method import Systolic
+from hespas.estimate.systolic.method import Systolic, SystolicHardware
 from hespas.tools.process import Limits
 from simulators import CORES, HAS_ONNX, ONNXIM, PATTERN, do_without_onnx, program_file
 
 needs_onnx = pytest.mark.skipif(not HAS_ONNX, reason="onnx is not installed")
 
 PRODUCT = Product(m=30, n=40, k=50)
-CALL = SimulatorCall(cycles_pattern=PATTERN)
-PROGRAM = OnnximProgram(call=CALL, core_config="cores.json")
-HARDWARE = SystolicHardware(
+HARDWARE = OnnximHardware(
     array_rows=16,
     array_columns=16,
     clock_hz=1e9,
     memory_bandwidth=100e9,
     vector_flops=1e12,
     binary="Simulator",
-    simulator=PROGRAM,
+    cycles_pattern=PATTERN,
+    core_config="cores.json",
 )
 
 
@@ -52,7 +50,7 @@ def write_cores(changes: Mapping[str, object] = MappingProxyType({})) -> None:
 
 
 def made(hardware: SystolicHardware = HARDWARE) -> Systolic:
-    found = estimator("onnxim", Wanted(hardware=hardware))
+    found = estimator("onnxim", EstimatorSpec(hardware=hardware))
     assert isinstance(found, Systolic)
     return found
 
@@ -63,7 +61,7 @@ def cycles(found: Systolic, product: Product = PRODUCT) -> float:
 
 @pytest.mark.parametrize("operator", [None, "MatMul", "Gemm"])
 def test_a_product_is_a_model(here: Path, operator: Operator | None) -> None:
-    found = made(replace(HARDWARE, simulator=replace(PROGRAM, operator=operator)))
+    found = made(replace(HARDWARE, operator=operator))
     assert cycles(found) == pytest.approx(30 * 4 * 3 + 1000)
     assert not list(here.glob("hespas-*"))
     assert f"one {operator or 'MatMul'}, and it is called with '--config {{config}}" in (
@@ -129,8 +127,8 @@ def test_other_cores_are_another_estimate() -> None:
     assert made().parameters != first
     write_cores()
     assert made().parameters == first
-    options = replace(PROGRAM, model_options={"batch_size": 1, "request_time": 0})
-    assert made(replace(HARDWARE, simulator=options)).parameters != first
+    options = replace(HARDWARE, model_options={"batch_size": 1, "request_time": 0})
+    assert made(options).parameters != first
 
 
 def test_the_usual_interface_can_be_changed(here: Path) -> None:
@@ -146,49 +144,56 @@ def test_the_usual_interface_can_be_changed(here: Path) -> None:
         "print('Total cycles:', 1000 * model['batch_size'] + model['request_time'])\n"
     )
     program_file(here / "Simulator", code)
-    call = SimulatorCall(
+    hardware = replace(
+        HARDWARE,
         arguments=("-c", "{config}", "{workload}", "{model}"),
-        cycles_pattern=PATTERN,
         files={"configs": "mapping"},
+        model_options={"batch_size": 2, "request_time": 5},
     )
-    program = replace(PROGRAM, call=call, model_options={"batch_size": 2, "request_time": 5})
-    assert cycles(made(replace(HARDWARE, simulator=program))) == pytest.approx(2005)
+    assert cycles(made(hardware)) == pytest.approx(2005)
 
 
 @pytest.mark.parametrize(
-    ("program", "said"),
+    ("hardware", "said"),
     [
-        (OnnximProgram(call=CALL), "needs core_config, the path of ONNXim's JSON file"),
-        (OnnximProgram(core_config="cores.json"), "needs cycles_pattern"),
-        (replace(PROGRAM, model_options={"name": "a"}), "model_options gives a name"),
+        (replace(HARDWARE, core_config=None), "needs core_config, the path of ONNXim's JSON file"),
+        (replace(HARDWARE, cycles_pattern=None), "needs cycles_pattern"),
+        (replace(HARDWARE, model_options={"name": "a"}), "model_options gives a name"),
         (
-            replace(PROGRAM, call=replace(CALL, arguments=("{workload}",))),
+            replace(HARDWARE, arguments=("{workload}",)),
             r"lack \{config\}, the path of core_config",
         ),
         (
-            replace(PROGRAM, call=replace(CALL, arguments=("{config}",))),
+            replace(HARDWARE, arguments=("{config}",)),
             r"lack \{workload\}, the list of models or \{model\}, the ONNX file",
         ),
         (
-            replace(PROGRAM, call=replace(CALL, arguments=("{config}", "{rows}", "{model}"))),
+            replace(HARDWARE, arguments=("{config}", "{rows}", "{model}")),
             r"arguments hold \{rows\}",
         ),
         (
             replace(
-                PROGRAM,
-                call=replace(CALL, arguments=("{config}", "{model}")),
+                HARDWARE,
+                arguments=("{config}", "{model}"),
                 model_options={"batch_size": 2},
             ),
             "model_options has no effect",
         ),
-        (None, "the configuration is of another method"),
+        (
+            SystolicHardware(
+                array_rows=16,
+                array_columns=16,
+                clock_hz=1e9,
+                memory_bandwidth=100e9,
+                vector_flops=1e12,
+            ),
+            "the configuration is of another method",
+        ),
     ],
 )
-def test_what_is_missing_or_has_no_effect_is_refused(
-    program: OnnximProgram | None, said: str
-) -> None:
+def test_what_is_missing_or_has_no_effect_is_refused(hardware: SystolicHardware, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        made(replace(HARDWARE, simulator=program))
+        made(hardware)
 
 
 @pytest.mark.parametrize(

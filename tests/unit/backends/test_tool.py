@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from hespas.backends import tool
-from hespas.config.run_config import SystolicHardware
 from hespas.errors import ConfigError, ExtraMissingError, HespasError, ToolError
-from hespas.estimate.methods import Wanted, estimator
+from hespas.estimate.methods import EstimatorSpec, estimator
 from hespas.estimate.systolic.array import Product
-from hespas.estimate.systolic.method import Systolic
+from hespas.estimate.systolic.method import Systolic, SystolicHardware
 
 SCALE_SIM = """
 import configparser, csv, os, sys
@@ -66,7 +65,7 @@ def made(method: str, binary: str | None, *, dataflow: str = "weight_stationary"
         dataflow="output_stationary" if dataflow == "output_stationary" else "weight_stationary",
         binary=binary,
     )
-    found = estimator(method, Wanted(hardware=hardware))
+    found = estimator(method, EstimatorSpec(hardware=hardware))
     assert isinstance(found, Systolic)
     return found
 

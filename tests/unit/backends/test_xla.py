@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 
 from hespas.backends.profiling import PROFILED, Repeats, estimate_of
-from hespas.backends.xla import Profiler, XlaProfile, make
-from hespas.config.run_config import XlaHardware, XlaTranslate
+from hespas.backends.xla import Profiler, XlaHardware, XlaProfile, XlaTranslate, make
 from hespas.errors import ConfigError, ToolError
 from hespas.estimate.cache import MemoryStore
 from hespas.estimate.graph import estimate_graph
-from hespas.estimate.methods import Wanted, estimator
+from hespas.estimate.methods import EstimatorSpec, estimator
 from hespas.frontend.load import load_program
 from hespas.split.modules import region_modules
 from hespas.split.regions import RegionGraph
@@ -79,7 +78,7 @@ def standing_in(tmp_path: Path) -> Generator[StandingIn]:
 
 def test_regions_run_on_this_machine(tmp_path: Path) -> None:
     regions = graph(tmp_path / "p.mlir")
-    profile = estimator("xla", Wanted(hardware=XlaHardware(type="cpu", sample=True)))
+    profile = estimator("xla", EstimatorSpec(hardware=XlaHardware(type="cpu", sample=True)))
     result = estimate_graph(regions, region_modules(regions), profile, store=MemoryStore())
     assert result.total.per_op[PROFILED].count == 3
     assert 1e-6 < result.total.time_s < 1
@@ -117,7 +116,7 @@ def test_a_region_that_takes_too_long_is_named(tmp_path: Path, standing_in: Stan
 def test_a_platform_that_is_not_there_is_said(tmp_path: Path, platform: str, needs: str) -> None:
     regions = graph(tmp_path / "p.mlir")
     hardware = XlaHardware(translate=XlaTranslate(target_backends=platform))
-    profile = estimator("xla", Wanted(hardware=hardware))
+    profile = estimator("xla", EstimatorSpec(hardware=hardware))
     said = rf"^XLA's profiler for {platform} finds no device to run on: .*it needs {needs}.*on cpu"
     with pytest.raises(ToolError, match=said):
         estimate_graph(regions, region_modules(regions), profile, store=MemoryStore())
@@ -127,14 +126,14 @@ def test_a_compiled_program_that_cannot_run_here_is_said_to_be_one() -> None:
     call = '  y = f32[8] custom-call(x), custom_call_target="mine"\n  ROOT z = f32[8] add(y, y)'
     program = read_hlo(module(f"  x = f32[8] parameter(0)\n{call}"))
     regions = split_program(program, split_options())
-    profile = estimator("xla", Wanted(hardware=XlaHardware(type="cpu", sample=True)))
+    profile = estimator("xla", EstimatorSpec(hardware=XlaHardware(type="cpu", sample=True)))
     with pytest.raises(ToolError, match=r"mine.*the program is compiled.*give the StableHLO"):
         estimate_graph(regions, region_modules(regions), profile, store=MemoryStore())
 
 
 def test_an_unknown_platform_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"there is no platform 'cudda'.*did you mean 'cuda'"):
-        make(Wanted(hardware=XlaHardware(type="cudda")))
+        make(EstimatorSpec(hardware=XlaHardware(type="cudda")))
 
 
 def test_the_cache_keeps_machines_and_repeats_apart(standing_in: StandingIn) -> None:

@@ -7,7 +7,7 @@ import pytest
 import hespas
 from hespas.errors import ConfigError, HardwareError
 from hespas.estimate.graph import GraphEstimate
-from hespas.estimate.methods import Wanted, estimator
+from hespas.estimate.methods import EstimatorSpec, estimator
 from hespas.frontend.load import load_source
 from hespas.hardware.device import Device
 from hespas.hardware.presets import load_device
@@ -94,6 +94,6 @@ def test_a_program_without_cycles_is_refused(device: Device) -> None:
 
 def test_a_device_without_a_clock_is_refused() -> None:
     with pytest.raises(HardwareError, match=r"the clock of H100_80GB is not known; use a TPU's"):
-        estimator("compiler", Wanted(device=load_device("H100_80GB")))
+        estimator("compiler", EstimatorSpec(device=load_device("H100_80GB")))
     with pytest.raises(ConfigError, match="method 'compiler' needs a device"):
-        estimator("compiler", Wanted())
+        estimator("compiler", EstimatorSpec())

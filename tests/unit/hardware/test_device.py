@@ -5,7 +5,7 @@ from typing import cast
 
 import pytest
 
-from hespas.config.run_config import RooflineHardware
+from hespas.config.estimators import RooflineHardware
 from hespas.errors import HardwareError
 from hespas.hardware.device import Device, MeasuredTables
 from hespas.hardware.presets import device_of

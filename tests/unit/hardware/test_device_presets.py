@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hespas.config.load import load_config
-from hespas.config.run_config import roofline_hardware
+from hespas.config.estimators import read_roofline
 from hespas.errors import ConfigError, HardwareError, HespasError
 from hespas.hardware.presets import (
     PRESETS_DIRECTORY,
@@ -17,6 +16,7 @@ from hespas.hardware.presets import (
     load_device,
     node_info,
 )
+from hespas.options import read_configuration
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 TARGETS = REPOSITORY.parent / "shared" / "data" / "gpu-specs"
@@ -102,7 +102,7 @@ def test_launches_cost_on_devices_that_launch_kernels() -> None:
 @pytest.mark.parametrize("name", NODES)
 def test_every_figure_has_its_source(name: str) -> None:
     file = PRESETS_DIRECTORY / "nodes" / name / "roofline" / "config.json"
-    hardware = roofline_hardware(load_config(file))
+    hardware = read_roofline(file)
     figures = {"peak_flops", "memory_bandwidth", "memory_capacity_bytes", "target"}
     figures.add("launch_overhead_s")
     figures |= set() if hardware.tdp_w is None else {"tdp_W"}
@@ -131,14 +131,13 @@ def test_a_tpu_s_matrix_units_reach_its_peak_at_its_clock(name: str, units: int)
 @pytest.mark.parametrize("name", NODES)
 def test_a_preset_runs_on_any_number_of_devices(name: str) -> None:
     file = PRESETS_DIRECTORY / "nodes" / name / "roofline" / "config.json"
-    assert roofline_hardware(load_config(file)).num_npus is None
+    assert read_roofline(file).num_npus is None
 
 
 @pytest.mark.parametrize("method", ["xla", "iree"])
 def test_the_profiling_presets_are_the_documented_ones(method: str) -> None:
-    config = load_config(PRESETS_DIRECTORY / "nodes" / "profiling" / method / "config.json")
-    assert config.perf_estimator is not None
-    assert config.perf_estimator.method == method
+    file = PRESETS_DIRECTORY / "nodes" / "profiling" / method / "config.json"
+    assert read_configuration(file).values["method"] == method
 
 
 def test_the_presets_lie_where_the_documents_say() -> None:

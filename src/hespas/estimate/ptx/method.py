@@ -9,7 +9,7 @@ from hespas.cost.rules.custom_call import CustomCallCost
 from hespas.cost.structure import Leaf
 from hespas.estimate.driver import Price, Timing, estimate_region
 from hespas.estimate.estimate import Estimate
-from hespas.estimate.methods import Wanted
+from hespas.estimate.methods import EstimatorSpec
 from hespas.estimate.ptx.kernels import AnalysisCache, KernelPricer
 from hespas.estimate.roofline import Roofline
 from hespas.hardware.microarchitecture import load_microarchitecture
@@ -80,19 +80,19 @@ class KernelEstimator:
         return Timing(time_s=time_s, notes=reading.notes)
 
 
-def make(wanted: Wanted) -> KernelEstimator:
+def make(spec: EstimatorSpec) -> KernelEstimator:
     """Return the estimator of the method ``kernel``.
 
     Raises `ConfigError` without a device, `HardwareError` for one whose inside is not described.
     """
-    device = wanted.needed_device("kernel")
+    device = spec.needed_device("kernel")
     roofline = Roofline(
-        device=device, options=wanted.roofline_options, custom_calls=wanted.custom_calls
+        device=device, options=spec.roofline_options, custom_calls=spec.custom_calls
     )
     read = KernelPricer(
         device=device,
         gpu=load_microarchitecture(device),
-        kernels=wanted.kernels or CompiledKernels(launches=(), ptx={}),
-        cache=AnalysisCache(directory=wanted.kernels_directory),
+        kernels=spec.kernels or CompiledKernels(launches=(), ptx={}),
+        cache=AnalysisCache(directory=spec.kernels_directory),
     )
     return KernelEstimator(kernels=read, roofline=roofline)

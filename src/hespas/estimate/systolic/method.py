@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Literal, Protocol
 
-from hespas.config.run_config import SystolicHardware
+from hespas.config.estimators import Hardware
+from hespas.config.figures import Count, Positive, Text
 from hespas.cost.rules.custom_call import CustomCallCost
 from hespas.cost.structure import Leaf
 from hespas.errors import ConfigError, UnsupportedError
 from hespas.estimate.driver import Price, estimate_region
 from hespas.estimate.estimate import FROM_TIME, Estimate, TypeTotals
-from hespas.estimate.methods import Wanted
+from hespas.estimate.methods import EstimatorSpec
 from hespas.estimate.roofline import Roofline
 from hespas.estimate.systolic.array import (
     Dataflow,
@@ -32,29 +33,62 @@ from hespas.program.types import TensorType
 from hespas.split.regions import Compute
 
 
-def make(wanted: Wanted) -> Systolic:
+class SystolicHardware(Hardware, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``hardware`` of the methods that model a systolic array.
+
+    ``array_count`` arrays share the columns of a product. Rates are in Hz, FLOP/s and bytes/s.
+    ``vector_flops`` is the rate of everything that is no matrix product or convolution; ``binary``
+    is the path of a simulator that is a program, or of a Python that has one.
+    """
+
+    array_rows: Count
+    array_columns: Count
+    array_count: Count = 1
+    clock_hz: Positive
+    memory_bandwidth: Positive
+    vector_flops: Positive
+    dataflow: Literal["weight_stationary", "output_stationary"] = "weight_stationary"
+    sram_bandwidth: Positive | None = None
+    binary: Text | None = None
+
+
+class SimulatorHardware(SystolicHardware, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The same of methods that call a program that somebody built.
+
+    ``arguments`` hold placeholders such as ``{workload}``; ``cycles_pattern`` is a regular
+    expression with one group, the cycles, in ``answer_file`` or else in what the program prints.
+    ``files`` are those that it looks for where it is started: their names there, and their paths.
+    """
+
+    arguments: tuple[str, ...] | None = None
+    cycles_pattern: Text | None = None
+    answer_file: Text | None = None
+    files: Mapping[Text, Text] = {}
+
+
+def make(spec: EstimatorSpec) -> Systolic:
     """Return the estimator of the method ``systolic``.
 
     Raises `ConfigError` without a description of the array, and for what is for simulators.
     """
-    hardware = array_hardware(wanted, "systolic")
+    hardware = array_hardware(spec, "systolic")
     if hardware.binary is not None:
         raise ConfigError(
             "hardware.binary has no effect on method 'systolic', which runs no program",
             hint="drop it, or use method 'scalesim' or 'zigzag_onnx'",
         )
-    return with_timer(ClosedForm(array=array_of(hardware)), hardware, wanted)
+    return with_timer(ClosedForm(array=array_of(hardware)), hardware, spec)
 
 
-def array_hardware(wanted: Wanted, method: str) -> SystolicHardware:
+def array_hardware(spec: EstimatorSpec, method: str) -> SystolicHardware:
     """Return the array that the configuration describes; `ConfigError` where there is none."""
-    if not isinstance(wanted.hardware, SystolicHardware):
+    if not isinstance(spec.hardware, SystolicHardware):
         raise ConfigError(
             f"method {method!r} needs a description of the array",
             hint=f"give a configuration with perf_estimator.method {method!r}, such as "
             "configs/nodes/TPUv3/systolic/config.json",
         )
-    return wanted.hardware
+    return spec.hardware
 
 
 def array_of(hardware: SystolicHardware) -> SystolicArray:
@@ -69,7 +103,7 @@ def array_of(hardware: SystolicHardware) -> SystolicArray:
     )
 
 
-def with_timer(timer: ProductTimer, hardware: SystolicHardware, wanted: Wanted) -> Systolic:
+def with_timer(timer: ProductTimer, hardware: SystolicHardware, spec: EstimatorSpec) -> Systolic:
     """Return the estimator that asks ``timer`` for products, with the roofline for the rest."""
     device = Device(
         name=f"{hardware.array_rows} x {hardware.array_columns} array",
@@ -77,7 +111,7 @@ def with_timer(timer: ProductTimer, hardware: SystolicHardware, wanted: Wanted) 
         memory_bandwidth_bytes_per_s=hardware.memory_bandwidth,
     )
     fallback = Roofline(
-        device=device, options=wanted.roofline_options, custom_calls=wanted.custom_calls
+        device=device, options=spec.roofline_options, custom_calls=spec.custom_calls
     )
     return Systolic(timer=timer, fallback=fallback, peak_flops=array_of(hardware).peak_flops)
 

@@ -13,7 +13,7 @@ from hespas.cost.rules.custom_call import CustomCallCost
 from hespas.cost.structure import Leaf
 from hespas.estimate.driver import Price, Timing, estimate_region
 from hespas.estimate.estimate import Estimate
-from hespas.estimate.methods import Wanted
+from hespas.estimate.methods import EstimatorSpec
 from hespas.estimate.ptx.kernels import AnalysisCache, KernelPricer, kernel_pricer
 from hespas.estimate.roofline import Roofline
 from hespas.estimate.tables.attention import AttentionModel, attention_model
@@ -250,22 +250,22 @@ def streaming_of(about: PartWire, roofline: Roofline) -> Streaming:
     )
 
 
-def make(wanted: Wanted) -> Measured:
+def make(spec: EstimatorSpec) -> Measured:
     """Return the estimator of the method ``measured``.
 
     Raises `ConfigError` without a device, `HardwareError` for a device that no tables serve.
     """
-    device = wanted.needed_device("measured")
-    cache = AnalysisCache(directory=wanted.kernels_directory)
-    return measured(wanted, kernels=kernel_pricer(device, wanted.kernels, cache=cache))
+    device = spec.needed_device("measured")
+    cache = AnalysisCache(directory=spec.kernels_directory)
+    return measured(spec, kernels=kernel_pricer(device, spec.kernels, cache=cache))
 
 
-def measured(wanted: Wanted, *, kernels: KernelPricer | None) -> Measured:
+def measured(spec: EstimatorSpec, *, kernels: KernelPricer | None) -> Measured:
     """Return the estimator with ``kernels`` for what is no product."""
-    device = wanted.needed_device("measured")
+    device = spec.needed_device("measured")
     gemm = gemm_model(device)
     roofline = Roofline(
-        device=device, options=wanted.roofline_options, custom_calls=wanted.custom_calls
+        device=device, options=spec.roofline_options, custom_calls=spec.custom_calls
     )
     return Measured(
         gemm=gemm,

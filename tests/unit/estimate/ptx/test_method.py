@@ -8,7 +8,7 @@ from hespas.cost.structure import Leaf
 from hespas.errors import ConfigError, HardwareError
 from hespas.estimate.driver import Estimator
 from hespas.estimate.estimate import Estimate
-from hespas.estimate.methods import Wanted, estimator
+from hespas.estimate.methods import EstimatorSpec, estimator
 from hespas.estimate.ptx.kernels import kernel_pricer
 from hespas.estimate.ptx.terms import (
     COLUMN_REDUCTION,
@@ -125,18 +125,18 @@ def test_a_kernel_is_found_by_its_instruction(program: Program, kernels: Compile
 
 
 def test_the_method_adds_kernels_up(program: Program, kernels: CompiledKernels) -> None:
-    using = estimator("kernel", Wanted(device=H100, kernels=kernels))
+    using = estimator("kernel", EstimatorSpec(device=H100, kernels=kernels))
     pricer = kernel_pricer(H100, kernels)
     assert pricer is not None
     expected = sum(pricer.read(leaf_of(op)).terms.time_s for op in fusions(program).values())
     assert priced(using, program).time_s == pytest.approx(expected)
-    assert using.parameters != estimator("kernel", Wanted(device=H100)).parameters
+    assert using.parameters != estimator("kernel", EstimatorSpec(device=H100)).parameters
     assert "PTX" in " ".join(using.assumptions(program))
 
 
 def test_measured_asks_for_kernels_too(program: Program, kernels: CompiledKernels) -> None:
-    read = priced(estimator("measured", Wanted(device=H100, kernels=kernels)), program)
-    by_kind = priced(estimator("measured", Wanted(device=H100)), program)
+    read = priced(estimator("measured", EstimatorSpec(device=H100, kernels=kernels)), program)
+    by_kind = priced(estimator("measured", EstimatorSpec(device=H100)), program)
     assert read.time_s != by_kind.time_s
 
 
@@ -177,7 +177,7 @@ def test_a_program_that_is_not_compiled_has_no_kernels_yet() -> None:
     program = load_source(text.encode(), name="plain.mlir")
     pricer = kernel_pricer(H100, None)
     assert pricer is not None
-    found = priced(estimator("kernel", Wanted(device=H100)), program)
+    found = priced(estimator("kernel", EstimatorSpec(device=H100)), program)
     assert found.time_s == pytest.approx(
         2 * 4 * 1024**2 / (H100.memory_bandwidth_bytes_per_s * pricer.gpu.memory_efficiency * 0.95)
     )
@@ -186,7 +186,7 @@ def test_a_program_that_is_not_compiled_has_no_kernels_yet() -> None:
 
 def test_a_device_whose_inside_is_not_described_is_refused() -> None:
     with pytest.raises(HardwareError, match="is not described"):
-        estimator("kernel", Wanted(device=load_device("TPUv3")))
+        estimator("kernel", EstimatorSpec(device=load_device("TPUv3")))
     assert kernel_pricer(load_device("TPUv3"), None) is None
 
 
@@ -201,4 +201,7 @@ def test_a_kernel_that_cannot_be_followed_is_told_and_priced_by_its_category(
     assert reading.analysis is None
     (note,) = reading.notes
     assert "kernel fusion.1: priced by its category, for it can't be read" in note
-    assert note in priced(estimator("kernel", Wanted(device=H100, kernels=broken)), program).notes
+    assert (
+        note
+        in priced(estimator("kernel", EstimatorSpec(device=H100, kernels=broken)), program).notes
+    )

@@ -1,14 +1,14 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from hespas.config.run_config import SystolicHardware
 from hespas.errors import ConfigError
 from hespas.estimate.estimate import Estimate
-from hespas.estimate.methods import Wanted, estimator
+from hespas.estimate.methods import EstimatorSpec, estimator
+from hespas.estimate.systolic.method import SystolicHardware
 from hespas.frontend.load import load_program
 from hespas.split.regions import Compute
 from hespas.split.strategies import split_options, split_program
@@ -46,7 +46,7 @@ def estimated(path: Path, text: str, hardware: SystolicHardware = HARDWARE) -> E
     graph = split_program(load_program(path), split_options())
     (region,) = graph.regions
     assert isinstance(region, Compute)
-    return estimator("systolic", Wanted(hardware=hardware)).estimate(region, graph.program)
+    return estimator("systolic", EstimatorSpec(hardware=hardware)).estimate(region, graph.program)
 
 
 def test_a_batch_is_so_many_products_and_the_rest_is_the_rooflines(tmp_path: Path) -> None:
@@ -90,11 +90,11 @@ def test_a_slow_memory_or_edge_decides(tmp_path: Path) -> None:
 
 
 def test_a_program_that_would_not_run_is_refused() -> None:
-    wanted = Wanted(hardware=replace(HARDWARE, binary="python3"))
+    spec = EstimatorSpec(hardware=replace(HARDWARE, binary="python3"))
     with pytest.raises(ConfigError, match=r"binary has no effect on method 'systolic'.*drop it"):
-        estimator("systolic", wanted)
+        estimator("systolic", spec)
 
 
 def test_an_array_must_be_described() -> None:
     with pytest.raises(ConfigError, match="needs a description of the array"):
-        estimator("systolic", Wanted())
+        estimator("systolic", EstimatorSpec())

@@ -5,14 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from hespas.config.load import load_config
-from hespas.config.run_config import NodeHardware
+from hespas.config.estimators import NodeHardware
 from hespas.cost.attention import Attention
 from hespas.cost.expand import expand
 from hespas.cost.structure import Leaf
 from hespas.errors import ConfigError, HardwareError
 from hespas.estimate.estimate import Estimate
-from hespas.estimate.methods import Wanted, estimator
+from hespas.estimate.methods import EstimatorSpec, estimator
 from hespas.estimate.ptx.kernels import kernel_pricer
 from hespas.estimate.tables.attention import attention_model
 from hespas.estimate.tables.convolution import convolution_time
@@ -21,6 +20,7 @@ from hespas.estimate.tables.method import Measured, measured
 from hespas.frontend.load import load_program, load_source
 from hespas.hardware.device import MeasuredTables
 from hespas.hardware.presets import PRESETS_DIRECTORY, device_names, load_device
+from hespas.options import read_configuration
 from hespas.program.devices import with_device_count
 from hespas.program.program import Program
 from hespas.split.regions import RegionGraph
@@ -29,7 +29,7 @@ from hespas.split.strategies import SplitOptions, split_program
 from programs import main_function, read
 
 H100 = load_device("H100_80GB")
-WANTED = Wanted(device=H100)
+SPEC = EstimatorSpec(device=H100)
 LAUNCH_S = 3e-6
 ALONE_S = 2.433e-6
 """What XLA measured on the H100 beyond the tables."""
@@ -52,7 +52,7 @@ ENTRY %main (a: bf16[4096,2048], b: bf16[2048,16384]) -> bf16[4096,16384] {
 
 def model(**factors: float) -> Measured:
     tables = MeasuredTables(part="H100_SXM", factors=factors)
-    return measured(Wanted(device=replace(H100, measured=tables)), kernels=None)
+    return measured(EstimatorSpec(device=replace(H100, measured=tables)), kernels=None)
 
 
 def kernels() -> RegionGraph:
@@ -116,7 +116,7 @@ def test_kernels_that_are_no_products_are_priced_as_they_are_read() -> None:
     read_kernels = kernel_pricer(H100, None)
     assert read_kernels is not None
     found, by_bytes = (
-        total(kernels(), measured(WANTED, kernels=read_kernels)),
+        total(kernels(), measured(SPEC, kernels=read_kernels)),
         total(kernels(), model()),
     )
     (fusion,) = (op for op in kernels().program.main.body.operations if op.kind == "fusion")
@@ -206,10 +206,10 @@ def test_attention_is_scaled_by_flops_from_its_table() -> None:
 
 def test_a_device_is_needed_and_one_that_tables_serve() -> None:
     with pytest.raises(ConfigError, match="method 'measured' needs a device"):
-        estimator("measured", Wanted())
+        estimator("measured", EstimatorSpec())
     with pytest.raises(HardwareError, match="no tables of measured kernels"):
-        estimator("measured", Wanted(device=load_device("TPUv3")))
-    assert estimator("measured", WANTED).method == "measured"
+        estimator("measured", EstimatorSpec(device=load_device("TPUv3")))
+    assert estimator("measured", SPEC).method == "measured"
 
 
 WORKLOAD = Path(__file__).parents[5] / "shared" / "data" / "workloads" / "llama3_100m_h100_4.hlo"
@@ -228,12 +228,12 @@ CONFIGURATIONS = sorted((PRESETS_DIRECTORY / "nodes").glob("*/measured/config.js
 
 @pytest.mark.parametrize("file", CONFIGURATIONS, ids=lambda file: file.parent.parent.name)
 def test_every_node_with_tables_has_a_configuration_that_works(file: Path) -> None:
-    configured = load_config(file).perf_estimator
-    assert configured is not None
-    assert isinstance(configured.hardware, NodeHardware)
-    assert configured.hardware.node == file.parent.parent.name
-    wanted = Wanted(device=load_device(configured.hardware.node), hardware=configured.hardware)
-    assert estimator(configured.method, wanted).method == "measured"
+    configured = read_configuration(file).values
+    hardware = configured["hardware"]
+    assert isinstance(hardware, NodeHardware)
+    assert hardware.node == file.parent.parent.name
+    spec = EstimatorSpec(device=load_device(hardware.node), hardware=hardware)
+    assert estimator(str(configured["method"]), spec).method == "measured"
 
 
 def test_nodes_without_a_configuration_have_no_tables() -> None:

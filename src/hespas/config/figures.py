@@ -1,4 +1,4 @@
-"""Types of the figures in hardware files: what msgspec checks when a file is decoded."""
+"""Types of the figures in files: what msgspec checks when a file is decoded."""
 
 from __future__ import annotations
 
@@ -12,3 +12,4 @@ CountOrZero: TypeAlias = Annotated[int, Meta(ge=0)]
 Positive: TypeAlias = Annotated[float, Meta(gt=0)]
 NotNegative: TypeAlias = Annotated[float, Meta(ge=0)]
 Fraction: TypeAlias = Annotated[float, Meta(gt=0, le=1)]
+FractionOrZero: TypeAlias = Annotated[float, Meta(ge=0, le=1)]

@@ -1,0 +1,99 @@
+"""``perf_estimator`` of a configuration file: a method, and the hardware that it estimates for.
+
+The types are what the file holds, key by key; a field that the file leaves out is None. Methods
+that need other keys declare a type of their own beside their estimator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from msgspec import Struct
+from msgspec.structs import force_setattr
+
+from hespas.config.decode import decode
+from hespas.config.figures import Count, FractionOrZero, Positive, Text
+from hespas.config.files import read_json
+from hespas.config.suggest import suggestion
+from hespas.errors import ConfigError
+from hespas.program.types import ELEMENT_TYPES
+
+HARDWARE = "$.perf_estimator.hardware"
+"""The JSON path of the hardware."""
+
+
+class Hardware(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What ``hardware`` may hold whatever the method is."""
+
+    num_npus: Count | None = None
+    in_memory_only_cache: bool | None = None
+
+
+class RooflineHardware(
+    Hardware, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"tdp_w": "tdp_W"}
+):
+    """``hardware`` of the method ``roofline``.
+
+    Rates are in FLOP/s, ``memory_bandwidth`` in bytes/s, ``tdp_w`` (the key ``tdp_W``) in W.
+    Raises `ConfigError` for a rate of an element type that there isn't.
+    """
+
+    peak_flops: Positive
+    memory_bandwidth: Positive
+    per_datatype_flops: Mapping[str, Positive] = {}
+    tdp_w: Positive | None = None
+    hbm_power_ratio: FractionOrZero | None = None
+    error_on_unknown_type: bool | None = None
+    warn_on_unknown_type: bool | None = None
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "per_datatype_flops", MappingProxyType(dict(self.per_datatype_flops)))
+        for name in self.per_datatype_flops:
+            if name not in ELEMENT_TYPES:
+                raise ConfigError(
+                    f"unknown element type {name!r} in per_datatype_flops",
+                    hint=suggestion(name, ELEMENT_TYPES),
+                )
+
+
+class NodeHardware(Hardware, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``hardware`` of methods that know a device by its name: a preset's, or one's own by path."""
+
+    node: Text
+
+
+class EstimatorKeys(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``perf_estimator`` as the file holds it: the method decides what ``hardware`` may hold."""
+
+    method: str
+    hardware: dict[str, object] = {}
+
+
+class _NodeFile(Struct, frozen=True, kw_only=True):
+    """A configuration of which only the estimator is read: the others are keys of a run."""
+
+    perf_estimator: EstimatorKeys | None = None
+
+
+def read_roofline(path: Path) -> RooflineHardware:
+    """Return the rates that a configuration file gives a device.
+
+    Raises `ConfigError` for a file without a ``perf_estimator``, or with one of another method.
+    """
+    location = str(path)
+    estimator = decode(read_json(path), _NodeFile, location=location).perf_estimator
+    if estimator is None:
+        raise ConfigError(
+            "no perf_estimator is given",
+            location=location,
+            hint="add one, or use a file of configs/nodes/*/roofline",
+        )
+    if estimator.method != "roofline":
+        raise ConfigError(
+            f"method {estimator.method!r} describes no device by its rates",
+            location=location,
+            hint="use a configuration of the method roofline",
+        )
+    return decode(estimator.hardware, RooflineHardware, location=location, at=HARDWARE)

@@ -1,0 +1,236 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+import msgspec
+import pytest
+
+from config_files import (
+    IREE,
+    ROOFLINE,
+    XLA,
+    H,
+    complaint_of,
+    estimator_json,
+    roofline_json,
+    write_config,
+)
+from hespas.backends.cocossim import CocossimHardware
+from hespas.backends.iree import IreeCompile, IreeHardware
+from hespas.backends.onnxim import OnnximHardware
+from hespas.backends.xla import XlaHardware, XlaTranslate
+from hespas.config.estimators import NodeHardware, RooflineHardware, read_roofline
+from hespas.errors import ConfigError
+from hespas.estimate.systolic.method import SystolicHardware
+from hespas.options import read_configuration
+from hespas.split.strategies import SeparatorPolicy, SplitStrategy
+
+
+def values(directory: Path, config: object) -> dict[str, object]:
+    """Return what a configuration says, but for its path."""
+    read = dict(read_configuration(write_config(directory, config)).values)
+    read.pop("configuration", None)
+    return read
+
+
+def test_the_documented_file_is_read(tmp_path: Path) -> None:
+    value = {
+        "mlir_file": "path/to/workload.mlir",
+        "split_strategy": "linear_split",
+        "output_dir": "output/my_experiment",
+    } | roofline_json(num_npus=64, in_memory_only_cache=True)
+    assert values(tmp_path, value) == {
+        "mlir_file": Path("path/to/workload.mlir"),
+        "split_fn": SplitStrategy.LINEAR,
+        "output": Path("output/my_experiment"),
+        "method": "roofline",
+        "hardware": RooflineHardware(
+            peak_flops=312e12,
+            memory_bandwidth=1935e9,
+            num_npus=64,
+            in_memory_only_cache=True,
+        ),
+        "devices": 64,
+        "in_memory_only_cache": True,
+    }
+
+
+def test_every_documented_key_of_the_run_is_read(tmp_path: Path) -> None:
+    value: dict[str, object] = {
+        "mlir_file": "a.mlir",
+        "split_strategy": "individual_split",
+        "output_dir": "out",
+        "clean": True,
+        "block_lim": 1024,
+        "cache_dir": "cache",
+        "merge": False,
+        "disable_cache": False,
+        "num_threads": 2,
+        "separator": "is_communication_op",
+        "separator_policy": "end_block",
+    }
+    assert values(tmp_path, value) == {
+        "mlir_file": Path("a.mlir"),
+        "split_fn": SplitStrategy.INDIVIDUAL,
+        "output": Path("out"),
+        "clean": True,
+        "block_lim": 1024,
+        "cache_dir": Path("cache"),
+        "threads": 2,
+        "separator": "is_communication_op",
+        "separator_policy": SeparatorPolicy.END_BLOCK,
+    }, "a switch that is off is not given"
+
+
+def test_every_documented_key_of_the_roofline_is_read(tmp_path: Path) -> None:
+    value = ROOFLINE | {
+        "num_npus": 8,
+        "per_datatype_flops": {"f16": 312e12, "f8E4M3FN": 1},
+        "in_memory_only_cache": False,
+        "tdp_W": 400,
+        "hbm_power_ratio": 0.25,
+        "error_on_unknown_type": True,
+        "warn_on_unknown_type": False,
+    }
+    hardware = RooflineHardware(
+        peak_flops=312e12,
+        memory_bandwidth=1935e9,
+        num_npus=8,
+        per_datatype_flops={"f16": 312e12, "f8E4M3FN": 1.0},
+        in_memory_only_cache=False,
+        tdp_w=400.0,
+        hbm_power_ratio=0.25,
+        error_on_unknown_type=True,
+        warn_on_unknown_type=False,
+    )
+    config = estimator_json("roofline", value)
+    assert values(tmp_path, config)["hardware"] == hardware
+    assert read_roofline(write_config(tmp_path, config)) == hardware
+
+
+def test_what_the_file_leaves_out_is_not_given(tmp_path: Path) -> None:
+    assert values(tmp_path, {}) == {}
+    hardware = read_roofline(write_config(tmp_path, roofline_json()))
+    assert hardware.num_npus is None
+    assert dict(hardware.per_datatype_flops) == {}
+
+
+def test_the_documented_xla_and_iree_files_are_read(tmp_path: Path) -> None:
+    config = estimator_json("xla", XLA)
+    assert values(tmp_path, config)["hardware"] == XlaHardware(
+        type="nvidiagpu",
+        num_npus=4,
+        sample=False,
+        translate=XlaTranslate(target_backends="cuda"),
+        in_memory_only_cache=True,
+    )
+    with pytest.raises(ConfigError, match=r"run\.json: method 'xla' describes no device"):
+        read_roofline(write_config(tmp_path, config))
+    assert values(tmp_path, estimator_json("iree", IREE))["hardware"] == IreeHardware(
+        num_npus=64,
+        sample=True,
+        compile=IreeCompile(
+            device="local-task",
+            target_backends="llvm-cpu",
+            extra_args=("--iree-llvmcpu-target-cpu=host",),
+            extra_runtime_args=(),
+        ),
+        in_memory_only_cache=True,
+    )
+
+
+def test_xla_and_iree_need_no_hardware_keys(tmp_path: Path) -> None:
+    for method, hardware in (("xla", XlaHardware()), ("iree", IreeHardware())):
+        read = values(tmp_path, {"perf_estimator": {"method": method}})
+        assert read == {"method": method, "hardware": hardware}
+
+
+def test_a_run_without_an_estimator_has_no_hardware(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"run\.json: no perf_estimator is given; add one"):
+        read_roofline(write_config(tmp_path, {}))
+
+
+ARRAY: dict[str, object] = {
+    "array_rows": 128,
+    "array_columns": 128,
+    "clock_hz": 940e6,
+    "memory_bandwidth": 900e9,
+    "vector_flops": 4e12,
+}
+
+
+@pytest.mark.parametrize("method", ["systolic", "scalesim", "zigzag_onnx"])
+def test_the_methods_of_systolic_arrays_are_read(tmp_path: Path, method: str) -> None:
+    assert values(tmp_path, estimator_json(method, ARRAY)) == {
+        "method": method,
+        "hardware": SystolicHardware(
+            array_rows=128,
+            array_columns=128,
+            clock_hz=940e6,
+            memory_bandwidth=900e9,
+            vector_flops=4e12,
+        ),
+    }
+
+
+CALL: dict[str, object] = {
+    "binary": "/opt/simulator",
+    "arguments": ["-i", "{workload}"],
+    "cycles_pattern": "cycles ([0-9]+)",
+    "answer_file": "answer.txt",
+    "files": {"configs": "/opt/configs"},
+}
+
+
+@pytest.mark.parametrize(
+    ("method", "own", "form"),
+    [
+        ("cocossim", {"product_line": "Product {m} {n} {k}"}, CocossimHardware),
+        (
+            "onnxim",
+            {"core_config": "c.json", "operator": "Gemm", "model_options": {"batch_size": 1}},
+            OnnximHardware,
+        ),
+    ],
+)
+def test_the_methods_of_programs_are_read(
+    tmp_path: Path, method: str, own: dict[str, object], form: type[SystolicHardware]
+) -> None:
+    given = ARRAY | CALL | own
+    hardware = values(tmp_path, estimator_json(method, given))["hardware"]
+    assert isinstance(hardware, form)
+    read = msgspec.json.decode(msgspec.json.encode(hardware))
+    assert {name: read[name] for name in given} == given
+
+
+@pytest.mark.parametrize(
+    ("method", "key", "known"),
+    [
+        ("systolic", "arguments", "known"),
+        ("scalesim", "cycles_pattern", "known"),
+        ("cocossim", "core_config", "known"),
+        ("onnxim", "product_line", "known"),
+        ("onnxim", "core_confg", "did you mean 'core_config'"),
+    ],
+)
+def test_what_has_no_effect_on_a_method_is_no_key_of_it(
+    tmp_path: Path, method: str, key: str, known: str
+) -> None:
+    said = complaint_of(tmp_path, estimator_json(method, ARRAY | {key: "x"}))
+    assert f"unknown key '{key}' in {H}; {known}" in said
+
+
+@pytest.mark.parametrize("method", ["measured", "kernel"])
+def test_the_methods_that_know_parts_by_name_are_read(tmp_path: Path, method: str) -> None:
+    read = values(tmp_path, estimator_json(method, {"node": "H100_80GB"}))
+    assert read == {"method": method, "hardware": NodeHardware(node="H100_80GB")}
+
+
+def test_per_type_rates_cannot_be_changed() -> None:
+    rates = {"f32": 1.0}
+    hardware = RooflineHardware(peak_flops=1.0, memory_bandwidth=1.0, per_datatype_flops=rates)
+    rates["f32"] = 2.0
+    assert hardware.per_datatype_flops == {"f32": 1.0}
+    with pytest.raises(TypeError):
+        cast("dict[str, float]", hardware.per_datatype_flops)["f32"] = 3.0
