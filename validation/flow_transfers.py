@@ -53,15 +53,15 @@ def simulate_transfers(
 def _check(interconnect: Interconnect, transfers: Sequence[Transfer]) -> None:
     count = interconnect.device_count
     for number, one in enumerate(transfers):
-        place = f"transfer {number}"
+        location = f"transfer {number}"
         ends = (one.source, one.target)
         if one.source == one.target or not all(0 <= end < count for end in ends):
             message = f"goes from device {one.source} to device {one.target} of {count}"
-            raise SimulationError(message, location=place)
+            raise SimulationError(message, location=location)
         if one.size_bytes < 0:
-            raise SimulationError(f"has {one.size_bytes} bytes", location=place)
+            raise SimulationError(f"has {one.size_bytes} bytes", location=location)
         if not all(0 <= other < number for other in one.depends_on):
-            raise SimulationError("depends on a transfer that isn't before it", location=place)
+            raise SimulationError("depends on a transfer that isn't before it", location=location)
 
 
 class _Run:

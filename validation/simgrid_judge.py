@@ -5,7 +5,7 @@
         --write    put it into docs/evidence/simgrid.md, and some cases into tests/
 
 Every case is a network, and transfers that wait for each other. Both simulators get the same links
-and the same way of each transfer; what is compared is when each transfer ends. Each simulation by
+and the same route of each transfer; what is compared is when each transfer ends. Each simulation by
 SimGrid is a process of its own in SimGrid's environment (see simgrid_worker.py).
 """
 
@@ -160,7 +160,7 @@ def random_case(number: int) -> Case:
 
 
 def worker_lines(case: Case) -> list[str]:
-    """Return what SimGrid is told: the same links, and the same way of each transfer."""
+    """Return SimGrid's input: the same links, and the same route of each transfer."""
     topology = make_topology(case.network)
     routes = topology.routes(
         [one.source for one in case.transfers], [one.target for one in case.transfers]
@@ -231,10 +231,10 @@ def main() -> None:
     if not arguments.python.exists():
         raise SystemExit(f"there is no {arguments.python}: make simgrid")
     results = [judged(random_case(number), arguments.python) for number in range(CASES)]
-    found = table(results)
-    print(found)
+    text = table(results)
+    print(text)
     if arguments.write:
-        PAGE.write_text(_TABLE.sub(f"<!-- table -->\n{found}\n<!-- end -->", PAGE.read_text()))
+        PAGE.write_text(_TABLE.sub(f"<!-- table -->\n{text}\n<!-- end -->", PAGE.read_text()))
         STORED.write_text(stored(results))
     worst = max(one.difference for one in results)
     if worst > TOLERANCE:

@@ -29,10 +29,10 @@ _OPTIONS = (
 
 def simgrid() -> Any:
     """Return the module, whose library must be there before it."""
-    found = importlib.util.find_spec("simgrid")
-    if found is None or found.origin is None:
+    library = importlib.util.find_spec("simgrid")
+    if library is None or library.origin is None:
         raise SystemExit("SimGrid is not installed here: make simgrid")
-    ctypes.CDLL(str(Path(found.origin).parent / "libsimgrid.so"), mode=ctypes.RTLD_GLOBAL)
+    ctypes.CDLL(str(Path(library.origin).parent / "libsimgrid.so"), mode=ctypes.RTLD_GLOBAL)
     return importlib.import_module("simgrid")
 
 

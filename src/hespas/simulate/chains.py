@@ -1,6 +1,6 @@
-"""Kernels in a row as one task: a device that has only one thing to compute next is not asked.
+"""Kernels in a row as one task, which makes the simulation of compiled programs faster.
 
-A scheduled program gives thousands of kernels of which each waits for the one before it alone.
+A scheduled program gives thousands of kernels of which each waits only for the one before it.
 Such a row takes the sum of its kernels, whatever else happens, and is simulated as one task;
 the timeline then has its kernels again.
 """
@@ -18,7 +18,7 @@ from hespas.simulate.timeline import ClassTimeline, Timeline
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chained:
-    """A graph whose rows of computations are one task each, and the graph it was.
+    """A graph whose rows of computations are one task each, and the graph before that.
 
     ``members`` gives the computations of a row by the id of its task, which is that of the last.
     """
@@ -29,9 +29,10 @@ class Chained:
 
 
 def chained(graph: TaskGraph) -> Chained:
-    """Join computations of which each is all that the next waits for, and nothing else does.
+    """Return a graph in which rows of computations are joined.
 
-    For graphs whose computations are in a total order, as those of scheduled programs are.
+    In a row, each computation waits only for the one before it, and nothing else waits for that.
+    The computations must be in a total order, as those of scheduled programs are.
     """
     dependents = Counter(before for task in graph.tasks for before in task.depends_on)
     rows: dict[int, list[ComputeTask]] = {}
@@ -53,7 +54,7 @@ def chained(graph: TaskGraph) -> Chained:
 def _row_before(
     task: ComputeTask, rows: Mapping[int, list[ComputeTask]], dependents: Mapping[int, int]
 ) -> list[ComputeTask]:
-    """Return the row that a computation goes on with; a new one if it begins one."""
+    """Return the row that a computation continues; a new one if it begins one."""
     if len(task.depends_on) != 1:
         return []
     (before,) = task.depends_on
@@ -72,18 +73,18 @@ def _joined(row: tuple[ComputeTask, ...]) -> ComputeTask:
     )
 
 
-def opened(timeline: Timeline, found: Chained) -> Timeline:
+def opened(timeline: Timeline, chains: Chained) -> Timeline:
     """Return the timeline of the original graph from that of the joined one."""
-    classes = tuple([_opened(one, found) for one in timeline.classes])
+    classes = tuple([_opened(one, chains) for one in timeline.classes])
     return replace(timeline, classes=classes)
 
 
-def _opened(one: ClassTimeline, found: Chained) -> ClassTimeline:
+def _opened(one: ClassTimeline, chains: Chained) -> ClassTimeline:
     nodes: dict[int, Interval] = {}
     for number, (start, end) in one.nodes.items():
         at = start
-        for task in found.members.get(number, ())[:-1]:
+        for task in chains.members.get(number, ())[:-1]:
             nodes[task.id] = (at, at + task.duration_ps)
             at += task.duration_ps
         nodes[number] = (at, end)
-    return replace(one, graph=found.original, nodes=nodes)
+    return replace(one, graph=chains.original, nodes=nodes)

@@ -1,4 +1,4 @@
-"""A job on a cluster whose devices differ: some slower, some late, all with jitter."""
+"""A job on a cluster whose devices differ (slower, late, with jitter), and jobs of programs."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ def on_cluster(job: Job, cluster: Cluster) -> Job:
         tasks = sum(len(job.graphs[index].tasks) for index in job.graph_of_device)
         check_memory(tasks, "tasks", bytes_each=BYTES_PER_TASK)
     graphs: list[TaskGraph] = []
-    known: dict[object, int] = {}
+    graph_numbers: dict[object, int] = {}
     graph_of_device: list[int] = []
     for device, index in enumerate(job.graph_of_device):
         scale = cluster.compute_scales.get(device, 1.0)
         delay_ps = round(cluster.delays_s.get(device, 0.0) * PS_PER_S)
         key = (index, scale, delay_ps, device if cluster.jitter else None)
-        if key not in known:
-            known[key] = len(graphs)
+        if key not in graph_numbers:
+            graph_numbers[key] = len(graphs)
             graph = _scaled(job.graphs[index], scale, cluster.jitter, device)
             graphs.append(_delayed(graph, delay_ps))
-        graph_of_device.append(known[key])
+        graph_of_device.append(graph_numbers[key])
     return Job(graphs=tuple(graphs), graph_of_device=tuple(graph_of_device))
 
 
@@ -100,31 +100,33 @@ def _delayed(graph: TaskGraph, delay_ps: int) -> TaskGraph:
 def joined_job(
     programs: Sequence[tuple[Job, tuple[int, ...]]], device_count: int, *, location: str
 ) -> Job:
-    """Return one job of several, each on devices of its own.
+    """Return one job of several, each on its own devices.
 
-    A job of as many devices as it is given names them from 0 in their order; one of all devices
-    names them as they are, so that programs can send to each other. Raises `SimulationError` for
-    devices with two programs or none, and jobs of other sizes.
+    A job for as many devices as are listed for it numbers them from 0 in their order; a job for all
+    devices numbers them as they are, so that programs can send to each other. Raises
+    `SimulationError` for devices with two programs or none, and jobs of other sizes.
     """
     graphs: list[TaskGraph] = []
-    found: dict[int, int] = {}
+    graph_of: dict[int, int] = {}
     for job, devices in programs:
         if job.device_count not in (len(devices), device_count):
-            message = f"a program for {job.device_count} devices is given {len(devices)}"
+            message = f"a program for {job.device_count} devices runs on {len(devices)}"
             raise SimulationError(message, location=location)
         is_local = job.device_count == len(devices)
         first = len(graphs)
         graphs += [_moved(graph, devices if is_local else None, device_count)
                    for graph in job.graphs]  # fmt: skip
         for position, device in enumerate(devices):
-            if device in found or not 0 <= device < device_count:
-                message = f"device {device} has two programs, or isn't there"
+            if device in graph_of or not 0 <= device < device_count:
+                message = (
+                    f"device {device} has two programs, or is not among the {device_count} devices"
+                )
                 raise SimulationError(message, location=location)
-            found[device] = first + job.graph_of_device[position if is_local else device]
-    missing = [device for device in range(device_count) if device not in found]
+            graph_of[device] = first + job.graph_of_device[position if is_local else device]
+    missing = [device for device in range(device_count) if device not in graph_of]
     if missing:
         raise SimulationError(f"device {missing[0]} has no program", location=location)
-    order = tuple([found[device] for device in range(device_count)])
+    order = tuple([graph_of[device] for device in range(device_count)])
     return Job(graphs=tuple(graphs), graph_of_device=order)
 
 
@@ -143,7 +145,7 @@ def _moved(graph: TaskGraph, devices: tuple[int, ...] | None, device_count: int)
             case CollectiveTask(group_table=None):
                 return replace(task, group_table=len(tables) - 1)
             case SendTask() | ReceiveTask():
-                pairs = tuple([(devices[one], devices[other]) for one, other in task.pairs])
+                pairs = tuple([(devices[source], devices[target]) for source, target in task.pairs])
                 return replace(task, pairs=pairs)
             case _:
                 return task

@@ -1,4 +1,4 @@
-"""The two network models, and what each of them can be told."""
+"""The network models, the settings of each, and the one function that simulates a job by any."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import Enum
 from typing import assert_never
 
 from hespas.config.suggest import choice
-from hespas.errors import ConfigError, SimulationError
+from hespas.errors import ConfigError, SimulationError, option
 from hespas.hardware.cluster import Cluster
 from hespas.hardware.system import System
 from hespas.schedule.tasks import Job, TaskGraph, as_job
@@ -18,7 +18,7 @@ from hespas.simulate.timeline import Timeline
 
 
 class Model(Enum):
-    """Who decides how long communication takes."""
+    """The model that says how long communication takes."""
 
     ASTRA_SIM = "astra-sim"
     HESPAS = "hespas"
@@ -35,11 +35,12 @@ def model_named(name: str) -> Model:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelChoice:
-    """A model with what it is told; None stands for what isn't given.
+    """A network model with its settings; None stands for the default.
 
-    ``network``, ``queues_per_dimension``, ``rendezvous`` and ``injection_scale`` are ASTRA-sim's,
-    ``algorithm`` is for hespas' own model: see `hespas.simulate.flow.simulate.simulate_flow`.
-    Raises `ConfigError` for what has no effect on the model.
+    ``network``, ``queues_per_dimension``, ``rendezvous`` and ``injection_scale`` are settings of
+    ASTRA-sim's model, ``algorithm`` is one of hespas' own: see
+    `hespas.simulate.astra.simulate.simulate` and `hespas.simulate.flow.simulate.simulate_flow`.
+    ``cluster`` says what is not perfect. Raises `ConfigError` for a setting of the other model.
     """
 
     model: Model = Model.ASTRA_SIM
@@ -51,28 +52,50 @@ class ModelChoice:
     cluster: Cluster | None = None
 
     def __post_init__(self) -> None:
-        given = {
-            "--network": (Model.ASTRA_SIM, self.network),
-            "--num-queues-per-dim": (Model.ASTRA_SIM, self.queues_per_dimension),
-            "--rendezvous-protocol": (Model.ASTRA_SIM, self.rendezvous or None),
-            "--injection-scale": (Model.ASTRA_SIM, self.injection_scale),
-            "--algorithm": (Model.HESPAS, self.algorithm),
-        }
-        for flag, (owner, value) in given.items():
+        settings = (
+            ("network", Model.ASTRA_SIM, self.network),
+            ("num_queues_per_dim", Model.ASTRA_SIM, self.queues_per_dimension),
+            ("rendezvous_protocol", Model.ASTRA_SIM, self.rendezvous or None),
+            ("injection_scale", Model.ASTRA_SIM, self.injection_scale),
+            ("algorithm", Model.HESPAS, self.algorithm),
+        )
+        for name, owner, value in settings:
             if value is not None and owner is not self.model:
-                message = f"{flag} has no effect on the model {self.model.value}"
-                hint = f"leave it out, or use --model {owner.value}"
+                message = f"{option(name)} has no effect on the model {self.model.value}"
+                hint = f"leave it out, or use {option('model')} {owner.value}"
                 raise ConfigError(message, hint=hint)
 
 
 def simulate_job(work: Job | TaskGraph, system: System, choice: ModelChoice) -> Timeline:
-    """Return when each device does what.
+    """Return when each device does what, by the model that is chosen.
 
     Raises `hespas.errors.DeviceCountError` if the job and the system differ in size, and
     `SimulationError` for what the model doesn't cover.
     """
+    cluster = choice.cluster
     try:
-        return _simulated(work, system, choice)
+        job = as_job(work) if cluster is None else on_cluster(as_job(work), cluster)
+        check_supported(system, choice)
+        match choice.model:
+            case Model.HESPAS:
+                # ASTRA-sim's model need not wait for what this one imports.
+                from hespas.simulate.flow.choices import SPECIFIED  # noqa: PLC0415
+                from hespas.simulate.flow.simulate import simulate_flow  # noqa: PLC0415
+
+                algorithm = choice.algorithm or SPECIFIED
+                return simulate_flow(job, system, algorithm=algorithm, cluster=cluster)
+            case Model.ASTRA_SIM:
+                scale = choice.injection_scale
+                return simulate(
+                    job,
+                    system,
+                    network=choice.network or Network.CONGESTION_UNAWARE,
+                    queues_per_dimension=choice.queues_per_dimension or 1,
+                    rendezvous=choice.rendezvous,
+                    injection_scale=1.0 if scale is None else scale,
+                )
+            case _:
+                assert_never(choice.model)
     except OverflowError as error:
         raise SimulationError(
             "a transfer or a task takes longer than can be computed with",
@@ -81,39 +104,17 @@ def simulate_job(work: Job | TaskGraph, system: System, choice: ModelChoice) -> 
         ) from error
 
 
-def _simulated(work: Job | TaskGraph, system: System, choice: ModelChoice) -> Timeline:
-    job = as_job(work)
-    cluster = choice.cluster
-    if cluster is not None:
-        job = on_cluster(job, cluster)
-    match choice.model:
-        case Model.HESPAS:
-            # ASTRA-sim's model need not wait for what this one imports.
-            from hespas.simulate.flow.choices import SPECIFIED  # noqa: PLC0415
-            from hespas.simulate.flow.simulate import simulate_flow  # noqa: PLC0415
+def check_supported(system: System, choice: ModelChoice) -> None:
+    """Raise `SimulationError` for a system or a cluster that the model has no means for.
 
-            algorithm = choice.algorithm or SPECIFIED
-            return simulate_flow(job, system, algorithm=algorithm, cluster=cluster)
-        case Model.ASTRA_SIM:
-            return _simulate_astra_sim(job, system, choice)
-        case _:
-            assert_never(choice.model)
-
-
-def _simulate_astra_sim(job: Job, system: System, choice: ModelChoice) -> Timeline:
+    What it doesn't cover of a job, the model itself says.
+    """
+    if choice.model is not Model.ASTRA_SIM:
+        return
+    hint = f"use {option('model')} {Model.HESPAS.value}"
     if choice.cluster is not None and choice.cluster.links:
         message = "links that differ have no model in ASTRA-sim"
-        hint = "use --model hespas"
         raise SimulationError(message, location=choice.cluster.source, hint=hint)
     if not system.dimensions:
         message = "the system has no files for ASTRA-sim"
-        raise SimulationError(message, location=system.name, hint="use --model hespas")
-    scale = choice.injection_scale
-    return simulate(
-        job,
-        system,
-        network=choice.network or Network.CONGESTION_UNAWARE,
-        queues_per_dimension=choice.queues_per_dimension or 1,
-        rendezvous=choice.rendezvous,
-        injection_scale=1.0 if scale is None else scale,
-    )
+        raise SimulationError(message, location=system.name, hint=hint)

@@ -53,7 +53,7 @@ def endpoint_ns(system: System) -> int:
 def hops(dimension: NetworkDimension, distance: int) -> int:
     """Return the links between two devices that are ``distance`` apart in one dimension.
 
-    Fully connected: 1. Through a switch: 2. In a ring, which goes both ways: the shorter way.
+    Fully connected: 1. Through a switch: 2. In a ring, with links in both directions: the fewer.
     """
     match dimension.topology:
         case Topology.FULLY_CONNECTED:
@@ -82,10 +82,10 @@ def route(system: System, source: int, target: int) -> Route:
     raise ValueError(message)
 
 
-def delay_ns(system: System, way: Route, size_bytes: int) -> int:
+def delay_ns(system: System, route: Route, size_bytes: int) -> int:
     """Return how long a message takes: ``floor(hops * latency + size / bandwidth)``, in ns."""
-    dimension = system.dimensions[way.dimension]
-    return int(way.hops * to_ns(dimension.latency_s) + size_bytes / bytes_per_ns(dimension))
+    dimension = system.dimensions[route.dimension]
+    return int(route.hops * to_ns(dimension.latency_s) + size_bytes / bytes_per_ns(dimension))
 
 
 def reduce_ns(system: System, size_bytes: int) -> int:

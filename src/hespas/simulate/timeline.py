@@ -1,4 +1,4 @@
-"""What a simulation finds: when each task starts and ends, and what that amounts to."""
+"""The result of a simulation: when each task starts and ends, and sums of that."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class ClassTimeline:
     ``nodes`` gives (issue, end) by task id. ``compute_ps`` is the sum of the computations,
     ``communication_ps`` the time during which any communication is under way (a receive from
     when it is posted), ``overlap_ps`` the time during which both are.
-    ``exposed_communication_ps`` is what ASTRA-sim calls so: the finish less ``compute_ps``, and
-    less ``replayed_ps``, the sum of replayed communication; idle time included. ``exposed_ps``
-    gives, by communication task, the part of it that no computation hides. ``streams`` names, by
-    task id, the stream of communication that doesn't share the one stream of all.
+    ``exposed_communication_ps`` is ASTRA-sim's term: the finish less ``compute_ps``, and less
+    ``replayed_ps``, the sum of replayed communication; idle time included. ``exposed_ps`` gives, by
+    communication task, the part of it that no computation hides. ``streams`` names, by task id,
+    the streams of communication tasks where there are several.
     """
 
     devices: tuple[int, ...]
@@ -51,7 +51,7 @@ class ClassTimeline:
 class Timeline:
     """What all devices do, in classes; each device is in one of them.
 
-    ``model`` names who says so, ``assumptions`` what it takes for granted, where it tells.
+    ``model`` names the network model, and ``assumptions`` what it assumes.
     """
 
     classes: tuple[ClassTimeline, ...]
@@ -102,22 +102,22 @@ def class_timeline(
     issue_ps: Sequence[int],
     end_ps: Sequence[int],
 ) -> ClassTimeline:
-    """Return what the starts and ends of a class's tasks amount to."""
+    """Return the timeline of a class of devices from the starts and ends of its tasks."""
     spans = list(zip(issue_ps, end_ps, strict=True))
     computing = sorted(
         span
         for task, span in zip(tasks, spans, strict=True)
         if isinstance(task, ComputeTask) and not task.is_on_host
     )
-    talking = {
+    communicating = {
         task.id: span
         for task, span in zip(tasks, spans, strict=True)
         if isinstance(task, CollectiveTask | SendTask | ReceiveTask)
     }
     finish_ps = max(end_ps, default=0)
-    communication_ps = covered_ps(talking.values())
+    communication_ps = covered_ps(communicating.values())
     compute_ps = sum(end - start for start, end in computing)
-    exposed = exposed_parts(computing, talking.values())
+    exposed = exposed_parts(computing, communicating.values())
     return ClassTimeline(
         devices=devices,
         graph=graph,
@@ -128,7 +128,7 @@ def class_timeline(
         overlap_ps=max(0, compute_ps + communication_ps - finish_ps),
         exposed_ps={
             task: sum(end - start for start, end in parts)
-            for task, parts in zip(talking, exposed, strict=True)
+            for task, parts in zip(communicating, exposed, strict=True)
         },
     )
 

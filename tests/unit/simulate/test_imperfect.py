@@ -112,7 +112,7 @@ def test_what_is_for_the_other_model_is_refused(given: dict[str, object]) -> Non
 
 
 def test_algorithms_are_not_for_astra_sim() -> None:
-    with pytest.raises(ConfigError, match="--algorithm has no effect on the model astra-sim"):
+    with pytest.raises(ConfigError, match="algorithm has no effect on the model astra-sim"):
         ModelChoice(algorithm="ring")
 
 
@@ -145,7 +145,7 @@ def test_programs_that_name_all_devices_can_send_to_each_other(choice: ModelChoi
     [
         ([(2, (0, 1))], "device 2 has no program"),
         ([(2, (0, 1)), (2, (1, 2))], "device 1 has two programs"),
-        ([(3, (0, 1))], "for 3 devices is given 2"),
+        ([(3, (0, 1))], "for 3 devices runs on 2"),
     ],
 )
 def test_programs_must_fit(parts: list[tuple[int, tuple[int, ...]]], message: str) -> None:

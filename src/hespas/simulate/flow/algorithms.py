@@ -102,7 +102,7 @@ def _steps(schedule: Schedule, size_bytes: int) -> Iterator[Step]:
     for rounds in schedule.rounds:
         is_reduction = rounds.operation is Operation.REDUCE
         if rounds.pattern.form is Form.PATH:
-            # A pipeline of so small pieces that only the way of the first counts, and the size.
+            # A pipeline of so small pieces that the latency counts for the first alone.
             yield Step(
                 pattern=rounds.pattern,
                 size_bytes=size_bytes,

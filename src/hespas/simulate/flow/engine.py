@@ -155,7 +155,7 @@ class Engine:
             self._end(receiver)
 
     def _carry(self, sender: _Endpoint, group: int, task: SendTask | ReceiveTask) -> None:
-        """Start a message on its way."""
+        """Start to transfer a message."""
         mailbox = self._mailbox(group, task)
         self._transfers.start(
             self._transfer(group, signature_of(task)), partial(self._arrive, mailbox, sender)

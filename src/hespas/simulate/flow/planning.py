@@ -332,8 +332,8 @@ class Planner:
         """Return the smallest piece of the dimensions, if all of them have one."""
         lines = group.lines if line is None else (line,)
         pieces = [self._dimension(one).parameters.pipeline_bytes for one in lines]
-        known = [piece for piece in pieces if piece is not None]
-        return min(known) if known and len(known) == len(pieces) else None
+        sizes = [piece for piece in pieces if piece is not None]
+        return min(sizes) if sizes and len(sizes) == len(pieces) else None
 
     def _measured(self, group: GroupLayout, line: int, kind: str, size_bytes: int) -> Plan | None:
         """Return the plan of a collective as measured; None if it isn't in the link's tables."""

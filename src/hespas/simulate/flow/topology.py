@@ -201,13 +201,13 @@ class DimensionTopology:
         axis = next(axis for axis in self._axes if link < axis.first + axis.links)
         parts = _PARTS[axis.dimension.shape]
         number = max(at for at in range(len(parts)) if axis.part(at) <= link)
-        place = link - axis.part(number)
+        index = link - axis.part(number)
         head = f"dim{axis.index}.{parts[number]}"
         if axis.dimension.shape is Shape.FULLY_CONNECTED:
-            source, coordinate = divmod(place, axis.dimension.size)
+            source, coordinate = divmod(index, axis.dimension.size)
             own = source // axis.stride % axis.dimension.size
             return f"{head}.{source}.{source + (coordinate - own) * axis.stride}"
-        return f"{head}.{place}"
+        return f"{head}.{index}"
 
     def link_named(self, name: str) -> int | None:
         """Return the number of a link; None if none has that name."""
@@ -219,10 +219,11 @@ class DimensionTopology:
         if match[2] not in parts:
             return None
         number = parts.index(match[2])
-        place = int(match[3])
+        index = int(match[3])
         if axis.dimension.shape is Shape.FULLY_CONNECTED and match[4] is not None:
-            place = place * axis.dimension.size + int(match[4]) // axis.stride % axis.dimension.size
-        link = axis.part(number) + place
+            coordinate = int(match[4]) // axis.stride % axis.dimension.size
+            index = index * axis.dimension.size + coordinate
+        link = axis.part(number) + index
         return link if link < axis.first + axis.links and self.name(link) == name else None
 
 

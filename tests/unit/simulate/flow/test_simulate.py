@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from flow_jobs import MB, MS, SWITCH, US, WIRE, collective, compute, graph, one_dimension, transfer
-from hespas.errors import HardwareError, SimulationError
+from hespas.errors import ConfigError, DeviceCountError, HardwareError, SimulationError
 from hespas.hardware.cluster import Cluster, LinkOverride
 from hespas.hardware.interconnect import (
     Dimension,
@@ -16,11 +16,25 @@ from hespas.hardware.interconnect import (
     Dragonfly,
     Interconnect,
     Shape,
+    switched,
 )
 from hespas.hardware.links import Link, LinkParameters, MeasuredCollective, Protocol, load_link
-from hespas.schedule.tasks import (
-    CommunicationKind,
+from hespas.hardware.system import (
+    CollectiveKind,
+    NetworkDimension,
+    RemoteMemory,
+    RemoteMemoryKind,
+    System,
+    Topology,
 )
+from hespas.schedule.tasks import (
+    CollectiveTask,
+    CommunicationKind,
+    Job,
+    Task,
+    TaskGraph,
+)
+from hespas.simulate.astra.simulate import simulate
 from hespas.simulate.flow.simulate import simulate_flow
 
 
@@ -339,3 +353,155 @@ def test_a_dragonfly_runs_jobs() -> None:
 
     # The slowest message of a step goes over a router more in its group.
     assert timeline.finish_ps == 14 * (4 * US + MS // 2)
+
+
+# Jobs that are refused.
+
+
+def test_unequal_orders_are_a_deadlock_with_its_reasons() -> None:
+    # Two groups of the same members, written in another order, are two groups.
+    tables = (((0, 1, 2, 3),), ((3, 2, 1, 0),))
+    usual = graph(collective(1, table=0), collective(2, table=1, depends_on=(1,)), tables=tables)
+    turned = graph(collective(2, table=1), collective(3, table=0, depends_on=(2,)), tables=tables)
+    job = Job(graphs=(usual, turned), graph_of_device=(0, 0, 1, 1))
+
+    with pytest.raises(SimulationError) as caught:
+        simulate_flow(job, SWITCH, algorithm="ring")
+
+    message = str(caught.value)
+    assert "devices 0-1 started ALL_REDUCE 1 (k1) of 4000000 bytes at the start" in message
+    assert "but devices 2-3 never did" in message
+    assert "wait from the start on for task 2 (k2)" in message
+    assert "their orders differ first at devices 0-1: task 1 (k1) and devices 2-3: task 2 (k2)" in (
+        message
+    )
+
+
+def test_different_collectives_of_a_group_are_refused() -> None:
+    ours = graph(collective(1), devices=4)
+    theirs = graph(collective(1, size_bytes=8), devices=4)
+    job = Job(graphs=(ours, theirs), graph_of_device=(0, 0, 0, 1))
+
+    with pytest.raises(
+        SimulationError, match=r"devices 0-2 started .* of 4000000 bytes .* device 3"
+    ):
+        simulate_flow(job, SWITCH)
+
+
+def test_a_message_that_nobody_receives_is_named() -> None:
+    send, _ = transfer(1, 0, 1)
+
+    with pytest.raises(
+        SimulationError, match=r"device 0 started send 1 \(s\) at the start, but no"
+    ):
+        simulate_flow(graph(send), SWITCH)
+
+
+def test_an_unknown_algorithm_is_refused() -> None:
+    with pytest.raises(ConfigError, match="the algorithm is 'rings'"):
+        simulate_flow(graph(collective(1)), SWITCH, algorithm="rings")
+
+
+def test_what_has_no_algorithm_is_refused() -> None:
+    network = replace(SWITCH, algorithms={"all_to_all": ("halvingDoubling",)})
+
+    with pytest.raises(
+        SimulationError, match=r"among the 4 devices .* no halving-doubling algorithm"
+    ):
+        simulate_flow(graph(collective(1, kind=CommunicationKind.ALL_TO_ALL)), network)
+
+
+def test_a_job_of_another_size_is_refused() -> None:
+    with pytest.raises(DeviceCountError, match="for 4 devices"):
+        simulate_flow(graph(collective(1)), switched(8, bandwidth_bytes_per_s=1e9, latency_s=1e-6))
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        (compute(1, -1), "the duration is -1 ps"),
+        (collective(1, size_bytes=-4), "the size is -4 bytes"),
+        (transfer(1, 0, 1, size_bytes=-4)[0], "the size is -4 bytes"),
+        (collective(1, table=0), r"the group \[0\] has only one member"),
+    ],
+)
+def test_impossible_tasks_are_refused(task: Task, message: str) -> None:
+    with pytest.raises(SimulationError, match=message):
+        simulate_flow(graph(task, tables=(((0,), (1, 2)),)), SWITCH)
+
+
+def test_a_job_may_do_nothing() -> None:
+    network = switched(1, bandwidth_bytes_per_s=1e9, latency_s=0)
+
+    assert simulate_flow(graph(devices=1), network).finish_ps == 0
+
+
+# On one idle dimension, one collective takes exactly as long as in ASTRA-sim.
+
+Case = tuple[str, str, CommunicationKind]
+KINDS = (
+    CommunicationKind.ALL_REDUCE,
+    CommunicationKind.ALL_GATHER,
+    CommunicationKind.REDUCE_SCATTER,
+    CommunicationKind.ALL_TO_ALL,
+)
+# Where no two messages of the algorithm share a link: elsewhere ASTRA-sim's are faster.
+FREE = [
+    ("ring", "Ring", KINDS),
+    ("ring", "Switch", KINDS),
+    ("ring", "FullyConnected", KINDS),
+    ("direct", "FullyConnected", KINDS),
+    ("halvingDoubling", "FullyConnected", KINDS[:3]),
+    ("halvingDoubling", "Switch", KINDS[:3]),
+    ("doubleBinaryTree", "FullyConnected", KINDS[:1]),
+]
+CASES: list[Case] = [(algorithm, shape, kind) for algorithm, shape, kinds in FREE for kind in kinds]
+
+
+def _graph(kind: CommunicationKind, devices: int, size_bytes: int) -> TaskGraph:
+    task = CollectiveTask(
+        id=1, name="k", depends_on=(), kind=kind, size_bytes=size_bytes, group_table=None
+    )
+    return TaskGraph(name="g", device_count=devices, tasks=(task,), group_tables=())
+
+
+def _system(shape: str, devices: int, algorithm: str) -> System:
+    dimension = NetworkDimension(
+        topology=Topology(shape),
+        npus_count=devices,
+        bandwidth_bytes_per_s=93.7 * 2**30,
+        latency_s=1234.567e-9,
+    )
+    return System(
+        name="test",
+        dimensions=(dimension,),
+        implementations=dict.fromkeys(CollectiveKind, (algorithm,)),
+        endpoint_delay_s=7e-9,
+        preferred_dataset_splits=1,
+        active_chunks_per_dimension=1,
+        collective_optimization="baseline",
+        scheduling_policy="LIFO",
+        local_memory_bandwidth_bytes_per_s=1555.2e9,
+        remote_memory=RemoteMemory(kind=RemoteMemoryKind.NO_MEMORY_EXPANSION),
+        options={},
+    )
+
+
+@pytest.mark.parametrize("devices", [2, 8, 64])
+@pytest.mark.parametrize("size_bytes", [2**24 + 4096, 1_234_567])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_one_collective_alone(devices: int, size_bytes: int, case: Case) -> None:
+    algorithm, shape, kind = case
+    graph = _graph(kind, devices, size_bytes)
+    system = _system(shape, devices, algorithm)
+
+    assert simulate_flow(graph, system).finish_ps == simulate(graph, system).finish_ps
+
+
+@pytest.mark.parametrize("shape", ["Ring", "Switch"])
+def test_messages_of_a_direct_collective_share_links(shape: str) -> None:
+    graph = _graph(CommunicationKind.ALL_TO_ALL, 8, 2**24)
+    system = _system(shape, 8, "direct")
+
+    # Seven messages at a time leave through one wire, or four go around one side of the ring.
+    assert simulate_flow(graph, system).finish_ps > 4 * simulate(graph, system).finish_ps

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from flow_transfers import Transfer, simulate_transfers
@@ -17,6 +20,7 @@ from hespas.hardware.interconnect import (
     switched,
 )
 from hespas.hardware.links import LinkParameters
+from simgrid_judge import TOLERANCE, random_case
 
 MIB = 2**20
 # 400 Gb/s and 1 us a link
@@ -168,3 +172,23 @@ def test_equal_ways_through_a_graph_are_spread() -> None:
 def test_impossible_transfers_are_refused(transfer: Transfer) -> None:
     with pytest.raises(SimulationError, match="transfer 0"):
         simulate_transfers(NETWORK, [transfer])
+
+
+# Random transfers end when SimGrid says so: validation/simgrid_judge.py wrote the figures.
+
+ENDS_S: dict[str, list[float]] = json.loads(
+    (Path(__file__).parent / "simgrid_cases.json").read_text()
+)
+
+
+@pytest.mark.parametrize("number", ENDS_S)
+def test_transfers_end_when_they_do_in_simgrid(number: str) -> None:
+    case = random_case(int(number))
+
+    ends_s = simulate_transfers(case.network, case.transfers)
+
+    assert ends_s == pytest.approx(ENDS_S[number], rel=TOLERANCE, abs=0)
+
+
+def test_several_kinds_of_networks_are_compared() -> None:
+    assert len({random_case(int(number)).name for number in ENDS_S}) >= 6
