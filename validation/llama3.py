@@ -34,7 +34,7 @@ from hespas.estimate.ptx.terms import memory_turns, terms_by_category
 from hespas.estimate.roofline import Roofline
 from hespas.estimate.tables.method import Measured, make
 from hespas.export.exported import partitioned
-from hespas.export.zoo import export_model
+from hespas.export.function import export_model
 from hespas.frontend.load import load_source
 from hespas.hardware.presets import load_device
 from hespas.program.kernels import CompiledKernels

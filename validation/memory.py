@@ -18,7 +18,7 @@ from hespas.compile.cache import CompiledCache, default_directory
 from hespas.compile.compiler import compile_program
 from hespas.compile.job import Layout
 from hespas.export.exported import partitioned
-from hespas.export.zoo import export_model
+from hespas.export.function import export_model
 from hespas.frontend.load import load_source
 from hespas.memory.usage import memory_use
 from hespas.xla.cpu import use_cpu

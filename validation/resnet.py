@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 
 from hespas.export.exported import partitioned
-from hespas.export.zoo import export_model
+from hespas.export.function import export_model
 from hespas.xla.cpu import use_cpu
 from llama3 import PAGE, Point, compiled, point_of, points_table
 

@@ -45,11 +45,10 @@ from hespas.hardware.system import System
 from hespas.memory.usage import memory_use
 from hespas.options import EstimateOptions, NetworkOptions, PredictOptions
 from hespas.prediction import Prediction
-from hespas.program import known_kernels
 from hespas.program.attrs import CustomCallAttrs
 from hespas.program.devices import with_device_count
 from hespas.program.kernels import CompiledKernels, decode_kernels
-from hespas.program.program import Program, all_ops
+from hespas.program.program import Program, all_ops, with_kernels
 from hespas.schedule.build import estimated_tasks
 from hespas.schedule.tasks import TaskGraph
 from hespas.simulate.chains import chained, opened
@@ -173,7 +172,7 @@ def load(
             hint=f"give the compiled one, or {option('optimise')} in the place of "
             f"{option('kernels')}",
         )
-    return known_kernels.with_kernels(program, kernels, location=str(kernels_file))
+    return with_kernels(program, kernels, location=str(kernels_file))
 
 
 def read_kernels(file: Path) -> CompiledKernels:

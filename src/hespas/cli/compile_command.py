@@ -24,7 +24,7 @@ from hespas.errors import ConfigError, OutputError, UnsupportedError, option
 from hespas.files import check_file, write_file
 from hespas.frontend.load import load_source, read_source
 from hespas.program.kernels import encode_kernels
-from hespas.program.known_kernels import instructions_digest
+from hespas.program.program import instructions_digest
 from hespas.tools.process import Limits
 from hespas.units import format_bytes_binary, parse_quantity
 

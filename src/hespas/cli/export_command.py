@@ -127,7 +127,7 @@ def _exported(asked: _Asked) -> Exported:
         # As `python -m` does: the function is where one stands.
         sys.path.insert(0, str(Path.cwd()))
         return import_module("hespas.export.function").export_named(asked.source)
-    return import_module("hespas.export.zoo").export_model(asked.source, asked.changed)
+    return import_module("hespas.export.function").export_model(asked.source, asked.changed)
 
 
 def _refuse_options(changed: dict[str, str], what: str) -> None:
@@ -151,7 +151,7 @@ def _from_file(path: Path) -> Exported:
 
 
 def _print_models() -> None:
-    for model in import_module("hespas.models.registry").models().values():
+    for model in import_module("hespas.models.model").models().values():
         click.echo(f"{model.name}: {model.summary}")
         listed = (f"{name}={value}" for name, value in model.options().items())
         click.echo(f"  {' '.join(listed)}")

@@ -9,8 +9,7 @@ from typing import TypeVar
 import msgspec
 
 from hespas.errors import CostError
-from hespas.program.attrs import CustomCallAttrs, DotAttrs, FusionAttrs
-from hespas.program.dot_algorithms import algorithm_text
+from hespas.program.attrs import CustomCallAttrs, DotAttrs, FusionAttrs, dot_algorithm_text
 from hespas.program.program import Op
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -48,7 +47,7 @@ class GemmConfig(msgspec.Struct, frozen=True):
             lhs_contracting=numbers.lhs_contracting_dimensions,
             rhs_contracting=numbers.rhs_contracting_dimensions,
             precision=precision.operand_precision,
-            algorithm=algorithm_text(precision.algorithm),
+            algorithm=dot_algorithm_text(precision.algorithm),
         )
 
 

@@ -1,4 +1,4 @@
-"""Export from a directory that XLA dumped into, as ``xla_dump_to`` and MaxText make them.
+"""Export from a directory of XLA's dumps, as ``xla_dump_to`` and MaxText write them.
 
 XLA names files ``module_0003.jit_train_step.PASS.txt``, where PASS is ``before_optimizations`` or
 holds the passes between which a module was dumped; protos end in ``.hlo.pb``.
@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hespas.config.suggest import suggestion
-from hespas.errors import ConfigError, ProgramError
+from hespas.errors import ConfigError, ProgramError, option
 from hespas.export.exported import Exported
 from hespas.frontend.load import read_source
-from hespas.xla.hlo.module import read_hlo_module, stablehlo_of_hlo
+from hespas.xla.hlo.module import read_hlo_module, stablehlo_of_module
 
 _FILE = re.compile(r"module_(\d+)\.(.+?)\.((?:\d{4}\.|before_|after_|[a-z]+_gpu_|cpu_).*)")
 _SUFFIXES = (".hlo.pb", ".txt")
@@ -26,7 +26,7 @@ _SHOWN = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DumpedModule:
-    """A module as it was at one point of its compilation."""
+    """A module at one point of its compilation."""
 
     number: int
     name: str
@@ -35,8 +35,8 @@ class DumpedModule:
 
 
 def dumped_modules(directory: Path) -> tuple[DumpedModule, ...]:
-    """Return the modules dumped into a directory; protos rather than text of the same."""
-    found: dict[tuple[int, str, str], DumpedModule] = {}
+    """Return the modules in a dump directory; of a proto and text of the same, the proto."""
+    modules: dict[tuple[int, str, str], DumpedModule] = {}
     for path in sorted(directory.iterdir()):
         suffix = next((each for each in _SUFFIXES if path.name.endswith(each)), None)
         match = suffix and _FILE.fullmatch(path.name.removesuffix(suffix))
@@ -44,16 +44,15 @@ def dumped_modules(directory: Path) -> tuple[DumpedModule, ...]:
             continue
         number, name, stage = int(match[1]), match[2], match[3]
         module = DumpedModule(number=number, name=name, stage=stage, path=path)
-        found.setdefault((number, name, stage), module)
-    return tuple(found.values())
+        modules.setdefault((number, name, stage), module)
+    return tuple(modules.values())
 
 
 def export_dump(directory: Path, *, module: str | None = None) -> Exported:
-    """Export the module after partitioning where it was dumped, else the one before it.
+    """Export the module after partitioning if it was dumped, else the one before optimisation.
 
-    ``module`` is a part of the module's name, for dumps of several. Raises `ConfigError` where
-    it leaves none or several, and `ProgramError` where neither pass was dumped, naming those
-    that were.
+    ``module`` is a part of the module's name, for dumps of several. Raises `ConfigError` if it
+    matches none or several, and `ProgramError` if neither stage was dumped, naming those that were.
     """
     modules = dumped_modules(directory)
     if not modules:
@@ -62,11 +61,11 @@ def export_dump(directory: Path, *, module: str | None = None) -> Exported:
             location=str(directory),
             hint="dump with XLA_FLAGS=--xla_dump_to=DIRECTORY --xla_dump_hlo_as_text",
         )
-    chosen = _of_one(modules, module, str(directory))
-    for stage, done in ((_PARTITIONED, True), (_BEFORE, False)):
+    chosen = _last_compilation(modules, module, str(directory))
+    for stage, is_partitioned in ((_PARTITIONED, True), (_BEFORE, False)):
         fitting = [each for each in chosen if stage.search(each.stage)]
         if fitting:
-            return _exported(fitting[-1], partitioned=done)
+            return _exported(fitting[-1], is_partitioned=is_partitioned)
     stages = sorted({each.stage for each in chosen})
     raise ProgramError(
         "neither the module after spmd-partitioning nor that before optimisation is there; "
@@ -76,38 +75,36 @@ def export_dump(directory: Path, *, module: str | None = None) -> Exported:
     )
 
 
-def _of_one(
-    modules: Sequence[DumpedModule], wanted: str | None, location: str
+def _last_compilation(
+    modules: Sequence[DumpedModule], part: str | None, location: str
 ) -> list[DumpedModule]:
     names = {each.name for each in modules}
-    fitting = {name for name in names if wanted is None or wanted in name}
-    exact = {name for name in fitting if name == wanted} or fitting
-    if not exact:
+    matching = {name for name in names if part is None or part in name}
+    chosen = {name for name in matching if name == part} or matching
+    if not chosen:
         raise ConfigError(
-            f"no module is named {wanted!r}",
-            location=location,
-            hint=suggestion(wanted or "", names),
+            f"no module is named {part!r}", location=location, hint=suggestion(part or "", names)
         )
-    if len(exact) > 1:
+    if len(chosen) > 1:
         raise ConfigError(
-            f"{len(exact)} modules were dumped: {', '.join(sorted(exact)[:_SHOWN])}",
+            f"{len(chosen)} modules were dumped: {', '.join(sorted(chosen)[:_SHOWN])}",
             location=location,
-            hint="choose one with --module",
+            hint=f"choose one with {option('module')}",
         )
-    one = [each for each in modules if each.name in exact]
-    last = max(each.number for each in one)
-    return [each for each in one if each.number == last]
+    compilations = [each for each in modules if each.name in chosen]
+    last = max(each.number for each in compilations)
+    return [each for each in compilations if each.number == last]
 
 
-def _exported(module: DumpedModule, *, partitioned: bool) -> Exported:
+def _exported(module: DumpedModule, *, is_partitioned: bool) -> Exported:
     source, name = read_source(module.path), str(module.path)
     hlo = read_hlo_module(source, name=name)
     devices = (hlo.replicas or 1) * (hlo.partitions or 1)
     note = f"exported from XLA's dump of {module.name} at {module.stage}"
     return Exported(
-        text=stablehlo_of_hlo(source, name=name),
+        text=stablehlo_of_module(hlo, name=name),
         name=name,
         devices=devices,
         notes=(note,),
-        is_partitioned=partitioned,
+        is_partitioned=is_partitioned,
     )

@@ -1,4 +1,4 @@
-"""What an export is: StableHLO, partitioned where it is sharded."""
+"""The result of an export: StableHLO, sharded or partitioned."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Exported:
 
 
 def partitioned(exported: Exported) -> Exported:
-    """Return the program of one device; one that is that already stays as it is.
+    """Return the program of one device, partitioned if it is not yet.
 
     Raises as `hespas.xla.partition.partition.partition` does.
     """

@@ -1,4 +1,4 @@
-"""Export a JAX function of one's own: by name, as it was lowered, or as jax.export wrote it."""
+"""Export a JAX function: a model of the zoo, one of one's own, lowered, or from jax.export."""
 
 # JAX's own types are only partly known.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -6,12 +6,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import nullcontext
 from importlib import import_module
 from typing import Any
 
 from hespas.errors import ExtraMissingError, HespasError, ProgramError
 from hespas.export.exported import Exported
+from hespas.models.model import model_named
 from hespas.xla.mlir.module import BYTECODE_MAGIC, declared_devices, parse_mlir
 
 _FORM = "let it return (function, arguments) or a jax.stages.Lowered"
@@ -20,19 +22,29 @@ _LENGTH_BYTES = 4
 _TORCH = "hespas.export.torch_module"
 
 
+def export_model(name: str, options: Mapping[str, str] | None = None) -> Exported:
+    """Export a model's step, for devices that need not be attached.
+
+    ``options`` change the model's settings, as text: ``{"mesh": "fsdp=8", "layers": "2"}``.
+    Raises `ConfigError` for an unknown model or option, and for a mesh that does not fit.
+    """
+    step = model_named(name).step(dict(options or {}))
+    return export_function(step.function, *step.arguments, name=name)
+
+
 def export_named(location: str) -> Exported:
     """Export what ``package.module:function`` returns when it is called without arguments.
 
     That is a function with a tuple of the arguments to lower it for (`jax.ShapeDtypeStruct`,
     with shardings where it runs on several devices), or a `jax.stages.Lowered`. A PyTorch module
     comes with a tuple of its inputs, and for a training step with its loss and a tuple of targets
-    too, as `hespas.export.torch_module.export_torch` takes them. Raises `ProgramError` where the
-    module or function is not there, fails, or returns something else.
+    too, as `hespas.export.torch_module.export_torch` takes them. Raises `ProgramError` if the
+    module or function is missing, fails, or returns something else.
     """
     module_name, _, function_name = location.partition(":")
     try:
-        made = getattr(import_module(module_name), function_name)()
-        return _exported(made, location)
+        result = getattr(import_module(module_name), function_name)()
+        return _exported(result, location)
     except HespasError:
         raise
     except ModuleNotFoundError as error:
@@ -47,9 +59,9 @@ def export_named(location: str) -> Exported:
         ) from error
 
 
-def _exported(made: Any, location: str) -> Exported:
+def _exported(result: Any, location: str) -> Exported:
     torch: Any = import_module(_TORCH)
-    match made:
+    match result:
         case (module, tuple() as inputs) if torch.is_torch_module(module):
             return torch.export_torch(module, inputs, name=location)
         case (module, tuple() as inputs, loss, tuple() as targets) if torch.is_torch_module(module):
@@ -62,18 +74,18 @@ def _exported(made: Any, location: str) -> Exported:
             )
         case (function, tuple() as arguments):
             return export_function(function, *arguments, name=location)
-        case _ if hasattr(made, "as_text"):
-            return export_lowered(made, name=location)
+        case _ if hasattr(result, "as_text"):
+            return export_lowered(result, name=location)
         case _:
             raise ProgramError(
-                f"it returned a {type(made).__name__}", location=location, hint=_FORM
+                f"it returned a {type(result).__name__}", location=location, hint=_FORM
             )
 
 
 def export_function(function: Any, *arguments: Any, name: str = "function") -> Exported:
     """Export a function, jitted or not, for arguments that need only a shape and a sharding.
 
-    Meshes may be abstract: the devices need not be there.
+    Meshes may be abstract: the devices need not be attached.
     """
     jax = import_module("jax")
     jitted = function if hasattr(function, "trace") else jax.jit(function)
@@ -100,7 +112,7 @@ def export_lowered(lowered: Any, *, name: str = "lowered") -> Exported:
 
 
 def is_jax_export(source: bytes) -> bool:
-    """Tell whether this may be what `jax.export.Exported.serialize` returns."""
+    """Return whether this may be what `jax.export.Exported.serialize` returns."""
     return not source.startswith(BYTECODE_MAGIC) and BYTECODE_MAGIC in source
 
 

@@ -40,12 +40,12 @@ class _Module:
         key = import_module("jax").random.wrap_key_data(seed, impl=_GENERATOR)
         weights, state, (inputs, targets) = environment.j2t_iso((parameters, buffers, data))
         with environment.override_property(prng=key), environment:
-            made = self.callee.functional_call("forward", weights, state, *inputs)
+            output = self.callee.functional_call("forward", weights, state, *inputs)
             if self.loss is not None:
-                made = self.loss(made, *targets)
+                output = self.loss(output, *targets)
         after = environment.t2j_iso(state)
         written = {name: after[name] for name in buffers if after[name] is not buffers[name]}
-        return environment.t2j_iso(made), written
+        return environment.t2j_iso(output), written
 
 
 def export_torch(
@@ -76,25 +76,25 @@ def export_torch(
     run = _Module(callee=callee, environment=_environment(torchax), loss=loss)
     # Elsewhere in this process JAX may have 64-bit types; here the program never depends on it.
     with import_module("jax").enable_x64(False), _failures(torchax, name):
-        made = _exported(run, (tuple(inputs), tuple(targets)), name=name)
+        exported = _exported(run, (tuple(inputs), tuple(targets)), name=name)
     leaves = import_module("jax").tree.leaves((inputs, targets))
-    return replace(made, notes=(*made.notes, *_notes(callee, leaves, loss)))
+    return replace(exported, notes=(*exported.notes, *_notes(callee, leaves, loss)))
 
 
 def _exported(run: _Module, data: Any, *, name: str) -> Exported:
-    """Export it for the tensors in ``data`` as arguments, and what else is there as constants."""
+    """Export a module; tensors in ``data`` are arguments, its other values constants."""
     jax = import_module("jax")
     leaves, structure = jax.tree.flatten(data)
-    places = [location for location, leaf in enumerate(leaves) if _is_tensor(leaf)]
+    positions = [position for position, leaf in enumerate(leaves) if _is_tensor(leaf)]
     parameters, buffers, tensors = _abstract(
-        (run.callee.params, run.callee.buffers, [leaves[location] for location in places])
+        (run.callee.params, run.callee.buffers, [leaves[position] for position in positions])
     )
 
     def main(parameters: Any, buffers: Any, seed: Any, tensors: Any) -> Any:
-        given = list(leaves)
-        for location, value in zip(places, tensors, strict=True):
-            given[location] = value
-        whole = jax.tree.unflatten(structure, given)
+        filled = list(leaves)
+        for position, value in zip(positions, tensors, strict=True):
+            filled[position] = value
+        whole = jax.tree.unflatten(structure, filled)
         if run.loss is None:
             return run(parameters, buffers, seed, whole)
         return _step(run, parameters, buffers, seed, whole)
@@ -107,7 +107,7 @@ def _exported(run: _Module, data: Any, *, name: str) -> Exported:
 
 
 def _environment(torchax: Any) -> Any:
-    """Return what sends torch's operations to JAX, and refuses those under `torch.autocast`."""
+    """Return an environment that runs torch's operations in JAX, and refuses `torch.autocast`."""
     torch = import_module("torch")
     environment = torchax.tensor.Environment()
     original = environment.dispatch
@@ -126,7 +126,7 @@ def _environment(torchax: Any) -> Any:
 
 
 def is_torch_module(value: Any) -> bool:
-    """Tell whether this is a `torch.nn.Module`; without torch nothing is."""
+    """Return whether this is a `torch.nn.Module`; without torch nothing is."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.nn.Module)
 
@@ -166,7 +166,7 @@ def _notes(callee: Any, leaves: list[Any], loss: Any) -> Iterator[str]:
 
 @contextmanager
 def _failures(torchax: Any, name: str) -> Generator[None]:
-    """Say what a module did wrong while it was traced, without torchax's traceback."""
+    """Turn what goes wrong while a module is traced into errors of ours."""
     try:
         with catch_warnings():
             # torch leaves out a GPU's autocast where there is none, and only warns.
@@ -190,7 +190,7 @@ def _load_torchax() -> Any:
         packet: Any = import_module("torch._ops").OpOverloadPacket
         original = packet.__getattr__
 
-        def found(self: Any, key: str) -> Any:
+        def tolerant(self: Any, key: str) -> Any:
             try:
                 return original(self, key)
             except AttributeError:
@@ -198,7 +198,7 @@ def _load_torchax() -> Any:
                     raise
                 return object()
 
-        packet.__getattr__ = found
+        packet.__getattr__ = tolerant
         try:
             torchax = import_module("torchax")
             import_module("torchax.interop")

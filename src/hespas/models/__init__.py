@@ -1,5 +1,8 @@
-"""The model zoo: training and inference steps in plain JAX, one small file per family.
+"""The model zoo: training and inference steps written in JAX, for meshes of any size.
 
-Nothing here runs: a model is a function with abstract arguments, which JAX traces on a mesh of
-devices that need not exist.
+`model` is the public face: `model.models` lists the models by name, `model.model_named` finds one,
+and its `step` gives the jitted function with abstract arguments, sharded over a mesh
+(`model.parse_mesh`). `hespas.export.function.export_model` turns it into StableHLO. A family is a
+module with ``MODELS``: `llama` (with `decoder` and `adamw`), `resnet`, `gemm`, `moe`. Importing
+`model` does not import JAX.
 """

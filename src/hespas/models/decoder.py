@@ -7,6 +7,7 @@ softmax is normalised after the product with the values, and masks are selects o
 
 # JAX's own types are only partly known.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUntypedFunctionDecorator=false
 # pyright: reportUnknownArgumentType=false
 
 from __future__ import annotations
@@ -21,9 +22,46 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 from hespas.models.adamw import STACKED
-from hespas.models.cross_entropy import cross_entropy
 from hespas.models.model import one_of
 from hespas.models.sharding import Divided
+
+_NORMALISER_WEIGHT = 0.0
+
+Losses = tuple[jax.Array, jax.Array]
+_Kept = tuple[jax.Array, ...]
+
+
+@jax.custom_vjp
+def cross_entropy(logits: jax.Array, targets: jax.Array) -> Losses:
+    """Return each token's loss, and the part of it that weighs the normaliser.
+
+    ``targets`` is one-hot, of the shape and type of ``logits``.
+    """
+    return _forward(logits, targets)[0]
+
+
+def _forward(logits: jax.Array, targets: jax.Array) -> tuple[Losses, _Kept]:
+    largest = logits.max(-1, keepdims=True)
+    shifted = logits - largest
+    exponentials = jnp.exp(shifted)
+    sums = jnp.sum(exponentials, -1, keepdims=True)
+    log_softmax = shifted - jnp.log(sums)
+    losses = -jnp.sum(targets * log_softmax, -1)
+    normaliser = jnp.squeeze(jnp.log(sums) + largest, -1)
+    weighed = _NORMALISER_WEIGHT * jax.lax.square(normaliser)
+    return (losses + weighed, weighed), (logits, targets, exponentials, sums, normaliser)
+
+
+def _backward(kept: _Kept, gradients: Losses) -> tuple[jax.Array, None]:
+    logits, targets, exponentials, sums, normaliser = kept
+    scale = jnp.expand_dims(1 + 2 * _NORMALISER_WEIGHT * normaliser, -1)
+    difference = scale * exponentials / sums - targets
+    gradient = jnp.expand_dims(gradients[0], -1) * difference
+    return jnp.asarray(gradient, logits.dtype), None
+
+
+cross_entropy.defvjp(_forward, _backward)
+
 
 Weights = Mapping[str, Any]
 BATCH = ("inputs", "positions", "segments", "targets", "target_positions", "target_segments")

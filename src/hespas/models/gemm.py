@@ -12,13 +12,11 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding
 
-from hespas.models.dtypes import dtype_named
-from hespas.models.mesh import MeshAxes
-from hespas.models.model import Model, Step, one_of
-from hespas.models.sharding import Divided
+from hespas.models.model import MeshAxes, Model, Step, one_of
+from hespas.models.sharding import Divided, dtype_named
 
 _DIVIDED = {"rows": "m", "columns": "n", "contracting": "k", "scattered": "k"}
-_KEPT = {"rows": "m", "columns": "", "contracting": "", "scattered": "m"}
+_RESULT = {"rows": "m", "columns": "", "contracting": "", "scattered": "m"}
 """Which dimension is divided in the factors, and which in the product."""
 
 
@@ -46,8 +44,8 @@ def build(settings: Gemm) -> Step:
     divided = Divided(mesh=settings.mesh, sizes=sizes, axes={_DIVIDED[kind]: axes})
     divided.check()
     array = partial(divided.array, dtype=dtype_named(settings.dtype))
-    result = Divided(mesh=settings.mesh, sizes=sizes, axes={_KEPT[kind]: axes})
-    if _KEPT[kind]:
+    result = Divided(mesh=settings.mesh, sizes=sizes, axes={_RESULT[kind]: axes})
+    if _RESULT[kind]:
         result.check()
     sharding = NamedSharding(settings.mesh.abstract(), result.spec("m", "n"))
     function = _scattered(divided, result, axes) if kind == "scattered" else _product

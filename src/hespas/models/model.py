@@ -1,14 +1,70 @@
-"""What a model of the zoo is: settings, and a step made from them."""
+"""A model of the zoo: settings, and a step made from them; device meshes; the models by name."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Any, Generic, TypeVar
+from importlib import import_module
+from math import prod
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from hespas.config.suggest import suggestion
 from hespas.errors import ConfigError
-from hespas.models.mesh import MeshAxes, parse_mesh
+
+if TYPE_CHECKING:
+    from jax.sharding import AbstractMesh
+
+_AXIS = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(\d+)\s*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeshAxes:
+    """Named axes with their sizes, major first: neighbours along the last have adjacent ids."""
+
+    axes: tuple[tuple[str, int], ...]
+
+    def __post_init__(self) -> None:
+        names = [name for name, _ in self.axes]
+        if len(set(names)) < len(names):
+            raise ConfigError(f"mesh {self} names an axis twice")
+        for name, size in self.axes:
+            if size < 1:
+                raise ConfigError(f"mesh axis {name} is {size}", hint="give 1 or more")
+
+    def __str__(self) -> str:
+        return ",".join(f"{name}={size}" for name, size in self.axes)
+
+    @property
+    def device_count(self) -> int:
+        """The product of the axis sizes."""
+        return prod(size for _, size in self.axes)
+
+    def size(self, *names: str) -> int:
+        """Return the product of the sizes of these axes; one that is not there counts 1."""
+        sizes = dict(self.axes)
+        return prod(sizes.get(name, 1) for name in names)
+
+    def abstract(self) -> AbstractMesh:
+        """Return the mesh as JAX takes it, without devices."""
+        from jax.sharding import AbstractMesh, AxisType  # noqa: PLC0415 - JAX is slow to import
+
+        sizes = tuple(size for _, size in self.axes)
+        names = tuple(name for name, _ in self.axes)
+        return AbstractMesh(sizes, names, axis_types=(AxisType.Auto,) * len(names))
+
+
+def parse_mesh(text: str) -> MeshAxes:
+    """Read a mesh; `ConfigError` if the text is none.
+
+    >>> parse_mesh("data=2,fsdp=4").device_count
+    8
+    """
+    matches = [_AXIS.fullmatch(part) for part in text.split(",")]
+    if not all(matches):
+        raise ConfigError(f"mesh {text!r} is not AXIS=SIZE,..", hint="write it as in fsdp=4,tp=2")
+    return MeshAxes(axes=tuple((match[1], int(match[2])) for match in matches if match))
+
 
 Settings = TypeVar("Settings")
 _YES_NO = {"true": True, "yes": True, "false": False, "no": False}
@@ -37,9 +93,9 @@ class Model(Generic[Settings]):
         return {field.name: getattr(self.settings, field.name) for field in _fields(self.settings)}
 
     def step(self, given: dict[str, str]) -> Step:
-        """Make the step with some options changed, given as text.
+        """Return the step with some options changed; their values are text.
 
-        Raises `ConfigError` for options that the model has not, and for values that don't fit.
+        Raises `ConfigError` for unknown options, and for values that do not fit.
         """
         known = self.options()
         changed: dict[str, object] = {}
@@ -75,7 +131,33 @@ def _value(name: str, text: str, default: object) -> object:
 
 
 def one_of(name: str, value: str, known: tuple[str, ...]) -> str:
-    """Return a value that is one of those known; `ConfigError` for another."""
+    """Return a value that is one of ``known``; `ConfigError` for another."""
     if value not in known:
         raise ConfigError(f"{name} is {value!r}", hint=f"known: {', '.join(known)}")
     return value
+
+
+_FAMILIES = ("llama", "resnet", "gemm", "moe")
+
+
+def models() -> dict[str, Model[Any]]:
+    """Return all models by name, family by family.
+
+    >>> models()["llama3-100m"].summary
+    'Llama-3-like training step, 190.7 M parameters'
+    """
+    by_name: dict[str, Model[Any]] = {}
+    for family in _FAMILIES:
+        for model in import_module(f"hespas.models.{family}").MODELS:
+            if model.name in by_name:
+                raise ValueError(f"two models are named {model.name}")
+            by_name[model.name] = model
+    return by_name
+
+
+def model_named(name: str) -> Model[Any]:
+    """Return the model of a name; `ConfigError` if there is none."""
+    known = models()
+    if name not in known:
+        raise ConfigError(f"there is no model {name!r}", hint=suggestion(name, known))
+    return known[name]

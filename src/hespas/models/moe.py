@@ -16,15 +16,13 @@ from jax import lax
 from jax.sharding import PartitionSpec
 
 from hespas.errors import ConfigError
-from hespas.models.dtypes import dtype_named
-from hespas.models.mesh import MeshAxes
-from hespas.models.model import Model, Step
-from hespas.models.sharding import Divided
+from hespas.models.model import MeshAxes, Model, Step
+from hespas.models.sharding import Divided, dtype_named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experts:
-    """A layer of SwiGLU experts, as many on each device; a token goes to ``chosen`` of them.
+    """A layer of SwiGLU experts, divided over the devices; a token goes to ``chosen`` of them.
 
     ``batch`` counts sequences per device. An expert takes ``capacity_percent`` of the tokens
     that it would get from each device if all were chosen equally often; others are dropped.
@@ -103,16 +101,16 @@ def _layer(settings: Experts, weights: Any, x: jax.Array) -> jax.Array:
 
 
 def _routed(settings: Experts, logits: jax.Array, capacity: int) -> tuple[jax.Array, jax.Array]:
-    """Return which token goes to which place of which expert, and with which weight."""
+    """Return which token goes to which position of which expert, and with which weight."""
     scores = jax.nn.softmax(logits.astype(jnp.float32))
     best, experts = lax.top_k(scores, settings.chosen)
     chosen = jax.nn.one_hot(experts, settings.experts, dtype=jnp.int32)
     earlier = jnp.cumsum(chosen.reshape(-1, settings.experts), 0).reshape(chosen.shape) - 1
-    location = jax.nn.one_hot(
+    position = jax.nn.one_hot(
         jnp.where(chosen > 0, earlier, capacity), capacity, dtype=logits.dtype
     )
-    dispatch = jnp.sum(location, 1)
-    return dispatch, jnp.einsum("tk,tkec->tec", best.astype(logits.dtype), location)
+    dispatch = jnp.sum(position, 1)
+    return dispatch, jnp.einsum("tk,tkec->tec", best.astype(logits.dtype), position)
 
 
 MODELS = (

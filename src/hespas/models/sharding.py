@@ -1,4 +1,4 @@
-"""Arrays with named dimensions, divided over a mesh by the dimensions' names."""
+"""Arrays with named dimensions, sharded over a mesh by those names; element types by name."""
 
 # JAX's own types are only partly known.
 # pyright: reportUnknownMemberType=false
@@ -10,16 +10,28 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from hespas.config.suggest import suggestion
 from hespas.errors import ConfigError
-from hespas.models.mesh import MeshAxes
+from hespas.models.model import MeshAxes, one_of
+
+_TYPES: dict[str, Any] = {"bf16": jnp.bfloat16, "f16": jnp.float16, "f32": jnp.float32}
+
+
+def dtype_named(name: str) -> Any:
+    """Return JAX's type for a name; `ConfigError` for another.
+
+    >>> dtype_named("f16").dtype
+    dtype('float16')
+    """
+    return _TYPES[one_of("dtype", name, tuple(_TYPES))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Divided:
-    """How large each named dimension is, and which mesh axes divide it.
+    """The size of each named dimension, and the mesh axes that divide it.
 
     ``axes`` lists, for a dimension, the mesh axes that divide it, major first; those that the
     mesh lacks are left out, and a dimension that is not listed is not divided.
@@ -30,7 +42,7 @@ class Divided:
     axes: Mapping[str, tuple[str, ...]]
 
     def check(self) -> None:
-        """Raise `ConfigError` for an axis without use, or a dimension that does not divide."""
+        """Raise `ConfigError` for an axis that divides nothing or does not divide a dimension."""
         known = {axis for axes in self.axes.values() for axis in axes}
         for axis, _ in self.mesh.axes:
             if axis not in known:

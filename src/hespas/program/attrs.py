@@ -1,17 +1,18 @@
-"""What the stages read of an operation's attributes, one shape for each family of operations.
+"""The typed attributes of operations, one struct for each family.
 
-Printing uses the attributes' own text (`Op.attributes`); these are the typed readings.
+Printing uses the attributes' own text (`Op.attributes`); these are what the stages read.
 """
 
 from __future__ import annotations
 
 import msgspec
 
+from hespas.errors import UnsupportedError
 from hespas.program.groups import GroupMode, ReplicaGroups
 
 
 class NoAttrs(msgspec.Struct, frozen=True, kw_only=True):
-    """The operation has nothing that a stage needs to know beyond its types."""
+    """The operation has no attributes that a stage needs."""
 
 
 class DotAttrs(msgspec.Struct, frozen=True, kw_only=True):
@@ -186,13 +187,13 @@ class BitcastAttrs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WhileAttrs(msgspec.Struct, frozen=True, kw_only=True):
-    """``while``: how often the body runs, where a frontend could tell; None is unknown."""
+    """``while``: how often the body runs; None if unknown."""
 
     trip_count: int | None
 
 
 class CaseAttrs(msgspec.Struct, frozen=True, kw_only=True):
-    """``case`` and ``if``: how often each branch is taken, if the user said; they add to 1."""
+    """``case`` and ``if``: how often each branch is taken, if the user set it; they add to 1."""
 
     weights: tuple[float, ...] | None
 
@@ -221,3 +222,51 @@ Attrs = (
 )
 
 NO_ATTRS = NoAttrs()
+
+# The type that each multiplies in, the type it sums in, and the products it takes.
+# Source: openxla/xla, ``PrecisionConfig.Algorithm`` in xla/xla_data.proto (Apache License 2.0).
+_DOT_ALGORITHMS = {
+    "ALG_DOT_F16_F16_F16": ("f16", "f16", 1),
+    "ALG_DOT_F16_F16_F32": ("f16", "f32", 1),
+    "ALG_DOT_BF16_BF16_BF16": ("bf16", "bf16", 1),
+    "ALG_DOT_BF16_BF16_F32": ("bf16", "f32", 1),
+    "ALG_DOT_BF16_BF16_F32_X3": ("bf16", "f32", 3),
+    "ALG_DOT_BF16_BF16_F32_X6": ("bf16", "f32", 6),
+    "ALG_DOT_BF16_BF16_F32_X9": ("bf16", "f32", 9),
+    "ALG_DOT_TF32_TF32_F32": ("tf32", "f32", 1),
+    "ALG_DOT_TF32_TF32_F32_X3": ("tf32", "f32", 3),
+    "ALG_DOT_F32_F32_F32": ("f32", "f32", 1),
+    "ALG_DOT_F64_F64_F64": ("f64", "f64", 1),
+}
+# These multiply the operands' own types.
+_AS_OPERANDS = frozenset(
+    {
+        "",
+        "ALG_UNSET",
+        "ALG_DOT_ANY_F8_ANY_F8_F32",
+        "ALG_DOT_ANY_F8_ANY_F8_F32_FAST_ACCUM",
+    }
+)
+
+
+def dot_algorithm_text(name: str) -> str:
+    """Return StableHLO's ``dot_algorithm`` for XLA's name; empty if the operands decide.
+
+    Raises `UnsupportedError` for an unknown name.
+
+    >>> dot_algorithm_text("ALG_UNSET")
+    ''
+    >>> dot_algorithm_text("ALG_DOT_BF16_BF16_F32_X3").split(", ")[-2]
+    'num_primitive_operations = 3'
+    """
+    if name in _AS_OPERANDS:
+        return ""
+    if name not in _DOT_ALGORITHMS:
+        raise UnsupportedError(f"dot algorithm {name} is not known")
+    multiplied, summed, products = _DOT_ALGORITHMS[name]
+    return (
+        f"#stablehlo.dot_algorithm<lhs_precision_type = {multiplied}, rhs_precision_type = "
+        f"{multiplied}, accumulation_type = {summed}, lhs_component_count = 1, "
+        f"rhs_component_count = 1, num_primitive_operations = {products}, "
+        "allow_imprecise_accumulation = false>"
+    )

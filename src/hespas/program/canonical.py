@@ -1,4 +1,4 @@
-"""Recognise equal computations whatever their values are called."""
+"""Recognise equal computations, whatever the names of their values."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _TYPE = attrgetter("type")
 def structure_key(operations: Sequence[Op], results: Sequence[Value]) -> Hashable:
     """Return a key that two lists of operations share only if they compute the same.
 
-    Cheap, and good within one process: types are compared by identity, so that two equal
-    lists may rarely get two keys. `fingerprint` of their text then tells.
+    Cheap, and valid within one process: types are compared by identity, so in rare cases two
+    equal lists get two keys; the `fingerprint` of their text then recognises them.
     """
     numbers = _Numbers()
     body = tuple([_op_key(op, numbers) for op in operations])
@@ -55,8 +55,8 @@ def _op_key(op: Op, numbers: _Numbers) -> Hashable:
         _type_key(results),
     )
     if op.regions:
-        told = op.attrs if isinstance(op.attrs, CaseAttrs | WhileAttrs) else None
-        key = (key, told, tuple([_block_key(region, numbers) for region in op.regions]))
+        control = op.attrs if isinstance(op.attrs, CaseAttrs | WhileAttrs) else None
+        key = (key, control, tuple([_block_key(region, numbers) for region in op.regions]))
     for result in results:
         numbers.define(result)
     return key

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from hespas.errors import DeviceCountError, ProgramError
+from hespas.errors import DeviceCountError, ProgramError, option
 from hespas.program.attrs import CollectiveAttrs, PermuteAttrs
 from hespas.program.groups import GroupMode, device_groups
 from hespas.program.program import Op, Program, all_ops, is_communication_op
@@ -20,9 +20,9 @@ def communication_ops(program: Program) -> Iterator[Op]:
 def with_device_count(program: Program, *, requested: int | None, system: int | None) -> Program:
     """Return the program with its replicas and partitions settled.
 
-    The program's own count stands, if it is above one. Otherwise its replica groups tell,
-    then ``requested``, then the number of devices of the ``system``, then the pairs of its
-    permutations, then one. Raises `DeviceCountError` where two of these disagree, and
+    The program's own count is used if it is above one. Otherwise it is the number of devices in
+    its replica groups, else ``requested``, else that of the ``system``, else that in the pairs of
+    its permutations, else one. Raises `DeviceCountError` if two of these disagree, and
     `ProgramError` for groups that overlap or name absent devices.
     """
     if requested is not None and requested < 1:
@@ -47,7 +47,7 @@ def _settled(program: Program, requested: int | None, system: int | None) -> Pro
             raise DeviceCountError(
                 f"{requested} devices are asked for, but the program is made for {declared}",
                 location=program.source,
-                hint=f"drop --devices, or give {declared}",
+                hint=f"drop {option('devices')}, or give {declared}",
             )
         return replace(program, replicas=program.replicas or 1, partitions=program.partitions or 1)
     in_groups, in_pairs = _named(program, CollectiveAttrs), _named(program, PermuteAttrs)
@@ -57,7 +57,7 @@ def _settled(program: Program, requested: int | None, system: int | None) -> Pro
         raise DeviceCountError(
             f"{requested} devices are asked for, but the {what} name {named}",
             location=program.source,
-            hint=f"drop --devices, or give {named}",
+            hint=f"drop {option('devices')}, or give {named}",
         )
     count = in_groups or requested or max(system or 1, in_pairs)
     if any(attrs.mode is GroupMode.CROSS_PARTITION for attrs in _memberships(program)):
@@ -74,7 +74,7 @@ def _memberships(program: Program) -> Iterator[CollectiveAttrs | PermuteAttrs]:
 def _named(program: Program, kind: type[CollectiveAttrs | PermuteAttrs]) -> int:
     """Return one more than the highest device in any group, or in any pair; 0 for none.
 
-    Groups name every device (StableHLO demands it), pairs only those that send or receive.
+    Groups name every device (StableHLO requires it), pairs only those that send or receive.
     """
     highest = -1
     for attrs in {attrs for attrs in _memberships(program) if isinstance(attrs, kind)}:

@@ -1,7 +1,7 @@
-"""Which devices take part in a collective together.
+"""The groups of devices that take part in a collective together.
 
-A program names groups by listing them or by folding an array of devices; both become one of
-two forms here. The compact form costs nothing for a million devices.
+A program lists groups or folds an array of devices; both forms are kept, because the folded one is
+compact for a million devices.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from math import prod
 
 import msgspec
 
-from hespas.errors import ProgramError
+from hespas.errors import ProgramError, option
 
 
 class GroupMode(Enum):
@@ -29,7 +29,7 @@ class GroupMode(Enum):
 
 
 class ListedGroups(msgspec.Struct, frozen=True, kw_only=True):
-    """Groups written out; an empty list means one group of everybody."""
+    """Groups written out; an empty list means one group of all devices."""
 
     groups: tuple[tuple[int, ...], ...]
 
@@ -72,8 +72,8 @@ def device_groups(
 ) -> tuple[tuple[int, ...], ...]:
     """Return the groups as device numbers, ``replica * partitions + partition``.
 
-    Source: the StableHLO specification, section "Process groups". Raises `ProgramError` when
-    a number lies outside the program or stands in two groups.
+    Source: the StableHLO specification, section "Process groups". Raises `ProgramError` if
+    a number lies outside the program or is in two groups.
 
     >>> listed = ListedGroups(groups=((0, 1),))
     >>> device_groups(listed, GroupMode.CROSS_REPLICA, replicas=2, partitions=2)
@@ -115,8 +115,8 @@ def _check(groups: tuple[tuple[int, ...], ...], device_count: int) -> None:
                 raise ProgramError(
                     f"replica group {list(group)} names device {device}, but the program has "
                     f"{device_count}",
-                    hint="give the right number with --devices, or correct the groups",
+                    hint=f"give the right number with {option('devices')}, or correct the groups",
                 )
             if device in seen:
-                raise ProgramError(f"device {device} stands in two replica groups")
+                raise ProgramError(f"device {device} is in two replica groups")
             seen.add(device)

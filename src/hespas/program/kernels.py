@@ -27,9 +27,9 @@ class CompiledKernels(msgspec.Struct, frozen=True, kw_only=True):
     """All kernels of a compiled program.
 
     ``launches`` stand in schedule order; ``ptx`` holds each kernel's text by its name, without
-    the headers that kernels of a module share. ``target`` is what the headers say that it was
-    written for (``sm_90a``), ``program`` the digest of the program's instructions that
-    `hespas.program.known_kernels.instructions_digest` gives; empty where they are not known.
+    the headers that kernels of a module share. ``target`` is what the PTX was written for
+    (``sm_90a``), ``program`` the digest of the program's instructions
+    (`hespas.program.program.instructions_digest`); both are empty if unknown.
     """
 
     launches: tuple[KernelLaunch, ...]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from hashlib import sha256
 
 import msgspec
 
 from hespas.errors import ProgramError
-from hespas.program.attrs import Attrs, CallAttrs, CustomCallAttrs
+from hespas.program.attrs import Attrs, CallAttrs, CaseAttrs, CustomCallAttrs, WhileAttrs
 from hespas.program.kernels import CompiledKernels
 from hespas.program.types import Type
 
@@ -31,10 +32,9 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, eq=False, gc=False):
     ``kind`` is StableHLO's name without the dialect (``dot_general``), or ``fusion``,
     ``copy``, ``bitcast``, ``async_start``, ``async_update``, ``async_done``, ``call``.
     ``attributes`` holds each attribute's name and MLIR text, sorted by name, for printing.
-    ``source_location`` is ``file:line:column``, or empty where the source has none.
+    ``source_location`` is ``file:line:column``, or empty if the source has none.
     ``instruction`` is the name that a compiler gave it (``fusion.12``), empty elsewhere; it is not
-    printed.
-    ``estimated_cycles`` is what a TPU's compiler expects it to take, where it says so.
+    printed. ``estimated_cycles`` is what a TPU's compiler expects it to take, None elsewhere.
     """
 
     dialect: str
@@ -85,12 +85,12 @@ class Alias(msgspec.Struct, frozen=True, kw_only=True):
 class Program(msgspec.Struct, frozen=True, kw_only=True):
     """Functions, the one that runs first, and the devices it was made for.
 
-    ``replicas`` and ``partitions`` are None where the source doesn't say. ``source`` names
-    the file, for messages. ``assumptions`` lists what the frontend took for granted.
-    ``is_scheduled``: a compiler put the operations in the order in which the device starts
-    them, each of the main function a kernel of its own; ``kernels`` are these, where they are
-    known, and ``compiled_for`` is the part that a compiler which hespas called wrote it for
-    (``sm_90``, ``tpu_v5e``). ``aliases`` are sorted.
+    ``replicas`` and ``partitions`` are None if the source does not say. ``source`` names the
+    file, for messages. ``assumptions`` lists what the frontend assumed. ``is_scheduled``: a
+    compiler put the operations in the order in which the device starts them, each of the main
+    function a kernel of its own. ``kernels`` are these, if they are known, and ``compiled_for`` is
+    the part that hespas had the program compiled for (``sm_90``, ``tpu_v5e``). ``aliases`` are
+    sorted.
     """
 
     functions: Mapping[str, Function]
@@ -106,7 +106,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def main(self) -> Function:
-        """The entry function; `ProgramError` where there is none."""
+        """The entry function; `ProgramError` if there is none."""
         function = self.functions.get("main")
         if function is None:
             raise ProgramError(
@@ -118,17 +118,17 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def declared_devices(self) -> int | None:
-        """Replicas times partitions, or None where the source says neither."""
+        """Replicas times partitions, or None if the source says neither."""
         if self.replicas is None and self.partitions is None:
             return None
         return (self.replicas or 1) * (self.partitions or 1)
 
     def function(self, name: str, *, location: str = "") -> Function:
-        """Return the function called ``name``; `ProgramError` where there is none."""
-        found = self.functions.get(name)
-        if found is None:
+        """Return the function called ``name``; `ProgramError` if there is none."""
+        function = self.functions.get(name)
+        if function is None:
             raise ProgramError(f"function @{name} is called but not defined", location=location)
-        return found
+        return function
 
 
 COLLECTIVE_KINDS = frozenset(
@@ -147,7 +147,7 @@ COLLECTIVE_KINDS = frozenset(
 
 
 def is_communication_op(op: Op) -> bool:
-    """Tell whether an operation moves data between devices."""
+    """Return whether an operation moves data between devices."""
     return op.kind in COLLECTIVE_KINDS
 
 
@@ -166,7 +166,7 @@ def all_ops(program: Program) -> Iterator[Op]:
 
 
 def values_read(op: Op) -> Iterator[Value]:
-    """Yield operands, and what the operation's regions take from around them."""
+    """Yield an operation's operands, and the outer values that its regions read."""
     yield from op.operands
     if not op.regions:
         return
@@ -179,7 +179,7 @@ def values_read(op: Op) -> Iterator[Value]:
 
 
 def called_functions(operations: Iterable[Op]) -> list[str]:
-    """Return the names of the functions that operations call, or hand to custom calls."""
+    """Return the names of the functions that operations call or pass to custom calls."""
     names: list[str] = []
     for op in operations:
         match op.attrs:
@@ -190,3 +190,42 @@ def called_functions(operations: Iterable[Op]) -> list[str]:
             case _:
                 pass
     return names
+
+
+def instructions_digest(program: Program) -> str:
+    """Return a digest of a compiled program's instructions, in order, that identifies it.
+
+    It covers those of loops and branches, which may have kernels. It leaves out what is inside
+    fusions or starts asynchronously, because text and protos name that differently.
+    """
+    names = (f"{op.name} {op.instruction}\n" for op in _started(program.main.body))
+    return sha256("".join(names).encode()).hexdigest()
+
+
+def _started(block: Block) -> Iterator[Op]:
+    for op in block.operations:
+        yield op
+        if isinstance(op.attrs, WhileAttrs | CaseAttrs):
+            for region in op.regions:
+                yield from _started(region)
+
+
+def with_kernels(program: Program, kernels: CompiledKernels, *, location: str) -> Program:
+    """Return the program with its kernels; ``location`` names their file.
+
+    Raises `ProgramError` for kernels of another program, by the digest of its instructions, or, if
+    the kernels have none, by launches of instructions that this program does not have.
+    """
+    instructions = {op.instruction for op in all_ops(program)}
+    foreign = [
+        launch.instruction for launch in kernels.launches if launch.instruction not in instructions
+    ]
+    digest = kernels.program
+    if foreign or (digest and digest != instructions_digest(program)):
+        why = f", which launch {foreign[0]}" if foreign else ""
+        raise ProgramError(
+            f"holds the kernels of another program than {program.source}{why}",
+            location=location,
+            hint="give those that hespas compile wrote with it",
+        )
+    return msgspec.structs.replace(program, kernels=kernels)

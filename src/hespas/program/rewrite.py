@@ -16,7 +16,7 @@ _OPENED = frozenset({"call", "composite"})
 
 
 def copied_op(op: Op, renaming: Renaming) -> Op:
-    """Copy an operation with renamed operands and fresh results; ``renaming`` learns them."""
+    """Copy an operation with renamed operands and fresh results, which ``renaming`` records."""
     operands = tuple([renaming.get(value, value) for value in op.operands])
     regions = tuple([copied_block(region, renaming) for region in op.regions])
     results = fresh(op.results, renaming)
@@ -33,18 +33,18 @@ def copied_block(block: Block, renaming: Renaming) -> Block:
 
 
 def fresh(values: Iterable[Value], renaming: Renaming) -> tuple[Value, ...]:
-    """Make a new value for each of ``values`` and note it in ``renaming``."""
-    made: list[Value] = []
+    """Return a new value for each of ``values``, and record it in ``renaming``."""
+    copies: list[Value] = []
     for value in values:
         renaming[value] = copy = Value(type=value.type)
-        made.append(copy)
-    return tuple(made)
+        copies.append(copy)
+    return tuple(copies)
 
 
 def without_identities(block: Block, is_identity: Callable[[Op], bool]) -> Block:
-    """Return a block in which operands stand for the results of the operations told.
+    """Return a block without its identity operations: operands replace their results.
 
-    Such an operation has as many results as operands; all other values are kept.
+    An identity has as many results as operands; all other values are kept.
     """
     return _without_identities(block, is_identity, {})
 
@@ -52,15 +52,15 @@ def without_identities(block: Block, is_identity: Callable[[Op], bool]) -> Block
 def _without_identities(
     block: Block, is_identity: Callable[[Op], bool], renaming: Renaming
 ) -> Block:
-    kept: list[Op] = []
+    remaining: list[Op] = []
     for op in block.operations:
         operands = tuple([renaming.get(value, value) for value in op.operands])
         if is_identity(op):
             renaming.update(zip(op.results, operands, strict=True))
             continue
         regions = [_without_identities(region, is_identity, renaming) for region in op.regions]
-        kept.append(replace(op, operands=operands, regions=tuple(regions)))
-    return Block(arguments=block.arguments, operations=tuple(kept))
+        remaining.append(replace(op, operands=operands, regions=tuple(regions)))
+    return Block(arguments=block.arguments, operations=tuple(remaining))
 
 
 def with_calls_opened(program: Program) -> Function:

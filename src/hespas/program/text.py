@@ -1,9 +1,8 @@
 """Print operations and functions in MLIR's generic form.
 
 The text depends on structure alone: values are numbered in order of appearance and locations
-are left out, so that equal regions print as equal bytes. What the operations alone don't show,
-how often a loop runs, how often a branch is taken and the cycles that a compiler expects, follows
-them as a comment.
+are left out, so that equal regions print as equal bytes. A comment after an operation says how
+often a loop runs, how often a branch is taken and how many cycles a compiler expects.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ TypeText = Callable[[Type], str]
 
 
 @lru_cache(maxsize=8)
-def _remembered(type_text: TypeText) -> TypeText:
+def _cached(type_text: TypeText) -> TypeText:
     """Return the same, each type printed once."""
     return lru_cache(maxsize=65536)(type_text)
 
@@ -51,7 +50,7 @@ class Printer:
     """
 
     def __init__(self, type_text: TypeText = str) -> None:
-        self._type_text = _remembered(type_text)
+        self._type_text = _cached(type_text)
         self._names: dict[Value, str] = {}
         self._next = 0
 

@@ -12,7 +12,7 @@ from hespas.errors import UnsupportedError
 
 
 class NumberKind(Enum):
-    """What an element is, as far as arithmetic cares."""
+    """The kind of number that an element is."""
 
     BOOLEAN = "boolean"
     INTEGER = "integer"
@@ -70,14 +70,14 @@ def element_type(name: str) -> ElementType:
     >>> element_type("bf16").bits
     16
     """
-    known = ELEMENT_TYPES.get(name)
-    if known is None:
+    element = ELEMENT_TYPES.get(name)
+    if element is None:
         raise UnsupportedError(f"element type {name!r} is not known")
-    return known
+    return element
 
 
 DEVICE_MEMORY, HOST_MEMORY = 0, 5
-"""Numbers of memory spaces that `TensorType` names."""
+"""XLA's numbers of memory spaces; any other is on the chip."""
 
 
 class TensorType(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,7 +119,7 @@ class TensorType(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def allocated_bytes(self) -> int:
-        """The memory that it takes: tiles at the rim take theirs whole.
+        """The memory that it takes: tiles at the edges are padded.
 
         >>> bf16 = element_type("bf16")
         >>> TensorType(element=bf16, shape=(3, 10, 130), tile=(8, 128)).allocated_bytes
@@ -139,7 +139,7 @@ class TensorType(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_on_chip(self) -> bool:
-        """Whether it lies beside the arithmetic, so that using it moves nothing in memory."""
+        """Whether it is in on-chip memory, so that using it moves nothing in device memory."""
         return self.memory_space not in (DEVICE_MEMORY, HOST_MEMORY)
 
     @property
@@ -218,7 +218,7 @@ def size_bytes(kind: Type) -> int:
 
 
 def allocated_bytes(kind: Type) -> int:
-    """Return the memory that a value of this type takes, the rims of tiles included."""
+    """Return the memory that a value of this type takes, padding of tiles included."""
     return sum(tensor.allocated_bytes for tensor in tensors(kind))
 
 

@@ -14,10 +14,10 @@ from hespas.errors import MeasurementError, ProgramError
 from hespas.estimate.cache import MemoryStore
 from hespas.estimate.methods import DeviceUse, EstimatorSpec, method_named
 from hespas.export.exported import partitioned
-from hespas.export.zoo import export_model
+from hespas.export.function import export_model
 from hespas.frontend.load import read_source
 from hespas.hardware.presets import load_device, load_system
-from hespas.models.registry import models
+from hespas.models.model import models
 from hespas.options import (
     CompileChoice,
     EstimateOptions,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hespas.export.exported import Exported, partitioned
-from hespas.export.zoo import export_model
+from hespas.export.function import export_model
 
 
 @pytest.fixture(scope="session")

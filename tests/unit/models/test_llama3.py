@@ -13,7 +13,7 @@ from hespas.cost.structure import total
 from hespas.cost.work import Work
 from hespas.errors import ConfigError
 from hespas.export.exported import Exported, partitioned
-from hespas.export.zoo import export_model
+from hespas.export.function import export_model
 from hespas.frontend.load import load_source
 from hespas.program.program import Program
 from hespas.split.strategies import split_options, split_program

@@ -106,7 +106,7 @@ def test_devices_outside_a_group_take_no_part() -> None:
             on_devices(REDUCED, 2),
             (
                 r"3:6: stablehlo.all_reduce: replica group \[0, 1, 2, 3\] names device 2, "
-                "but the program has 2; give the right number with --devices"
+                "but the program has 2; give the right number with devices"
             ),
         ),
         (
@@ -143,7 +143,7 @@ def test_nobody_stands_in_two_groups_or_pairs(text: str, message: str) -> None:
 
 def test_groups_that_overlap_are_found_without_a_parser_too() -> None:
     groups = ListedGroups(groups=((0, 1), (1, 2)))
-    with pytest.raises(ProgramError, match="device 1 stands in two replica groups"):
+    with pytest.raises(ProgramError, match="device 1 is in two replica groups"):
         device_groups(groups, GroupMode.FLATTENED_IDS, replicas=1, partitions=4)
 
 

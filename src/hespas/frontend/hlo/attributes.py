@@ -26,8 +26,8 @@ from hespas.program.attrs import (
     GatherAttrs,
     SliceAttrs,
     WindowAttrs,
+    dot_algorithm_text,
 )
-from hespas.program.dot_algorithms import algorithm_text
 from hespas.program.types import TensorType, Type, plain_text
 from hespas.xla.hlo.schema import enum_names
 
@@ -259,7 +259,7 @@ def dot_of(numbered: Any, precision: Any) -> tuple[DotAttrs, mlir.Attributes]:
         lhs_contracting=tuple(numbered.lhs_contracting_dimensions),
         rhs_contracting=tuple(numbered.rhs_contracting_dimensions),
         precision=precisions(precision),
-        algorithm=algorithm_text(algorithms[precision.algorithm]),
+        algorithm=dot_algorithm_text(algorithms[precision.algorithm]),
     )
     named = {
         "lhs_batching_dimensions": attrs.lhs_batching,

@@ -4,7 +4,7 @@ import pytest
 
 from hespas.errors import ProgramError
 from hespas.program.kernels import CompiledKernels, KernelLaunch
-from hespas.program.known_kernels import instructions_digest, with_kernels
+from hespas.program.program import instructions_digest, with_kernels
 from hlo_programs import read_hlo
 
 LOOP = """HloModule step, is_scheduled=true
