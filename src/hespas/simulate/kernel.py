@@ -48,6 +48,12 @@ class Kernel:
         """Schedule ``action(argument)`` ``delay_ps`` from now."""
         self.at(self.now_ps + delay_ps, action, argument)
 
+    def stop(self) -> None:
+        """Drop all actions, also those that are left at this instant: `run` comes to its end."""
+        self._times.clear()
+        for actions in self._actions.values():
+            actions.clear()
+
     def run(self, settle: Callable[[], None] | None = None) -> None:
         """Advance time until no action is left.
 

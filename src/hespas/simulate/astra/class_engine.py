@@ -1,37 +1,244 @@
 """Run the classes of a job: one device of each, with collectives as long as closed forms say.
 
 Source of the order of events: ASTRA-sim's workload layer and event queue. Events are ordered by
-time, then by when they were made. What a device itself sets for one time happens together, when
-the first of it would. Whenever something ends, the device starts what it can.
+time, then by when they were scheduled. What a device itself schedules for one time happens
+together, when the first of it would. Whenever something ends, the device starts what it can.
 
 On a device that stands for others, two events of one instant may come in another order than on
 those; and a collective's last message comes in an order among other events that only its
-messages tell. That changes nothing unless another task then gets a slot, which is found out here
-by going through both orders.
+messages decide. That changes nothing unless another task then gets a slot, which `_Ties` finds
+out by going through both orders.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from heapq import heappop, heappush
-from typing import assert_never
+from typing import TypeAlias
 
 from hespas.errors import SimulationError
-from hespas.schedule.tasks import (
-    CollectiveTask,
-    ComputeTask,
-    EmptyTask,
-    MemoryTask,
-    ReceiveTask,
-    SendTask,
-    devices_text,
-)
-from hespas.simulate.astra.closed_forms import NeedsEngineError, Span
-from hespas.simulate.astra.device_state import NEVER, Machine, Slot
-from hespas.simulate.meeting import Meetings, Message
+from hespas.schedule.tasks import CollectiveTask, ComputeTask, ReceiveTask, SendTask
+from hespas.simulate.astra.closed_forms import Span
+from hespas.simulate.astra.device_state import EVERYONE, NEVER, DeviceState, Slot
+from hespas.simulate.astra.folding import Channel, GroupClass
+from hespas.simulate.deadlock import check_complete, mismatch
+from hespas.simulate.kernel import Kernel
+from hespas.simulate.matching import TAG_LIMIT, CollectiveMatch, Collectives, Mailbox, Mailboxes
 from hespas.units import PS_PER_NS
+
+_Endpoint: TypeAlias = tuple[DeviceState, int]
+"""A class of devices, and the index of its task."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Durations:
+    """How long communication takes, by the task and the number of its group.
+
+    ``endpoint_ns`` is what a collective's members wait before each message. ``ends_ps`` gives when
+    classes end a collective, by their numbers, given when each of them starts; without it they
+    must start together. ``joins_all`` is False where some members don't wait for others. None
+    stands for what has no closed form.
+    """
+
+    collective: Callable[[CollectiveTask, int], Span | None]
+    message_ns: Callable[[SendTask, int], int]
+    endpoint_ns: Callable[[int], int]
+    joins_all: Callable[[CollectiveTask, int], bool]
+    ends_ps: Callable[[CollectiveTask, int, Mapping[int, int]], Mapping[int, int] | None] | None = (
+        None
+    )
+
+
+def run_classes(
+    states: Sequence[DeviceState], groups: Sequence[GroupClass], durations: Durations
+) -> bool:
+    """Fill in when each task of each class starts and ends; return False where that is unknown.
+
+    It is where members of a collective don't start it together and no closed form says when they
+    end, and where the order of events at one instant matters and isn't clear. Raises
+    `SimulationError` if members start different collectives or somebody waits for ever, except
+    where ``durations`` demand that members start together: there, a device that others don't wait
+    for may seem to start what it never would, and the result is unknown, too.
+    """
+    return _ClassEngine(states, groups, durations).run()
+
+
+class _ClassEngine:
+    def __init__(
+        self, states: Sequence[DeviceState], groups: Sequence[GroupClass], durations: Durations
+    ) -> None:
+        self._states = states
+        self._groups = groups
+        self._durations = durations
+        self._ties = _Ties()
+        self._kernel = Kernel()
+        self._collectives: Collectives[_Endpoint] = Collectives()
+        self._mailboxes: Mailboxes[_Endpoint] = Mailboxes()
+        self._event = 0
+        self._is_unknown = False
+
+    def run(self) -> bool:
+        for state in self._states:
+            self._start_ready(state)
+        if not self._is_unknown:
+            self._kernel.run()
+        if self._is_unknown:
+            return False
+        pending, unmatched = self._collectives.pending(), list(self._mailboxes.waiting())
+        if self._durations.ends_ps is None:
+            has_ended = not any(NEVER in state.end_ps for state in self._states)
+            return has_ended and not pending and not unmatched
+        check_complete(self._states, pending, unmatched, self._members)
+        return True
+
+    def _give_up(self) -> None:
+        """Stop the run, whose result is unknown."""
+        self._is_unknown = True
+        self._kernel.stop()
+
+    def _members(self, group: int) -> Collection[int]:
+        return range(len(self._states)) if group == EVERYONE else self._groups[group].members
+
+    def _set_alarm(self, state: DeviceState, index: int, time_ps: int) -> None:
+        """Have a task end at a time, together with all that the device itself ends then."""
+        alarms = state.alarms.get(time_ps)
+        if alarms is None:
+            state.alarms[time_ps] = [(index, self._kernel.now_ps)]
+            self._kernel.at(time_ps, self._ring, state)
+        else:
+            alarms.append((index, self._kernel.now_ps))
+
+    def _ring(self, state: DeviceState) -> None:
+        self._event += 1
+        # What is set for now meanwhile joins the list that is being worked through.
+        for index, set_ps in state.alarms[self._kernel.now_ps]:
+            self._end(state, index, self._event, set_ps)
+        del state.alarms[self._kernel.now_ps]
+
+    def _end(self, state: DeviceState, index: int, event: object, set_ps: int) -> None:
+        if self._is_unknown:
+            return
+        if not self._ties.end(state, index, event, self._kernel.now_ps, set_ps):
+            self._give_up()
+            return
+        state.end(index, self._kernel.now_ps)
+        self._start_ready(state)
+
+    def _start_ready(self, state: DeviceState) -> None:
+        now_ps = self._kernel.now_ps
+        taken = state.take_ready()
+        self._ties.start(state, taken)
+        for _, index in taken:
+            if self._is_unknown:
+                return
+            state.issue_ps[index] = now_ps
+            task = state.tasks[index]
+            match task:
+                case ComputeTask():
+                    self._set_alarm(state, index, now_ps + task.duration_ps)
+                case CollectiveTask():
+                    self._start_collective(state, index, task)
+                case SendTask():
+                    self._start_send(state, index, task)
+                case ReceiveTask():
+                    self._start_receive(state, index, task)
+                case _:
+                    raise ValueError(task)  # for the event engine only
+
+    def _start_collective(self, state: DeviceState, index: int, task: CollectiveTask) -> None:
+        group, now_ps = state.groups[index], self._kernel.now_ps
+        signature = (task.kind, task.size_bytes)
+        match = self._collectives.join(
+            group, state.number, (state, index), signature=signature, now_ps=now_ps
+        )
+        has_all = len(match.endpoints) == len(self._members(group))
+        if has_all:
+            self._collectives.complete(match)
+        is_together = self._durations.ends_ps is None
+        if match.signature != signature and not is_together:
+            raise SimulationError(mismatch(match, (state, index), now_ps))
+        is_bad = match.signature != signature or match.start_ps != now_ps
+        is_bad = is_bad if is_together else not self._durations.joins_all(task, group)
+        # A collective that takes no time at the very start is an error, which events explain.
+        if is_bad or (now_ps == 0 and self._durations.endpoint_ns(group) == 0):
+            self._give_up()
+        elif is_together:
+            span = self._durations.collective(task, group)
+            if span is None:
+                self._give_up()
+            else:
+                self._end_collective(state, index, now_ps + span.total_ns * PS_PER_NS, span)
+        elif has_all:
+            self._start_staggered(match, task)
+
+    def _start_staggered(self, match: CollectiveMatch[_Endpoint], task: CollectiveTask) -> None:
+        """Have a collective end whose members have all come: none of them ends before."""
+        span = self._durations.collective(task, match.group)
+        if span is None:
+            self._give_up()
+            return
+        starts_ps = {
+            number: state.issue_ps[index] for number, (state, index) in match.endpoints.items()
+        }
+        ends_ps: Mapping[int, int] | None
+        ends_ps = {number: start + span.total_ns * PS_PER_NS for number, start in starts_ps.items()}
+        if len(set(starts_ps.values())) > 1 and self._durations.ends_ps is not None:
+            ends_ps = self._durations.ends_ps(task, match.group, starts_ps)
+        if ends_ps is None:
+            self._give_up()
+            return
+        for number, (state, index) in match.endpoints.items():
+            self._end_collective(state, index, ends_ps[number], span)
+
+    def _end_collective(self, state: DeviceState, index: int, end_ps: int, span: Span) -> None:
+        # The device sets its alarm when the last message has come, which decides about ties.
+        last_ps = max(end_ps - span.last_wait_ns * PS_PER_NS, self._kernel.now_ps)
+        self._kernel.at(last_ps, partial(self._receive_last, state, index), end_ps)
+
+    def _receive_last(self, state: DeviceState, index: int, end_ps: int) -> None:
+        self._event += 1
+        self._set_alarm(state, index, end_ps)
+
+    def _mailbox(
+        self, state: DeviceState, index: int, task: SendTask | ReceiveTask
+    ) -> Mailbox[_Endpoint]:
+        group = state.groups[index]
+        channel = self._groups[group].group
+        if not isinstance(channel, Channel):
+            raise TypeError(channel)
+        tag = (group, task.tag % TAG_LIMIT)
+        return self._mailboxes.mailbox(tag, channel.source, channel.target, task.size_bytes)
+
+    def _start_send(self, state: DeviceState, index: int, task: SendTask) -> None:
+        delay_ps = self._durations.message_ns(task, state.groups[index]) * PS_PER_NS
+        if delay_ps == 0 and self._kernel.now_ps == 0:
+            self._give_up()  # an error, which events explain
+            return
+        self._kernel.after(delay_ps, self._arrive, (state, index))
+
+    def _arrive(self, sender: _Endpoint) -> None:
+        self._event += 1
+        state, index = sender
+        task = state.tasks[index]
+        if not isinstance(task, SendTask):
+            raise TypeError(task)
+        receiver = self._mailbox(state, index, task).deliver(sender)
+        sent_ps = state.issue_ps[index]
+        self._end(state, index, self._event, sent_ps)
+        if receiver is not None:
+            # On a device of a class that sends to itself, the two messages are two events.
+            event = (self._event, "received") if receiver[0] is state else self._event
+            self._end(*receiver, event, sent_ps)
+
+    def _start_receive(self, state: DeviceState, index: int, task: ReceiveTask) -> None:
+        if self._mailbox(state, index, task).receive((state, index)) is not None:
+            self._kernel.at(self._kernel.now_ps, self._take, (state, index))
+
+    def _take(self, receiver: _Endpoint) -> None:
+        """End a receive whose message had arrived before."""
+        self._event += 1
+        self._end(*receiver, self._event, self._kernel.now_ps)
 
 
 @dataclass(slots=True)
@@ -49,70 +256,72 @@ class _Ended:
     started: dict[Slot, int] = field(default_factory=dict[Slot, int])
 
 
-class Ties:
-    """What has ended on each machine at the current instant, and in which event."""
+class _Ties:
+    """What has ended in each class at the current instant, and in which event."""
 
     def __init__(self) -> None:
         self._ended: dict[int, tuple[int, list[_Ended]]] = {}
 
-    def end(self, machine: Machine, index: int, event: object, now_ps: int, set_ps: int) -> None:
-        """Note that a task is about to end, which was settled at ``set_ps``.
+    def end(self, state: DeviceState, index: int, event: object, now_ps: int, set_ps: int) -> bool:
+        """Note that a task is about to end, and return whether the order of ends is clear.
 
-        Raises `NeedsEngineError` if another task would get a slot, had it ended before what
-        ended at this instant in another event; or if so much ends at once that this isn't clear.
+        ``set_ps`` is when its end was settled. The order is not clear if another task would get a
+        slot, had this one ended before what ended at this instant in another event; or if so much
+        ends at once that it can't be said.
         """
-        then_ps, ended = self._ended.get(machine.number, (now_ps, []))
+        then_ps, ended = self._ended.get(state.number, (now_ps, []))
         if then_ps != now_ps:
             ended = []
-        is_collective = isinstance(machine.tasks[index], CollectiveTask)
-        new = _Ended(event, index, is_collective, set_ps, machine.released_by(index))
-        has_other = any(_is_order_open(machine, old, new, now_ps) for old in ended)
-        if has_other and (len(ended) > 1 or _order_matters(machine, ended[0], new)):
-            raise NeedsEngineError
-        self._ended[machine.number] = (now_ps, [*ended, new])
+        is_collective = isinstance(state.tasks[index], CollectiveTask)
+        new = _Ended(event, index, is_collective, set_ps, state.released_by(index))
+        has_other = any(_is_order_open(state, old, new, now_ps) for old in ended)
+        if has_other and (len(ended) > 1 or _order_matters(state, ended[0], new)):
+            return False
+        self._ended[state.number] = (now_ps, [*ended, new])
+        return True
 
-    def start(self, machine: Machine, taken: Iterable[tuple[int, int]]) -> None:
+    def start(self, state: DeviceState, taken: Iterable[tuple[int, int]]) -> None:
         """Note what starts after the task that ended last."""
-        _, ended = self._ended.get(machine.number, (0, []))
+        _, ended = self._ended.get(state.number, (0, []))
         if not ended:
             return  # the start of the step: nothing has ended yet
         for task_id, index in taken:
-            slot = machine.slot_of(index)
+            slot = state.slot_of(index)
             if slot is not None:
                 ended[-1].started[slot] = task_id
 
 
-def _is_order_open(machine: Machine, old: _Ended, new: _Ended, now_ps: int) -> bool:
+def _is_order_open(state: DeviceState, old: _Ended, new: _Ended, now_ps: int) -> bool:
     """Return whether ``old`` may have ended after ``new``."""
     if not (old.is_collective or new.is_collective):
         return old.event != new.event
-    if new.index in machine.children[old.index]:
+    if new.index in state.children[old.index]:
         return False
     is_set_now = any(one.is_collective and one.set_ps == now_ps for one in (old, new))
     return is_set_now or old.set_ps == new.set_ps or old.event != new.event
 
 
-def _order_matters(machine: Machine, old: _Ended, new: _Ended) -> bool:
-    return any(_other_task_starts(slot, machine, old, new) for slot in Slot)
+def _order_matters(state: DeviceState, old: _Ended, new: _Ended) -> bool:
+    return any(_other_task_starts(slot, state, old, new) for slot in Slot)
 
 
-def _other_task_starts(slot: Slot, machine: Machine, old: _Ended, new: _Ended) -> bool:
+def _other_task_starts(slot: Slot, state: DeviceState, old: _Ended, new: _Ended) -> bool:
     """Compare who gets a slot: as it happens, and had ``new`` ended first.
 
     ``new`` is about to end; ``old`` has, and what then got the slot has started.
     """
-    old_frees, new_frees = (machine.slot_of(ended.index) is slot for ended in (old, new))
+    old_frees, new_frees = (state.slot_of(ended.index) is slot for ended in (old, new))
     started = old.started.get(slot)
-    waiting = machine.waiting(slot)
+    waiting = state.waiting(slot)
     by_old, by_new = old.released.get(slot, set[int]()), new.released.get(slot, set[int]())
-    by_both = by_new & machine.children_of(old.index)
-    was_free = not old_frees and (started is not None or machine.is_free(slot))
+    by_both = by_new & state.children_of(old.index)
+    was_free = not old_frees and (started is not None or state.is_free(slot))
     before = waiting - by_old
     if started is not None and started not in by_old:
         before.add(started)
 
     first = started
-    if first is None and (new_frees or machine.is_free(slot)):
+    if first is None and (new_frees or state.is_free(slot)):
         first = min(waiting | by_new, default=None)
     other = None
     if was_free or new_frees:
@@ -120,170 +329,3 @@ def _other_task_starts(slot: Slot, machine: Machine, old: _Ended, new: _Ended) -
     if other is None:
         other = min(before | by_new | by_old, default=None)
     return first != other and (was_free or old_frees or new_frees)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Durations:
-    """How long communication takes: a collective at a place, a message through a place.
-
-    ``endpoint_ns`` is what a collective's members wait before each message. ``ends_ps`` gives when
-    classes end a collective at a place, by their numbers, given when each of them starts; without
-    it they must start together. Where ``joins_all`` says no, some members don't wait for others.
-    """
-
-    collective: Callable[[CollectiveTask, int], Span]
-    message_ns: Callable[[SendTask, int], int]
-    endpoint_ns: Callable[[int], int]
-    joins_all: Callable[[CollectiveTask, int], bool]
-    ends_ps: Callable[[CollectiveTask, int, Mapping[int, int]], Mapping[int, int]] | None = None
-
-
-def run(machines: Sequence[Machine], meetings: Meetings, durations: Durations) -> None:
-    """Fill in when each task of each machine starts and ends.
-
-    Raises `SimulationError` if members of a collective start different ones or somebody waits
-    for ever, and `NeedsEngineError` if they don't start it together or the order of events
-    at one instant matters and isn't clear.
-    """
-    _Engine(machines, meetings, durations).run()
-    meetings.check_complete()
-    for machine in machines:
-        if NEVER in machine.end_ps:
-            task = machine.tasks[machine.end_ps.index(NEVER)]
-            who = devices_text(machine.devices)
-            raise SimulationError(f"{who} never end task {task.id} ({task.name})")
-
-
-class _Engine:
-    def __init__(
-        self, machines: Sequence[Machine], meetings: Meetings, durations: Durations
-    ) -> None:
-        self._machines = machines
-        self._meetings = meetings
-        self._durations = durations
-        self._ties = Ties()
-        self._now_ps = 0
-        self._sequence = 0
-        self._current = 0
-        self._entered: dict[tuple[int, int], dict[int, tuple[Machine, int, int]]] = {}
-        self._events: list[tuple[int, int, Callable[[], None]]] = []
-
-    def run(self) -> None:
-        for machine in self._machines:
-            self._start_ready(machine)
-        events = self._events
-        while events:
-            self._now_ps, self._current, act = heappop(events)
-            act()
-
-    def _at(self, time_ps: int, act: Callable[[], None]) -> None:
-        self._sequence += 1
-        heappush(self._events, (time_ps, self._sequence, act))
-
-    def _set_alarm(self, machine: Machine, index: int, time_ps: int) -> None:
-        alarms = machine.alarms.get(time_ps)
-        if alarms is None:
-            machine.alarms[time_ps] = [(index, self._now_ps)]
-            self._at(time_ps, lambda: self._ring(machine))
-        else:
-            alarms.append((index, self._now_ps))
-
-    def _ring(self, machine: Machine) -> None:
-        # What is set for now meanwhile joins the list that is being worked through.
-        for index, set_ps in machine.alarms[self._now_ps]:
-            self._end(machine, index, self._current, set_ps)
-        del machine.alarms[self._now_ps]
-
-    def _end(self, machine: Machine, index: int, event: object, set_ps: int) -> None:
-        self._ties.end(machine, index, event, self._now_ps, set_ps)
-        machine.end(index, self._now_ps)
-        self._start_ready(machine)
-
-    def _start_ready(self, machine: Machine) -> None:
-        now_ps = self._now_ps
-        taken = machine.take_ready()
-        self._ties.start(machine, taken)
-        for _, index in taken:
-            machine.issue_ps[index] = now_ps
-            task = machine.tasks[index]
-            match task:
-                case ComputeTask():
-                    self._set_alarm(machine, index, now_ps + task.duration_ps)
-                case CollectiveTask():
-                    self._start_collective(machine, index, task)
-                case SendTask():
-                    self._start_send(machine, index, task)
-                case ReceiveTask():
-                    self._start_receive(machine, index, task)
-                case MemoryTask() | EmptyTask():
-                    raise NeedsEngineError
-                case _:
-                    assert_never(task)
-
-    def _start_collective(self, machine: Machine, index: int, task: CollectiveTask) -> None:
-        place = machine.places[index]
-        count = self._meetings.enter(machine, task, place, self._now_ps)
-        if self._durations.ends_ps is not None:
-            self._enter_apart(machine, index, task, place, count)
-            return
-        self._meetings.check_together(place, count)
-        self._refuse_instant(self._durations.endpoint_ns(place))
-        span = self._durations.collective(task, place)
-        end_ps = self._now_ps + span.total_ns * PS_PER_NS
-        # The device sets its alarm when the last message has come, which decides about ties.
-        self._at(
-            end_ps - span.last_wait_ns * PS_PER_NS,
-            lambda: self._set_alarm(machine, index, end_ps),
-        )
-
-    def _enter_apart(
-        self, machine: Machine, index: int, task: CollectiveTask, place: int, count: int
-    ) -> None:
-        """Wait until all members have come: none of them ends before."""
-        if not self._durations.joins_all(task, place):
-            raise NeedsEngineError
-        entered = self._entered.setdefault((place, count), {})
-        entered[machine.number] = (machine, index, self._now_ps)
-        self._refuse_instant(self._durations.endpoint_ns(place))
-        if not self._meetings.are_all_there(place, count):
-            return
-        del self._entered[place, count]
-        span = self._durations.collective(task, place)
-        starts_ps = {number: start_ps for number, (_, _, start_ps) in entered.items()}
-        ends_ps = {number: start + span.total_ns * PS_PER_NS for number, start in starts_ps.items()}
-        if len(set(starts_ps.values())) > 1 and self._durations.ends_ps is not None:
-            ends_ps = dict(self._durations.ends_ps(task, place, starts_ps))
-        for number, (member, own, _) in entered.items():
-            end_ps = ends_ps[number]
-            self._at(
-                max(end_ps - span.last_wait_ns * PS_PER_NS, self._now_ps),
-                partial(self._set_alarm, member, own, end_ps),
-            )
-
-    def _start_send(self, machine: Machine, index: int, task: SendTask) -> None:
-        place = machine.places[index]
-        message = self._meetings.send(machine, index, task, place)
-        delay_ps = self._durations.message_ns(task, place) * PS_PER_NS
-        self._refuse_instant(delay_ps)
-        self._at(self._now_ps + delay_ps, lambda: self._arrive(machine, index, message))
-
-    def _refuse_instant(self, wait: int) -> None:
-        if wait == 0 and self._now_ps == 0:
-            raise NeedsEngineError  # which says what is wrong with it
-
-    def _arrive(self, machine: Machine, index: int, message: Message) -> None:
-        receiver = message.receiver
-        message.has_arrived = True
-        sent_ps = machine.issue_ps[index]
-        self._end(machine, index, self._current, sent_ps)
-        if receiver is not None:
-            # On a device of a class that sends to itself, the two messages are two events.
-            is_same = receiver[0] is machine
-            event = (self._current, "received") if is_same else self._current
-            self._end(*receiver, event, sent_ps)
-
-    def _start_receive(self, machine: Machine, index: int, task: ReceiveTask) -> None:
-        message = self._meetings.receive(machine, index, task, machine.places[index])
-        if message.has_arrived:
-            now_ps = self._now_ps
-            self._at(now_ps, lambda: self._end(machine, index, self._current, now_ps))

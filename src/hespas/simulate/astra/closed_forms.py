@@ -9,33 +9,27 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum
-from heapq import heappop, heappush
-from typing import assert_never
+from typing import TYPE_CHECKING, Literal, TypeAlias, assert_never
 
 from hespas.errors import SimulationError
 from hespas.hardware.system import CollectiveKind
+from hespas.simulate.kernel import Kernel
+from hespas.units import PS_PER_NS
 
-
-class NeedsEngineError(Exception):
-    """The closed forms don't cover this job on this system; the event engine does."""
+if TYPE_CHECKING:
+    from hespas.collectives.schedule import Schedule
 
 
 _AG, _RS = CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER
 _AR, _A2A = CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_TO_ALL
 
 
-class Algorithm(Enum):
-    """How a collective moves its data."""
-
-    RING = "ring"
-    DIRECT = "direct"
-    HALVING_DOUBLING = "halvingDoubling"
-    DOUBLE_BINARY_TREE = "doubleBinaryTree"
+AlgorithmName: TypeAlias = Literal["ring", "direct", "halving-doubling", "double-binary-tree"]
+"""The algorithms of `hespas.collectives.registry.ALGORITHMS` that ASTRA-sim has, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Circle:
+class LogicalRing:
     """A logical ring of ``size`` members, all of which see the same distances.
 
     ``delay_ns`` gives D for (distance in the ring, bytes), ``reduce_ns`` R for bytes.
@@ -86,23 +80,27 @@ def ring_bytes_sent(kind: CollectiveKind, members: int, size_bytes: int) -> int:
 
 
 def span(
-    algorithm: Algorithm, window: int | None, kind: CollectiveKind, circle: Circle, size_bytes: int
-) -> Span:
-    """Return how long ``kind`` takes. ``window`` limits how many peers `DIRECT` serves at once.
+    algorithm: AlgorithmName,
+    window: int | None,
+    kind: CollectiveKind,
+    ring: LogicalRing,
+    size_bytes: int,
+) -> Span | None:
+    """Return how long ``kind`` takes; None for the double binary tree, which has no closed form.
 
-    Raises `SimulationError` for halving-doubling among a number that isn't a power of two, and
-    for a halving-doubling all-to-all, which doesn't exist. Raises `NeedsEngineError` for the
-    double binary tree.
+    ``window`` limits how many peers a direct collective serves at once. Raises `SimulationError`
+    for halving-doubling among a number that isn't a power of two, and for a halving-doubling
+    all-to-all, which doesn't exist.
     """
     match algorithm:
-        case Algorithm.RING:
-            return _ring(kind, circle, size_bytes)
-        case Algorithm.DIRECT:
-            return _direct(kind, circle, size_bytes, min(window or circle.size, circle.size - 1))
-        case Algorithm.HALVING_DOUBLING:
-            return _halving_doubling(kind, circle, size_bytes)
-        case Algorithm.DOUBLE_BINARY_TREE:
-            raise NeedsEngineError
+        case "ring":
+            return _ring(kind, ring, size_bytes)
+        case "direct":
+            return _direct(kind, ring, size_bytes, min(window or ring.size, ring.size - 1))
+        case "halving-doubling":
+            return _halving_doubling(kind, ring, size_bytes)
+        case "double-binary-tree":
+            return None
         case _:
             assert_never(algorithm)
 
@@ -126,18 +124,18 @@ def ring_steps(kind: CollectiveKind, members: int) -> int:
             assert_never(kind)
 
 
-def _ring(kind: CollectiveKind, circle: Circle, size_bytes: int) -> Span:
+def _ring(kind: CollectiveKind, ring: LogicalRing, size_bytes: int) -> Span:
     """Return (steps + 1) E + steps D, and for a reduction (n - 1) R."""
-    n, message = circle.size, message_bytes(kind, circle.size, size_bytes)
+    n, message = ring.size, message_bytes(kind, ring.size, size_bytes)
     steps = ring_steps(kind, n)
-    reduce_ns = circle.reduce_ns(message)
-    total_ns = (steps + 1) * circle.endpoint_ns + steps * circle.delay_ns(1, message)
+    reduce_ns = ring.reduce_ns(message)
+    total_ns = (steps + 1) * ring.endpoint_ns + steps * ring.delay_ns(1, message)
     if kind in (_AR, _RS):
         total_ns += (n - 1) * reduce_ns
-    return Span(total_ns, reduce_ns if kind is _RS else circle.endpoint_ns)
+    return Span(total_ns, reduce_ns if kind is _RS else ring.endpoint_ns)
 
 
-def _direct(kind: CollectiveKind, circle: Circle, size_bytes: int, window: int) -> Span:
+def _direct(kind: CollectiveKind, ring: LogicalRing, size_bytes: int, window: int) -> Span:
     """Return the time to serve all peers at once: 2E + D, and R per reduction.
 
     An all-reduce does so twice: 3E + 2D. In a group smaller than the system, of more than two
@@ -145,21 +143,21 @@ def _direct(kind: CollectiveKind, circle: Circle, size_bytes: int, window: int) 
     formula for a smaller window, nor for an all-reduce with peers at several distances, whose
     halves overlap.
     """
-    n, message = circle.size, message_bytes(kind, circle.size, size_bytes)
-    delays_ns = tuple([circle.delay_ns(distance, message) for distance in range(1, n)])
-    reduce_ns = circle.reduce_ns(message)
+    n, message = ring.size, message_bytes(kind, ring.size, size_bytes)
+    delays_ns = tuple([ring.delay_ns(distance, message) for distance in range(1, n)])
+    reduce_ns = ring.reduce_ns(message)
     if window < n - 1 or (kind is _AR and len(set(delays_ns)) > 1):
-        return _rotation(kind, circle, window, delays_ns, reduce_ns)
+        return _rotation(kind, ring, window, delays_ns, reduce_ns)
     rounds = 2 if kind is _AR else 1
-    twice = kind is _AR and circle.is_subgroup and n > 2
+    twice = kind is _AR and ring.is_subgroup and n > 2
     reductions = {_AR: 2 if twice else 1, _RS: 1}.get(kind, 0)
-    total_ns = (rounds + 1) * circle.endpoint_ns + rounds * max(delays_ns) + reductions * reduce_ns
-    return Span(total_ns, reduce_ns if kind is _RS or twice else circle.endpoint_ns)
+    total_ns = (rounds + 1) * ring.endpoint_ns + rounds * max(delays_ns) + reductions * reduce_ns
+    return Span(total_ns, reduce_ns if kind is _RS or twice else ring.endpoint_ns)
 
 
 def _rotation(
     kind: CollectiveKind,
-    circle: Circle,
+    ring: LogicalRing,
     window: int,
     delays_ns: tuple[int, ...],
     reduce_ns: int,
@@ -171,12 +169,12 @@ def _rotation(
         steps=2 * peers if kind is _AR else peers,
         is_all_reduce=kind is _AR,
         is_reduce_scatter=kind is _RS,
-        later_per_round=peers * window if circle.is_subgroup else window,
-        endpoint_ns=circle.endpoint_ns,
+        later_per_round=peers * window if ring.is_subgroup else window,
+        endpoint_ns=ring.endpoint_ns,
         reduce_ns=reduce_ns,
         delays_ns=delays_ns,
     )
-    return Span(rotation_ns(rotation), circle.endpoint_ns)
+    return Span(rotation_ns(rotation), ring.endpoint_ns)
 
 
 def halving_doubling_steps(
@@ -189,44 +187,49 @@ def halving_doubling_steps(
     >>> halving_doubling_steps(CollectiveKind.ALL_GATHER, 4, 100)
     [(2, 100), (1, 200)]
     """
-    levels = members.bit_length() - 1
-    if members != 1 << levels:
+    schedule = halving_doubling_schedule(kind, members)
+    return [
+        (rounds.pattern.first, schedule.message_bytes(rounds, size_bytes))
+        for rounds in schedule.rounds
+    ]
+
+
+def halving_doubling_schedule(kind: CollectiveKind, members: int) -> Schedule:
+    """Return the schedule of halving-doubling; raises as `halving_doubling_steps` does."""
+    # Most runs do without, and save the import.
+    from hespas.collectives.families import halving_doubling  # noqa: PLC0415
+    from hespas.collectives.schedule import Collective  # noqa: PLC0415
+
+    if members & members - 1:
         raise SimulationError(f"halvingDoubling among {members}, which is not a power of two")
-    halving = [(1 << level, size_bytes >> level + 1) for level in range(levels)]
-    match kind:
-        case CollectiveKind.ALL_REDUCE:
-            return [*halving, *reversed(halving)]
-        case CollectiveKind.REDUCE_SCATTER:
-            return halving
-        case CollectiveKind.ALL_GATHER:
-            return [(members >> level + 1, size_bytes << level) for level in range(levels)]
-        case CollectiveKind.ALL_TO_ALL:
-            raise SimulationError("there is no all-to-all by halvingDoubling")
-        case _:
-            assert_never(kind)
+    if kind is _A2A:
+        raise SimulationError("there is no all-to-all by halvingDoubling")
+    return halving_doubling.ALGORITHM.schedule(Collective[kind.name], members)
 
 
-def _halving_doubling(kind: CollectiveKind, circle: Circle, size_bytes: int) -> Span:
+def _halving_doubling(kind: CollectiveKind, ring: LogicalRing, size_bytes: int) -> Span:
     """Return (steps + 1) E and the sum of D over messages that halve, double, or both.
 
     A reduction adds R of every message of the first half but the first.
     """
-    steps = halving_doubling_steps(kind, circle.size, size_bytes)
-    levels = circle.size.bit_length() - 1
-    total_ns = (len(steps) + 1) * circle.endpoint_ns
-    total_ns += sum(circle.delay_ns(distance, message) for distance, message in steps)
+    steps = halving_doubling_steps(kind, ring.size, size_bytes)
+    levels = ring.size.bit_length() - 1
+    total_ns = (len(steps) + 1) * ring.endpoint_ns
+    total_ns += sum(ring.delay_ns(distance, message) for distance, message in steps)
     if kind is not _AG:
-        total_ns += sum(circle.reduce_ns(message) for _, message in steps[1:levels])
-    return Span(total_ns, circle.endpoint_ns)
+        total_ns += sum(ring.reduce_ns(message) for _, message in steps[1:levels])
+    return Span(total_ns, ring.endpoint_ns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rotation:
-    """A direct collective: ``steps`` messages, at most ``window`` under way.
+    """A direct collective that serves a window of peers at a time, at most ``window`` messages.
 
-    Message k goes to the ``k mod peers``-th next member and takes ``delays_ns`` of that one.
-    Of the messages handed in, ``window`` in each round are never reduced; the next
-    ``later_per_round`` are, in a reduce-scatter always, in an all-reduce in odd rounds.
+    All members do the same at the same times, so one stands for all: what it sends at a distance
+    arrives when what it awaits from that distance does. Of ``steps`` messages, message k goes to
+    the ``k mod peers``-th next member and takes ``delays_ns`` of that one. Of the messages handed
+    in, ``window`` in each round are never reduced; the next ``later_per_round`` are, in a
+    reduce-scatter always, in an all-reduce in odd rounds.
     """
 
     window: int
@@ -242,17 +245,15 @@ class Rotation:
 
 def rotation_ns(rotation: Rotation) -> int:
     """Return the time from the start until all messages are sent, received and handed in."""
-    return _Member(rotation).run()
+    return _RotatingMember(rotation).run()
 
 
-class _Member:
+class _RotatingMember:
     """One member: tokens allow it to send, and every message handed in makes one."""
 
     def __init__(self, rotation: Rotation) -> None:
         self._rotation = rotation
-        self._now_ns = 0
-        self._events: list[tuple[int, int, bool]] = []
-        self._sequence = 0
+        self._kernel = Kernel()
         self._queue: deque[int] = deque()
         self._handed_in = self._received = self._tokens = 0
         self._left = rotation.steps
@@ -262,28 +263,15 @@ class _Member:
     def run(self) -> int:
         for _ in range(self._rotation.window):
             self._hand_in()
-        while self._events:
-            self._now_ns, _, is_arrival = heappop(self._events)
-            if is_arrival:
-                self._received += 1
-                self._hand_in()
-            else:
-                self._tokens += 1
-                self._send_what_tokens_allow()
-            if self._left == 0 and self._tokens == self._rotation.window:
-                break
-        return self._now_ns
-
-    def _after(self, wait_ns: int, *, is_arrival: bool) -> None:
-        self._sequence += 1
-        heappush(self._events, (self._now_ns + wait_ns, self._sequence, is_arrival))
+        self._kernel.run()
+        return self._kernel.now_ps // PS_PER_NS
 
     def _hand_in(self) -> None:
         rotation = self._rotation
         reduce_ns = rotation.reduce_ns if self._is_reduced() else 0
         self._queue.append(self._handed_in % rotation.peers)
         self._handed_in += 1
-        self._after(rotation.endpoint_ns + reduce_ns, is_arrival=False)
+        self._kernel.after((rotation.endpoint_ns + reduce_ns) * PS_PER_NS, self._take_token)
 
     def _is_reduced(self) -> bool:
         rotation = self._rotation
@@ -296,18 +284,26 @@ class _Member:
         self._later_left -= 1
         return rotation.is_reduce_scatter or (rotation.is_all_reduce and self._is_odd_round)
 
-    def _send_what_tokens_allow(self) -> None:
+    def _take_token(self, _: object) -> None:
         rotation = self._rotation
+        self._tokens += 1
         if not rotation.is_all_reduce or self._left > rotation.peers:
             self._send()
         elif self._received >= rotation.peers:
             # The second half begins only when all of the first has come.
             for _ in range(rotation.window):
                 self._send()
+        if self._left == 0 and self._tokens == rotation.window:
+            self._kernel.stop()
 
     def _send(self) -> None:
         if not (self._left and self._tokens and self._queue):
             return
         self._left -= 1
         self._tokens -= 1
-        self._after(self._rotation.delays_ns[self._queue.popleft()], is_arrival=True)
+        delay_ns = self._rotation.delays_ns[self._queue.popleft()]
+        self._kernel.after(delay_ns * PS_PER_NS, self._receive)
+
+    def _receive(self, _: object) -> None:
+        self._received += 1
+        self._hand_in()

@@ -14,51 +14,49 @@ import numpy as np
 
 from hespas.schedule.roles import ALWAYS, Roles, find_roles
 from hespas.schedule.tasks import CollectiveTask, ComputeTask, Job, Task, TaskGraph
-from hespas.simulate.astra.closed_forms import NeedsEngineError
+from hespas.simulate.astra.folding import Members
 from hespas.simulate.timeline import ClassTimeline, class_timeline
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Times: TypeAlias = NDArray[np.int64]
-    _Part: TypeAlias = tuple["Group | None", NDArray[np.int64]]
+    _Part: TypeAlias = tuple[Members | None, NDArray[np.int64]]
 
-Group = tuple[int, ...]
-Ends: TypeAlias = Callable[[CollectiveTask, Group | None, "Times"], "Times"]
+Ends: TypeAlias = Callable[[CollectiveTask, Members | None, "Times"], "Times | None"]
 """Gives when members of groups of one shape end a collective, given when they start it.
 
-Of the groups, one is given, None for everyone; times have a row for each.
+Of the groups, one is given, None for everyone; times have a row for each. None where there is no
+closed form.
 """
 _MOST_TIMES = 50_000_000
 
 
-def run_dataflow(
-    job: Job, shape_of: Callable[[Group], object], ends_ps: Ends
-) -> tuple[ClassTimeline, ...]:
-    """Return what devices do, those together that do the same at the same times.
+def supports(job: Job) -> bool:
+    """Return whether a job is of the kind that runs here.
 
-    ``shape_of`` is equal for groups of which ``ends_ps`` is alike, None for one of all devices.
-    Raises `NeedsEngineError` for other jobs: with sends, memory or CPU tasks, graphs that differ
-    in more than durations, and tasks that compete for a slot.
+    Not those with sends, memory or CPU tasks, graphs that differ in more than durations, tasks
+    that compete for a slot, and more times than fit in memory.
     """
-    graph = _common_graph(job)
-    if job.device_count * len(graph.tasks) > _MOST_TIMES:
-        raise NeedsEngineError
-    _check_rows(graph)
-    roles = find_roles(graph)
-    run = _Run(job, graph, roles, shape_of, ends_ps)
-    run.run()
-    return tuple(run.classes())
-
-
-def _common_graph(job: Job) -> TaskGraph:
-    """Return the graph that all have but for durations."""
     first, *others = job.graphs
     for graph in others:
         is_alike = graph.group_tables == first.group_tables and len(graph.tasks) == len(first.tasks)
         if not (is_alike and all(map(_is_alike, first.tasks, graph.tasks))):
-            raise NeedsEngineError
-    return first
+            return False
+    return job.device_count * len(first.tasks) <= _MOST_TIMES and _is_in_rows(first)
+
+
+def run_dataflow(
+    job: Job, shape_of: Callable[[Members], object], ends_ps: Ends
+) -> tuple[ClassTimeline, ...] | None:
+    """Return what devices do, those together that do the same at the same times.
+
+    None where ``ends_ps`` has no closed form. ``shape_of`` is equal for groups of which
+    ``ends_ps`` is alike, None for one of all devices. The job is one that `supports` allows.
+    """
+    graph = job.graphs[0]
+    run = _Run(job, graph, find_roles(graph), shape_of, ends_ps)
+    return tuple(run.classes()) if run.run() else None
 
 
 def _is_alike(one: Task, other: Task) -> bool:
@@ -67,8 +65,8 @@ def _is_alike(one: Task, other: Task) -> bool:
     return one == other
 
 
-def _check_rows(graph: TaskGraph) -> None:
-    """Raise unless each task comes after all others of its slot, by dependencies."""
+def _is_in_rows(graph: TaskGraph) -> bool:
+    """Return whether each task comes after all others of its slot, by dependencies."""
     index_of = {task.id: index for index, task in enumerate(graph.tasks)}
     before: list[int] = []
     last: dict[type, int] = {}
@@ -76,21 +74,22 @@ def _check_rows(graph: TaskGraph) -> None:
         is_simple = isinstance(task, ComputeTask) and not task.is_on_host
         is_simple |= isinstance(task, CollectiveTask) and task.recorded_ps is None
         if not is_simple:
-            raise NeedsEngineError
-        known = 0
+            return False
+        ancestors = 0
         for dependency in task.depends_on:
             at = index_of[dependency]
-            known |= before[at] | 1 << at
-        before.append(known)
+            ancestors |= before[at] | 1 << at
+        before.append(ancestors)
         previous = last.get(type(task))
-        if previous is not None and not known >> previous & 1:
-            raise NeedsEngineError
+        if previous is not None and not ancestors >> previous & 1:
+            return False
         last[type(task)] = index
+    return True
 
 
 def _duration_ps(task: Task) -> int:
     if not isinstance(task, ComputeTask):
-        raise NeedsEngineError
+        raise TypeError(task)
     return task.duration_ps
 
 
@@ -100,7 +99,7 @@ class _Run:
         job: Job,
         graph: TaskGraph,
         roles: Roles,
-        shape_of: Callable[[Group], object],
+        shape_of: Callable[[Members], object],
         ends_ps: Ends,
     ) -> None:
         self._job = job
@@ -116,7 +115,8 @@ class _Run:
         self._starts: list[Times] = []
         self._ends: list[Times] = []
 
-    def run(self) -> None:
+    def run(self) -> bool:
+        """Fill in the times of all tasks; return False where there is no closed form."""
         index_of = {task.id: index for index, task in enumerate(self._graph.tasks)}
         nothing = np.zeros(self._job.device_count, dtype=np.int64)
         for index, task in enumerate(self._graph.tasks):
@@ -125,16 +125,23 @@ class _Run:
                 start = np.maximum(start, self._ends[index_of[dependency]])
             self._starts.append(start)
             if isinstance(task, CollectiveTask):
-                self._ends.append(self._collective(task, start))
+                end = self._collective(task, start)
+                if end is None:
+                    return False
+                self._ends.append(end)
             else:
                 durations = [_duration_ps(graph.tasks[index]) for graph in self._job.graphs]
                 self._ends.append(start + np.array(durations, dtype=np.int64)[self._of_device])
+        return True
 
-    def _collective(self, task: CollectiveTask, start: Times) -> Times:
+    def _collective(self, task: CollectiveTask, start: Times) -> Times | None:
         # Who takes no part goes on at once.
         end = start.copy()
         for group, members in self._parts(task.group_table):
-            end[members] = self._ends_ps(task, group, start[members])
+            ends = self._ends_ps(task, group, start[members])
+            if ends is None:
+                return None
+            end[members] = ends
         return end
 
     def _parts(self, table: int | None) -> Sequence[_Part]:
@@ -142,7 +149,7 @@ class _Run:
         if table is None:
             return [self._everyone]
         if table not in self._groups:
-            alike: dict[object, list[Group]] = {}
+            alike: dict[object, list[Members]] = {}
             found: list[_Part] = []
             for group in self._graph.group_tables[table]:
                 shape = self._shape_of(group)

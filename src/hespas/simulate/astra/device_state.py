@@ -20,13 +20,14 @@ class Slot(Enum):
 
 
 EVERYONE = -1
-"""The number of the place where all devices meet."""
+"""The number of the group of all devices."""
 NEVER = -1
 
 
-class Machine:
+class DeviceState:
     """What a class of devices has to do, and what it has done. Times are in ps.
 
+    ``groups`` has, by task, the number of the class of groups in which it communicates.
     A device has one slot for computation, one for collectives, sends and memory, and one for
     its CPU; receives need none. What waits for a slot is taken by ascending task id.
     """
@@ -41,10 +42,10 @@ class Machine:
         "children",
         "devices",
         "end_ps",
+        "groups",
         "issue_ps",
         "missing",
         "number",
-        "places",
         "tasks",
     )
 
@@ -53,7 +54,7 @@ class Machine:
         self.devices = devices.devices
         self._graph = devices.graph
         self.tasks: list[Task] = []
-        self.places: list[int] = []
+        self.groups: list[int] = []
         self.missing: list[int] = []
         self.children: list[list[int]] = []
         self._load(devices)
@@ -75,10 +76,10 @@ class Machine:
         index_of: dict[int, int] = {}
         for task, _, depends_on in own_tasks(devices.graph, roles, roles.key(self.devices[0])):
             role = role_of[task.id]
-            place = None if role == ALWAYS else devices.places[role]
+            group = None if role == ALWAYS else devices.groups[role]
             index = index_of[task.id] = len(self.tasks)
             self.tasks.append(task)
-            self.places.append(EVERYONE if place is None else place)
+            self.groups.append(EVERYONE if group is None else group)
             self.missing.append(len(depends_on))
             self.children.append([])
             for dependency in depends_on:

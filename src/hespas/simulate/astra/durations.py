@@ -1,7 +1,8 @@
 """How long a collective takes on a system, by closed forms.
 
 The phases of its chunks take what `hespas.simulate.astra.closed_forms` says, and queue up as in
-ASTRA-sim's stream scheduler.
+ASTRA-sim's stream scheduler: every phase has a queue, which runs so many chunks at once, in order
+of arrival, and all members of the collective do so alike.
 """
 
 from __future__ import annotations
@@ -10,24 +11,20 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from heapq import heappop, heappush
 from math import ceil, prod
 from typing import TYPE_CHECKING, assert_never
 
 from hespas.errors import SimulationError
 from hespas.hardware.system import CollectiveKind, System
-from hespas.simulate.astra.closed_forms import Algorithm, Circle, NeedsEngineError, Span, span
-from hespas.simulate.astra.options import (
-    Implementation,
-    group_implementation,
-    implementations,
-)
-from hespas.simulate.astra.plan import PhaseRing, chunks_of, phases_of
+from hespas.simulate.astra.closed_forms import AlgorithmName, LogicalRing, Span, span
+from hespas.simulate.astra.options import group_implementation
+from hespas.simulate.astra.plan import SUBGROUP_ENDPOINT_NS, Plan, PlannedRing, Planner
+from hespas.simulate.kernel import Kernel
 from hespas.simulate.network import Route, delay_ns, endpoint_ns, hops, reduce_ns, route
+from hespas.units import PS_PER_NS
 
 if TYPE_CHECKING:
     from hespas.simulate.astra.staggered import Times
-
 
 Group = tuple[int, ...]
 
@@ -40,10 +37,10 @@ class GroupShape:
     """
 
     size: int
-    routes: tuple[tuple[Algorithm, int, Route | None], ...]
+    routes: tuple[tuple[AlgorithmName, int, Route | None], ...]
 
 
-def group_shape(system: System, group: Group, algorithms: frozenset[Algorithm]) -> GroupShape:
+def group_shape(system: System, group: Group, algorithms: frozenset[AlgorithmName]) -> GroupShape:
     """Return the shape of a group, with the distances that its algorithms use.
 
     Raises `SimulationError` for a group of one device.
@@ -51,37 +48,37 @@ def group_shape(system: System, group: Group, algorithms: frozenset[Algorithm]) 
     if len(group) < 2:
         message = f"the group {list(group)} has only one member"
         raise SimulationError(message, hint="leave collectives of one device out")
-    routes = [
+    routes: list[tuple[AlgorithmName, int, Route | None]] = [
         (algorithm, distance, _common_route(system, _pairs(algorithm, group, distance)))
-        for algorithm in sorted(algorithms, key=lambda algorithm: algorithm.value)
+        for algorithm in sorted(algorithms)
         for distance in _distances(algorithm, len(group))
     ]
     return GroupShape(len(group), tuple(routes))
 
 
-def group_algorithms(system: System, kinds: Iterable[CollectiveKind]) -> frozenset[Algorithm]:
+def group_algorithms(system: System, kinds: Iterable[CollectiveKind]) -> frozenset[AlgorithmName]:
     """Return the algorithms that groups smaller than the system use for some collectives."""
     return frozenset(group_implementation(system, kind).algorithm for kind in kinds)
 
 
-def _distances(algorithm: Algorithm, size: int) -> Iterable[int]:
+def _distances(algorithm: AlgorithmName, size: int) -> Iterable[int]:
     match algorithm:
-        case Algorithm.RING:
+        case "ring":
             return (1,)
-        case Algorithm.DIRECT:
+        case "direct":
             return range(1, size)
-        case Algorithm.HALVING_DOUBLING:
+        case "halving-doubling":
             return [1 << level for level in range((size - 1).bit_length())]
-        case Algorithm.DOUBLE_BINARY_TREE:
+        case "double-binary-tree":
             return ()
         case _:
             assert_never(algorithm)
 
 
-def _pairs(algorithm: Algorithm, group: Group, distance: int) -> Iterator[tuple[int, int]]:
-    """Yield the members that speak to each other: around the list, or within its blocks."""
+def _pairs(algorithm: AlgorithmName, group: Group, distance: int) -> Iterator[tuple[int, int]]:
+    """Yield the members that send to each other: around the list, or within its blocks."""
     size = len(group)
-    if algorithm is not Algorithm.HALVING_DOUBLING:
+    if algorithm != "halving-doubling":
         yield from ((group[i], group[(i + distance) % size]) for i in range(size))
         return
     for index in range(size - distance):
@@ -90,13 +87,157 @@ def _pairs(algorithm: Algorithm, group: Group, distance: int) -> Iterator[tuple[
 
 
 def _common_route(system: System, pairs: Iterable[tuple[int, int]]) -> Route | None:
-    found: Route | None = None
+    common: Route | None = None
     for source, target in pairs:
-        way = route(system, source, target)
-        if found not in (None, way):
+        one = route(system, source, target)
+        if common not in (None, one):
             return None
-        found = way
-    return found
+        common = one
+    return common
+
+
+Involved = tuple[bool, ...] | None
+"""Of each dimension, whether a collective runs along it; None for all of them."""
+
+
+class CollectiveDurations:
+    """How long collectives take on one system, each computed once.
+
+    Of a collective of a smaller group, ``shape`` is the group's; it is None for all devices.
+    """
+
+    def __init__(self, system: System, queues_per_dimension: int) -> None:
+        self._system = system
+        self._planner = Planner(system, queues_per_dimension)
+        self._width = ceil(system.active_chunks_per_dimension / queues_per_dimension)
+        self._logical_ring = cache(self._make_logical_ring)
+        self.span = cache(self._span)
+
+    def _plan(
+        self, kind: CollectiveKind, size_bytes: int, involved: Involved, shape: GroupShape | None
+    ) -> Plan:
+        if shape is None:
+            return self._planner.everyone(kind, size_bytes, involved)
+        return self._planner.group(kind, size_bytes, shape.size)
+
+    def joins_everyone(self, kind: CollectiveKind, involved: Involved) -> bool:
+        """Return whether a collective of all devices joins them all, rather than parts of them."""
+        rings = self._planner.rings_of_everyone(kind, involved)
+        return prod(ring.size for ring in rings) >= self._system.device_count
+
+    def _span(
+        self, kind: CollectiveKind, size_bytes: int, involved: Involved, shape: GroupShape | None
+    ) -> Span | None:
+        """Return how long a collective takes whose members start together.
+
+        None where there is no closed form: for the double binary tree, and where members of a
+        group are at unequal distances, and thus don't end together.
+        """
+        plan = self._plan(kind, size_bytes, involved, shape)
+        spans: list[Span] = []
+        for phase in plan.phases:
+            ring = plan.rings[phase.ring]
+            logical = self._logical_ring(ring, shape)
+            if logical is None:
+                return None
+            implementation = ring.implementation
+            one = span(
+                implementation.algorithm,
+                implementation.window,
+                phase.kind,
+                logical,
+                phase.size_bytes,
+            )
+            if one is None:
+                return None
+            spans.append(one)
+        last_wait_ns = spans[-1].last_wait_ns
+        if plan.chunks == 1:
+            return Span(sum(one.total_ns for one in spans), last_wait_ns)
+        stages = [
+            [
+                Stage(phase.queue(number), one.total_ns)
+                for phase, one in zip(plan.phases, spans, strict=True)
+            ]
+            for number in range(plan.chunks)
+        ]
+        return Span(pipeline_ns(stages, self._width), last_wait_ns)
+
+    def ends_ps(
+        self,
+        kind: CollectiveKind,
+        size_bytes: int,
+        involved: Involved,
+        shape: GroupShape | None,
+        starts_ps: Times,
+    ) -> Times | None:
+        """Return when each member ends, given when each starts, as an array of the same form.
+
+        It has a row for each group of the shape; for all devices, a single one. None where there
+        is no closed form: for several chunks, a window of peers, and what
+        `hespas.simulate.astra.staggered.staggered_ends_ps` doesn't cover.
+        """
+        from hespas.simulate.astra.staggered import (  # noqa: PLC0415 - numpy comes with it
+            staggered_ends_ps,
+        )
+
+        plan = self._plan(kind, size_bytes, involved, shape)
+        if plan.chunks > 1:
+            return None
+        ends_ps = starts_ps
+        for phase in plan.phases:
+            ring = plan.rings[phase.ring]
+            logical = self._logical_ring(ring, shape)
+            window = ring.implementation.window
+            if logical is None or (window is not None and window < ring.size - 1):
+                return None
+            # The members of a ring are ``stride`` apart: bring them next to each other.
+            blocks = ends_ps.reshape(-1, ring.size, ring.stride or 1).swapaxes(1, 2)
+            ended = staggered_ends_ps(
+                ring.implementation.algorithm,
+                phase.kind,
+                logical,
+                phase.size_bytes,
+                blocks.reshape(-1, ring.size),
+                direction=phase.direction(0),
+            )
+            if ended is None:
+                return None
+            ends_ps = ended.reshape(blocks.shape).swapaxes(1, 2).reshape(ends_ps.shape)
+        return ends_ps
+
+    def _make_logical_ring(self, ring: PlannedRing, shape: GroupShape | None) -> LogicalRing | None:
+        """Return a ring with the delays in it; None where not all members see the same ones."""
+        system = self._system
+        routes: Mapping[int, Route | None]
+        if shape is not None:
+            algorithm = ring.implementation.algorithm
+            routes = {distance: one for of, distance, one in shape.routes if of == algorithm}
+            if None in routes.values():
+                return None
+        elif ring.implementation.is_one_ring:
+            routes = {distance: route(system, 0, distance) for distance in range(1, ring.size)}
+        else:
+            dimension = system.dimensions[ring.dimension]
+            routes = {
+                distance: Route(ring.dimension, hops(dimension, distance))
+                for distance in range(1, ring.size)
+            }
+
+        def delay(distance: int, size_bytes: int) -> int:
+            common = routes[distance]
+            if common is None:
+                raise ValueError(distance)
+            return delay_ns(system, common, size_bytes)
+
+        is_subgroup = shape is not None
+        return LogicalRing(
+            size=ring.size,
+            endpoint_ns=SUBGROUP_ENDPOINT_NS if is_subgroup else endpoint_ns(system),
+            delay_ns=cache(delay),
+            reduce_ns=partial(reduce_ns, system),
+            is_subgroup=is_subgroup,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,219 +254,32 @@ def pipeline_ns(chunks: Sequence[Sequence[Stage]], width: int) -> int:
     >>> pipeline_ns([[Stage(0, 5), Stage(1, 3)]] * 3, width=1)
     18
     """
-    return _Pipeline(chunks, width).run()
+    kernel = Kernel()
+    position = [-1] * len(chunks)
+    waiting: dict[int, deque[int]] = {}
+    running: dict[int, int] = {}
 
+    def proceed(chunk: int) -> None:
+        stages = chunks[chunk]
+        before = position[chunk]
+        position[chunk] = after = before + 1
+        if after < len(stages):
+            waiting.setdefault(stages[after].queue, deque()).append(chunk)
+        if before >= 0:
+            running[stages[before].queue] -= 1
+            start_waiting(stages[before].queue)
+        if after < len(stages):
+            start_waiting(stages[after].queue)
 
-class _Pipeline:
-    def __init__(self, chunks: Sequence[Sequence[Stage]], width: int) -> None:
-        self._chunks = chunks
-        self._width = width
-        self._now_ns = 0
-        self._position = [-1] * len(chunks)
-        self._waiting: dict[int, deque[int]] = {}
-        self._running: dict[int, int] = {}
-        self._ends: list[tuple[int, int, int]] = []
-        self._sequence = 0
+    def start_waiting(queue: int) -> None:
+        chunks_there = waiting.get(queue)
+        while chunks_there and running.get(queue, 0) < width:
+            chunk = chunks_there.popleft()
+            running[queue] = running.get(queue, 0) + 1
+            duration_ns = chunks[chunk][position[chunk]].duration_ns
+            kernel.after(duration_ns * PS_PER_NS, proceed, chunk)
 
-    def run(self) -> int:
-        for chunk in range(len(self._chunks)):
-            self._proceed(chunk)
-        while self._ends:
-            self._now_ns, _, chunk = heappop(self._ends)
-            self._proceed(chunk)
-        return self._now_ns
-
-    def _proceed(self, chunk: int) -> None:
-        stages = self._chunks[chunk]
-        position = self._position[chunk]
-        self._position[chunk] = following = position + 1
-        if following < len(stages):
-            self._waiting.setdefault(stages[following].queue, deque()).append(chunk)
-        if position >= 0:
-            self._running[stages[position].queue] -= 1
-            self._kick(stages[position].queue)
-        if following < len(stages):
-            self._kick(stages[following].queue)
-
-    def _kick(self, queue: int) -> None:
-        waiting = self._waiting.get(queue)
-        while waiting and self._running.get(queue, 0) < self._width:
-            chunk = waiting.popleft()
-            self._running[queue] = self._running.get(queue, 0) + 1
-            stage = self._chunks[chunk][self._position[chunk]]
-            self._sequence += 1
-            heappush(self._ends, (self._now_ns + stage.duration_ns, self._sequence, chunk))
-
-
-SUBGROUP_ENDPOINT_NS = 10
-"""What endpoints of groups smaller than the system wait, whatever the system says."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Ring:
-    """A logical ring with what a phase along it takes; its members are ``stride`` apart."""
-
-    circle: Circle
-    implementation: Implementation
-    dimension: int = 0
-    stride: int = 1
-
-    def span(self, kind: CollectiveKind, size_bytes: int) -> Span:
-        implementation = self.implementation
-        return span(implementation.algorithm, implementation.window, kind, self.circle, size_bytes)
-
-
-def _sizes(rings: list[_Ring]) -> list[PhaseRing]:
-    return [
-        PhaseRing(ring.implementation.algorithm, ring.circle.size, ring.dimension) for ring in rings
-    ]
-
-
-class CollectiveModel:
-    """Durations of collectives on one system, each computed once."""
-
-    def __init__(self, system: System, queues_per_dimension: int) -> None:
-        self._system = system
-        self._queues = queues_per_dimension
-        self.everyone_ns = cache(self._everyone_ns)
-        self.group_ns = cache(self._group_ns)
-
-    def _everyone_ns(
-        self, kind: CollectiveKind, size_bytes: int, involved: tuple[bool, ...] | None
-    ) -> Span:
-        return self._chunked(kind, size_bytes, self._involved_rings(kind, involved))
-
-    def _involved_rings(
-        self, kind: CollectiveKind, involved: tuple[bool, ...] | None
-    ) -> list[_Ring]:
-        rings = self._world_rings(kind)
-        if involved is not None:
-            rings = [ring for ring, on in zip(rings, involved, strict=False) if on]
-        rings = [ring for ring in rings if ring.circle.size > 1]
-        if not rings:
-            raise SimulationError("the collective involves no dimension with several devices")
-        return rings
-
-    def _group_ns(self, kind: CollectiveKind, size_bytes: int, shape: GroupShape) -> Span:
-        return self._chunked(kind, size_bytes, [self._group_ring(kind, shape)])
-
-    def _group_ring(self, kind: CollectiveKind, shape: GroupShape) -> _Ring:
-        implementation = group_implementation(self._system, kind)
-        algorithm = implementation.algorithm
-        routes = {distance: way for of, distance, way in shape.routes if of is algorithm}
-        return _Ring(self._circle(shape.size, routes, is_subgroup=True), implementation)
-
-    def joins_everyone(self, kind: CollectiveKind, involved: tuple[bool, ...] | None) -> bool:
-        """Return whether a collective of all devices joins them all, rather than parts of them."""
-        sizes = [ring.circle.size for ring in self._involved_rings(kind, involved)]
-        return prod(sizes) >= self._system.device_count
-
-    def everyone_ends_ps(
-        self,
-        kind: CollectiveKind,
-        size_bytes: int,
-        involved: tuple[bool, ...] | None,
-        starts_ps: Times,
-    ) -> Times:
-        """Return when each device ends, given when each starts.
-
-        Both are arrays with a single row. Raises `NeedsEngineError` where several chunks, or
-        what `skewed_ends_ps` doesn't know, start apart.
-        """
-        rings = self._involved_rings(kind, involved)
-        return self._skewed(kind, size_bytes, rings, starts_ps)
-
-    def group_ends_ps(
-        self, kind: CollectiveKind, size_bytes: int, shape: GroupShape, starts_ps: Times
-    ) -> Times:
-        """Return the same of groups of one shape, of which each is a row."""
-        return self._skewed(kind, size_bytes, [self._group_ring(kind, shape)], starts_ps)
-
-    def _skewed(
-        self, kind: CollectiveKind, size_bytes: int, rings: list[_Ring], starts_ps: Times
-    ) -> Times:
-        """Send a single chunk through the phases, each member at its own pace."""
-        from hespas.simulate.astra.staggered import skewed_ends_ps  # noqa: PLC0415 - numpy comes with it
-
-        chunks, chunk_bytes = chunks_of(self._system, kind, size_bytes)
-        if chunks > 1:
-            raise NeedsEngineError
-        ends_ps = starts_ps
-        for phase in phases_of(self._system, kind, chunk_bytes, _sizes(rings), self._queues):
-            ring = rings[phase.ring]
-            window = ring.implementation.window
-            if window is not None and window < ring.circle.size - 1:
-                raise NeedsEngineError
-            # The members of a ring are ``stride`` apart: bring them next to each other.
-            blocks = ends_ps.reshape(-1, ring.circle.size, ring.stride).swapaxes(1, 2)
-            found = skewed_ends_ps(
-                ring.implementation.algorithm,
-                phase.kind,
-                ring.circle,
-                phase.size_bytes,
-                blocks.reshape(-1, ring.circle.size),
-                direction=phase.direction(0),
-            )
-            ends_ps = found.reshape(blocks.shape).swapaxes(1, 2).reshape(ends_ps.shape)
-        return ends_ps
-
-    def _chunked(self, kind: CollectiveKind, size_bytes: int, rings: list[_Ring]) -> Span:
-        """Cut the collective into chunks, and send them through the phases."""
-        chunks, chunk_bytes = chunks_of(self._system, kind, size_bytes)
-        phases = list(phases_of(self._system, kind, chunk_bytes, _sizes(rings), self._queues))
-        spans = [rings[phase.ring].span(phase.kind, phase.size_bytes) for phase in phases]
-        last_wait_ns = spans[-1].last_wait_ns
-        if chunks == 1:
-            return Span(sum(one.total_ns for one in spans), last_wait_ns)
-        stages = [
-            [
-                Stage(phase.queue(number), one.total_ns)
-                for phase, one in zip(phases, spans, strict=True)
-            ]
-            for number in range(chunks)
-        ]
-        width = ceil(self._system.active_chunks_per_dimension / self._queues)
-        return Span(pipeline_ns(stages, width), last_wait_ns)
-
-    def _world_rings(self, kind: CollectiveKind) -> list[_Ring]:
-        rings: list[_Ring] = []
-        for index, implementation in enumerate(implementations(self._system, kind)):
-            if implementation.is_one_ring:
-                # One ring of all devices, also after other dimensions, ends the list.
-                return [*rings, _Ring(self._one_ring(), implementation, index)]
-            stride = prod(one.npus_count for one in self._system.dimensions[:index])
-            rings.append(_Ring(self._dimension_circle(index), implementation, index, stride))
-        return rings
-
-    def _one_ring(self) -> Circle:
-        system = self._system
-        return self._circle(
-            system.device_count,
-            {distance: route(system, 0, distance) for distance in range(1, system.device_count)},
-        )
-
-    def _dimension_circle(self, index: int) -> Circle:
-        dimension = self._system.dimensions[index]
-        count = dimension.npus_count
-        routes = {distance: Route(index, hops(dimension, distance)) for distance in range(1, count)}
-        return self._circle(count, routes)
-
-    def _circle(
-        self, size: int, routes: Mapping[int, Route | None], *, is_subgroup: bool = False
-    ) -> Circle:
-        system = self._system
-
-        def delay(distance: int, size_bytes: int) -> int:
-            way = routes[distance]
-            if way is None:
-                # Members at unequal distances don't end together.
-                raise NeedsEngineError
-            return delay_ns(system, way, size_bytes)
-
-        return Circle(
-            size=size,
-            endpoint_ns=SUBGROUP_ENDPOINT_NS if is_subgroup else endpoint_ns(system),
-            delay_ns=cache(delay),
-            reduce_ns=partial(reduce_ns, self._system),
-            is_subgroup=is_subgroup,
-        )
+    for chunk in range(len(chunks)):
+        proceed(chunk)
+    kernel.run()
+    return kernel.now_ps // PS_PER_NS

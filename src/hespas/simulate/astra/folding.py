@@ -1,9 +1,9 @@
-"""Divide devices into classes that behave alike, so that one of each is simulated.
+"""Divide devices into symmetry classes, so that one device of each class is simulated.
 
-Devices and the places where they meet (groups, and channels from one device to another) are
-coloured, and colours are refined until they are stable: two devices keep the same colour only
-if they follow the same graph and meet alike coloured partners, in the same roles, at places of
-equal timing. This is colour refinement of a bipartite graph.
+Two devices are of one class only if they follow the same graph and communicate, in the same roles,
+with devices of the same classes, in groups of equal timing. Classes begin as coarse as possible and
+are refined until they are stable: this is number refinement of the bipartite graph of devices and
+groups.
 """
 
 from __future__ import annotations
@@ -14,103 +14,104 @@ from dataclasses import dataclass
 from hespas.schedule.roles import ALWAYS, Roles, find_roles
 from hespas.schedule.tasks import CollectiveTask, GroupTable, Job, SendTask, Task, TaskGraph
 
-Group = tuple[int, ...]
+Members = tuple[int, ...]
+"""The members of a collective, in the order of the group's list."""
 
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """Where messages from one device to another pass."""
+    """What carries messages from one device to another."""
 
     source: int
     target: int
 
 
-Place = Group | Channel
-_PlaceFinder = Callable[[int, int], int]
+Group = Members | Channel
+_GroupFinder = Callable[[int, int], int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceClass:
     """Devices that behave alike; the first one stands for all.
 
-    ``places`` gives, per role of the graph, the number of the place class where the devices
-    meet others (None where they take no part).
+    ``groups`` gives, per role of the graph, the number of the class of groups in which the
+    devices communicate (None where they take no part).
     """
 
     devices: tuple[int, ...]
     graph: TaskGraph
     roles: Roles
-    places: tuple[int | None, ...]
+    groups: tuple[int | None, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlaceClass:
-    """Places that are alike: one of them, and the numbers of the device classes it joins."""
+class GroupClass:
+    """Groups that are alike: one of them, and the numbers of the device classes in it."""
 
-    place: Place
+    group: Group
     members: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Folded:
-    """A job's devices and places in classes; classes are in the order of their first device."""
+    """A job's devices and groups in classes; classes are in the order of their first device."""
 
     devices: tuple[DeviceClass, ...]
-    places: tuple[PlaceClass, ...]
+    groups: tuple[GroupClass, ...]
 
 
 def fold(
     job: Job,
-    timing: Callable[[Place], Hashable],
+    timing: Callable[[Group], Hashable],
     *,
     each_alone: bool = False,
     in_order: bool = False,
 ) -> Folded:
     """Return the classes of a job's devices.
 
-    ``timing`` gives what matters of a place to the clock. ``each_alone`` makes every device a
-    class of its own; ``in_order`` tells groups apart by the order of their members, too. Raises
-    `TraceError` if a graph contradicts itself.
+    ``timing`` gives what decides how long communication in a group takes. ``each_alone`` makes
+    every device a class of its own; ``in_order`` distinguishes groups by the order of their
+    members, too. Raises `TraceError` if a graph contradicts itself.
     """
     return _Fold(job, timing, in_order=in_order).run(each_alone=each_alone)
 
 
 class _Fold:
-    def __init__(self, job: Job, timing: Callable[[Place], Hashable], *, in_order: bool) -> None:
+    def __init__(self, job: Job, timing: Callable[[Group], Hashable], *, in_order: bool) -> None:
         self._job = job
         self._in_order = in_order
         self._roles = [find_roles(graph) for graph in job.graphs]
-        self._number_of: dict[Place, int] = {}
+        self._number_of: dict[Group, int] = {}
         self._number_of_group: dict[tuple[int, int], int] = {}
         finders = [
-            self._place_finders(graph, roles)
+            self._group_finders(graph, roles)
             for graph, roles in zip(job.graphs, self._roles, strict=True)
         ]
-        self._places_of = [
-            self._find_places(device, self._roles[index], finders[index])
+        self._groups_of = [
+            self._find_groups(device, self._roles[index], finders[index])
             for device, index in enumerate(job.graph_of_device)
         ]
-        self._places = list(self._number_of)
-        self._timing = _numbered(timing(place) for place in self._places)
+        self._groups = list(self._number_of)
+        self._timing = _numbered(timing(group) for group in self._groups)
         self._parts = self._find_parts()
 
-    def _find_places(
-        self, device: int, roles: Roles, finders: Sequence[_PlaceFinder]
+    def _find_groups(
+        self, device: int, roles: Roles, finders: Sequence[_GroupFinder]
     ) -> tuple[int | None, ...]:
         return tuple([
             None if partner is None else find(device, partner)
             for find, partner in zip(finders, roles.key(device), strict=True)
         ])  # fmt: skip
 
-    def _place_finders(self, graph: TaskGraph, roles: Roles) -> list[_PlaceFinder]:
+    def _group_finders(self, graph: TaskGraph, roles: Roles) -> list[_GroupFinder]:
         first_task: dict[int, Task] = {}
         for task, role in zip(graph.tasks, roles.role_of_task, strict=True):
             if role != ALWAYS:
                 first_task.setdefault(role, task)
-        return [self._place_finder(graph, first_task[role]) for role in range(len(roles.partners))]
+        return [self._group_finder(graph, first_task[role]) for role in range(len(roles.partners))]
 
-    def _place_finder(self, graph: TaskGraph, task: Task) -> _PlaceFinder:
-        """Return what gives the number of the place where a device meets a partner."""
+    def _group_finder(self, graph: TaskGraph, task: Task) -> _GroupFinder:
+        """Return what gives the number of the group where a device meets a partner."""
         match task:
             case CollectiveTask(group_table=int(table)):
                 groups = graph.group_tables[table]
@@ -127,77 +128,77 @@ class _Fold:
             self._number_of_group[key] = self._number(groups[index])
         return self._number_of_group[key]
 
-    def _number(self, place: Place) -> int:
-        return self._number_of.setdefault(place, len(self._number_of))
+    def _number(self, group: Group) -> int:
+        return self._number_of.setdefault(group, len(self._number_of))
 
     def _find_parts(self) -> list[dict[int, tuple[int, ...]]]:
-        """Return, per place, the devices that meet there and the roles in which they do."""
-        parts: list[dict[int, tuple[int, ...]]] = [{} for _ in self._places]
-        for device, places in enumerate(self._places_of):
-            for role, place in enumerate(places):
-                if place is not None:
-                    parts[place][device] = (*parts[place].get(device, ()), role)
+        """Return, per group, the devices that meet there and the roles in which they do."""
+        parts: list[dict[int, tuple[int, ...]]] = [{} for _ in self._groups]
+        for device, groups in enumerate(self._groups_of):
+            for role, group in enumerate(groups):
+                if group is not None:
+                    parts[group][device] = (*parts[group].get(device, ()), role)
         return parts
 
     def run(self, *, each_alone: bool) -> Folded:
         graphs = self._job.graph_of_device
         if each_alone:
-            return self._result(list(range(len(graphs))), list(range(len(self._places))))
-        colours = _numbered(zip(graphs, self._presence(), strict=True))
+            return self._result(list(range(len(graphs))), list(range(len(self._groups))))
+        classes = _numbered(zip(graphs, self._presence(), strict=True))
         while True:
-            place_colours = self._colour_places(colours)
+            group_classes = self._classify_groups(classes)
             finer = _numbered(
-                (colour, *[None if place is None else place_colours[place] for place in places])
-                for colour, places in zip(colours, self._places_of, strict=True)
+                (number, *[None if group is None else group_classes[group] for group in groups])
+                for number, groups in zip(classes, self._groups_of, strict=True)
             )
-            if max(finer, default=0) == max(colours, default=0):
-                return self._result(finer, self._colour_places(finer))
-            colours = finer
+            if max(finer, default=0) == max(classes, default=0):
+                return self._result(finer, self._classify_groups(finer))
+            classes = finer
 
     def _presence(self) -> Iterable[tuple[bool, ...]]:
-        return (tuple([place is None for place in places]) for places in self._places_of)
+        return (tuple([group is None for group in groups]) for groups in self._groups_of)
 
-    def _colour_places(self, colours: Sequence[int]) -> list[int]:
+    def _classify_groups(self, classes: Sequence[int]) -> list[int]:
         return _numbered(
             (
                 timing,
-                frozenset((colours[device], roles) for device, roles in parts.items()),
-                self._order(place, colours),
+                frozenset((classes[device], roles) for device, roles in parts.items()),
+                self._order(group, classes),
             )
-            for timing, parts, place in zip(self._timing, self._parts, self._places, strict=True)
+            for timing, parts, group in zip(self._timing, self._parts, self._groups, strict=True)
         )
 
-    def _order(self, place: Place, colours: Sequence[int]) -> Group:
-        if isinstance(place, Channel) or not self._in_order:
+    def _order(self, group: Group, classes: Sequence[int]) -> Members:
+        if isinstance(group, Channel) or not self._in_order:
             return ()
-        return tuple([colours[device] for device in place])
+        return tuple([classes[device] for device in group])
 
-    def _result(self, colours: list[int], place_colours: list[int]) -> Folded:
-        alike: list[list[int]] = [[] for _ in set(colours)]
-        for device, colour in enumerate(colours):
-            alike[colour].append(device)
-        first_place = {colour: i for i, colour in reversed(list(enumerate(place_colours)))}
+    def _result(self, classes: list[int], group_classes: list[int]) -> Folded:
+        alike: list[list[int]] = [[] for _ in set(classes)]
+        for device, number in enumerate(classes):
+            alike[number].append(device)
+        first_group = {number: i for i, number in reversed(list(enumerate(group_classes)))}
         return Folded(
-            devices=tuple([self._device_class(devices, place_colours) for devices in alike]),
-            places=tuple([
-                self._place_class(self._places[first_place[number]], colours)
-                for number in range(len(first_place))
+            devices=tuple([self._device_class(devices, group_classes) for devices in alike]),
+            groups=tuple([
+                self._group_class(self._groups[first_group[number]], classes)
+                for number in range(len(first_group))
             ]),
         )  # fmt: skip
 
-    def _device_class(self, devices: list[int], place_colours: list[int]) -> DeviceClass:
+    def _device_class(self, devices: list[int], group_classes: list[int]) -> DeviceClass:
         index = self._job.graph_of_device[devices[0]]
-        places = self._places_of[devices[0]]
+        groups = self._groups_of[devices[0]]
         return DeviceClass(
             devices=tuple(devices),
             graph=self._job.graphs[index],
             roles=self._roles[index],
-            places=tuple([None if place is None else place_colours[place] for place in places]),
+            groups=tuple([None if group is None else group_classes[group] for group in groups]),
         )
 
-    def _place_class(self, place: Place, colours: list[int]) -> PlaceClass:
-        ends = (place.source, place.target) if isinstance(place, Channel) else place
-        return PlaceClass(place=place, members=frozenset(colours[device] for device in ends))
+    def _group_class(self, group: Group, classes: list[int]) -> GroupClass:
+        ends = (group.source, group.target) if isinstance(group, Channel) else group
+        return GroupClass(group=group, members=frozenset(classes[device] for device in ends))
 
 
 def _numbered(values: Iterable[Hashable]) -> list[int]:

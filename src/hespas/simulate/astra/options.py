@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hespas.errors import SimulationError
 from hespas.hardware.system import CollectiveKind, System
-from hespas.simulate.astra.closed_forms import Algorithm
+from hespas.simulate.astra.closed_forms import AlgorithmName
 
 _NAME = re.compile(r"(one)?(ring|direct|halvingdoubling|doublebinarytree)([0-9]*)", re.IGNORECASE)
-_ALGORITHMS = {algorithm.value.lower(): algorithm for algorithm in Algorithm}
+_ALGORITHMS: Mapping[str, AlgorithmName] = {
+    "ring": "ring",
+    "direct": "direct",
+    "halvingdoubling": "halving-doubling",
+    "doublebinarytree": "double-binary-tree",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,19 +27,19 @@ class Implementation:
     ``is_one_ring`` puts all devices in one ring, whatever the dimensions.
     """
 
-    algorithm: Algorithm
+    algorithm: AlgorithmName
     window: int | None
     is_one_ring: bool
 
 
-_RING = Implementation(Algorithm.RING, window=None, is_one_ring=False)
+_RING = Implementation("ring", window=None, is_one_ring=False)
 
 
 def parse_implementation(name: str) -> Implementation:
     """Return what a name says. Raises `SimulationError` for a name without a model.
 
     >>> parse_implementation("oneDirect2")
-    Implementation(algorithm=<Algorithm.DIRECT: 'direct'>, window=2, is_one_ring=True)
+    Implementation(algorithm='direct', window=2, is_one_ring=True)
     """
     match = _NAME.fullmatch(name)
     has_number = match is not None and match[3] and match[2].lower() != "direct"
@@ -61,15 +67,15 @@ def implementations(system: System, kind: CollectiveKind) -> tuple[Implementatio
 
 
 def group_implementation(system: System, kind: CollectiveKind) -> Implementation:
-    """Return how a group smaller than the system runs: as told if there is one entry, or RING.
+    """Return how a group smaller than the system runs: by the only entry, else as a ring.
 
     Raises `SimulationError` for the double binary tree, which ASTRA-sim can't run there.
     """
-    told = implementations(system, kind)
-    if len(told) == 1 and told[0].algorithm is Algorithm.DOUBLE_BINARY_TREE:
+    named = implementations(system, kind)
+    if len(named) == 1 and named[0].algorithm == "double-binary-tree":
         message = "doubleBinaryTree in a group smaller than the system has no model here"
         raise SimulationError(message, location=system.name)
-    return told[0] if len(told) == 1 else _RING
+    return named[0] if len(named) == 1 else _RING
 
 
 PER_NODE = "per-node-custom-implementation"

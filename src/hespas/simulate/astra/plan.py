@@ -10,12 +10,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import ceil, prod
-from typing import NamedTuple
 
 from hespas.errors import SimulationError
 from hespas.hardware.system import CollectiveKind, System
 from hespas.schedule.tasks import CollectiveTask, CommunicationKind
-from hespas.simulate.astra.closed_forms import Algorithm, output_bytes
+from hespas.simulate.astra.closed_forms import output_bytes
 from hespas.simulate.astra.options import (
     Implementation,
     group_implementation,
@@ -48,12 +47,29 @@ _AR, _AG = CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_GATHER
 _RS = CollectiveKind.REDUCE_SCATTER
 
 
-class PhaseRing(NamedTuple):
-    """A ring that a phase runs along, and the dimension whose queues it takes."""
+SUBGROUP_ENDPOINT_NS = 10
+"""What endpoints of groups smaller than the system wait, whatever the system says."""
 
-    algorithm: Algorithm
-    members: int
-    dimension: int
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedRing:
+    """Logical rings of ``size`` devices that are ``stride`` apart, or one of a smaller group.
+
+    ``dimension`` is the one whose queues they take.
+    """
+
+    implementation: Implementation
+    size: int
+    stride: int = 0
+    dimension: int = 0
+
+    def members_with(self, device: int, group: tuple[int, ...] | None) -> tuple[Sequence[int], int]:
+        """Return the members of a device's ring, and its position among them."""
+        if group is not None:
+            return group, group.index(device)
+        position = device // self.stride % self.size
+        first = device - position * self.stride
+        return range(first, first + self.size * self.stride, self.stride), position
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,21 +115,21 @@ def phases_of(
     system: System,
     kind: CollectiveKind,
     size_bytes: int,
-    rings: Sequence[PhaseRing],
+    rings: Sequence[PlannedRing],
     queues: int,
 ) -> Iterator[Phase]:
     """Yield what a chunk does along rings, in order."""
     for index, phase in _phase_kinds(system, kind, len(rings)):
-        algorithm, members, dimension = rings[index]
-        pool = _queue_pool(system, kind, dimension, phase, queues)
-        first = dimension * queues
+        ring = rings[index]
+        pool = _queue_pool(system, kind, ring.dimension, phase, queues)
+        first = ring.dimension * queues
         lower = range(first, first + max(1, queues // 2))
         if queues == 1 and phase is _AG and kind is _AR:
             lower = range(0)
         yield Phase(index, phase, size_bytes, pool, lower)
-        is_tree = algorithm is Algorithm.DOUBLE_BINARY_TREE
+        is_tree = ring.implementation.algorithm == "double-binary-tree"
         # A tree reduces everything, whatever it is used for.
-        size_bytes = output_bytes(_AR if is_tree else phase, members, size_bytes)
+        size_bytes = output_bytes(_AR if is_tree else phase, ring.size, size_bytes)
 
 
 def _phase_kinds(
@@ -142,44 +158,22 @@ def _queue_pool(
     return range(half, first + queues) if phase is _AG else range(first, half)
 
 
-_SUBGROUP_ENDPOINT_NS = 10
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RingKind:
-    """Logical rings of ``size`` devices that are ``stride`` apart; or one of ``members``.
-
-    ``dimension`` is the one whose queues they take.
-    """
-
-    implementation: Implementation
-    size: int
-    stride: int
-    dimension: int = 0
-    members: tuple[int, ...] | None = None
-
-    def seat_of(self, device: int) -> tuple[Sequence[int], int]:
-        """Return the members of the device's ring, and its position among them."""
-        if self.members is not None:
-            return self.members, self.members.index(device)
-        position = device // self.stride % self.size
-        first = device - position * self.stride
-        return range(first, first + self.size * self.stride, self.stride), position
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What every member of a collective does: chunks, each of which goes through all phases."""
 
     chunks: int
     phases: tuple[Phase, ...]
-    rings: tuple[RingKind, ...]
+    rings: tuple[PlannedRing, ...]
     endpoint_ps: int
     is_subgroup: bool
 
 
 class Planner:
-    """Plans of collectives on one system, each made once."""
+    """Plans of collectives on one system, each made once.
+
+    ``everyone`` plans for all devices, ``group`` for so many of them.
+    """
 
     def __init__(self, system: System, queues_per_dimension: int) -> None:
         self._system = system
@@ -190,28 +184,34 @@ class Planner:
     def _everyone(
         self, kind: CollectiveKind, size_bytes: int, involved: tuple[bool, ...] | None
     ) -> Plan:
+        rings = self.rings_of_everyone(kind, involved)
+        return self._plan(kind, size_bytes, rings, is_subgroup=False)
+
+    def rings_of_everyone(
+        self, kind: CollectiveKind, involved: tuple[bool, ...] | None
+    ) -> list[PlannedRing]:
+        """Return the rings of a collective of all devices, one for each dimension involved.
+
+        Raises `SimulationError` where none of these has several devices.
+        """
         rings = self._world_rings(kind)
         if involved is not None:
             rings = [ring for ring, on in zip(rings, involved, strict=False) if on]
         rings = [ring for ring in rings if ring.size > 1]
         if not rings:
             raise SimulationError("the collective involves no dimension with several devices")
-        return self._plan(kind, size_bytes, rings, is_subgroup=False)
+        return rings
 
-    def _group(self, kind: CollectiveKind, size_bytes: int, members: tuple[int, ...]) -> Plan:
-        implementation = group_implementation(self._system, kind)
-        ring = RingKind(implementation=implementation, size=len(members), stride=0, members=members)
+    def _group(self, kind: CollectiveKind, size_bytes: int, members: int) -> Plan:
+        ring = PlannedRing(implementation=group_implementation(self._system, kind), size=members)
         return self._plan(kind, size_bytes, [ring], is_subgroup=True)
 
     def _plan(
-        self, kind: CollectiveKind, size_bytes: int, rings: list[RingKind], *, is_subgroup: bool
+        self, kind: CollectiveKind, size_bytes: int, rings: list[PlannedRing], *, is_subgroup: bool
     ) -> Plan:
         chunks, chunk_bytes = chunks_of(self._system, kind, size_bytes)
-        sizes = [
-            PhaseRing(ring.implementation.algorithm, ring.size, ring.dimension) for ring in rings
-        ]
-        phases = phases_of(self._system, kind, chunk_bytes, sizes, self._queues)
-        wait_ns = _SUBGROUP_ENDPOINT_NS if is_subgroup else endpoint_ns(self._system)
+        phases = phases_of(self._system, kind, chunk_bytes, rings, self._queues)
+        wait_ns = SUBGROUP_ENDPOINT_NS if is_subgroup else endpoint_ns(self._system)
         return Plan(
             chunks=chunks,
             phases=tuple(phases),
@@ -220,16 +220,18 @@ class Planner:
             is_subgroup=is_subgroup,
         )
 
-    def _world_rings(self, kind: CollectiveKind) -> list[RingKind]:
+    def _world_rings(self, kind: CollectiveKind) -> list[PlannedRing]:
         counts = [dimension.npus_count for dimension in self._system.dimensions]
-        rings: list[RingKind] = []
-        for index, told in enumerate(implementations(self._system, kind)):
-            if told.is_one_ring:
+        rings: list[PlannedRing] = []
+        for index, entry in enumerate(implementations(self._system, kind)):
+            if entry.is_one_ring:
                 # One ring of all devices, also after other dimensions, ends the list.
-                size, stride = prod(counts), 1
-            else:
-                size, stride = counts[index], prod(counts[:index])
-            rings.append(RingKind(implementation=told, size=size, stride=stride, dimension=index))
-            if told.is_one_ring:
-                break
+                ring = PlannedRing(
+                    implementation=entry, size=prod(counts), stride=1, dimension=index
+                )
+                return [*rings, ring]
+            size, stride = counts[index], prod(counts[:index])
+            rings.append(
+                PlannedRing(implementation=entry, size=size, stride=stride, dimension=index)
+            )
         return rings

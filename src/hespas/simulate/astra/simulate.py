@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from math import inf
@@ -22,23 +21,20 @@ from hespas.schedule.tasks import (
     TaskGraph,
     as_job,
 )
-from hespas.simulate.astra.class_engine import Durations, run
-from hespas.simulate.astra.closed_forms import NeedsEngineError, Span
-from hespas.simulate.astra.device_state import EVERYONE, Machine
+from hespas.simulate.astra.class_engine import Durations, run_classes
+from hespas.simulate.astra.closed_forms import Span
+from hespas.simulate.astra.device_state import EVERYONE, DeviceState
 from hespas.simulate.astra.durations import (
-    SUBGROUP_ENDPOINT_NS,
-    CollectiveModel,
-    Group,
+    CollectiveDurations,
     GroupShape,
     group_algorithms,
     group_shape,
 )
-from hespas.simulate.astra.folding import Channel, Folded, Place, fold
+from hespas.simulate.astra.folding import Channel, Folded, Group, Members, fold
 from hespas.simulate.astra.options import has_custom_collectives
-from hespas.simulate.astra.plan import collective_kind, task_text
+from hespas.simulate.astra.plan import SUBGROUP_ENDPOINT_NS, collective_kind, task_text
 from hespas.simulate.astra.replay import check_recorded, is_replay, with_replayed
 from hespas.simulate.astra.roofline import with_roofline
-from hespas.simulate.meeting import Meetings
 from hespas.simulate.network import Network, Route, delay_ns, endpoint_ns, route
 from hespas.simulate.timeline import Timeline
 from hespas.units import PS_PER_NS
@@ -86,33 +82,57 @@ def simulate(
     if is_replay(system):
         check_recorded(job)
         # Nobody meets anybody, so that devices of one graph do the same.
-        return with_replayed(events(fold(job, _check_place, each_alone=not is_folded)))
+        return with_replayed(events(fold(job, _check_group, each_alone=not is_folded)))
     if system.options.get("roofline-enabled"):
         job = with_roofline(job, system)
-    needs_events = by_events or rendezvous or network is not Network.CONGESTION_UNAWARE
+    if not by_events and _has_closed_forms(
+        job, system, network=network, queues=queues_per_dimension, rendezvous=rendezvous
+    ):
+        timeline = _by_closed_forms(job, _ClosedForms(job, system), is_folded=is_folded)
+        if timeline is not None:
+            return timeline
+    return events(fold(job, _check_group, each_alone=True))
+
+
+def _has_closed_forms(
+    job: Job, system: System, *, network: Network, queues: int, rendezvous: bool
+) -> bool:
+    """Return whether a job has only what closed forms cover.
+
+    They may come to an end even so: where the order of events at one instant matters.
+    """
+    if rendezvous or network is not Network.CONGESTION_UNAWARE or has_custom_collectives(system):
+        return False
     # Whose turn it is in several queues goes on from collective to collective.
-    needs_events = needs_events or has_custom_collectives(system) or queues_per_dimension > 1
-    if not needs_events and _has_closed_form(job):
-        found = _by_formulas(job, _Model(job, system, queues_per_dimension), is_folded=is_folded)
-        if found is not None:
-            return found
-    return events(fold(job, _check_place, each_alone=True))
+    return queues == 1 and not any(
+        _is_for_events(task) for graph in job.graphs for task in graph.tasks
+    )
 
 
-def _by_formulas(job: Job, model: _Model, *, is_folded: bool) -> Timeline | None:
-    """Return what the closed formulas give, in the cheapest way in which they hold, if any."""
+def _is_for_events(task: Task) -> bool:
+    match task:
+        case MemoryTask() | EmptyTask():
+            return True
+        case ComputeTask():
+            return task.is_on_host
+        case CollectiveTask():
+            return task.recorded_ps is not None
+        case _:
+            return False
+
+
+def _by_closed_forms(job: Job, model: _ClosedForms, *, is_folded: bool) -> Timeline | None:
+    """Return what the closed forms say, in the fastest way in which they hold; None if in none."""
+    timeline = None
     if is_folded:
-        # A device that meets others too early here may seem to start what it never would, until
-        # those others come: what is an error is told by the ways in which all wait for all.
-        with suppress(NeedsEngineError, SimulationError):
-            return model.run(fold(job, model.timing), apart=False)
-        with suppress(NeedsEngineError):
-            return model.run_dataflow(job)
-        with suppress(NeedsEngineError):
-            return model.run(fold(job, model.timing, in_order=True), apart=True)
-    with suppress(NeedsEngineError):
-        return model.run(fold(job, model.timing, each_alone=True), apart=True)
-    return None
+        timeline = model.run_classes(fold(job, model.timing), is_staggered=False)
+        if timeline is None:
+            timeline = model.run_dataflow(job)
+        if timeline is None:
+            timeline = model.run_classes(fold(job, model.timing, in_order=True), is_staggered=True)
+    if timeline is None:
+        timeline = model.run_classes(fold(job, model.timing, each_alone=True), is_staggered=True)
+    return timeline
 
 
 def _by_events(
@@ -134,30 +154,13 @@ def _by_events(
     )
 
 
-def _has_closed_form(job: Job) -> bool:
-    """Return whether a job has only what the closed formulas know."""
-    return not any(_is_for_events(task) for graph in job.graphs for task in graph.tasks)
-
-
-def _is_for_events(task: Task) -> bool:
-    match task:
-        case MemoryTask() | EmptyTask():
-            return True
-        case ComputeTask():
-            return task.is_on_host
-        case CollectiveTask():
-            return task.recorded_ps is not None
-        case _:
-            return False
-
-
-def _check_place(place: Place) -> None:
+def _check_group(group: Group) -> None:
     """Raise `SimulationError` for a group of one device, and a device that sends to itself."""
-    if isinstance(place, Channel):
-        if place.source == place.target:
-            raise SimulationError(f"device {place.source} sends to itself")
-    elif len(place) < 2:
-        message = f"the group {list(place)} has only one member"
+    if isinstance(group, Channel):
+        if group.source == group.target:
+            raise SimulationError(f"device {group.source} sends to itself")
+    elif len(group) < 2:
+        message = f"the group {list(group)} has only one member"
         raise SimulationError(message, hint="leave collectives of one device out")
 
 
@@ -178,18 +181,13 @@ def _refuse(system: System, queues_per_dimension: int, injection_scale: float) -
         raise SimulationError(message, location=place, hint="use baseline or localBWAware")
 
 
-def _row(times_ps: list[int]) -> Times:
-    import numpy as np  # noqa: PLC0415 - numpy takes 60 ms to import
+class _ClosedForms:
+    """Durations of one job's communication on one system, and the engines that run on them."""
 
-    return np.array([times_ps], dtype=np.int64)
-
-
-class _Model:
-    """Durations of one job's communication on one system."""
-
-    def __init__(self, job: Job, system: System, queues_per_dimension: int) -> None:
+    def __init__(self, job: Job, system: System) -> None:
         self._system = system
-        self._collectives = CollectiveModel(system, queues_per_dimension)
+        self._endpoint_ns = endpoint_ns(system)
+        self._collectives = CollectiveDurations(system, queues_per_dimension=1)
         used = {
             collective_kind(task)
             for graph in job.graphs
@@ -198,92 +196,116 @@ class _Model:
         }
         self._algorithms = group_algorithms(system, used)
 
-    def timing(self, place: Place) -> Route | GroupShape | None:
-        """Return what matters of a place: a channel's route, a group's shape (None: everyone)."""
-        _check_place(place)
-        if isinstance(place, Channel):
-            return route(self._system, place.source, place.target)
-        if len(place) == self._system.device_count:
-            return None
-        return group_shape(self._system, place, self._algorithms)
+    def timing(self, group: Group) -> Route | GroupShape | None:
+        """Return what decides the time of communication: a channel's route, a group's shape.
 
-    def run(self, folded: Folded, *, apart: bool) -> Timeline:
-        """Simulate the classes; members of a collective may start ``apart``.
-
-        Raises `NeedsEngineError` where the formulas don't hold, or a class has to be divided.
+        None stands for a group of all devices.
         """
-        machines = [Machine(number, one) for number, one in enumerate(folded.devices)]
-        timings = [self.timing(place.place) for place in folded.places]
-        durations = Durations(
-            collective=lambda task, place: self._collective(
-                task, None if place == EVERYONE else timings[place]
-            ),
-            message_ns=lambda task, place: self._message_ns(task, timings[place]),
-            joins_all=lambda task, place: (
-                (place != EVERYONE and timings[place] is not None)
-                or self._collectives.joins_everyone(collective_kind(task), task.involved_dimensions)
-            ),
-            ends_ps=self._ends(folded, timings) if apart else None,
-            endpoint_ns=lambda place: (
-                endpoint_ns(self._system)
-                if place == EVERYONE or timings[place] is None
-                else SUBGROUP_ENDPOINT_NS
-            ),
-        )
-        run(machines, Meetings(machines, [one.members for one in folded.places]), durations)
-        return Timeline(classes=tuple([machine.timeline() for machine in machines]))
+        _check_group(group)
+        if isinstance(group, Channel):
+            return route(self._system, group.source, group.target)
+        if len(group) == self._system.device_count:
+            return None
+        return group_shape(self._system, group, self._algorithms)
 
-    def run_dataflow(self, job: Job) -> Timeline:
-        """Simulate devices that differ, task by task; see `hespas.simulate.astra.dataflow`."""
-        from hespas.simulate.astra.dataflow import run_dataflow  # noqa: PLC0415 - numpy comes with it
+    def run_classes(self, folded: Folded, *, is_staggered: bool) -> Timeline | None:
+        """Simulate symmetry classes; None where the closed forms don't hold.
 
-        def shape_of(group: Group) -> GroupShape | None:
-            timing = self.timing(group)
-            return timing if isinstance(timing, GroupShape) else None
+        Unless ``is_staggered``, members of a collective must start it together.
+        """
+        states = [DeviceState(number, one) for number, one in enumerate(folded.devices)]
+        timings = [self.timing(one.group) for one in folded.groups]
 
-        def ends(task: CollectiveTask, group: Group | None, starts_ps: Times) -> Times:
-            timing = None if group is None else shape_of(group)
-            span = self._collective(task, timing)
-            wait_ns = endpoint_ns(self._system) if timing is None else SUBGROUP_ENDPOINT_NS
-            if wait_ns == 0 and not starts_ps.all():
-                raise NeedsEngineError  # which says what is wrong with it
-            if (starts_ps == starts_ps[:, :1]).all():
-                return starts_ps + span.total_ns * PS_PER_NS
-            return self._ends_apart(task, timing, starts_ps)
+        def timing(group: int) -> Route | GroupShape | None:
+            return None if group == EVERYONE else timings[group]
 
-        return Timeline(classes=run_dataflow(job, shape_of, ends))
+        def joins_all(task: CollectiveTask, group: int) -> bool:
+            return timing(group) is not None or self._collectives.joins_everyone(
+                collective_kind(task), task.involved_dimensions
+            )
 
-    def _ends_apart(
-        self, task: CollectiveTask, timing: GroupShape | None, starts_ps: Times
-    ) -> Times:
-        kind, model = collective_kind(task), self._collectives
-        if timing is not None:
-            return model.group_ends_ps(kind, task.size_bytes, timing, starts_ps)
-        return model.everyone_ends_ps(kind, task.size_bytes, task.involved_dimensions, starts_ps)
-
-    def _ends(
-        self, folded: Folded, timings: Sequence[Route | GroupShape | None]
-    ) -> Callable[[CollectiveTask, int, Mapping[int, int]], Mapping[int, int]]:
-        """Return what gives the ends of classes; their devices must end together."""
         class_of = {
-            device: number for number, one in enumerate(folded.devices) for device in one.devices
+            device: index for index, one in enumerate(folded.devices) for device in one.devices
         }
 
-        def ends(task: CollectiveTask, place: int, starts_ps: Mapping[int, int]) -> dict[int, int]:
-            timing = None if place == EVERYONE else timings[place]
-            group = () if place == EVERYONE else folded.places[place].place
-            if not isinstance(timing, GroupShape) or isinstance(group, Channel):
-                group, timing = range(self._system.device_count), None
-            members = [class_of[device] for device in group]
-            starts = _row([starts_ps[number] for number in members])
-            found = self._ends_apart(task, timing, starts)
-            result: dict[int, int] = {}
-            for number, end_ps in zip(members, found[0].tolist(), strict=True):
-                if result.setdefault(number, end_ps) != end_ps:
-                    raise NeedsEngineError
-            return result
+        def ends_ps(
+            task: CollectiveTask, number: int, starts_ps: Mapping[int, int]
+        ) -> Mapping[int, int] | None:
+            shape = _shape(timing(number))
+            group = None if shape is None else folded.groups[number].group
+            members: Iterable[int] = range(self._system.device_count)
+            if group is not None and not isinstance(group, Channel):
+                members = group
+            classes = [class_of[device] for device in members]
+            return self._ends_of_classes(task, shape, classes, starts_ps)
 
-        return ends
+        durations = Durations(
+            collective=lambda task, group: self._span(task, _shape(timing(group))),
+            message_ns=lambda task, group: self._message_ns(task, timing(group)),
+            joins_all=joins_all,
+            ends_ps=ends_ps if is_staggered else None,
+            endpoint_ns=lambda group: self._wait_ns(timing(group)),
+        )
+        if not run_classes(states, folded.groups, durations):
+            return None
+        return Timeline(classes=tuple([state.timeline() for state in states]))
+
+    def run_dataflow(self, job: Job) -> Timeline | None:
+        """Simulate devices that differ, task by task, if the job allows that; else return None."""
+        from hespas.simulate.astra import dataflow  # noqa: PLC0415 - numpy comes with it
+
+        if not dataflow.supports(job):
+            return None
+
+        def shape_of(group: Members) -> GroupShape | None:
+            return _shape(self.timing(group))
+
+        def ends(task: CollectiveTask, group: Members | None, starts_ps: Times) -> Times | None:
+            shape = None if group is None else shape_of(group)
+            span = self._span(task, shape)
+            if span is None or (self._wait_ns(shape) == 0 and not starts_ps.all()):
+                return None  # of what takes no time at the start, events say what is wrong
+            if (starts_ps == starts_ps[:, :1]).all():
+                return starts_ps + span.total_ns * PS_PER_NS
+            return self._ends_ps(task, shape, starts_ps)
+
+        classes = dataflow.run_dataflow(job, shape_of, ends)
+        return None if classes is None else Timeline(classes=classes)
+
+    def _wait_ns(self, timing: Route | GroupShape | None) -> int:
+        """Return what endpoints wait before each message of a collective."""
+        return self._endpoint_ns if timing is None else SUBGROUP_ENDPOINT_NS
+
+    def _ends_ps(
+        self, task: CollectiveTask, shape: GroupShape | None, starts_ps: Times
+    ) -> Times | None:
+        kind = collective_kind(task)
+        return self._collectives.ends_ps(
+            kind, task.size_bytes, task.involved_dimensions, shape, starts_ps
+        )
+
+    def _ends_of_classes(
+        self,
+        task: CollectiveTask,
+        shape: GroupShape | None,
+        classes: Sequence[int],
+        starts_ps: Mapping[int, int],
+    ) -> Mapping[int, int] | None:
+        """Return when the classes of a group's members end, given when they start.
+
+        None where there is no closed form, or members of one class don't end together.
+        """
+        import numpy as np  # noqa: PLC0415 - numpy takes 60 ms to import
+
+        starts = np.array([[starts_ps[one] for one in classes]], dtype=np.int64)
+        ends = self._ends_ps(task, shape, starts)
+        if ends is None:
+            return None
+        result: dict[int, int] = {}
+        for one, end_ps in zip(classes, ends[0].tolist(), strict=True):
+            if result.setdefault(one, end_ps) != end_ps:
+                return None
+        return result
 
     def _message_ns(self, task: SendTask, timing: Route | GroupShape | None) -> int:
         if not isinstance(timing, Route):
@@ -292,13 +314,15 @@ class _Model:
             raise SimulationError(f"send {task.id} ({task.name}) has no bytes to send")
         return delay_ns(self._system, timing, task.size_bytes)
 
-    def _collective(self, task: CollectiveTask, timing: Route | GroupShape | None) -> Span:
+    def _span(self, task: CollectiveTask, shape: GroupShape | None) -> Span | None:
         kind = collective_kind(task)
         try:
-            if isinstance(timing, GroupShape):
-                return self._collectives.group_ns(kind, task.size_bytes, timing)
-            return self._collectives.everyone_ns(kind, task.size_bytes, task.involved_dimensions)
+            return self._collectives.span(kind, task.size_bytes, task.involved_dimensions, shape)
         except SimulationError as error:
             raise SimulationError(
                 error.message, location=task_text(task), hint=error.hint
             ) from error
+
+
+def _shape(timing: Route | GroupShape | None) -> GroupShape | None:
+    return timing if isinstance(timing, GroupShape) else None

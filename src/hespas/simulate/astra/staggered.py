@@ -1,4 +1,4 @@
-"""When members of collectives end that start them at different times.
+"""When members of collectives end that start at different times.
 
 Source: ASTRA-sim's algorithms over a network without congestion, message by message. A member
 posts the receive of a step when it sends its own message of that step; so with s the times of
@@ -14,9 +14,8 @@ import numpy as np
 
 from hespas.hardware.system import CollectiveKind
 from hespas.simulate.astra.closed_forms import (
-    Algorithm,
-    Circle,
-    NeedsEngineError,
+    AlgorithmName,
+    LogicalRing,
     halving_doubling_steps,
     message_bytes,
     ring_steps,
@@ -31,41 +30,41 @@ if TYPE_CHECKING:
 _AR, _RS = CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE_SCATTER
 
 
-def skewed_ends_ps(
-    algorithm: Algorithm,
+def staggered_ends_ps(
+    algorithm: AlgorithmName,
     kind: CollectiveKind,
-    circle: Circle,
+    ring: LogicalRing,
     size_bytes: int,
     starts_ps: Times,
     *,
     direction: int,
-) -> Times:
-    """Return when each member ends, given when each starts.
+) -> Times | None:
+    """Return when each member ends, given when each starts; None where there is no closed form.
 
-    ``direction`` is -1 for rings that turn backwards. Raises `NeedsEngineError` for direct
-    all-reduces and double binary trees. No member ends before all of its ring have started.
+    That is, for direct all-reduces and double binary trees. ``direction`` is -1 for rings that
+    turn backwards. No member ends before all of its ring have started.
     """
     match algorithm:
-        case Algorithm.RING:
-            return _ring(kind, circle, size_bytes, starts_ps, direction)
-        case Algorithm.DIRECT:
-            return _direct(kind, circle, size_bytes, starts_ps)
-        case Algorithm.HALVING_DOUBLING:
-            return _halving_doubling(kind, circle, size_bytes, starts_ps)
-        case Algorithm.DOUBLE_BINARY_TREE:
-            raise NeedsEngineError
+        case "ring":
+            return _ring(kind, ring, size_bytes, starts_ps, direction)
+        case "direct":
+            return None if kind is _AR else _direct(kind, ring, size_bytes, starts_ps)
+        case "halving-doubling":
+            return _halving_doubling(kind, ring, size_bytes, starts_ps)
+        case "double-binary-tree":
+            return None
         case _:
             assert_never(algorithm)
 
 
 def _ring(
-    kind: CollectiveKind, circle: Circle, size_bytes: int, starts_ps: Times, direction: int
+    kind: CollectiveKind, ring: LogicalRing, size_bytes: int, starts_ps: Times, direction: int
 ) -> Times:
     """Return the times after the last of the steps; the first n - 1 messages are reduced."""
-    n, message = circle.size, message_bytes(kind, circle.size, size_bytes)
-    wait_ps = circle.endpoint_ns * PS_PER_NS
-    reduce_ps = circle.reduce_ns(message) * PS_PER_NS if kind in (_AR, _RS) else 0
-    delay_ps = circle.delay_ns(1, message) * PS_PER_NS
+    n, message = ring.size, message_bytes(kind, ring.size, size_bytes)
+    wait_ps = ring.endpoint_ns * PS_PER_NS
+    reduce_ps = ring.reduce_ns(message) * PS_PER_NS if kind in (_AR, _RS) else 0
+    delay_ps = ring.delay_ns(1, message) * PS_PER_NS
     sent = starts_ps + wait_ps
     for step in range(1, ring_steps(kind, n) + 1):
         after_ps = wait_ps + (reduce_ps if step < n else 0)
@@ -73,34 +72,32 @@ def _ring(
     return sent
 
 
-def _direct(kind: CollectiveKind, circle: Circle, size_bytes: int, starts_ps: Times) -> Times:
+def _direct(kind: CollectiveKind, ring: LogicalRing, size_bytes: int, starts_ps: Times) -> Times:
     """Return the times when messages from all others are through; they are sent at once."""
-    if kind is _AR:
-        raise NeedsEngineError
-    n, message = circle.size, message_bytes(kind, circle.size, size_bytes)
-    wait_ps = circle.endpoint_ns * PS_PER_NS
-    reduce_ps = circle.reduce_ns(message) * PS_PER_NS if kind is _RS else 0
+    n, message = ring.size, message_bytes(kind, ring.size, size_bytes)
+    wait_ps = ring.endpoint_ns * PS_PER_NS
+    reduce_ps = ring.reduce_ns(message) * PS_PER_NS if kind is _RS else 0
     sent = starts_ps + wait_ps
     received = sent
     for distance in range(1, n):
-        delay_ps = circle.delay_ns(distance, message) * PS_PER_NS
+        delay_ps = ring.delay_ns(distance, message) * PS_PER_NS
         received = np.maximum(received, np.roll(sent, distance, axis=1) + delay_ps)
     return received + wait_ps + reduce_ps
 
 
 def _halving_doubling(
-    kind: CollectiveKind, circle: Circle, size_bytes: int, starts_ps: Times
+    kind: CollectiveKind, ring: LogicalRing, size_bytes: int, starts_ps: Times
 ) -> Times:
     """Return the times after the last exchange with a partner."""
-    steps = halving_doubling_steps(kind, circle.size, size_bytes)
-    levels = circle.size.bit_length() - 1
-    wait_ps = circle.endpoint_ns * PS_PER_NS
-    positions = np.arange(circle.size)
+    steps = halving_doubling_steps(kind, ring.size, size_bytes)
+    levels = ring.size.bit_length() - 1
+    wait_ps = ring.endpoint_ns * PS_PER_NS
+    positions = np.arange(ring.size)
     sent = starts_ps + wait_ps
     for number, (distance, message) in enumerate(steps, 1):
-        delay_ps = circle.delay_ns(distance, message) * PS_PER_NS
+        delay_ps = ring.delay_ns(distance, message) * PS_PER_NS
         after_ps = wait_ps
         if kind in (_AR, _RS) and number < levels:
-            after_ps += circle.reduce_ns(steps[number][1]) * PS_PER_NS
+            after_ps += ring.reduce_ns(steps[number][1]) * PS_PER_NS
         sent = np.maximum(sent[:, positions ^ distance] + delay_ps, sent) + after_ps
     return sent

@@ -107,7 +107,7 @@ class Device:
         own = own_tasks(devices.graph, roles, roles.key(self.devices[0]), keeps_order=False)
         for task, _, depends_on in own:
             role = role_of[task.id]
-            group = world if role == ALWAYS else devices.places[role]
+            group = world if role == ALWAYS else devices.groups[role]
             index = index_of[task.id] = len(self.tasks)
             self.tasks.append(task)
             self.groups.append(NO_GROUP if group is None else group)

@@ -76,7 +76,7 @@ def _specified(text: str, location: str) -> SpecifiedAlgorithm:
         hint = suggestion(text, _ALGORITHMS)
         raise ConfigError(f"the algorithm is {text!r}", location=location, hint=hint) from error
     return SpecifiedAlgorithm(
-        algorithm=choices.parse_choice(implementation.algorithm.value),
+        algorithm=implementation.algorithm,
         window=implementation.window,
         is_flat=implementation.is_one_ring,
     )

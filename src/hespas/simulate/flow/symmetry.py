@@ -306,7 +306,7 @@ class _Classes:
             devices=tuple(devices.tolist()),
             graph=self._job.graphs[index],
             roles=self._roles[index],
-            places=tuple([None if group < 0 else int(numbers.groups[group]) for group in own]),
+            groups=tuple([None if group < 0 else int(numbers.groups[group]) for group in own]),
         )
 
     def _group_classes(self, numbers: ClassNumbers, loads: _ClassLoads) -> Iterator[GroupClass]:

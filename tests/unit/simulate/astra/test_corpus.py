@@ -171,7 +171,7 @@ def test_every_run_that_ended_is_reproduced(network: Network) -> None:
     [
         ("edge_AG_size_lt_splits_hangs", "3 bytes can't be cut into 4 chunks"),
         ("edge_group_order_mismatch", "groups of the same members come in another order"),
-        ("edge_p2p_size_mismatch", "no receive of the same ends, tag and size matches"),
+        ("edge_p2p_size_mismatch", "no receive of the same ends, tag and size came"),
         ("hespas_A40_48GB_2GPU_mix", "lacks 'preferred-dataset-splits'"),
         ("involved_00_R4S8", "involves no dimension with several devices"),
         ("mem_NO_MEMORY_EXPANSION", "the system has no memory outside the devices"),

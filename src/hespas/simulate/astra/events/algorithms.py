@@ -1,7 +1,8 @@
 """The algorithms of ASTRA-sim, message by message, for one member of one logical ring.
 
-Each message is handed in, waits at the endpoint, and makes a token, which allows to send; each one
-that comes is handed in again.
+Who sends what to whom is that of `hespas.collectives.families`; when, is ASTRA-sim's. Each message
+is handed in, waits at the endpoint, and makes a token, which allows to send; each one that comes is
+handed in again.
 """
 
 from __future__ import annotations
@@ -9,28 +10,34 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from functools import cache
+from itertools import chain, repeat
+from typing import Any, Literal, NamedTuple, Protocol
 
+from hespas.collectives.families import ring
+from hespas.collectives.patterns import Form, tree_parent
+from hespas.collectives.schedule import Collective, Operation
 from hespas.errors import SimulationError
 from hespas.hardware.system import CollectiveKind
-from hespas.simulate.astra.closed_forms import halving_doubling_steps, message_bytes, ring_steps
-from hespas.simulate.astra.events.network import Box, Boxes, Post
+from hespas.simulate.astra.closed_forms import halving_doubling_schedule, message_bytes
+from hespas.simulate.astra.events.network import Transport
 from hespas.simulate.kernel import Action, ActorQueue
+from hespas.simulate.matching import Mailbox, MailboxesOfTag
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seat:
-    """One member's place in one phase of one chunk of a collective.
+class PhaseMember:
+    """One member of one phase of one chunk of a collective.
 
     ``members`` are the devices of the logical ring, ``position`` is the own one among them, and
     ``direction`` is 1, or -1 for a ring that turns backwards. ``size_bytes`` is the phase's.
-    ``known_boxes`` are those of ``tag`` that the post has made so far. ``tree`` alternates
-    between 0 and 1 for the two trees. ``done`` is called at the end.
+    ``mailboxes`` are those of ``tag`` that exist so far. ``tree`` alternates between 0 and 1 for
+    the two trees. ``done`` is called at the end.
     """
 
-    alarms: ActorQueue
-    post: Post
-    known_boxes: Boxes
+    actor: ActorQueue
+    transport: Transport
+    mailboxes: MailboxesOfTag[Any]
     tag: Hashable
     members: Sequence[int]
     position: int
@@ -43,35 +50,35 @@ class Seat:
     tree: int
     done: Callable[[], None]
 
-    def boxes(self, distance: int, size_bytes: int) -> tuple[Box, Box]:
+    def mailboxes_at(self, distance: int, size_bytes: int) -> tuple[Mailbox[Any], Mailbox[Any]]:
         """Return where to send at a distance in the ring, and where the like of it comes from."""
         distance *= self.direction
-        return (self.box_to(distance, size_bytes), self.box_from(-distance, size_bytes))
+        return (self.mailbox_to(distance, size_bytes), self.mailbox_from(-distance, size_bytes))
 
-    def box_to(self, distance: int, size_bytes: int) -> Box:
-        """Return the box for messages to the member at a distance."""
+    def mailbox_to(self, distance: int, size_bytes: int) -> Mailbox[Any]:
+        """Return the mailbox for messages to the member at a distance."""
         members = self.members
         other = members[(self.position + distance) % len(members)]
         key = (members[self.position], other, size_bytes)
-        return self.known_boxes.get(key) or self.post.box(self.tag, *key)
+        return self.mailboxes.get(key) or self.transport.mailbox(self.tag, *key)
 
-    def box_from(self, distance: int, size_bytes: int) -> Box:
-        """Return the box of messages from the member at a distance."""
+    def mailbox_from(self, distance: int, size_bytes: int) -> Mailbox[Any]:
+        """Return the mailbox of messages from the member at a distance."""
         members = self.members
         other = members[(self.position + distance) % len(members)]
         key = (other, members[self.position], size_bytes)
-        return self.known_boxes.get(key) or self.post.box(self.tag, *key)
+        return self.mailboxes.get(key) or self.transport.mailbox(self.tag, *key)
 
-    def wait(self, act: Action, *, reduce_ps: int | None = None) -> None:
-        """Have ``act`` called after the endpoint's delay, and then a reduction if there is one."""
+    def wait(self, action: Action, *, reduce_ps: int | None = None) -> None:
+        """Have ``action`` called after the endpoint's delay, and then a reduction if any."""
         if reduce_ps is None:
-            self.alarms.after(self.endpoint_ps, act)
+            self.actor.after(self.endpoint_ps, action)
         else:
-            self.alarms.after(self.endpoint_ps, self._reduce, (reduce_ps, act))
+            self.actor.after(self.endpoint_ps, self._reduce, (reduce_ps, action))
 
     def _reduce(self, reduction: tuple[int, Action]) -> None:
-        # Even a reduction that takes no time goes behind what else is set for this instant.
-        self.alarms.after(*reduction)
+        # Even a reduction that takes no time goes behind what else is scheduled for this instant.
+        self.actor.after(*reduction)
 
 
 class Running(Protocol):
@@ -82,75 +89,119 @@ class Running(Protocol):
         ...
 
 
-_REDUCING = (CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE_SCATTER)
+class _RelayRounds(NamedTuple):
+    """``repeats`` messages to, and as many from, members at a distance.
 
-
-def ring(seat: Seat) -> Running:
-    """Return the ring algorithm: every message goes to the next member."""
-    n = len(seat.members)
-    size_bytes = message_bytes(seat.kind, n, seat.size_bytes)
-    reductions: list[int] = []
-    if seat.kind in _REDUCING:
-        reductions = [seat.reduce_ps(size_bytes)] * (n - 1)
-    return _Relay(seat, [seat.boxes(1, size_bytes)], ring_steps(seat.kind, n), reductions)
-
-
-def halving_doubling(seat: Seat) -> Running:
-    """Return halving-doubling: the k-th message goes across 2**k members.
-
-    Raises `SimulationError` among a number that isn't a power of two, and for an all-to-all.
+    With ``is_exchange``, to and from the one whose position differs in that bit. After each,
+    ``reduced_bytes`` are reduced, unless it is None.
     """
-    steps = halving_doubling_steps(seat.kind, len(seat.members), seat.size_bytes)
-    pairs = [_partner_boxes(seat, distance, size_bytes) for distance, size_bytes in steps]
-    levels = len(seat.members).bit_length() - 1
-    reductions: list[int] = []
-    if seat.kind in _REDUCING:
-        reductions = [seat.reduce_ps(size_bytes) for _, size_bytes in steps[1:levels]]
-    return _Relay(seat, pairs, len(steps), reductions)
+
+    distance: int
+    is_exchange: bool
+    size_bytes: int
+    repeats: int
+    reduced_bytes: int | None
 
 
-def _partner_boxes(seat: Seat, distance: int, size_bytes: int) -> tuple[Box, Box]:
-    away = distance if seat.position // distance % 2 == 0 else -distance
-    return seat.box_to(away, size_bytes), seat.box_from(away, size_bytes)
+@cache
+def _relay_rounds(
+    algorithm: Literal["ring", "halving-doubling"],
+    kind: CollectiveKind,
+    members: int,
+    size_bytes: int,
+) -> tuple[_RelayRounds, ...]:
+    """Return what each member of a ring or of halving-doubling does, from its schedule."""
+    is_ring = algorithm == "ring"
+    if is_ring:
+        schedule = ring.ALGORITHM.schedule(Collective[kind.name], members)
+    else:
+        schedule = halving_doubling_schedule(kind, members)
+    result: list[_RelayRounds] = []
+    for rounds, following in zip(schedule.rounds, (*schedule.rounds[1:], None), strict=True):
+        message = schedule.message_bytes(rounds, size_bytes)
+        reduced = message if rounds.operation is Operation.REDUCE else None
+        if reduced is not None and not is_ring:
+            # ASTRA-sim takes the size of the next halving's message; after the last, nothing.
+            is_last = following is None or following.operation is not Operation.REDUCE
+            reduced = None if is_last else message // 2
+        result.append(
+            _RelayRounds(
+                distance=rounds.pattern.first,
+                is_exchange=rounds.pattern.form is Form.EXCHANGE,
+                size_bytes=message,
+                repeats=rounds.count,
+                reduced_bytes=reduced,
+            )
+        )
+    return tuple(result)
+
+
+def relay(algorithm: Literal["ring", "halving-doubling"], member: PhaseMember) -> Running:
+    """Return an algorithm that sends one message at a time, the next when the last has come.
+
+    Raises `SimulationError` for halving-doubling among a number that isn't a power of two, and for
+    an all-to-all by it.
+    """
+    rounds = _relay_rounds(algorithm, member.kind, len(member.members), member.size_bytes)
+    return _Relay(member, rounds)
 
 
 class _Relay:
-    """``steps`` messages through ``pairs`` in turn; after the first, some are reduced."""
+    __slots__ = ("_in_hand", "_left", "_member", "_pairs", "_reductions_ps", "_tokens")
 
-    __slots__ = ("_in_hand", "_left", "_next", "_pairs", "_reductions", "_seat", "_tokens")
+    def __init__(self, member: PhaseMember, rounds: tuple[_RelayRounds, ...]) -> None:
+        self._member = member
+        self._pairs = chain.from_iterable(
+            [repeat(self._mailboxes(one), one.repeats) for one in rounds]
+        )
+        self._reductions_ps = chain.from_iterable(
+            [
+                (None,),
+                *[
+                    repeat(
+                        None if one.reduced_bytes is None else member.reduce_ps(one.reduced_bytes),
+                        one.repeats,
+                    )
+                    for one in rounds
+                ],
+            ]
+        )
+        self._left = sum(one.repeats for one in rounds)
+        self._tokens = self._in_hand = 0
 
-    def __init__(
-        self, seat: Seat, pairs: Sequence[tuple[Box, Box]], steps: int, reductions: Sequence[int]
-    ) -> None:
-        self._seat = seat
-        self._pairs = pairs
-        self._left = steps
-        self._reductions = iter((None, *reductions))
-        self._next = self._tokens = self._in_hand = 0
+    def _mailboxes(self, rounds: _RelayRounds) -> tuple[Mailbox[Any], Mailbox[Any]]:
+        member = self._member
+        if not rounds.is_exchange:
+            return member.mailboxes_at(rounds.distance, rounds.size_bytes)
+        is_lower = member.position // rounds.distance % 2 == 0
+        away = rounds.distance if is_lower else -rounds.distance
+        return (
+            member.mailbox_to(away, rounds.size_bytes),
+            member.mailbox_from(away, rounds.size_bytes),
+        )
 
     def start(self) -> None:
         self._hand_in(None)
 
     def _hand_in(self, _: object) -> None:
         self._in_hand += 1
-        self._seat.wait(self._take_token, reduce_ps=next(self._reductions, None))
+        self._member.wait(self._take_token, reduce_ps=next(self._reductions_ps))
 
     def _take_token(self, _: object) -> None:
         self._tokens += 1
         if self._left and self._in_hand:
             self._send()
         if self._left == 0 and self._tokens == 1:
-            self._seat.done()
+            self._member.done()
 
     def _send(self) -> None:
-        outgoing, incoming = self._pairs[self._next % len(self._pairs)]
-        self._next += 1
+        outgoing, incoming = next(self._pairs)
         self._left -= 1
         self._tokens -= 1
         self._in_hand -= 1
-        post = self._seat.post
-        post.send(outgoing)
-        post.receive(incoming, self._hand_in)
+        transport = self._member.transport
+        transport.send(outgoing)
+        transport.receive(incoming, self._hand_in)
 
 
 class Direct:
@@ -161,34 +212,34 @@ class Direct:
     """
 
     __slots__ = (
-        "_boxes",
         "_handed_in",
         "_is_all_reduce",
         "_is_odd_round",
         "_left",
+        "_mailboxes",
+        "_member",
         "_peers",
         "_plain_left",
         "_queue",
         "_received",
         "_reduce_ps",
         "_reduced_left",
-        "_seat",
         "_size_bytes",
         "_tokens",
         "_window",
     )
 
-    def __init__(self, seat: Seat, window: int | None) -> None:
-        self._seat = seat
-        self._peers = len(seat.members) - 1
+    def __init__(self, member: PhaseMember, window: int | None) -> None:
+        self._member = member
+        self._peers = len(member.members) - 1
         self._window = min(window or self._peers, self._peers)
-        self._is_all_reduce = seat.kind is CollectiveKind.ALL_REDUCE
-        self._size_bytes = message_bytes(seat.kind, len(seat.members), seat.size_bytes)
-        self._reduce_ps = seat.reduce_ps(self._size_bytes)
+        self._is_all_reduce = member.kind is CollectiveKind.ALL_REDUCE
+        self._size_bytes = message_bytes(member.kind, len(member.members), member.size_bytes)
+        self._reduce_ps = member.reduce_ps(self._size_bytes)
         self._left = self._peers * (2 if self._is_all_reduce else 1)
         self._queue: deque[int] = deque()
-        # The second half of an all-reduce goes through the boxes of the first again.
-        self._boxes: dict[int, tuple[Box, Box]] = {}
+        # The second half of an all-reduce goes through the mailboxes of the first again.
+        self._mailboxes: dict[int, tuple[Mailbox[Any], Mailbox[Any]]] = {}
         self._handed_in = self._received = self._tokens = 0
         self._plain_left = self._reduced_left = 0
         self._is_odd_round = False
@@ -202,18 +253,18 @@ class Direct:
         self._queue.append(self._handed_in % self._peers + 1)
         self._handed_in += 1
         reduce_ps = self._reduce_ps if self._is_reduced() else None
-        self._seat.wait(self._take_token, reduce_ps=reduce_ps)
+        self._member.wait(self._take_token, reduce_ps=reduce_ps)
 
     def _is_reduced(self) -> bool:
         if self._plain_left == self._reduced_left == 0:
-            each = self._peers if self._seat.is_subgroup else 1
+            each = self._peers if self._member.is_subgroup else 1
             self._plain_left, self._reduced_left = self._window, each * self._window
             self._is_odd_round = not self._is_odd_round
         if self._plain_left:
             self._plain_left -= 1
             return False
         self._reduced_left -= 1
-        is_scatter = self._seat.kind is CollectiveKind.REDUCE_SCATTER
+        is_scatter = self._member.kind is CollectiveKind.REDUCE_SCATTER
         return is_scatter or (self._is_all_reduce and self._is_odd_round)
 
     def _take_token(self, _: object) -> None:
@@ -227,7 +278,7 @@ class Direct:
             while sent < self._window and self._send():
                 sent += 1
         if self._left == 0 and self._tokens == self._window:
-            self._seat.done()
+            self._member.done()
 
     def _send(self) -> bool:
         """Send the next message, and return whether there was one that might go."""
@@ -235,19 +286,19 @@ class Direct:
             return False
         self._left -= 1
         self._tokens -= 1
-        outgoing, incoming = self._next_boxes()
-        post = self._seat.post
-        post.send(outgoing)
-        post.receive(incoming, self._receive)
+        outgoing, incoming = self._next_mailboxes()
+        transport = self._member.transport
+        transport.send(outgoing)
+        transport.receive(incoming, self._receive)
         return True
 
-    def _next_boxes(self) -> tuple[Box, Box]:
+    def _next_mailboxes(self) -> tuple[Mailbox[Any], Mailbox[Any]]:
         distance = self._queue.popleft()
-        known = self._boxes.pop(distance, None)
+        known = self._mailboxes.pop(distance, None)
         if known is None:
-            known = self._seat.boxes(distance, self._size_bytes)
+            known = self._member.mailboxes_at(distance, self._size_bytes)
             if self._is_all_reduce:
-                self._boxes[distance] = known
+                self._mailboxes[distance] = known
         return known
 
     def _receive(self, _: object) -> None:
@@ -264,63 +315,62 @@ class Node:
 
 
 def tree_node(members: int, position: int, *, is_mirrored: bool) -> Node:
-    """Return the place of a member in the tree whose root is the last, or mirrored, the first.
+    """Return a member's neighbours in the tree whose root is the last, or mirrored, the first.
+
+    It is the tree of `hespas.collectives.patterns.tree_parent` among a power of two, whose member
+    0 stands at the end of the list.
 
     >>> tree_node(4, 1, is_mirrored=False)
     Node(parent=3, children=(0, 2))
     """
-    if is_mirrored:
-        node = tree_node(members, members - 1 - position, is_mirrored=False)
-        parent = None if node.parent is None else members - 1 - node.parent
-        children = tuple([members - 1 - child for child in reversed(node.children)])
-        return Node(parent=parent, children=children)
-    number = position + 1
-    height = number & -number  # 1 for leaves, 2 for their parents, and so on
-    if number == members:
-        return Node(parent=None, children=(members // 2 - 1,))
-    parent = number + height if number & height * 2 == 0 else number - height
-    parent = min(parent, members)
-    half = height // 2
-    children = (number - half - 1, number + half - 1) if half else ()
-    return Node(parent=parent - 1, children=children)
+
+    def renamed(number: int) -> int:
+        return -number % members if is_mirrored else (number - 1) % members
+
+    number = -position % members if is_mirrored else (position + 1) % members
+    if number == 0:
+        return Node(parent=None, children=(renamed(members // 2),))
+    half = (number & -number) // 2
+    children = [renamed(number - half), renamed(number + half)] if half else []
+    return Node(parent=renamed(tree_parent(members, number)), children=tuple(sorted(children)))
 
 
-def double_binary_tree(seat: Seat) -> Running:
+def double_binary_tree(member: PhaseMember) -> Running:
     """Return the double binary tree, which always reduces the whole chunk among all members.
 
     Raises `SimulationError` among a number that isn't a power of two.
     """
-    n = len(seat.members)
+    n = len(member.members)
     if n & n - 1:
         raise SimulationError(f"doubleBinaryTree among {n}, which is not a power of two")
-    return _TreeMember(seat, tree_node(n, seat.position, is_mirrored=seat.tree == 1))
+    return _TreeMember(member, tree_node(n, member.position, is_mirrored=member.tree == 1))
 
 
 class _TreeMember:
-    __slots__ = ("_missing", "_node", "_seat")
+    __slots__ = ("_member", "_missing", "_node")
 
-    def __init__(self, seat: Seat, node: Node) -> None:
-        self._seat = seat
+    def __init__(self, member: PhaseMember, node: Node) -> None:
+        self._member = member
         self._node = node
         self._missing = len(node.children)
 
     def start(self) -> None:
         if not self._node.children:
-            self._seat.wait(self._send_up)
+            self._member.wait(self._send_up)
         for child in self._node.children:
-            self._seat.post.receive(self._box_from(child), self._take)
+            self._member.transport.receive(self._mailbox_from(child), self._take)
 
-    def _box_to(self, position: int) -> Box:
-        return self._seat.box_to(position - self._seat.position, self._seat.size_bytes)
+    def _mailbox_to(self, position: int) -> Mailbox[Any]:
+        return self._member.mailbox_to(position - self._member.position, self._member.size_bytes)
 
-    def _box_from(self, position: int) -> Box:
-        return self._seat.box_from(position - self._seat.position, self._seat.size_bytes)
+    def _mailbox_from(self, position: int) -> Mailbox[Any]:
+        return self._member.mailbox_from(position - self._member.position, self._member.size_bytes)
 
     def _reduce_ps(self) -> int | None:
-        return self._seat.reduce_ps(self._seat.size_bytes) if self._node.children else None
+        return self._member.reduce_ps(self._member.size_bytes) if self._node.children else None
 
     def _take(self, _: object) -> None:
-        self._seat.wait(self._count, reduce_ps=self._reduce_ps())
+        self._member.wait(self._count, reduce_ps=self._reduce_ps())
 
     def _count(self, _: object) -> None:
         self._missing -= 1
@@ -335,13 +385,13 @@ class _TreeMember:
         parent = self._node.parent
         if parent is None:
             return
-        self._seat.post.send(self._box_to(parent))
-        self._seat.post.receive(self._box_from(parent), self._take_result)
+        self._member.transport.send(self._mailbox_to(parent))
+        self._member.transport.receive(self._mailbox_from(parent), self._take_result)
 
     def _take_result(self, _: object) -> None:
-        self._seat.wait(self._send_down, reduce_ps=self._reduce_ps())
+        self._member.wait(self._send_down, reduce_ps=self._reduce_ps())
 
     def _send_down(self, _: object) -> None:
         for child in self._node.children:
-            self._seat.post.send(self._box_to(child))
-        self._seat.done()
+            self._member.transport.send(self._mailbox_to(child))
+        self._member.done()

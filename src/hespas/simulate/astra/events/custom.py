@@ -20,10 +20,10 @@ from hespas.hardware.system import CollectiveKind, System
 from hespas.schedule.chakra.nodes import ParsedNode
 from hespas.schedule.chakra.reader import read_messages
 from hespas.schedule.tasks import ComputeTask, ReceiveTask, SendTask
-from hespas.simulate.astra.events.network import Post
+from hespas.simulate.astra.events.network import Transport
 from hespas.simulate.astra.options import PER_NODE, custom_option
 from hespas.simulate.kernel import ActorQueue
-from hespas.simulate.meeting import TAG_LIMIT
+from hespas.simulate.matching import TAG_LIMIT
 
 if TYPE_CHECKING:
     from hespas.collectives.program import Program
@@ -134,15 +134,15 @@ class CustomRun:
         *,
         members: Sequence[int],
         device: int,
-        alarms: ActorQueue,
-        post: Post,
+        actor: ActorQueue,
+        transport: Transport,
         done: Callable[[], None],
     ) -> None:
         self._nodes = {node.task.id: node for node in nodes}
         self._members = members
         self._device = device
-        self._alarms = alarms
-        self._post = post
+        self._actor = actor
+        self._transport = transport
         self._done = done
         self._left = len(nodes)
         self._missing = {number: len(node.task.depends_on) for number, node in self._nodes.items()}
@@ -161,13 +161,17 @@ class CustomRun:
         node = self._nodes[number]
         match node.task:
             case ComputeTask(duration_ps=duration_ps):
-                self._alarms.after(duration_ps, self._end, number)
+                self._actor.after(duration_ps, self._end, number)
             case SendTask(tag=tag, size_bytes=size_bytes):
-                box = self._post.box(tag % TAG_LIMIT, self._device, self._peer(node), size_bytes)
-                self._post.send(box, self._end, number)
+                mailbox = self._transport.mailbox(
+                    tag % TAG_LIMIT, self._device, self._peer(node), size_bytes
+                )
+                self._transport.send(mailbox, self._end, number)
             case ReceiveTask(tag=tag, size_bytes=size_bytes):
-                box = self._post.box(tag % TAG_LIMIT, self._peer(node), self._device, size_bytes)
-                self._post.receive(box, self._end, number)
+                mailbox = self._transport.mailbox(
+                    tag % TAG_LIMIT, self._peer(node), self._device, size_bytes
+                )
+                self._transport.receive(mailbox, self._end, number)
             case _:
                 raise SimulationError(f"node {number} of a custom collective has no model here")
 

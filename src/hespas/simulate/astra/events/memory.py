@@ -23,7 +23,7 @@ class Memory:
 
     def __init__(self, remote: RemoteMemory) -> None:
         self._remote = remote
-        self._waiting: dict[int, deque[_Request]] = {}
+        self._requests: dict[int, deque[_Request]] = {}
 
     def duration_ps(self, size_bytes: int) -> int:
         """Return how long a request takes by itself. Raises `SimulationError` without memory."""
@@ -35,26 +35,31 @@ class Memory:
         return (int(to_ns(latency_s)) + int(size_bytes / to_gb_per_s(rate))) * PS_PER_NS
 
     def request(
-        self, device: int, alarms: ActorQueue, size_bytes: int, act: Action, argument: object
+        self,
+        device: int,
+        queue_of_device: ActorQueue,
+        size_bytes: int,
+        action: Action,
+        argument: object,
     ) -> None:
-        """Have ``act(argument)`` called when ``size_bytes`` have been moved."""
+        """Have ``action(argument)`` called when ``size_bytes`` have been moved."""
         duration_ps = self.duration_ps(size_bytes)
-        check_not_at_start(alarms.now_ps, duration_ps, "a memory access")
+        check_not_at_start(queue_of_device.now_ps, duration_ps, "a memory access")
         node = self._shared_by(device)
         if node is None:
-            alarms.after(duration_ps, act, argument)
+            queue_of_device.after(duration_ps, action, argument)
             return
-        queue = self._waiting.setdefault(node, deque())
-        queue.append((alarms, duration_ps, act, argument))
+        queue = self._requests.setdefault(node, deque())
+        queue.append((queue_of_device, duration_ps, action, argument))
         if len(queue) == 1:
-            alarms.after(duration_ps, self._serve_next, queue)
+            queue_of_device.after(duration_ps, self._serve_next, queue)
 
     def _serve_next(self, queue: deque[_Request]) -> None:
-        _, _, act, argument = queue.popleft()
+        _, _, action, argument = queue.popleft()
         if queue:
-            alarms, duration_ps, _, _ = queue[0]
-            alarms.after(duration_ps, self._serve_next, queue)
-        act(argument)
+            queue_of_device, duration_ps, _, _ = queue[0]
+            queue_of_device.after(duration_ps, self._serve_next, queue)
+        action(argument)
 
     def _shared_by(self, device: int) -> int | None:
         match self._remote.kind:

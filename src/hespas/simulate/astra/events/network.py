@@ -13,133 +13,96 @@ from typing import Any, Protocol
 from hespas.errors import SimulationError
 from hespas.hardware.system import NetworkDimension, System, Topology
 from hespas.simulate.kernel import Action, Kernel
+from hespas.simulate.matching import Mailbox, Mailboxes
 from hespas.simulate.network import Network, Route, bytes_per_ns, delay_ns, route
 from hespas.units import PS_PER_NS, to_ns
 
 _CONTROL_BYTES = 8192
-_Waiting = tuple[Action, Any]
+Waiting = tuple[Action, Any]
+"""What is called, and with which argument, when the message of an endpoint has come."""
+
+Message = tuple[Mailbox[Any], Action | None, Any]
+"""A mailbox, and what the sender has called, with its argument, when the message arrives."""
 
 
-class Box:
-    """Messages of equal source, target, tag and size, which arrive in the order of sending.
-
-    ``route`` is the network's own note about the way.
-    """
-
-    __slots__ = ("arrived", "receivers", "route", "size_bytes", "source", "tag", "target")
-
-    def __init__(self, tag: Hashable, source: int, target: int, size_bytes: int) -> None:
-        self.tag = tag
-        self.source = source
-        self.target = target
-        self.size_bytes = size_bytes
-        self.arrived = 0
-        self.receivers: list[_Waiting] | None = None
-        self.route: Any = None
-
-
-Boxes = dict[tuple[int, int, int], Box]
-"""The boxes of one tag, by source, target and size."""
-
-Message = tuple[Box, Action | None, Any]
-"""A box, and what the sender has called, with its argument, when the message arrives."""
-
-
-class Carrier(Protocol):
-    """A network: it has ``arrive(message)`` called when the message is at its target."""
+class Links(Protocol):
+    """The links of a network, which carry messages."""
 
     def carry(self, message: Message, arrive: Action) -> None:
-        """Send a message on its way now."""
+        """Send a message on its path now; ``arrive(message)`` is called when it is there."""
         ...
 
 
-class Post:
-    """Hands messages to a network, and to those who await them."""
+class Transport:
+    """Hands messages to links, and to those who wait for them."""
 
-    def __init__(self, clock: Kernel, carrier: Carrier) -> None:
-        self._clock = clock
-        self._carrier = carrier
-        self._boxes: dict[Hashable, Boxes] = {}
-
-    def box(self, tag: Hashable, source: int, target: int, size_bytes: int) -> Box:
-        """Return the box of these ends, tag and size."""
-        boxes = self._boxes.setdefault(tag, {})
-        key = (source, target, size_bytes)
-        box = boxes.get(key)
-        if box is None:
-            box = boxes[key] = Box(tag, source, target, size_bytes)
-        return box
-
-    def boxes(self, tag: Hashable) -> Boxes:
-        """Return the boxes of a tag that `box` has made."""
-        return self._boxes.setdefault(tag, {})
+    def __init__(self, kernel: Kernel, links: Links) -> None:
+        self._kernel = kernel
+        self._links = links
+        self._mailboxes: Mailboxes[Any] = Mailboxes()
+        self.mailbox = self._mailboxes.mailbox
+        self.mailboxes_of_tag = self._mailboxes.of_tag
 
     def forget(self, tag: Hashable) -> None:
-        """Drop the boxes of a tag, whose messages have all been received."""
-        self._boxes.pop(tag, None)
-        self._boxes.pop(("control", tag), None)
+        """Drop the mailboxes of a tag, whose messages have all been received."""
+        self._mailboxes.forget(tag)
+        self._mailboxes.forget(("control", tag))
 
-    def send(self, box: Box, act: Action | None = None, argument: object = None) -> None:
-        """Send a message; have ``act(argument)`` called when it arrives."""
-        self._carrier.carry((box, act, argument), self._arrive)
+    def send(
+        self, mailbox: Mailbox[Any], action: Action | None = None, argument: object = None
+    ) -> None:
+        """Send a message; have ``action(argument)`` called when it arrives."""
+        self._links.carry((mailbox, action, argument), self._arrive)
 
-    def receive(self, box: Box, act: Action, argument: object = None) -> None:
-        """Have ``act(argument)`` called when the next message of the box has arrived."""
-        if box.arrived:
-            box.arrived -= 1
-            self._clock.at(self._clock.now_ps, act, argument)
-        elif box.receivers is None:
-            box.receivers = [(act, argument)]
-        else:
-            box.receivers.append((act, argument))
+    def receive(self, mailbox: Mailbox[Any], action: Action, argument: object = None) -> None:
+        """Have ``action(argument)`` called when the next message of the mailbox has arrived."""
+        if mailbox.receive((action, argument)) is not None:
+            self._kernel.at(self._kernel.now_ps, action, argument)
 
     def _arrive(self, message: Message) -> None:
-        box, act, argument = message
-        receiver: _Waiting | None = None
-        if box.receivers:
-            receiver = box.receivers.pop(0)
-            if not box.receivers:
-                box.receivers = None
-        if receiver is None:
-            box.arrived += 1
-        if act is not None:
-            act(argument)
+        mailbox, action, argument = message
+        receiver: Waiting | None = mailbox.deliver(message)
+        if action is not None:
+            action(argument)
         if receiver is not None:
             receiver[0](receiver[1])
 
 
-class RendezvousPost(Post):
-    """A post where a message leaves only when a control message from its receiver has come.
+class RendezvousTransport(Transport):
+    """A transport where a message leaves only when its receiver's control message has come.
 
-    The receive itself is posted when the control message has been delivered.
+    The receive itself begins when the control message has been delivered.
     """
 
-    def send(self, box: Box, act: Action | None = None, argument: object = None) -> None:
-        """Await the control message, then send."""
-        super().receive(self._control(box), self._send_now, (box, act, argument))
+    def send(
+        self, mailbox: Mailbox[Any], action: Action | None = None, argument: object = None
+    ) -> None:
+        """Wait for the control message, then send."""
+        super().receive(self._control(mailbox), self._send_now, (mailbox, action, argument))
 
-    def receive(self, box: Box, act: Action, argument: object = None) -> None:
+    def receive(self, mailbox: Mailbox[Any], action: Action, argument: object = None) -> None:
         """Send the control message, then receive."""
-        super().send(self._control(box), self._receive_now, (box, act, argument))
+        super().send(self._control(mailbox), self._receive_now, (mailbox, action, argument))
 
     def _send_now(self, message: Message) -> None:
         super().send(*message)
 
-    def _receive_now(self, waiting: tuple[Box, Action, Any]) -> None:
+    def _receive_now(self, waiting: tuple[Mailbox[Any], Action, Any]) -> None:
         super().receive(*waiting)
 
-    def _control(self, box: Box) -> Box:
-        return self.box(("control", box.tag), box.target, box.source, _CONTROL_BYTES)
+    def _control(self, mailbox: Mailbox[Any]) -> Mailbox[Any]:
+        tag = ("control", mailbox.tag)
+        return self.mailbox(tag, mailbox.target, mailbox.source, _CONTROL_BYTES)
 
 
-def make_carrier(network: Network, system: System, clock: Kernel) -> Carrier:
-    """Return the network of a system.
+def make_links(network: Network, system: System, kernel: Kernel) -> Links:
+    """Return the links of a system.
 
     Raises `SimulationError` for congestion in a network that ASTRA-sim has none for: of
     several dimensions, or a ring of two, whose two links would be the same.
     """
     if network is Network.CONGESTION_UNAWARE:
-        return FreeLinks(system, clock)
+        return FreeLinks(system, kernel)
     if len(system.dimensions) != 1:
         message = f"congestion among {len(system.dimensions)} dimensions has no model here"
         hint = "use --network congestion-unaware, or a network of one dimension"
@@ -148,34 +111,36 @@ def make_carrier(network: Network, system: System, clock: Kernel) -> Carrier:
     if dimension.topology is Topology.RING and dimension.npus_count == 2:
         message = "congestion in a ring of two devices has no model here"
         raise SimulationError(message, location=system.name, hint="use FullyConnected")
-    return SharedLinks(dimension, clock)
+    return SharedLinks(dimension, kernel)
 
 
 class FreeLinks:
     """Each message has every link to itself: it takes `hespas.simulate.network.delay_ns`."""
 
-    def __init__(self, system: System, clock: Kernel) -> None:
+    def __init__(self, system: System, kernel: Kernel) -> None:
         self._system = system
-        self._clock = clock
+        self._kernel = kernel
         self._delays_ps: dict[tuple[Route, int], int] = {}
 
     def _delay_ps(self, source: int, target: int, size_bytes: int) -> int:
-        way = route(self._system, source, target)
-        known = self._delays_ps.get((way, size_bytes))
-        if known is None:
-            known = delay_ns(self._system, way, size_bytes) * PS_PER_NS
-            self._delays_ps[way, size_bytes] = known
-        return known
+        path = route(self._system, source, target)
+        delay_ps = self._delays_ps.get((path, size_bytes))
+        if delay_ps is None:
+            delay_ps = delay_ns(self._system, path, size_bytes) * PS_PER_NS
+            self._delays_ps[path, size_bytes] = delay_ps
+        return delay_ps
 
     def carry(self, message: Message, arrive: Action) -> None:
         """Have the message arrive after its delay."""
-        box = message[0]
-        delay_ps = box.route
+        mailbox = message[0]
+        delay_ps = mailbox.route
         if delay_ps is None:
-            delay_ps = box.route = self._delay_ps(box.source, box.target, box.size_bytes)
+            delay_ps = mailbox.route = self._delay_ps(
+                mailbox.source, mailbox.target, mailbox.size_bytes
+            )
         if delay_ps == 0:
-            check_not_at_start(self._clock.now_ps, delay_ps, "a message")
-        self._clock.at(self._clock.now_ps + delay_ps, arrive, message)
+            check_not_at_start(self._kernel.now_ps, delay_ps, "a message")
+        self._kernel.at(self._kernel.now_ps + delay_ps, arrive, message)
 
 
 class _Link:
@@ -185,11 +150,11 @@ class _Link:
 
     def __init__(self) -> None:
         self.is_busy = False
-        self.waiting: deque[_Trip] = deque()
+        self.waiting: deque[_Crossing] = deque()
 
 
-class _Trip:
-    """A message with what is left of its way."""
+class _Crossing:
+    """A message, the links of its route, and which of them is next."""
 
     __slots__ = ("arrive", "links", "message", "position")
 
@@ -208,21 +173,21 @@ class SharedLinks:
     switch is a node of its own between any two devices.
     """
 
-    def __init__(self, dimension: NetworkDimension, clock: Kernel) -> None:
+    def __init__(self, dimension: NetworkDimension, kernel: Kernel) -> None:
         self._dimension = dimension
         self._rate = bytes_per_ns(dimension)
         self._latency_ns = to_ns(dimension.latency_s)
-        self._clock = clock
+        self._kernel = kernel
         self._links: dict[tuple[int, int], _Link] = {}
 
     def carry(self, message: Message, arrive: Action) -> None:
         """Put the message on its first link, or in the queue for it."""
-        box = message[0]
-        if box.route is None:
-            box.route = self._way(box.source, box.target)
-        self._go(_Trip(message, box.route, arrive))
+        mailbox = message[0]
+        if mailbox.route is None:
+            mailbox.route = self._path(mailbox.source, mailbox.target)
+        self._go(_Crossing(message, mailbox.route, arrive))
 
-    def _way(self, source: int, target: int) -> tuple[_Link, ...]:
+    def _path(self, source: int, target: int) -> tuple[_Link, ...]:
         stops = self._stops(source, target)
         return tuple([self._links.setdefault(pair, _Link()) for pair in pairwise(stops)])
 
@@ -238,28 +203,28 @@ class SharedLinks:
                 step, hops = (1, up) if up <= count - up else (-1, count - up)
                 return [(source + step * hop) % count for hop in range(hops + 1)]
 
-    def _go(self, trip: _Trip) -> None:
-        link = trip.links[trip.position]
+    def _go(self, crossing: _Crossing) -> None:
+        link = crossing.links[crossing.position]
         if link.is_busy:
-            link.waiting.append(trip)
+            link.waiting.append(crossing)
         else:
-            self._cross(link, trip)
+            self._cross(link, crossing)
 
-    def _cross(self, link: _Link, trip: _Trip) -> None:
+    def _cross(self, link: _Link, crossing: _Crossing) -> None:
         link.is_busy = True
-        taken_ns = trip.message[0].size_bytes / self._rate
-        now_ps = self._clock.now_ps
+        taken_ns = crossing.message[0].size_bytes / self._rate
+        now_ps = self._kernel.now_ps
         check_not_at_start(now_ps, int(taken_ns), "a message")
         after_ns = int(self._latency_ns + taken_ns)
-        self._clock.at(now_ps + after_ns * PS_PER_NS, self._cross_over, trip)
-        self._clock.at(now_ps + int(taken_ns) * PS_PER_NS, self._free, link)
+        self._kernel.at(now_ps + after_ns * PS_PER_NS, self._cross_over, crossing)
+        self._kernel.at(now_ps + int(taken_ns) * PS_PER_NS, self._free, link)
 
-    def _cross_over(self, trip: _Trip) -> None:
-        trip.position += 1
-        if trip.position == len(trip.links):
-            trip.arrive(trip.message)
+    def _cross_over(self, crossing: _Crossing) -> None:
+        crossing.position += 1
+        if crossing.position == len(crossing.links):
+            crossing.arrive(crossing.message)
         else:
-            self._go(trip)
+            self._go(crossing)
 
     def _free(self, link: _Link) -> None:
         link.is_busy = False

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Generator, Hashable, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Generator, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from math import ceil
-from typing import Protocol, assert_never
+from typing import TypeAlias, assert_never
 
 from hespas.errors import SimulationError
 from hespas.hardware.system import System
@@ -20,129 +21,30 @@ from hespas.schedule.tasks import (
     MemoryTask,
     ReceiveTask,
     SendTask,
-    devices_text,
 )
-from hespas.simulate.astra.closed_forms import Algorithm
-from hespas.simulate.astra.device_state import EVERYONE, NEVER, Machine
+from hespas.simulate.astra.device_state import EVERYONE, NEVER, DeviceState
 from hespas.simulate.astra.events.custom import CustomCollectives, CustomRun
 from hespas.simulate.astra.events.memory import Memory
 from hespas.simulate.astra.events.network import (
-    Post,
-    RendezvousPost,
+    RendezvousTransport,
+    Transport,
     check_not_at_start,
-    make_carrier,
+    make_links,
 )
-from hespas.simulate.astra.events.streams import Member, Queues, Streams
-from hespas.simulate.astra.folding import Channel, Folded, Place
+from hespas.simulate.astra.events.streams import DeviceContext, Queues, Streams
+from hespas.simulate.astra.folding import Channel, Folded
 from hespas.simulate.astra.plan import Plan, Planner, collective_kind, task_text
+from hespas.simulate.deadlock import check_complete, mismatch
 from hespas.simulate.kernel import ActorQueue, Kernel
-from hespas.simulate.meeting import TAG_LIMIT, Meetings
+from hespas.simulate.matching import TAG_LIMIT, Collectives
 from hespas.simulate.memory_guard import check_memory
 from hespas.simulate.network import Network, reduce_ns
 from hespas.simulate.timeline import Timeline
 from hespas.units import PS_PER_NS
 
-
-class Collectives(Protocol):
-    """Starts a device's part in a collective, and has ``index`` ended when that is done."""
-
-    def __call__(self, device: Device, index: int, task: CollectiveTask, count: int) -> None:
-        """Start the ``count``-th collective of the device at its place."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class World:
-    """What all devices share; ``width`` is how many chunks a queue runs at once."""
-
-    clock: Kernel
-    post: Post
-    memory: Memory
-    meetings: Meetings
-    start_collective: Collectives
-    width: int
-
-
-class Device:
-    """One device, its state in ``machine``."""
-
-    __slots__ = ("alarms", "machine", "queues", "trees", "world")
-
-    def __init__(self, machine: Machine, world: World) -> None:
-        self.machine = machine
-        self.world = world
-        self.alarms = ActorQueue(world.clock)
-        self.queues = Queues(world.width)
-        self.trees: dict[tuple[int, int], int] = {}
-
-    @property
-    def number(self) -> int:
-        """The device's number."""
-        return self.machine.devices[0]
-
-    def start_ready(self) -> None:
-        """Start what can start now."""
-        machine, now_ps = self.machine, self.world.clock.now_ps
-        for _, index in machine.take_ready():
-            machine.issue_ps[index] = now_ps
-            self._start(index)
-
-    def end(self, index: int) -> None:
-        """Note that a task ends, and start what can then start."""
-        self.machine.end(index, self.world.clock.now_ps)
-        self.start_ready()
-
-    def _start(self, index: int) -> None:
-        task = self.machine.tasks[index]
-        match task:
-            case ComputeTask():
-                self.alarms.after(task.duration_ps, self.end, index)
-            case CollectiveTask():
-                self._start_collective(index, task)
-            case SendTask():
-                self._start_send(index, task)
-            case ReceiveTask():
-                self._start_receive(index, task)
-            case MemoryTask():
-                memory = self.world.memory
-                memory.request(self.number, self.alarms, task.size_bytes, self.end, index)
-            case EmptyTask():
-                # Nothing is started: what waits for it waits for the next end of a task.
-                self.machine.end(index, self.world.clock.now_ps)
-            case _:
-                assert_never(task)
-
-    def _start_collective(self, index: int, task: CollectiveTask) -> None:
-        if task.recorded_ps is not None:
-            self.alarms.after(task.recorded_ps, self.end, index)
-            return
-        place = self.machine.places[index]
-        count = self.world.meetings.enter(self.machine, task, place, self.world.clock.now_ps)
-        self.world.start_collective(self, index, task, count)
-
-    def _start_send(self, index: int, task: SendTask) -> None:
-        if task.size_bytes == 0:
-            raise SimulationError(f"send {task.id} ({task.name}) has no bytes to send")
-        self.world.meetings.send(self.machine, index, task, self.machine.places[index])
-        pairs = dict(task.pairs)
-        box = self.world.post.box(
-            task.tag % TAG_LIMIT, self.number, pairs[self.number], task.size_bytes
-        )
-        self.world.post.send(box, self.end, index)
-
-    def _start_receive(self, index: int, task: ReceiveTask) -> None:
-        self.world.meetings.receive(self.machine, index, task, self.machine.places[index])
-        source = next(source for source, target in task.pairs if target == self.number)
-        box = self.world.post.box(task.tag % TAG_LIMIT, source, self.number, task.size_bytes)
-        self.world.post.receive(box, self.end, index)
-
-    def ender(self, index: int) -> partial[None]:
-        """Return what ends a task."""
-        return partial(self.end, index)
-
-
 _CUSTOM_QUEUE = 0
 _BYTES_PER_MESSAGE = 450
+_Endpoint: TypeAlias = tuple[DeviceState, int]
 
 
 def run_events(
@@ -158,88 +60,151 @@ def run_events(
     Raises `SimulationError` if members of a collective start different ones, or somebody waits
     for ever.
     """
-    machines = [Machine(number, one) for number, one in enumerate(folded.devices)]
-    meetings = Meetings(machines, [one.members for one in folded.places])
-    clock = Kernel()
-    carrier = make_carrier(network, system, clock)
-    starter = _Starter([one.place for one in folded.places], system, queues_per_dimension)
-    world = World(
-        clock=clock,
-        post=RendezvousPost(clock, carrier) if rendezvous else Post(clock, carrier),
+    states = [DeviceState(number, one) for number, one in enumerate(folded.devices)]
+    kernel = Kernel()
+    links = make_links(network, system, kernel)
+    cluster = Cluster(
+        kernel=kernel,
+        transport=(RendezvousTransport if rendezvous else Transport)(kernel, links),
         memory=Memory(system.remote_memory),
-        meetings=meetings,
-        start_collective=starter,
+        collectives=Collectives(),
+        starter=CollectiveStarter(folded, system, queues_per_dimension),
         width=ceil(system.active_chunks_per_dimension / queues_per_dimension),
     )
-    check_memory(_most_messages(machines, starter), bytes_each=_BYTES_PER_MESSAGE)
-    for device in [Device(machine, world) for machine in machines]:
+    check_memory(_most_messages(states, cluster.starter), bytes_each=_BYTES_PER_MESSAGE)
+    for device in [Device(state, cluster) for state in states]:
         device.start_ready()
     with _no_garbage_collection():
-        clock.run()
-    meetings.check_complete()
-    for machine in machines:
-        _check_ended(machine)
-    return Timeline(classes=tuple([machine.timeline() for machine in machines]))
+        kernel.run()
+    pending = cluster.collectives.pending()
+    check_complete(states, pending, list(_unmatched(states)), cluster.starter.classes_in)
+    return Timeline(classes=tuple([state.timeline() for state in states]))
 
 
-def _most_messages(machines: Sequence[Machine], starter: _Starter) -> int:
-    """Return about how many messages are kept track of at a time: of one collective a device."""
-    known: dict[tuple[CommunicationKind, int, int], int] = {}
-    total = 0
-    for machine in machines:
-        most = 0
-        for task, place in zip(machine.tasks, machine.places, strict=True):
-            if isinstance(task, CollectiveTask) and task.recorded_ps is None:
-                key = (task.kind, task.size_bytes, place)
-                if key not in known:
-                    known[key] = starter.peers(task, place)
-                most = max(most, known[key])
-        total += most
-    return total
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """What all devices share; ``width`` is how many chunks a queue runs at once."""
+
+    kernel: Kernel
+    transport: Transport
+    memory: Memory
+    collectives: Collectives[_Endpoint]
+    starter: CollectiveStarter
+    width: int
 
 
-@contextmanager
-def _no_garbage_collection() -> Generator[None]:
-    """Spare the collector, which would go through millions of boxes again and again."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
+class Device:
+    """One device: it starts what it can whenever something of it ends."""
+
+    __slots__ = ("actor", "cluster", "queues", "state", "trees")
+
+    def __init__(self, state: DeviceState, cluster: Cluster) -> None:
+        self.state = state
+        self.cluster = cluster
+        self.actor = ActorQueue(cluster.kernel)
+        self.queues = Queues(cluster.width)
+        self.trees: dict[tuple[int, int], int] = {}
+
+    @property
+    def number(self) -> int:
+        """The device's number."""
+        return self.state.devices[0]
+
+    def start_ready(self) -> None:
+        """Start what can start now."""
+        state, now_ps = self.state, self.cluster.kernel.now_ps
+        for _, index in state.take_ready():
+            state.issue_ps[index] = now_ps
+            self._start(index)
+
+    def end(self, index: int) -> None:
+        """Note that a task ends, and start what can then start."""
+        self.state.end(index, self.cluster.kernel.now_ps)
+        self.start_ready()
+
+    def _start(self, index: int) -> None:
+        task = self.state.tasks[index]
+        match task:
+            case ComputeTask():
+                self.actor.after(task.duration_ps, self.end, index)
+            case CollectiveTask():
+                self._start_collective(index, task)
+            case SendTask():
+                self._start_send(index, task)
+            case ReceiveTask():
+                self._start_receive(index, task)
+            case MemoryTask():
+                memory = self.cluster.memory
+                memory.request(self.number, self.actor, task.size_bytes, self.end, index)
+            case EmptyTask():
+                # Nothing is started: what waits for it waits for the next end of a task.
+                self.state.end(index, self.cluster.kernel.now_ps)
+            case _:
+                assert_never(task)
+
+    def _start_collective(self, index: int, task: CollectiveTask) -> None:
+        if task.recorded_ps is not None:
+            self.actor.after(task.recorded_ps, self.end, index)
+            return
+        collectives, starter = self.cluster.collectives, self.cluster.starter
+        group, now_ps = self.state.groups[index], self.cluster.kernel.now_ps
+        signature = (task.kind, task.size_bytes)
+        match = collectives.join(
+            group, self.state.number, (self.state, index), signature=signature, now_ps=now_ps
+        )
+        if match.signature != signature:
+            raise SimulationError(mismatch(match, (self.state, index), now_ps))
+        if len(match.endpoints) == len(starter.classes_in(group)):
+            collectives.complete(match)
+        starter.start(self, index, task, match.number)
+
+    def _start_send(self, index: int, task: SendTask) -> None:
+        if task.size_bytes == 0:
+            raise SimulationError(f"send {task.id} ({task.name}) has no bytes to send")
+        transport, target = self.cluster.transport, dict(task.pairs)[self.number]
+        tag = task.tag % TAG_LIMIT
+        mailbox = transport.mailbox(tag, self.number, target, task.size_bytes)
+        transport.send(mailbox, self.end, index)
+
+    def _start_receive(self, index: int, task: ReceiveTask) -> None:
+        transport, source = self.cluster.transport, _source(task, self.number)
+        mailbox = transport.mailbox(task.tag % TAG_LIMIT, source, self.number, task.size_bytes)
+        transport.receive(mailbox, self.end, index)
 
 
-class _Starter:
+class CollectiveStarter:
     """Starts the parts of devices in collectives."""
 
-    def __init__(self, places: list[Place], system: System, queues: int) -> None:
-        self._places = places
+    def __init__(self, folded: Folded, system: System, queues_per_dimension: int) -> None:
+        self._folded = folded
         self._system = system
         self._everyone = system.device_count
-        self._planner = Planner(system, queues)
+        self._planner = Planner(system, queues_per_dimension)
         self._custom = CustomCollectives(system)
         self._left: dict[Hashable, int] = {}
 
-    def peers(self, task: CollectiveTask, place: int) -> int:
-        """Return how many others a member sends to, at most, in one phase; 0 where nobody knows."""
+    def classes_in(self, group: int) -> Collection[int]:
+        """Return the numbers of the device classes in a group."""
+        if group == EVERYONE:
+            return range(len(self._folded.devices))
+        return self._folded.groups[group].members
+
+    def peers(self, task: CollectiveTask, group: int) -> int:
+        """Return how many others a member sends to at most in one phase; 0 where it is an error."""
         try:
-            plan = self._plan(task, place)
+            plan = self._plan(task, self._members(group))
         except SimulationError:
-            return 0  # told when it starts
+            return 0  # reported when it starts
         sizes = [
-            ring.size - 1 if ring.implementation.algorithm is Algorithm.DIRECT else 1
-            for ring in plan.rings
+            ring.size - 1 if ring.implementation.algorithm == "direct" else 1 for ring in plan.rings
         ]
         return plan.chunks * max(sizes, default=0)
 
-    def _plan(self, task: CollectiveTask, place: int) -> Plan:
-        kind, group = collective_kind(task), self._group(place)
-        if group is None:
-            return self._planner.everyone(kind, task.size_bytes, task.involved_dimensions)
-        return self._planner.group(kind, task.size_bytes, group)
+    def start(self, device: Device, index: int, task: CollectiveTask, count: int) -> None:
+        """Start the ``count``-th collective of a device in its group.
 
-    def __call__(self, device: Device, index: int, task: CollectiveTask, count: int) -> None:
+        Raises `SimulationError` for one that has no model.
+        """
         try:
             self._start(device, index, task, count)
         except SimulationError as error:
@@ -250,25 +215,25 @@ class _Starter:
             ) from error
 
     def _start(self, device: Device, index: int, task: CollectiveTask, count: int) -> None:
-        kind = collective_kind(task)
-        group = self._group(device.machine.places[index])
-        prefix = self._custom.prefix(task.id, kind)
+        number = device.state.groups[index]
+        members = self._members(number)
+        prefix = self._custom.prefix(task.id, collective_kind(task))
         if prefix is not None:
             self._start_custom(device, index, prefix, task)
             return
-        plan = self._plan(task, device.machine.places[index])
-        check_not_at_start(device.world.clock.now_ps, plan.endpoint_ps, "an endpoint's delay")
-        member = Member(
+        plan = self._plan(task, members)
+        transport = device.cluster.transport
+        check_not_at_start(device.cluster.kernel.now_ps, plan.endpoint_ps, "an endpoint's delay")
+        context = DeviceContext(
             device=device.number,
-            alarms=device.alarms,
-            post=device.world.post,
+            actor=device.actor,
+            transport=transport,
             queues=device.queues,
             trees=device.trees,
             reduce_ps=self._reduce_ps,
         )
-        tag = ("collective", device.machine.places[index], count)
-        end = device.ender(index)
-        post = device.world.post
+        tag = ("collective", number, count)
+        end = partial(device.end, index)
 
         def done() -> None:
             end()
@@ -276,14 +241,13 @@ class _Starter:
             if not left:
                 del self._left[tag]
                 for chunk in range(plan.chunks):
-                    post.forget((tag, chunk))
+                    transport.forget((tag, chunk))
 
-        self._left.setdefault(tag, self._everyone if group is None else len(group))
-        Streams(plan, member, tag, done).start()
+        self._left.setdefault(tag, self._everyone if members is None else len(members))
+        Streams(plan, members, context, tag, done).start()
 
     def _start_custom(self, device: Device, index: int, prefix: str, task: CollectiveTask) -> None:
-        group = self._group(device.machine.places[index])
-        members = range(self._everyone) if group is None else group
+        members = self._members(device.state.groups[index]) or range(self._everyone)
         nodes = self._custom.nodes(
             prefix,
             device.number,
@@ -291,7 +255,7 @@ class _Starter:
             kind=collective_kind(task),
             size_bytes=task.size_bytes,
         )
-        end = device.ender(index)
+        end = partial(device.end, index)
 
         def done() -> None:
             end()
@@ -301,16 +265,22 @@ class _Starter:
             nodes,
             members=members,
             device=device.number,
-            alarms=device.alarms,
-            post=device.world.post,
+            actor=device.actor,
+            transport=device.cluster.transport,
             done=done,
         )
         device.queues.enter(_CUSTOM_QUEUE, run.start)
         device.queues.kick(_CUSTOM_QUEUE)
 
-    def _group(self, place: int) -> tuple[int, ...] | None:
-        """Return the members at a place; None for everyone."""
-        group = None if place == EVERYONE else self._places[place]
+    def _plan(self, task: CollectiveTask, members: tuple[int, ...] | None) -> Plan:
+        kind = collective_kind(task)
+        if members is None:
+            return self._planner.everyone(kind, task.size_bytes, task.involved_dimensions)
+        return self._planner.group(kind, task.size_bytes, len(members))
+
+    def _members(self, number: int) -> tuple[int, ...] | None:
+        """Return the members of a group; None for everyone."""
+        group = None if number == EVERYONE else self._folded.groups[number].group
         if group is None or isinstance(group, Channel) or len(group) == self._everyone:
             return None
         return group
@@ -319,8 +289,54 @@ class _Starter:
         return reduce_ns(self._system, size_bytes) * PS_PER_NS
 
 
-def _check_ended(machine: Machine) -> None:
-    if NEVER in machine.end_ps:
-        task = machine.tasks[machine.end_ps.index(NEVER)]
-        who = devices_text(machine.devices)
-        raise SimulationError(f"{who} never end task {task.id} ({task.name})")
+def _source(task: ReceiveTask, device: int) -> int:
+    return next(source for source, target in task.pairs if target == device)
+
+
+def _most_messages(states: Sequence[DeviceState], starter: CollectiveStarter) -> int:
+    """Return about how many messages are kept track of at a time: of one collective a device."""
+    peers: dict[tuple[CommunicationKind, int, int], int] = {}
+    total = 0
+    for state in states:
+        most = 0
+        for task, group in zip(state.tasks, state.groups, strict=True):
+            if isinstance(task, CollectiveTask) and task.recorded_ps is None:
+                key = (task.kind, task.size_bytes, group)
+                if key not in peers:
+                    peers[key] = starter.peers(task, group)
+                most = max(most, peers[key])
+        total += most
+    return total
+
+
+def _unmatched(states: Sequence[DeviceState]) -> Iterator[_Endpoint]:
+    """Yield the sends without a receive, and the receives without a send, that have started."""
+    ends: dict[tuple[int, int, int, int], tuple[list[_Endpoint], list[_Endpoint]]] = defaultdict(
+        lambda: ([], [])
+    )
+    for state in states:
+        (device, *_) = state.devices
+        for index, task in enumerate(state.tasks):
+            if not isinstance(task, SendTask | ReceiveTask) or state.issue_ps[index] == NEVER:
+                continue
+            is_send = isinstance(task, SendTask)
+            source = device if is_send else _source(task, device)
+            target = dict(task.pairs)[device] if is_send else device
+            key = (task.tag % TAG_LIMIT, source, target, task.size_bytes)
+            ends[key][0 if is_send else 1].append((state, index))
+    for sends, receives in ends.values():
+        for some, others in ((sends, receives), (receives, sends)):
+            some.sort(key=lambda end: end[0].issue_ps[end[1]])
+            yield from some[len(others) :]
+
+
+@contextmanager
+def _no_garbage_collection() -> Generator[None]:
+    """Suspend garbage collection, which would go through millions of mailboxes repeatedly."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -13,16 +13,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import assert_never
 
-from hespas.simulate.astra.closed_forms import Algorithm
 from hespas.simulate.astra.events.algorithms import (
     Direct,
+    PhaseMember,
     Running,
-    Seat,
     double_binary_tree,
-    halving_doubling,
-    ring,
+    relay,
 )
-from hespas.simulate.astra.events.network import Post
+from hespas.simulate.astra.events.network import Transport
 from hespas.simulate.astra.plan import Plan
 from hespas.simulate.kernel import ActorQueue
 
@@ -62,12 +60,12 @@ class Queues:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
-    """What a device brings along: ``trees`` counts, per size of a ring, trees used so far."""
+class DeviceContext:
+    """What collectives need of a device; ``trees`` counts, per ring, how often trees ran."""
 
     device: int
-    alarms: ActorQueue
-    post: Post
+    actor: ActorQueue
+    transport: Transport
     queues: Queues
     trees: dict[tuple[int, int], int]
     reduce_ps: Callable[[int], int]
@@ -76,17 +74,34 @@ class Member:
 class Streams:
     """The chunks of one collective on one device; ``done`` is called when all are through."""
 
-    __slots__ = ("_done", "_first_turns", "_left", "_member", "_plan", "_position", "_tag")
+    __slots__ = (
+        "_context",
+        "_done",
+        "_first_turns",
+        "_group",
+        "_left",
+        "_plan",
+        "_position",
+        "_tag",
+    )
 
-    def __init__(self, plan: Plan, member: Member, tag: Hashable, done: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        group: tuple[int, ...] | None,
+        context: DeviceContext,
+        tag: Hashable,
+        done: Callable[[], None],
+    ) -> None:
         self._plan = plan
-        self._member = member
+        self._group = group
+        self._context = context
         self._tag = tag
         self._done = done
         self._left = plan.chunks
         self._position = [-1] * plan.chunks
         self._first_turns = [
-            member.queues.allocate(phase.queues, plan.chunks) for phase in plan.phases
+            context.queues.allocate(phase.queues, plan.chunks) for phase in plan.phases
         ]
 
     def start(self) -> None:
@@ -98,7 +113,7 @@ class Streams:
         return self._plan.phases[position].queue(self._first_turns[position] + chunk)
 
     def _proceed(self, chunk: int) -> None:
-        queues = self._member.queues
+        queues = self._context.queues
         position = self._position[chunk]
         self._position[chunk] = following = position + 1
         is_through = following == len(self._plan.phases)
@@ -119,31 +134,29 @@ class Streams:
 
     def _algorithm(self, chunk: int) -> Running:
         phase = self._plan.phases[self._position[chunk]]
-        kind = self._plan.rings[phase.ring]
-        implementation = kind.implementation
+        implementation = self._plan.rings[phase.ring].implementation
+        member = self._phase_member(chunk)
         match implementation.algorithm:
-            case Algorithm.RING:
-                return ring(self._seat(chunk))
-            case Algorithm.DIRECT:
-                return Direct(self._seat(chunk), implementation.window)
-            case Algorithm.HALVING_DOUBLING:
-                return halving_doubling(self._seat(chunk))
-            case Algorithm.DOUBLE_BINARY_TREE:
-                return double_binary_tree(self._seat(chunk))
+            case "ring" | "halving-doubling":
+                return relay(implementation.algorithm, member)
+            case "direct":
+                return Direct(member, implementation.window)
+            case "double-binary-tree":
+                return double_binary_tree(member)
             case _:
                 assert_never(implementation.algorithm)
 
-    def _seat(self, chunk: int) -> Seat:
-        plan, member = self._plan, self._member
+    def _phase_member(self, chunk: int) -> PhaseMember:
+        plan, context = self._plan, self._context
         position = self._position[chunk]
         phase = plan.phases[position]
-        kind = plan.rings[phase.ring]
+        ring = plan.rings[phase.ring]
         tag = (self._tag, chunk)
-        members, own = kind.seat_of(member.device)
-        return Seat(
-            alarms=member.alarms,
-            post=member.post,
-            known_boxes=member.post.boxes(tag),
+        members, own = ring.members_with(context.device, self._group)
+        return PhaseMember(
+            actor=context.actor,
+            transport=context.transport,
+            mailboxes=context.transport.mailboxes_of_tag(tag),
             tag=tag,
             members=members,
             position=own,
@@ -151,13 +164,13 @@ class Streams:
             kind=phase.kind,
             size_bytes=phase.size_bytes,
             endpoint_ps=plan.endpoint_ps,
-            reduce_ps=member.reduce_ps,
+            reduce_ps=context.reduce_ps,
             is_subgroup=plan.is_subgroup,
-            tree=self._tree(kind.size, kind.stride),
+            tree=self._tree(ring.size, ring.stride),
             done=partial(self._proceed, chunk),
         )
 
     def _tree(self, size: int, stride: int) -> int:
-        count = self._member.trees.get((size, stride), 0)
-        self._member.trees[size, stride] = count + 1
+        count = self._context.trees.get((size, stride), 0)
+        self._context.trees[size, stride] = count + 1
         return count % 2
