@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from hespas.cli.commands import commands, run
-from hespas.report.module_stats import WALL_TIMES
+from hespas.report.estimate import WALL_TIMES
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]

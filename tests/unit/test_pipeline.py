@@ -25,7 +25,7 @@ from hespas.files import json_bytes
 from hespas.hardware.presets import load_device, load_system
 from hespas.options import EstimateOptions, NetworkOptions, PredictOptions, ProgramOptions
 from hespas.program.program import Program
-from hespas.report.run_report import run_json
+from hespas.report.run import run_json
 from hespas.simulate.models import Model
 from hespas.split.regions import Compute
 from hespas.validate.measurements import read_steps

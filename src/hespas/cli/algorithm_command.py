@@ -61,7 +61,7 @@ def command(
     of a common algorithm to make for --ranks: ring, bidirectional-ring, direct,
     halving-doubling, double-binary-tree.
     """
-    from hespas.report.algorithm_text import (  # noqa: PLC0415 (numpy comes with it)
+    from hespas.report.algorithm import (  # noqa: PLC0415 (numpy comes with it)
         algorithm_json,
         algorithm_text,
     )

@@ -13,8 +13,8 @@ from hespas.estimate.ptx.kernels import AnalysisCache, kernel_pricer
 from hespas.hardware.presets import load_device
 from hespas.options import CompileChoice, ProgramOptions
 from hespas.pipeline import compiled_directory, load_alone
-from hespas.report.assumed import assumed_lines
-from hespas.report.kernel_report import kernel_rows, kernels_json, kernels_text
+from hespas.report.assumptions import assumption_lines
+from hespas.report.kernels import kernel_rows, kernels_json, kernels_text
 
 
 @click.command("kernels", short_help="Tell which kernels take longest, and why.")
@@ -58,4 +58,4 @@ def command(top: int, json_file: str | None, **given: Any) -> None:
         click.echo(f"{program.source} on {device.name}\n")
         click.echo(kernels_text(rows, shown=top))
         if program.assumptions:
-            click.echo("\n".join(["", *assumed_lines(program.assumptions, ())]))
+            click.echo("\n".join(["", *assumption_lines(program.assumptions, ())]))

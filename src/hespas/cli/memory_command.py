@@ -12,7 +12,7 @@ from hespas.hardware.presets import load_device
 from hespas.memory.usage import memory_use
 from hespas.options import CompileChoice, EstimateOptions, ProgramOptions
 from hespas.pipeline import load_alone
-from hespas.report.memory_report import memory_json, memory_text
+from hespas.report.memory import memory_json, memory_text
 
 
 @click.command("memory", short_help="Tell how much device memory a step needs, and for what.")

@@ -25,9 +25,8 @@ from hespas.files import (
 )
 from hespas.options import PredictOptions
 from hespas.pipeline import Prepared, price, store_of
-from hespas.report.module_stats import module_stats
-from hespas.report.region_files import write_region_files
-from hespas.report.summary import estimate_summary
+from hespas.report.estimate import estimate_summary, module_stats
+from hespas.report.regions import write_region_files
 from hespas.schedule.chakra.writer import write_traces
 from hespas.schedule.perfetto import write_perfetto
 from hespas.schedule.tasks import TaskGraph

@@ -19,7 +19,7 @@ from hespas.cli.outputs import (
 )
 from hespas.options import PredictOptions
 from hespas.prediction import computation_alone
-from hespas.report.run_report import run_json, run_text
+from hespas.report.run import run_json, run_text
 
 
 @click.command("run", short_help="Predict a step.")

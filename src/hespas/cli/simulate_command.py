@@ -19,8 +19,7 @@ from hespas.hardware.cluster import Cluster
 from hespas.hardware.presets import load_system
 from hespas.hardware.system import System
 from hespas.options import NetworkOptions
-from hespas.report.external_text import external_text
-from hespas.report.simulation_text import simulation_text
+from hespas.report.simulation import external_text, simulation_text
 from hespas.schedule.chakra.reader import read_traces
 from hespas.schedule.tasks import Job
 from hespas.simulate.astra.replay import is_replay

@@ -11,7 +11,7 @@ from hespas.cli import flags
 from hespas.cli.outputs import check_targets, output_of, write_json
 from hespas.options import OutputOptions, ProgramOptions
 from hespas.pipeline import Prepared, prepare_alone
-from hespas.report.region_files import file_of_region, region_descriptions, write_region_files
+from hespas.report.regions import file_of_region, region_descriptions, write_region_files
 from hespas.split.regions import operations_of
 from hespas.split.strategies import SplitOptions
 

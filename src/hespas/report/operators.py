@@ -12,10 +12,10 @@ from hespas.program.program import Op, Program
 def count_operators(program: Program, *, expand: bool, signatures: bool) -> dict[str, int]:
     """Count operations by name, most frequent first, then by name.
 
-    Without ``expand`` the operations of ``main`` are counted as they stand, its return among
-    them. With it, called functions and fusions are opened wherever they are used, and the
-    bodies of loops and branches are counted once; what ends such a body is no operation. With
-    ``signatures`` the operand types tell operations apart.
+    Without ``expand``, only the top-level operations of ``main`` count, including its return. With
+    it, the operations of called functions and fusions count wherever those are used, and the bodies
+    of loops and branches once, without their terminators. ``signatures`` distinguishes operations
+    by their operand types.
     """
     found = _expanded(program) if expand else iter(program.main.body.operations)
     names = Counter(_name(op, signatures) for op in found)

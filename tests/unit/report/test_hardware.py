@@ -10,8 +10,14 @@ from typing import Any
 import pytest
 
 from hespas.errors import HespasError
-from hespas.hardware.presets import MICROARCHITECTURE, PRESETS_DIRECTORY
-from hespas.report.hardware import hardware_json, preset_details
+from hespas.hardware.links import link_names
+from hespas.hardware.presets import (
+    MICROARCHITECTURE,
+    PRESETS_DIRECTORY,
+    device_names,
+    system_names,
+)
+from hespas.report.hardware import hardware_json, hardware_text, preset_details
 
 H100 = PRESETS_DIRECTORY / "nodes" / "H100_80GB"
 
@@ -81,3 +87,18 @@ def test_a_node_that_nothing_can_use_is_refused(
     change(mine / "node.json", **changed)
     with pytest.raises(HespasError, match=message):
         preset_details(str(mine))
+
+
+def test_every_preset_is_shown() -> None:
+    shown, listed = hardware_text(), hardware_json(None)
+    for name in link_names():
+        assert f"  {name} " in shown
+        assert listed["links"][name]["source"]  # pyright: ignore[reportIndexIssue]
+    assert "2, 4, 8, 16, 18, 32, 36, 64, 72" in shown
+    assert listed.keys() == {"nodes", "systems", "links"}
+    names = [*device_names(), *system_names()]
+    assert len(names) > 30
+    for name in names:
+        assert f"  {name} " in shown
+        assert preset_details(name).startswith(f"{name}: ")
+        assert hardware_json(name)["name"] == name

@@ -1,4 +1,4 @@
-"""The memory of a step, for people and for programs."""
+"""The memory of a step, as JSON and as text."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""The answer of ``hespas run``, for people and for programs."""
+"""A prediction of a step, as ``hespas run`` reports it: JSON and text."""
 
 from __future__ import annotations
 
 from hespas.estimate.estimate import OpEstimate
 from hespas.prediction import Prediction
-from hespas.report.assumed import assumed_lines
+from hespas.report.assumptions import assumption_lines
 from hespas.units import format_quantity, format_time
 
 _SHOWN_KINDS = 8
@@ -37,7 +37,7 @@ def run_json(prediction: Prediction) -> dict[str, object]:
 
 
 def run_text(prediction: Prediction, device: str) -> str:
-    """Return the answer as lines of text, every figure with its unit."""
+    """Return the prediction as lines of text, every figure with its unit."""
     system = prediction.system
     where = f"{prediction.devices} x {device}" + (f" on {system.name}" if system else "")
     parts = [
@@ -50,7 +50,7 @@ def run_text(prediction: Prediction, device: str) -> str:
         *_work(prediction),
         *_memory(prediction),
         "",
-        *assumed_lines(prediction.assumptions, prediction.warnings),
+        *assumption_lines(prediction.assumptions, prediction.warnings),
     ]
     return "\n".join(parts)
 
@@ -110,7 +110,7 @@ def _work(prediction: Prediction) -> list[str]:
 
 
 def _memory(prediction: Prediction) -> list[str]:
-    """Return a line on memory, for programs that a compiler has fused: others need less."""
+    """Return a line on memory for compiled programs; before fusion the peak would be too high."""
     if not prediction.graph.program.is_scheduled:
         return []
     peak = format_quantity(prediction.memory.peak_bytes, "B")

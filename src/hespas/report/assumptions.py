@@ -1,4 +1,4 @@
-"""What an answer takes for granted, for people: the same words under every answer."""
+"""The assumptions and warnings of a result as text, the same under every result."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from textwrap import fill
 _WIDTH = 100
 
 
-def assumed_lines(assumptions: Iterable[str], warnings: Iterable[str]) -> list[str]:
+def assumption_lines(assumptions: Iterable[str], warnings: Iterable[str]) -> list[str]:
     """Return the list of assumptions under its heading, and the warnings below it.
 
-    >>> assumed_lines(["the device never waits"], ["it does"])
+    >>> assumption_lines(["the device never waits"], ["it does"])
     ['Assumed:', '  - the device never waits', 'warning: it does']
     """
     listed = [_wrapped(f"  - {assumption}", "    ") for assumption in assumptions]

@@ -1,4 +1,4 @@
-"""What a collective algorithm is, for people and for programs."""
+"""What a collective algorithm is, as JSON and as text."""
 
 from __future__ import annotations
 
@@ -85,5 +85,7 @@ def _links(links: Mapping[tuple[int, int], int], chunk_bytes: int) -> list[str]:
     ]
     if len(links) > _SHOWN_LINKS:
         least, most = (f"{limit(links.values()) * chunk_bytes:,}" for limit in (min, max))
-        shown.append(f"  ... {len(links)} links in all, of {least} to {most} bytes: see --json")
+        shown.append(
+            f"  ... {len(links)} links in all, of {least} to {most} bytes: see the JSON output"
+        )
     return shown

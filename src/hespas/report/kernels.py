@@ -1,4 +1,4 @@
-"""The kernels of a compiled program: which take longest, and why."""
+"""The kernels of a compiled program: which take longest, and what limits them."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class KernelRow:
 
     @property
     def total_s(self) -> float:
-        """All launches together."""
+        """The time of all launches."""
         return self.launches * self.time_s
 
 
 def kernel_rows(program: Program, kernels: KernelPricer) -> tuple[KernelRow, ...]:
-    """Return the kernels of the main function, those that take longest together first.
+    """Return the kernels of the main function, by their total time, longest first.
 
     Libraries' kernels and those inside loops are left out.
     """
@@ -64,7 +64,7 @@ def kernel_rows(program: Program, kernels: KernelPricer) -> tuple[KernelRow, ...
 
 
 def kernels_text(rows: Sequence[KernelRow], *, shown: int) -> str:
-    """Return a table for people, with the reasons."""
+    """Return a table of the first ``shown`` kernels, with what limits them."""
     whole_s = sum(row.total_s for row in rows)
     launches = sum(row.launches for row in rows)
     lines = [
@@ -78,11 +78,11 @@ def kernels_text(rows: Sequence[KernelRow], *, shown: int) -> str:
     for row in rows[:shown]:
         terms = row.reading.terms
         figures = (terms.memory_s, terms.l2_s, terms.l1_s, terms.pipe_s, terms.turnover_s)
-        told = "; ".join(reasons(terms, row.reading.analysis))
+        why = "; ".join(reasons(terms, row.reading.analysis))
         lines.append(
             f"  {format_time(row.total_s):>10} {format_time(row.time_s):>10} {row.launches:>8}  "
             + " ".join(f"{1e6 * each:>8.1f}" for each in figures)
-            + f"  {row.name} ({row.kind}): {told}"
+            + f"  {row.name} ({row.kind}): {why}"
         )
     if len(rows) > shown:
         lines.append(f"  and {len(rows) - shown} more")

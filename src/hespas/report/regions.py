@@ -1,4 +1,4 @@
-"""The documented files of a split: modules, their descriptions, the graph."""
+"""The documented files of a split: modules, their descriptions, and the region graph."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from hespas.split.modules import RegionModules, stablehlo_text
 from hespas.split.regions import Collective, Compute, Region, RegionGraph, operations_of
 
 MOST_DESCRIPTION_FILES = 256
-"""With more distinct compute regions, only ``regions.json`` describes them: small files cost
-more time than all the rest."""
+"""With more distinct compute regions, only ``regions.json`` describes them: writing the small
+files would take most of the time."""
 
 
 def write_region_files(graph: RegionGraph, modules: RegionModules, directory: Path) -> None:
-    """Write one StableHLO module for each distinct region, and what describes the regions.
+    """Write one StableHLO module for each distinct region, and the regions' descriptions.
 
     ``mini_module_<id>.mlir`` carries the lowest id of the regions that equal each other, and so
     does ``mini_module_<id>.json``, one for each distinct compute region up to
@@ -56,7 +56,7 @@ def module_file(region: int) -> str:
 
 
 def file_of_region(region: int, modules: RegionModules) -> str:
-    """Return the name of the module file that a region shares with its equals."""
+    """Return the name of the module file that a region shares with equal regions."""
     return module_file(modules.modules[modules.module_of_region[region]].first_region)
 
 

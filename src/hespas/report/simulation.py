@@ -1,0 +1,88 @@
+"""A simulation as text, hespas' or another simulator's: a line for each class of devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from hespas.report.assumptions import assumption_lines
+from hespas.schedule.tasks import devices_text
+from hespas.simulate.external_result import DeviceFigures, ExternalResult
+from hespas.simulate.timeline import Timeline
+from hespas.units import PS_PER_NS, PS_PER_S, format_time
+
+_SHOWN = 16
+_HEADINGS = ("finish", "compute", "communication", "exposed communication", "overlap")
+
+
+def simulation_text(timeline: Timeline) -> str:
+    """Return a line for each class of devices that behave alike, every figure with its unit."""
+    rows = [
+        (
+            one.devices,
+            (
+                one.finish_ps,
+                one.compute_ps,
+                one.communication_ps,
+                one.exposed_communication_ps,
+                one.overlap_ps,
+            ),
+        )
+        for one in timeline.classes
+    ]
+    return "\n".join([
+        f"Step time: {format_time(timeline.step_time_s)}",
+        *_table(rows),
+        *assumption_lines(timeline.assumptions, ()),
+    ])  # fmt: skip
+
+
+def external_text(result: ExternalResult) -> str:
+    """Return a line for devices of equal figures; "-" marks what the simulator does not report."""
+    devices_of: dict[DeviceFigures, list[int]] = {}
+    for device, figures in sorted(result.devices.items()):
+        devices_of.setdefault(figures, []).append(device)
+    rows = [
+        (
+            devices,
+            [
+                None if time_ns is None else time_ns * PS_PER_NS
+                for time_ns in (
+                    figures.finish_ns,
+                    figures.compute_ns,
+                    figures.communication_ns,
+                    figures.exposed_communication_ns,
+                    figures.overlap_ns,
+                )
+            ],
+        )
+        for figures, devices in devices_of.items()
+    ]
+    finish = format_time(result.finish_ns * PS_PER_NS / PS_PER_S)
+    return "\n".join([
+        f"Step time: {finish} (by {result.engine})",
+        *_table(rows),
+        *[f"Note: {note}" for note in result.notes],
+    ])  # fmt: skip
+
+
+def _table(rows: Sequence[tuple[Iterable[int], Sequence[int | None]]]) -> list[str]:
+    """Return the lines of a table of classes of devices and their times in ps."""
+    cells = [("", *_HEADINGS)]
+    cells += [
+        (
+            devices_text(devices),
+            *["-" if ps is None else format_time(ps / PS_PER_S) for ps in times_ps],
+        )
+        for devices, times_ps in rows[:_SHOWN]
+    ]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = [
+        "  ".join([
+            f"{first:<{widths[0]}}",
+            *[f"{cell:>{width}}" for cell, width in zip(rest, widths[1:], strict=True)],
+        ])
+        for first, *rest in cells
+    ]  # fmt: skip
+    if len(rows) > _SHOWN:
+        lines.append(f"... and {len(rows) - _SHOWN} more classes of devices: see the JSON output")
+    return lines
