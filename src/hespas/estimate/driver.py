@@ -7,7 +7,7 @@ and an operation that a compiled program launches as a kernel of its own pays fo
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -79,18 +79,6 @@ class Price:
 class OperationMethod(Protocol):
     """Prices single operations."""
 
-    @property
-    def custom_calls(self) -> Mapping[str, CustomCallCost]:
-        """The work of custom calls that the user states, by target."""
-        ...
-
-    def key(self, leaf: Leaf) -> Hashable | None:
-        """Return what decides an operation's price, so that equal ones are priced once.
-
-        None for an operation that is priced by itself.
-        """
-        ...
-
     def price(self, leaf: Leaf, *, is_kernel: bool) -> Price:
         """Return what one execution costs.
 
@@ -105,16 +93,33 @@ def is_kernel(op: Op, program: Program) -> bool:
     return program.is_scheduled and op.kind not in FREE
 
 
-def estimate_region(method: OperationMethod, region: Compute, program: Program) -> Estimate:
+def estimate_region(
+    method: OperationMethod,
+    region: Compute,
+    program: Program,
+    *,
+    custom_calls: Mapping[str, CustomCallCost],
+    key: Callable[[Leaf], Hashable] | None = None,
+) -> Estimate:
     """Return what a region costs by a method that prices operations.
 
-    Raises `CostError` for work that is not known, and what the method raises.
+    ``custom_calls`` states the work of custom calls by target. ``key`` returns what decides an
+    operation's price, so that those with equal keys are priced once; without it each is priced by
+    itself. Raises `CostError` for work that is not known, and what the method raises.
     """
-    costs = expand(region.operations, program.functions, custom_calls=method.custom_calls)
-    return _total(costs, method, launches=program.is_scheduled)
+    costs = expand(region.operations, program.functions, custom_calls=custom_calls)
+    return _total(costs, _Walk(method=method, key=key or id), launches=program.is_scheduled)
 
 
-def _total(costs: Sequence[Cost], method: OperationMethod, *, launches: bool) -> Estimate:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Walk:
+    """What stays the same all through a region."""
+
+    method: OperationMethod
+    key: Callable[[Leaf], Hashable]
+
+
+def _total(costs: Sequence[Cost], walk: _Walk, *, launches: bool) -> Estimate:
     """Return what costs one after another come to.
 
     A loop takes its condition and its body as often as it runs; a compiled program whose trip
@@ -122,33 +127,32 @@ def _total(costs: Sequence[Cost], method: OperationMethod, *, launches: bool) ->
     expensive one, which the notes then say; or the mean by its weights.
     """
     leaves = [cost for cost in costs if isinstance(cost, Leaf)]
-    total = _straight(leaves, method, launches=launches)
+    total = _straight(leaves, walk, launches=launches)
     for cost in costs:
         match cost:
             case Leaf():
                 continue
             case Loop(count=count, condition=condition, body=body):
-                decided = _total(condition, method, launches=False)
-                total += (decided + _total(body, method, launches=launches)) * count
+                decided = _total(condition, walk, launches=False)
+                total += (decided + _total(body, walk, launches=launches)) * count
             case Branch(op=op, alternatives=alternatives, weights=weights):
-                parts = [_total(each, method, launches=launches) for each in alternatives]
+                parts = [_total(each, walk, launches=launches) for each in alternatives]
                 total += _of_branch(op, parts, weights)
     return total
 
 
-def _straight(leaves: Sequence[Leaf], method: OperationMethod, *, launches: bool) -> Estimate:
+def _straight(leaves: Sequence[Leaf], walk: _Walk, *, launches: bool) -> Estimate:
     counts: dict[Hashable, int] = {}
     first: dict[Hashable, Leaf] = {}
-    for at, leaf in enumerate(leaves):
-        key = method.key(leaf)
-        key = at if key is None else key
+    for leaf in leaves:
+        key = walk.key(leaf)
         counts[key] = counts.get(key, 0) + 1
         first.setdefault(key, leaf)
     per_op: dict[str, OpEstimate] = {}
     notes, warnings = {leaf.assumption for leaf in leaves}, set[str]()
     kernels: dict[float, int] = {}
     for key, leaf in first.items():
-        price = method.price(leaf, is_kernel=launches and leaf.op.kind not in FREE)
+        price = walk.method.price(leaf, is_kernel=launches and leaf.op.kind not in FREE)
         name, count = price.label or leaf.op.name, counts[key]
         cost = price.cost if count == 1 else price.cost * count
         per_op[name] = per_op[name] + cost if name in per_op else cost
@@ -157,7 +161,8 @@ def _straight(leaves: Sequence[Leaf], method: OperationMethod, *, launches: bool
         if price.launch_s:
             kernels[price.launch_s] = kernels.get(price.launch_s, 0) + count
     for launch_s, count in kernels.items():
-        per_op[LAUNCH] = OpEstimate(count=1.0, time_s=launch_s) * count
+        launched = OpEstimate(count=1.0, time_s=launch_s) * count
+        per_op[LAUNCH] = per_op.get(LAUNCH, OpEstimate()) + launched
     return Estimate(per_op=per_op, notes=tuple(notes - {""}), warnings=tuple(warnings))
 
 

@@ -97,11 +97,7 @@ class Roofline:
 
     def estimate(self, region: Compute, program: Program) -> Estimate:
         """Add up the region's operations; `CostError` for work that is not known."""
-        return estimate_region(self, region, program)
-
-    def key(self, leaf: Leaf) -> Hashable:
-        """Return what an operation is called, for errors, and its work."""
-        return leaf.op.name, leaf.work
+        return estimate_region(self, region, program, custom_calls=self.custom_calls, key=_key)
 
     def price(self, leaf: Leaf, *, is_kernel: bool) -> Price:
         """Return what one execution costs at the peaks, and its launch."""
@@ -188,3 +184,8 @@ class Roofline:
         if ratio is None:
             return self.device.tdp_w * time_s
         return self.device.tdp_w * (ratio * memory_s + (1 - ratio) * compute_s)
+
+
+def _key(leaf: Leaf) -> Hashable:
+    """Return what an operation is called, for errors, and its work."""
+    return leaf.op.name, leaf.work

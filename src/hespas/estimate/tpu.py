@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
 
-from hespas.cost.rules.custom_call import CustomCallCost
 from hespas.cost.structure import Leaf
 from hespas.errors import ConfigError, HardwareError, option
 from hespas.estimate.driver import Price, estimate_region
@@ -60,15 +59,7 @@ class CompilerEstimator:
         known.
         """
         _check(region, program)
-        return estimate_region(self, region, program)
-
-    @property
-    def custom_calls(self) -> Mapping[str, CustomCallCost]:
-        """The work of custom calls that the user states."""
-        return self.roofline.custom_calls
-
-    def key(self, leaf: Leaf) -> None:
-        """Return None: cycles belong to each operation."""
+        return estimate_region(self, region, program, custom_calls=self.roofline.custom_calls)
 
     def price(self, leaf: Leaf, *, is_kernel: bool) -> Price:
         """Return what one operation costs: nothing launches it, the TPU runs its program alone."""

@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import pytest
 
 from hespas.api import estimate
-from hespas.cost.rules.custom_call import CustomCallCost
 from hespas.cost.structure import Leaf
 from hespas.estimate.driver import Price, estimate_region
 from hespas.estimate.estimate import LAUNCH, Estimate, OpEstimate
@@ -73,13 +71,9 @@ def test_operations_of_other_programs_are_not_launched() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flat:
-    """A method of ten lines: what moves data takes a second, a kernel's launch another."""
+    """A method of few lines: what moves data takes a second, a kernel's launch another."""
 
-    custom_calls: Mapping[str, CustomCallCost] = field(default_factory=dict[str, CustomCallCost])
     asked: list[str] = field(default_factory=list[str])
-
-    def key(self, leaf: Leaf) -> str:
-        return leaf.op.name
 
     def price(self, leaf: Leaf, *, is_kernel: bool) -> Price:
         self.asked.append(leaf.op.name)
@@ -93,8 +87,11 @@ class Flat:
 def flat(program: Program) -> tuple[Estimate, list[str]]:
     method = Flat()
     regions = split_scheduled(program).compute_regions
-    total = sum((estimate_region(method, region, program) for region in regions), Estimate())
-    return total, method.asked
+    parts = (
+        estimate_region(method, region, program, custom_calls={}, key=lambda leaf: leaf.op.name)
+        for region in regions
+    )
+    return sum(parts, Estimate()), method.asked
 
 
 def test_a_method_prices_operations_and_the_driver_adds() -> None:
@@ -105,3 +102,20 @@ def test_a_method_prices_operations_and_the_driver_adds() -> None:
     assert total.per_op[LAUNCH].count == 9
     assert asked.count("mhlo.fusion") == 1, "equal operations are priced once"
     assert total.notes == ("a second each",)
+
+
+class Uneven:
+    """Every kernel takes a second, and its launch as long as it writes bytes."""
+
+    def price(self, leaf: Leaf, *, is_kernel: bool) -> Price:
+        launch_s = float(leaf.work.bytes_written) if is_kernel else 0.0
+        return Price(cost=OpEstimate(count=1.0, time_s=1.0), launch_s=launch_s)
+
+
+def test_launches_may_cost_differently() -> None:
+    function, lines = loop("l", "a", kernel("w", "v"))
+    (region,) = split_scheduled(scheduled(*lines, functions=function)).compute_regions
+    program = scheduled(*lines, functions=function)
+    total = estimate_region(Uneven(), region, program, custom_calls={})
+    # The counter writes 4 bytes, the fusion 256 numbers of 4.
+    assert total.per_op[LAUNCH].time_s == 3 * (4 + 1024)

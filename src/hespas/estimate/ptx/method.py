@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hespas.cost.rules.custom_call import CustomCallCost
 from hespas.cost.structure import Leaf
 from hespas.estimate.driver import Price, Timing, estimate_region
 from hespas.estimate.estimate import Estimate
@@ -49,16 +48,8 @@ class KernelEstimator:
 
     def estimate(self, region: Compute, program: Program) -> Estimate:
         """Add up the region's operations; `CostError` for work that is not known."""
-        total = estimate_region(self, region, program)
+        total = estimate_region(self, region, program, custom_calls=self.roofline.custom_calls)
         return total if program.is_scheduled else total + Estimate(notes=(_UNCOMPILED,))
-
-    @property
-    def custom_calls(self) -> Mapping[str, CustomCallCost]:
-        """The work of custom calls that the user states."""
-        return self.roofline.custom_calls
-
-    def key(self, leaf: Leaf) -> None:
-        """Return None: kernels that do the same work may be written otherwise."""
 
     def price(self, leaf: Leaf, *, is_kernel: bool) -> Price:
         """Return what one operation costs, the launch of a kernel within."""

@@ -12,7 +12,6 @@ from typing import Literal, Protocol
 
 from hespas.config.estimators import Hardware
 from hespas.config.figures import Count, Positive, Text
-from hespas.cost.rules.custom_call import CustomCallCost
 from hespas.cost.structure import Leaf
 from hespas.errors import ConfigError, UnsupportedError
 from hespas.estimate.driver import Price, estimate_region
@@ -221,17 +220,9 @@ class Systolic:
 
     def estimate(self, region: Compute, program: Program) -> Estimate:
         """Add up the region's operations; `CostError` for work that is not known."""
-        return estimate_region(self, region, program)
-
-    @property
-    def custom_calls(self) -> Mapping[str, CustomCallCost]:
-        """The work of custom calls that the user states."""
-        return self.fallback.custom_calls
-
-    def key(self, leaf: Leaf) -> Hashable:
-        """Return what an operation does, and the types it does it on."""
-        types = tuple([value.type for value in (*leaf.op.operands, *leaf.op.results)])
-        return leaf.op.name, leaf.op.attrs, types, leaf.work
+        return estimate_region(
+            self, region, program, custom_calls=self.fallback.custom_calls, key=_key
+        )
 
     def price(self, leaf: Leaf, *, is_kernel: bool) -> Price:
         """Return what one operation costs; launches are not known of an array."""
@@ -256,6 +247,12 @@ class Systolic:
             per_type=per_type,
         )
         return Price(cost=cost)
+
+
+def _key(leaf: Leaf) -> Hashable:
+    """Return what an operation does, and the types it does it on."""
+    types = tuple([value.type for value in (*leaf.op.operands, *leaf.op.results)])
+    return leaf.op.name, leaf.op.attrs, types, leaf.work
 
 
 def _element_bytes(leaf: Leaf) -> int:

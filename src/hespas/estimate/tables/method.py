@@ -9,7 +9,6 @@ from math import ceil, prod
 from hespas.cost.attention import attentions
 from hespas.cost.convolution import Convolution, Direction, convolutions
 from hespas.cost.gemm import Gemm, gemms
-from hespas.cost.rules.custom_call import CustomCallCost
 from hespas.cost.structure import Leaf
 from hespas.estimate.driver import Price, Timing, estimate_region
 from hespas.estimate.estimate import Estimate
@@ -86,15 +85,9 @@ class Measured:
 
     def estimate(self, region: Compute, program: Program) -> Estimate:
         """Add up the region's operations; `CostError` for work that is not known."""
-        return estimate_region(self, region, program)
-
-    @property
-    def custom_calls(self) -> Mapping[str, CustomCallCost]:
-        """The work of custom calls that the user states."""
-        return self.streaming.roofline.custom_calls
-
-    def key(self, leaf: Leaf) -> None:
-        """Return None: what an operation takes depends on all of it."""
+        return estimate_region(
+            self, region, program, custom_calls=self.streaming.roofline.custom_calls
+        )
 
     def price(self, leaf: Leaf, *, is_kernel: bool) -> Price:
         """Return what one operation costs, the launch of a kernel within."""
