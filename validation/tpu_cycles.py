@@ -136,7 +136,7 @@ def cell(case: Case, device: Device) -> str:
     """Return work a cycle, and the part that it is of the device's peak."""
     found = cycles(case, device.name)
     if found is None or device.clock_hz is None:
-        return "not told"
+        return "not given"
     work = case.bytes_moved if case.flops is None else case.flops
     peak = device.memory_bandwidth_bytes_per_s
     if case.flops is not None:
