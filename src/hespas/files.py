@@ -1,4 +1,4 @@
-"""Write files so that nobody ever sees half of one."""
+"""Write files and output directories atomically."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from hespas.errors import OutputError
+from hespas.errors import OutputError, option
 
 MARK_FILE = "hespas_output.json"
 _OURS = re.compile(
@@ -40,10 +40,10 @@ def write_file(path: Path, content: bytes) -> None:
 
 @contextmanager
 def replaced_file(path: Path) -> Generator[Path]:
-    """Give the name of a temporary file to fill, which becomes ``path`` only if all goes well.
+    """Yield a temporary file to fill, which replaces ``path`` if no error is raised.
 
-    What is no plain file, such as a link, a pipe or ``/dev/null``, stays and is written to.
-    Raises `OutputError` where it cannot be written; then ``path`` stays as it was.
+    A path that is no plain file, such as a link, a pipe or ``/dev/null``, is written to instead.
+    Raises `OutputError` if it cannot be written; ``path`` is unchanged then.
     """
     check_file(path)
     plain = not path.is_symlink() and (path.is_file() or not path.exists())
@@ -67,9 +67,9 @@ def replaced_file(path: Path) -> Generator[Path]:
 
 
 def check_file(path: Path, *, made_later: Path | None = None) -> None:
-    """Raise `OutputError` where a file can't be written: told before the work, not after.
+    """Raise `OutputError` if a file cannot be written, so that it shows before the work.
 
-    ``made_later`` is a directory that will be there when the file is written.
+    ``made_later`` is a directory that will exist when the file is written.
     """
     if path.is_dir():
         raise OutputError("is a directory, not a file", location=str(path))
@@ -90,13 +90,13 @@ def _failed(path: Path, error: OSError) -> OutputError:
     return OutputError(
         f"cannot be written: {error.strerror or error}",
         location=str(path),
-        hint="choose another place, or mend its permissions",
+        hint="choose another path, or change its permissions",
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputMark:
-    """What an output directory holds: the workload's content, and the name it was read from."""
+    """Which workload an output directory belongs to: its content, and the name it was read from."""
 
     workload: str
     content: str
@@ -104,12 +104,12 @@ class OutputMark:
 
 @contextmanager
 def staged_directory(target: Path, mark: OutputMark, *, clean: bool) -> Generator[Path]:
-    """Give a directory to fill; what it holds becomes ``target`` only if all goes well.
+    """Yield a directory to fill, whose files move to ``target`` if no error is raised.
 
-    Files of an earlier run of the same workload are replaced; files that hespas didn't write
-    stay. Raises `OutputError` where ``target`` holds another workload's files and ``clean`` is
+    Files of an earlier run of the same workload are replaced; files that hespas did not write
+    stay. Raises `OutputError` if ``target`` holds another workload's files and ``clean`` is
     False, or cannot be written. On any error, Ctrl-C too, ``target`` and the directories above
-    it stay as they were.
+    it are unchanged.
     """
     check_output(target, mark, clean=clean)
     home = _resolved(target)
@@ -146,7 +146,7 @@ def _missing_parents(path: Path) -> list[Path]:
 
 
 def _remove_empty(directories: list[Path]) -> None:
-    """Remove directories, innermost first, up to one that another process uses by now."""
+    """Remove directories, innermost first, up to one that is not empty."""
     for directory in directories:
         try:
             directory.rmdir()
@@ -155,27 +155,27 @@ def _remove_empty(directories: list[Path]) -> None:
 
 
 def check_output(target: Path, mark: OutputMark, *, clean: bool) -> None:
-    """Raise `OutputError` where ``target`` is no directory, or holds another workload's files."""
+    """Raise `OutputError` if ``target`` is no directory, or holds another workload's files."""
     above = next((path for path in (target, *target.parents) if path.exists()), None)
     if above is not None and not above.is_dir():
         what = "" if above == target else f"{above} "
         raise OutputError(
-            f"{what}is a file, not a directory", location=str(target), hint="choose another place"
+            f"{what}is a file, not a directory", location=str(target), hint="choose another path"
         )
     if clean or not target.is_dir():
         return
-    found = _read_mark(target)
-    if found is not None and found.content != mark.content:
+    present = _read_mark(target)
+    if present is not None and present.content != mark.content:
         raise OutputError(
-            f"holds the files of another workload ({found.workload})",
+            f"holds the files of another workload ({present.workload})",
             location=str(target),
-            hint="choose another directory, or replace them with --clean",
+            hint=f"choose another directory, or replace them with {option('clean')}",
         )
-    if found is None and any(_OURS.fullmatch(entry.name) for entry in target.iterdir()):
+    if present is None and any(_OURS.fullmatch(entry.name) for entry in target.iterdir()):
         raise OutputError(
             "holds trace files of unknown origin",
             location=str(target),
-            hint="choose another directory, or replace them with --clean",
+            hint=f"choose another directory, or replace them with {option('clean')}",
         )
 
 
@@ -188,10 +188,10 @@ def _read_mark(target: Path) -> OutputMark | None:
 
 
 def _publish(stage: Path, target: Path) -> None:
-    """Move the staged files to ``target``, by one rename where nothing is there yet.
+    """Move the staged files to ``target``, by one rename if it does not exist yet.
 
-    Where something is, the mark goes first and comes last: a directory that a power cut left
-    in between has none, and is not taken for a whole one.
+    If it does, the mark is removed first and written last: a directory without one is incomplete,
+    as after a power cut.
     """
     stage.chmod(0o777 & ~_umask())
     if not target.exists():

@@ -86,7 +86,7 @@ def trip_count(source: bytes) -> int | None:
 
 
 def is_synchronous(source: bytes) -> bool:
-    """Tell whether a start and its done are one collective that the compute stream waits for."""
+    """Return whether a start and its done are one collective that the compute stream waits for."""
     collective = (decoded(source) or NO_CONFIG).get("collective_backend_config")
     return isinstance(collective, dict) and cast("Config", collective).get("is_sync") is True
 

@@ -62,7 +62,7 @@ def per_device(
 
 
 def _is_constraint(op: Op) -> bool:
-    """Tell whether an operation only says how its operand is to be divided."""
+    """Return whether an operation only says how its operand is to be divided."""
     return op.dialect == "sdy" and op.kind in _CONSTRAINTS
 
 
@@ -142,7 +142,7 @@ def _is_marker(op: Op) -> bool:
 
 
 def _divides(sharding: str) -> bool:
-    """Tell whether ``#sdy.sharding<@mesh, [{"x"}]>`` or GSPMD's text divides anything."""
+    """Return whether ``#sdy.sharding<@mesh, [{"x"}]>`` or GSPMD's text divides anything."""
     if sharding.startswith("#sdy"):
         return '"' in "".join(split_list(sharding[sharding.index("<") + 1 : -1])[1:2])
     return bool(sharding) and not sharding.startswith(_REPLICATED)

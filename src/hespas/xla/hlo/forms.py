@@ -1,4 +1,4 @@
-"""Tell the forms of HLO by how they begin."""
+"""Recognise the forms of HLO by how they begin."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _BEGINNING = 4096
 
 
 def is_hlo(source: bytes) -> bool:
-    """Tell whether this is HLO, as text or as a proto."""
+    """Return whether this is HLO, as text or as a proto."""
     return is_hlo_text(source) or is_hlo_proto(source)
 
 
 def is_hlo_text(source: bytes) -> bool:
-    """Tell whether this is HLO text.
+    """Return whether this is HLO text.
 
     >>> is_hlo_text(b"HloModule jit_step, is_scheduled=true"), is_hlo_text(b"module {}")
     (True, False)
@@ -25,7 +25,7 @@ def is_hlo_text(source: bytes) -> bool:
 
 
 def is_hlo_proto(source: bytes) -> bool:
-    """Tell whether this may be an HloProto or an HloModuleProto: both begin with field 1.
+    """Return whether this may be an HloProto or an HloModuleProto: both begin with field 1.
 
     Text may begin with the same byte, a line feed, but holds no control characters.
     """

@@ -1,4 +1,4 @@
-"""Compile and time StableHLO modules through PJRT: a worker that answers on standard output.
+"""Compile and time StableHLO modules through PJRT, in a process that answers questions.
 
 A question names a file and says how to run it; an answer holds the times in seconds, or an
 error. Run as ``python -m hespas.xla.run.worker PLATFORM``.
@@ -40,9 +40,9 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """Durations of the counted runs, in order; or why there are none.
+    """Durations of the counted runs, in order, or an error.
 
-    ``lacks_platform`` tells that no module could run, as there is no device to run it on.
+    ``lacks_platform`` is True if the platform has no device to run modules on.
     """
 
     durations_s: tuple[float, ...] = ()
@@ -71,7 +71,7 @@ def _reply(answers: TextIO, answer: Answer) -> None:
 def _answered(platform: str, question: Question) -> Answer:
     try:
         client = _client(platform)
-    except Exception as error:  # noqa: BLE001 - whatever went wrong is the answer
+    except Exception as error:  # noqa: BLE001 - any error is the answer
         return Answer(error=_first_line(error), lacks_platform=True)
     try:
         return _timed(client, question)
