@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil, prod
 
 from hespas.cost.attention import attentions
-from hespas.cost.convolution import Convolution, Direction, convolutions
+from hespas.cost.convolution import Convolution, convolutions
 from hespas.cost.gemm import Gemm, gemms
 from hespas.cost.structure import Leaf
 from hespas.estimate.driver import Price, Timing, estimate_region
@@ -16,16 +15,81 @@ from hespas.estimate.methods import EstimatorSpec
 from hespas.estimate.ptx.kernels import AnalysisCache, KernelPricer, kernel_pricer
 from hespas.estimate.roofline import Roofline
 from hespas.estimate.tables.attention import AttentionModel, attention_model
-from hespas.estimate.tables.convolution import convolution_time
+from hespas.estimate.tables.convolution import as_product, convolution_time
 from hespas.estimate.tables.files import FORMAT, PartWire
 from hespas.estimate.tables.gemm import GemmModel, Product, gemm_model
 from hespas.hardware.device import Device
 from hespas.program.program import Program
-from hespas.program.types import ELEMENT_TYPES
 from hespas.split.regions import Compute
 from hespas.units import format_time
 
-_VECTOR_BITS = 128
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Streaming:
+    """Prices kernels that only move data, by what they move.
+
+    A long one reaches a part of the memory bandwidth, measured on each part; every one takes some
+    time beside, measured as the shortest. What arithmetic it does at the peak rates is a lower
+    bound. So the time is ``overhead + max(bytes / (efficiency bandwidth), FLOPs / peak)``, which
+    grows with all of its terms, and the part of the bandwidth that is reached grows with the size.
+
+    ``overhead_s`` is what a kernel takes beside moving data where kernels are known, in a
+    program that was compiled. Elsewhere an operation is a part of some kernel, and takes none.
+    """
+
+    roofline: Roofline
+    efficiency: float
+    overhead_s: float
+    factor: float = 1.0
+
+    @property
+    def parameters(self) -> Mapping[str, object]:
+        """Its three figures."""
+        return {
+            "efficiency": self.efficiency,
+            "overhead_s": self.overhead_s,
+            "factor": self.factor,
+        }
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What it assumes of every kernel."""
+        return (
+            (
+                "measured: kernels that are no products move their bytes at "
+                f"{100 * self.efficiency:.0f} % of the memory bandwidth, the part that long ones "
+                f"were measured to reach, and take {format_time(self.overhead_s)} beside if the "
+                "program is compiled"
+            ),
+        )
+
+    def moving_s(self, size_bytes: float) -> float:
+        """Return how long a long kernel takes to move so many bytes: not less than at the peak."""
+        at_peak_s = size_bytes / self.roofline.device.memory_bandwidth_bytes_per_s
+        return max(1.0, self.factor / self.efficiency) * at_peak_s
+
+    def price(self, leaf: Leaf, *, is_kernel: bool) -> Timing:
+        """Return the time of an operation that is no product."""
+        peak = self.roofline.at_peaks(leaf.op.name, leaf.work)
+        overhead_s = self.overhead_s if is_kernel else 0.0
+        busy_s = max(self.moving_s(leaf.work.bytes_moved), peak.compute_time_at_peak_s)
+        return Timing(time_s=overhead_s + busy_s)
+
+
+def streaming_of(about: PartWire, roofline: Roofline) -> Streaming:
+    """Return the model of a device, from what was measured on a part.
+
+    The overhead is the device's ``launch_overhead_s`` where it has one, else the shortest time
+    measured, of kernels replayed one behind another.
+    """
+    device: Device = roofline.device
+    overhead_s = device.launch_overhead_s
+    return Streaming(
+        roofline=roofline,
+        efficiency=about.streaming_efficiency,
+        overhead_s=about.streaming_latency_s if overhead_s is None else overhead_s,
+        factor=device.factor("kernels"),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,119 +192,6 @@ class Measured:
     def _convolution(self, convolution: Convolution, bytes_moved: float) -> Timing:
         timed = convolution_time(self.gemm, as_product(convolution), bytes_moved)
         return timed * (convolution.flops_per_product / 2)
-
-
-def as_product(convolution: Convolution) -> Product:
-    """Return the matrix product that a convolution is, its image unfolded.
-
-    Forward: places of the result x output features x (window x input features). A backward one
-    exchanges what is summed over. Groups are a batch. Products with padding count, for a tile of
-    the product has places at the rim beside others; those with the holes of a dilated image
-    don't. Kernels for tensor cores read 16 bytes of input features at a time, so that fewer
-    count as so many, but in grouped convolutions, which have kernels of their own.
-    """
-    attrs = convolution.attrs
-    groups = attrs.feature_group_count * attrs.batch_group_count
-    made, image, kernel = convolution.result, convolution.image, convolution.kernel
-    places = made.element_count // made.shape[attrs.output_feature]
-    features_out = ceil(made.shape[attrs.output_feature] / groups)
-    features_in = ceil(image.shape[attrs.input_feature] / groups)
-    vector = 1 if groups > 1 else _vector_length(convolution.multiplied)
-    padding = ceil(features_in / vector) * vector / features_in
-    window = prod(kernel.shape[at] for at in attrs.kernel_spatial)
-    match convolution.direction:
-        case Direction.FORWARD:
-            rows, columns = places, features_out
-        case Direction.BACKWARD_INPUT:
-            rows, columns = image.element_count // image.shape[attrs.input_feature], features_in
-        case Direction.BACKWARD_FILTER:
-            rows, columns = window * features_in, features_out
-    multiplied = places * window * features_in * features_out
-    if any(step > 1 for step in attrs.lhs_dilation):
-        multiplied = convolution.products // groups
-    summed = max(1, round(multiplied / (rows * columns)))
-    match convolution.direction:
-        case Direction.FORWARD:
-            summed = round(summed * padding)
-        case Direction.BACKWARD_INPUT:
-            columns = round(columns * padding)
-        case Direction.BACKWARD_FILTER:
-            rows = round(rows * padding)
-    return Product(type_name=convolution.multiplied, m=rows, n=columns, k=summed, batch=groups)
-
-
-def _vector_length(type_name: str) -> int:
-    """Return how many elements a tensor core's kernel reads at a time."""
-    bits = 32 if type_name == "tf32" else ELEMENT_TYPES[type_name].bits
-    return max(1, _VECTOR_BITS // bits)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Streaming:
-    """Prices kernels that only move data, by what they move.
-
-    A long one reaches a part of the memory bandwidth, measured on each part; every one takes some
-    time beside, measured as the shortest. What arithmetic it does at the peak rates is a lower
-    bound. So the time is ``overhead + max(bytes / (efficiency bandwidth), FLOPs / peak)``, which
-    grows with all of its terms, and the part of the bandwidth that is reached grows with the size.
-
-    ``overhead_s`` is what a kernel takes beside moving data where kernels are known, in a
-    program that was compiled. Elsewhere an operation is a part of some kernel, and takes none.
-    """
-
-    roofline: Roofline
-    efficiency: float
-    overhead_s: float
-    factor: float = 1.0
-
-    @property
-    def parameters(self) -> Mapping[str, object]:
-        """Its three figures."""
-        return {
-            "efficiency": self.efficiency,
-            "overhead_s": self.overhead_s,
-            "factor": self.factor,
-        }
-
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        """What it assumes of every kernel."""
-        return (
-            (
-                "measured: kernels that are no products move their bytes at "
-                f"{100 * self.efficiency:.0f} % of the memory bandwidth, the part that long ones "
-                f"were measured to reach, and take {format_time(self.overhead_s)} beside if the "
-                "program is compiled"
-            ),
-        )
-
-    def moving_s(self, size_bytes: float) -> float:
-        """Return how long a long kernel takes to move so many bytes: not less than at the peak."""
-        at_peak_s = size_bytes / self.roofline.device.memory_bandwidth_bytes_per_s
-        return max(1.0, self.factor / self.efficiency) * at_peak_s
-
-    def price(self, leaf: Leaf, *, is_kernel: bool) -> Timing:
-        """Return the time of an operation that is no product."""
-        peak = self.roofline.at_peaks(leaf.op.name, leaf.work)
-        overhead_s = self.overhead_s if is_kernel else 0.0
-        busy_s = max(self.moving_s(leaf.work.bytes_moved), peak.compute_time_at_peak_s)
-        return Timing(time_s=overhead_s + busy_s)
-
-
-def streaming_of(about: PartWire, roofline: Roofline) -> Streaming:
-    """Return the model of a device, from what was measured on a part.
-
-    The overhead is the device's ``launch_overhead_s`` where it has one, else the shortest time
-    measured, of kernels replayed one behind another.
-    """
-    device: Device = roofline.device
-    overhead_s = device.launch_overhead_s
-    return Streaming(
-        roofline=roofline,
-        efficiency=about.streaming_efficiency,
-        overhead_s=about.streaming_latency_s if overhead_s is None else overhead_s,
-        factor=device.factor("kernels"),
-    )
 
 
 def make(spec: EstimatorSpec) -> Measured:
