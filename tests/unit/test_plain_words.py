@@ -24,7 +24,10 @@ RIDDLES = (*OLD_NAMES, "mended", "told", "tells", "arrangement", "colours", "the
 
 CONTRACTIONS = ("doesn't", "isn't", "don't", "can't", "aren't", "won't", "that's", "it's")
 
-IN_SOURCE = ("arrangement", "course", "dearest", "fluid", "skew", "wiring", "wirings", "wished")
+IN_SOURCE = (
+    *("arrangement", "colours", "course", "dearest", "fluid", "seat", "skew"),
+    *("meeting", "mend", "wiring", "wirings", "wished"),
+)
 """Old names that are gone from the source, in names, docstrings and comments alike."""
 
 

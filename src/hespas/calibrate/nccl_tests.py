@@ -157,7 +157,7 @@ def _check_results(path: Path, results: Mapping[int, str]) -> None:
         raise MeasurementError(
             f"results are wrong (#wrong is not 0) in line{'s' * (len(wrong) > 1)} {listed}",
             location=f"{path}:{wrong[0]}",
-            hint="mend the cluster first, and measure again",
+            hint="repair the cluster first, and measure again",
         )
 
 

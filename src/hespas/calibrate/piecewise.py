@@ -187,7 +187,7 @@ def _joined(pieces: Sequence[Piece], gaps: Sequence[tuple[int, int]]) -> tuple[P
     joined = [pieces[0]]
     for after, (low, high) in zip(pieces[1:], gaps, strict=True):
         before = joined[-1]
-        edge = _meeting(before, after, low, high)
+        edge = _crossing(before, after, low, high)
         joined[-1] = replace(before, up_to_bytes=floor(edge))
         gap_s = before.time_s(edge) - after.time_s(edge)
         lifted = _rounded(after.latency_s + gap_s, up=True) if gap_s > 0 else after.latency_s
@@ -195,7 +195,7 @@ def _joined(pieces: Sequence[Piece], gaps: Sequence[tuple[int, int]]) -> tuple[P
     return tuple(joined)
 
 
-def _meeting(before: Piece, after: Piece, low: int, high: int) -> float:
+def _crossing(before: Piece, after: Piece, low: int, high: int) -> float:
     slope = 1 / before.bandwidth_bytes_per_s - 1 / after.bandwidth_bytes_per_s
     if slope:
         size = (after.latency_s - before.latency_s) / slope

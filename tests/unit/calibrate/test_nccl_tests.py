@@ -126,7 +126,7 @@ def test_sizes_that_disagree_are_named(tmp_path: Path) -> None:
         (output(line(2048, 20)), "fewer than two sizes"),
         (
             output(line(2**20, 20), line(2**22, 40, wrong="3"), line(2**24, 99, wrong="1")),
-            r"log:15: results are wrong \(#wrong is not 0\) in lines 15, 16; mend the cluster",
+            r"log:15: results are wrong \(#wrong is not 0\) in lines 15, 16; repair the cluster",
         ),
         (
             output(line(1024, 12), line(2**22, 40), ranks=7),
