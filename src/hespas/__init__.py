@@ -7,7 +7,7 @@ from __future__ import annotations
 import hespas.estimate  # pyright: ignore[reportUnusedImport]
 import hespas.simulate  # pyright: ignore[reportUnusedImport]
 import hespas.split  # noqa: F401  # pyright: ignore[reportUnusedImport]
-from hespas.api import estimate, load, optimise, predict, simulate, split, trace
+from hespas.api import estimate, load, optimise, optimize, predict, simulate, split, trace
 from hespas.errors import HespasError
 from hespas.version import __version__
 
@@ -17,6 +17,7 @@ __all__ = [
     "estimate",
     "load",
     "optimise",
+    "optimize",
     "predict",
     "simulate",
     "split",

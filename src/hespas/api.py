@@ -1,5 +1,7 @@
 """The pipeline as functions: load, split, estimate, trace, simulate, and all of it at once.
 
+They are a thin face of `hespas.pipeline`.
+
 The functions take and give plain values, so that each stage can be run alone, looked at and
 replaced. Each imports its stage when it is called: ``import hespas`` stays light.
 """
@@ -70,7 +72,7 @@ def optimise(
     """Return a StableHLO program as XLA optimises and schedules it for a node that isn't there.
 
     ``node`` is a preset's name. ``devices``, or else the ``system``, says how many there are, where
-    the program doesn't. What comes out is kept for the next time, in the user's cache directory;
+    the program doesn't. The result is cached in the user's cache directory;
     `predict` takes it in a program's place, and knows its kernels. Raises
     `hespas.errors.ExtraMissingError` without the compiler (``hespas[gpu]``, ``hespas[tpu]``), and
     what `hespas.compile.compiler.compile_program` raises.
@@ -89,6 +91,7 @@ def optimise(
 
 
 optimize = optimise
+"""The same, as JAX and XLA spell it."""
 
 
 def split(
@@ -203,7 +206,7 @@ def simulate(
     ``queues_per_dimension``, ``rendezvous`` and ``injection_scale`` are ASTRA-sim's
     ``--network-backend``, ``--num-queues-per-dim``, ``--rendezvous-protocol`` and
     ``--injection-scale``; ``algorithm``
-    tells our own model the algorithm of collectives. ``cluster`` is what is not perfect.
+    is the algorithm of collectives in our own model. ``cluster`` is what is not perfect.
 
     Raises `hespas.errors.SimulationError` for what the model does not cover, and
     `hespas.errors.ConfigError` for what has no effect on it.

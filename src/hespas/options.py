@@ -285,7 +285,8 @@ class EstimateOptions:
     """How computation is priced: the method, the device, and where prices are cached.
 
     ``hardware`` is the configuration of the method, decoded from ``configuration``, the file.
-    Rates go before those of the node. ``roofline`` is for the API: from files the node tells it.
+    Rates go before those of the node. ``roofline`` is for the API; by default the
+    file of the node decides.
     """
 
     node: Device | Path | str | None = declare(

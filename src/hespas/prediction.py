@@ -102,7 +102,7 @@ class Prediction:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What the user asked to be told, and that the step doesn't fit into memory."""
+        """The warnings that the user asked for, and one where the step doesn't fit into memory."""
         return (*self.estimates.total.warnings, *self._memory_warnings())
 
     def _memory_warnings(self) -> Iterator[str]:

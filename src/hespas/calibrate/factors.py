@@ -1,8 +1,8 @@
 """Fit factors by predicting with them.
 
 Not all of a prediction grows with a factor: launches and communication stay as they are, and
-nothing gets faster than the peaks. So a factor is found by predicting with it, and the errors
-that are told are those of predictions with all the factors that are written.
+nothing gets faster than the peaks. So a factor is fitted by predicting with it, and the errors
+that are reported are those of predictions with all the factors that are written.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Predict = Callable[[Device], Sequence[float]]
 class Group:
     """The measurements that one factor is fitted to.
 
-    ``name`` is a key of a node's ``calibration``; ``predict`` tells the time of each case on a
+    ``name`` is a key of a node's ``calibration``; ``predict`` returns the time of each case on a
     device, in seconds, as the device is calibrated.
     """
 
@@ -49,12 +49,12 @@ def fit_factors(groups: Sequence[Group], device: Device) -> tuple[FactorFit, ...
     `MeasurementError` where no factor does that.
     """
     calibrated = device
-    found: list[tuple[Group, float, tuple[str, ...]]] = []
+    fitted: list[tuple[Group, float, tuple[str, ...]]] = []
     for group in groups:
-        telling = _telling(group, calibrated)
-        factor = float(f"{_factor(group, telling, calibrated):.4g}")
+        decisive = _telling(group, calibrated)
+        factor = float(f"{_factor(group, decisive, calibrated):.4g}")
         calibrated = with_factors(calibrated, {group.name: factor})
-        found.append((group, factor, _idle_note(group, telling)))
+        fitted.append((group, factor, _idle_note(group, decisive)))
     return tuple(
         FactorFit(
             name=group.name,
@@ -62,7 +62,7 @@ def fit_factors(groups: Sequence[Group], device: Device) -> tuple[FactorFit, ...
             samples=_samples(group, device, calibrated),
             notes=(*group.notes, *notes),
         )
-        for group, factor, notes in found
+        for group, factor, notes in fitted
     )
 
 
@@ -111,25 +111,25 @@ def _telling(group: Group, device: Device) -> list[int]:
     return [at for at in everything if twice[at] >= _TELLING * once[at]] or everything
 
 
-def _idle_note(group: Group, telling: Sequence[int]) -> tuple[str, ...]:
-    idle = len(group.cases) - len(telling)
+def _idle_note(group: Group, decisive: Sequence[int]) -> tuple[str, ...]:
+    idle = len(group.cases) - len(decisive)
     if not idle:
         return ()
     return (f"{idle} of {len(group.cases)} say little of the factor: most of each is launching it",)
 
 
-def _factor(group: Group, telling: Sequence[int], device: Device) -> float:
-    measured = [group.cases[at].measured_s for at in telling]
+def _factor(group: Group, decisive: Sequence[int], device: Device) -> float:
+    measured = [group.cases[at].measured_s for at in decisive]
 
     def missing(log_factor: float) -> float:
         """Return the logarithm of the median of measured over predicted time."""
         times = group.predict(scaled(device, group.name, exp(log_factor)))
-        found = (times[at] for at in telling)
-        return log(median(m / p for m, p in zip(measured, found, strict=True)))
+        predicted = (times[at] for at in decisive)
+        return log(median(m / p for m, p in zip(measured, predicted, strict=True)))
 
     root = _root(missing)
     if root is None:
-        case = group.cases[telling[0]]
+        case = group.cases[decisive[0]]
         raise MeasurementError(
             f"no factor {group.name!r} makes predictions what was measured: launches, "
             "communication and the peaks stay as they are",
@@ -142,7 +142,7 @@ def _factor(group: Group, telling: Sequence[int], device: Device) -> float:
 def _root(of: Callable[[float], float]) -> float | None:
     """Return where a falling function is 0, by false position (Illinois); None where nowhere.
 
-    Steps from 0 grow until there is a point on each side. The line between the two tells the
+    Steps from 0 grow until there is a point on each side. The line between the two gives the
     next; a side that stays twice counts half, so that neither stays for ever.
     """
     sides: dict[bool, tuple[float, float]] = {}

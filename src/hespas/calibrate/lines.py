@@ -1,4 +1,4 @@
-"""Lines of a user's CSV, each with its place, and errors that name it."""
+"""Lines of a user's CSV, each with its location, and errors that name it."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _is_number(text: str) -> bool:
 
 @contextmanager
 def at_line(location: str) -> Generator[None]:
-    """Let what a line names be refused with the line's place.
+    """Let errors about what a line names show the line.
 
     What isn't installed is no fault of the line's.
 
@@ -101,6 +101,6 @@ def at_line(location: str) -> Generator[None]:
     except HespasError as error:
         if error.location == location:
             raise
-        told = f"{error.location}: {error.message}" if error.location else error.message
+        message = f"{error.location}: {error.message}" if error.location else error.message
         kind = ToolError if isinstance(error, ToolError) else MeasurementError
-        raise kind(told, location=location, hint=error.hint) from error
+        raise kind(message, location=location, hint=error.hint) from error

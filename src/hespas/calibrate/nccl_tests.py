@@ -64,9 +64,9 @@ class CollectiveRun:
 def read_run(path: Path, kind: str = "", *, fastest_bytes_per_s: float | None) -> CollectiveRun:
     """Return what a file of nccl-tests output holds.
 
-    ``kind`` is told by the file (``all_reduce_perf`` in it, or its name) where it is empty.
+    ``kind`` is read from the file (``all_reduce_perf`` in it, or its name) where it is empty.
     ``fastest_bytes_per_s`` is what no wire of the device exceeds. Raises `MeasurementError`,
-    naming ``file:line``, for an unknown kind or group or another than the bus bandwidth tells,
+    naming ``file:line``, for an unknown kind or group or another than the bus bandwidth shows,
     for wrong results, and for times whose unit is not us, that lie below the physical floor, or
     that contradict each other.
     """
@@ -111,38 +111,38 @@ def read_run(path: Path, kind: str = "", *, fastest_bytes_per_s: float | None) -
 
 
 def _kind(path: Path, text: str, given: str) -> str:
-    """Return the kind: as given or, where nothing is, as the output or its file's name tells."""
-    told = list(dict.fromkeys(KINDS[name] for name in _PROGRAM.findall(text) if name in KINDS))
-    if len(told) > 1:
-        message = f"it is output of several tests: {', '.join(told)}"
+    """Return the kind: as given or, where nothing is, as the output or its file's name says."""
+    kinds = list(dict.fromkeys(KINDS[name] for name in _PROGRAM.findall(text) if name in KINDS))
+    if len(kinds) > 1:
+        message = f"it is output of several tests: {', '.join(kinds)}"
         raise MeasurementError(message, location=str(path), hint="give a file for each")
-    if given and told and given != told[0]:
+    if given and kinds and given != kinds[0]:
         raise MeasurementError(
-            f"it is output of {told[0]}_perf, not of {given}",
+            f"it is output of {kinds[0]}_perf, not of {given}",
             location=str(path),
-            hint=f"give --nccl {told[0]}=FILE",
+            hint=f"give --nccl {kinds[0]}=FILE",
         )
     if given:
         return given
-    told += [KINDS[name] for name in sorted(KINDS, key=len) if name in path.name.lower()]
-    if not told:
+    kinds += [KINDS[name] for name in sorted(KINDS, key=len) if name in path.name.lower()]
+    if not kinds:
         raise MeasurementError(
             "it doesn't say which collective it measures",
             location=str(path),
             hint="give --nccl all_reduce=FILE",
         )
-    return told[0]
+    return kinds[0]
 
 
 def _point(line: str, location: str) -> Point:
     size, _, _, _, _, time_us, algorithm_bandwidth = line.split()[:7]
     point = Point(size_bytes=int(size), time_s=float(time_us) * 1e-6, location=location)
-    told = float(algorithm_bandwidth)
-    found = point.size_bytes / point.time_s / 1e9 if point.time_s else 0.0
-    if abs(found - told) > max(0.05 * told, 0.011):
+    printed = float(algorithm_bandwidth)
+    computed = point.size_bytes / point.time_s / 1e9 if point.time_s else 0.0
+    if abs(computed - printed) > max(0.05 * printed, 0.011):
         raise MeasurementError(
-            f"{size} bytes in {format_time(point.time_s)} are {found:.4g} GB/s, but algbw says "
-            f"{told:.4g}",
+            f"{size} bytes in {format_time(point.time_s)} are {computed:.4g} GB/s, but algbw says "
+            f"{printed:.4g}",
             location=location,
             hint="give times in us",
         )
@@ -150,7 +150,7 @@ def _point(line: str, location: str) -> Point:
 
 
 def _check_results(path: Path, results: Mapping[int, str]) -> None:
-    """Raise `MeasurementError` where nccl-tests found results to be wrong."""
+    """Raise `MeasurementError` where nccl-tests reports wrong results."""
     wrong = [number for number, line in results.items() if _wrong_results(line)]
     if wrong:
         listed = ", ".join(str(number) for number in wrong)
@@ -176,13 +176,13 @@ def _bus_share(kind: str, gpus: int) -> float:
 
 def _check_kind(line: str, location: str, kind: str, gpus: int) -> None:
     """Raise `MeasurementError` where the bus bandwidth is that of another kind or group."""
-    told, bus = (float(text) for text in line.split()[6:8])
+    algorithm, bus = (float(text) for text in line.split()[6:8])
     share = _bus_share(kind, gpus)
     # Both are printed with two decimals.
-    if abs(bus - share * told) > 0.005 * (1 + share) + 0.002 * bus + 1e-9:
+    if abs(bus - share * algorithm) > 0.005 * (1 + share) + 0.002 * bus + 1e-9:
         raise MeasurementError(
-            f"busbw {bus:g} is not the {share:.4g} times algbw {told:g} of {kind} among the {gpus} "
-            "ranks that it lists",
+            f"busbw {bus:g} is not the {share:.4g} times algbw {algorithm:g} of {kind} among the "
+            f"{gpus} ranks that it lists",
             location=location,
             hint="keep all lines # Rank, and give --nccl KIND=FILE with the kind that ran",
         )

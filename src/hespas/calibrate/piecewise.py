@@ -55,7 +55,7 @@ class _Affine:
 
 
 def fit(points: Iterable[Point], *, sizes_a_piece: int = 2) -> tuple[Piece, ...]:
-    """Return the pieces, in order of size; what they tell never falls as the size grows.
+    """Return the pieces, in order of size; the time that they give never falls as the size grows.
 
     A piece has two figures, so that it takes three sizes or more to err at all: ``sizes_a_piece``
     is how many each has at least, where there are so many.
@@ -74,7 +74,7 @@ def fit(points: Iterable[Point], *, sizes_a_piece: int = 2) -> tuple[Piece, ...]
 
 
 def time_s(pieces: Sequence[Piece], size_bytes: int) -> float:
-    """Return the time that pieces tell."""
+    """Return the time that pieces give."""
     limits = (each for each in pieces if each.up_to_bytes is None or size_bytes <= each.up_to_bytes)
     return next(limits).time_s(size_bytes)
 
@@ -93,13 +93,13 @@ def left_out_errors(points: Sequence[Point], *, sizes_a_piece: int) -> tuple[flo
     if len(sizes) < 3:
         return (None,) * len(points)
     folds = min(len(sizes), _MOST_FITS)
-    told: dict[int, tuple[Piece, ...]] = {}
+    fitted: dict[int, tuple[Piece, ...]] = {}
     for fold in range(folds):
         out = set(sizes[fold::folds])
         rest = [each for each in points if each.size_bytes not in out]
-        told |= dict.fromkeys(out, fit(rest, sizes_a_piece=sizes_a_piece))
+        fitted |= dict.fromkeys(out, fit(rest, sizes_a_piece=sizes_a_piece))
     return tuple(
-        time_s(told[each.size_bytes], each.size_bytes) / each.time_s - 1 for each in points
+        time_s(fitted[each.size_bytes], each.size_bytes) / each.time_s - 1 for each in points
     )
 
 
@@ -173,11 +173,11 @@ def _affine(line: Sequence[Point]) -> _Affine:
 
 
 def _piece(line: Sequence[Point]) -> Piece:
-    found = _affine(line)
-    rate = 1 / max(found.s_per_byte, 1 / _FASTEST_BYTES_PER_S)
+    line_fit = _affine(line)
+    rate = 1 / max(line_fit.s_per_byte, 1 / _FASTEST_BYTES_PER_S)
     return Piece(
         up_to_bytes=None,
-        latency_s=_rounded(found.latency_s),
+        latency_s=_rounded(line_fit.latency_s),
         bandwidth_bytes_per_s=_rounded(rate),
     )
 
@@ -214,7 +214,7 @@ def _rounded(value: float, *, up: bool = False) -> float:
 
 
 def is_monotone(pieces: Sequence[Piece]) -> bool:
-    """Tell whether time nowhere falls from one piece to the next."""
+    """Return whether time nowhere falls from one piece to the next."""
     return all(
         before.up_to_bytes is not None
         and before.time_s(before.up_to_bytes) <= after.time_s(before.up_to_bytes + 1)

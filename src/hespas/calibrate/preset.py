@@ -123,12 +123,12 @@ def _node(calibration: Calibration, home: Path) -> dict[str, Any]:
     base = _mapping(home / "node.json")
     known = cast("Mapping[str, float]", base.get("calibration", {}))
     factors = combined(known, {fit.name: fit.factor for fit in calibration.factors})
-    told = f"calibrated from {calibration.node} with {', '.join(calibration.sources)}"
+    origin = f"calibrated from {calibration.node} with {', '.join(calibration.sources)}"
     return {
         **base,
         "full_name": f"{base['full_name']}, calibrated",
         "aliases": [],
-        "notes": [*base.get("notes", []), told],
+        "notes": [*base.get("notes", []), origin],
         "calibration": factors,
     }
 
@@ -136,10 +136,10 @@ def _node(calibration: Calibration, home: Path) -> dict[str, Any]:
 def _link(calibration: Calibration, name: str) -> dict[str, Any]:
     """Return the link: what was measured in the place of the base's, the rest as it was."""
     base = calibration.link
-    told = f"measured with nccl-tests: {', '.join(calibration.sources)}"
+    origin = f"measured with nccl-tests: {', '.join(calibration.sources)}"
     collectives = collectives_json(calibration.runs)
     if base is None:
-        return {"name": name, "source": told, "collectives": collectives}
+        return {"name": name, "source": origin, "collectives": collectives}
     joined: dict[str, dict[str, Any]] = {
         kind: {str(gpus): msgspec.to_builtins(fits) for gpus, fits in by_size.items()}
         for kind, by_size in base.collectives.items()
@@ -148,7 +148,7 @@ def _link(calibration: Calibration, name: str) -> dict[str, Any]:
         joined[kind] = {**joined.get(kind, {}), **by_size}
     return {
         "name": name,
-        "source": f"{told}; all else as in {base.name}",
+        "source": f"{origin}; all else as in {base.name}",
         "link": None if base.parameters is None else msgspec.to_builtins(base.parameters),
         "collectives": joined,
     }

@@ -17,10 +17,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any, cast
 
-from hespas.calibrate.calibrated import calibrated
 from hespas.calibrate.factors import Group
 from hespas.calibrate.gemm_csv import SHORTEST_KERNEL_S
 from hespas.calibrate.samples import Case, check_limits
+from hespas.calibrate.step_model import calibrated
 from hespas.cost.attention import attentions
 from hespas.cost.expand import expand
 from hespas.cost.gemm import gemms
@@ -53,7 +53,7 @@ def read_profile(path: Path) -> tuple[InstructionTime, ...]:
     most instructions do once. Raises `MeasurementError` for a file that is no such profile, and
     for durations that are none.
     """
-    found: dict[str, list[float]] = defaultdict(list)
+    durations_s: dict[str, list[float]] = defaultdict(list)
     for event in _events(path):
         arguments = event.get("args")
         is_complete = event.get("ph") == "X" and isinstance(arguments, dict)
@@ -62,17 +62,17 @@ def read_profile(path: Path) -> tuple[InstructionTime, ...]:
         if isinstance(name, str) and isinstance(duration, int | float):
             if not isfinite(duration) or duration < 0:
                 raise MeasurementError(f"{name} has the duration {duration}", location=str(path))
-            found[name].append(duration * _US)
-    if not found:
+            durations_s[name].append(duration * _US)
+    if not durations_s:
         raise MeasurementError(
             "no event names an instruction (hlo_op)",
             location=str(path),
             hint="give the trace.json.gz that jax.profiler.trace wrote on a GPU",
         )
-    runs = median(len(times) for times in found.values())
+    runs = median(len(each) for each in durations_s.values())
     return tuple(
         InstructionTime(instruction=name, time_s=sum(times) / runs)
-        for name, times in sorted(found.items())
+        for name, times in sorted(durations_s.items())
     )
 
 
@@ -132,7 +132,7 @@ def _group(name: str, kernels: list[_Kernel], program: Program, base: Measured) 
 
 def _kernels(path: Path, program: Program) -> list[_Kernel]:
     times = {each.instruction: each.time_s for each in read_profile(path)}
-    found = [
+    kernels = [
         _Kernel(
             op=op,
             leaves=tuple(c for c in expand(op, program.functions) if isinstance(c, Leaf)),
@@ -141,13 +141,13 @@ def _kernels(path: Path, program: Program) -> list[_Kernel]:
         for op in program.main.body.operations
         if op.instruction in times and op.kind not in FREE and not is_communication_op(op)
     ]
-    if not found:
+    if not kernels:
         raise MeasurementError(
             f"none of its {len(times)} instructions is in {program.source or 'the program'}",
             location=str(path),
             hint="give the compiled program that was profiled (HLO)",
         )
-    return found
+    return kernels
 
 
 def _predicted_s(kernel: _Kernel, program: Program, estimator: Measured) -> float:

@@ -64,7 +64,7 @@ def _notes(
     first, *more = fabric.dimensions
     own = {each.gpus for each in runs if each.kind == run.kind}
     if network.algorithms.get(run.kind, ("hierarchical",))[0] != "hierarchical":
-        yield f"{network.name} tells how {run.kind} runs, which goes before what is measured"
+        yield f"{network.name} says how {run.kind} runs, which goes before what is measured"
     if run.kind != "send_recv" and run.gpus == max(own) < first.size:
         yield _other_groups(run, own, first.size, base)
     if more and run.kind == "all_reduce" and not kinds.issuperset(_PARTS):
@@ -77,8 +77,8 @@ def _notes(
 def _other_groups(run: CollectiveRun, own: set[int], size: int, base: Link | None) -> str:
     known = set[int]() if base is None else set(base.collectives.get(run.kind, ()))
     nearest = nearest_size(own | known, size)
-    told = f"it is for groups of {run.gpus}; those of all {size} devices of the first dimension "
+    scope = f"it is for groups of {run.gpus}; those of all {size} devices of the first dimension "
     if nearest in own:
-        return f"{told}are scaled from it"
+        return f"{scope}are scaled from it"
     stay = "stay as" if nearest == size else f"are scaled from those of {nearest}"
-    return f"{told}{stay} in {'the link' if base is None else base.name}"
+    return f"{scope}{stay} in {'the link' if base is None else base.name}"

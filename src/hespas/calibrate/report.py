@@ -102,13 +102,13 @@ def report_text(calibration: Calibration) -> str:
 
 def _factor_lines(fit: FactorFit) -> list[str]:
     largest = max(abs(sample.error_after) for sample in fit.samples)
-    told = (
+    text = (
         f"{fit.name}: x {fit.factor}, {_counted(len(fit.samples), 'measurement')}; median error "
         f"{_percent(fit.median_error_before)} before, {_percent(fit.median_error_after)} after, "
         f"worst {_percent(largest)}"
     )
     return [
-        told,
+        text,
         *(_sample_line(sample) for sample in worst(fit.samples)),
         *(f"  note: {note}" for note in fit.notes),
         *(f"  warning: {warning}" for warning in fit.warnings),
@@ -125,19 +125,19 @@ def _sample_line(sample: Sample) -> str:
 
 def _run_lines(run: CollectiveRun) -> list[str]:
     errors = [abs(error) for error in run.errors]
-    told = (
+    text = (
         f"{run.kind} among {run.gpus}: {_counted(len(run.pieces), 'piece')} for "
         f"{_counted(len(errors), 'measurement')}; "
     )
     left_out = [abs(error) for error in run.left_out_errors if error is not None]
     if not left_out:
-        told += "too few sizes to tell the error"
+        text += "too few sizes to tell the error"
     else:
-        told += (
+        text += (
             f"median error {_percent(median(errors))}, worst {_percent(max(errors))}; of sizes "
             f"left out of the fit {_percent(median(left_out))}, worst {_percent(max(left_out))}"
         )
-    return [told, *(f"  note: {note}" for note in run.notes)]
+    return [text, *(f"  note: {note}" for note in run.notes)]
 
 
 def _counted(count: int, what: str) -> str:
@@ -154,8 +154,8 @@ def _signed(value: float) -> str:
 
 def panels(calibration: Calibration) -> list[Panel]:
     """Return a panel for each fit."""
-    found = [_factor_panel(fit) for fit in calibration.factors]
-    return found + [_run_panel(run) for run in calibration.runs]
+    panels = [_factor_panel(fit) for fit in calibration.factors]
+    return panels + [_run_panel(run) for run in calibration.runs]
 
 
 def _factor_panel(fit: FactorFit) -> Panel:

@@ -20,7 +20,7 @@ FAR = 100.0
 """What takes so many times what is expected was written down in another unit."""
 
 _UNLIKELY = 3.0
-"""A factor that is as far from 1 as this, either way, is told to be doubtful."""
+"""A factor that is as far from 1 as this, either way, is reported as doubtful."""
 
 _EXACT = 0.005
 """A median error below this needs no fit."""
@@ -81,19 +81,19 @@ class FactorFit:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What makes the fit doubtful."""
-        found: list[str] = []
+        notes: list[str] = []
         if not 1 / _UNLIKELY <= self.factor <= _UNLIKELY:
-            found.append(
+            notes.append(
                 f"x {self.factor} is far from 1: are the unit, and the part or program that was "
                 "measured, right?"
             )
         before, after = self.median_error_before, self.median_error_after
         if after >= max(before, _EXACT):
-            found.append(
+            notes.append(
                 f"the factor makes predictions no better: the median error is {100 * before:.1f} % "
                 f"before and {100 * after:.1f} % after"
             )
-        return tuple(found)
+        return tuple(notes)
 
 
 def check_agreement(

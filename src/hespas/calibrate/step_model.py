@@ -1,20 +1,28 @@
-"""Steps as ``hespas run --method measured`` predicts them, for calibration."""
+"""Steps as ``hespas run --method measured`` predicts them, on devices calibrated differently."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hespas import pipeline
-from hespas.calibrate.calibrated import calibrated
 from hespas.calibrate.steps import Workload
 from hespas.estimate.cache import MemoryStore
 from hespas.estimate.methods import EstimatorSpec
+from hespas.estimate.ptx.kernels import KernelPricer
 from hespas.estimate.tables.method import Measured, make
 from hespas.hardware.device import Device, at_fastest
 from hespas.hardware.system import System
 from hespas.options import EstimateOptions, NetworkOptions, PredictOptions, ProgramOptions
 from hespas.pipeline import Prepared
 from hespas.schedule.build import estimated_tasks
+
+
+def calibrated(base: Measured, device: Device) -> Measured:
+    """Return a program's estimator for a device calibrated otherwise; kernels are read once."""
+    estimator = make(EstimatorSpec(device=device))
+    if not isinstance(base.kernels, KernelPricer):
+        return estimator
+    return replace(estimator, kernels=replace(base.kernels, device=device))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +66,7 @@ class PipelineSteps:
         return estimates.total.without_launches_s
 
     def is_compiled(self, workload: Workload) -> bool:
-        """Tell whether the program's operations are kernels."""
+        """Return whether the program's operations are kernels."""
         return self._prepared(workload).graph.program.is_scheduled
 
     def _options(self, workload: Workload) -> PredictOptions:

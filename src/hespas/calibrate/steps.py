@@ -35,7 +35,7 @@ class Workload:
 
 
 class StepModel(Protocol):
-    """What hespas says of a workload's step."""
+    """What hespas predicts for a workload's step."""
 
     def step_s(self, workload: Workload, device: Device) -> float:
         """Return how long a step takes on a device, communication included."""
@@ -46,7 +46,7 @@ class StepModel(Protocol):
         ...
 
     def is_compiled(self, workload: Workload) -> bool:
-        """Tell whether the program's operations are kernels."""
+        """Return whether the program's operations are kernels."""
         ...
 
 

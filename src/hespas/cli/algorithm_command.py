@@ -95,7 +95,7 @@ def command(
 
 
 def _verified(source: str, ranks: int | None, name: str | None) -> Verified | None:
-    """Return the verified algorithm; None for graphs that don't say enough, which is told."""
+    """Return the verified algorithm; None, with a message, for graphs that don't say enough."""
     from hespas.collectives.msccl_xml import read_verified  # noqa: PLC0415 (as above)
     from hespas.collectives.registry import ALGORITHMS  # noqa: PLC0415 (as above)
     from hespas.collectives.schedule import Collective  # noqa: PLC0415 (as above)
@@ -143,16 +143,17 @@ def _graphs(prefix: Path, collective: Collective, ranks: int | None) -> Verified
 
     graphs = read_graphs(prefix)
     _check_ranks(str(prefix), ranks, len(graphs))
-    found = verify_graphs(graphs, collective, name=prefix.name)
-    if found.verified is None:
+    checked = verify_graphs(graphs, collective, name=prefix.name)
+    if checked.verified is None:
         click.echo(
             f"{prefix}: every message has its receive, nobody waits for ever, and every rank can "
-            f"have heard of every other; whether they compute {collective.value} cannot be told: "
-            f"{found.unknown}"
+            f"have heard of every other; whether they compute {collective.value} is not known: "
+            f"{checked.unknown}"
         )
-    return found.verified
+    return checked.verified
 
 
-def _check_ranks(source: str, wanted: int | None, found: int) -> None:
-    if wanted is not None and wanted != found:
-        raise AlgorithmError(f"the algorithm is for {found} ranks, not {wanted}", location=source)
+def _check_ranks(source: str, requested: int | None, ranks: int) -> None:
+    if requested is not None and requested != ranks:
+        message = f"the algorithm is for {ranks} ranks, not {requested}"
+        raise AlgorithmError(message, location=source)

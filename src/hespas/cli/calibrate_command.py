@@ -79,7 +79,7 @@ def command(
     output: Path,
     json_file: str | None,
 ) -> None:
-    """Fit the presets to measurements, tell how well they fit, and write a preset of one's own.
+    """Fit the presets to measurements, report how well they fit, and write a preset of one's own.
 
     The directory that --output names is then a node for --node (where --gemm, --profile or
     --steps were given), its link.json a link (where --nccl was), and with --system a system

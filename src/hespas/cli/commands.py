@@ -1,4 +1,4 @@
-"""The commands of ``hespas``: found, run, and their errors turned into one line."""
+"""The commands of ``hespas``: looked up by name, run, and their errors turned into one line."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _COMMANDS = {
     "split": "Cut a program into regions and write them as modules.",
     "estimate": "Price the computation of a program on a device.",
     "trace": "Write the Chakra traces of all devices.",
-    "memory": "Tell how much device memory a step needs, and for what.",
-    "kernels": "Tell which kernels take longest, and why.",
+    "memory": "Show how much device memory a step needs, and for what.",
+    "kernels": "Show which kernels take longest, and why.",
     "simulate": "Run Chakra traces on a system.",
     "algorithm": "Verify, show and convert a collective algorithm.",
-    "validate": "Hold predictions against measured steps.",
+    "validate": "Compare predictions with measured steps.",
     "hardware": "List the presets of nodes and systems.",
     "calibrate": "Make a preset from measurements of one's own cluster.",
 }

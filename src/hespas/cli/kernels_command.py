@@ -17,7 +17,7 @@ from hespas.report.assumptions import assumption_lines
 from hespas.report.kernels import kernel_rows, kernels_json, kernels_text
 
 
-@click.command("kernels", short_help="Tell which kernels take longest, and why.")
+@click.command("kernels", short_help="Show which kernels take longest, and why.")
 @flags.workload_argument
 @flags.derived(ProgramOptions)
 @flags.derived(CompileChoice)
@@ -28,7 +28,7 @@ from hespas.report.kernels import kernel_rows, kernels_json, kernels_text
 @flags.json_option
 @flags.common
 def command(top: int, json_file: str | None, **given: Any) -> None:
-    """Tell which kernels of WORKLOAD take longest on a device, and why.
+    """Show which kernels of WORKLOAD take longest on a device, and why.
 
     WORKLOAD is compiled for the node with --optimise, or was compiled before; its kernels' PTX is
     then given with --kernels, without which they are priced by their kind. Matrix products and
@@ -44,8 +44,8 @@ def command(top: int, json_file: str | None, **given: Any) -> None:
             hint=f"add {option('optimise')}",
         )
     device = load_device(str(given["node"]))
-    kept = AnalysisCache(directory=compiled_directory(options.estimate))
-    pricer = kernel_pricer(device, program.kernels, cache=kept)
+    cache = AnalysisCache(directory=compiled_directory(options.estimate))
+    pricer = kernel_pricer(device, program.kernels, cache=cache)
     if pricer is None:
         raise ConfigError(
             f"the microarchitecture of {device.name} is not described",

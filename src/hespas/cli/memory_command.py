@@ -15,7 +15,7 @@ from hespas.pipeline import load_alone
 from hespas.report.memory import memory_json, memory_text
 
 
-@click.command("memory", short_help="Tell how much device memory a step needs, and for what.")
+@click.command("memory", short_help="Show how much device memory a step needs, and for what.")
 @flags.workload_argument
 @flags.derived(ProgramOptions, without=("kernels",))
 @flags.derived(CompileChoice)
@@ -26,7 +26,7 @@ from hespas.report.memory import memory_json, memory_text
 @flags.json_option
 @flags.common
 def command(top: int, json_file: str | None, **given: Any) -> None:
-    """Tell how much memory one step of WORKLOAD needs on a device, and what for.
+    """Show how much memory one step of WORKLOAD needs on a device, and what for.
 
     WORKLOAD is a program or a configuration (.json). With --optimise the program is compiled
     for the node first; without, no operations are fused, which takes far more memory.

@@ -17,7 +17,7 @@ from hespas.validate.tables import validation_json, validation_text
 from hespas.xla.cpu import use_cpu
 
 
-@click.command("validate", short_help="Hold predictions against measured steps.")
+@click.command("validate", short_help="Compare predictions with measured steps.")
 @click.argument("measurements", type=flags.FILE, required=False)
 @click.option("--workload", multiple=True, help="Only this workload; may be given again.")
 @click.option("--system", multiple=True, help="Only this system; may be given again.")
@@ -28,7 +28,7 @@ from hespas.xla.cpu import use_cpu
     help="Estimation method (default measured); the roofline stands beside it.",
 )
 @flags.derived(NetworkOptions, only=("model",))
-@click.option("--cache-dir", type=flags.FILE, help="Where compiled programs are kept.")
+@click.option("--cache-dir", type=flags.FILE, help="Where compiled programs are cached.")
 @flags.json_option
 @flags.common
 def command(
@@ -38,10 +38,10 @@ def command(
     json_file: str | None,
     **given: Any,
 ) -> None:
-    """Predict steps that were measured, and tell how far off the predictions are.
+    """Predict steps that were measured, and report how far off the predictions are.
 
     MEASUREMENTS is a CSV table with the columns workload (a model of hespas export, or a program's
-    file), node, system and step_s, and, where wanted, options (mesh=fsdp=4;batch=2), resolution_s
+    file), node, system and step_s, and, optionally, options (mesh=fsdp=4;batch=2), resolution_s
     and profiled_compute_s. Without one it is the published measurements. Each program is exported,
     compiled for its GPU without having one, priced and simulated, which takes some seconds of the
     compiler's time, or a minute for large ones, the first time. A program that is compiled already
@@ -59,14 +59,14 @@ def command(
     }
     for location, step in steps.items():
         check_step(step, method=method, location=location)
-    found = [
+    recomputed = [
         recompute(step, sources, method=method, model=model, location=location)
         for location, step in steps.items()
     ]
     if json_file is not None:
-        write_json(json_file, validation_json(found, method))
+        write_json(json_file, validation_json(recomputed, method))
     if json_file != "-":
-        click.echo(validation_text(found, method, model))
+        click.echo(validation_text(recomputed, method, model))
 
 
 def _chosen(

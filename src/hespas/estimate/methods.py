@@ -71,7 +71,7 @@ class Method:
     ``device_use`` says whether a device is needed. ``device_here`` is for methods that time this
     machine: a function of the configuration that names what runs the program, or where it stands.
     ``reads_kernels`` and ``adds_launches`` are for methods on which the kernels that a compiler
-    wrote, and the cost of a launch, have an effect. ``is_default`` tells for which programs and
+    wrote, and the cost of a launch, have an effect. ``is_default`` returns for which programs and
     devices the method is used where the user names none, ``default_text`` says so in words.
     ``extra`` is the optional dependency that it needs.
     """

@@ -74,8 +74,8 @@ def summary(points: Sequence[Point]) -> Summary:
     >>> step = MeasuredStep(workload="w", options={}, node="n", system="s", step_s=1.0,
     ...                     resolution_s=0.1, profiled_compute_s=None, line=2)
     >>> slow, right = (Point(measured=step, predicted_s=time_s) for time_s in (1.1, 1.0))
-    >>> found = summary([slow, right])
-    >>> round(found.mean_error, 6), round(found.largest_error_beyond_rounding, 6)
+    >>> total = summary([slow, right])
+    >>> round(total.mean_error, 6), round(total.largest_error_beyond_rounding, 6)
     (0.05, 0.047619)
     """
     errors = [abs(point.error) for point in points]
@@ -114,9 +114,9 @@ def _speed_up(first: Point, second: Point) -> SpeedUp:
     )
 
 
-def median_errors(found: Sequence[SpeedUp]) -> tuple[float, float] | None:
+def median_errors(compared: Sequence[SpeedUp]) -> tuple[float, float] | None:
     """Return the median of the absolute errors, and of those beyond rounding; None for none."""
-    if not found:
+    if not compared:
         return None
-    beyond = median(abs(each.error_beyond_rounding) for each in found)
-    return median(abs(each.error) for each in found), beyond
+    beyond = median(abs(each.error_beyond_rounding) for each in compared)
+    return median(abs(each.error) for each in compared), beyond

@@ -85,10 +85,10 @@ def _check_header(names: Iterable[str], path: Path) -> None:
     missing = [name for name in _NEEDED if name not in named]
     unknown = [name for name in named if name not in (*_NEEDED, *_OPTIONAL)]
     if missing or unknown:
-        told = f"has no column {missing[0]!r}" if missing else f"has a column {unknown[0]!r}"
+        fault = f"has no column {missing[0]!r}" if missing else f"has a column {unknown[0]!r}"
         columns = ", ".join((*_NEEDED, *_OPTIONAL))
         raise MeasurementError(
-            f"the table {told}", location=f"{path}:1", hint=f"its columns are {columns}"
+            f"the table {fault}", location=f"{path}:1", hint=f"its columns are {columns}"
         )
 
 
@@ -113,7 +113,7 @@ def _step(row: Mapping[str, str | None], line: int, path: Path) -> MeasuredStep:
 
 
 def _options(text: str, location: str) -> dict[str, str]:
-    found: dict[str, str] = {}
+    options: dict[str, str] = {}
     for part in filter(None, text.split(";")):
         name, equals, value = part.partition("=")
         if not equals or not value:
@@ -122,8 +122,8 @@ def _options(text: str, location: str) -> dict[str, str]:
                 location=location,
                 hint="write NAME=VALUE;NAME=VALUE",
             )
-        found[name.strip()] = value.strip()
-    return found
+        options[name.strip()] = value.strip()
+    return options
 
 
 def _seconds(text: str, name: str, location: str) -> float:

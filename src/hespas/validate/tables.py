@@ -1,4 +1,4 @@
-"""What ``hespas validate`` says, for people and for programs."""
+"""What ``hespas validate`` reports, for people and for programs."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from hespas.validate.comparison import Point, median_errors, speed_ups, summary
 from hespas.validate.recompute import FLOOR_METHOD, Recomputed
 
 
-def points_of(found: Sequence[Recomputed], method: str) -> tuple[Point, ...]:
+def points_of(recomputed: Sequence[Recomputed], method: str) -> tuple[Point, ...]:
     """Return the points of one method."""
     return tuple(
         Point(measured=each.measured, predicted_s=each.predictions[method].step_time_s)
-        for each in found
+        for each in recomputed
     )
 
 
-def validation_text(found: Sequence[Recomputed], method: str, model: Model) -> str:
+def validation_text(recomputed: Sequence[Recomputed], method: str, model: Model) -> str:
     """Return the tables: steps, their errors in sum, and speed-ups between systems."""
     methods = tuple(dict.fromkeys((method, FLOOR_METHOD)))
-    widths = _widths(found)
+    widths = _widths(recomputed)
     lines = [
         _head(methods, widths),
-        *(_row(each, methods, widths) for each in found),
+        *(_row(each, methods, widths) for each in recomputed),
         "",
         f"Network model: {model.value}",
-        *(_summary_line(name, points_of(found, name)) for name in methods),
-        *_speed_up_lines(points_of(found, method), widths[0]),
-        *_told(found, method),
+        *(_summary_line(name, points_of(recomputed, name)) for name in methods),
+        *_speed_up_lines(points_of(recomputed, method), widths[0]),
+        *_assumptions(recomputed, method),
     ]
     return "\n".join(lines)
 
 
-def _widths(found: Sequence[Recomputed]) -> tuple[int, int]:
+def _widths(recomputed: Sequence[Recomputed]) -> tuple[int, int]:
     """Return how wide the columns of workloads and systems are."""
-    workloads = (len(each.measured.workload) for each in found)
-    systems = (len(each.measured.where) for each in found)
+    workloads = (len(each.measured.workload) for each in recomputed)
+    systems = (len(each.measured.where) for each in recomputed)
     return max(17, *workloads) + 1, max(21, *systems) + 1
 
 
@@ -70,22 +70,23 @@ def _summary_line(name: str, points: Sequence[Point]) -> str:
 
 
 def _speed_up_lines(points: Sequence[Point], width: int) -> list[str]:
-    found = speed_ups(points)
-    middle = median_errors(found)
+    compared = speed_ups(points)
+    middle = median_errors(compared)
     if middle is None:
         return []
     error, beyond = (f"{100 * each:.1f} %" for each in middle)
     lines = [
         f"{each.workload:<{width}}{each.faster.where} over {each.slower.where}: measured "
         f"{each.measured:.2f}, predicted {each.predicted:.2f}, {_percent(each.error)}"
-        for each in found
+        for each in compared
     ]
-    told = f"speed-ups: median absolute error {error}; beyond the rounding of what was measured "
-    return ["", *lines, f"{told}{beyond}"]
+    summed = f"speed-ups: median absolute error {error}; beyond the rounding of what was measured "
+    return ["", *lines, f"{summed}{beyond}"]
 
 
-def _told(found: Sequence[Recomputed], method: str) -> list[str]:
-    notes = dict.fromkeys(text for each in found for text in each.predictions[method].assumptions)
+def _assumptions(recomputed: Sequence[Recomputed], method: str) -> list[str]:
+    predictions = (each.predictions[method] for each in recomputed)
+    notes = dict.fromkeys(text for each in predictions for text in each.assumptions)
     return ["", "Assumed:", *(f"  - {text}" for text in notes)]
 
 
@@ -93,9 +94,9 @@ def _percent(error: float) -> str:
     return f"{100 * error:+.1f} %"
 
 
-def validation_json(found: Sequence[Recomputed], method: str) -> dict[str, object]:
+def validation_json(recomputed: Sequence[Recomputed], method: str) -> dict[str, object]:
     """Return the same as an object, times in seconds and errors as fractions."""
-    points = points_of(found, method)
+    points = points_of(recomputed, method)
     compared = speed_ups(points)
     middle = median_errors(compared)
     return {
@@ -115,7 +116,7 @@ def validation_json(found: Sequence[Recomputed], method: str) -> dict[str, objec
                 "error": point.error,
                 "error_beyond_rounding": point.error_beyond_rounding,
             }
-            for each, point in zip(found, points, strict=True)
+            for each, point in zip(recomputed, points, strict=True)
         ],
         "mean_absolute_error": summary(points).mean_error,
         "speed_ups": [
