@@ -9,14 +9,8 @@ import click
 
 from hespas import pipeline
 from hespas.cli import flags
-from hespas.cli.outputs import (
-    check_targets,
-    estimate_into,
-    output_of,
-    stats_of,
-    summary_of,
-    write_json,
-)
+from hespas.cli.output_directory import estimate_into, output_of, stats_of, summary_of
+from hespas.cli.outputs import check_targets, write_json
 from hespas.options import EstimateOptions, OutputOptions, ProgramOptions
 from hespas.split.strategies import SplitOptions
 

@@ -1,36 +1,17 @@
-"""What commands write: JSON, timelines and the documented files of an output directory."""
+"""What every command writes: JSON, and a timeline."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Generator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
-from time import perf_counter
+from typing import TYPE_CHECKING
 
 import click
 
 from hespas.errors import OutputError
-from hespas.estimate.cache import Store
-from hespas.estimate.graph import GraphEstimate, Progress, computation_assumptions
-from hespas.files import (
-    OutputMark,
-    check_file,
-    json_bytes,
-    replaced_file,
-    staged_directory,
-    write_file,
-)
-from hespas.options import PredictOptions
-from hespas.pipeline import Prepared, price, store_of
-from hespas.report.estimate import estimate_summary, module_stats
-from hespas.report.regions import write_region_files
-from hespas.schedule.chakra.writer import write_traces
-from hespas.schedule.perfetto import write_perfetto
-from hespas.schedule.tasks import TaskGraph
-from hespas.simulate.timeline import Timeline
+from hespas.files import check_file, json_bytes, replaced_file, write_file
+
+if TYPE_CHECKING:
+    from hespas.simulate.timeline import Timeline
 
 
 def check_targets(json_file: str | None, timeline: Path | None, output: Path | None = None) -> None:
@@ -47,6 +28,8 @@ def check_targets(json_file: str | None, timeline: Path | None, output: Path | N
 
 def write_timeline(timeline: Timeline, file: Path) -> None:
     """Write a timeline for ui.perfetto.dev, at once or not at all."""
+    from hespas.schedule.perfetto import write_perfetto  # noqa: PLC0415 - few ask for one
+
     with replaced_file(file) as temporary:
         write_perfetto(timeline, temporary)
 
@@ -58,71 +41,3 @@ def write_json(target: str, value: object) -> None:
         click.echo(content.decode(), nl=False)
     else:
         write_file(Path(target), content)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Output:
-    """Where files go, None for nowhere; and where estimates are cached."""
-
-    stage: Path | None
-    store: Store | None
-
-
-@contextmanager
-def output_of(options: PredictOptions) -> Generator[Output]:
-    """Stage the output directory, where one is asked for; it appears only if all goes well."""
-    target, workload = options.output.directory, options.program.file
-    if target is None or workload is None:
-        yield Output(stage=None, store=store_of(options.estimate))
-        return
-    content = sha256(workload.read_bytes()).hexdigest()
-    mark = OutputMark(workload=workload.name, content=content)
-    with staged_directory(target, mark, clean=options.output.clean) as stage:
-        beside = target if target.exists() else stage
-        yield Output(stage=stage, store=store_of(options.estimate, beside=beside))
-
-
-def estimate_into(prepared: Prepared, options: PredictOptions, output: Output) -> GraphEstimate:
-    """Estimate, and write the modules and their statistics where files are asked for."""
-    start_s = perf_counter()
-    with _progress("Estimating", len(prepared.graph.compute_regions)) as progress:
-        result = price(prepared, options, store=output.store, progress=progress)
-    if output.stage is not None:
-        write_region_files(prepared.graph, prepared.modules, output.stage)
-        elapsed_s = perf_counter() - start_s
-        stats = module_stats(result, prepared.modules, estimation_time_s=elapsed_s)
-        (output.stage / "module_stats.json").write_bytes(json_bytes(stats))
-    return result
-
-
-_LEAST_FOR_A_BAR = 2000
-
-
-@contextmanager
-def _progress(label: str, length: int) -> Generator[Progress | None]:
-    """Show a bar on a terminal for work of many pieces."""
-    if length < _LEAST_FOR_A_BAR or not sys.stderr.isatty():
-        yield None
-        return
-    with click.progressbar(length=length, label=label, file=sys.stderr) as bar:
-        yield bar.update
-
-
-def write_tasks(tasks: TaskGraph, output: Output) -> None:
-    """Write the traces of all devices, where files are asked for."""
-    if output.stage is not None:
-        write_traces(tasks, output.stage)
-
-
-def stats_of(result: GraphEstimate, prepared: Prepared) -> dict[str, object]:
-    """Return the statistics of an estimate, and what it rests on, as JSON values."""
-    return {
-        **module_stats(result, prepared.modules, estimation_time_s=result.reuse.elapsed_s),
-        "assumptions": list(computation_assumptions(prepared.graph, result)),
-        "warnings": list(result.total.warnings),
-    }
-
-
-def summary_of(result: GraphEstimate, prepared: Prepared) -> str:
-    """Return the same for people."""
-    return estimate_summary(result, computation_assumptions(prepared.graph, result))

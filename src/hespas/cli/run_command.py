@@ -9,14 +9,8 @@ import click
 
 from hespas import pipeline
 from hespas.cli import flags
-from hespas.cli.outputs import (
-    check_targets,
-    estimate_into,
-    output_of,
-    write_json,
-    write_tasks,
-    write_timeline,
-)
+from hespas.cli.output_directory import estimate_into, output_of, write_tasks
+from hespas.cli.outputs import check_targets, write_json, write_timeline
 from hespas.options import PredictOptions
 from hespas.prediction import computation_alone
 from hespas.report.run import run_json, run_text

@@ -8,15 +8,8 @@ import click
 
 from hespas import pipeline
 from hespas.cli import flags
-from hespas.cli.outputs import (
-    check_targets,
-    estimate_into,
-    output_of,
-    stats_of,
-    summary_of,
-    write_json,
-    write_tasks,
-)
+from hespas.cli.output_directory import estimate_into, output_of, stats_of, summary_of, write_tasks
+from hespas.cli.outputs import check_targets, write_json
 from hespas.errors import ConfigError, option
 from hespas.options import EstimateOptions, OutputOptions, ProgramOptions
 from hespas.schedule.build import estimated_tasks
