@@ -205,7 +205,7 @@ def table(points: Sequence[Point], kernels: Sequence[Kernels]) -> str:
     variations: dict[str, list[float]] = {
         name: [each.seconds(change) for each in kernels] for name, change in CHANGES.items()
     }
-    variations["kinds of kernels, no PTX"] = [each.by_kind_s() for each in kernels]
+    variations["categories of kernels, no PTX"] = [each.by_kind_s() for each in kernels]
     variations["bytes and launches alone"] = [each.streaming_s() for each in kernels]
     base = variations["as it is"]
     lines = [
@@ -226,7 +226,7 @@ def table(points: Sequence[Point], kernels: Sequence[Kernels]) -> str:
             )
             for gpu in NODES
         )
-        lines.append(f"| {name} | {100 * changed:+.1f} % | {errors} |")
+        lines.append(f"| {name} | {round(100 * changed, 1) + 0.0:+.1f} % | {errors} |")
     return "\n".join(lines)
 
 
