@@ -1,4 +1,4 @@
-"""Every error that hespas raises on purpose.
+"""The errors that hespas raises.
 
 An error says what is wrong, where, and how to fix it. The command line prints it as one line and
 exits with code 2; a traceback appears only with ``--debug``.
@@ -32,7 +32,7 @@ def spelled(text: str, spell: Callable[[str], str]) -> str:
 
 
 class HespasError(Exception):
-    """The root of all errors: a message, the location it is about, and a hint how to fix it.
+    """The base of all errors: a message, the location that it is about, and a hint how to fix it.
 
     >>> str(HespasError("peak_flops is 0", location="a100.json", hint="give a positive FLOP/s"))
     'a100.json: peak_flops is 0; give a positive FLOP/s'
@@ -60,11 +60,11 @@ class HespasError(Exception):
 
 
 class ProgramError(HespasError):
-    """The program cannot be read, or is not what it claims to be."""
+    """The program cannot be read, or contradicts itself."""
 
 
 class UnsupportedError(ProgramError):
-    """The program is valid, but holds something that hespas has no model of."""
+    """The program is valid, but contains something that hespas does not model."""
 
 
 class UnpartitionedError(ProgramError):
@@ -72,7 +72,7 @@ class UnpartitionedError(ProgramError):
 
 
 class CostError(HespasError):
-    """An operation whose work is not known."""
+    """The work of an operation is unknown."""
 
 
 class ConfigError(HespasError):
@@ -80,7 +80,7 @@ class ConfigError(HespasError):
 
 
 class HardwareError(HespasError):
-    """A device or a system is described with impossible or missing figures."""
+    """The description of a device or system has impossible or missing figures."""
 
 
 class DeviceCountError(HespasError):
@@ -96,15 +96,15 @@ class AlgorithmError(HespasError):
 
 
 class SimulationError(HespasError):
-    """The simulation cannot proceed, or the job asks for what the model does not cover."""
+    """The simulation cannot proceed, or the job needs something that the model does not cover."""
 
 
 class CacheError(HespasError):
-    """The estimator cache is damaged or unusable."""
+    """The cache of estimates is damaged or unusable."""
 
 
 class OutputError(HespasError):
-    """An output file or directory cannot be written as asked."""
+    """An output file or directory cannot be written as requested."""
 
 
 class ToolError(HespasError):
@@ -112,7 +112,7 @@ class ToolError(HespasError):
 
 
 class ExtraMissingError(ToolError):
-    """Something needs a package that the base install leaves out."""
+    """A feature needs packages that the base installation does not include."""
 
     def __init__(self, what: str, *, extra: str) -> None:
         super().__init__(
@@ -122,4 +122,4 @@ class ExtraMissingError(ToolError):
 
 
 class MeasurementError(HespasError):
-    """Measurements are missing, contradict each other, or lie below what physics allows."""
+    """Measurements are missing, contradict each other, or are faster than physically possible."""

@@ -1,6 +1,7 @@
-"""Parse and print quantities with SI and binary prefixes.
+"""Convert, parse and print quantities with SI and binary prefixes.
 
-``GB`` is 1e9 bytes and ``GiB`` is 2**30 bytes; they are never mixed up.
+``GB`` is 1e9 bytes and ``GiB`` is 2**30 bytes. Inside hespas all values are in SI
+units; other units exist only in files and in text.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _SMALL = {"p": 1e-12, "n": 1e-9, "u": 1e-6, "µ": 1e-6, "m": 1e-3, "": 1.0}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
 _NUMBER = r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
 _QUANTITY = re.compile(rf"\s*({_NUMBER})\s*([A-Za-zµ/]*)\s*")
-# The documents themselves write FLOPS/s; FLOPS is what most people write.
+# The documented formats have FLOPS/s; most people write FLOPS.
 _SPELLINGS = {"FLOP/s": ("FLOP/s", "FLOPS/s", "FLOPS")}
 
 
@@ -37,10 +38,10 @@ def _factors(unit: str) -> dict[str, float]:
 
 @lru_cache(maxsize=1024)
 def to_ns(duration_s: float) -> float:
-    """Return a duration in ns: the figure of a file in ns, if ``duration_s`` is that over 1e9.
+    """Return a duration in ns.
 
-    Rounding to 15 significant digits undoes the rounding of the division, so that a figure of up to
-    15 digits survives the way from ns to s and back.
+    The result is rounded to 15 significant digits. A file's figure in ns of up to 15 digits,
+    divided by 1e9 when it was read, therefore comes back exactly.
 
     >>> 1234.567 / 1e9 * 1e9, to_ns(1234.567 / 1e9)
     (1234.5670000000002, 1234.567)
@@ -61,8 +62,8 @@ def to_gb_per_s(bandwidth_bytes_per_s: float) -> float:
 def parse_quantity(text: str, unit: str, *, location: str = "") -> float:
     """Return ``text`` in ``unit`` (one of ``s``, ``B``, ``B/s``, ``FLOP/s``, ``W``...).
 
-    A bare number is taken to be in ``unit`` already. Raises `hespas.errors.ConfigError`, naming
-    ``place``, on anything else.
+    A bare number is in ``unit`` already. Raises `hespas.errors.ConfigError`, naming ``location``,
+    on anything else.
 
     >>> parse_quantity("312 TFLOP/s", "FLOP/s")
     312000000000000.0
@@ -90,14 +91,14 @@ def _example(unit: str) -> str:
 
 
 def _scaled(value: float, unit: str, steps: list[tuple[float, str]], form: str = ".4g") -> str:
-    # 999.96 prints as 1000: what is rounded up to the next prefix takes it.
+    # 999.96 would print as 1000: a value that rounds up to the next prefix gets that prefix.
     magnitude = abs(float(f"{value:.4g}"))
     factor, prefix = next((step for step in steps if magnitude >= step[0]), steps[-1])
     return f"{value / factor:{form}} {prefix}{unit}"
 
 
 def format_quantity(value: float, unit: str, form: str = ".4g") -> str:
-    """Print ``value`` with a decimal prefix and, unless ``form`` differs, four digits.
+    """Return ``value`` as text with a decimal prefix and, by default, four digits.
 
     >>> format_quantity(1.555e12, "B/s"), format_quantity(0, "FLOP")
     ('1.555 TB/s', '0 FLOP')
@@ -109,7 +110,7 @@ def format_quantity(value: float, unit: str, form: str = ".4g") -> str:
 
 
 def format_time(seconds: float) -> str:
-    """Print a duration in the largest of s, ms, us, ns, ps that it reaches.
+    """Return a duration as text in the largest of s, ms, us, ns, ps that it reaches.
 
     >>> format_time(0.0605898), format_time(3.456e-6), format_time(0.0)
     ('60.59 ms', '3.456 us', '0 s')
@@ -121,7 +122,7 @@ def format_time(seconds: float) -> str:
 
 
 def format_bytes_binary(size: float) -> str:
-    """Print a size with a binary prefix.
+    """Return a size as text with a binary prefix.
 
     >>> format_bytes_binary(40 * 2**30)
     '40 GiB'

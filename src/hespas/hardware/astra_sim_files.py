@@ -208,14 +208,14 @@ def _refuse_unequal_lengths(file: _NetworkFile, location: str) -> None:
 def _implementations(
     file: _SystemFile, dimension_count: int, location: str
 ) -> MappingProxyType[CollectiveKind, tuple[str, ...]]:
-    given = {
+    names_of = {
         CollectiveKind.ALL_REDUCE: file.all_reduce_implementation,
         CollectiveKind.ALL_GATHER: file.all_gather_implementation,
         CollectiveKind.REDUCE_SCATTER: file.reduce_scatter_implementation,
         CollectiveKind.ALL_TO_ALL: file.all_to_all_implementation,
     }
-    # A list shorter than the dimensions is ASTRA-sim's way to leave the later ones out.
-    for kind, names in given.items():
+    # ASTRA-sim reads a list shorter than the dimensions as one that leaves the later ones out.
+    for kind, names in names_of.items():
         if names is not None and len(names) > dimension_count:
             raise HardwareError(
                 f"$.{kind.value}-implementation has {len(names)} entries "
@@ -223,7 +223,7 @@ def _implementations(
                 location=location,
                 hint="give at most one entry per dimension of network.yml",
             )
-    return MappingProxyType({kind: names for kind, names in given.items() if names})
+    return MappingProxyType({kind: names for kind, names in names_of.items() if names})
 
 
 def _optimization(file: _SystemFile, dimension_count: int, location: str) -> str:

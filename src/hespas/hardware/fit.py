@@ -1,4 +1,4 @@
-"""Bring a program and a system together."""
+"""Settle the number of devices of a program from a system, the user and the program itself."""
 
 from __future__ import annotations
 
@@ -10,20 +10,19 @@ from hespas.program.program import Program
 
 
 def settled_program(program: Program, *, devices: int | None, system: System | None) -> Program:
-    """Return the program for the devices it runs on; `DeviceCountError` where counts disagree.
+    """Return the program for the devices that it runs on.
 
-    Raises `ConfigError` for a program that communicates where no system is given, naming the
-    presets that fit.
+    Raises `DeviceCountError` if counts disagree, and `ConfigError`, naming presets that fit, for a
+    program that communicates if no system is given.
     """
     count = None if system is None else system.device_count
-    known = with_device_count(program, requested=devices, system=count)
-    needed = known.declared_devices or 1
-    if system is not None or needed == 1 or not any(True for _ in communication_ops(known)):
-        return known
-    fitting = presets_that_fit(needed)
+    settled = with_device_count(program, requested=devices, system=count)
+    needed = settled.declared_devices or 1
+    if system is not None or needed == 1 or not any(True for _ in communication_ops(settled)):
+        return settled
+    presets = ", ".join(presets_that_fit(needed)) or f"no preset has {needed} devices"
     raise ConfigError(
         f"the program communicates among {needed} devices, but no system is given",
         location=program.source,
-        hint=f"give --system ({', '.join(fitting) or f'no preset has {needed} devices'}), "
-        "or price its computation alone with hespas estimate",
+        hint=f"give --system ({presets}), or price its computation alone with hespas estimate",
     )

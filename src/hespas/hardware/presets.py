@@ -1,4 +1,4 @@
-"""Devices and systems by name, from the preset files of ``hespas/configs``, or from a path."""
+"""Load devices and systems by name, from the presets in ``hespas/configs``, or by path."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class NodeInfo(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def device_names() -> tuple[str, ...]:
-    """Return the names of the device presets, sorted; second names are not among them.
+    """Return the names of the device presets, sorted, without aliases.
 
     >>> "A100_SXM_40GB" in device_names()
     True
@@ -72,10 +72,10 @@ def system_names() -> tuple[str, ...]:
 def load_device(name_or_path: str | Path) -> Device:
     """Return a device: a preset by its name, or a roofline configuration by its path.
 
-    The path is that of the file, or of a directory with ``roofline/config.json``; a
-    ``node.json`` beside it gives the memory capacity, what a launch costs and the clock, a
-    ``microarchitecture.json`` what is inside. Raises `HardwareError` for a name that no preset
-    has, `ConfigError` for a file that is not a roofline configuration.
+    The path is that of the file, or of a directory with ``roofline/config.json``. A ``node.json``
+    beside it gives memory capacity, launch overhead and clock, a ``microarchitecture.json`` the
+    microarchitecture. Raises `HardwareError` for an unknown name, `ConfigError` for a file that is
+    not a roofline configuration.
 
     >>> device = load_device("A100_SXM_40GB")
     >>> device.per_datatype_flops["bf16"], device.memory_bandwidth_bytes_per_s
@@ -104,7 +104,7 @@ def load_device(name_or_path: str | Path) -> Device:
 
 
 def load_hardware(name_or_path: str | Path) -> RooflineHardware:
-    """Return all that the file of a device says, options about unknown types included.
+    """Return the contents of a device's file, including options about unknown types.
 
     Raises what `load_device` raises.
 
@@ -118,7 +118,7 @@ def load_hardware(name_or_path: str | Path) -> RooflineHardware:
 def node_directory(name_or_path: str | Path) -> Path:
     """Return the directory of a node: that of a preset, or of a configuration by its path.
 
-    Raises `HardwareError` for a name that no preset has, and for a node without ``node.json``.
+    Raises `HardwareError` for an unknown name, and for a node without ``node.json``.
     """
     home = _home(device_file(name_or_path))
     if not (home / "node.json").is_file():
@@ -135,7 +135,7 @@ def _home(file: Path) -> Path:
 
 
 def device_file(name_or_path: str | Path) -> Path:
-    """Return the file with a device's rates; `HardwareError` for a name that no preset has."""
+    """Return the file with a device's rates; `HardwareError` for an unknown name."""
     path = _path_of(name_or_path, device_names())
     return _config_file(_NODES / _node_name(str(name_or_path)) if path is None else path)
 
@@ -156,9 +156,9 @@ def device_of(hardware: RooflineHardware, *, name: str) -> Device:
 
 
 def node_info(name_or_path: str | Path) -> NodeInfo:
-    """Return what a device, a preset's by its name or one by its path, knows beside its rates.
+    """Return a node's ``node.json``: that of a preset by its name, or of a path.
 
-    Raises `HardwareError` for a name that no preset has, and for a path without ``node.json``.
+    Raises `HardwareError` for an unknown name, and for a path without ``node.json``.
 
     >>> node_info("H100_80GB").target
     'h100_sxm'
@@ -171,8 +171,8 @@ def load_system(name_or_path: str | Path) -> System:
 
     The directory holds ``system.json``, ``network.yml`` and ``remote_memory.json``, or a
     directory ``astra-sim`` with them; and, for hespas' own model, ``hespas/network.json``, which
-    may stand alone. Raises `HardwareError` for a name that no preset has and for files that
-    disagree, `ConfigError` for what a file may not hold.
+    needs no others. Raises `HardwareError` for an unknown name and for files that disagree,
+    `ConfigError` for an invalid file.
 
     >>> system = load_system("A100_SXM_40GB_4GPU_8")
     >>> system.device_count, system.dimensions[1].topology.value
@@ -197,18 +197,18 @@ def load_system(name_or_path: str | Path) -> System:
 def system_directory(name_or_path: str | Path) -> Path:
     """Return the directory of a system: that of a preset, or the path that is given.
 
-    Raises `HardwareError` for a name that no preset has.
+    Raises `HardwareError` for an unknown name.
     """
     path = _path_of(name_or_path, system_names())
     return _SYSTEMS / _system_name(str(name_or_path)) if path is None else path
 
 
 def _with_interconnect(system: System, file: Path) -> System:
-    found = read_interconnect(file, name=system.name)
-    if found.device_count != system.device_count:
-        message = f"{found.device_count} devices, and network.yml has {system.device_count}"
+    interconnect = read_interconnect(file, name=system.name)
+    if interconnect.device_count != system.device_count:
+        message = f"{interconnect.device_count} devices, and network.yml has {system.device_count}"
         raise HardwareError(message, location=str(file), hint="describe the same system in both")
-    return replace(system, interconnect=found)
+    return replace(system, interconnect=interconnect)
 
 
 def presets_that_fit(device_count: int) -> tuple[str, ...]:
@@ -235,7 +235,7 @@ def _device_counts() -> dict[str, int]:
 
 
 def _path_of(name_or_path: str | Path, presets: tuple[str, ...]) -> Path | None:
-    """Tell a path from a preset's name: a preset's name wins over a file of that name."""
+    """Return the path, or None for the name of a preset, which wins over a file of that name."""
     if isinstance(name_or_path, Path):
         return name_or_path
     if name_or_path in presets:
@@ -247,34 +247,34 @@ def _path_of(name_or_path: str | Path, presets: tuple[str, ...]) -> Path | None:
 def _config_file(path: Path) -> Path:
     if not path.is_dir():
         return path
-    found = [path / name for name in (_ROOFLINE, "config.json") if (path / name).is_file()]
-    if not found:
+    files = [path / name for name in (_ROOFLINE, "config.json") if (path / name).is_file()]
+    if not files:
         raise HardwareError(
-            f"there is neither {_ROOFLINE.as_posix()} nor config.json, which hold a node's rates",
+            f"there is neither {_ROOFLINE.as_posix()} nor config.json with the node's rates",
             location=str(path),
             hint="put the rates into one of them, or name a preset",
         )
-    return found[0]
+    return files[0]
 
 
 def _node_name(name: str) -> str:
-    known = device_names()
-    if name in known:
+    presets = device_names()
+    if name in presets:
         return name
     aliases = _aliases()
     if name in aliases:
         return aliases[name]
     raise HardwareError(
-        f"no device preset or file is named {name!r}", hint=suggestion(name, (*known, *aliases))
+        f"no device preset or file is named {name!r}", hint=suggestion(name, (*presets, *aliases))
     )
 
 
 def _system_name(name: str) -> str:
-    known = system_names()
-    if name in known:
+    presets = system_names()
+    if name in presets:
         return name
     raise HardwareError(
-        f"no system preset or directory is named {name!r}", hint=suggestion(name, known)
+        f"no system preset or directory is named {name!r}", hint=suggestion(name, presets)
     )
 
 

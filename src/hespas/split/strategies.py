@@ -60,7 +60,7 @@ class SplitOptions:
             name="block_lim",
             key="block_lim",
             form=Count,
-            default_text=f"{DEFAULT_BLOCK_LIMIT}; with --merge, none",
+            default_text=f"{DEFAULT_BLOCK_LIMIT}; none if merging",
         )
     )
     merge: bool = declare(

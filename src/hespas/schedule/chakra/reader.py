@@ -113,9 +113,9 @@ class _Groups:
                 members = self._twins[number]
                 orders[members] = (*orders.get(members, ()), number)
         for members, order in orders.items():
-            known, other = self._orders.setdefault(members, (order, file))
-            both = min(len(known), len(order))
-            if known[:both] != order[:both]:
+            earlier, other = self._orders.setdefault(members, (order, file))
+            both = min(len(earlier), len(order))
+            if earlier[:both] != order[:both]:
                 message = f"groups of the same members come in another order than in {other}"
                 raise TraceError(message, location=file)
 
@@ -131,15 +131,17 @@ def _find_files(prefix: Path) -> list[Path]:
     if not prefix.parent.is_dir():
         raise TraceError("there is no such directory", location=str(prefix.parent))
     matches = (pattern.fullmatch(entry.name) for entry in os.scandir(prefix.parent))
-    found = {int(match[1]): prefix.parent / match[0] for match in matches if match}
-    if not found:
+    file_of = {int(match[1]): prefix.parent / match[0] for match in matches if match}
+    if not file_of:
         hint = "give the part of the names before .<device>.et"
         raise TraceError(f"there is no {prefix.name}.0.et", location=str(prefix.parent), hint=hint)
-    missing = next((device for device in range(max(found)) if device not in found), None)
+    missing = next((device for device in range(max(file_of)) if device not in file_of), None)
     if missing is not None:
-        message = f"{prefix.name}.{missing}.et is missing, but {prefix.name}.{max(found)}.et exists"
+        message = (
+            f"{prefix.name}.{missing}.et is missing, but {prefix.name}.{max(file_of)}.et exists"
+        )
         raise TraceError(message, location=str(prefix.parent))
-    return [found[device] for device in range(len(found))]
+    return [file_of[device] for device in range(len(file_of))]
 
 
 def _distinct(files: list[Path]) -> list[_Content]:
@@ -319,13 +321,13 @@ def _group_table(vector: tuple[int, ...], groups: Mapping[int, Group]) -> GroupT
 
 def _pairs(traces: Sequence[_Trace]) -> Iterator[Pairs]:
     """Yield (device, peer) of all devices for each transfer in turn; equal ones are shared."""
-    known: dict[tuple[int, ...], Pairs] = {}
+    shared: dict[tuple[int, ...], Pairs] = {}
     for vector in zip(*(trace.peers for trace in traces), strict=True):
-        if vector not in known:
+        if vector not in shared:
             both = zip(traces, vector, strict=True)
-            found = [(device, peer) for trace, peer in both for device in trace.devices]
-            known[vector] = tuple(sorted(found))
-        yield known[vector]
+            ends = [(device, peer) for trace, peer in both for device in trace.devices]
+            shared[vector] = tuple(sorted(ends))
+        yield shared[vector]
 
 
 def _filled(task: Task, tables: Iterator[int], pairs: Iterator[Pairs]) -> Task:
