@@ -219,15 +219,15 @@ def simulate(
     from hespas.hardware.presets import load_system
     from hespas.hardware.system import System
     from hespas.schedule.tasks import Job, TaskGraph
+    from hespas.simulate.astra.messages import contention_model_named
     from hespas.simulate.models import ModelChoice, simulate_job
-    from hespas.simulate.network import network_named
 
     _check(job, (Job, TaskGraph), "a task graph or job", "give what hespas.trace gives")
     _check(system, (System, str, Path), "a system or its name", "name a preset or a directory")
     described = system if isinstance(system, System) else load_system(system)
     choice = ModelChoice(
         model=_model(model),
-        network=None if network is None else network_named(network),
+        network=None if network is None else contention_model_named(network),
         queues_per_dimension=queues_per_dimension,
         rendezvous=rendezvous,
         injection_scale=injection_scale,

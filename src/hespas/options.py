@@ -38,9 +38,9 @@ from hespas.hardware.cluster import Cluster, read_cluster
 from hespas.hardware.device import Device
 from hespas.hardware.system import System
 from hespas.program.types import ELEMENT_TYPES
+from hespas.simulate.astra.messages import ContentionModel
 from hespas.simulate.flow.choices import CHOICES, parse_choice
 from hespas.simulate.models import Model
-from hespas.simulate.network import Network
 from hespas.split.strategies import SplitOptions
 from hespas.units import parse_quantity
 
@@ -387,7 +387,7 @@ class NetworkOptions:
     system: System | Path | str | None = declare(
         Option(help="The cluster: a preset's name, or a directory.")
     )
-    network: Network | None = declare(
+    network: ContentionModel | None = declare(
         Option(
             help="How transfers share links in ASTRA-sim's model.",
             default_text="congestion-unaware",

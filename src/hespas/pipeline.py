@@ -51,9 +51,9 @@ from hespas.program.kernels import CompiledKernels, decode_kernels
 from hespas.program.program import Program, all_ops, with_kernels
 from hespas.schedule.build import estimated_tasks
 from hespas.schedule.tasks import TaskGraph
+from hespas.simulate.astra.messages import ContentionModel
 from hespas.simulate.chains import chained, opened
 from hespas.simulate.models import ModelChoice, simulate_job
-from hespas.simulate.network import Network
 from hespas.simulate.timeline import Timeline
 from hespas.split.modules import RegionModules, region_modules
 from hespas.split.regions import RegionGraph
@@ -516,7 +516,7 @@ def finish(prepared: Prepared, estimates: GraphEstimate, options: PredictOptions
         timeline=simulate(prepared, tasks, options.network),
         memory=memory_use(prepared.graph.program),
         memory_capacity_bytes=_memory_capacity_bytes(options.estimate),
-        network=options.network.network or Network.CONGESTION_UNAWARE,
+        network=options.network.network or ContentionModel.CONGESTION_UNAWARE,
     )
 
 

@@ -11,8 +11,8 @@ from hespas.memory.usage import MemoryUse
 from hespas.program.program import Op
 from hespas.schedule.build import region_name
 from hespas.schedule.tasks import TaskGraph
+from hespas.simulate.astra.messages import ContentionModel
 from hespas.simulate.astra.simulate import simulate
-from hespas.simulate.network import Network
 from hespas.simulate.timeline import ClassTimeline, Timeline
 from hespas.split.regions import RegionGraph
 from hespas.units import PS_PER_S, format_quantity
@@ -26,8 +26,8 @@ CONGESTION_ASSUMPTION = (
     "a link to itself while others wait (ASTRA-sim's congestion-aware model)"
 )
 _NETWORK_ASSUMPTIONS = {
-    Network.CONGESTION_UNAWARE: NETWORK_ASSUMPTION,
-    Network.CONGESTION_AWARE: CONGESTION_ASSUMPTION,
+    ContentionModel.CONGESTION_UNAWARE: NETWORK_ASSUMPTION,
+    ContentionModel.CONGESTION_AWARE: CONGESTION_ASSUMPTION,
 }
 
 
@@ -47,7 +47,7 @@ class Prediction:
     timeline: Timeline | None
     memory: MemoryUse
     memory_capacity_bytes: int | None = None
-    network: Network = Network.CONGESTION_UNAWARE
+    network: ContentionModel = ContentionModel.CONGESTION_UNAWARE
 
     @property
     def devices(self) -> int:
@@ -139,4 +139,4 @@ def computation_alone(tasks: TaskGraph) -> Timeline:
         latency_s=0.0,
     )
     unused = bare_system("devices without a network", dimensions=(dimension,))
-    return simulate(tasks, unused, network=Network.CONGESTION_UNAWARE)
+    return simulate(tasks, unused, network=ContentionModel.CONGESTION_UNAWARE)

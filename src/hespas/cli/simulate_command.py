@@ -22,11 +22,11 @@ from hespas.options import NetworkOptions
 from hespas.report.simulation import external_text, simulation_text
 from hespas.schedule.chakra.reader import read_traces
 from hespas.schedule.tasks import Job
+from hespas.simulate.astra.messages import ContentionModel
 from hespas.simulate.astra.replay import is_replay
 from hespas.simulate.external_result import ExternalResult
 from hespas.simulate.imperfect import joined_job
 from hespas.simulate.models import ModelChoice, simulate_job
-from hespas.simulate.network import Network
 from hespas.tools.process import scratch_directory
 
 log = logging.getLogger("hespas")
@@ -175,7 +175,7 @@ def command(
     if not engine.is_own:
         _refuse_model(given)
         settings = AstraSimOptions(
-            network=options.network or Network.CONGESTION_UNAWARE,
+            network=options.network or ContentionModel.CONGESTION_UNAWARE,
             queues_per_dimension=num_queues_per_dim or 1,
             rendezvous=rendezvous_protocol,
             injection_scale=1.0 if injection_scale is None else injection_scale,

@@ -11,9 +11,9 @@ from hespas.errors import ConfigError, SimulationError, option
 from hespas.hardware.cluster import Cluster
 from hespas.hardware.system import System
 from hespas.schedule.tasks import Job, TaskGraph, as_job
+from hespas.simulate.astra.messages import ContentionModel
 from hespas.simulate.astra.simulate import simulate
 from hespas.simulate.imperfect import on_cluster
-from hespas.simulate.network import Network
 from hespas.simulate.timeline import Timeline
 
 
@@ -44,7 +44,7 @@ class ModelChoice:
     """
 
     model: Model = Model.ASTRA_SIM
-    network: Network | None = None
+    network: ContentionModel | None = None
     queues_per_dimension: int | None = None
     rendezvous: bool = False
     injection_scale: float | None = None
@@ -89,7 +89,7 @@ def simulate_job(work: Job | TaskGraph, system: System, choice: ModelChoice) -> 
                 return simulate(
                     job,
                     system,
-                    network=choice.network or Network.CONGESTION_UNAWARE,
+                    network=choice.network or ContentionModel.CONGESTION_UNAWARE,
                     queues_per_dimension=choice.queues_per_dimension or 1,
                     rendezvous=choice.rendezvous,
                     injection_scale=1.0 if scale is None else scale,

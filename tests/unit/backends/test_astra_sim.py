@@ -37,8 +37,8 @@ from hespas.schedule.tasks import (
     Task,
     TaskGraph,
 )
+from hespas.simulate.astra.messages import ContentionModel
 from hespas.simulate.astra.simulate import simulate
-from hespas.simulate.network import Network
 
 Install = Callable[..., Path]
 SYSTEM = "A100_SXM_40GB_4GPU"
@@ -47,7 +47,7 @@ STAND_IN = """#!{python}
 import sys
 from pathlib import Path
 from hespas.hardware.astra_sim_files import read_system
-from hespas.simulate.network import Network
+from hespas.simulate.astra.messages import ContentionModel
 from hespas.simulate.astra.simulate import simulate
 from hespas.schedule.chakra.reader import read_traces
 
@@ -64,7 +64,7 @@ job = read_traces(
 timeline = simulate(
     job,
     system,
-    network=Network.{network},
+    network=ContentionModel.{network},
     queues_per_dimension=int(told.pop("num-queues-per-dim", "1")),
     rendezvous=told.pop("rendezvous-protocol", "false") == "true",
     injection_scale=float(told.pop("injection-scale", "1")),
@@ -93,7 +93,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
 
     def installed(
         *,
-        network: Network = Network.CONGESTION_UNAWARE,
+        network: ContentionModel = ContentionModel.CONGESTION_UNAWARE,
         before: str = "pass",
         after: str = "",
         has_statistics: bool = True,
@@ -168,10 +168,10 @@ def test_the_same_figures_come_back(tmp_path: Path, install: Install) -> None:
 
 
 def test_every_option_is_handed_on(tmp_path: Path, install: Install) -> None:
-    install(network=Network.CONGESTION_AWARE)
+    install(network=ContentionModel.CONGESTION_AWARE)
     system = replace(load_system(SYSTEM), preferred_dataset_splits=4)
     options = AstraSimOptions(
-        network=Network.CONGESTION_AWARE,
+        network=ContentionModel.CONGESTION_AWARE,
         queues_per_dimension=2,
         rendezvous=True,
         injection_scale=3.5,
@@ -182,7 +182,7 @@ def test_every_option_is_handed_on(tmp_path: Path, install: Install) -> None:
     own = simulate(
         graph(),
         system,
-        network=Network.CONGESTION_AWARE,
+        network=ContentionModel.CONGESTION_AWARE,
         queues_per_dimension=2,
         rendezvous=True,
         injection_scale=3.5,
@@ -260,7 +260,7 @@ def test_a_job_of_another_size_is_refused(tmp_path: Path, install: Install) -> N
 def test_the_program_is_the_one_given_or_of_the_environment_or_on_the_path(
     tmp_path: Path, install: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    network = Network.CONGESTION_UNAWARE
+    network = ContentionModel.CONGESTION_UNAWARE
     path = install()
     other, third = (tmp_path / name for name in ("other", "third"))
     for copy in (other, third):
@@ -280,7 +280,7 @@ def test_without_a_program_it_is_told_what_to_do(
     monkeypatch.setenv("PATH", "/nonexistent")
 
     with pytest.raises(ToolError) as caught:
-        find_binary(Network.CONGESTION_AWARE, given)
+        find_binary(ContentionModel.CONGESTION_AWARE, given)
 
     name = "AstraSim_Analytical_Congestion_Aware is not on the PATH"
     assert str(caught.value).startswith(

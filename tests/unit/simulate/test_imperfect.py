@@ -15,9 +15,9 @@ from hespas.schedule.tasks import (
     TaskGraph,
     spmd_job,
 )
+from hespas.simulate.astra.messages import ContentionModel
 from hespas.simulate.imperfect import joined_job, on_cluster
 from hespas.simulate.models import Model, ModelChoice, simulate_job
-from hespas.simulate.network import Network
 
 SYSTEM = load_system("V100_32GB_4GPU")
 MS = 10**9
@@ -99,7 +99,7 @@ def test_absent_devices_are_refused(choice: ModelChoice) -> None:
 @pytest.mark.parametrize(
     "given",
     [
-        {"network": Network.CONGESTION_AWARE},
+        {"network": ContentionModel.CONGESTION_AWARE},
         {"queues_per_dimension": 2},
         {"rendezvous": True},
         {"injection_scale": 2.0},

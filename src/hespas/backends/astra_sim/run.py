@@ -18,16 +18,16 @@ from hespas.hardware.system import System
 from hespas.schedule.chakra.format import COMM_GROUP_FILE
 from hespas.schedule.chakra.writer import write_traces
 from hespas.schedule.tasks import ComputeTask, Job, TaskGraph, as_job, devices_text
+from hespas.simulate.astra.messages import ContentionModel
 from hespas.simulate.external_result import DeviceFigures, ExternalResult
-from hespas.simulate.network import Network
 from hespas.tools.process import LOG_NAME, Limits, run_program
 
 BINARY_VARIABLE = "ASTRA_SIM_BINARY"
 """The environment variable that names the program."""
 
 _PROGRAMS = {
-    Network.CONGESTION_UNAWARE: "AstraSim_Analytical_Congestion_Unaware",
-    Network.CONGESTION_AWARE: "AstraSim_Analytical_Congestion_Aware",
+    ContentionModel.CONGESTION_UNAWARE: "AstraSim_Analytical_Congestion_Unaware",
+    ContentionModel.CONGESTION_AWARE: "AstraSim_Analytical_Congestion_Aware",
 }
 _PREFIX = "workload"
 _PS_PER_MICROSECOND = 1_000_000
@@ -44,7 +44,7 @@ class AstraSimOptions:
     ``binary`` is the program; None looks for it (see `find_binary`).
     """
 
-    network: Network = Network.CONGESTION_UNAWARE
+    network: ContentionModel = ContentionModel.CONGESTION_UNAWARE
     queues_per_dimension: int = 1
     rendezvous: bool = False
     injection_scale: float = 1.0
@@ -52,7 +52,7 @@ class AstraSimOptions:
     time_limit_s: float = 3600.0
 
 
-def find_binary(network: Network, given: Path | None = None) -> Path:
+def find_binary(network: ContentionModel, given: Path | None = None) -> Path:
     """Return ASTRA-sim's program: the one given, or of `BINARY_VARIABLE`, or on the PATH.
 
     Raises `ToolError`, which says what to install or set, where there is none.

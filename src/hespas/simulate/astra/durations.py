@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, assert_never
 from hespas.errors import SimulationError
 from hespas.hardware.system import CollectiveKind, System
 from hespas.simulate.astra.closed_forms import AlgorithmName, LogicalRing, Span, span
+from hespas.simulate.astra.messages import Route, delay_ns, endpoint_ns, hops, reduce_ns, route
 from hespas.simulate.astra.options import group_implementation
 from hespas.simulate.astra.plan import SUBGROUP_ENDPOINT_NS, Plan, PlannedRing, Planner
 from hespas.simulate.kernel import Kernel
-from hespas.simulate.network import Route, delay_ns, endpoint_ns, hops, reduce_ns, route
 from hespas.units import PS_PER_NS
 
 if TYPE_CHECKING:

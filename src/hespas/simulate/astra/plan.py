@@ -15,12 +15,12 @@ from hespas.errors import SimulationError
 from hespas.hardware.system import CollectiveKind, System
 from hespas.schedule.tasks import CollectiveTask, CommunicationKind
 from hespas.simulate.astra.closed_forms import output_bytes
+from hespas.simulate.astra.messages import endpoint_ns
 from hespas.simulate.astra.options import (
     Implementation,
     group_implementation,
     implementations,
 )
-from hespas.simulate.network import endpoint_ns
 from hespas.units import PS_PER_NS
 
 _KINDS = {

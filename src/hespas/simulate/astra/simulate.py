@@ -31,11 +31,11 @@ from hespas.simulate.astra.durations import (
     group_shape,
 )
 from hespas.simulate.astra.folding import Channel, Folded, Group, Members, fold
+from hespas.simulate.astra.messages import ContentionModel, Route, delay_ns, endpoint_ns, route
 from hespas.simulate.astra.options import has_custom_collectives
 from hespas.simulate.astra.plan import SUBGROUP_ENDPOINT_NS, collective_kind, task_text
 from hespas.simulate.astra.replay import check_recorded, is_replay, with_replayed
 from hespas.simulate.astra.roofline import with_roofline
-from hespas.simulate.network import Network, Route, delay_ns, endpoint_ns, route
 from hespas.simulate.timeline import Timeline
 from hespas.units import PS_PER_NS
 
@@ -49,7 +49,7 @@ def simulate(
     work: Job | TaskGraph,
     system: System,
     *,
-    network: Network = Network.CONGESTION_UNAWARE,
+    network: ContentionModel = ContentionModel.CONGESTION_UNAWARE,
     queues_per_dimension: int = 1,
     rendezvous: bool = False,
     injection_scale: float = 1.0,
@@ -95,13 +95,17 @@ def simulate(
 
 
 def _has_closed_forms(
-    job: Job, system: System, *, network: Network, queues: int, rendezvous: bool
+    job: Job, system: System, *, network: ContentionModel, queues: int, rendezvous: bool
 ) -> bool:
     """Return whether a job has only what closed forms cover.
 
     They may come to an end even so: where the order of events at one instant matters.
     """
-    if rendezvous or network is not Network.CONGESTION_UNAWARE or has_custom_collectives(system):
+    if (
+        rendezvous
+        or network is not ContentionModel.CONGESTION_UNAWARE
+        or has_custom_collectives(system)
+    ):
         return False
     # Whose turn it is in several queues goes on from collective to collective.
     return queues == 1 and not any(
@@ -139,7 +143,7 @@ def _by_events(
     folded: Folded,
     *,
     system: System,
-    network: Network,
+    network: ContentionModel,
     queues_per_dimension: int,
     rendezvous: bool,
 ) -> Timeline:

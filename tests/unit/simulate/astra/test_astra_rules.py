@@ -21,8 +21,8 @@ from hespas.schedule.tasks import (
     TaskGraph,
 )
 from hespas.simulate.astra.events.streams import Queues
+from hespas.simulate.astra.messages import ContentionModel
 from hespas.simulate.astra.simulate import simulate
-from hespas.simulate.network import Network
 
 MakeSystem = Callable[..., System]
 
@@ -152,7 +152,7 @@ def test_a_message_without_latency_at_the_very_start_is_refused(make_system: Mak
     free = replace(system.dimensions[0], latency_s=0, bandwidth_bytes_per_s=1e15)
     system = replace(system, dimensions=(free,))
 
-    for network in Network:
+    for network in ContentionModel:
         with pytest.raises(SimulationError, match="a message takes no time at the very start"):
             simulate(graph(2, *pair(1, 1)), system, network=network)
 

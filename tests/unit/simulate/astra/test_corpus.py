@@ -18,11 +18,11 @@ from hespas.hardware.presets import load_system
 from hespas.schedule.chakra import format as wire
 from hespas.schedule.chakra.reader import read_traces
 from hespas.schedule.tasks import Job
+from hespas.simulate.astra.messages import ContentionModel
 from hespas.simulate.astra.simulate import simulate
-from hespas.simulate.network import Network
 
 CORPUS = Path(__file__).parents[3] / "corpus" / "astra-sim.json.xz"
-EXACT_CASES = {Network.CONGESTION_UNAWARE: 296, Network.CONGESTION_AWARE: 210}
+EXACT_CASES = {ContentionModel.CONGESTION_UNAWARE: 296, ContentionModel.CONGESTION_AWARE: 210}
 ONLY_STATISTICS_FAILED = ("edge_cpu_op_then_p2p_last_F2",)
 MEANINGS: dict[str, dict[str, Any]] = {
     "--comm-scale=2": {},  # ASTRA-sim takes these two, and does nothing with them
@@ -92,7 +92,9 @@ def by_device(folded: list[tuple[list[int], Any]]) -> dict[str, Any]:
 
 
 @cache
-def outcome(name: str, network: Network, *, by_events: bool) -> HespasError | dict[str, Any]:
+def outcome(
+    name: str, network: ContentionModel, *, by_events: bool
+) -> HespasError | dict[str, Any]:
     case = corpus()[name]
     options: dict[str, Any] = {"network": network, "by_events": by_events}
     for argument in case["extra_args"]:
@@ -107,9 +109,9 @@ def outcome(name: str, network: Network, *, by_events: bool) -> HespasError | di
         return timeline.as_json(with_nodes=True)
 
 
-def expected(name: str, network: Network) -> Case | None:
+def expected(name: str, network: ContentionModel) -> Case | None:
     case = corpus()[name]
-    if network is Network.CONGESTION_UNAWARE:
+    if network is ContentionModel.CONGESTION_UNAWARE:
         return case
     return case | case["congestion_aware"] if "congestion_aware" in case else None
 
@@ -143,19 +145,19 @@ def check(case: Case | None, found: HespasError | dict[str, Any]) -> None:
 @pytest.mark.parametrize("name", corpus())
 def test_a_run_is_reproduced_to_the_nanosecond_or_refused(name: str) -> None:
     for by_events in (False, True):
-        found = outcome(name, Network.CONGESTION_UNAWARE, by_events=by_events)
-        check(expected(name, Network.CONGESTION_UNAWARE), found)
+        found = outcome(name, ContentionModel.CONGESTION_UNAWARE, by_events=by_events)
+        check(expected(name, ContentionModel.CONGESTION_UNAWARE), found)
 
 
 @pytest.mark.parametrize("name", corpus())
 def test_a_run_with_congestion_is_reproduced_to_the_nanosecond_or_refused(name: str) -> None:
-    found = outcome(name, Network.CONGESTION_AWARE, by_events=True)
+    found = outcome(name, ContentionModel.CONGESTION_AWARE, by_events=True)
 
-    check(expected(name, Network.CONGESTION_AWARE), found)
+    check(expected(name, ContentionModel.CONGESTION_AWARE), found)
 
 
-@pytest.mark.parametrize("network", Network)
-def test_every_run_that_ended_is_reproduced(network: Network) -> None:
+@pytest.mark.parametrize("network", ContentionModel)
+def test_every_run_that_ended_is_reproduced(network: ContentionModel) -> None:
     ended = 0
     for name in corpus():
         case, found = expected(name, network), outcome(name, network, by_events=True)
@@ -178,7 +180,7 @@ def test_every_run_that_ended_is_reproduced(network: Network) -> None:
     ],
 )
 def test_a_refusal_says_why(name: str, message: str) -> None:
-    found = outcome(name, Network.CONGESTION_UNAWARE, by_events=False)
+    found = outcome(name, ContentionModel.CONGESTION_UNAWARE, by_events=False)
 
     assert isinstance(found, HespasError)
     assert message in str(found)
@@ -192,7 +194,7 @@ def test_a_refusal_says_why(name: str, message: str) -> None:
     ],
 )
 def test_congestion_without_a_model_is_refused(name: str, message: str) -> None:
-    found = outcome(name, Network.CONGESTION_AWARE, by_events=False)
+    found = outcome(name, ContentionModel.CONGESTION_AWARE, by_events=False)
 
     assert isinstance(found, HespasError)
     assert message in str(found)

@@ -13,8 +13,8 @@ from hespas.schedule.tasks import (
     Job,
     Task,
 )
+from hespas.simulate.astra.messages import ContentionModel
 from hespas.simulate.astra.simulate import simulate
-from hespas.simulate.network import Network
 from small_jobs import (
     RING4,
     MakeSystem,
@@ -186,13 +186,13 @@ def test_a_link_that_is_taken_makes_messages_wait(make_system: MakeSystem) -> No
         receive(4, pairs=((1, 2),)),
     ]
 
-    timeline = simulate(graph(4, tasks), system, network=Network.CONGESTION_AWARE)
+    timeline = simulate(graph(4, tasks), system, network=ContentionModel.CONGESTION_AWARE)
 
     # 50 bytes take 50 ns of a link, and 100 ns of latency; the link from 1 to 2 is free by then.
     assert nodes_ns(timeline, 0)[1] == (0, 300)
     assert nodes_ns(timeline, 1)[3] == (0, 150)
     tasks[2:] = [send(3, pairs=((0, 2),), tag=1), receive(4, pairs=((0, 2),), tag=1)]
-    timeline = simulate(graph(4, tasks), system, network=Network.CONGESTION_AWARE)
+    timeline = simulate(graph(4, tasks), system, network=ContentionModel.CONGESTION_AWARE)
     assert nodes_ns(timeline, 0) == {1: (0, 300), 3: (300, 600)}
 
 

@@ -12,9 +12,9 @@ from typing import Any, Protocol
 
 from hespas.errors import SimulationError
 from hespas.hardware.system import NetworkDimension, System, Topology
+from hespas.simulate.astra.messages import ContentionModel, Route, bytes_per_ns, delay_ns, route
 from hespas.simulate.kernel import Action, Kernel
 from hespas.simulate.matching import Mailbox, Mailboxes
-from hespas.simulate.network import Network, Route, bytes_per_ns, delay_ns, route
 from hespas.units import PS_PER_NS, to_ns
 
 _CONTROL_BYTES = 8192
@@ -95,13 +95,13 @@ class RendezvousTransport(Transport):
         return self.mailbox(tag, mailbox.target, mailbox.source, _CONTROL_BYTES)
 
 
-def make_links(network: Network, system: System, kernel: Kernel) -> Links:
+def make_links(network: ContentionModel, system: System, kernel: Kernel) -> Links:
     """Return the links of a system.
 
     Raises `SimulationError` for congestion in a network that ASTRA-sim has none for: of
     several dimensions, or a ring of two, whose two links would be the same.
     """
-    if network is Network.CONGESTION_UNAWARE:
+    if network is ContentionModel.CONGESTION_UNAWARE:
         return FreeLinks(system, kernel)
     if len(system.dimensions) != 1:
         message = f"congestion among {len(system.dimensions)} dimensions has no model here"
@@ -115,7 +115,7 @@ def make_links(network: Network, system: System, kernel: Kernel) -> Links:
 
 
 class FreeLinks:
-    """Each message has every link to itself: it takes `hespas.simulate.network.delay_ns`."""
+    """Each message has every link to itself: it takes `hespas.simulate.astra.messages.delay_ns`."""
 
     def __init__(self, system: System, kernel: Kernel) -> None:
         self._system = system

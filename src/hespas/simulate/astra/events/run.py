@@ -33,12 +33,12 @@ from hespas.simulate.astra.events.network import (
 )
 from hespas.simulate.astra.events.streams import DeviceContext, Queues, Streams
 from hespas.simulate.astra.folding import Channel, Folded
+from hespas.simulate.astra.messages import ContentionModel, reduce_ns
 from hespas.simulate.astra.plan import Plan, Planner, collective_kind, task_text
 from hespas.simulate.deadlock import check_complete, mismatch
 from hespas.simulate.kernel import ActorQueue, Kernel
 from hespas.simulate.matching import TAG_LIMIT, Collectives
 from hespas.simulate.memory_guard import check_memory
-from hespas.simulate.network import Network, reduce_ns
 from hespas.simulate.timeline import Timeline
 from hespas.units import PS_PER_NS
 
@@ -51,7 +51,7 @@ def run_events(
     folded: Folded,
     system: System,
     *,
-    network: Network,
+    network: ContentionModel,
     queues_per_dimension: int,
     rendezvous: bool,
 ) -> Timeline:

@@ -16,20 +16,20 @@ from hespas.units import to_ns
 _NS_PER_S = 1_000_000_000
 
 
-class Network(Enum):
+class ContentionModel(Enum):
     """How messages share links."""
 
     CONGESTION_UNAWARE = "congestion-unaware"
     CONGESTION_AWARE = "congestion-aware"
 
 
-def network_named(name: str) -> Network:
+def contention_model_named(name: str) -> ContentionModel:
     """Return the network of a name; `ConfigError` for any other.
 
-    >>> network_named("congestion-unaware")
-    <Network.CONGESTION_UNAWARE: 'congestion-unaware'>
+    >>> contention_model_named("congestion-unaware")
+    <ContentionModel.CONGESTION_UNAWARE: 'congestion-unaware'>
     """
-    return choice(name, Network, what="network")
+    return choice(name, ContentionModel, what="network")
 
 
 @dataclass(frozen=True, slots=True)
