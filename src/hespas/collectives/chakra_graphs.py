@@ -244,10 +244,10 @@ def collective_graphs(
     Raises `AlgorithmError` for an algorithm of another collective or number of ranks, and for
     nothing to send. One whose ``coll`` is custom is taken for whatever it is used for.
     """
-    wanted = COLLECTIVE_OF[kind]
+    collective = COLLECTIVE_OF[kind]
     problem = ""
-    if program.collective not in (wanted, Collective.CUSTOM):
-        problem = f"the algorithm does {program.collective.value}, not {wanted.value}"
+    if program.collective not in (collective, Collective.CUSTOM):
+        problem = f"the algorithm does {program.collective.value}, not {collective.value}"
     elif len(program.ranks) != members:
         problem = f"the algorithm is for {len(program.ranks)} ranks, the collective has {members}"
     elif size_bytes < 1:

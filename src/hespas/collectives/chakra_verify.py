@@ -33,10 +33,10 @@ from hespas.schedule.tasks import ComputeTask, ReceiveTask, SendTask
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphsVerified:
-    """What was found: ``verified`` where the graphs say which chunks they move.
+    """The result: ``verified`` where the graphs say which chunks they move.
 
-    Else ``unknown`` says what they lack; then only that they end, that every message has its
-    receive, and that every rank can have heard of every other, is known.
+    Else ``unknown`` says what they lack; then only this was checked: that they end, that every
+    message has its receive, and that every rank can have heard of every other.
     """
 
     verified: Verified | None
@@ -46,9 +46,9 @@ class GraphsVerified:
 def verify_graphs(
     graphs: Sequence[Sequence[ParsedNode]], collective: Collective, *, name: str
 ) -> GraphsVerified:
-    """Return what can be told of graphs, one per rank, that are to do a collective.
+    """Verify graphs, one per rank, that are to do a collective, as far as their notes allow.
 
-    Raises `AlgorithmError` for what is found to be wrong: see
+    Raises `AlgorithmError` for what is wrong: see
     `hespas.collectives.chakra_verify.check_graphs` and `hespas.collectives.verify.verify`.
     """
     check_graphs(graphs, collective)
@@ -85,7 +85,7 @@ def check_graphs(
                 needed = everyone if rank == root else 0
             case _:
                 needed = everyone
-        lacking = needed & ~(state.known | 1 << rank)
+        lacking = needed & ~(state.heard_of | 1 << rank)
         if lacking:
             raise AlgorithmError(
                 f"nothing of {ranks_text(lacking)} ever comes", location=f"rank {rank}"
@@ -98,13 +98,13 @@ class _RankState:
 
     nodes: dict[int, ParsedNode]
     ended: dict[int, int] = field(default_factory=dict[int, int])
-    known: int = 0
+    heard_of: int = 0
 
 
 @dataclass(slots=True)
 class _Run:
     ranks: list[_RankState]
-    under_way: dict[_Key, deque[tuple[int, int]]] = field(
+    in_flight: dict[_Key, deque[tuple[int, int]]] = field(
         default_factory=dict[_Key, deque[tuple[int, int]]]
     )
 
@@ -122,22 +122,22 @@ class _Run:
         task = node.task
         if not state.ended.keys() >= set(task.depends_on):
             return False
-        known = 1 << rank
+        heard_of = 1 << rank
         for dependency in task.depends_on:
-            known |= state.ended[dependency]
+            heard_of |= state.ended[dependency]
         match task:
             case SendTask():
                 key = (task.tag, rank, self._peer(rank, node), task.size_bytes)
-                self.under_way.setdefault(key, deque()).append((task.id, known))
+                self.in_flight.setdefault(key, deque()).append((task.id, heard_of))
             case ReceiveTask():
                 key = (task.tag, self._peer(rank, node), rank, task.size_bytes)
-                if not self.under_way.get(key):
+                if not self.in_flight.get(key):
                     return False
-                known |= self.under_way[key].popleft()[1]
+                heard_of |= self.in_flight[key].popleft()[1]
             case _:
                 pass
-        state.ended[task.id] = known
-        state.known |= known
+        state.ended[task.id] = heard_of
+        state.heard_of |= heard_of
         return True
 
     def _peer(self, rank: int, node: ParsedNode) -> int:
@@ -155,7 +155,7 @@ class _Run:
                         f"waits for ever for a message of rank {node.peer}, of this tag and size"
                     )
                     raise AlgorithmError(message, location=_node_text(rank, node))
-        for (_, source, target, _), messages in self.under_way.items():
+        for (_, source, target, _), messages in self.in_flight.items():
             if messages:
                 node = self.ranks[source].nodes[messages[0][0]]
                 message = f"sends a message that rank {target} never receives"
@@ -170,7 +170,7 @@ _NEEDED = ("tb_id", "local_time_step", "msg_chunk_cnt", "chunk_offset", "total_c
 
 
 class UnknownProgramError(Exception):
-    """The graphs don't say what they do; the message tells what is lacking."""
+    """The graphs don't say what they do; the message names what is lacking."""
 
 
 class _FoundStep(NamedTuple):
@@ -232,16 +232,16 @@ class _RankReader:
     collective: Collective
 
     def rank(self) -> Rank:
-        found = self._steps()
+        found_steps = self._steps()
         step_of = {
             node: (block, index)
-            for block, steps in found.items()
+            for block, steps in found_steps.items()
             for index, one in enumerate(steps)
             for node in one.nodes
         }
         others = {
             block: [self._others(steps, index, block, step_of) for index in range(len(steps))]
-            for block, steps in found.items()
+            for block, steps in found_steps.items()
         }
         # A step that waits for several others has nops before it, which shifts what follows.
         new_index = {
@@ -250,7 +250,8 @@ class _RankReader:
             for index in range(len(waits))
         }
         blocks = [
-            self._threadblock(block, found[block], others[block], new_index) for block in found
+            self._threadblock(block, found_steps[block], others[block], new_index)
+            for block in found_steps
         ]
         used = [
             place.offset + step.count
@@ -269,10 +270,10 @@ class _RankReader:
             at = self._at(node, owner)
             owner[node.task.id] = at
             parts.setdefault(at, []).append(node)
-        found: dict[int, list[_FoundStep]] = {}
+        found_steps: dict[int, list[_FoundStep]] = {}
         for (block, _), nodes in sorted(parts.items()):
-            found.setdefault(block, []).extend(self._found(nodes))
-        return found
+            found_steps.setdefault(block, []).extend(self._found(nodes))
+        return found_steps
 
     def _at(self, node: ParsedNode, owner: Mapping[int, tuple[int, int]]) -> tuple[int, int]:
         block, step = (node.notes.get(name) for name in _NEEDED[:2])
@@ -289,11 +290,11 @@ class _RankReader:
     def _found(self, nodes: list[ParsedNode]) -> list[_FoundStep]:
         """Return the step that some nodes are; without its kind, one for each transfer."""
         numbers = tuple([node.task.id for node in nodes])
-        told = nodes[0].notes.get("step_type")
-        if isinstance(told, str):
-            step = self._step(nodes[0], StepKind(told))
+        kind_name = nodes[0].notes.get("step_type")
+        if isinstance(kind_name, str):
+            step = self._step(nodes[0], StepKind(kind_name))
             return [_FoundStep(step, numbers, nodes[0].task.depends_on)]
-        found: list[_FoundStep] = []
+        found_steps: list[_FoundStep] = []
         for node in nodes:
             match node.task:
                 case SendTask():
@@ -302,11 +303,13 @@ class _RankReader:
                     is_rrc = bool(node.notes.get("is_rrc"))
                     kind = StepKind.RECEIVE_REDUCE_COPY if is_rrc else StepKind.RECEIVE
                 case _:
-                    last = found[-1]
-                    found[-1] = last._replace(nodes=(*last.nodes, node.task.id))
+                    last = found_steps[-1]
+                    found_steps[-1] = last._replace(nodes=(*last.nodes, node.task.id))
                     continue
-            found.append(_FoundStep(self._step(node, kind), (node.task.id,), node.task.depends_on))
-        return found
+            found_steps.append(
+                _FoundStep(self._step(node, kind), (node.task.id,), node.task.depends_on)
+            )
+        return found_steps
 
     def _step(self, node: ParsedNode, kind: StepKind) -> Step:
         return Step(
@@ -348,12 +351,12 @@ class _RankReader:
     def _threadblock(
         self,
         block: int,
-        found: list[_FoundStep],
+        found_steps: list[_FoundStep],
         others: list[list[tuple[int, int]]],
         new_index: Mapping[tuple[int, int], int],
     ) -> Threadblock:
         by_id = {node.task.id: node for node in self.nodes}
-        transfers = [by_id[number] for one in found for number in one.nodes]
+        transfers = [by_id[number] for one in found_steps for number in one.nodes]
         sends = {node.peer for node in transfers if isinstance(node.task, SendTask)}
         receives = {node.peer for node in transfers if isinstance(node.task, ReceiveTask)}
         tags = {
@@ -363,7 +366,7 @@ class _RankReader:
             text = f"rank {self.number}: threadblock {block} has several peers or tags"
             raise UnknownProgramError(text)
         steps: list[Step] = []
-        for one, waits in zip(found, others, strict=True):
+        for one, waits in zip(found_steps, others, strict=True):
             ids = [StepId(other, new_index[other, index]) for other, index in waits]
             nowhere = Place(Buffer.INPUT, 0)
             steps += [

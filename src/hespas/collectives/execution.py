@@ -2,9 +2,9 @@
 
 A chunk's value is the set of ranks whose contributions are in it. Messages are buffered: a send
 doesn't wait for its receive, as in MSCCL, whose connections have slots for several. What blocks
-here therefore blocks everywhere. Each threadblock has a vector clock, which tells of every
-threadblock how many steps have surely ended, so that accesses to one chunk that nothing orders are
-found.
+here therefore blocks everywhere. Each threadblock has a vector clock, which counts, for
+every threadblock, the steps that have surely ended: accesses to one chunk that nothing orders are
+detected by it.
 """
 
 from __future__ import annotations
@@ -113,9 +113,9 @@ class Order:
         """Return what a threadblock knows now."""
         return self._clocks[block].copy()
 
-    def learn(self, block: int, known: Clock) -> None:
+    def learn(self, block: int, clock: Clock) -> None:
         """Have a threadblock know what another knew."""
-        np.maximum(self._clocks[block], known, out=self._clocks[block])
+        np.maximum(self._clocks[block], clock, out=self._clocks[block])
 
     def end_step(self, block: int, step: int) -> None:
         """Note that a threadblock has ended a step."""
@@ -123,23 +123,23 @@ class Order:
 
     def read(self, access: Access, slot: object) -> Race | None:
         """Note that a step reads a chunk; return the write that races with it."""
-        found = self._slots.setdefault(slot, _Slot())
-        found.read.append(access)
-        return self._race(access, found.written, wrote=True)
+        accesses = self._slots.setdefault(slot, _Slot())
+        accesses.read.append(access)
+        return self._race(access, accesses.written, wrote=True)
 
     def write(self, access: Access, slot: object) -> Race | None:
         """Note that a step writes a chunk; return an access that races with it."""
-        found = self._slots.setdefault(slot, _Slot())
-        race = self._race(access, found.written, wrote=True)
-        for other in found.read:
+        accesses = self._slots.setdefault(slot, _Slot())
+        race = self._race(access, accesses.written, wrote=True)
+        for other in accesses.read:
             race = race or self._race(access, other, wrote=False)
-        found.written, found.read = access, []
+        accesses.written, accesses.read = access, []
         return race
 
     def last_write(self, slot: object) -> Access | None:
         """Return what wrote a chunk last."""
-        found = self._slots.get(slot)
-        return None if found is None else found.written
+        accesses = self._slots.get(slot)
+        return None if accesses is None else accesses.written
 
     def _race(self, access: Access, other: Access | None, *, wrote: bool) -> Race | None:
         if other is None or other == access:
@@ -174,12 +174,12 @@ class Transfer:
 class _Message:
     values: tuple[Value, ...]
     sender: StepId
-    known: Clock
+    clock: Clock
 
 
 @dataclass(slots=True)
 class Block:
-    """A threadblock under way: its rank, its number among all, and the next step."""
+    """A threadblock that runs: its rank, its number among all, and the next step."""
 
     rank: int
     number: int
@@ -268,8 +268,8 @@ class Execution:
 
     def last_writer(self, slot: Slot) -> str:
         """Return how errors name the step that wrote a chunk last; "" if none did."""
-        found = self._order.last_write(slot)
-        return "" if found is None else self._text(found)
+        access = self._order.last_write(slot)
+        return "" if access is None else self._text(access)
 
     def _text(self, access: Access) -> str:
         block = self.blocks[access.block]
@@ -285,13 +285,13 @@ class Execution:
             for index, value in enumerate(values):
                 self._write(block, step.target, index, value)
         self._order.end_step(block.number, block.position)
-        known = self._order.snapshot(block.number)
+        clock = self._order.snapshot(block.number)
         if step.kind.sends:
             peer = block.threadblock.send_peer
             key = (block.rank, -1 if peer is None else peer, block.threadblock.channel)
-            self.messages.setdefault(key, deque()).append(_Message(values, block.at, known))
+            self.messages.setdefault(key, deque()).append(_Message(values, block.at, clock))
         if (block.rank, block.at) in self._awaited:
-            self._ended[block.rank, block.at] = known
+            self._ended[block.rank, block.at] = clock
         block.position += 1
 
     def _receive(self, block: Block) -> tuple[Value, ...]:
@@ -304,7 +304,7 @@ class Execution:
                 f"receives {block.step.count} chunks of a message of which {sent}",
                 location=f"{self.program.name}: {block.text()}",
             )
-        self._order.learn(block.number, message.known)
+        self._order.learn(block.number, message.clock)
         self.transfers.append(
             Transfer(source, message.sender, target, block.at, len(message.values))
         )
@@ -327,13 +327,13 @@ class Execution:
         )
 
     def _read(self, block: Block, place: Place) -> tuple[Value, ...]:
-        found: list[Value] = []
+        values: list[Value] = []
         for index in range(block.step.count):
             slot = self.slot(block.rank, Place(place.buffer, place.offset + index))
             self._check(block, slot, wrote=False)
             nothing = f"{block.text()}: reads {place_text(slot.place)}, where nothing is yet"
-            found.append(self.values.get(slot, Value(0, 0, nothing)))
-        return tuple(found)
+            values.append(self.values.get(slot, Value(0, 0, nothing)))
+        return tuple(values)
 
     def _write(self, block: Block, place: Place, index: int, value: Value) -> None:
         slot = self.slot(block.rank, Place(place.buffer, place.offset + index))

@@ -147,8 +147,8 @@ class _Reader:
     def _collective(self, root: ElementTree.Element) -> Collective:
         name = self.text(root, "coll", "algo").lower()
         if name not in _COLLECTIVES:
-            known = ", ".join(_OWN_NAMES)
-            self.fail("algo", f"coll is {name!r}", hint=f"use one of {known}")
+            names = ", ".join(_OWN_NAMES)
+            self.fail("algo", f"coll is {name!r}", hint=f"use one of {names}")
         return _COLLECTIVES[name]
 
     def _counts(
@@ -168,11 +168,11 @@ class _Reader:
     def _rank(self, number: int, gpu: ElementTree.Element, dependents: _Dependents) -> Rank:
         where = f"rank {number}"
         blocks = self.children(gpu, "tb", where)
-        found = [self._threadblock(number, block) for block in blocks]
-        dependents.check(number, blocks, found)
+        threadblocks = [self._threadblock(number, block) for block in blocks]
+        dependents.check(number, blocks, threadblocks)
         return Rank(
             scratch_chunks=self.integer(gpu, "s_chunks", where, default=0),
-            threadblocks=tuple(found),
+            threadblocks=tuple(threadblocks),
         )
 
     def _threadblock(self, rank: int, block: ElementTree.Element) -> Threadblock:
@@ -197,8 +197,8 @@ class _Reader:
     def _step(self, element: ElementTree.Element, where: str) -> Step:
         name = self.text(element, "type", where)
         if name not in _KINDS:
-            known = ", ".join(_KINDS)
-            self.fail(where, f"type is {name!r}", hint=f"use one of {known}")
+            names = ", ".join(_KINDS)
+            self.fail(where, f"type is {name!r}", hint=f"use one of {names}")
         kind = _KINDS[name]
         threadblock = self.integer(element, "depid", where, default=_NONE)
         step = self.integer(element, "deps", where, default=_NONE)
@@ -232,12 +232,12 @@ class _Dependents:
     """Checks that a step on which others wait says so: the runtime signals only then."""
 
     reader: _Reader
-    is_told: bool
+    is_declared: bool
 
     def check(
         self, rank: int, blocks: list[ElementTree.Element], threadblocks: list[Threadblock]
     ) -> None:
-        if not self.is_told:
+        if not self.is_declared:
             return
         signals = {
             StepId(threadblock.id, index)

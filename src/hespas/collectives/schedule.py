@@ -100,10 +100,6 @@ class Schedule:
     channels: int = 1
     root: int = 0
 
-    def rooted_at(self, root: int) -> Schedule:
-        """Return the schedule whose root is another member."""
-        return replace(self, root=root)
-
     def message_bytes(self, rounds: Rounds, size_bytes: int) -> int:
         """Return the bytes of a message where a member's input is ``size_bytes``.
 
@@ -253,7 +249,7 @@ def schedule_text(schedule: Schedule) -> str:
 
 def _rounds_text(rounds: Rounds) -> str:
     size = _count(rounds.size_parts, "part")
-    staged = ", by way of scratch memory" if rounds.is_staged else ""
+    staged = ", through scratch memory" if rounds.is_staged else ""
     deep = f", in a pipeline of depth {rounds.depth}" if rounds.depth > 1 else ""
     count = _count(rounds.count, "round")
     return (

@@ -43,11 +43,11 @@ class Verified:
 
     def chunks_by_link(self) -> Mapping[tuple[int, int], int]:
         """Return how many chunks go from one rank to another, by (source, target)."""
-        found: dict[tuple[int, int], int] = {}
+        chunks: dict[tuple[int, int], int] = {}
         for one in self.transfers:
             link = (one.source, one.target)
-            found[link] = found.get(link, 0) + one.count
-        return dict(sorted(found.items()))
+            chunks[link] = chunks.get(link, 0) + one.count
+        return dict(sorted(chunks.items()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,14 +135,14 @@ def _why(execution: Execution, block: Block) -> tuple[str, Block | None]:
 
 
 def _check_results(execution: Execution) -> None:
-    """Raise for the first wrong chunk, of which one whose fault has a known step says more."""
+    """Raise for a wrong chunk: the first that a step has spoilt, else the first of all."""
     wrong: Required | None = None
     for required in required_values(execution.program):
-        found = execution.values.get(execution.slot(required.rank, required.place))
-        if not _problem(found, required.value):
+        value = execution.values.get(execution.slot(required.rank, required.place))
+        if not _problem(value, required.value):
             continue
         wrong = wrong or required
-        if found is not None and found.fault:
+        if value is not None and value.fault:
             wrong = required
             break
     if wrong is not None:
@@ -161,7 +161,7 @@ def _wrong_result(execution: Execution, required: Required) -> AlgorithmError:
 
 
 def required_values(program: Program) -> Iterator[Required]:
-    """Yield what the collective must leave; nothing for a custom one, which is not known."""
+    """Yield what the chunks must hold in the end; nothing for a custom collective."""
     for rank in range(len(program.ranks)):
         for chunk in range(program.output_chunks):
             value = _required(program, rank, chunk)
@@ -201,14 +201,14 @@ def _required(program: Program, rank: int, chunk: int) -> Value | None:
     return result
 
 
-def _problem(found: Value | None, required: Value) -> str:
-    if found is None:
+def _problem(value: Value | None, required: Value) -> str:
+    if value is None:
         return "holds nothing"
-    if found.fault:
-        return f"is wrong: {found.fault}"
-    if found.chunk != required.chunk:
-        return f"holds input chunk {found.chunk} instead of {required.chunk}"
-    lacking, surplus = required.ranks & ~found.ranks, found.ranks & ~required.ranks
+    if value.fault:
+        return f"is wrong: {value.fault}"
+    if value.chunk != required.chunk:
+        return f"holds input chunk {value.chunk} instead of {required.chunk}"
+    lacking, surplus = required.ranks & ~value.ranks, value.ranks & ~required.ranks
     if lacking:
         return f"lacks the contribution of {ranks_text(lacking)}"
     if surplus:

@@ -1,4 +1,4 @@
-"""The bidirectional ring: half of every part goes around each way."""
+"""The bidirectional ring: half of every part goes around in each direction."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _both_ways(one_way: Callable[[int], Schedule], members: int) -> Schedule:
 
     def both(rounds: Rounds) -> Rounds:
         def parts(message: Message) -> range:
-            # The other way around, members are numbered backwards.
+            # In the other direction, members are numbered backwards.
             source = -message.source % members if message.channel else message.source
             (part,) = rounds.parts(message._replace(source=source))
             half = 2 * (-part % members if message.channel else part) + message.channel

@@ -1,4 +1,4 @@
-"""The dissemination barrier: in round k, each tells the member 2**k further that it has come.
+"""The dissemination barrier: in round k, each notifies the member 2**k further.
 
 Source: Hensgen, Finkel and Manber, "Two algorithms for barrier synchronization" (1988).
 """

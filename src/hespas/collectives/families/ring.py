@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import isqrt
 
 from hespas.collectives.patterns import Form, Pattern, shift
@@ -27,7 +28,7 @@ def around(members: int, *, first: int, operation: Operation) -> Rounds:
 
 
 def all_reduce(members: int) -> Schedule:
-    """Return the ring in which every part goes around once to be added up, and once to be known."""
+    """Return the ring in which every part goes around once added up, and once handed out."""
     rounds = (
         around(members, first=0, operation=Operation.REDUCE),
         around(members, first=1, operation=Operation.COPY),
@@ -86,7 +87,7 @@ def broadcast(members: int) -> Schedule:
 def reduce(members: int) -> Schedule:
     """Return the chain in which each adds what it has; the last member gets the sum."""
     schedule = _chain(Collective.REDUCE, members, Operation.REDUCE)
-    return schedule.rooted_at(members - 1)
+    return replace(schedule, root=members - 1)
 
 
 ALGORITHM = CollectiveAlgorithm(

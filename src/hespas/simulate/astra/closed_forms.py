@@ -33,7 +33,7 @@ class LogicalRing:
     """A logical ring of ``size`` members, all of which see the same distances.
 
     ``delay_ns`` gives D for (distance in the ring, bytes), ``reduce_ns`` R for bytes.
-    ``is_subgroup`` tells a group smaller than the system, which ASTRA-sim treats apart.
+    ``is_subgroup`` marks a group smaller than the system, which ASTRA-sim treats differently.
     """
 
     size: int

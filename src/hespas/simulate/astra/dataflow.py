@@ -150,15 +150,15 @@ class _Run:
             return [self._everyone]
         if table not in self._groups:
             alike: dict[object, list[Members]] = {}
-            found: list[_Part] = []
+            parts: list[_Part] = []
             for group in self._graph.group_tables[table]:
                 shape = self._shape_of(group)
                 if shape is None:
-                    found.append(self._everyone)
+                    parts.append(self._everyone)
                 else:
                     alike.setdefault((len(group), shape), []).append(group)
-            found += [(groups[0], np.array(groups, dtype=np.int64)) for groups in alike.values()]
-            self._groups[table] = found
+            parts += [(groups[0], np.array(groups, dtype=np.int64)) for groups in alike.values()]
+            self._groups[table] = parts
         return self._groups[table]
 
     def classes(self) -> Iterator[ClassTimeline]:

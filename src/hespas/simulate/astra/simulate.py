@@ -126,7 +126,7 @@ def _is_for_events(task: Task) -> bool:
 
 
 def _by_closed_forms(job: Job, model: _ClosedForms, *, is_folded: bool) -> Timeline | None:
-    """Return what the closed forms say, in the fastest way in which they hold; None if in none."""
+    """Return what the closed forms say, by the fastest engine for which they hold, if any."""
     timeline = None
     if is_folded:
         timeline = model.run_classes(fold(job, model.timing), is_staggered=False)

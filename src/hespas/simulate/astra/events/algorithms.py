@@ -294,12 +294,12 @@ class Direct:
 
     def _next_mailboxes(self) -> tuple[Mailbox[Any], Mailbox[Any]]:
         distance = self._queue.popleft()
-        known = self._mailboxes.pop(distance, None)
-        if known is None:
-            known = self._member.mailboxes_at(distance, self._size_bytes)
+        pair = self._mailboxes.pop(distance, None)
+        if pair is None:
+            pair = self._member.mailboxes_at(distance, self._size_bytes)
             if self._is_all_reduce:
-                self._mailboxes[distance] = known
-        return known
+                self._mailboxes[distance] = pair
+        return pair
 
     def _receive(self, _: object) -> None:
         self._received += 1

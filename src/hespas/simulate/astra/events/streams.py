@@ -1,4 +1,4 @@
-"""A device's queues for chunks, and the chunks of its collectives on their way through them.
+"""A device's queues for chunks, and the chunks of its collectives, which pass through them.
 
 Source: ASTRA-sim's stream scheduler and its queue levels. A queue lets a number of chunks run at
 once, in order of arrival. Which queue of several a chunk takes goes on from collective to
