@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from hashlib import sha256
 
 import msgspec
 
@@ -198,6 +197,9 @@ def instructions_digest(program: Program) -> str:
     It covers those of loops and branches, which may have kernels. It leaves out what is inside
     fusions or starts asynchronously, because text and protos name that differently.
     """
+    # OpenSSL takes 20 ms to load, which every command would pay.
+    from hashlib import sha256  # noqa: PLC0415
+
     names = (f"{op.name} {op.instruction}\n" for op in _started(program.main.body))
     return sha256("".join(names).encode()).hexdigest()
 
