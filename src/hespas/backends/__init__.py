@@ -12,3 +12,8 @@ names the modules of estimation methods as text, the command line calls `astra_s
 * Simulators of networks time a whole job: `astra_sim`, which gives a
   `hespas.simulate.external_result.ExternalResult`.
 """
+
+PUBLIC: dict[str, tuple[str, ...]] = {
+    "astra_sim.run": ("AstraSimOptions", "run_astra_sim"),
+}
+"""What other folders import, by module; `tests/project/test_layout.py` checks it."""

@@ -5,3 +5,8 @@ makes flags from the fields of options dataclasses, and `hespas.options.PredictO
 was given; `outputs` writes files. Commands compose no stages: they call `hespas.pipeline`. Nothing
 imports this folder.
 """
+
+PUBLIC: dict[str, tuple[str, ...]] = {
+    "main": ("main",),
+}
+"""What other folders import, by module; `tests/project/test_layout.py` checks it."""

@@ -6,3 +6,15 @@ keeps between runs. `options` are the compiler's, `targets` lists the accelerato
 compilation as the cache's key sees it, `packages` are the installed compilers, and `origin` notes
 a program that was compiled for another part than it is priced on.
 """
+
+PUBLIC: dict[str, tuple[str, ...]] = {
+    "cache": ("CompiledCache", "default_directory"),
+    "compiled": ("CompiledProgram",),
+    "compiler": ("DEFAULT_LIMITS", "compile_program"),
+    "for_node": ("compile_for_node",),
+    "job": ("Layout",),
+    "options": ("CompileOptions", "DEFAULT_OPTIONS", "parse_size"),
+    "origin": ("with_origin",),
+    "targets": ("TpuTarget", "find_target"),
+}
+"""What other folders import, by module; `tests/project/test_layout.py` checks it."""

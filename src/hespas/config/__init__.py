@@ -6,3 +6,29 @@ key; `files` reads JSON and YAML; `suggest` names what the user probably meant; 
 types of figures. `estimators` holds the keys of ``perf_estimator`` that all methods share. The
 documented configuration file is read by `hespas.options.read_configuration`.
 """
+
+PUBLIC: dict[str, tuple[str, ...]] = {
+    "decode": ("decode",),
+    "estimators": (
+        "EstimatorKeys",
+        "HARDWARE",
+        "Hardware",
+        "NodeHardware",
+        "RooflineHardware",
+        "read_roofline",
+    ),
+    "fields": (
+        "Layer",
+        "Option",
+        "build",
+        "check_effects",
+        "declare",
+        "joined",
+        "options_in",
+        "section",
+    ),
+    "figures": ("Count", "CountOrZero", "Fraction", "NotNegative", "Positive", "Text"),
+    "files": ("read_json", "read_text", "read_yaml"),
+    "suggest": ("choice", "suggestion"),
+}
+"""What other folders import, by module; `tests/project/test_layout.py` checks it."""

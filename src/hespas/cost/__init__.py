@@ -6,3 +6,16 @@ what is counted here. `expand.expand` opens operations; `rules` holds a small fu
 kind of operation; `gemm`, `convolution` and `attention` describe the products that any operation
 runs, fusions and library calls included, from the libraries' `library_config`.
 """
+
+PUBLIC: dict[str, tuple[str, ...]] = {
+    "attention": ("Attention", "attentions"),
+    "convolution": ("Convolution", "Direction", "convolutions"),
+    "expand": ("expand",),
+    "gemm": ("Gemm", "gemms"),
+    "rules.custom_call": ("CustomCallCost", "OperandTraffic", "StatedWork", "custom_call"),
+    "rules.elementwise": (),
+    "rules.sizes": ("operand", "result"),
+    "structure": ("Branch", "Cost", "Leaf", "Loop", "total"),
+    "work": ("Work", "ZERO", "flop_counts"),
+}
+"""What other folders import, by module; `tests/project/test_layout.py` checks it."""

@@ -10,3 +10,45 @@ comes an `estimate.Estimate` for each region, and a `graph.GraphEstimate` for al
   compiler wrote them), `tpu` (cycles of a TPU's compiler), `systolic` (arrays in closed form).
 * `methods`: the registry, which makes an estimator by the name of its method.
 """
+
+PUBLIC: dict[str, tuple[str, ...]] = {
+    "cache": ("DiskStore", "MemoryStore", "Store"),
+    "driver": ("Estimator", "is_kernel"),
+    "estimate": ("Estimate", "OpEstimate", "TypeTotals"),
+    "graph": (
+        "GraphEstimate",
+        "ModuleEstimate",
+        "Progress",
+        "computation_assumptions",
+        "estimate_graph",
+        "estimator_assumptions",
+    ),
+    "methods": (
+        "DEFAULT",
+        "DeviceUse",
+        "EstimatorSpec",
+        "METHODS",
+        "Method",
+        "default_method",
+        "default_text",
+        "method_named",
+    ),
+    "ptx.kernels": ("AnalysisCache", "KernelPricer", "Reading", "kernel_pricer"),
+    "ptx.terms": ("category_of", "reasons"),
+    "roofline": ("Roofline", "RooflineOptions"),
+    "systolic.array": ("Dataflow", "Product", "SystolicArray"),
+    "systolic.method": (
+        "SimulatorHardware",
+        "Systolic",
+        "SystolicHardware",
+        "array_hardware",
+        "array_of",
+        "array_parameters",
+        "array_text",
+        "with_timer",
+    ),
+    "tables.files": ("part_names",),
+    "tables.gemm": ("GemmModel", "Product", "gemm_model"),
+    "tables.method": ("Measured", "make"),
+}
+"""What other folders import, by module; `tests/project/test_layout.py` checks it."""

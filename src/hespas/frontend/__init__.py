@@ -9,3 +9,10 @@ be partitioned already, `load_compiled` takes a compiler's result.
 sharded program is then partitioned and read again as the text of one device. Both use `loops` (how
 often a loop runs) and `meshes` (replica groups by mesh axes).
 """
+
+PUBLIC: dict[str, tuple[str, ...]] = {
+    "load": ("load_per_device", "load_source", "read_source"),
+    "loaded": ("Loaded",),
+    "overrides": ("LoadOptions",),
+}
+"""What other folders import, by module; `tests/project/test_layout.py` checks it."""

@@ -11,3 +11,53 @@ units.
 Values that a file holds in the same form are msgspec structs, decoded as they are; the types of
 their figures are in `figures`.
 """
+
+PUBLIC: dict[str, tuple[str, ...]] = {
+    "cluster": ("Cluster", "Distribution", "Jitter", "LinkOverride", "read_cluster"),
+    "device": ("Device", "at_fastest", "factor_of", "table_of"),
+    "fit": ("settled_program",),
+    "interconnect": (
+        "Dimension",
+        "Dimensions",
+        "Dragonfly",
+        "Edge",
+        "Fabric",
+        "Graph",
+        "Interconnect",
+        "Shape",
+    ),
+    "links": (
+        "Link",
+        "LinkParameters",
+        "MeasuredCollective",
+        "Protocol",
+        "link_names",
+        "load_link",
+    ),
+    "microarchitecture": ("Microarchitecture", "load_microarchitecture", "read_microarchitecture"),
+    "presets": (
+        "MICROARCHITECTURE",
+        "NodeInfo",
+        "PRESETS_DIRECTORY",
+        "device_file",
+        "device_names",
+        "load_device",
+        "load_hardware",
+        "load_system",
+        "node_directory",
+        "node_info",
+        "system_directory",
+        "system_names",
+    ),
+    "system": (
+        "CollectiveKind",
+        "NetworkDimension",
+        "RemoteMemory",
+        "RemoteMemoryKind",
+        "System",
+        "Topology",
+        "bare_system",
+        "interconnect_of",
+    ),
+}
+"""What other folders import, by module; `tests/project/test_layout.py` checks it."""

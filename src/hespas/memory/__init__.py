@@ -4,3 +4,9 @@
 are live at it (`buffers.HeldBuffer`). `liveness` determines how long each buffer is live and which
 operations work in place, `allocation` reuses outputs' memory and packs the rest as XLA does.
 """
+
+PUBLIC: dict[str, tuple[str, ...]] = {
+    "buffers": ("HeldBuffer",),
+    "usage": ("MemoryUse", "memory_use"),
+}
+"""What other folders import, by module; `tests/project/test_layout.py` checks it."""

@@ -6,3 +6,8 @@ and its `step` gives the jitted function with abstract arguments, sharded over a
 module with ``MODELS``: `llama` (with `decoder` and `adamw`), `resnet`, `gemm`, `moe`. Importing
 `model` does not import JAX.
 """
+
+PUBLIC: dict[str, tuple[str, ...]] = {
+    "model": ("model_named", "models"),
+}
+"""What other folders import, by module; `tests/project/test_layout.py` checks it."""

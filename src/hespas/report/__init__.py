@@ -6,3 +6,17 @@ Each function takes a result (`hespas.prediction.Prediction`, a graph's estimate
 split. Nothing is computed here that a result does not hold, except by `kernels.kernel_rows`, which
 analyses each kernel of a compiled program, and `operators.count_operators`.
 """
+
+PUBLIC: dict[str, tuple[str, ...]] = {
+    "algorithm": ("algorithm_json", "algorithm_text"),
+    "assumptions": ("assumption_lines",),
+    "estimate": ("estimate_summary", "module_stats"),
+    "hardware": ("hardware_json", "hardware_text", "preset_details"),
+    "kernels": ("kernel_rows", "kernels_json", "kernels_text"),
+    "memory": ("memory_json", "memory_text"),
+    "operators": ("count_operators",),
+    "regions": ("file_of_region", "region_descriptions", "write_region_files"),
+    "run": ("run_json", "run_text"),
+    "simulation": ("external_text", "simulation_text"),
+}
+"""What other folders import, by module; `tests/project/test_layout.py` checks it."""

@@ -6,3 +6,31 @@ which. `roles` computes from a graph what a single device does. `chakra/` writes
 as Chakra traces; `perfetto` writes a simulated timeline for ui.perfetto.dev; `intervals` has unions
 and differences of time intervals for all of them.
 """
+
+PUBLIC: dict[str, tuple[str, ...]] = {
+    "build": ("estimated_tasks", "region_name"),
+    "chakra.format": ("COMM_GROUP_FILE", "NodeType"),
+    "chakra.nodes": ("ParsedNode",),
+    "chakra.reader": ("read_messages", "read_traces"),
+    "chakra.writer": ("write_traces",),
+    "intervals": ("Interval", "covered_ps", "exposed_parts"),
+    "perfetto": ("write_perfetto",),
+    "roles": ("ALWAYS", "Roles", "find_roles", "own_tasks"),
+    "tasks": (
+        "CollectiveTask",
+        "CommunicationKind",
+        "ComputeTask",
+        "EmptyTask",
+        "GroupTable",
+        "Job",
+        "MemoryTask",
+        "ReceiveTask",
+        "SendTask",
+        "Task",
+        "TaskGraph",
+        "as_job",
+        "devices_text",
+        "needs",
+    ),
+}
+"""What other folders import, by module; `tests/project/test_layout.py` checks it."""

@@ -6,3 +6,11 @@ ids of the regions that it waits for. `flatten` first makes every collective a t
 delaying a collective. `modules.region_modules` finds equal regions, and `modules.stablehlo_text`
 returns one as a StableHLO module.
 """
+
+PUBLIC: dict[str, tuple[str, ...]] = {
+    "modules": ("RegionModules", "region_modules", "stablehlo_text"),
+    "regions": ("Collective", "Compute", "Region", "RegionGraph", "operations_of"),
+    "scheduled": ("FREE",),
+    "strategies": ("SplitOptions", "split_options", "split_program"),
+}
+"""What other folders import, by module; `tests/project/test_layout.py` checks it."""

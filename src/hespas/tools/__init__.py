@@ -1,1 +1,12 @@
-"""Other programs: `process` runs one to its end, `worker` talks to one that stays."""
+"""Other programs, in processes of their own.
+
+`process` runs one to its end: in a directory of its own, with a time limit, a memory limit and a
+log that is kept when it fails. `worker` talks to a Python process that stays, so that its start is
+paid once.
+"""
+
+PUBLIC: dict[str, tuple[str, ...]] = {
+    "process": ("LOG_NAME", "Limits", "last_words", "run_program", "scratch_directory"),
+    "worker": ("Worker",),
+}
+"""What other folders import, by module; `tests/project/test_layout.py` checks it."""

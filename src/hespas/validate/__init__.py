@@ -4,3 +4,10 @@ In goes a table of measured steps (`measurements.read_steps`), out come predicti
 steps by `hespas.pipeline` (`recompute.recompute`), their errors (`comparison`) and tables of both
 (`tables`). The face for other folders is `measurements` and `recompute`.
 """
+
+PUBLIC: dict[str, tuple[str, ...]] = {
+    "measurements": ("MeasuredStep", "PUBLISHED", "read_steps"),
+    "recompute": ("Sources", "check_step", "recompute"),
+    "tables": ("validation_json", "validation_text"),
+}
+"""What other folders import, by module; `tests/project/test_layout.py` checks it."""

@@ -11,3 +11,46 @@
 Code that starts a process imports only the process's `messages`; the `worker` modules run inside
 it, as ``python -m hespas.xla.compile.worker``.
 """
+
+PUBLIC: dict[str, tuple[str, ...]] = {
+    "compile.kernels": ("read_kernels",),
+    "compile.messages": (
+        "Accelerator",
+        "CompileRequest",
+        "GpuHosts",
+        "MemoryAnalysis",
+        "TARGET_ATTRIBUTE",
+        "TpuSlice",
+        "part_name",
+    ),
+    "compile.topology": ("TPU_GENERATIONS",),
+    "cpu": ("use_cpu",),
+    "hlo.forms": ("is_hlo",),
+    "hlo.module": ("HloModule", "read_hlo_module", "stablehlo_of_hlo", "stablehlo_of_module"),
+    "hlo.schema": ("enum_names",),
+    "mlir.functions": ("FunctionReader", "OpRecord"),
+    "mlir.module": (
+        "BYTECODE_MAGIC",
+        "MlirModule",
+        "Symbol",
+        "declared_devices",
+        "module_attributes",
+        "module_symbols",
+        "parse_mlir",
+        "run_passes",
+    ),
+    "mlir.text": (
+        "read_dense_integers",
+        "read_fields",
+        "read_integer",
+        "read_integers",
+        "read_mesh_axes",
+        "read_rows",
+        "read_symbols",
+        "read_type",
+        "split_list",
+    ),
+    "partition.partition": ("DEFAULT_LIMITS", "Partitioned", "partition", "partition_module"),
+    "run.worker": ("EMPTY_MODULE",),
+}
+"""What other folders import, by module; `tests/project/test_layout.py` checks it."""
