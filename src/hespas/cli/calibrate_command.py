@@ -18,9 +18,9 @@ from hespas.calibrate.steps import step_group
 from hespas.cli import flags
 from hespas.cli.outputs import check_targets, write_json
 from hespas.errors import ConfigError, MeasurementError
+from hespas.hardware.interconnect import interconnect_of
 from hespas.hardware.links import Link, load_link
 from hespas.hardware.presets import load_device, load_system, system_directory
-from hespas.hardware.system import interconnect_of
 from hespas.options import PredictOptions, ProgramOptions
 from hespas.pipeline import load_alone
 

@@ -4,8 +4,8 @@ In goes a name or a path, out comes a `device.Device` (one accelerator's rates),
 (a cluster: network dimensions and how collectives run) or a `links.Link` (bandwidth, latency and
 measured collectives). Other folders load them with `presets` (`load_device`, `load_system`,
 `node_info`), `links.load_link`, `microarchitecture.load_microarchitecture` and
-`cluster.read_cluster` (imperfections). `system.interconnect_of` returns the network that hespas'
-own network model simulates (`interconnect`). `astra_sim_files` alone knows ASTRA-sim's keys and
+`cluster.read_cluster` (imperfections). `interconnect.interconnect_of` returns the network that
+hespas' own network model simulates. `astra_sim_files` alone knows ASTRA-sim's keys and
 units.
 
 Values that a file holds in the same form are msgspec structs, decoded as they are; the types of
@@ -25,6 +25,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "Graph",
         "Interconnect",
         "Shape",
+        "interconnect_of",
     ),
     "links": (
         "Link",
@@ -57,7 +58,6 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "System",
         "Topology",
         "bare_system",
-        "interconnect_of",
     ),
 }
 """What other folders import, by module; `tests/project/test_layout.py` checks it."""

@@ -21,6 +21,7 @@ from hespas.config.figures import Count, NotNegative, Positive, Text
 from hespas.config.files import read_json
 from hespas.errors import HardwareError
 from hespas.hardware.links import Link, LinkParameters, check_protocols, link_names, load_link
+from hespas.hardware.system import CollectiveKind, System, Topology
 
 
 class Shape(Enum):
@@ -166,6 +167,43 @@ def switched(devices: int, *, bandwidth_bytes_per_s: float, latency_s: float) ->
     link = LinkParameters(bandwidth_bytes_per_s=bandwidth_bytes_per_s, latency_s=latency_s)
     dimension = Dimension(shape=Shape.SWITCH, size=devices, parameters=link)
     return Interconnect(name="switch", fabric=Dimensions(dimensions=(dimension,)))
+
+
+_SHAPES = {
+    Topology.RING: Shape.RING,
+    Topology.FULLY_CONNECTED: Shape.FULLY_CONNECTED,
+    Topology.SWITCH: Shape.SWITCH,
+}
+_KINDS = {kind: kind.value.replace("-", "_") for kind in CollectiveKind}
+
+
+def interconnect_of(system: System) -> Interconnect:
+    """Return a system's network: its ``interconnect``, or else that of its files for ASTRA-sim.
+
+    The latter has the algorithms that system.json names, and messages and reductions rounded down
+    to ns, as in ASTRA-sim.
+    """
+    if system.interconnect is not None:
+        return system.interconnect
+    dimensions = [
+        Dimension(
+            shape=_SHAPES[one.topology],
+            size=one.npus_count,
+            parameters=LinkParameters(
+                bandwidth_bytes_per_s=one.bandwidth_bytes_per_s,
+                latency_s=one.latency_s,
+            ),
+        )
+        for one in system.dimensions
+    ]
+    return Interconnect(
+        name=system.name,
+        fabric=Dimensions(dimensions=tuple(dimensions)),
+        algorithms={_KINDS[kind]: names for kind, names in system.implementations.items()},
+        endpoint_delay_s=system.endpoint_delay_s,
+        memory_bytes_per_s=system.local_memory_bandwidth_bytes_per_s,
+        rounding_ps=1000,
+    )
 
 
 # The file names links where the values above hold their figures, so its form is a separate one.

@@ -10,10 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from math import isfinite, prod
+from typing import TYPE_CHECKING
 
 from hespas.errors import HardwareError
-from hespas.hardware.interconnect import Dimension, Dimensions, Interconnect, Shape
-from hespas.hardware.links import LinkParameters
+
+if TYPE_CHECKING:
+    from hespas.hardware.interconnect import Interconnect
 
 
 class Topology(Enum):
@@ -135,41 +137,4 @@ def bare_system(
         remote_memory=RemoteMemory(kind=RemoteMemoryKind.NO_MEMORY_EXPANSION),
         options={},
         interconnect=interconnect,
-    )
-
-
-_SHAPES = {
-    Topology.RING: Shape.RING,
-    Topology.FULLY_CONNECTED: Shape.FULLY_CONNECTED,
-    Topology.SWITCH: Shape.SWITCH,
-}
-_KINDS = {kind: kind.value.replace("-", "_") for kind in CollectiveKind}
-
-
-def interconnect_of(system: System) -> Interconnect:
-    """Return a system's network: its ``interconnect``, or else that of its files for ASTRA-sim.
-
-    The latter has the algorithms that system.json names, and messages and reductions rounded down
-    to ns, as in ASTRA-sim.
-    """
-    if system.interconnect is not None:
-        return system.interconnect
-    dimensions = [
-        Dimension(
-            shape=_SHAPES[one.topology],
-            size=one.npus_count,
-            parameters=LinkParameters(
-                bandwidth_bytes_per_s=one.bandwidth_bytes_per_s,
-                latency_s=one.latency_s,
-            ),
-        )
-        for one in system.dimensions
-    ]
-    return Interconnect(
-        name=system.name,
-        fabric=Dimensions(dimensions=tuple(dimensions)),
-        algorithms={_KINDS[kind]: names for kind, names in system.implementations.items()},
-        endpoint_delay_s=system.endpoint_delay_s,
-        memory_bytes_per_s=system.local_memory_bandwidth_bytes_per_s,
-        rounding_ps=1000,
     )

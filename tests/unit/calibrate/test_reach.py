@@ -6,9 +6,9 @@ from hespas.calibrate.nccl_tests import CollectiveRun
 from hespas.calibrate.piecewise import Point, fit
 from hespas.calibrate.reach import check_messages, with_reach
 from hespas.errors import MeasurementError
+from hespas.hardware.interconnect import interconnect_of
 from hespas.hardware.links import Link, load_link
 from hespas.hardware.presets import load_system
-from hespas.hardware.system import interconnect_of
 
 H100 = load_link("NVLink4_H100")
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from hespas.errors import DeviceCountError, SimulationError, option
 from hespas.hardware.cluster import Cluster
-from hespas.hardware.interconnect import Graph, Interconnect
-from hespas.hardware.system import CollectiveKind, System, interconnect_of
+from hespas.hardware.interconnect import Graph, Interconnect, interconnect_of
+from hespas.hardware.system import CollectiveKind, System
 from hespas.schedule.roles import find_roles
 from hespas.schedule.tasks import CollectiveTask, ComputeTask, Job, SendTask, TaskGraph, as_job
 from hespas.simulate.astra.options import PER_NODE, custom_option
