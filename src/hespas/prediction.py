@@ -13,7 +13,7 @@ from hespas.schedule.build import region_name
 from hespas.schedule.tasks import TaskGraph
 from hespas.simulate.astra.messages import ContentionModel
 from hespas.simulate.astra.simulate import simulate
-from hespas.simulate.timeline import ClassTimeline, Timeline
+from hespas.simulate.timeline import Timeline
 from hespas.split.regions import RegionGraph
 from hespas.units import PS_PER_S, format_quantity
 
@@ -55,33 +55,37 @@ class Prediction:
         return self.tasks.device_count
 
     @property
-    def slowest(self) -> ClassTimeline | None:
-        """The devices that end last, None without a timeline."""
-        if self.timeline is None:
-            return None
-        return max(self.timeline.classes, key=lambda one: one.finish_ps)
-
-    @property
     def step_time_s(self) -> float:
-        """From the start to the end of the slowest device."""
-        return self.compute_s if self.slowest is None else self.slowest.finish_ps / PS_PER_S
+        """From the start to the end of the slowest device: the sum of the three parts."""
+        return self.compute_s if self.timeline is None else self.timeline.step_time_s
 
     @property
     def compute_s(self) -> float:
-        """The time that a device computes."""
+        """The time that the computation takes on a device as specified."""
         return self.estimates.total.time_s
 
     @property
     def communication_s(self) -> float:
-        """The time during which communication is under way on the slowest device."""
-        return 0.0 if self.slowest is None else self.slowest.communication_ps / PS_PER_S
+        """The time during which communication is under way, with every device as specified.
+
+        It is that of the slowest device.
+        """
+        return 0.0 if self.timeline is None else self.timeline.parts.communication_ps / PS_PER_S
 
     @property
     def exposed_communication_s(self) -> float:
-        """The part of the step in which the slowest device doesn't compute."""
-        if self.slowest is None:
+        """The time in which the slowest device doesn't compute, with every device as specified."""
+        if self.timeline is None:
             return 0.0
-        return self.slowest.exposed_communication_ps / PS_PER_S
+        return self.timeline.parts.exposed_communication_ps / PS_PER_S
+
+    @property
+    def straggler_s(self) -> float:
+        """How much longer the step is because of slow and late devices and jitter.
+
+        It is below 0 where devices are faster than specified.
+        """
+        return 0.0 if self.timeline is None else self.timeline.parts.straggler_ps / PS_PER_S
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -98,7 +102,8 @@ class Prediction:
     def _network_assumptions(self) -> tuple[str, ...]:
         if self.timeline is None:
             return ()
-        return self.timeline.assumptions or (_NETWORK_ASSUMPTIONS[self.network],)
+        network = self.timeline.assumptions or (_NETWORK_ASSUMPTIONS[self.network],)
+        return (*self.timeline.imperfections, *network)
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -25,7 +25,8 @@ def answer(done: CompletedProcess[str]) -> dict[str, Any]:
 def test_run_answers_with_the_documented_object(predict: Call) -> None:
     found = answer(predict("--json", "-"))
     assert list(found) == [
-        "step_time_s", "compute_s", "communication_s", "exposed_communication_s", "devices",
+        "step_time_s", "compute_s", "communication_s", "exposed_communication_s",
+        "straggler_s", "devices",
         "flops", "energy_j", "peak_memory_bytes", "per_op", "assumptions", "warnings",
     ]  # fmt: skip
     assert found["devices"] == 4

@@ -64,6 +64,47 @@ def test_a_cluster_slows_a_job_down(call: Call, traces: str, model: str) -> None
     assert slow > 1.1 * plain
 
 
+@pytest.mark.parametrize("model", ["astra-sim", "hespas"])
+def test_a_slow_device_is_charged_to_the_stragglers(call: Call, block: Path, model: str) -> None:
+    Path("cluster.yml").write_text("devices: [{devices: 3, compute_scale: 1.3}]")
+    base = ("hespas", "run", block, "--node", "A100_SXM_40GB", *SYSTEM, "--model", model)
+
+    plain = json.loads(call(*base, "--json").stdout)
+    slow = json.loads(call(*base, "--cluster", "cluster.yml", "--json").stdout)
+    text = call(*base, "--cluster", "cluster.yml").stdout
+
+    assert plain["straggler_s"] == 0
+    assert slow["straggler_s"] == pytest.approx(0.3 * plain["compute_s"], rel=1e-6)
+    for key in ("compute_s", "communication_s", "exposed_communication_s"):
+        assert slow[key] == plain[key]
+    assert slow["step_time_s"] == pytest.approx(
+        slow["compute_s"] + slow["exposed_communication_s"] + slow["straggler_s"], abs=1e-11
+    )
+    assert "imperfections: cluster.yml: 1 slow device (x1.3)" in slow["assumptions"]
+    assert "  stragglers " in text
+    assert "imperfections: cluster.yml: 1 slow device (x1.3)" in text
+
+
+def test_simulate_gives_the_parts_of_a_step_on_an_imperfect_cluster(
+    call: Call, traces: str
+) -> None:
+    Path("cluster.yml").write_text("devices: [{devices: 3, delay_s: 0.001}]")
+    base = ("hespas", "simulate", traces, *SYSTEM)
+
+    plain = json.loads(call(*base, "--json").stdout)
+    late = json.loads(call(*base, "--cluster", "cluster.yml", "--json").stdout)
+    text = call(*base, "--cluster", "cluster.yml").stdout
+
+    assert "straggler_ns" not in plain
+    assert late["straggler_ns"] == late["step_time_ns"] - plain["step_time_ns"] == 1e6
+    assert late["step_time_ns"] == pytest.approx(
+        late["compute_ns"] + late["exposed_communication_ns"] + late["straggler_ns"]
+    )
+    assert late["assumptions"] == ["imperfections: cluster.yml: 1 late device (1 ms)"]
+    assert "stragglers" in text
+    assert "1 late device" in text
+
+
 def test_a_cluster_may_run_several_programs(call: Call, traces: str) -> None:
     Path("cluster.yml").write_text(
         f"programs: [{{traces: {traces}, devices: 0-3}}, {{traces: {traces}, devices: 4-7}}]"

@@ -7,6 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hespas.errors import SimulationError
+from hespas.hardware.cluster import Cluster, Distribution, Jitter, LinkOverride
+from hespas.hardware.presets import load_system
 from hespas.hardware.system import (
     CollectiveKind,
     NetworkDimension,
@@ -26,10 +28,14 @@ from hespas.schedule.tasks import (
     SendTask,
     Task,
     TaskGraph,
+    spmd_job,
 )
 from hespas.simulate.astra.closed_forms import ring_bytes_sent
 from hespas.simulate.astra.simulate import simulate
+from hespas.simulate.imperfect import joined_job
+from hespas.simulate.models import Model, ModelChoice, simulate_job
 from hespas.simulate.timeline import Timeline
+from hespas.units import PS_PER_S
 
 KINDS = (
     CommunicationKind.ALL_REDUCE,
@@ -234,6 +240,107 @@ def test_who_comes_long_before_the_others_starts_nothing_in_their_place() -> Non
 
     assert simulate(graph, system).step_time_s == 1320e-9
     assert outcome(graph, system, is_folded=True) == outcome(graph, system, by_events=True)
+
+
+@st.composite
+def clusters(draw: st.DrawFn, *, model: Model) -> Cluster:
+    devices = st.integers(0, DEVICES - 1)
+    jitters = st.builds(
+        Jitter,
+        seed=st.integers(0, 9),
+        sigma=st.sampled_from((0.01, 0.5)),
+        distribution=st.sampled_from(Distribution),
+    )
+    link = LinkOverride(link="dim0.up.0", bandwidth_scale=0.5, extra_latency_s=1e-6)
+    return Cluster(
+        compute_scales=draw(st.dictionaries(devices, st.sampled_from((0.5, 1.3, 3.0)))),
+        delays_s=draw(st.dictionaries(devices, st.sampled_from((1e-9, 1e-4)))),
+        jitter=draw(st.none() | jitters),
+        links=(link,) if model is Model.HESPAS and draw(st.booleans()) else (),
+    )
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> Job:
+    """Draw a program of all devices, or two with half of the devices each."""
+    graph = draw(graphs(has_collectives=True, has_transfers=True))
+    if draw(st.booleans()):
+        return spmd_job(graph)
+    halves = [
+        (spmd_job(replace(in_a_row(half), device_count=4, group_tables=())), devices)
+        for half, devices in ((alone(graph, 1), (0, 1, 2, 3)), (alone(graph, 2), (4, 5, 6, 7)))
+    ]
+    return joined_job(halves, DEVICES, location="drawn")
+
+
+def alone(graph: TaskGraph, factor: int) -> TaskGraph:
+    """Return the computations and the collectives of all devices, the former slower."""
+    tasks = [
+        task
+        for task in slower(graph, factor).tasks
+        if isinstance(task, ComputeTask)
+        or (isinstance(task, CollectiveTask) and task.group_table is None)
+    ]
+    return replace(graph, tasks=tuple(tasks))
+
+
+SWITCHED = load_system("V100_32GB_8GPU")
+
+
+@settings(deadline=None, max_examples=200)
+@given(data=st.data(), job=jobs(), model=st.sampled_from(Model))
+def test_the_parts_of_a_step_add_up_to_it_on_any_cluster(
+    data: st.DataObject, job: Job, model: Model
+) -> None:
+    choice = ModelChoice(model=model, cluster=data.draw(clusters(model=model)))
+    try:
+        specified = simulate_job(job, SWITCHED, replace(choice, cluster=linked(choice.cluster)))
+        timeline = simulate_job(job, SWITCHED, choice)
+    except SimulationError:
+        return
+
+    parts = timeline.parts
+    assert (
+        parts.compute_ps + parts.exposed_communication_ps + parts.straggler_ps == timeline.finish_ps
+    )
+    # What the devices of the cluster do to the step is in the stragglers' part alone.
+    assert replace(parts, straggler_ps=0) == specified.parts
+    assert parts.straggler_ps == timeline.finish_ps - specified.finish_ps
+    assert parts.compute_ps in {
+        sum(task.duration_ps for task in graph.tasks if isinstance(task, ComputeTask))
+        for graph in job.graphs
+    }
+    assert parts.exposed_communication_ps >= 0
+
+
+def linked(cluster: Cluster | None) -> Cluster | None:
+    """Return a cluster of which only the links differ."""
+    return None if cluster is None or not cluster.links else Cluster(links=cluster.links)
+
+
+@settings(deadline=None)
+@given(
+    graph=graphs(has_collectives=False, has_transfers=False),
+    scales=st.dictionaries(st.integers(0, 7), st.sampled_from((1.5, 2.0))),
+    delays_ns=st.dictionaries(st.integers(0, 7), st.integers(1, 1000)),
+    model=st.sampled_from(Model),
+)
+def test_where_nothing_communicates_the_last_device_is_the_straggler(
+    graph: TaskGraph, scales: dict[int, float], delays_ns: dict[int, int], model: Model
+) -> None:
+    delays_s = {device: delay / 1e9 for device, delay in delays_ns.items()}
+    cluster = Cluster(compute_scales=scales, delays_s=delays_s)
+    parts = simulate_job(graph, SWITCHED, ModelChoice(model=model, cluster=cluster)).parts
+    durations_ps = [task.duration_ps for task in graph.tasks if isinstance(task, ComputeTask)]
+
+    last_ps = max(
+        round(delays_s.get(device, 0.0) * PS_PER_S)
+        + sum(round(duration * scales.get(device, 1.0)) for duration in durations_ps)
+        for device in range(DEVICES)
+    )
+
+    assert parts.exposed_communication_ps == 0
+    assert parts.straggler_ps == last_ps - sum(durations_ps)
 
 
 def slower(graph: TaskGraph, factor: int) -> TaskGraph:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -14,6 +14,7 @@ from hespas.config.decode import decode
 from hespas.config.figures import CountOrZero, NotNegative, Positive, Text
 from hespas.config.files import read_json, read_yaml
 from hespas.errors import ConfigError, HardwareError, option
+from hespas.units import format_time
 
 
 class Distribution(Enum):
@@ -82,6 +83,46 @@ class Cluster:
     def changes_devices(self) -> bool:
         """Whether a device differs from the others."""
         return bool(self.compute_scales or self.delays_s or self.jitter is not None)
+
+    @property
+    def assumption(self) -> str:
+        """What is not perfect, for the list of assumptions.
+
+        >>> Cluster(source="c.yml", compute_scales={3: 1.3}, delays_s={0: 0.002}).assumption
+        'imperfections: c.yml: 1 slow device (x1.3), 1 late device (2 ms)'
+        """
+        scales = self.compute_scales.values()
+        groups = (
+            ("slow device", [f"x{scale:.4g}" for scale in sorted(scales) if scale > 1]),
+            ("fast device", [f"x{scale:.4g}" for scale in sorted(scales) if scale < 1]),
+            ("late device", [format_time(delay) for delay in sorted(self.delays_s.values())]),
+        )
+        parts = [
+            f"{_counted(len(figures), name)} ({_range(figures)})"
+            for name, figures in groups
+            if figures
+        ]
+        if self.links:
+            parts.append(_counted(len(self.links), "changed link"))
+        if self.jitter is not None:
+            jitter = self.jitter
+            parts.append(
+                f"jitter {100 * jitter.sigma:.4g} % ({jitter.distribution.value}, "
+                f"seed {jitter.seed})"
+            )
+        if self.programs:
+            parts.append(_counted(len(self.programs), "program"))
+        return f"imperfections: {self.source}: {', '.join(parts) or 'none'}"
+
+
+def _counted(count: int, name: str) -> str:
+    return f"{count} {name}" if count == 1 else f"{count} {name}s"
+
+
+def _range(figures: Sequence[str]) -> str:
+    """Return the first and the last of ordered figures; one of them where they are equal."""
+    first, last = figures[0], figures[-1]
+    return first if first == last else f"{first} to {last}"
 
 
 # The file's entries name node types, sets of devices and paths relative to the file; a `Cluster`

@@ -18,6 +18,7 @@ def run_json(prediction: Prediction) -> dict[str, object]:
         "compute_s": prediction.compute_s,
         "communication_s": prediction.communication_s,
         "exposed_communication_s": prediction.exposed_communication_s,
+        "straggler_s": prediction.straggler_s,
         "devices": prediction.devices,
         "flops": total.total.flops,
         "energy_j": total.total.energy_j,
@@ -59,11 +60,16 @@ def _times(prediction: Prediction) -> list[str]:
     step_s = prediction.step_time_s
     lines = [("Step time", step_s, "")]
     lines.append(("  compute", prediction.compute_s, _share(prediction.compute_s, step_s)))
+    hidden = ""
     if prediction.communication_s > 0:
         exposed_s = prediction.exposed_communication_s
         hidden_s = max(0.0, prediction.communication_s - exposed_s)
         hidden = f"{format_time(hidden_s) if hidden_s else 'none'} of it hidden behind computation"
         lines.append(("  exposed communication", exposed_s, _share(exposed_s, step_s)))
+    if prediction.timeline is not None and prediction.timeline.as_specified is not None:
+        straggler_s = prediction.straggler_s
+        lines.append(("  stragglers", straggler_s, _share(straggler_s, step_s)))
+    if hidden:
         lines.append(("Communication", prediction.communication_s, f"  {hidden}"))
     return [f"{name:<24}{format_time(time_s):>12}  {note}".rstrip() for name, time_s, note in lines]
 

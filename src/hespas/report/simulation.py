@@ -31,9 +31,23 @@ def simulation_text(timeline: Timeline) -> str:
     ]
     return "\n".join([
         f"Step time: {format_time(timeline.step_time_s)}",
+        *_parts(timeline),
         *_table(rows),
-        *assumption_lines(timeline.assumptions, ()),
+        *assumption_lines((*timeline.imperfections, *timeline.assumptions), ()),
     ])  # fmt: skip
+
+
+def _parts(timeline: Timeline) -> list[str]:
+    """Return the parts of the step, where devices are not as specified."""
+    if timeline.as_specified is None:
+        return []
+    parts = timeline.parts
+    rows = (
+        ("compute", parts.compute_ps),
+        ("exposed communication", parts.exposed_communication_ps),
+        ("stragglers", parts.straggler_ps),
+    )
+    return [f"  {name:<22}{format_time(part_ps / PS_PER_S):>12}" for name, part_ps in rows]
 
 
 def external_text(result: ExternalResult) -> str:

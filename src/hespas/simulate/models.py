@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import assert_never
 
@@ -69,12 +69,25 @@ class ModelChoice:
 def simulate_job(work: Job | TaskGraph, system: System, choice: ModelChoice) -> Timeline:
     """Return when each device does what, by the model that is chosen.
 
-    Raises `hespas.errors.DeviceCountError` if the job and the system differ in size, and
-    `SimulationError` for what the model doesn't cover.
+    Where a cluster has devices that are slow, late or jitter, the job is simulated a second time
+    with every device as specified, so that the timeline says how much time they cost. Raises
+    `hespas.errors.DeviceCountError` if the job and the system differ in size, and `SimulationError`
+    for what the model doesn't cover.
     """
-    cluster = choice.cluster
+    job, cluster = as_job(work), choice.cluster
+    timeline = _simulated(job, system, choice, cluster)
+    if cluster is None:
+        return timeline
+    timeline = replace(timeline, imperfections=(cluster.assumption,))
+    if not cluster.changes_devices:
+        return timeline
+    return replace(timeline, as_specified=_simulated(job, system, choice, None).slowest)
+
+
+def _simulated(job: Job, system: System, choice: ModelChoice, devices: Cluster | None) -> Timeline:
+    """Return the timeline on devices as ``devices`` has them, or all as specified."""
     try:
-        job = as_job(work) if cluster is None else on_cluster(as_job(work), cluster)
+        job = job if devices is None else on_cluster(job, devices)
         check_supported(system, choice)
         match choice.model:
             case Model.HESPAS:
@@ -83,7 +96,7 @@ def simulate_job(work: Job | TaskGraph, system: System, choice: ModelChoice) -> 
                 from hespas.simulate.flow.simulate import simulate_flow  # noqa: PLC0415
 
                 algorithm = choice.algorithm or SPECIFIED
-                return simulate_flow(job, system, algorithm=algorithm, cluster=cluster)
+                return simulate_flow(job, system, algorithm=algorithm, cluster=choice.cluster)
             case Model.ASTRA_SIM:
                 scale = choice.injection_scale
                 return simulate(

@@ -48,20 +48,56 @@ class ClassTimeline:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepParts:
+    """The parts of a step, which add up to it, in ps.
+
+    ``compute_ps``, ``communication_ps`` (hidden and exposed) and ``exposed_communication_ps`` are
+    those of the slowest device of the step with every device as specified. ``straggler_ps`` is how
+    much longer the step is with the devices of the cluster: slow, late and with jitter. It is below
+    0 where they are faster than specified.
+    """
+
+    compute_ps: int
+    communication_ps: int
+    exposed_communication_ps: int
+    straggler_ps: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
     """What all devices do, in classes; each device is in one of them.
 
-    ``model`` names the network model, and ``assumptions`` what it assumes.
+    ``model`` names the network model, ``assumptions`` what it assumes, and ``imperfections`` what
+    is not perfect. ``as_specified`` is the slowest class of the step with every device as
+    specified, None where every device is.
     """
 
     classes: tuple[ClassTimeline, ...]
     model: str = "astra-sim"
     assumptions: tuple[str, ...] = ()
+    imperfections: tuple[str, ...] = ()
+    as_specified: ClassTimeline | None = None
 
     @property
     def finish_ps(self) -> int:
         """When the last device ends: the duration of the step."""
         return max((one.finish_ps for one in self.classes), default=0)
+
+    @property
+    def slowest(self) -> ClassTimeline:
+        """The first class of those that end last."""
+        return max(self.classes, key=lambda one: one.finish_ps)
+
+    @property
+    def parts(self) -> StepParts:
+        """The parts of the step."""
+        specified = self.as_specified or self.slowest
+        return StepParts(
+            compute_ps=specified.compute_ps,
+            communication_ps=specified.communication_ps,
+            exposed_communication_ps=specified.exposed_communication_ps,
+            straggler_ps=self.finish_ps - specified.finish_ps,
+        )
 
     @property
     def step_time_s(self) -> float:
@@ -78,17 +114,25 @@ class Timeline:
     def as_json(self, *, with_nodes: bool = False) -> dict[str, object]:
         """Return the object that ``hespas simulate`` prints; times in ns, whole ones as ints.
 
-        Keys: ``step_time_ns``; ``devices``, by device; ``model`` and ``assumptions``, where the
-        model has any; and, if asked for, ``nodes``, by device and task id, as [issue, end].
+        Keys: ``step_time_ns``; its parts ``compute_ns``, ``exposed_communication_ns`` and
+        ``straggler_ns``, where devices are not as specified; ``devices``, by device; ``model`` and
+        ``assumptions``, where there are any; and, if asked for, ``nodes``, by device and task id,
+        as [issue, end].
         """
         per_device = {device: one for one in self.classes for device in one.devices}
         figures = {id(one): _figures(one) for one in self.classes}
-        result: dict[str, object] = {
-            "step_time_ns": _ns(self.finish_ps),
-            "devices": {str(d): figures[id(per_device[d])] for d in sorted(per_device)},
-        }
-        if self.assumptions:
-            result |= {"model": self.model, "assumptions": list(self.assumptions)}
+        result: dict[str, object] = {"step_time_ns": _ns(self.finish_ps)}
+        if self.as_specified is not None:
+            parts = self.parts
+            result |= {
+                "compute_ns": _ns(parts.compute_ps),
+                "exposed_communication_ns": _ns(parts.exposed_communication_ps),
+                "straggler_ns": _ns(parts.straggler_ps),
+            }
+        result["devices"] = {str(d): figures[id(per_device[d])] for d in sorted(per_device)}
+        assumptions = [*self.imperfections, *self.assumptions]
+        if assumptions:
+            result |= {"model": self.model, "assumptions": assumptions}
         if with_nodes:
             nodes = {id(one): _nodes(one) for one in self.classes}
             result["nodes"] = {str(d): nodes[id(per_device[d])] for d in sorted(per_device)}

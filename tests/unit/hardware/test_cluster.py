@@ -6,7 +6,14 @@ from pathlib import Path
 import pytest
 
 from hespas.errors import ConfigError, HardwareError
-from hespas.hardware.cluster import Cluster, Distribution, Jitter, read_cluster
+from hespas.hardware.cluster import (
+    Cluster,
+    Distribution,
+    Jitter,
+    LinkOverride,
+    ProgramOf,
+    read_cluster,
+)
 
 TEXT = """
 node_types:
@@ -77,3 +84,19 @@ def test_an_unknown_node_type_is_refused(tmp_path: Path) -> None:
 def test_a_device_cannot_be_infinitely_fast() -> None:
     with pytest.raises(HardwareError, match="compute_scale of device 3 is 0"):
         Cluster(compute_scales={3: 0.0})
+
+
+@pytest.mark.parametrize(
+    ("cluster", "text"),
+    [
+        (Cluster(compute_scales={1: 1.5, 4: 1.1, 2: 0.9}),
+         "2 slow devices (x1.1 to x1.5), 1 fast device (x0.9)"),
+        (Cluster(delays_s={1: 0.002, 4: 0.002}), "2 late devices (2 ms)"),
+        (Cluster(links=(LinkOverride(link="dim0.up.0", bandwidth_scale=0.5),)), "1 changed link"),
+        (Cluster(jitter=Jitter(seed=7, sigma=0.05)), "jitter 5 % (lognormal, seed 7)"),
+        (Cluster(programs=(ProgramOf(traces=Path("a"), devices=(0,)),) * 2), "2 programs"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_an_answer_names_what_is_not_perfect(cluster: Cluster, text: str) -> None:
+    assert cluster.assumption == f"imperfections: cluster: {text}"
