@@ -39,14 +39,19 @@ from hespas.frontend.load import load_per_device, read_source
 from hespas.frontend.loaded import Loaded
 from hespas.frontend.overrides import LoadOptions
 from hespas.hardware.device import Device
-from hespas.hardware.fit import settled_program
-from hespas.hardware.presets import device_names, load_device, load_hardware, load_system
+from hespas.hardware.presets import (
+    device_names,
+    load_device,
+    load_hardware,
+    load_system,
+    presets_that_fit,
+)
 from hespas.hardware.system import System
 from hespas.memory.usage import memory_use
 from hespas.options import EstimateOptions, NetworkOptions, PredictOptions
 from hespas.prediction import Prediction
 from hespas.program.attrs import CustomCallAttrs
-from hespas.program.devices import with_device_count
+from hespas.program.devices import communication_ops, with_device_count
 from hespas.program.kernels import CompiledKernels, decode_kernels
 from hespas.program.program import Program, all_ops, with_kernels
 from hespas.schedule.build import estimated_tasks
@@ -99,7 +104,7 @@ def prepare(
     if program is None:
         program = load(options, source=source, system=system)
     program = _with_origin(program, options)
-    settled = settled_program(program, devices=options.program.devices, system=system)
+    settled = settle(program, devices=options.program.devices, system=system)
     return divide(settled, options, system=system)
 
 
@@ -120,6 +125,26 @@ def divide(program: Program, options: PredictOptions, *, system: System | None =
     modules = region_modules(graph)
     log.info("%d regions, %d distinct", len(graph.regions), len(modules.modules))
     return Prepared(graph=graph, modules=modules, system=system)
+
+
+def settle(program: Program, *, devices: int | None, system: System | None) -> Program:
+    """Return the program for the devices that it runs on.
+
+    Raises `DeviceCountError` if counts disagree, and `ConfigError`, naming presets that fit, for a
+    program that communicates if no system is given.
+    """
+    count = None if system is None else system.device_count
+    settled = with_device_count(program, requested=devices, system=count)
+    needed = settled.declared_devices or 1
+    if system is not None or needed == 1 or not any(True for _ in communication_ops(settled)):
+        return settled
+    presets = ", ".join(presets_that_fit(needed)) or f"no preset has {needed} devices"
+    raise ConfigError(
+        f"the program communicates among {needed} devices, but no system is given",
+        location=program.source,
+        hint=f"give {option('system')} ({presets}), or price its computation alone with "
+        "hespas estimate",
+    )
 
 
 # Load.

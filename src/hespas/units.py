@@ -43,8 +43,8 @@ def to_ns(duration_s: float) -> float:
     The result is rounded to 15 significant digits. A file's figure in ns of up to 15 digits,
     divided by 1e9 when it was read, therefore comes back exactly.
 
-    >>> 1234.567 / 1e9 * 1e9, to_ns(1234.567 / 1e9)
-    (1234.5670000000002, 1234.567)
+    >>> 7.7 / 1e9 * 1e9, to_ns(7.7 / 1e9)
+    (7.699999999999999, 7.7)
     """
     return float(f"{duration_s * 1e9:.15g}")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from hespas.calibrate.piecewise import Piece, Point, fit, left_out_errors, residuals
 from hespas.calibrate.samples import check_agreement
 from hespas.config.files import read_text
-from hespas.errors import MeasurementError
+from hespas.errors import MeasurementError, option
 from hespas.units import format_time
 
 KINDS = {
@@ -120,7 +120,7 @@ def _kind(path: Path, text: str, given: str) -> str:
         raise MeasurementError(
             f"it is output of {kinds[0]}_perf, not of {given}",
             location=str(path),
-            hint=f"give --nccl {kinds[0]}=FILE",
+            hint=f"give {option('nccl')} {kinds[0]}=FILE",
         )
     if given:
         return given
@@ -129,7 +129,7 @@ def _kind(path: Path, text: str, given: str) -> str:
         raise MeasurementError(
             "it doesn't say which collective it measures",
             location=str(path),
-            hint="give --nccl all_reduce=FILE",
+            hint=f"give {option('nccl')} all_reduce=FILE",
         )
     return kinds[0]
 
@@ -184,7 +184,8 @@ def _check_kind(line: str, location: str, kind: str, gpus: int) -> None:
             f"busbw {bus:g} is not the {share:.4g} times algbw {algorithm:g} of {kind} among the "
             f"{gpus} ranks that it lists",
             location=location,
-            hint="keep all lines # Rank, and give --nccl KIND=FILE with the kind that ran",
+            hint=f"keep all lines # Rank, and give {option('nccl')} KIND=FILE with the kind "
+            "that ran",
         )
 
 
@@ -206,7 +207,7 @@ def _check_floor(point: Point, kind: str, gpus: int, fastest_bytes_per_s: float 
             f"{kind} of {point.size_bytes} bytes in {format_time(point.time_s)} is below the "
             f"{format_time(least_s)} that the link's bandwidth allows",
             location=point.location,
-            hint="give times in us, or the right --link",
+            hint=f"give times in us, or the right {option('link')}",
         )
 
 

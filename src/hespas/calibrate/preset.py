@@ -13,7 +13,7 @@ from hespas.calibrate.nccl_tests import collectives_json
 from hespas.calibrate.plot import svg
 from hespas.calibrate.report import Calibration, panels, report_json
 from hespas.config.files import read_json
-from hespas.errors import HardwareError, OutputError
+from hespas.errors import HardwareError, OutputError, option
 from hespas.files import json_bytes, write_file
 from hespas.hardware.links import Link, link_names, load_link
 from hespas.hardware.presets import MICROARCHITECTURE, device_file, node_directory
@@ -172,7 +172,7 @@ def _dimensions(home: Path) -> list[dict[str, Any]]:
         raise HardwareError(
             "the system has no dimensions of its own for hespas' model",
             location=str(file),
-            hint="leave out --system, and name link.json in a network.json",
+            hint=f"leave out {option('system')}, and name link.json in a network.json",
         )
     return [network, *cast("list[dict[str, Any]]", network["dimensions"])]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from hespas.calibrate.nccl_tests import CollectiveRun
-from hespas.errors import MeasurementError
+from hespas.errors import MeasurementError, option
 from hespas.hardware.interconnect import Dimensions, Interconnect
 from hespas.hardware.links import Link
 from hespas.simulate.flow.measured import nearest_size
@@ -45,8 +45,8 @@ def with_reach(
                 f"{run.kind} among {run.gpus} is of no group: {size} devices stand along the first "
                 f"dimension of {network.name}, whose link is measured",
                 location=run.points[0].location,
-                hint=f"measure {size} ranks or fewer, or give a --system whose first dimension has "
-                f"{run.gpus}",
+                hint=f"measure {size} ranks or fewer, or give a {option('system')} whose first "
+                f"dimension has {run.gpus}",
             )
     return [
         replace(run, notes=(*run.notes, *_notes(run, runs, network, fabric, base))) for run in runs

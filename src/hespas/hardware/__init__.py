@@ -15,7 +15,6 @@ their figures are in `figures`.
 PUBLIC: dict[str, tuple[str, ...]] = {
     "cluster": ("Cluster", "Distribution", "Jitter", "LinkOverride", "read_cluster"),
     "device": ("Device", "at_fastest", "factor_of", "table_of"),
-    "fit": ("settled_program",),
     "interconnect": (
         "Dimension",
         "Dimensions",
@@ -47,6 +46,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "load_system",
         "node_directory",
         "node_info",
+        "presets_that_fit",
         "system_directory",
         "system_names",
     ),

@@ -75,7 +75,7 @@ def test_a_kind_that_is_given_must_be_that_of_the_output(tmp_path: Path) -> None
         read_run(file, "all_gather", fastest_bytes_per_s=None)
     lines = [line(2**20, 20, share=0.875), line(2**22, 40, share=0.875)]
     file.write_text(output(*lines, header="# Collective test starting: all_gather_perf"))
-    message = "it is output of all_gather_perf, not of reduce_scatter; give --nccl all_gather=FILE"
+    message = "it is output of all_gather_perf, not of reduce_scatter; give nccl all_gather=FILE"
     with pytest.raises(MeasurementError, match=message):
         read_run(file, "reduce_scatter", fastest_bytes_per_s=None)
     assert read_run(file, "all_gather", fastest_bytes_per_s=None).kind == "all_gather"

@@ -62,7 +62,7 @@ def test_an_all_reduce_beyond_the_first_dimension_takes_other_measurements() -> 
 def test_more_ranks_than_the_first_dimension_has_are_refused() -> None:
     message = (
         r"nccl\.txt:9: all_reduce among 32 is of no group: 8 devices stand along the first "
-        r"dimension of H100_80GB_8GPU_4.*; measure 8 ranks or fewer, or give a --system"
+        r"dimension of H100_80GB_8GPU_4.*; measure 8 ranks or fewer, or give a system"
     )
     with pytest.raises(MeasurementError, match=message):
         notes("H100_80GB_8GPU_4", run("all_reduce", 8), run("all_reduce", 32))

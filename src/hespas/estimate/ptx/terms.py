@@ -222,7 +222,7 @@ def terms_by_category(
     bytes_moved: float,
     memory_bandwidth_bytes_per_s: float,
 ) -> KernelTerms:
-    """Return the terms of an operation's kernel as far as HLO tells them.
+    """Return the terms of an operation's kernel as far as HLO gives them.
 
     Elementwise kernels have 128 threads a block, and four elements a thread.
     """

@@ -10,7 +10,7 @@ from collections.abc import Hashable
 from itertools import pairwise
 from typing import Any, Protocol
 
-from hespas.errors import SimulationError
+from hespas.errors import SimulationError, option
 from hespas.hardware.system import NetworkDimension, System, Topology
 from hespas.simulate.astra.messages import ContentionModel, Route, bytes_per_ns, delay_ns, route
 from hespas.simulate.kernel import Action, Kernel
@@ -105,7 +105,7 @@ def make_links(network: ContentionModel, system: System, kernel: Kernel) -> Link
         return FreeLinks(system, kernel)
     if len(system.dimensions) != 1:
         message = f"congestion among {len(system.dimensions)} dimensions has no model here"
-        hint = "use --network congestion-unaware, or a network of one dimension"
+        hint = f"use {option('network')} congestion-unaware, or a network of one dimension"
         raise SimulationError(message, location=system.name, hint=hint)
     dimension = system.dimensions[0]
     if dimension.topology is Topology.RING and dimension.npus_count == 2:
