@@ -34,7 +34,8 @@ class ComputeTask:
 
     ``label`` groups tasks in reports: the kind of the most expensive operation. With ``is_on_host``
     the task runs on the CPU, which also runs one task at a time. ``operations`` and
-    ``tensor_bytes`` are the work and the traffic, where a trace has them.
+    ``tensor_bytes`` are the work and the traffic, where a trace has them. Without ``has_duration``
+    a trace gave only these, and a roofline decides how long the task lasts.
     """
 
     id: int
@@ -45,6 +46,7 @@ class ComputeTask:
     is_on_host: bool = False
     operations: int | None = None
     tensor_bytes: int | None = None
+    has_duration: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import NamedTuple, NoReturn, cast
 
@@ -64,7 +64,8 @@ class ParsedNode(NamedTuple):
 
     ``group`` is a collective's group id; ``own`` and ``peer`` are the two ends of a transfer
     (``own`` is None if the node doesn't name its own device). ``notes`` are the attributes that
-    tools for custom collectives add, ``unknown`` the names of attributes unknown to hespas.
+    tools for custom collectives add, ``unknown`` the names of attributes unknown to hespas. A node
+    that ``is_metadata`` does nothing and takes no time.
     """
 
     task: Task
@@ -73,6 +74,7 @@ class ParsedNode(NamedTuple):
     peer: int = -1
     notes: Mapping[str, object] = MappingProxyType({})
     unknown: tuple[str, ...] = ()
+    is_metadata: bool = False
 
 
 @dataclass(slots=True)
@@ -120,6 +122,8 @@ def parse_node(
         field = attribute.WhichOneof("value")
         values[attribute.name] = None if field is None else getattr(attribute, field)
     reader = _Reader(node, values, location)
+    if node.type == NodeType.METADATA:
+        return _empty(reader)._replace(is_metadata=True)
     allowed = _ALLOWED.get(node.type)
     if allowed is None:
         reader.fail(f"a node of type {_type_name(node.type)} has no model here")
@@ -169,6 +173,11 @@ def _compute(reader: _Reader) -> ParsedNode:
         operations=reader.optional_amount("num_ops"),
         tensor_bytes=reader.optional_amount("tensor_size"),
     )
+    has_work = bool(task.operations or task.tensor_bytes)
+    has_duration = "duration_ns" in reader.values or node.duration_micros > 0
+    # ASTRA-sim never prices the CPU's work; a short task of the CPU has 0 microseconds.
+    if has_work and not has_duration and not task.is_on_host:
+        task = replace(task, has_duration=False)
     return ParsedNode(task)
 
 

@@ -41,11 +41,12 @@ def read_traces(prefix: Path, comm_groups: Path | None = None, *, is_recorded: b
 
     Equal files are parsed once; devices that differ only in groups and peers share a graph.
     A compute node lasts ``duration_ns`` where it has one, else ``duration_micros``, of which 0
-    stands for 1 ns, as in ASTRA-sim. A group name that is absent, "" or "0" means all devices.
+    stands for 1 ns, as in ASTRA-sim; one that has work (``num_ops``, ``tensor_size``) and neither
+    becomes a task without ``has_duration``. Metadata nodes are left out: what depends on one
+    depends on what that depends on. A group name that is absent, "" or "0" means all devices.
     ``is_recorded`` makes tasks of the recorded durations, for systems with ``replay-only``. Unknown
     attributes are ignored and named in a warning. Raises `TraceError`, naming file and node, on
-    anything missing, damaged, contradictory or without a model (metadata nodes, communication of
-    the CPU).
+    anything missing, damaged, contradictory or without a model (communication of the CPU).
     """
     files = _find_files(prefix)
     groups = {} if comm_groups is None else read_groups(comm_groups, len(files))
@@ -62,7 +63,8 @@ def read_traces(prefix: Path, comm_groups: Path | None = None, *, is_recorded: b
         claims = {(node.group, node.own, node.peer): node for node in nodes}
         for device in content.devices:
             _check(claims, device, str(files[device]), context)
-        traces.append(_trace(_in_order(nodes, location), tuple(content.devices)))
+        ordered = _without_metadata(_in_order(nodes, location))
+        traces.append(_trace(ordered, tuple(content.devices)))
     if unknown:
         names = ", ".join(f"{name} ({unknown[name]} nodes)" for name in sorted(unknown))
         log.warning("%s: unknown attributes are ignored: %s", prefix, names)
@@ -79,7 +81,8 @@ def read_messages(path: Path) -> tuple[ParsedNode, ...]:
         data = path.read_bytes()
     except OSError as error:
         raise TraceError(f"cannot be read: {error.strerror}", location=location) from None
-    return tuple(_in_order(_parse(data, location, with_notes=True), location))
+    nodes = _in_order(_parse(data, location, with_notes=True), location)
+    return tuple(_without_metadata(nodes))
 
 
 class _Groups:
@@ -234,6 +237,37 @@ def _in_order(nodes: list[ParsedNode], location: str) -> list[ParsedNode]:
         return [by_id[node] for node in sorter.static_order()]
     except CycleError as error:
         raise TraceError("nodes depend on each other in a circle", location=location) from error
+
+
+def _without_metadata(nodes: list[ParsedNode]) -> list[ParsedNode]:
+    """Leave metadata nodes out; what depends on one inherits its dependencies.
+
+    In ``nodes`` dependencies come first.
+    """
+    inherited: dict[int, tuple[int, ...]] = {}
+    remaining: list[ParsedNode] = []
+
+    def resolved(depends_on: tuple[int, ...]) -> tuple[int, ...]:
+        if inherited.keys().isdisjoint(depends_on):
+            return depends_on
+        ends = [end for one in depends_on for end in inherited.get(one, (one,))]
+        return tuple(dict.fromkeys(ends))
+
+    for node in nodes:
+        task = node.task
+        depends_on = resolved(task.depends_on)
+        if node.is_metadata:
+            inherited[task.id] = depends_on
+            continue
+        if depends_on is task.depends_on:
+            remaining.append(node)
+            continue
+        if isinstance(task, CollectiveTask | SendTask | ReceiveTask):
+            needed = resolved(tuple([one for one in task.depends_on if one not in task.order_only]))
+            order_only = [one for one in resolved(task.order_only) if one not in needed]
+            task = replace(task, order_only=tuple(order_only))
+        remaining.append(node._replace(task=replace(task, depends_on=depends_on)))
+    return remaining
 
 
 def _check_ids(nodes: list[ParsedNode], by_id: Mapping[int, ParsedNode], location: str) -> None:

@@ -147,7 +147,11 @@ class _NodeWriter:
     def _node(self, task: Task, partner: int, device: int, depends_on: tuple[int, ...]) -> bytes:
         match task:
             case ComputeTask():
-                body = self._compute(task, depends_on) + self._work(task)
+                if task.has_duration:
+                    head = self._compute(task, depends_on)
+                else:
+                    head = self._head_of(task, NodeType.COMP, depends_on)
+                body = head + self._work(task)
             case MemoryTask():
                 node_type = NodeType.MEM_STORE if task.is_store else NodeType.MEM_LOAD
                 head = self._head_of(task, node_type, depends_on)

@@ -6,5 +6,5 @@ that give the same result: `class_engine` runs one device of each symmetry class
 collectives as long as closed forms say (`closed_forms`, `staggered`, `durations`); `dataflow` runs
 all devices at once, as arrays; `events` runs every message of every device.
 
-Other folders use `simulate.simulate`, `options`, `replay.is_replay` and `roofline.with_roofline`.
+Other folders use `simulate.simulate`, `options`, `replay.is_replay` and `roofline.with_durations`.
 """

@@ -1,4 +1,4 @@
-"""Durations from work and traffic, for a system whose ``roofline-enabled`` is set.
+"""Durations of computations whose trace has only their work and traffic.
 
 Source: ASTRA-sim's roofline.
 """
@@ -10,7 +10,28 @@ from dataclasses import replace
 from hespas.errors import SimulationError
 from hespas.hardware.system import System
 from hespas.schedule.tasks import ComputeTask, EmptyTask, Job, Task
+from hespas.simulate.astra.replay import is_replay
 from hespas.units import PS_PER_NS
+
+
+def with_durations(job: Job, system: System | None) -> Job:
+    """Return the job with a duration for every computation.
+
+    It is the roofline's where the system has ``roofline-enabled``. Raises `SimulationError` as
+    `with_roofline` does, and elsewhere for a computation that has work and no duration.
+    """
+    if system is not None and system.options.get("roofline-enabled") and not is_replay(system):
+        return with_roofline(job, system)
+    for graph in job.graphs:
+        for task in graph.tasks:
+            if isinstance(task, ComputeTask) and not task.has_duration:
+                raise SimulationError(
+                    f"task {task.id} ({task.name}) has num_ops or tensor_size and no duration",
+                    location=graph.name,
+                    hint="give it a duration, or set roofline-enabled, peak-perf and local-mem-bw "
+                    "in system.json",
+                )
+    return job
 
 
 def with_roofline(job: Job, system: System) -> Job:
@@ -43,7 +64,8 @@ def _timed(task: Task, peak: float, bandwidth: float) -> Task:
         return EmptyTask(id=task.id, name=task.name, depends_on=task.depends_on, is_compute=True)
     if not task.operations or not task.tensor_bytes:
         message = "roofline-enabled needs num_ops, above 0, and tensor_size"
-        raise SimulationError(message, location=f"task {task.id} ({task.name})")
+        hint = "give it both, or mark computation of the CPU with is_cpu_op"
+        raise SimulationError(message, location=f"task {task.id} ({task.name})", hint=hint)
     rate = min(bandwidth * (task.operations / task.tensor_bytes), peak)
     duration_ns = int(task.operations / rate * 1e9)
-    return replace(task, duration_ps=duration_ns * PS_PER_NS)
+    return replace(task, duration_ps=duration_ns * PS_PER_NS, has_duration=True)

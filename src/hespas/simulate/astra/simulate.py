@@ -35,7 +35,7 @@ from hespas.simulate.astra.messages import ContentionModel, Route, delay_ns, end
 from hespas.simulate.astra.options import has_custom_collectives
 from hespas.simulate.astra.plan import SUBGROUP_ENDPOINT_NS, collective_kind, task_text
 from hespas.simulate.astra.replay import check_recorded, is_replay, with_replayed
-from hespas.simulate.astra.roofline import with_roofline
+from hespas.simulate.astra.roofline import with_durations
 from hespas.simulate.timeline import Timeline
 from hespas.units import PS_PER_NS
 
@@ -79,12 +79,11 @@ def simulate(
         queues_per_dimension=queues_per_dimension,
         rendezvous=rendezvous,
     )
+    job = with_durations(job, system)
     if is_replay(system):
         check_recorded(job)
         # Nobody meets anybody, so that devices of one graph do the same.
         return with_replayed(events(fold(job, _check_group, each_alone=not is_folded)))
-    if system.options.get("roofline-enabled"):
-        job = with_roofline(job, system)
     if not by_events and _has_closed_forms(
         job, system, network=network, queues=queues_per_dimension, rendezvous=rendezvous
     ):

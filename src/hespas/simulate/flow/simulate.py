@@ -11,7 +11,7 @@ from hespas.hardware.system import CollectiveKind, System
 from hespas.schedule.roles import find_roles
 from hespas.schedule.tasks import CollectiveTask, ComputeTask, Job, SendTask, TaskGraph, as_job
 from hespas.simulate.astra.options import PER_NODE, custom_option
-from hespas.simulate.astra.roofline import with_roofline
+from hespas.simulate.astra.roofline import with_durations
 from hespas.simulate.flow.choices import SPECIFIED
 from hespas.simulate.flow.engine import Engine
 from hespas.simulate.flow.planning import Planner
@@ -50,8 +50,7 @@ def simulate_flow(
     """
     job = as_job(work)
     interconnect = interconnect_of(system) if isinstance(system, System) else system
-    if isinstance(system, System) and system.options.get("roofline-enabled"):
-        job = with_roofline(job, system)
+    job = with_durations(job, system if isinstance(system, System) else None)
     if job.device_count != interconnect.device_count:
         message = f"the job is for {job.device_count} devices, {interconnect.name} has"
         raise DeviceCountError(f"{message} {interconnect.device_count}")

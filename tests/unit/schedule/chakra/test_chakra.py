@@ -64,6 +64,7 @@ def node_bytes(number: int, kind: et.NodeType, **attributes: int | str | bool) -
 
 
 def write_raw(directory: Path, *contents: Sequence[bytes]) -> Path:
+    directory.mkdir(exist_ok=True)
     head = et.schema().metadata(version="0.0.4").SerializeToString()
     for device, content in enumerate(contents):
         (directory / f"dev.{device}.et").write_bytes(et.delimited([head, *content]))
@@ -216,13 +217,30 @@ def test_a_whole_microsecond_file_reads_zero_as_one_nanosecond(tmp_path: Path) -
     assert task.duration_ps == 1000
 
 
-def test_a_file_whose_nodes_are_out_of_order_is_put_in_order(tmp_path: Path) -> None:
-    late = et.schema().node(id=1, name="a", type=et.NodeType.COMP, ctrl_deps=[2])
-    prefix = write_raw(tmp_path, [late.SerializeToString(), node_bytes(2, et.NodeType.COMP)])
+@pytest.mark.parametrize(
+    ("attributes", "has_duration", "duration_ps"),
+    [
+        ({"num_ops": 1000, "tensor_size": 64}, False, 1000),
+        ({"num_ops": 1000}, False, 1000),
+        ({"tensor_size": 64}, False, 1000),
+        ({"num_ops": 0, "tensor_size": 0}, True, 1000),
+        ({"num_ops": 1000, "duration_ns": 0}, True, 0),
+        ({"num_ops": 1000, "is_cpu_op": True}, True, 1000),
+        ({}, True, 1000),
+    ],
+)
+def test_work_without_a_duration_is_marked(
+    attributes: dict[str, int], has_duration: bool, duration_ps: int, tmp_path: Path
+) -> None:
+    prefix = write_raw(tmp_path / "given", [node_bytes(1, et.NodeType.COMP, **attributes)])
 
-    tasks = read_traces(prefix).graphs[0].tasks
+    job = read_traces(prefix)
+    (task,) = job.graphs[0].tasks
 
-    assert [(task.id, task.depends_on) for task in tasks] == [(2, ()), (1, (2,))]
+    assert isinstance(task, ComputeTask)
+    assert (task.has_duration, task.duration_ps) == (has_duration, duration_ps)
+    write_traces(job.graphs[0], tmp_path / "again")
+    assert read_traces(tmp_path / "again" / "dev").graphs[0].tasks == (task,)
 
 
 COLL, SEND, COMP = (
@@ -230,6 +248,50 @@ COLL, SEND, COMP = (
     et.NodeType.COMM_SEND,
     et.NodeType.COMP,
 )
+
+
+def test_metadata_is_left_out_and_dependencies_lead_through_it(tmp_path: Path) -> None:
+    def node(number: int, kind: et.NodeType, *after: int, **attributes: int | str) -> bytes:
+        return (
+            node_bytes(number, kind, **attributes)
+            + et.schema().node(data_deps=after).SerializeToString()
+        )
+
+    metadata = et.NodeType.METADATA
+    content = [
+        node(1, COMP),
+        node(2, metadata, 1, process="rank 0"),
+        node(6, COMP, 4, 1, 2),  # before what it depends on
+        node(3, COMP),
+        node(4, metadata, 2, 3),
+        node(5, metadata),
+        node(7, COMP, 5),
+        node(8, COLL, 2, 3, comm_type=0, comm_size=8, order_only="2"),
+    ]
+
+    tasks = read_traces(write_raw(tmp_path, content)).graphs[0].tasks
+
+    assert {task.id: task.depends_on for task in tasks} == {
+        1: (),
+        3: (),
+        6: (1, 3),
+        7: (),
+        8: (1, 3),
+    }
+    (collective,) = (task for task in tasks if isinstance(task, CollectiveTask))
+    assert collective.order_only == (1,)
+    circle = [node(1, metadata, 2), node(2, metadata, 1)]
+    with pytest.raises(TraceError, match="in a circle"):
+        read_traces(write_raw(tmp_path, circle))
+
+
+def test_a_file_whose_nodes_are_out_of_order_is_put_in_order(tmp_path: Path) -> None:
+    late = et.schema().node(id=1, name="a", type=et.NodeType.COMP, ctrl_deps=[2])
+    prefix = write_raw(tmp_path, [late.SerializeToString(), node_bytes(2, et.NodeType.COMP)])
+
+    tasks = read_traces(prefix).graphs[0].tasks
+
+    assert [(task.id, task.depends_on) for task in tasks] == [(2, ()), (1, (2,))]
 
 
 @pytest.mark.parametrize(
@@ -247,7 +309,6 @@ COLL, SEND, COMP = (
         ([node_bytes(1, SEND, comm_size=8, comm_tag=0)], "comm_dst is missing"),
         ([node_bytes(1, SEND, comm_size=8, comm_dst=1, comm_src=1, comm_tag=0)], "part of device"),
         ([node_bytes(1, et.NodeType.MEM_LOAD)], "tensor_size is missing"),
-        ([node_bytes(1, et.NodeType.METADATA)], "a node of type METADATA has no model here"),
         ([node_bytes(1, SEND, is_cpu_op=True)], "communication of the CPU has no model here"),
         ([node_bytes(1, COMP, duration_ns="long")], "duration_ns is 'long', not a duration"),
         ([node_bytes(1, COMP), node_bytes(1, COMP)], "node 1 (n1): the id is used twice"),

@@ -20,6 +20,7 @@ from hespas.schedule.tasks import (
 )
 from hespas.simulate.astra.events.algorithms import tree_node
 from hespas.simulate.astra.simulate import simulate
+from hespas.simulate.flow.simulate import simulate_flow
 from hespas.simulate.kernel import ActorQueue, Kernel
 
 MakeSystem = Callable[..., System]
@@ -126,6 +127,27 @@ def test_shared_memory_serves_one_at_a_time(
     timeline = simulate(graph(4, load(1)), system)
 
     assert [timeline.of_device(d).nodes[1][1] // 1000 for d in range(4)] == ends_ns
+
+
+def test_work_without_a_duration_is_refused_unless_a_roofline_prices_it(
+    make_system: MakeSystem,
+) -> None:
+    roofline = replace(
+        make_system(("Switch", 1), options={"roofline-enabled": 1, "peak-perf": 2}),
+        local_memory_bandwidth_bytes_per_s=100e9,
+    )
+    untimed = replace(compute(1), operations=1000, tensor_bytes=5_000, has_duration=False)
+
+    assert simulate(graph(1, untimed), roofline).finish_ps == 50_000
+    assert simulate_flow(graph(1, untimed), roofline).finish_ps == 50_000
+    for options in ({}, {"replay-only": 1, "roofline-enabled": 1, "peak-perf": 2}):
+        for run in (simulate, simulate_flow):
+            with pytest.raises(
+                SimulationError,
+                match=r"task 1 \(c\) has num_ops or tensor_size and no duration; .*set "
+                "roofline-enabled, peak-perf and local-mem-bw in system.json",
+            ):
+                run(graph(1, untimed), make_system(("Switch", 1), options=options))
 
 
 def test_a_roofline_gives_durations(make_system: MakeSystem) -> None:
