@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hespas.cost.expand import expand
 from hespas.cost.structure import Leaf
 from hespas.estimate.ptx.kernels import KernelPricer, Reading
-from hespas.estimate.ptx.terms import category_of, reasons
+from hespas.estimate.ptx.terms import reasons
 from hespas.program.program import Program, is_communication_op
 from hespas.split.scheduled import FREE
 from hespas.units import format_time
@@ -47,12 +47,12 @@ def kernel_rows(program: Program, kernels: KernelPricer) -> tuple[KernelRow, ...
             if isinstance(leaf, Leaf):
                 reading = kernels.read(leaf)
                 name = op.instruction if reading.analysis is None else reading.analysis.name
-                key = (name if reading.analysis else category_of(op), reading.terms)
+                key = (name if reading.analysis else reading.category, reading.terms)
                 groups.setdefault(key, []).append((leaf, reading))
     rows = [
         KernelRow(
             name=found[0][1].analysis.name if found[0][1].analysis else found[0][0].op.instruction,
-            kind=category_of(found[0][0].op),
+            kind=found[0][1].category,
             launches=len(found),
             time_s=kernels.time_s(found[0][1]),
             bytes_moved=found[0][0].work.bytes_moved,
@@ -78,7 +78,7 @@ def kernels_text(rows: Sequence[KernelRow], *, shown: int) -> str:
     for row in rows[:shown]:
         terms = row.reading.terms
         figures = (terms.memory_s, terms.l2_s, terms.l1_s, terms.pipe_s, terms.turnover_s)
-        why = "; ".join(reasons(terms, row.reading.analysis))
+        why = "; ".join(reasons(terms, row.reading.analysis, category=row.kind))
         lines.append(
             f"  {format_time(row.total_s):>10} {format_time(row.time_s):>10} {row.launches:>8}  "
             + " ".join(f"{1e6 * each:>8.1f}" for each in figures)
@@ -113,6 +113,6 @@ def _row_json(row: KernelRow) -> Mapping[str, object]:
             "launch": terms.launch_s,
         },
         "pipe": terms.pipe,
-        "reasons": list(reasons(terms, row.reading.analysis)),
+        "reasons": list(reasons(terms, row.reading.analysis, category=row.kind)),
         "notes": list(row.reading.notes),
     }

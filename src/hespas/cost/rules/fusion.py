@@ -47,6 +47,29 @@ def fusion(op: Op, bodies: tuple[Work, ...]) -> Work:
     )
 
 
+def written_elements(op: Op) -> int:
+    """Return how many elements an operation writes to the result of which it writes most.
+
+    What is updated in place counts as its update: a fused ``dynamic_update_slice`` or scatter of
+    an argument, with no more than bitcasts between the argument, the update and the result. A
+    buffer that is converted on its way through is written whole, as XLA's kernels do.
+    """
+    if op.kind in _UPDATES:
+        updates = op.operands[1:2]
+        if op.kind == "scatter":
+            updates = op.operands[len(op.operands) // 2 + 1 :]
+        return max(map(_size, updates))
+    if op.kind != "fusion":
+        return max((_size(value) for value in op.results), default=0)
+    block = op.regions[0]
+    producer = {value: inner for inner in block.operations for value in inner.results}
+    counts: list[int] = []
+    for root in block.operations[-1].operands:
+        update = _update_in_place(root, producer, block)
+        counts.append(_size(root) if update is None else _size(_written_values(update)))
+    return max(counts, default=0)
+
+
 @dataclass(slots=True, kw_only=True)
 class _Needed:
     """How many elements of each value are needed; what is not a tensor counts as one."""
@@ -88,7 +111,7 @@ def _block_traffic(block: Block) -> tuple[_Needed, list[int]]:
         else:
             in_place.add(update)
             needed.add_all(update.operands[1:])
-            values = update.operands[_UPDATES[update.kind]]
+            values = _written_values(update)
             if update.kind == "scatter" and not only_replaces(update, 1):
                 needed.add(update.operands[0], _size(values))
             written.append(min(size_bytes(root.type), size_bytes(values.type)))
@@ -103,6 +126,10 @@ def _update_in_place(root: Value, producer: Mapping[Value, Op], block: Block) ->
         return None
     updated = _unrenamed(update.operands[0], producer)
     return update if any(updated is argument for argument in block.arguments) else None
+
+
+def _written_values(update: Op) -> Value:
+    return update.operands[_UPDATES[update.kind]]
 
 
 def _unrenamed(value: Value, producer: Mapping[Value, Op]) -> Value:

@@ -16,7 +16,15 @@ from hespas.cost.structure import Leaf
 from hespas.errors import OutputError, ProgramError
 from hespas.estimate.driver import Timing
 from hespas.estimate.ptx.analysis import SECTOR_BYTES, KernelAnalysis
-from hespas.estimate.ptx.terms import KernelTerms, l2_sectors, terms_by_category, terms_of
+from hespas.estimate.ptx.terms import (
+    COPY,
+    KernelTerms,
+    category_of,
+    l2_sectors,
+    only_moves,
+    terms_by_category,
+    terms_of,
+)
 from hespas.files import write_file
 from hespas.hardware.device import Device
 from hespas.hardware.microarchitecture import Microarchitecture, load_microarchitecture
@@ -117,10 +125,12 @@ _NO_CACHE = AnalysisCache()
 class Reading:
     """A kernel's terms, and what was read of it: None where only its HLO was there.
 
-    ``floor_s`` is what its bytes take at the peak bandwidth.
+    ``category`` is what kind of kernel it is. ``floor_s`` is what its bytes take at the peak
+    bandwidth.
     """
 
     terms: KernelTerms
+    category: str
     floor_s: float
     analysis: KernelAnalysis | None
     notes: tuple[str, ...]
@@ -203,26 +213,40 @@ class KernelPricer:
         launch = self._launches.get(leaf.op.instruction) if leaf.op.instruction else None
         has_ptx = launch is not None and launch.kernel in self.kernels.ptx
         if launch is None or not has_ptx or self._is_small(launch, moved):
-            return self._by_category(leaf)
+            return self._by_category(leaf, launch)
         try:
             analysis = self._analysis(launch, moved)
         except ProgramError as error:
-            return self._by_category(leaf, f"priced by its category, for it can't be read: {error}")
+            note = f"priced by its category, for it can't be read: {error}"
+            return self._by_category(leaf, launch, note)
         bandwidth = self.device.memory_bandwidth_bytes_per_s
         terms = terms_of(
             analysis, self.gpu, bytes_moved=moved, memory_bandwidth_bytes_per_s=bandwidth
         )
         return Reading(
-            terms=terms, floor_s=moved / bandwidth, analysis=analysis, notes=_notes(analysis)
+            terms=terms,
+            category=category_of(leaf.op),
+            floor_s=moved / bandwidth,
+            analysis=analysis,
+            notes=_notes(analysis),
         )
 
-    def _by_category(self, leaf: Leaf, *notes: str) -> Reading:
+    def _by_category(self, leaf: Leaf, launch: KernelLaunch | None, *notes: str) -> Reading:
         moved, bandwidth = float(leaf.work.bytes_moved), self.device.memory_bandwidth_bytes_per_s
+        # All kernels of a compiled program are launched: the runtime copies what has no launch.
+        is_copy = launch is None and bool(self._launches) and only_moves(leaf.op)
+        category = COPY if is_copy else category_of(leaf.op)
         terms = terms_by_category(
-            leaf.op, self.gpu, bytes_moved=moved, memory_bandwidth_bytes_per_s=bandwidth
+            leaf.op,
+            self.gpu,
+            category=category,
+            launch=launch,
+            bytes_moved=moved,
+            memory_bandwidth_bytes_per_s=bandwidth,
         )
         return Reading(
             terms=terms,
+            category=category,
             floor_s=moved / bandwidth,
             analysis=None,
             notes=tuple(f"kernel {leaf.op.instruction}: {note}" for note in notes),

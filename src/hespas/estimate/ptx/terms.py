@@ -19,11 +19,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import ceil, hypot
+from math import ceil, hypot, prod
 
+from hespas.cost.rules.elementwise import RULES as ELEMENTWISE
+from hespas.cost.rules.fusion import written_elements
+from hespas.cost.rules.movement import RULES as MOVEMENT
 from hespas.estimate.ptx.analysis import SECTOR_BYTES, WARP, Access, KernelAnalysis
 from hespas.hardware.microarchitecture import Microarchitecture
 from hespas.program.attrs import DimensionsAttrs
+from hespas.program.kernels import KernelLaunch
 from hespas.program.program import Op, Value, nested_ops
 from hespas.program.types import TensorType
 from hespas.units import format_bytes_binary
@@ -148,18 +152,21 @@ LOOP = "loop"
 ROW_REDUCTION = "row reduction"
 COLUMN_REDUCTION = "column reduction"
 TRANSPOSE = "transpose"
+COPY = "copy"
 
 PART_OF_STREAMING = {
     LOOP: 0.95,
     ROW_REDUCTION: 0.9,
     COLUMN_REDUCTION: 0.47,
     TRANSPOSE: 0.62,
+    COPY: 1.0,
 }
 """The bandwidth that each category reaches, as a part of what streaming kernels reach.
 
 XLA's emitters write few categories of kernels. The parts are those of kernels over 4 MB in compiled
 training steps (Llama-3-like of 100M and 3B parameters, A100 and H100), as `terms_of` prices them;
-the agreement with measured kernels is in docs/evidence/kernels.md."""
+the agreement with measured kernels is in docs/evidence/kernels.md. A copy from device memory to
+device memory, which XLA leaves to the runtime, is taken to stream."""
 
 _THREADS = 128
 _ELEMENTS_PER_THREAD = 4
@@ -215,22 +222,42 @@ def _moves_fastest(op: Op) -> bool:
     return bool(after) and (op.attrs.dimensions[after[0]],) != before
 
 
+def only_moves(op: Op) -> bool:
+    """Return whether an operation moves data and computes no more than where to and from."""
+    return all(
+        each.kind in MOVEMENT or (each.kind in ELEMENTWISE and _is_scalar(each))
+        for each in _operations(op)
+    )
+
+
+def _is_scalar(op: Op) -> bool:
+    return all(
+        isinstance(each.type, TensorType) and each.type.element_count == 1 for each in op.results
+    )
+
+
 def terms_by_category(
     op: Op,
     gpu: Microarchitecture,
     *,
+    category: str,
+    launch: KernelLaunch | None = None,
     bytes_moved: float,
     memory_bandwidth_bytes_per_s: float,
 ) -> KernelTerms:
-    """Return the terms of an operation's kernel as far as HLO gives them.
+    """Return the terms of an operation's kernel of a category, as far as HLO gives them.
 
-    Elementwise kernels have 128 threads a block, and four elements a thread.
+    The blocks that start are those of the launch. Where it is not known, loops have 128 threads
+    a block, and four of the elements that are written a thread.
     """
-    kind = category_of(op)
-    rate = memory_bandwidth_bytes_per_s * gpu.memory_efficiency * PART_OF_STREAMING[kind]
-    is_spread = kind == LOOP and bytes_moved > 0
-    blocks = ceil(_elements(op) / (_THREADS * _ELEMENTS_PER_THREAD)) if is_spread else 0
-    cycles = ceil(blocks / gpu.multiprocessors) * gpu.warp_turnover_cycles * (_THREADS // 32)
+    rate = memory_bandwidth_bytes_per_s * gpu.memory_efficiency * PART_OF_STREAMING[category]
+    blocks, threads = 0, _THREADS
+    if launch is not None:
+        blocks, threads = prod(launch.grid), prod(launch.block)
+    elif category == LOOP and bytes_moved > 0:
+        blocks = ceil(written_elements(op) / (_THREADS * _ELEMENTS_PER_THREAD))
+    busiest = ceil(blocks / gpu.multiprocessors)
+    cycles = busiest * gpu.warp_turnover_cycles * ceil(threads / WARP)
     return KernelTerms(
         memory_s=bytes_moved / rate,
         l2_s=0.0,
@@ -242,17 +269,16 @@ def terms_by_category(
     )
 
 
-def _elements(op: Op) -> int:
-    counts = [each.type.element_count for each in op.results if isinstance(each.type, TensorType)]
-    return max(counts, default=0)
-
-
 _WORTH_TELLING = 1.5
 _PART_WORTH_TELLING = 0.2
 
 
-def reasons(terms: KernelTerms, analysis: KernelAnalysis | None) -> tuple[str, ...]:
+def reasons(
+    terms: KernelTerms, analysis: KernelAnalysis | None, *, category: str = ""
+) -> tuple[str, ...]:
     """Return what slows a kernel, the largest term first."""
+    if category == COPY:
+        return (f"no kernel: a copy of the runtime, {terms.limit}",)
     if analysis is None:
         return (f"no PTX: priced by its category and bytes, {terms.limit}",)
     about = {

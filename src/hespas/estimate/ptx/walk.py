@@ -82,7 +82,10 @@ class Walk:
     one basic block loads, ``fresh_sectors`` if it keeps everything. In loops
     ``loop_sectors`` different ones lie in ``loop_runs`` runs without wide gaps. ``unknown_loops``
     are the heads of loops that end where data says, counted as one iteration; ``data_branches`` the
-    positions of branches on data, ``data_addresses`` those of accesses whose address is data.
+    positions of branches on data. ``from_data`` are the registers that depend on data,
+    ``scattered`` those of them that depend on data which each thread loads for itself: what all
+    threads of the block load from one address, such as where a slice starts, keeps them together.
+    ``data_addresses`` are the positions of accesses whose address is scattered.
     """
 
     kernel: Kernel
@@ -97,6 +100,7 @@ class Walk:
     data_branches: set[int] = field(default_factory=set[int])
     data_addresses: set[int] = field(default_factory=set[int])
     from_data: set[str] = field(default_factory=set[str])
+    scattered: set[str] = field(default_factory=set[str])
     comparisons: dict[int, list[tuple[Value, Value]]] = field(
         default_factory=dict[int, list[tuple[Value, Value]]]
     )
@@ -373,10 +377,11 @@ def step(state: Walk, position: int, mask: Array | None) -> None:
 def _mark(state: Walk, instruction: Instruction) -> None:
     """Keep track of the registers whose value depends on memory or on other threads."""
     from_memory = instruction.parts[0] in _FROM_DATA and "param" not in instruction.parts
-    if from_memory or not state.from_data.isdisjoint(instruction.reads):
-        state.from_data.update(instruction.writes)
-    elif state.from_data:
-        state.from_data.difference_update(instruction.writes)
+    for names in (state.from_data, state.scattered):
+        if from_memory or not names.isdisjoint(instruction.reads):
+            names.update(instruction.writes)
+        elif names:
+            names.difference_update(instruction.writes)
 
 
 def _result(state: Walk, position: int, instruction: Instruction) -> Value | None:
@@ -449,12 +454,12 @@ def _is_same_number(left: Value, right: Value) -> bool:
 def _access(state: Walk, position: int, instruction: Instruction, mask: Array | None) -> None:
     base, offset = address_of(instruction)
     start = _value(state, base) if base else None
-    if start is None or base in state.from_data:
+    if start is None or base in state.scattered:
         state.data_addresses.add(position)
     if start is None:
         start = np.arange(state.threads, dtype=np.int64) * 4096
     if instruction.name == "ld":
-        _load(state, instruction, start, offset)
+        _load(state, instruction, start, offset, is_scattered=base in state.scattered)
     counts = state.accesses[position]
     if "shared" in instruction.parts:
         counts.passes += _passes(state, instruction, start, offset, mask)
@@ -471,12 +476,18 @@ def _access(state: Walk, position: int, instruction: Instruction, mask: Array | 
     (state.loaded if instruction.name == "ld" else state.stored).append(ids)
 
 
-def _load(state: Walk, instruction: Instruction, start: Value, offset: int) -> None:
+def _load(
+    state: Walk, instruction: Instruction, start: Value, offset: int, *, is_scattered: bool
+) -> None:
     """Put stand-ins into those registers that addresses or branches depend on."""
     for number, name in enumerate(instruction.writes):
         if name in state.flow.followed:
             state.registers[name] = _loaded(narrowed(start, 64) + offset, number)
     state.from_data.update(instruction.writes)
+    if is_scattered or not isinstance(start, int):
+        state.scattered.update(instruction.writes)
+    else:
+        state.scattered.difference_update(instruction.writes)
 
 
 def _pattern(state: Walk, start: Value, offset: int, mask: Array | None) -> Pattern:

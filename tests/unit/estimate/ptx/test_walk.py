@@ -160,6 +160,35 @@ def test_blocks_and_threads_see_their_numbers() -> None:
     assert sorted(set(value.tolist())) == [201 + y for y in range(8)]
 
 
+SLICED = """
+    ld.param.b64 %rd1, [k_param_0];
+    ld.param.b64 %rd2, [k_param_1];
+    mov.u32 %r1, %tid.x;
+    mul.wide.u32 %rd3, %r1, 4;
+    add.s64 %rd9, %rd2, %rd3;
+    ld.global.b32 %r2, [{index}];
+    max.s32 %r3, %r2, 0;
+    min.s32 %r4, %r3, 21;
+    mul.wide.s32 %rd4, %r4, 4096;
+    add.s64 %rd5, %rd1, %rd4;
+    add.s64 %rd6, %rd5, %rd3;
+    ld.global.b32 %r5, [%rd6];
+    ret;
+"""
+
+
+def test_an_index_that_all_threads_load_together_does_not_scatter_them() -> None:
+    state = walked(SLICED.format(index="%rd2"))
+    assert not state.data_addresses
+    assert [each.sectors for each in state.accesses.values()] == [2.0, 8.0]
+
+
+def test_an_index_that_each_thread_loads_scatters_them() -> None:
+    state = walked(SLICED.format(index="%rd9"))
+    assert len(state.data_addresses) == 1
+    assert [each.sectors for each in state.accesses.values()][1] > 8
+
+
 def test_the_slow_way_of_a_library_function_is_left_out_and_a_guarded_store_is_not() -> None:
     state = walked(
         """
