@@ -6,6 +6,7 @@ works in registers, so only its arithmetic counts.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
 
 from hespas.cost.rules.sizes import (
@@ -40,41 +41,87 @@ def reduce(op: Op, bodies: Bodies) -> Work:
 def reduce_window(op: Op, bodies: Bodies) -> Work:
     """Combine the elements of each window: its size less one applications for each result.
 
-    A place in the padding counts like any other (XLA's HloCostAnalysis). A cumulative sum is
-    written as a window of n over a row of n; no compiler runs that as n windows. It counts as
-    a parallel scan: n - 1 applications up a tree and n - 1 down it. Source: Blelloch, "Prefix
-    sums and their applications", 1990.
+    A place in the padding counts like any other (XLA's HloCostAnalysis). Windows that share their
+    work count it once, as compilers do:
+
+    * Where every window covers the whole of an axis, all results along it are equal: the axis is
+      reduced once, and the rest are copies. XLA's compiler for TPUs writes the reduction of n
+      elements, spread over them again, as n windows of 2n - 1.
+    * Where each window covers an axis from one end up to its place, the results are a cumulative
+      sum: n - 1 applications up a tree and n - 1 down it. Source: Blelloch, "Prefix sums and
+      their applications", 1990. JAX and XLA write it as n windows of n.
     """
-    size = _window_size(op)
-    if _is_cumulative(op, size):
-        rows = result(op).element_count // size
-        return _applied(op, bodies[0], rows * 2 * (size - 1))
-    return _applied(op, bodies[0], result(op).element_count * (size - 1))
+    attrs = _window(op)
+    axes = [
+        _WindowAxis(
+            length=length,
+            results=results,
+            size=attrs.size[at],
+            stride=attrs.strides[at],
+            padding_low=attrs.padding[at][0],
+            is_dilated=attrs.base_dilation[at] != 1 or attrs.window_dilation[at] != 1,
+        )
+        for at, (length, results) in enumerate(
+            zip(operand(op, 0).shape, result(op).shape, strict=True)
+        )
+    ]
+    return _applied(op, bodies[0], _applications(axes))
 
 
-def _is_cumulative(op: Op, size: int) -> bool:
-    """Return whether each result combines its row up to its place, or from it on."""
-    attrs, shape = op.attrs, result(op).shape
-    if not isinstance(attrs, WindowAttrs) or operand(op, 0).shape != shape or size == 1:
-        return False
-    at = attrs.size.index(max(attrs.size))
-    along_a_row = size == attrs.size[at] == shape[at]
-    steps = {*attrs.strides, *attrs.base_dilation, *attrs.window_dilation}
-    one_sided = attrs.padding[at] in ((size - 1, 0), (0, size - 1))
-    return along_a_row and steps == {1} and one_sided
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _WindowAxis:
+    """One dimension of a ``reduce_window``: ``results`` windows over ``length`` elements."""
+
+    length: int
+    results: int
+    size: int
+    stride: int
+    padding_low: int
+    is_dilated: bool
+
+    @property
+    def from_start(self) -> bool:
+        """Whether every window covers the first element, or lies before it."""
+        last = (self.results - 1) * self.stride - self.padding_low
+        return not self.is_dilated and last <= 0
+
+    @property
+    def to_end(self) -> bool:
+        """Whether every window covers the last element, or lies behind it."""
+        return not self.is_dilated and self.size - self.padding_low >= self.length
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every window covers all elements."""
+        return self.from_start and self.to_end
+
+
+def _applications(axes: list[_WindowAxis]) -> int:
+    """Return how often the body runs: the axes that all windows cover are reduced first."""
+    reduced = prod(axis.length for axis in axes if axis.is_whole)
+    others = [axis for axis in axes if not axis.is_whole]
+    results = prod(axis.results for axis in others)
+    separate = results * (reduced * prod(axis.size for axis in others) - 1)
+    sliding = [axis for axis in others if axis.size > 1]
+    if len(sliding) != 1 or not (sliding[0].from_start or sliding[0].to_end):
+        return separate
+    (axis,) = sliding
+    rows = results // axis.results
+    scanned = rows * (axis.length * (reduced - 1) + 2 * (axis.length - 1))
+    return min(separate, scanned)
 
 
 def select_and_scatter(op: Op, bodies: Bodies) -> Work:
     """For each source element: select once for each other place of its window, scatter once."""
     select, scatter = bodies
-    each = select * (_window_size(op) - 1) + scatter
+    each = select * (prod(_window(op).size) - 1) + scatter
     return _applied(op, each, operand(op, 1).element_count)
 
 
-def _window_size(op: Op) -> int:
+def _window(op: Op) -> WindowAttrs:
     if not isinstance(op.attrs, WindowAttrs):
         raise CostError("the window is not known", location=op.location)
-    return prod(op.attrs.size)
+    return op.attrs
 
 
 def scatter(op: Op, bodies: Bodies) -> Work:

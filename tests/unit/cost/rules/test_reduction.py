@@ -79,6 +79,65 @@ def test_a_window_that_is_padded_on_both_sides_is_no_scan(work_of: WorkOf) -> No
     assert work.total_flops == 7 * (7 - 1)
 
 
+def _windowed(size: str, padding: str, shapes: tuple[str, str], more: str = "") -> str:
+    operand, result = shapes
+    return (
+        f'"stablehlo.reduce_window"(%0, %1) {_body("add")} '
+        f"{{window_dimensions = array<i64: {size}>, padding = dense<{padding}> : "
+        f"tensor<{size.count(',') + 1}x2xi64>{more}}} : "
+        f"(tensor<{operand}xf32>, tensor<f32>) -> tensor<{result}xf32>"
+    )
+
+
+@pytest.mark.parametrize("padding", ["[0, 0], [7, 0]", "[0, 0], [0, 7]"])
+def test_a_cumulative_window_may_leave_out_its_own_place(padding: str, work_of: WorkOf) -> None:
+    work = work_of(_windowed("1, 7", f"[{padding}]", ("9x7", "9x8")))
+
+    assert work.total_flops == 9 * 2 * (7 - 1)
+
+
+@pytest.mark.parametrize(
+    ("size", "padding", "shapes"),
+    [
+        ("1, 13", "[[0, 0], [6, 6]]", ("9x7", "9x7")),
+        ("1, 15", "[[0, 0], [6, 8]]", ("9x7", "9x7")),
+        ("1, 7", "[[0, 0], [0, 0]]", ("9x7", "9x1")),
+        ("1, 9", "[[0, 0], [2, 2]]", ("9x7", "9x3")),
+        ("13, 1", "[[6, 6], [0, 0]]", ("7x9", "7x9")),
+    ],
+)
+def test_windows_that_cover_everything_are_one_reduction(
+    size: str, padding: str, shapes: tuple[str, str], work_of: WorkOf
+) -> None:
+    work = work_of(_windowed(size, padding, shapes))
+
+    reduced = work_of(
+        f'"stablehlo.reduce"(%0, %1) {_body("add")} {{dimensions = array<i64: 1>}}'
+        " : (tensor<9x7xf32>, tensor<f32>) -> tensor<9xf32>"
+    )
+    assert work.flops == reduced.flops
+
+
+def test_windows_that_cover_two_axes_reduce_both(work_of: WorkOf) -> None:
+    work = work_of(_windowed("9, 13", "[[4, 4], [6, 6]]", ("5x7", "5x7")))
+
+    assert work.total_flops == 5 * 7 - 1
+
+
+def test_a_scan_of_what_is_reduced_first(work_of: WorkOf) -> None:
+    work = work_of(_windowed("9, 7", "[[4, 4], [6, 0]]", ("5x7", "5x7")))
+
+    assert work.total_flops == 7 * (5 - 1) + 2 * (7 - 1)
+
+
+def test_windows_that_reach_neither_end_are_counted_each(work_of: WorkOf) -> None:
+    dilated = work_of(_windowed("7", "[[6, 6]]", ("7", "7"), ", window_dilations = array<i64: 2>"))
+    narrow = work_of(_windowed("3", "[[1, 1]]", ("7", "7")))
+
+    assert dilated.total_flops == 7 * (7 - 1)
+    assert narrow.total_flops == 7 * (3 - 1)
+
+
 def test_select_and_scatter_selects_in_each_window_and_scatters_once(work_of: WorkOf) -> None:
     scatter = _body("add")[1:-1]
     work = work_of(
