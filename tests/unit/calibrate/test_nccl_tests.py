@@ -148,7 +148,7 @@ def test_what_cannot_be_is_refused(tmp_path: Path, text: str, message: str) -> N
 
 
 def test_a_file_that_says_no_kind_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(MeasurementError, match="--nccl all_reduce=FILE"):
+    with pytest.raises(MeasurementError, match="nccl all_reduce=FILE"):
         read(tmp_path, output(line(2048, 20), line(4096, 21)), name="run.log")
 
 
