@@ -92,10 +92,10 @@ def _heap_bytes(spans: Sequence[Span], *, enough_bytes: int | None = None) -> in
     top = 0
     for number, (span, later) in enumerate(zip(spans, _overlapping_later(spans), strict=True)):
         start = _smallest_gap(sorted(busy[number]), span.size_bytes)
-        end = start + span.size_bytes
+        placed = start, start + span.size_bytes
         for other in later:
-            busy[other].append((start, end))
-        top = max(top, end)
+            busy[other].append(placed)
+        top = max(top, placed[1])
         if enough_bytes is not None and top > enough_bytes:
             break
     return top
