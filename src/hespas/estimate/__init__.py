@@ -34,7 +34,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "method_named",
     ),
     "ptx.kernels": ("AnalysisCache", "KernelPricer", "Reading", "kernel_pricer"),
-    "ptx.terms": ("category_of", "reasons"),
+    "ptx.terms": ("reasons",),
     "roofline": ("Roofline", "RooflineOptions"),
     "systolic.array": ("Dataflow", "Product", "SystolicArray"),
     "systolic.method": (
