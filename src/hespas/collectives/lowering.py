@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import groupby
+from math import isqrt
 
 from hespas.collectives.program import (
     Buffer,
@@ -25,6 +26,7 @@ from hespas.collectives.program import (
 from hespas.collectives.registry import ALGORITHMS
 from hespas.collectives.schedule import Collective, Message, Operation, Rounds, Schedule
 from hespas.errors import AlgorithmError
+from hespas.limits import MOST_ALGORITHM_CHUNKS
 
 _IN_INPUT = (Collective.REDUCE_SCATTER, Collective.SCATTER)
 
@@ -62,6 +64,9 @@ def common_program(name: str, collective: Collective, ranks: int) -> Program:
 
     Raises `AlgorithmError` where it can't run the collective among so many ranks.
     """
+    if ranks * ranks > MOST_ALGORITHM_CHUNKS:
+        hint = f"give at most {isqrt(MOST_ALGORITHM_CHUNKS)}"
+        raise AlgorithmError(f"there are {ranks} ranks", location=name, hint=hint)
     return program(ALGORITHMS[name].contiguous_schedule(collective, ranks))
 
 

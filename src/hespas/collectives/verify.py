@@ -26,6 +26,7 @@ from hespas.collectives.program import (
 )
 from hespas.collectives.schedule import Collective
 from hespas.errors import AlgorithmError
+from hespas.limits import MOST_ALGORITHM_CHUNKS
 
 _LONGEST_CHAIN = 8
 
@@ -223,11 +224,21 @@ Connection = tuple[int, int, int]
 def check_structure(program: Program) -> None:
     """Raise `AlgorithmError`, naming rank, threadblock and step, for what cannot be run.
 
-    That is: fewer than two ranks, peers that are not there or the rank itself, steps that send
-    or receive without a peer, two threadblocks with one channel to the same peer, steps that
-    wait for absent ones, and chunks beyond a buffer's end.
+    That is: more chunks than ``MOST_ALGORITHM_CHUNKS``, fewer than two ranks, peers that are not
+    there or the rank itself, steps that send or receive without a peer, two threadblocks with one
+    channel to the same peer, steps that wait for absent ones, and chunks beyond a buffer's end.
     """
     count = len(program.ranks)
+    totals = {
+        "its buffers have": count * (program.input_chunks + program.output_chunks)
+        + sum(rank.scratch_chunks for rank in program.ranks),
+        "its steps move": sum(step.count for *_, step in program.steps()),
+    }
+    for what, total in totals.items():
+        if total > MOST_ALGORITHM_CHUNKS:
+            message = f"{what} {total} chunks in all"
+            hint = f"use at most {MOST_ALGORITHM_CHUNKS}"
+            raise AlgorithmError(message, location=program.name, hint=hint)
     if count < 2 or not 0 <= program.root < count:
         raise AlgorithmError(
             f"there are {count} ranks, and the root is {program.root}", location=program.name

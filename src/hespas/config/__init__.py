@@ -27,7 +27,15 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "options_in",
         "section",
     ),
-    "figures": ("Count", "CountOrZero", "Fraction", "NotNegative", "Positive", "Text"),
+    "figures": (
+        "Count",
+        "CountOrZero",
+        "DeviceCount",
+        "Fraction",
+        "NotNegative",
+        "Positive",
+        "Text",
+    ),
     "files": ("read_json", "read_text", "read_yaml"),
     "suggest": ("choice", "suggestion"),
 }

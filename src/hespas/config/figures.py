@@ -6,8 +6,11 @@ from typing import Annotated, TypeAlias
 
 from msgspec import Meta
 
+from hespas.limits import MOST_DEVICES
+
 Text: TypeAlias = Annotated[str, Meta(min_length=1)]
 Count: TypeAlias = Annotated[int, Meta(ge=1)]
+DeviceCount: TypeAlias = Annotated[int, Meta(ge=1, le=MOST_DEVICES)]
 CountOrZero: TypeAlias = Annotated[int, Meta(ge=0)]
 Positive: TypeAlias = Annotated[float, Meta(gt=0)]
 NotNegative: TypeAlias = Annotated[float, Meta(ge=0)]

@@ -47,12 +47,11 @@ class Attention:
         """
         seen = self.query_length * self.key_length
         if self.is_causal or self.window:
-            seen = sum(self._seen(at) for at in range(self.query_length))
+            # Each query sees one key more than the one before it, until the mask allows no more.
+            most = min(self.key_length, self.window or self.key_length)
+            growing = min(self.query_length, most)
+            seen = growing * (growing + 1) // 2 + (self.query_length - growing) * most
         return self.batch * self.heads * seen
-
-    def _seen(self, query: int) -> int:
-        last = min(query + 1, self.key_length)
-        return min(last, self.window) if self.window else last
 
     @property
     def flops(self) -> int:

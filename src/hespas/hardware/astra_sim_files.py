@@ -7,6 +7,7 @@ of the other two exactly, up to 15 significant digits.
 
 from __future__ import annotations
 
+from math import prod
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Literal, cast
@@ -14,7 +15,7 @@ from typing import Annotated, Literal, cast
 from msgspec import Meta, Struct, field
 
 from hespas.config.decode import decode
-from hespas.config.figures import Count, CountOrZero, NotNegative, Positive, Text
+from hespas.config.figures import Count, CountOrZero, DeviceCount, NotNegative, Positive, Text
 from hespas.config.files import read_json, read_yaml
 from hespas.errors import ConfigError, HardwareError
 from hespas.hardware.system import (
@@ -25,6 +26,7 @@ from hespas.hardware.system import (
     System,
     Topology,
 )
+from hespas.limits import MOST_CHUNKS, MOST_DEVICES
 from hespas.units import GIB
 
 _Names = Annotated[tuple[Text, ...], Meta(min_length=1)]
@@ -40,7 +42,7 @@ class _NetworkFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """``network.yml``: one entry per dimension in each list."""
 
     topology: Annotated[list[Topology], Meta(min_length=1)]
-    npus_count: list[Count]
+    npus_count: list[DeviceCount]
     bandwidth: list[Positive]
     latency: list[NotNegative]
 
@@ -54,7 +56,7 @@ class _SystemFile(
 ):
     """``system.json``: first the keys that a `System` has fields for, then its options."""
 
-    preferred_dataset_splits: Count
+    preferred_dataset_splits: Annotated[int, Meta(ge=1, le=MOST_CHUNKS)]
     # ASTRA-sim's own defaults.
     endpoint_delay: CountOrZero = 10
     active_chunks_per_dimension: Count = 1
@@ -144,10 +146,16 @@ def read_network(path: Path) -> tuple[NetworkDimension, ...]:
     """Return the dimensions that a ``network.yml`` lists.
 
     Raises `ConfigError` for what the file may not hold, `HardwareError` for lists of unequal
-    length.
+    length and more than ``MOST_DEVICES``.
     """
     file = decode(read_yaml(path), _NetworkFile, location=str(path))
     _refuse_unequal_lengths(file, str(path))
+    if prod(file.npus_count) > MOST_DEVICES:
+        raise HardwareError(
+            f"$.npus_count makes {prod(file.npus_count)} devices",
+            location=str(path),
+            hint=f"describe at most {MOST_DEVICES}",
+        )
     rows = zip(file.topology, file.npus_count, file.bandwidth, file.latency, strict=True)
     return tuple(
         NetworkDimension(

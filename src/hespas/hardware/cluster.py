@@ -14,6 +14,7 @@ from hespas.config.decode import decode
 from hespas.config.figures import CountOrZero, NotNegative, Positive, Text
 from hespas.config.files import read_json, read_yaml
 from hespas.errors import ConfigError, HardwareError, option
+from hespas.limits import MOST_DEVICES, MOST_DIGITS
 from hespas.units import format_time
 
 
@@ -209,5 +210,10 @@ def _numbers(given: int | str | list[int], location: str) -> tuple[int, ...]:
         if not first.isdecimal() or (dash and not last.isdecimal()):
             message = f"the devices are {given!r}"
             raise ConfigError(message, location=location, hint='write them as "0-3, 7"')
+        for number in (first, last or first):
+            if len(number) > MOST_DIGITS or int(number) >= MOST_DEVICES:
+                message = f"the devices are {given[:60]!r}"
+                hint = f"give numbers below {MOST_DEVICES}"
+                raise ConfigError(message, location=location, hint=hint)
         devices.update(range(int(first), int(last or first) + 1))
     return tuple(sorted(devices))

@@ -5,6 +5,7 @@ docs/network-models.md describes the keys of the file.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -17,11 +18,12 @@ import msgspec
 from msgspec import Meta, Struct
 
 from hespas.config.decode import decode
-from hespas.config.figures import Count, NotNegative, Positive, Text
+from hespas.config.figures import Count, DeviceCount, NotNegative, Positive, Text
 from hespas.config.files import read_json
 from hespas.errors import HardwareError
 from hespas.hardware.links import Link, LinkParameters, check_protocols, link_names, load_link
 from hespas.hardware.system import CollectiveKind, System, Topology
+from hespas.limits import MOST_DEVICES
 
 
 class Shape(Enum):
@@ -216,7 +218,7 @@ class _DimensionFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """
 
     topology: Shape
-    size: Count
+    size: DeviceCount
     link: Text | LinkParameters
     latency_s: NotNegative | None = None
     reduces_in_switch: bool | None = None
@@ -225,9 +227,9 @@ class _DimensionFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class _DragonflyFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    groups: Count
-    routers_per_group: Count
-    devices_per_router: Count
+    groups: DeviceCount
+    routers_per_group: DeviceCount
+    devices_per_router: DeviceCount
     device_link: Text | LinkParameters
     local_link: Text | LinkParameters
     global_link: Text | LinkParameters
@@ -279,9 +281,14 @@ def read_interconnect(path: Path, *, name: str) -> Interconnect:
     figures that are missing or contradict each other.
     """
     file = decode(read_json(path), _NetworkFile, location=str(path))
+    fabric = _fabric(file, path)
+    if fabric.device_count > MOST_DEVICES:
+        message = f"the network has {fabric.device_count} devices"
+        hint = f"describe at most {MOST_DEVICES}"
+        raise HardwareError(message, location=str(path), hint=hint)
     return Interconnect(
         name=name,
-        fabric=_fabric(file, path),
+        fabric=fabric,
         algorithms={
             kind: (names,) if isinstance(names, str) else names
             for kind, names in file.algorithms.items()
@@ -355,14 +362,14 @@ def _dragonfly(file: _DragonflyFile, path: Path) -> Dragonfly:
 
 
 def _graph(file: _GraphFile, path: Path) -> Graph:
-    nodes = [*file.devices, *file.switches]
-    twice = next((node for node in nodes if nodes.count(node) > 1), None)
+    nodes = Counter([*file.devices, *file.switches])
+    twice = next((node for node, count in nodes.items() if count > 1), None)
     if twice is not None:
         raise HardwareError(f"the node {twice!r} is listed twice", location=str(path))
     edges: list[Edge] = []
     for link in file.links:
         ends = (link.source, link.target)
-        if link.source == link.target or not {*ends}.issubset(nodes):
+        if link.source == link.target or not nodes.keys() >= {*ends}:
             message = f"a link goes from {link.source!r} to {link.target!r}"
             hint = "name two nodes of devices and switches"
             raise HardwareError(message, location=str(path), hint=hint)

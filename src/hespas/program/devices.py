@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from hespas.errors import DeviceCountError, ProgramError, option
+from hespas.limits import MOST_DEVICES
 from hespas.program.attrs import CollectiveAttrs, PermuteAttrs
 from hespas.program.groups import GroupMode, device_groups
 from hespas.program.program import Op, Program, all_ops, is_communication_op
@@ -22,13 +23,18 @@ def with_device_count(program: Program, *, requested: int | None, system: int | 
 
     The program's own count is used if it is above one. Otherwise it is the number of devices in
     its replica groups, else ``requested``, else that of the ``system``, else that in the pairs of
-    its permutations, else one. Raises `DeviceCountError` if two of these disagree, and
+    its permutations, else one. Raises `DeviceCountError` if two of these disagree, or for more than
+    ``MOST_DEVICES``, and
     `ProgramError` for groups that overlap or name absent devices.
     """
     if requested is not None and requested < 1:
         raise DeviceCountError(f"{requested} devices are asked for", hint="give 1 or more")
     settled = _settled(program, requested, system)
     count = settled.declared_devices or 1
+    if count > MOST_DEVICES:
+        message = f"the program runs on {count} devices"
+        hint = f"give at most {MOST_DEVICES}"
+        raise DeviceCountError(message, location=program.source, hint=hint)
     if system is not None and count != system:
         raise DeviceCountError(
             f"the program runs on {count} devices, but the system has {system}",

@@ -14,6 +14,7 @@ from math import prod
 import msgspec
 
 from hespas.errors import ProgramError, option
+from hespas.limits import MOST_DEVICES
 
 
 class GroupMode(Enum):
@@ -48,6 +49,12 @@ class FoldedGroups(msgspec.Struct, frozen=True, kw_only=True):
     dimensions: tuple[int, ...]
     permutation: tuple[int, ...]
     group_size: int
+
+    def __post_init__(self) -> None:
+        if prod(self.dimensions) > MOST_DEVICES:
+            shape = "x".join(map(str, self.dimensions))
+            message = f"the replica groups fold {shape} devices"
+            raise ProgramError(message, hint=f"use at most {MOST_DEVICES}")
 
     def listed(self) -> tuple[tuple[int, ...], ...]:
         """Return the groups, each a tuple of numbers."""

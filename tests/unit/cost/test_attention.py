@@ -78,3 +78,23 @@ def test_attention_reads_its_operands_once() -> None:
     assert work.bytes_written == 2 * (2 * 64 * 8 * 32)
     assert work.transcendentals == scores
     assert dict(work.flops) == {"bf16": 2 * scores * 160, "f32": 4 * scores}
+
+
+def test_a_causal_mask_of_any_length_is_counted_at_once() -> None:
+    attention = Attention(
+        batch=1,
+        heads=1,
+        key_heads=1,
+        query_length=2**40,
+        key_length=2**40,
+        head_size=64,
+        value_size=64,
+        is_causal=True,
+        is_backward=False,
+        has_bias=False,
+        dropout_rate=0.0,
+        window=0,
+        multiplied="bf16",
+    )
+
+    assert attention.scores == 2**39 * (2**40 + 1)

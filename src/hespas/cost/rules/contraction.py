@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import prod
+from math import gcd, prod
 
 from hespas.cost.rules.sizes import arithmetic_type, operand, result, traffic, wider
 from hespas.cost.work import Work, flop_counts
 from hespas.errors import CostError
+from hespas.limits import MOST_DILATION_CASES
 from hespas.program.attrs import ConvolutionAttrs, DotAttrs, EinsumAttrs
 from hespas.program.program import Op
 from hespas.program.types import ElementType, NumberKind
@@ -204,16 +205,28 @@ def real_pairs(axis: WindowAxis) -> int:
     # Write o = d * o' + a and k = d * k' + b with remainders a, b < d. A pair (a, b) has
     # solutions only if d divides s * a + r * b - low, and then, with q that quotient,
     #     s * o' + r * k' + q = i,
-    # which is the problem without holes, on smaller ranges of o' and k'.
+    # which is the problem without holes, on smaller ranges of o' and k'. For an a, the solutions b
+    # of r * b = low - s * a (modulo d) are d / gcd(r, d) apart, if there are any.
     hole = axis.input_dilation
+    common = gcd(axis.kernel_dilation, hole)
+    apart = hole // common
+    inverse = pow(axis.kernel_dilation // common, -1, apart)
+    last_a, last_b = min(hole, axis.output_size), min(hole, axis.kernel_size)
+    if last_a * (1 + last_b // apart) > MOST_DILATION_CASES:
+        raise CostError(
+            f"an input dilation of {hole} along a dimension of a convolution is too large to count",
+            hint=f"at most {MOST_DILATION_CASES} cases are counted",
+        )
     pairs = 0
-    for a in range(min(hole, axis.output_size)):
-        for b in range(min(hole, axis.kernel_size)):
-            offset = axis.stride * a + axis.kernel_dilation * b - axis.padding_low
-            if offset % hole == 0:
-                outputs = _places(axis.output_size, a, hole)
-                taps = _places(axis.kernel_size, b, hole)
-                pairs += _dense_pairs(axis, outputs, taps, offset // hole)
+    for a in range(last_a):
+        beyond = axis.padding_low - axis.stride * a
+        if beyond % common:
+            continue
+        for b in range(beyond // common * inverse % apart, last_b, apart):
+            outputs = _places(axis.output_size, a, hole)
+            taps = _places(axis.kernel_size, b, hole)
+            quotient = (axis.kernel_dilation * b - beyond) // hole
+            pairs += _dense_pairs(axis, outputs, taps, quotient)
     return pairs
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Self, cast
 
 from hespas.errors import TraceError
+from hespas.limits import MOST_DIGITS
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto
@@ -289,8 +290,9 @@ def read_groups(file: Path, device_count: int) -> dict[int, Group]:
 
 
 def _read_group(name: str, members: object, device_count: int, location: str) -> tuple[int, Group]:
-    location = f"{location}: group {name!r}"
-    if not (name.isascii() and name.isdigit() and int(name) > 0):
+    location = f"{location}: group {name[:60]!r}"
+    is_number = name.isascii() and name.isdigit() and len(name) <= MOST_DIGITS
+    if not is_number or int(name) == 0:
         raise TraceError("the name is not a positive number", location=location)
     if not isinstance(members, list) or not members:
         raise TraceError("the members are not a list of devices", location=location)

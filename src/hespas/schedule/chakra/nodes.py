@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import NamedTuple, NoReturn, cast
 
 from hespas.errors import TraceError
+from hespas.limits import MOST_DIGITS
 from hespas.schedule.chakra.format import Node, NodeType
 from hespas.schedule.tasks import (
     CollectiveTask,
@@ -233,8 +234,9 @@ def _group(reader: _Reader) -> int:
     name = reader.values.get("pg_name", "")
     if name == "":
         return EVERYONE
-    if not isinstance(name, str) or not (name.isascii() and name.isdigit()):
-        reader.fail(f"pg_name is {name!r}, not a group number")
+    is_number = isinstance(name, str) and name.isascii() and name.isdigit()
+    if not isinstance(name, str) or not is_number or len(name) > MOST_DIGITS:
+        reader.fail(f"pg_name is {str(name)[:60]!r}, not a group number")
     return int(name)
 
 

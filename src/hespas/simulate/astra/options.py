@@ -8,9 +8,13 @@ from dataclasses import dataclass
 
 from hespas.errors import SimulationError
 from hespas.hardware.system import CollectiveKind, System
+from hespas.limits import MOST_DIGITS
 from hespas.simulate.astra.closed_forms import AlgorithmName
 
-_NAME = re.compile(r"(one)?(ring|direct|halvingdoubling|doublebinarytree)([0-9]*)", re.IGNORECASE)
+_NAME = re.compile(
+    rf"(one)?(ring|direct|halvingdoubling|doublebinarytree)([0-9]{{0,{MOST_DIGITS}}})",
+    re.IGNORECASE,
+)
 _ALGORITHMS: Mapping[str, AlgorithmName] = {
     "ring": "ring",
     "direct": "direct",

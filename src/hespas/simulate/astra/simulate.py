@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from hespas.errors import DeviceCountError, SimulationError
 from hespas.hardware.system import System
+from hespas.limits import MOST_CHUNKS
 from hespas.schedule.tasks import (
     CollectiveTask,
     ComputeTask,
@@ -179,6 +180,12 @@ def _refuse(system: System, queues_per_dimension: int, injection_scale: float) -
     if system.preferred_dataset_splits < 1 or system.active_chunks_per_dimension < 1:
         message = "preferred-dataset-splits and active-chunks-per-dimension must be positive"
         raise SimulationError(message, location=place)
+    if system.preferred_dataset_splits > MOST_CHUNKS:
+        raise SimulationError(
+            f"preferred-dataset-splits is {system.preferred_dataset_splits}",
+            location=place,
+            hint=f"give at most {MOST_CHUNKS}",
+        )
     if system.collective_optimization not in ("baseline", "localBWAware"):
         message = f"collective-optimization {system.collective_optimization} has no model here"
         raise SimulationError(message, location=place, hint="use baseline or localBWAware")

@@ -30,6 +30,7 @@ from hespas.hardware.interconnect import (
     Shape,
 )
 from hespas.hardware.links import LinkParameters
+from hespas.simulate.memory_guard import check_memory
 
 Integers: TypeAlias = NDArray[np.int64]
 Reals: TypeAlias = NDArray[np.float64]
@@ -382,6 +383,9 @@ def _spread(source: int, target: int, hop: int) -> int:
     return mixed ^ (mixed >> 12)
 
 
+_BYTES_PER_LINK = 500
+
+
 class _DragonflyRoutes:
     """Minimal routes through a dragonfly."""
 
@@ -392,6 +396,9 @@ class _DragonflyRoutes:
 
     def topology(self) -> GraphTopology:
         fabric = self._fabric
+        inside, between = fabric.routers_per_group, fabric.groups
+        links = (inside * (inside - 1) * between + between * (between - 1)) // 2
+        check_memory(2 * (fabric.device_count + links), "links", bytes_each=_BYTES_PER_LINK)
         for device in range(fabric.device_count):
             self._connect(f"device{device}", self._router(device), fabric.device_link)
         routers = range(fabric.routers_per_group)

@@ -14,6 +14,7 @@ from math import prod
 import msgspec
 
 from hespas.errors import ProgramError, ToolError
+from hespas.limits import MOST_DEVICES
 from hespas.tools.process import LOG_NAME, Limits, last_words, run_program, scratch_directory
 from hespas.xla.mlir.module import MlirModule, module_attributes, module_symbols, parse_mlir
 from hespas.xla.mlir.text import read_mesh_axes
@@ -64,6 +65,10 @@ def partition_module(
     """Partition a program that is parsed already, as `partition` does; ``source`` is its bytes."""
     replicas, partitions, is_shardy = _sharded_over(module)
     devices = replicas * partitions
+    if devices > MOST_DEVICES:
+        message = f"the program is sharded over {devices} devices"
+        hint = f"use at most {MOST_DEVICES}"
+        raise ProgramError(message, location=module.source, hint=hint)
     if devices > MOST_XLA_DEVICES and not is_shardy:
         raise ProgramError(
             f"shardings of GSPMD are partitioned for at most {MOST_XLA_DEVICES} devices, and "

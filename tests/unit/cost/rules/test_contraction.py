@@ -7,6 +7,7 @@ import pytest
 
 from hespas.cost.rules.contraction import WindowAxis, real_pairs
 from hespas.cost.work import Work
+from hespas.errors import CostError
 
 WorkOf = Callable[[str], Work]
 
@@ -243,3 +244,18 @@ def test_a_million_places_are_counted_at_once() -> None:
     half = size // 2
     assert pairs == size**2 - half * (half + 1) // 2 - half * (half - 1) // 2
     assert taken_s < 0.01
+
+
+def test_a_dilation_that_takes_for_ever_to_count_is_refused() -> None:
+    axis = WindowAxis(
+        input_size=2**31,
+        kernel_size=2**21,
+        output_size=2**50,
+        stride=1,
+        padding_low=0,
+        input_dilation=2**20,
+        kernel_dilation=2**20,
+    )
+
+    with pytest.raises(CostError, match=r"an input dilation of 1048576 .* too large to count"):
+        real_pairs(axis)

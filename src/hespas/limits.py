@@ -1,0 +1,19 @@
+"""The largest numbers that files may hold where the work grows with the number.
+
+They are far above what systems and programs have, and keep a mistyped figure from running for
+hours or filling the memory. docs/reference/limits.md lists them.
+"""
+
+from __future__ import annotations
+
+MOST_DEVICES = 1 << 22
+"""Devices of a system, a program or a set in a cluster file."""
+MOST_CHUNKS = 1 << 16
+"""Chunks that a collective is cut into: ``preferred-dataset-splits``."""
+MOST_ALGORITHM_CHUNKS = 1 << 24
+"""Chunks in the buffers of all ranks of a collective algorithm, and chunks that its steps move."""
+MOST_DIGITS = 18
+"""Decimal digits of a number that stands in a text: a device, a group, a window of peers."""
+MOST_DILATION_CASES = 1 << 22
+"""Cases to count a convolution with a dilated input: about its dilation along a dimension, unless
+the kernel's dilation has common factors with it."""
