@@ -195,3 +195,98 @@ def test_kernels_of_another_part_are_said_to_be(call: Call, program: Path, kerne
     assert ["capability 9.0" in text for text in found["assumptions"]] == [True]
     step = ("estimate", program, "--kernels", kernels, "--method", "kernel")
     assert "capability 9.0" in call("hespas", *step, "--node", "A100_SXM_40GB").stdout
+
+
+# Six rounds of a loop whose body has a loop of three rounds and a branch.
+LOOPS = """HloModule step, is_scheduled=true
+
+%loop (p: f32[16777216]) -> f32[16777216] {
+  %p = f32[16777216]{0} parameter(0)
+  ROOT %n = f32[16777216]{0} negate(%p)
+}
+
+%small (p: f32[16777216]) -> f32[4194304] {
+  %p = f32[16777216]{0} parameter(0)
+  ROOT %s = f32[4194304]{0} slice(%p), slice={[0:4194304]}
+}
+
+%nothing (p: f32[16777216]) -> f32[16777216] {
+  ROOT %p = f32[16777216]{0} parameter(0)
+}
+
+%twice (p: f32[16777216]) -> f32[16777216] {
+  %p = f32[16777216]{0} parameter(0)
+  %first = f32[16777216]{0} fusion(%p), kind=kLoop, calls=%loop
+  ROOT %second = f32[16777216]{0} fusion(%first), kind=kLoop, calls=%loop
+}
+
+%again (s: (s32[], f32[16777216])) -> pred[] {
+  %s = (s32[], f32[16777216]{0}) parameter(0)
+  %i = s32[] get-tuple-element(%s), index=0
+  %end = s32[] constant(9)
+  ROOT %less = pred[] compare(%i, %end), direction=LT
+}
+
+%inner (s: (s32[], f32[16777216])) -> (s32[], f32[16777216]) {
+  %s = (s32[], f32[16777216]{0}) parameter(0)
+  %i = s32[] get-tuple-element(%s), index=0
+  %x = f32[16777216]{0} get-tuple-element(%s), index=1
+  %fusion.1 = f32[16777216]{0} fusion(%x), kind=kLoop, calls=%loop
+  ROOT %next = (s32[], f32[16777216]{0}) tuple(%i, %fusion.1)
+}
+
+%outer (s: (s32[], f32[16777216])) -> (s32[], f32[16777216]) {
+  %s = (s32[], f32[16777216]{0}) parameter(0)
+  %w = (s32[], f32[16777216]{0}) while(%s), condition=%again, body=%inner,
+    backend_config={"known_trip_count":{"n":"3"}}
+  %i = s32[] get-tuple-element(%w), index=0
+  %x = f32[16777216]{0} get-tuple-element(%w), index=1
+  %fusion.2 = f32[4194304]{0} fusion(%x), kind=kLoop, calls=%small
+  %c = f32[16777216]{0} conditional(%i, %x, %x), branch_computations={%nothing, %twice}
+  ROOT %next = (s32[], f32[16777216]{0}) tuple(%i, %c)
+}
+
+ENTRY %main (i: s32[], a: f32[16777216]) -> (s32[], f32[16777216]) {
+  %i = s32[] parameter(0)
+  %a = f32[16777216]{0} parameter(1)
+  %s = (s32[], f32[16777216]{0}) tuple(%i, %a)
+  ROOT %w = (s32[], f32[16777216]{0}) while(%s), condition=%again, body=%outer,
+    backend_config={"known_trip_count":{"n":"6"}}
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("weights", "negated"), [((), 6 * (3 + 2)), (("--branch-weights", "0.75,0.25"), 6 * (3 + 0.5))]
+)
+def test_launches_count_the_rounds_of_loops(
+    call: Call, tmp_path: Path, weights: tuple[str, ...], negated: float
+) -> None:
+    file = tmp_path / "loops.hlo"
+    file.write_text(LOOPS)
+    done = call("hespas", "kernels", file, *NODE, "--json", *weights)
+    assert done.returncode == 0, done.stderr
+    table = json.loads(done.stdout)
+    assert [row["launches"] for row in table["kernels"]] == [negated, 6]
+    assert table["launches"] == negated + 6
+    total_s = sum(row["launches"] * row["time_s"] for row in table["kernels"])
+    assert table["kernels_s"] == pytest.approx(total_s)
+    assert total_s == pytest.approx(step_s(call, file, *weights))
+    assert table["library"] == {"launches": 0, "time_s": 0}
+    text = call("hespas", "kernels", file, *NODE, *weights).stdout
+    assert f"{negated + 6:g} launches of 2 kernels take" in text
+
+
+def test_what_libraries_run_stands_beside_and_the_two_are_the_whole(
+    call: Call, program: Path
+) -> None:
+    product = """  %d = f32[1024,1024]{1,0} bitcast(%fusion.2)
+  %product = f32[1024,1024]{1,0} dot(%d, %d), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT"""
+    program.write_text(
+        HLO.replace("16777216", "1048576").replace("  ROOT %fusion.3", f"{product} %fusion.3")
+    )
+    table = json.loads(call("hespas", "kernels", program, *NODE, "--json").stdout)
+    assert table["library"]["launches"] == 1
+    assert table["kernels_s"] + table["library"]["time_s"] == pytest.approx(step_s(call, program))
+    assert "1 calls of libraries" in call("hespas", "kernels", program, *NODE).stdout

@@ -9,18 +9,22 @@ import click
 from hespas.cli import flags
 from hespas.cli.outputs import check_targets, write_json
 from hespas.errors import ConfigError, option
+from hespas.estimate.methods import EstimatorSpec, method_named
 from hespas.estimate.ptx.kernels import AnalysisCache, kernel_pricer
+from hespas.estimate.ptx.method import KernelEstimator
+from hespas.estimate.tables.method import Measured
 from hespas.hardware.presets import load_device
-from hespas.options import CompileChoice, ProgramOptions
-from hespas.pipeline import compiled_directory, load_alone
+from hespas.options import CompileChoice, EstimateOptions, ProgramOptions
+from hespas.pipeline import compiled_directory, divide, load_alone
 from hespas.report.assumptions import assumption_lines
-from hespas.report.kernels import kernel_rows, kernels_json, kernels_text
+from hespas.report.kernels import kernel_table, kernels_json, kernels_text
 
 
 @click.command("kernels", short_help="Show which kernels take longest, and why.")
 @flags.workload_argument
 @flags.derived(ProgramOptions)
 @flags.derived(CompileChoice)
+@flags.derived(EstimateOptions, only=("custom_call",))
 @click.option("--node", help="The device: a preset's name.", required=True)
 @click.option(
     "--top", type=click.IntRange(min=1), default=20, help="How many kernels to show (default 20)."
@@ -31,8 +35,9 @@ def command(top: int, json_file: str | None, **given: Any) -> None:
     """Show which kernels of WORKLOAD take longest on a device, and why.
 
     WORKLOAD is compiled for the node with --optimise, or was compiled before; its kernels' PTX is
-    then given with --kernels, without which they are priced by their kind. Matrix products and
-    convolutions, which libraries run, are not among them.
+    then given with --kernels, without which they are priced by their kind. Launches count every
+    round of a loop. Matrix products, convolutions and fused attention, which libraries run, stand
+    in one line.
     """
     options = flags.requested(given)
     check_targets(json_file, None)
@@ -51,11 +56,23 @@ def command(top: int, json_file: str | None, **given: Any) -> None:
             f"the microarchitecture of {device.name} is not described",
             hint="give a GPU's preset, or a node with a microarchitecture.json",
         )
-    rows = kernel_rows(program, pricer)
+    custom_calls = options.estimate.custom_calls
+    spec = EstimatorSpec(
+        device=device,
+        custom_calls=custom_calls,
+        kernels=program.kernels,
+        kernels_directory=cache.directory,
+    )
+    method = method_named("measured" if device.measured is not None else "kernel").estimator(spec)
+    if not isinstance(method, Measured | KernelEstimator):
+        raise TypeError(f"method {method.method} does not price single kernels")
+    graph = divide(program, options).graph
+    table = kernel_table(graph, method, pricer, custom_calls=custom_calls)
+    assumptions = tuple(dict.fromkeys((*graph.assumptions, *table.notes)))
     if json_file is not None:
-        write_json(json_file, {**kernels_json(rows), "assumptions": list(program.assumptions)})
+        write_json(json_file, {**kernels_json(table), "assumptions": list(assumptions)})
     if json_file != "-":
         click.echo(f"{program.source} on {device.name}\n")
-        click.echo(kernels_text(rows, shown=top))
-        if program.assumptions:
-            click.echo("\n".join(["", *assumption_lines(program.assumptions, ())]))
+        click.echo(kernels_text(table, shown=top))
+        if assumptions:
+            click.echo("\n".join(["", *assumption_lines(assumptions, ())]))

@@ -13,7 +13,7 @@ comes an `estimate.Estimate` for each region, and a `graph.GraphEstimate` for al
 
 PUBLIC: dict[str, tuple[str, ...]] = {
     "cache": ("DiskStore", "MemoryStore", "Store"),
-    "driver": ("Estimator", "is_kernel"),
+    "driver": ("Estimator", "OperationMethod", "Price", "estimate_region", "is_kernel"),
     "estimate": ("Estimate", "OpEstimate", "TypeTotals"),
     "graph": (
         "GraphEstimate",
@@ -34,6 +34,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "method_named",
     ),
     "ptx.kernels": ("AnalysisCache", "KernelPricer", "Reading", "kernel_pricer"),
+    "ptx.method": ("KernelEstimator",),
     "ptx.terms": ("reasons",),
     "roofline": ("Roofline", "RooflineOptions"),
     "systolic.array": ("Dataflow", "Product", "SystolicArray"),

@@ -12,7 +12,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "assumptions": ("assumption_lines",),
     "estimate": ("estimate_summary", "module_stats"),
     "hardware": ("hardware_json", "hardware_text", "preset_details"),
-    "kernels": ("kernel_rows", "kernels_json", "kernels_text"),
+    "kernels": ("kernel_table", "kernels_json", "kernels_text"),
     "memory": ("memory_json", "memory_text"),
     "operators": ("count_operators",),
     "regions": ("file_of_region", "region_descriptions", "write_region_files"),

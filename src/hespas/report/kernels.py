@@ -2,27 +2,41 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import Protocol
 
-from hespas.cost.expand import expand
+from hespas.cost.convolution import convolutions
+from hespas.cost.gemm import gemms
+from hespas.cost.rules.custom_call import CustomCallCost
 from hespas.cost.structure import Leaf
+from hespas.estimate.driver import Estimator, OperationMethod, Price, estimate_region
+from hespas.estimate.estimate import Estimate, OpEstimate
 from hespas.estimate.ptx.kernels import KernelPricer, Reading
 from hespas.estimate.ptx.terms import reasons
-from hespas.program.program import Program, is_communication_op
-from hespas.split.scheduled import FREE
+from hespas.program.program import Op
+from hespas.split.regions import Compute, RegionGraph
 from hespas.units import format_time
 
 _LIBRARY_KINDS = frozenset({"custom_call", "dot_general", "dot", "convolution"})
+_LIBRARY = "library"
+
+
+class KernelMethod(Estimator, OperationMethod, Protocol):
+    """An estimator that prices single operations, kernels among them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelRow:
-    """Equal kernels: ``launches`` of them, ``time_s`` each."""
+    """Equal kernels: a step launches them ``launches`` times, ``time_s`` each.
+
+    ``launches`` counts every round of a loop. It is no whole number where branches have weights.
+    """
 
     name: str
     kind: str
-    launches: int
+    launches: float
     time_s: float
     bytes_moved: int
     reading: Reading
@@ -33,66 +47,148 @@ class KernelRow:
         return self.launches * self.time_s
 
 
-def kernel_rows(program: Program, kernels: KernelPricer) -> tuple[KernelRow, ...]:
-    """Return the kernels of the main function, by their total time, longest first.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelTable:
+    """The kernels of a step, longest first by their total time, and what libraries run beside them.
 
-    Libraries' kernels and those inside loops are left out.
+    Together they take what a prediction by the same method says of computation.
     """
-    groups: dict[tuple[object, ...], list[tuple[Leaf, Reading]]] = {}
-    for op in program.main.body.operations:
-        is_kernel = op.kind not in FREE | _LIBRARY_KINDS and not op.kind.startswith("async")
-        if not is_kernel or op.kind in {"while", "case", "if"} or is_communication_op(op):
-            continue
-        for leaf in expand(op, program.functions):
-            if isinstance(leaf, Leaf):
-                reading = kernels.read(leaf)
-                name = op.instruction if reading.analysis is None else reading.analysis.name
-                key = (name if reading.analysis else reading.category, reading.terms)
-                groups.setdefault(key, []).append((leaf, reading))
+
+    method: str
+    rows: tuple[KernelRow, ...]
+    library: OpEstimate
+    notes: tuple[str, ...]
+
+    @property
+    def launches(self) -> float:
+        """How often a step launches kernels, libraries' left out."""
+        return sum(row.launches for row in self.rows)
+
+    @property
+    def kernels_s(self) -> float:
+        """What all kernels take, libraries' left out."""
+        return sum(row.total_s for row in self.rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ByKernel:
+    """Prices operations as ``method`` does, and labels them with the kernel that they launch."""
+
+    method: KernelMethod
+    kernels: KernelPricer
+    labels: dict[tuple[object, ...], str] = field(default_factory=dict[tuple[object, ...], str])
+    first: dict[str, tuple[Leaf, Reading]] = field(default_factory=dict[str, tuple[Leaf, Reading]])
+
+    def price(self, leaf: Leaf, *, is_kernel: bool) -> Price:
+        price = self.method.price(leaf, is_kernel=is_kernel)
+        if not is_kernel:
+            return price
+        if _is_library(leaf.op):
+            return replace(price, label=_LIBRARY)
+        reading = self.kernels.read(leaf)
+        name = reading.analysis.name if reading.analysis else reading.category
+        key = (name, reading.analysis is None, reading.terms, price.cost.time_s)
+        label = self.labels.setdefault(key, f"kernel {len(self.labels)}")
+        self.first.setdefault(label, (leaf, reading))
+        return replace(price, label=label, notes=())
+
+
+def _is_library(op: Op) -> bool:
+    return op.kind in _LIBRARY_KINDS or bool(gemms(op) or convolutions(op))
+
+
+def kernel_table(
+    graph: RegionGraph,
+    method: KernelMethod,
+    kernels: KernelPricer,
+    *,
+    custom_calls: Mapping[str, CustomCallCost],
+) -> KernelTable:
+    """Return the kernels of a compiled program, as ``method`` prices its computation.
+
+    Loops multiply what they launch, and a branch launches what the prediction says that it does:
+    its most expensive alternative, or each by its weight. Raises `CostError` for work that is not
+    known.
+    """
+    by_kernel = _ByKernel(method=method, kernels=kernels)
+    total = Estimate()
+    for operations, count in Counter(each.operations for each in graph.compute_regions).items():
+        region = Compute(id=0, operations=operations, constants=(), inputs=(), outputs=())
+        total += (
+            estimate_region(by_kernel, region, graph.program, custom_calls=custom_calls) * count
+        )
     rows = [
         KernelRow(
-            name=found[0][1].analysis.name if found[0][1].analysis else found[0][0].op.instruction,
-            kind=found[0][1].category,
-            launches=len(found),
-            time_s=kernels.time_s(found[0][1]),
-            bytes_moved=found[0][0].work.bytes_moved,
-            reading=found[0][1],
+            name=reading.analysis.name if reading.analysis else leaf.op.instruction,
+            kind=reading.category,
+            launches=total.per_op[label].count,
+            time_s=total.per_op[label].time_s / total.per_op[label].count,
+            bytes_moved=leaf.work.bytes_moved,
+            reading=reading,
         )
-        for found in groups.values()
+        for label, (leaf, reading) in by_kernel.first.items()
+        if label in total.per_op and total.per_op[label].count
     ]
-    return tuple(sorted(rows, key=lambda row: (-row.total_s, row.name)))
+    return KernelTable(
+        method=method.method,
+        rows=tuple(sorted(rows, key=lambda row: (-row.total_s, row.name))),
+        library=total.per_op.get(_LIBRARY, OpEstimate()),
+        notes=total.notes,
+    )
 
 
-def kernels_text(rows: Sequence[KernelRow], *, shown: int) -> str:
+def kernels_text(table: KernelTable, *, shown: int) -> str:
     """Return a table of the first ``shown`` kernels, with what limits them."""
-    whole_s = sum(row.total_s for row in rows)
-    launches = sum(row.launches for row in rows)
     lines = [
-        f"{launches} launches of {len(rows)} kernels take {format_time(whole_s)}",
+        (
+            f"{table.launches:g} launches of {len(table.rows)} kernels take "
+            f"{format_time(table.kernels_s)} of a step"
+        )
+    ]
+    if table.library.count:
+        lines.append(
+            f"{table.library.count:g} calls of libraries (matrix products, convolutions, fused "
+            f"attention) take {format_time(table.library.time_s)} more"
+        )
+    lines += [
         "",
         (
             f"  {'together':>10} {'each':>10} {'launches':>8}  {'memory':>8} {'L2':>8} {'L1':>8} "
             f"{'pipe':>8} {'turnover':>8}  kernel: why"
         ),
     ]
-    for row in rows[:shown]:
+    for row in table.rows[:shown]:
         terms = row.reading.terms
         figures = (terms.memory_s, terms.l2_s, terms.l1_s, terms.pipe_s, terms.turnover_s)
-        why = "; ".join(reasons(terms, row.reading.analysis, category=row.kind))
         lines.append(
-            f"  {format_time(row.total_s):>10} {format_time(row.time_s):>10} {row.launches:>8}  "
+            f"  {format_time(row.total_s):>10} {format_time(row.time_s):>10} {row.launches:>8g}  "
             + " ".join(f"{1e6 * each:>8.1f}" for each in figures)
-            + f"  {row.name} ({row.kind}): {why}"
+            + f"  {row.name} ({row.kind}): {'; '.join(_why(row))}"
         )
-    if len(rows) > shown:
-        lines.append(f"  and {len(rows) - shown} more")
+    if len(table.rows) > shown:
+        lines.append(f"  and {len(table.rows) - shown} more")
     lines += ["", "Terms of one launch in microseconds."]
     return "\n".join(lines)
 
 
-def kernels_json(rows: Sequence[KernelRow]) -> Mapping[str, object]:
+def _why(row: KernelRow) -> Sequence[str]:
+    return reasons(row.reading.terms, row.reading.analysis, category=row.kind)
+
+
+def kernels_json(table: KernelTable) -> Mapping[str, object]:
     """Return all rows as JSON values, times in seconds."""
-    return {"kernels": [_row_json(row) for row in rows]}
+    return {
+        "method": table.method,
+        "launches": _count(table.launches),
+        "kernels_s": table.kernels_s,
+        "library": {"launches": _count(table.library.count), "time_s": table.library.time_s},
+        "kernels": [_row_json(row) for row in table.rows],
+    }
+
+
+def _count(launches: float) -> float:
+    """Return a whole number as one."""
+    return int(launches) if launches == int(launches) else launches
 
 
 def _row_json(row: KernelRow) -> Mapping[str, object]:
@@ -100,8 +196,9 @@ def _row_json(row: KernelRow) -> Mapping[str, object]:
     return {
         "name": row.name,
         "kind": row.kind,
-        "launches": row.launches,
+        "launches": _count(row.launches),
         "time_s": row.time_s,
+        "total_s": row.total_s,
         "bytes_moved": row.bytes_moved,
         "limit": terms.limit,
         "terms_s": {
@@ -113,6 +210,6 @@ def _row_json(row: KernelRow) -> Mapping[str, object]:
             "launch": terms.launch_s,
         },
         "pipe": terms.pipe,
-        "reasons": list(reasons(terms, row.reading.analysis, category=row.kind)),
+        "reasons": list(_why(row)),
         "notes": list(row.reading.notes),
     }

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from hespas.cost.rules import elementwise
+from hespas.cost.rules import elementwise, movement
 from hespas.cost.rules.reduction import only_replaces
 from hespas.cost.rules.sizes import memory_bytes
 from hespas.cost.work import Work
-from hespas.program.program import Block, Op, Value
+from hespas.program.program import Block, Op, Value, nested_ops
 from hespas.program.types import TensorType, size_bytes
 
 _CUTTING = frozenset(
@@ -68,6 +68,16 @@ def written_elements(op: Op) -> int:
         update = _update_in_place(root, producer, block)
         counts.append(_size(root) if update is None else _size(_written_values(update)))
     return max(counts, default=0)
+
+
+def only_moves(op: Op) -> bool:
+    """Return whether an operation moves data and computes no more than where to and from."""
+    inner = nested_ops(op.regions[0]) if op.kind == "fusion" else (op,)
+    return all(
+        each.kind in movement.RULES
+        or (each.kind in elementwise.RULES and all(_size(value) == 1 for value in each.results))
+        for each in inner
+    )
 
 
 @dataclass(slots=True, kw_only=True)

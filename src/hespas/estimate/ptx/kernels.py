@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from hespas.cost.rules.fusion import only_moves
 from hespas.cost.structure import Leaf
 from hespas.errors import OutputError, ProgramError
 from hespas.estimate.driver import Timing
@@ -21,7 +22,6 @@ from hespas.estimate.ptx.terms import (
     KernelTerms,
     category_of,
     l2_sectors,
-    only_moves,
     terms_by_category,
     terms_of,
 )

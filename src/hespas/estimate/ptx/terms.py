@@ -21,9 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil, hypot, prod
 
-from hespas.cost.rules.elementwise import RULES as ELEMENTWISE
 from hespas.cost.rules.fusion import written_elements
-from hespas.cost.rules.movement import RULES as MOVEMENT
 from hespas.estimate.ptx.analysis import SECTOR_BYTES, WARP, Access, KernelAnalysis
 from hespas.hardware.microarchitecture import Microarchitecture
 from hespas.program.attrs import DimensionsAttrs
@@ -220,20 +218,6 @@ def _moves_fastest(op: Op) -> bool:
         return False
     before, after = _layout(op.operands[0])[:1], _layout(op.results[0])[:1]
     return bool(after) and (op.attrs.dimensions[after[0]],) != before
-
-
-def only_moves(op: Op) -> bool:
-    """Return whether an operation moves data and computes no more than where to and from."""
-    return all(
-        each.kind in MOVEMENT or (each.kind in ELEMENTWISE and _is_scalar(each))
-        for each in _operations(op)
-    )
-
-
-def _is_scalar(op: Op) -> bool:
-    return all(
-        isinstance(each.type, TensorType) and each.type.element_count == 1 for each in op.results
-    )
 
 
 def terms_by_category(
