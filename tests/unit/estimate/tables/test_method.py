@@ -195,13 +195,37 @@ def test_attention_is_scaled_by_flops_from_its_table() -> None:
     assert 100e-6 < forward.time_s < 1e-3
     assert forward.time_s >= attention().flops / 989.5e12
     gradient = using.price(attention(is_backward=True))
-    assert gradient.time_s == pytest.approx(2.5 * forward.time_s)
-    assert "gradients of attention run at the measured rate of attention" in gradient.notes
+    assert gradient.time_s == pytest.approx(2.5 * forward.time_s / 0.77)
     whole = using.price(attention(is_causal=False))
     assert whole.time_s == pytest.approx(forward.time_s * 2 * 4096 / 4097)
     longer = using.price(attention(query_length=8192, key_length=8192))
     assert longer.time_s > 3 * forward.time_s
     assert len(forward.notes) == 1
+
+
+@pytest.mark.parametrize(
+    ("node", "generation", "ratio", "is_nearest"),
+    [
+        ("A100_SXM_80GB", "Ampere", 0.86, False),
+        ("L40S_48GB", "Ampere", 0.86, True),
+        ("H100_80GB", "Hopper", 0.77, False),
+        ("H200_141GB", "Hopper", 0.77, False),
+        ("B200_180GB", "Hopper", 0.77, True),
+    ],
+)
+def test_gradients_of_attention_run_at_the_rate_published_for_their_generation(
+    node: str, generation: str, ratio: float, is_nearest: bool
+) -> None:
+    using = attention_model(load_device(node))
+    forward, gradient = attention(), attention(is_backward=True)
+    rate, backward_rate = (each.flops / using.price(each).time_s for each in (forward, gradient))
+    assert backward_rate == pytest.approx(ratio * rate)
+    (note,) = [each for each in using.price(gradient).notes if "gradients" in each]
+    assert f"gradients of attention run at {ratio:g} of the measured rate" in note
+    assert generation in note
+    assert "FlashAttention-" in note
+    assert ("nearest" in note) == is_nearest
+    assert not any("gradients" in each for each in using.price(forward).notes)
 
 
 def test_a_device_is_needed_and_one_that_tables_serve() -> None:
