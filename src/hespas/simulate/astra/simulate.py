@@ -43,8 +43,6 @@ from hespas.units import PS_PER_NS
 if TYPE_CHECKING:
     from hespas.simulate.astra.staggered import Times
 
-_UNSUPPORTED_OPTIONS = ("model-shared-bus",)
-
 
 def simulate(
     work: Job | TaskGraph,
@@ -174,9 +172,10 @@ def _refuse(system: System, queues_per_dimension: int, injection_scale: float) -
         raise SimulationError(f"the injection scale is {injection_scale}", location=place)
     if queues_per_dimension < 1:
         raise SimulationError(f"{queues_per_dimension} queues per dimension", location=place)
-    for option in _UNSUPPORTED_OPTIONS:
-        if system.options.get(option):
-            raise SimulationError(f"{option} has no model here", location=place, hint="remove it")
+    if system.options.get("model-shared-bus"):
+        message = "model-shared-bus has no model here: no recorded run shows its rules"
+        hint = "remove it; endpoints then wait endpoint-delay before each message"
+        raise SimulationError(message, location=place, hint=hint)
     if system.preferred_dataset_splits < 1 or system.active_chunks_per_dimension < 1:
         message = "preferred-dataset-splits and active-chunks-per-dimension must be positive"
         raise SimulationError(message, location=place)
