@@ -16,7 +16,8 @@ from hespas.export.dump import export_dump
 from hespas.export.exported import Exported, partitioned
 from hespas.export.function import export_lowered, export_named, export_serialized, is_jax_export
 from hespas.frontend.load import load_source
-from hespas.program.program import is_communication_op
+from hespas.memory.usage import memory_use
+from hespas.program.program import Alias, is_communication_op
 
 OWN = """
 import jax, jax.numpy as jnp
@@ -26,6 +27,18 @@ def step():
     mesh = AbstractMesh((4,), ("x",), axis_types=(AxisType.Auto,))
     rows = jax.ShapeDtypeStruct((64, 64), jnp.float32, sharding=NamedSharding(mesh, P("x", None)))
     return (lambda a, b: jnp.tanh(a @ b).sum()), (rows, rows)
+
+def donated(*result_shardings):
+    mesh = AbstractMesh((4,), ("x",), axis_types=(AxisType.Auto,))
+    rows, whole = NamedSharding(mesh, P("x", None)), NamedSharding(mesh, P())
+    state = jax.ShapeDtypeStruct((64, 32), jnp.float32, sharding=rows)
+    batch = jax.ShapeDtypeStruct((8,), jnp.float32, sharding=whole)
+    given = {"out_shardings": (whole, rows, rows)} if result_shardings else {}
+    train = lambda batch, w, v: (batch.sum(), w - batch.sum() * v, v + 1)
+    return jax.jit(train, donate_argnums=(1, 2), **given), (batch, state, state)
+
+def donated_to_results():
+    return donated(True)
 
 def lowered():
     return jax.jit(jnp.sin).lower(jax.ShapeDtypeStruct((8,), jnp.float32))
@@ -51,6 +64,19 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Expo
     (tmp_path / "own_model.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
     return lambda name: export_named(f"own_model:{name}")
+
+
+@pytest.mark.parametrize("name", ["donated", "donated_to_results"])
+def test_donated_arguments_stay_so_when_partitioned(
+    own: Callable[[str], Exported], name: str
+) -> None:
+    made = partitioned(own(name))
+    program = load_source(made.text, name=made.name)
+
+    assert program.aliases == (Alias(result=1, argument=1), Alias(result=2, argument=2))
+    usage = memory_use(program)
+    assert usage.alias_bytes == 2 * (64 * 32 // 4) * 4
+    assert usage.peak_bytes < usage.argument_bytes + usage.output_bytes
 
 
 def test_a_function_with_its_abstract_arguments(own: Callable[[str], Exported]) -> None:

@@ -26,6 +26,8 @@ from hespas.xla.partition.passes import PARTITION_ONLY, SIMPLIFY_WITHOUT
 from hespas.xla.partition.shardy import partition_with_shardy
 
 _SHARD_MAP = b"manual_computation"
+_DONOR, _ALIAS = "jax.buffer_donor", "tf.aliasing_output"
+_LISTED_ALIASES = "mhlo.input_output_alias"
 _MOST_OF_ONE_PROCESS = 2048
 
 
@@ -44,6 +46,8 @@ def main() -> None:
         handle = parse_mlir(partitioned, name=request.name).handle
         if _SHARD_MAP in source:
             _drop_copies(handle)
+        if any(name.encode() in source for name in (_DONOR, _ALIAS)):
+            _declare_donations(handle, parse_mlir(source, name=request.name).handle)
         text = device_text(handle, replicas=request.replicas, partitions=request.partitions)
         (home / messages.PARTITIONED_FILE).write_bytes(text)
         answer = messages.PartitionAnswer()
@@ -148,6 +152,44 @@ def _drop_copies(module: Any) -> None:
     for copy in copies:
         copy.results[0].replace_all_uses_with(copy.operands[0])
         copy.erase()
+
+
+def _declare_donations(partitioned: Any, source: Any) -> None:
+    """Declare the arguments as donated that are so in the source: XLA drops ``jax.buffer_donor``.
+
+    An argument that is given to one result stays so where both are of the same type for one device
+    too, and is donated to any result otherwise. The module lists the aliases that XLA kept.
+    """
+    ir = import_module("jaxlib.mlir.ir")
+    main, source_main = _main(partitioned), _main(source)
+    if (
+        len(main.arguments) != len(source_main.arguments)
+        or "arg_attrs" not in source_main.attributes
+    ):
+        return
+    attributes = partitioned.operation.attributes
+    listed = attributes.get(_LISTED_ALIASES, ())
+    aliased = {int(entry["alias"]["parameter_number"].value) for entry in listed}
+    results = list(main.type.results)
+    texts = [{each.name: each.attr for each in entry} for entry in main.arg_attrs]
+    with partitioned.context:
+        for number, donated in enumerate(source_main.arg_attrs):
+            if number in aliased:
+                continue
+            if _ALIAS in donated:
+                result = ir.IntegerAttr(donated[_ALIAS]).value
+                if results[result] == main.arguments[number].type:
+                    texts[number][_ALIAS] = donated[_ALIAS]
+                    continue
+            if _ALIAS in donated or _DONOR in donated:
+                texts[number][_DONOR] = ir.BoolAttr.get(True)
+        main.attributes["arg_attrs"] = ir.ArrayAttr.get([ir.DictAttr.get(each) for each in texts])
+
+
+def _main(module: Any) -> Any:
+    return next(
+        view for view in module.body.operations if view.attributes["sym_name"].value == "main"
+    )
 
 
 def _stablehlo(module: bytes) -> bytes:
