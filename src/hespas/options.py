@@ -26,7 +26,7 @@ from hespas.compile.options import CompileOptions
 from hespas.config.decode import decode
 from hespas.config.estimators import HARDWARE, EstimatorKeys
 from hespas.config.fields import Layer, Option, declare, options_in, section
-from hespas.config.figures import Count, Text
+from hespas.config.figures import LEAST_BARE_RATE, USUAL_UNITS, Count, Text
 from hespas.config.files import read_json
 from hespas.config.suggest import suggestion
 from hespas.cost.rules.custom_call import CustomCallCost, OperandTraffic, StatedWork
@@ -49,8 +49,6 @@ from hespas.units import parse_quantity
 _WHOLE = re.compile(r"[0-9]+")
 _INSTRUCTION = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]*")
 _CUSTOM_CALL_FORM = "give TARGET=traffic, or TARGET=flops:N,type:T,bytes:N"
-_LEAST_BARE_RATE = 1e8
-_USUAL_UNIT = {"FLOP/s": "TFLOP/s", "B/s": "GB/s"}
 
 
 def parse_trip_counts(texts: Iterable[str]) -> dict[str, int]:
@@ -129,11 +127,11 @@ give 3350GB/s, or 3350B/s if it is meant
     if rate <= 0:
         raise ConfigError(f"{location} is {text!r}", hint=f"give a positive number of {unit}")
     bare = text.strip()
-    if rate < _LEAST_BARE_RATE and not bare[-1].isalpha():
+    if rate < LEAST_BARE_RATE and not bare[-1].isalpha():
         raise ConfigError(
             f"{bare} without a unit is {bare} {unit}",
             location=location,
-            hint=f"give {bare}{_USUAL_UNIT[unit]}, or {bare}{unit} if it is meant",
+            hint=f"give {bare}{USUAL_UNITS[unit]}, or {bare}{unit} if it is meant",
         )
     return rate
 

@@ -39,6 +39,7 @@ from hespas.frontend.load import load_per_device, read_source
 from hespas.frontend.loaded import Loaded
 from hespas.frontend.overrides import LoadOptions
 from hespas.hardware.device import Device
+from hespas.hardware.parts import part_warnings
 from hespas.hardware.presets import (
     device_names,
     load_device,
@@ -101,6 +102,7 @@ def prepare(
     """
     system = system_of(options.network)
     model_of(options.network)
+    part_warnings(_node_of(options.estimate), system)
     if program is None:
         program = load(options, source=source, system=system)
     program = _with_origin(program, options)
@@ -407,18 +409,21 @@ def device_of(options: EstimateOptions) -> Device | None:
 
 
 def _named_device(options: EstimateOptions) -> Device | None:
-    match options.node:
-        case Device():
-            return options.node
-        case str() | Path():
-            return load_device(options.node)
-        case None:
-            pass
+    node = _node_of(options)
+    if isinstance(node, Device):
+        return node
+    return None if node is None else load_device(node)
+
+
+def _node_of(options: EstimateOptions) -> Device | str | Path | None:
+    """Return what names the device, before the configuration's; None where only rates are given."""
     match options.hardware:
+        case _ if options.node is not None:
+            return options.node
         case NodeHardware(node=node):
-            return load_device(node)
-        case RooflineHardware() if options.configuration is not None:
-            return load_device(options.configuration)
+            return node
+        case RooflineHardware():
+            return options.configuration
         case _:
             return None
 
@@ -542,6 +547,7 @@ def finish(prepared: Prepared, estimates: GraphEstimate, options: PredictOptions
         memory=memory_use(prepared.graph.program),
         memory_capacity_bytes=_memory_capacity_bytes(options.estimate),
         network=options.network.network or ContentionModel.CONGESTION_UNAWARE,
+        part_warnings=part_warnings(_node_of(options.estimate), prepared.system),
     )
 
 

@@ -37,7 +37,8 @@ class Prediction:
 
     ``timeline`` is None where no system is given, which only a program that doesn't
     communicate allows. FLOPs, energy and memory are those of one device;
-    ``memory_capacity_bytes`` is None where its memory is not known.
+    ``memory_capacity_bytes`` is None where its memory is not known. ``part_warnings`` say where the
+    system is made for another part than the device.
     """
 
     graph: RegionGraph
@@ -48,6 +49,7 @@ class Prediction:
     memory: MemoryUse
     memory_capacity_bytes: int | None = None
     network: ContentionModel = ContentionModel.CONGESTION_UNAWARE
+    part_warnings: tuple[str, ...] = ()
 
     @property
     def devices(self) -> int:
@@ -107,8 +109,8 @@ class Prediction:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """The warnings that the user asked for, and one where the step doesn't fit into memory."""
-        return (*self.estimates.total.warnings, *self._memory_warnings())
+        """The warnings that the user asked for, and those about the device's memory and system."""
+        return (*self.estimates.total.warnings, *self.part_warnings, *self._memory_warnings())
 
     def _memory_warnings(self) -> Iterator[str]:
         peak_bytes, capacity_bytes = self.memory.peak_bytes, self.memory_capacity_bytes

@@ -177,7 +177,7 @@ def test_devices_come_from_the_flag_where_the_program_does_not_say(call: Call, m
     assert answer(call("hespas", *words))["devices"] == 1
     assert answer(call("hespas", *words, "--devices", "6"))["devices"] == 6
     assert answer(call("hespas", *words, "--num_npus", "3"))["devices"] == 3
-    assert answer(call("hespas", *words, "--system", "TPUv3_2"))["devices"] == 2
+    assert answer(call("hespas", *words, "--system", "A40_48GB_2GPU"))["devices"] == 2
 
 
 def test_devices_come_from_the_groups(call: Call) -> None:

@@ -184,6 +184,11 @@ def without(key: str) -> dict[str, Any]:
         (config(HARDWARE | {"peak_flops": -1}), ("peak_flops is -1", "give")),
         (config(HARDWARE | {"peak_flops": 0}), ("peak_flops is 0", "give")),
         (config(HARDWARE | {"peak_flops": "fast"}), ('peak_flops is "fast"', "a number")),
+        (config(HARDWARE | {"memory_bandwidth": 1555}),
+         ("hardware.memory_bandwidth is 1555 B/s", "give 1555e9 for 1555 GB/s")),
+        (config(HARDWARE | {"peak_flops": 9.7}), ("peak_flops is 9.7 FLOP/s", "give 9.7e12 for")),
+        (config(HARDWARE | {"per_datatype_flops": {"bf16": 2e6}}),
+         ("per_datatype_flops.bf16 is 2e+06 FLOP/s", "give 312e12 for 312 TFLOP/s")),
         (config(HARDWARE | {"peak_flop": 1}), ("'peak_flop'", "did you mean 'peak_flops'")),
         (config(HARDWARE | {"num_npus": True}), ("num_npus is true", "an integer")),
         (config(HARDWARE | {"num_npus": 0}), ("num_npus is 0",)),
@@ -242,16 +247,24 @@ def test_impossible_groups_are_refused(call: Call, name: str) -> None:
     refused(call("hespas", "run", program(text), *NODE, *SYSTEM, "-o", "out"), *parts)
 
 
+def test_a_part_of_another_kind_than_the_system_is_refused(call: Call) -> None:
+    program(REDUCE)
+    on_gpus = call("hespas", "run", "p.mlir", "--node", "TPUv5e", "--system", "H100_80GB_4GPU")
+    refused(on_gpus, "TPUv5e is a TPU", "system of GPUs", "--system TPUv5e_2x2", "--node H100_80GB")
+    on_tpus = call("hespas", "run", "p.mlir", "--node", "H100_80GB", "--system", "TPUv5e_2x2")
+    refused(on_tpus, "H100_80GB is a GPU", "slice of TPUs", "--system H100_80GB_4GPU")
+
+
 def test_devices_that_disagree_are_refused(call: Call) -> None:
     program(REDUCE)
     run = ("hespas", "run", "p.mlir", *NODE, "-o", "out")
     refused(call(*run, *SYSTEM, "--devices", "8"), "8 devices", "made for 4", "drop --devices")
     refused(call(*run, "--system", "V100_32GB_8GPU"), "4 devices", "has 8", "system of 4")
     program(vector_main(all_reduce("%r", "%a", groups=[[0, 1]])))
-    refused(call(*run, "--system", "TPUv3_2", "--devices", "4"), "4 devices", "groups name 2")
+    refused(call(*run, "--system", "A40_48GB_2GPU", "--devices", "4"), "4 devices", "groups name 2")
     refused(call(*run, *SYSTEM), "2 devices", "has 4")
     Path("c.json").write_text(config(HARDWARE | {"num_npus": 8}))
-    done = call("hespas", "run", "c.json", "--mlir_file", "p.mlir", "--system", "TPUv3_2")
+    done = call("hespas", "run", "c.json", "--mlir_file", "p.mlir", "--system", "A40_48GB_2GPU")
     refused(done, "8 devices", "groups name 2")
 
 

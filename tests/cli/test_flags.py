@@ -278,9 +278,9 @@ def test_every_hardware_key_has_an_effect(call: Call) -> None:
     base = answer(configured(call, {}))
     assert base["compute_s"] == 64 / 1e11
     assert answer(configured(call, {"memory_bandwidth": 1e10}))["compute_s"] == 64 / 1e10
-    assert answer(configured(call, {"peak_flops": 1e3}))["compute_s"] == 8 / 1e3
-    rates = {"peak_flops": 1e3, "per_datatype_flops": {"f32": 1e4}}
-    assert answer(configured(call, rates))["compute_s"] == 8 / 1e4
+    assert answer(configured(call, {"peak_flops": 1e8}))["compute_s"] == 8 / 1e8
+    rates = {"peak_flops": 1e8, "per_datatype_flops": {"f32": 1e9}}
+    assert answer(configured(call, rates))["compute_s"] == 8 / 1e9
     assert answer(configured(call, {"num_npus": 5}))["devices"] == 5
     assert base["energy_j"] is None
     power = answer(configured(call, {"tdp_W": 100}))

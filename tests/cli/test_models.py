@@ -105,6 +105,14 @@ def test_simulate_gives_the_parts_of_a_step_on_an_imperfect_cluster(
     assert "1 late device" in text
 
 
+def test_a_node_on_the_system_of_another_part_is_warned_of(call: Call, block: Path) -> None:
+    done = call("hespas", "run", block, "--node", "H100_80GB", *SYSTEM, "--json")
+
+    assert done.returncode == 0, done.stderr
+    (warning,) = json.loads(done.stdout)["warnings"]
+    assert "is made of" in warning
+
+
 def test_a_cluster_may_run_several_programs(call: Call, traces: str) -> None:
     Path("cluster.yml").write_text(
         f"programs: [{{traces: {traces}, devices: 0-3}}, {{traces: {traces}, devices: 4-7}}]"

@@ -89,7 +89,7 @@ def test_every_documented_key_of_the_run_is_read(tmp_path: Path) -> None:
 def test_every_documented_key_of_the_roofline_is_read(tmp_path: Path) -> None:
     value = ROOFLINE | {
         "num_npus": 8,
-        "per_datatype_flops": {"f16": 312e12, "f8E4M3FN": 1},
+        "per_datatype_flops": {"f16": 312e12, "f8E4M3FN": 1e9},
         "in_memory_only_cache": False,
         "tdp_W": 400,
         "hbm_power_ratio": 0.25,
@@ -100,7 +100,7 @@ def test_every_documented_key_of_the_roofline_is_read(tmp_path: Path) -> None:
         peak_flops=312e12,
         memory_bandwidth=1935e9,
         num_npus=8,
-        per_datatype_flops={"f16": 312e12, "f8E4M3FN": 1.0},
+        per_datatype_flops={"f16": 312e12, "f8E4M3FN": 1e9},
         in_memory_only_cache=False,
         tdp_w=400.0,
         hbm_power_ratio=0.25,
@@ -231,10 +231,10 @@ def test_the_methods_that_know_parts_by_name_are_read(tmp_path: Path, method: st
 
 
 def test_per_type_rates_cannot_be_changed() -> None:
-    rates = {"f32": 1.0}
-    hardware = RooflineHardware(peak_flops=1.0, memory_bandwidth=1.0, per_datatype_flops=rates)
-    rates["f32"] = 2.0
-    assert hardware.per_datatype_flops == {"f32": 1.0}
+    rates = {"f32": 1e12}
+    hardware = RooflineHardware(peak_flops=1e12, memory_bandwidth=1e9, per_datatype_flops=rates)
+    rates["f32"] = 2e12
+    assert hardware.per_datatype_flops == {"f32": 1e12}
     with pytest.raises(TypeError):
         cast("dict[str, float]", hardware.per_datatype_flops)["f32"] = 3.0
 

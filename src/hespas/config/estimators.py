@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import force_setattr
 
 from hespas.config.decode import decode
-from hespas.config.figures import Count, FractionOrZero, Positive, Text
+from hespas.config.figures import Count, FractionOrZero, Positive, Text, check_rate
 from hespas.config.files import read_json
 from hespas.config.suggest import suggestion
 from hespas.errors import ConfigError
@@ -37,7 +37,8 @@ class RooflineHardware(
     """``hardware`` of the method ``roofline``.
 
     Rates are in FLOP/s, ``memory_bandwidth`` in bytes/s, ``tdp_w`` (the key ``tdp_W``) in W.
-    Raises `ConfigError` for a rate of an element type that there isn't.
+    Raises `ConfigError` for a rate of an element type that there isn't, and for a rate that was
+    meant in another unit.
     """
 
     peak_flops: Positive
@@ -56,6 +57,10 @@ class RooflineHardware(
                     f"unknown element type {name!r} in per_datatype_flops",
                     hint=suggestion(name, ELEMENT_TYPES),
                 )
+        check_rate(self.peak_flops, "FLOP/s", path=f"{HARDWARE}.peak_flops")
+        check_rate(self.memory_bandwidth, "B/s", path=f"{HARDWARE}.memory_bandwidth")
+        for name, rate in self.per_datatype_flops.items():
+            check_rate(rate, "FLOP/s", path=f"{HARDWARE}.per_datatype_flops.{name}")
 
 
 class NodeHardware(Hardware, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -35,6 +35,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "load_link",
     ),
     "microarchitecture": ("Microarchitecture", "load_microarchitecture", "read_microarchitecture"),
+    "parts": ("part_warnings",),
     "presets": (
         "MICROARCHITECTURE",
         "NodeInfo",

@@ -178,7 +178,23 @@ def load_system(name_or_path: str | Path) -> System:
     >>> system.device_count, system.dimensions[1].topology.value
     (32, 'Switch')
     """
-    directory = system_directory(name_or_path)
+    path = _path_of(name_or_path, system_names())
+    if path is None:
+        name = _system_name(str(name_or_path))
+        return replace(_read_system(_SYSTEMS / name), part=_part_of_system(name))
+    return _read_system(path)
+
+
+def _part_of_system(name: str) -> str:
+    """Return the device preset that a system preset is made for, with which its name begins.
+
+    >>> _part_of_system("GB200_186GB_72GPU"), _part_of_system("TPUv4_2x2x1")
+    ('GB200_186GB', 'TPUv4')
+    """
+    return next(device for device in device_names() if name.startswith(f"{device}_"))
+
+
+def _read_system(directory: Path) -> System:
     inner = directory / _ASTRA_SIM
     home = inner if inner.is_dir() else directory
     named = home.resolve()
@@ -192,6 +208,37 @@ def load_system(name_or_path: str | Path) -> System:
         remote_memory_file=home / "remote_memory.json",
     )
     return _with_interconnect(system, own) if own.is_file() else system
+
+
+def part_of(device: Device | str | Path) -> str | None:
+    """Return the device preset that a name or an alias stands for, or that a device is.
+
+    None for one's own device by its path, and for a device of another name.
+
+    >>> part_of("H100_SXM_80GB"), part_of(load_device("V100_32GB")), part_of(Path("mine"))
+    ('H100_80GB', 'V100_32GB', None)
+    """
+    if isinstance(device, Device):
+        return device.name if device.name in device_names() else None
+    return _node_name(str(device)) if _path_of(device, device_names()) is None else None
+
+
+def is_tpu(device: Device | str | Path) -> bool | None:
+    """Return whether a device is a TPU rather than a GPU; None where nothing says it.
+
+    The target in its ``node.json`` says it, and for GPUs without one the preset.
+
+    >>> is_tpu("TPUv5e"), is_tpu("MI300X"), is_tpu(Path("mine"))
+    (True, False, None)
+    """
+    part = part_of(device)
+    if part is None and isinstance(device, Device):
+        return None
+    try:
+        target = node_info(part or str(device)).target
+    except HardwareError:
+        return None
+    return None if target is None and part is None else (target or "").startswith("tpu")
 
 
 def system_directory(name_or_path: str | Path) -> Path:

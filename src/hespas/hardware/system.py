@@ -7,7 +7,7 @@ Source of every field and default: ASTRA-sim's analytical simulators, which read
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from math import isfinite, prod
 from typing import TYPE_CHECKING
@@ -86,7 +86,8 @@ class System:
     ``local_memory_bandwidth_bytes_per_s`` is None where the file has no ``local-mem-bw``.
     ``options`` keeps the remaining keys of ``system.json`` as read.
     ``interconnect`` is the network for hespas' network model, if a file describes it; a system
-    without files for ASTRA-sim has no ``dimensions``.
+    without files for ASTRA-sim has no ``dimensions``. ``part`` is the device preset that a system
+    preset is made for, None for one's own systems.
     """
 
     name: str
@@ -101,6 +102,7 @@ class System:
     remote_memory: RemoteMemory
     options: Mapping[str, object]
     interconnect: Interconnect | None = None
+    part: str | None = field(default=None, compare=False)
 
     @property
     def device_count(self) -> int:

@@ -10,8 +10,8 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
-from hespas.config.estimators import Hardware
-from hespas.config.figures import Count, Positive, Text
+from hespas.config.estimators import HARDWARE, Hardware
+from hespas.config.figures import Count, Positive, Text, check_rate
 from hespas.cost.structure import Leaf
 from hespas.errors import ConfigError, UnsupportedError
 from hespas.estimate.driver import Price, estimate_region
@@ -37,7 +37,8 @@ class SystolicHardware(Hardware, frozen=True, kw_only=True, forbid_unknown_field
 
     ``array_count`` arrays share the columns of a product. Rates are in Hz, FLOP/s and bytes/s.
     ``vector_flops`` is the rate of everything that is no matrix product or convolution; ``binary``
-    is the path of a simulator that is a program, or of a Python that has one.
+    is the path of a simulator that is a program, or of a Python that has one. Raises `ConfigError`
+    for a rate that was meant in another unit.
     """
 
     array_rows: Count
@@ -49,6 +50,11 @@ class SystolicHardware(Hardware, frozen=True, kw_only=True, forbid_unknown_field
     dataflow: Literal["weight_stationary", "output_stationary"] = "weight_stationary"
     sram_bandwidth: Positive | None = None
     binary: Text | None = None
+
+    def __post_init__(self) -> None:
+        check_rate(self.memory_bandwidth, "B/s", path=f"{HARDWARE}.memory_bandwidth")
+        check_rate(self.sram_bandwidth, "B/s", path=f"{HARDWARE}.sram_bandwidth")
+        check_rate(self.vector_flops, "FLOP/s", path=f"{HARDWARE}.vector_flops")
 
 
 class SimulatorHardware(SystolicHardware, frozen=True, kw_only=True, forbid_unknown_fields=True):
