@@ -1,11 +1,11 @@
-"""What a TPU's compiler expects of single operations, against peak rates and memory bandwidth.
+"""What a TPU's compiler expects of single operations, against peaks and against the roofline.
 
     python validation/tpu_cycles.py            print the tables
     python validation/tpu_cycles.py --write    put them into docs/evidence/tpus.md
 
-Each operation is written in JAX, compiled for every generation of TPU without having one, and the
-cycles that the compiler wrote beside what it became are divided by the clock of the node's preset.
-Needs hespas[tpu].
+Each operation is written in JAX and compiled for TPUs without having one. The first two tables
+divide the cycles that the compiler wrote beside what it became by the clock of the node's preset;
+the third compares the estimation methods `compiler` and `roofline`. Needs hespas[tpu].
 """
 
 # JAX's own types are only partly known.
@@ -25,6 +25,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from hespas.api import estimate, split
 from hespas.compile.cache import CompiledCache, default_directory
 from hespas.compile.compiler import compile_program
 from hespas.compile.job import Layout
@@ -32,11 +33,10 @@ from hespas.compile.targets import TpuTarget, find_target
 from hespas.frontend.load import load_source
 from hespas.hardware.device import Device
 from hespas.hardware.presets import device_names, load_device
-from hespas.program.program import nested_ops
+from hespas.program.program import Program, nested_ops
 from hespas.xla.compile.topology import TPU_GENERATIONS
 
 PAGE = Path("docs/evidence/tpus.md")
-_TABLE = re.compile(r"<!-- cycles -->\n.*?<!-- end -->", re.DOTALL)
 Function = Callable[..., Any]
 
 
@@ -113,8 +113,43 @@ MOVING = (
 )
 
 
-def cycles(case: Case, node: str) -> int | None:
-    """Return what the compiler expects of a case on a node; None where it doesn't say."""
+_ROWS = (8192, 4096)
+
+
+def _cumulative(a: Any) -> Any:
+    return jnp.cumsum(a, -1)
+
+
+def _largest(a: Any) -> Any:
+    return jax.lax.top_k(a, 8)
+
+
+def _layer_norm(a: Any) -> Any:
+    centred = a - a.mean(-1, keepdims=True)
+    return centred * jax.lax.rsqrt((centred**2).mean(-1, keepdims=True) + 1e-6)
+
+
+def _alone(name: str, function: Function, shape: tuple[int, ...], kind: Any) -> Case:
+    """Return a function of one operand, of which only the time is of interest."""
+    return Case(name=name, function=function, shape=shape, kind=kind, operands=1)
+
+
+TIMED = (
+    *PRODUCTS,
+    _alone("softmax, f32[4,8,2048,2048]", jax.nn.softmax, (4, 8, 2048, 2048), jnp.float32),
+    _alone("softmax, bf16[4,8,2048,2048]", jax.nn.softmax, (4, 8, 2048, 2048), jnp.bfloat16),
+    _alone("layer norm, f32[8192,4096]", _layer_norm, _ROWS, jnp.float32),
+    _alone("sum of each row, f32[8192,4096]", lambda a: a.sum(-1), _ROWS, jnp.float32),
+    _alone("cumulative sum of each row, f32[4096,4096]", _cumulative, (4096, 4096), jnp.float32),
+    _alone("8 largest of each row, f32[8192,4096]", _largest, _ROWS, jnp.float32),
+    MOVING[0],
+    MOVING[4],
+)
+TIMED_ON = ("TPUv5e", "TPUv5p", "TPUv6e")
+
+
+def compiled(case: Case, node: str) -> Program:
+    """Return what the compiler makes of a case for one chip."""
     target = find_target(node)
     if not isinstance(target, TpuTarget):
         raise SystemExit(f"{node} is no TPU")
@@ -126,10 +161,35 @@ def cycles(case: Case, node: str) -> int | None:
         layout=Layout(devices=TPU_GENERATIONS[target.generation].devices_per_chip),
         cache=CompiledCache(directory=default_directory()),
     )
-    program = load_source(made.hlo_proto, name=case.name)
-    found = [op.estimated_cycles for op in nested_ops(program.main.body)]
-    known = [each for each in found if each is not None]
+    return load_source(made.hlo_proto, name=case.name)
+
+
+def cycles(case: Case, node: str) -> int | None:
+    """Return what the compiler expects of a case on a node; None where it doesn't say."""
+    operations = nested_ops(compiled(case, node).main.body)
+    known = [op.estimated_cycles for op in operations if op.estimated_cycles is not None]
     return sum(known) if known else None
+
+
+def times(case: Case, node: str) -> str:
+    """Return the time by the roofline and by the compiler's cycles, in us."""
+    graph = split(compiled(case, node))
+    by_method = (
+        estimate(graph, node, method=method).total.time_s for method in ("roofline", "compiler")
+    )
+    return " / ".join(f"{time_s * 1e6:.0f}" for time_s in by_method)
+
+
+def comparison() -> str:
+    """Return a Markdown table of both methods: a row for each case, a column for each node."""
+    lines = [
+        f"| us, `roofline` / `compiler` | {' | '.join(TIMED_ON)} |",
+        f"|---|{'---|' * len(TIMED_ON)}",
+    ]
+    lines += [
+        f"| {case.name} | {' | '.join(times(case, node) for node in TIMED_ON)} |" for case in TIMED
+    ]
+    return "\n".join(lines)
 
 
 def cell(case: Case, device: Device) -> str:
@@ -162,12 +222,15 @@ def main() -> None:
     arguments = parser.parse_args()
     products = table(PRODUCTS, devices, "FLOP/cycle (of the peak of bf16)")
     moving = table(MOVING, devices, "bytes/cycle (of the memory bandwidth)")
-    made = f"{products}\n\n{moving}"
-    if not arguments.write:
-        print(made)
-        return
+    tables = {"cycles": f"{products}\n\n{moving}", "methods": comparison()}
     page = PAGE.read_text()
-    PAGE.write_text(_TABLE.sub(lambda _: f"<!-- cycles -->\n{made}\n<!-- end -->", page))
+    for name, text in tables.items():
+        if not arguments.write:
+            print(f"{text}\n")
+        place = re.compile(rf"<!-- {name} -->\n.*?<!-- end -->", re.DOTALL)
+        page = place.sub(f"<!-- {name} -->\n{text}\n<!-- end -->", page)
+    if arguments.write:
+        PAGE.write_text(page)
 
 
 if __name__ == "__main__":

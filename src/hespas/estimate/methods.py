@@ -23,7 +23,7 @@ from hespas.estimate.driver import Estimator
 from hespas.estimate.roofline import Roofline, RooflineOptions
 from hespas.hardware.device import Device
 from hespas.program.kernels import CompiledKernels
-from hespas.program.program import Program
+from hespas.program.program import Program, all_ops
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +152,12 @@ def _has_tables(program: Program, device: Device) -> bool:
     return program.is_scheduled and device.measured is not None
 
 
+def _has_cycles(program: Program, device: Device) -> bool:
+    if not program.is_scheduled or device.clock_hz is None:
+        return False
+    return any(op.estimated_cycles is not None for op in all_ops(program))
+
+
 _LISTED = (
     Method(
         name="roofline",
@@ -185,6 +191,8 @@ _LISTED = (
         factory="hespas.estimate.tpu:make",
         configuration=NodeHardware,
         device_use=DeviceUse.NEEDED,
+        is_default=_has_cycles,
+        default_text="for programs that a TPU's compiler wrote cycles into",
     ),
     Method(
         name="xla",
@@ -287,7 +295,8 @@ def default_text() -> str:
     """Return in words which methods are used where the user names none.
 
     >>> default_text()
-    'roofline; measured for compiled programs, where there are tables of the device'
+    "roofline; measured for compiled programs, where there are tables of the device; compiler for \
+programs that a TPU's compiler wrote cycles into"
     """
     others = (f"{each.name} {each.default_text}" for each in METHODS.values() if each.default_text)
     return "; ".join((DEFAULT.name, *others))

@@ -7,7 +7,7 @@ import pytest
 import hespas
 from hespas.errors import ConfigError, HardwareError
 from hespas.estimate.graph import GraphEstimate
-from hespas.estimate.methods import EstimatorSpec, estimator
+from hespas.estimate.methods import EstimatorSpec, default_method, default_text, estimator
 from hespas.frontend.load import load_source
 from hespas.hardware.device import Device
 from hespas.hardware.presets import load_device
@@ -83,7 +83,7 @@ def test_what_has_no_cycles_is_listed_with_the_roofline_s_time(device: Device) -
     assert result.total.per_op["stablehlo.add without cycles"].count == 5
     assert not any("bitcast without" in name for name in result.total.per_op)
     assert any("'without cycles'" in text for text in result.assumptions)
-    assert "Nobody checked them on hardware" in result.assumptions[0]
+    assert "% longer than published" in result.assumptions[0]
 
 
 def test_a_program_without_cycles_is_refused(device: Device) -> None:
@@ -97,3 +97,21 @@ def test_a_device_without_a_clock_is_refused() -> None:
         estimator("compiler", EstimatorSpec(device=load_device("H100_80GB")))
     with pytest.raises(ConfigError, match="method 'compiler' needs a device"):
         estimator("compiler", EstimatorSpec())
+
+
+def test_cycles_are_the_default_where_a_tpu_s_compiler_wrote_them(device: Device) -> None:
+    step = load_source(STEP.encode(), name="step.hlo")
+    graph = hespas.split(step)
+    assert default_method(step, device).name == "compiler"
+    by_default = hespas.estimate(graph, device)
+    assert by_default.total == hespas.estimate(graph, device, method="compiler").total
+
+
+def test_the_roofline_is_the_default_without_cycles_or_a_clock(device: Device) -> None:
+    step = load_source(STEP.encode(), name="step.hlo")
+    bare = load_source(STEP.replace("estimated_cycles", "other").encode(), name="step.hlo")
+    assert default_method(bare, device).name == "roofline"
+    assert default_method(step, replace(device, clock_hz=None)).name == "roofline"
+    assert default_method(step, load_device("H100_80GB")).name == "measured"
+    assert default_method(step, None).name == "roofline"
+    assert "compiler for programs that a TPU's compiler wrote cycles into" in default_text()
