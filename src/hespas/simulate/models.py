@@ -12,6 +12,7 @@ from hespas.hardware.cluster import Cluster
 from hespas.hardware.system import System
 from hespas.schedule.tasks import Job, TaskGraph, as_job
 from hespas.simulate.astra.messages import ContentionModel
+from hespas.simulate.astra.replay import is_replay
 from hespas.simulate.astra.simulate import simulate
 from hespas.simulate.imperfect import on_cluster
 from hespas.simulate.timeline import Timeline
@@ -122,6 +123,13 @@ def check_supported(system: System, choice: ModelChoice) -> None:
 
     What it doesn't cover of a job, the model itself says.
     """
+    changes_devices = choice.cluster is not None and choice.cluster.changes_devices
+    if changes_devices and system.options.get("roofline-enabled") and not is_replay(system):
+        raise SimulationError(
+            "slow devices have no effect on durations that roofline-enabled computes",
+            location=system.name,
+            hint="give the traces durations, or leave slow and late devices out",
+        )
     if choice.model is not Model.ASTRA_SIM:
         return
     hint = f"use {option('model')} {Model.HESPAS.value}"

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from hespas.errors import ConfigError, SimulationError
@@ -86,6 +88,16 @@ def test_astra_sim_has_no_links_that_differ() -> None:
 
     with pytest.raises(SimulationError, match="no model in ASTRA-sim"):
         simulate_job(graph(REDUCE), SYSTEM, ModelChoice(cluster=cluster))
+
+
+@pytest.mark.parametrize("choice", MODELS)
+def test_slow_devices_are_refused_where_the_roofline_gives_durations(choice: ModelChoice) -> None:
+    priced = {"roofline-enabled": 1, "peak-perf": 100}
+    system = replace(SYSTEM, options={**SYSTEM.options, **priced})
+    cluster = Cluster(compute_scales={2: 1.5})
+
+    with pytest.raises(SimulationError, match="slow devices have no effect on durations"):
+        simulate_job(graph(REDUCE), system, with_cluster(choice, cluster))
 
 
 @pytest.mark.parametrize("choice", MODELS)
