@@ -41,19 +41,34 @@ class HespasError(Exception):
     'no device is given; give node'
     >>> error.text(lambda name: f"--{name}")
     'no device is given; give --node'
+    >>> error.hint
+    'give node'
+
+    ``marked_message`` and ``marked_hint`` are the texts with the markers of `option`, for an error
+    that passes them on.
     """
 
     def __init__(self, message: str, *, location: str = "", hint: str = "") -> None:
         super().__init__(message)
-        self.message = message
+        self.marked_message = message
         self.location = location
-        self.hint = hint
+        self.marked_hint = hint
+
+    @property
+    def message(self) -> str:
+        """What is wrong, with options spelled as in Python."""
+        return spelled(self.marked_message, str)
+
+    @property
+    def hint(self) -> str:
+        """How to fix it, with options spelled as in Python."""
+        return spelled(self.marked_hint, str)
 
     def text(self, spell: Callable[[str], str]) -> str:
         """Return the error as one line, with options spelled as ``spell`` says."""
         location = f"{self.location}: " if self.location else ""
-        hint = f"; {self.hint}" if self.hint else ""
-        return spelled(f"{location}{self.message}{hint}", spell)
+        hint = f"; {self.marked_hint}" if self.marked_hint else ""
+        return spelled(f"{location}{self.marked_message}{hint}", spell)
 
     def __str__(self) -> str:
         return self.text(str)

@@ -184,8 +184,7 @@ def load(
         else:
             loaded = _read(content, options)
     except HespasError as error:
-        if not error.location:
-            error.location = str(file)
+        error.location = error.location or str(file)
         raise
     program = loaded.program
     log.info("read %s", program.source)
@@ -494,7 +493,7 @@ def _check_custom_calls(program: Program, stated: Mapping[str, CustomCallCost]) 
                 f"give {option('custom_call')} {target}=traffic to charge its operands and "
                 f"results, or {target}=flops:N,type:T,bytes:N"
             )
-            raise CostError(error.message, location=error.location, hint=hint) from error
+            raise CostError(error.marked_message, location=error.location, hint=hint) from error
 
 
 # Simulate.

@@ -182,7 +182,7 @@ class IreeProfile:
     ) -> Estimate:
         if self.fallback is None:
             raise ToolError(
-                f"{location}: {error.message}",
+                f"{location}: {error.marked_message}",
                 location=error.location,
                 hint=f"give {option('node')}, for a roofline of what IREE refuses",
             ) from error
@@ -209,9 +209,9 @@ def _floor(programs: Programs) -> tuple[float, ...]:
         return _timed(programs, EMPTY_MODULE, ())
     except ToolError as error:
         raise ToolError(
-            f"IREE cannot run a module that does nothing: {error.message}",
+            f"IREE cannot run a module that does nothing: {error.marked_message}",
             location=error.location,
-            hint=error.hint
+            hint=error.marked_hint
             or "check compile in the configuration (target-backends, device, extra-args, "
             "extra-runtime-args), and that this machine has the device",
         ) from error

@@ -107,7 +107,9 @@ class Profiler:
             answer = self.worker.ask({**what, **runs}, time_s=repeats.limit_s)
         except ToolError as error:
             raise ToolError(
-                f"{location}: {error.message}", location=error.location, hint=error.hint
+                f"{location}: {error.marked_message}",
+                location=error.location,
+                hint=error.marked_hint,
             ) from error
         timed = msgspec.convert(answer, Timed)
         if timed.lacks_platform:
@@ -171,8 +173,8 @@ class XlaProfile:
         try:
             return self.profiler.time(text, arguments, self.repeats, location=location)
         except ToolError as error:
-            if program.is_scheduled and not error.hint:
-                error.hint = (
+            if program.is_scheduled and not error.marked_hint:
+                error.marked_hint = (
                     "the program is compiled, and calls what the part it was compiled for has: "
                     "give the StableHLO that it was compiled from, or another method"
                 )

@@ -101,6 +101,8 @@ def at_line(location: str) -> Generator[None]:
     except HespasError as error:
         if error.location == location:
             raise
-        message = f"{error.location}: {error.message}" if error.location else error.message
+        message = (
+            f"{error.location}: {error.marked_message}" if error.location else error.marked_message
+        )
         kind = ToolError if isinstance(error, ToolError) else MeasurementError
-        raise kind(message, location=location, hint=error.hint) from error
+        raise kind(message, location=location, hint=error.marked_hint) from error

@@ -63,8 +63,8 @@ def read_verified(path: Path) -> Program:
     try:
         verify(program)
     except AlgorithmError as error:
-        where = f"{path}: {error.location}" if error.location else str(path)
-        raise AlgorithmError(error.message, location=where, hint=error.hint) from error
+        error.location = f"{path}: {error.location}" if error.location else str(path)
+        raise
     return program
 
 

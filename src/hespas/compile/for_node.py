@@ -39,7 +39,7 @@ def compile_for_node(
         if system is None or devices is not None:
             raise
         raise DeviceCountError(
-            f"{error.message}, as the system {system.name} has {system.device_count}",
+            f"{error.marked_message}, as the system {system.name} has {system.device_count}",
             location=error.location,
             hint="choose a system of as many devices as the program is made for",
         ) from error

@@ -318,8 +318,8 @@ def _fabric(file: _NetworkFile, path: Path) -> Fabric:
             case _:
                 raise AssertionError
     except HardwareError as error:
-        location = error.location or str(path)
-        raise HardwareError(error.message, location=location, hint=error.hint) from error
+        error.location = error.location or str(path)
+        raise
 
 
 def _dimension(file: _DimensionFile, path: Path) -> Dimension:

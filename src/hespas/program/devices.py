@@ -104,7 +104,8 @@ def device_group_table(op: Op, program: Program) -> tuple[tuple[int, ...], ...]:
             partitions=program.partitions or 1,
         )
     except ProgramError as error:
-        raise ProgramError(error.message, location=op.location, hint=error.hint) from error
+        error.location = op.location
+        raise
 
 
 def device_pairs(op: Op, program: Program) -> tuple[tuple[int, int], ...]:

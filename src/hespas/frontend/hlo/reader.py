@@ -270,10 +270,8 @@ class ModuleReader:
                 raise _unknown(opcode)
             handler(self, instruction, scope)
         except ProgramError as error:
-            if error.location:
-                raise
-            location = f"{self.source}: %{instruction.name}"
-            raise type(error)(error.message, location=location, hint=error.hint) from error
+            error.location = error.location or f"{self.source}: %{instruction.name}"
+            raise
         except (LookupError, ValueError) as error:
             location = f"{self.source}: %{instruction.name}"
             raise ProgramError(

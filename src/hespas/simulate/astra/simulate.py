@@ -81,7 +81,7 @@ def simulate(
     job = with_durations(job, system)
     if is_replay(system):
         check_recorded(job)
-        # Nobody meets anybody, so that devices of one graph do the same.
+        # Devices do not communicate, so those of one graph do the same.
         return with_replayed(events(fold(job, _check_group, each_alone=not is_folded)))
     if not by_events and _has_closed_forms(
         job, system, network=network, queues=queues_per_dimension, rendezvous=rendezvous
@@ -328,9 +328,8 @@ class _ClosedForms:
         try:
             return self._collectives.span(kind, task.size_bytes, task.involved_dimensions, shape)
         except SimulationError as error:
-            raise SimulationError(
-                error.message, location=task_text(task), hint=error.hint
-            ) from error
+            error.location = task_text(task)
+            raise
 
 
 def _shape(timing: Route | GroupShape | None) -> GroupShape | None:

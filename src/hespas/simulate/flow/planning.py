@@ -167,7 +167,9 @@ class Planner:
         except (SimulationError, AlgorithmError) as error:
             first = int(group.members[0])
             location = f"{kind} among the {group.size} devices with device {first}"
-            raise SimulationError(error.message, location=location, hint=error.hint) from error
+            raise SimulationError(
+                error.marked_message, location=location, hint=error.marked_hint
+            ) from error
 
     def _message(self, group: GroupLayout, size_bytes: int) -> Plan:
         pricer = self._pricer

@@ -46,9 +46,9 @@ def main() -> None:
     except HespasError as error:
         answer = messages.Refused(
             error=type(error).__name__,
-            message=error.message,
+            message=error.marked_message,
             location=error.location,
-            hint=error.hint,
+            hint=error.marked_hint,
         )
     (home / messages.ANSWER_FILE).write_bytes(messages.encode(answer))
 

@@ -68,7 +68,8 @@ class FunctionReader:
             return Function(name=symbol.name, body=self._block(regions[0].blocks[0]))
         except ProgramError as error:
             location = self._location(symbol.handle.location) or self.source
-            raise _placed(error, f"{location}: function @{symbol.name}") from error
+            error.location = error.location or f"{location}: function @{symbol.name}"
+            raise
 
     def _block(self, block: Any) -> Block:
         arguments = tuple(map(self._value, block.arguments))
@@ -106,7 +107,8 @@ class FunctionReader:
             made = self._read(op)
         except ProgramError as error:
             location = self._location(op.location) or self.source
-            raise _placed(error, f"{location}: {op.name}") from error
+            error.location = error.location or f"{location}: {op.name}"
+            raise
         for result in made.results:
             self.producer[result] = made
         return made
@@ -152,9 +154,3 @@ class FunctionReader:
         if not len(regions):
             return ()
         return tuple([self._block(block) for region in regions for block in region.blocks])
-
-
-def _placed(error: ProgramError, location: str) -> ProgramError:
-    if error.location:
-        return error
-    return type(error)(error.message, location=location, hint=error.hint)

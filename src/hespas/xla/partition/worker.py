@@ -52,7 +52,7 @@ def main() -> None:
         (home / messages.PARTITIONED_FILE).write_bytes(text)
         answer = messages.PartitionAnswer()
     except ProgramError as error:
-        answer = messages.PartitionAnswer(refused=error.message, hint=error.hint)
+        answer = messages.PartitionAnswer(refused=error.marked_message, hint=error.marked_hint)
     (home / messages.ANSWER_FILE).write_bytes(msgspec.json.encode(answer))
 
 

@@ -208,11 +208,8 @@ class CollectiveStarter:
         try:
             self._start(device, index, task, count)
         except SimulationError as error:
-            if error.location:
-                raise
-            raise SimulationError(
-                error.message, location=task_text(task), hint=error.hint
-            ) from error
+            error.location = error.location or task_text(task)
+            raise
 
     def _start(self, device: Device, index: int, task: CollectiveTask, count: int) -> None:
         number = device.state.groups[index]
