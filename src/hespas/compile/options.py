@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
+from typing import Any
 
 from hespas.config.fields import Option, declare
 from hespas.errors import ConfigError, option
@@ -65,6 +66,20 @@ class Matmuls(Enum):
     TRITON = "triton"
 
 
+def _combine(collective: str, *, default_text: str) -> Any:
+    """Return the field of the size up to which collectives of a kind are combined."""
+    name = f"{collective}_combine"
+    return declare(
+        Option(
+            help=f"Combine {collective.replace('_', '-')}s up to this size.",
+            name=name,
+            parse=partial(parse_size, name=name),
+            metavar="SIZE",
+            default_text=default_text,
+        )
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompileOptions:
     """The options of a compilation; None is what the documented workflow sets.
@@ -96,33 +111,9 @@ class CompileOptions:
     double_buffered_loops: bool | None = declare(
         Option(help="Unroll loops by two (default).", negatable=True)
     )
-    all_reduce_combine_bytes: int | None = declare(
-        Option(
-            help="Combine all-reduces up to this size.",
-            name="all_reduce_combine",
-            parse=partial(parse_size, name="all_reduce_combine"),
-            metavar="SIZE",
-            default_text="128MiB",
-        )
-    )
-    all_gather_combine_bytes: int | None = declare(
-        Option(
-            help="Combine all-gathers up to this size.",
-            name="all_gather_combine",
-            parse=partial(parse_size, name="all_gather_combine"),
-            metavar="SIZE",
-            default_text="128MiB",
-        )
-    )
-    reduce_scatter_combine_bytes: int | None = declare(
-        Option(
-            help="Combine reduce-scatters up to this size.",
-            name="reduce_scatter_combine",
-            parse=partial(parse_size, name="reduce_scatter_combine"),
-            metavar="SIZE",
-            default_text="64MiB",
-        )
-    )
+    all_reduce_combine_bytes: int | None = _combine("all_reduce", default_text="128MiB")
+    all_gather_combine_bytes: int | None = _combine("all_gather", default_text="128MiB")
+    reduce_scatter_combine_bytes: int | None = _combine("reduce_scatter", default_text="64MiB")
     flags: Mapping[str, str] = declare(
         Option(
             help="Another flag of XLA's own.",
