@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from math import ceil, floor, inf, log10, sqrt
 from statistics import median
 
@@ -211,12 +210,3 @@ def _rounded(value: float, *, up: bool = False) -> float:
     digits = 3 - floor(log10(value))
     scaled = value * 10**digits
     return float(f"{(ceil(scaled) if up else round(scaled)) / 10**digits:.4g}")
-
-
-def is_monotone(pieces: Sequence[Piece]) -> bool:
-    """Return whether time nowhere falls from one piece to the next."""
-    return all(
-        before.up_to_bytes is not None
-        and before.time_s(before.up_to_bytes) <= after.time_s(before.up_to_bytes + 1)
-        for before, after in pairwise(pieces)
-    )

@@ -45,7 +45,7 @@ def write_calibration(calibration: Calibration, target: Path) -> tuple[Path, ...
     target.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
         if name == REPORT:
-            # Last: whoever is stopped before finds the directory to be a calibration's still.
+            # Last: a run that is stopped before leaves a directory known as a calibration's.
             _remove(target, old)
         file = target / name
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -146,7 +146,7 @@ def _graphs(prefix: Path, collective: Collective, ranks: int | None) -> Verified
     checked = verify_graphs(graphs, collective, name=prefix.name)
     if checked.verified is None:
         click.echo(
-            f"{prefix}: every message has its receive, nobody waits for ever, and every rank can "
+            f"{prefix}: every message has its receive, no rank waits for ever, and every rank can "
             f"have heard of every other; whether they compute {collective.value} is not known: "
             f"{checked.unknown}"
         )

@@ -1,8 +1,8 @@
 """Whether graphs of sends and receives, one per rank, compute their collective.
 
 Where their notes say which chunks they move, the program that they came from is restored and
-verified. Of other graphs it can be checked that every send has its receive, that nobody waits for
-ever, and that what a rank ends with can hold something of every rank that it must.
+verified. Of other graphs it can be checked that every send has its receive, that no rank waits
+for ever, and that what a rank ends with can hold something of every rank that it must.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def verify(program: Program) -> Verified:
     It is run on symbols: at the end every rank holds every chunk that it must, with each rank's
     contribution in it exactly once. Raises `AlgorithmError`, naming rank, threadblock, step and
     chunk, for a chunk that is wrong, a contribution that is missing or there twice, two steps
-    that access a chunk in no order (one of them writing), messages that nobody receives, and
+    that access a chunk in no order (one of them writing), messages without a receive, and
     steps that wait for ever.
 
     >>> from hespas.collectives.lowering import common_program

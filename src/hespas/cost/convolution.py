@@ -1,4 +1,4 @@
-"""The convolutions that an operation runs, whoever writes their kernel and whatever direction."""
+"""The convolutions that an operation runs, of any direction, by the compiler or a library."""
 
 from __future__ import annotations
 

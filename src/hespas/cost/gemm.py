@@ -1,4 +1,4 @@
-"""The matrix products that an operation runs, whoever writes their kernel."""
+"""The matrix products that an operation runs, in kernels of the compiler or of a library."""
 
 from __future__ import annotations
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from types import MappingProxyType
 
 FlopCounts = tuple[tuple[str, int], ...]
 
@@ -30,11 +29,6 @@ class Work:
     transcendentals: int = 0
     bytes_read: int = 0
     bytes_written: int = 0
-
-    @property
-    def flops_by_type(self) -> Mapping[str, int]:
-        """FLOPs of each type, as a mapping."""
-        return MappingProxyType(dict(self.flops))
 
     @property
     def total_flops(self) -> int:

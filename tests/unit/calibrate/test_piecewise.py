@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hespas.calibrate.piecewise import Point, fit, is_monotone, left_out_errors, residuals, time_s
+from hespas.calibrate.piecewise import Piece, Point, fit, left_out_errors, residuals, time_s
 from hespas.errors import MeasurementError
 
 SIZES = [2**power for power in range(8, 30)]
@@ -14,6 +15,15 @@ SIZES = [2**power for power in range(8, 30)]
 
 def line(latency_s: float, rate: float, sizes: list[int]) -> list[Point]:
     return [Point(size_bytes=size, time_s=latency_s + size / rate) for size in sizes]
+
+
+def is_monotone(pieces: Sequence[Piece]) -> bool:
+    """Return whether time nowhere falls from one piece to the next."""
+    return all(
+        before.up_to_bytes is not None
+        and before.time_s(before.up_to_bytes) <= after.time_s(before.up_to_bytes + 1)
+        for before, after in pairwise(pieces)
+    )
 
 
 def test_two_protocols_are_found_where_they_change() -> None:

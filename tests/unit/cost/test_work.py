@@ -36,7 +36,7 @@ def test_totals() -> None:
     work = Work(flops=(("bf16", 2), ("f32", 3)), bytes_read=5, bytes_written=7)
 
     assert (work.total_flops, work.bytes_moved) == (5, 12)
-    assert work.flops_by_type == {"bf16": 2, "f32": 3}
+    assert dict(work.flops) == {"bf16": 2, "f32": 3}
     assert work.arithmetic == Work(flops=work.flops)
 
 

@@ -1,4 +1,4 @@
-"""The binomial tree: whoever has the data sends it, so that twice as many have it each round."""
+"""The binomial tree: each round, every member that has the data sends it to one that has not."""
 
 from __future__ import annotations
 

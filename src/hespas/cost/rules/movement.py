@@ -60,7 +60,7 @@ def outfeed(op: Op) -> Work:
     return Work(bytes_read=bytes_of(op.operands))
 
 
-# A constant lies in memory before the program starts; whoever uses it reads it.
+# A constant lies in memory before the program starts; each use reads it.
 _NOTHING = (
     "add_dependency after_all async_done async_update bitcast constant create_token domain "
     "dynamic_reshape get_dimension_size get_tuple_element optimization_barrier reshape return "

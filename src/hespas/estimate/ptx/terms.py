@@ -253,8 +253,8 @@ def terms_by_category(
     )
 
 
-_WORTH_TELLING = 1.5
-_PART_WORTH_TELLING = 0.2
+_WORTH_REPORTING = 1.5
+_PART_WORTH_REPORTING = 0.2
 
 
 def reasons(
@@ -274,12 +274,12 @@ def reasons(
         f"{terms.pipe} pipe": _pipe(terms, analysis),
     }
     found = [about[terms.limit]]
-    if terms.limit != "L2" and terms.l2_s > _PART_WORTH_TELLING * terms.time_s:
+    if terms.limit != "L2" and terms.l2_s > _PART_WORTH_REPORTING * terms.time_s:
         found.append(_sectors(analysis))
     if (
         terms.limit != "device memory"
         and memory_turns(analysis)
-        and terms.memory_s > _PART_WORTH_TELLING * terms.time_s
+        and terms.memory_s > _PART_WORTH_REPORTING * terms.time_s
     ):
         found.append(_memory(analysis))
     return tuple(each for each in dict.fromkeys(found) if each)
@@ -317,7 +317,7 @@ def _sectors(analysis: KernelAnalysis) -> str:
 
 def _worst(analysis: KernelAnalysis) -> tuple[float, Access] | None:
     """Return the access whose sectors exceed its bytes by most, and how many times they do."""
-    wasteful = [each for each in analysis.accesses if each.amplification >= _WORTH_TELLING]
+    wasteful = [each for each in analysis.accesses if each.amplification >= _WORTH_REPORTING]
     if not wasteful:
         return None
     worst = max(wasteful, key=lambda each: (each.is_store, each.sectors))

@@ -57,7 +57,7 @@ def run_classes(
 
     It is where members of a collective don't start it together and no closed form says when they
     end, and where the order of events at one instant matters and isn't clear. Raises
-    `SimulationError` if members start different collectives or somebody waits for ever, except
+    `SimulationError` if members start different collectives or a device waits for ever, except
     where ``durations`` demand that members start together: there, a device that others don't wait
     for may seem to start what it never would, and the result is unknown, too.
     """

@@ -70,7 +70,7 @@ def test_a_fourier_transform_is_five_n_log_n(
     )
 
     assert work.total_flops == flops
-    assert set(work.flops_by_type) <= {"f32"}
+    assert set(dict(work.flops)) <= {"f32"}
 
 
 def test_lapacks_factorisation_costs_what_the_operation_costs(work_of: WorkOf) -> None:
