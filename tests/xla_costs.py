@@ -45,7 +45,7 @@ def hlo_cost_analysis(stablehlo: str | bytes, *, name: str = "the program") -> H
     """Return XLA's count for a StableHLO module, as text or MLIR bytecode.
 
     The conversion to HLO folds what it can (``x + 0``). Operations that no result depends on
-    aren't counted, a ``while`` counts its condition and body once, a branch its dearest
+    aren't counted, a ``while`` counts its condition and body once, a branch its most expensive
     alternative for each figure apart, and a custom call -1 of each.
     Raises `ProgramError` where XLA cannot convert the module.
     """

@@ -52,9 +52,9 @@ def test_a_program_that_does_not_communicate_needs_no_system(call: Call) -> None
     assert found["devices"] == 1
     assert found["step_time_s"] == found["compute_s"] == 64 / 900e9
     assert found["communication_s"] == 0
-    told = call("hespas", "run", "p.mlir", "--node", "V100_32GB").stdout
-    assert "ommunication" not in told
-    assert "71.11 ps" in told, "64 bytes: an operand used twice is read once"
+    reported = call("hespas", "run", "p.mlir", "--node", "V100_32GB").stdout
+    assert "ommunication" not in reported
+    assert "71.11 ps" in reported, "64 bytes: an operand used twice is read once"
 
 
 def test_energy_is_null_where_power_is_unknown(call: Call) -> None:
@@ -210,8 +210,8 @@ def test_prices_alone_rest_on_what_is_said_too(
     command = ("hespas", *stage, block, "--node", "MI300X", "--method", "measured")
     listed = answer(call(*command, "--json", "-"))["assumptions"]
     assert any("H200" in text for text in listed), "an MI300X is priced by another part's tables"
-    told = call(*command).stdout
-    _, _, below = told.partition("\nAssumed:\n")
+    reported = call(*command).stdout
+    _, _, below = reported.partition("\nAssumed:\n")
     shown = " ".join(below.split())
     assert all(" ".join(text.split()) in shown for text in listed)
 

@@ -33,12 +33,12 @@ def program(text: str) -> Path:
 def test_another_engine_gives_the_same_report(call: Call, traces: str) -> None:
     engine = ("--backend", "astra-sim", "--astra-sim", program(SAYS), "--backend-dir", "run")
 
-    told = call("hespas", "simulate", traces, *SYSTEM, *engine)
+    shown = call("hespas", "simulate", traces, *SYSTEM, *engine)
     answered = call("hespas", "simulate", traces, *SYSTEM, *engine, "--json")
 
-    assert told.stdout.startswith("Step time: 2 us (by astra-sim)\n")
-    assert "devices 0-3" in told.stdout
-    assert "rounded to whole microseconds" in told.stdout
+    assert shown.stdout.startswith("Step time: 2 us (by astra-sim)\n")
+    assert "devices 0-3" in shown.stdout
+    assert "rounded to whole microseconds" in shown.stdout
     found = json.loads(answered.stdout)
     assert found["step_time_ns"] == 2000
     assert found["devices"]["3"] == {"finish_ns": 2000, "exposed_communication_ns": 500}

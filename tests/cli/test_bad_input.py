@@ -317,7 +317,7 @@ def test_an_unknown_command_is_refused(call: Call) -> None:
     refused(call("hespas", "hardware", "A100_SXM_40G"), "did you mean 'A100_SXM_40GB'")
 
 
-def test_times_beyond_what_can_be_computed_with_are_told(call: Call, block: Path) -> None:
+def test_times_beyond_what_can_be_computed_with_are_reported(call: Call, block: Path) -> None:
     node = ("--node", "H100_80GB")
     slow = call("hespas", "estimate", block, *node, "--memory-bandwidth", "1e-300B/s")
     refused(slow, "region 0 takes longer than can be computed with", "check the rates")
@@ -325,5 +325,5 @@ def test_times_beyond_what_can_be_computed_with_are_told(call: Call, block: Path
     home = Path("node/astra-sim")
     shutil.copytree(PRESETS_DIRECTORY / "systems" / "H100_80GB_4GPU" / "astra-sim", home)
     (home / "network.yml").write_text(json.dumps(network).replace("1e-308", "1.0e-308"))
-    told = call("hespas", "run", block, *node, "--system", "./node")
-    refused(told, "node: a transfer or a task takes longer", "check its bandwidths")
+    shown = call("hespas", "run", block, *node, "--system", "./node")
+    refused(shown, "node: a transfer or a task takes longer", "check its bandwidths")

@@ -1,4 +1,4 @@
-"""A damaged cache is told, never believed."""
+"""A damaged cache is reported and not used."""
 
 from __future__ import annotations
 

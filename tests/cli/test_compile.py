@@ -46,9 +46,9 @@ def test_text_protos_kernels_and_json_are_written(
     kernels = decode_kernels(Path("a.kernels.json").read_bytes())
     assert len(kernels.program) == 64
     assert replace(kernels, program="") == RESULT.kernels
-    told = json.loads(Path("a.json").read_text())
-    assert told["memory"]["total_bytes"] == RESULT.memory.total_bytes
-    assert told["kernel_launches"] == 1
+    shown = json.loads(Path("a.json").read_text())
+    assert shown["memory"]["total_bytes"] == RESULT.memory.total_bytes
+    assert shown["kernel_launches"] == 1
     assert "Kernels: 1 launches of 1" in done.stdout
     assert "Note: a note" in done.stdout
     again = call(

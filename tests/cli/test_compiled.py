@@ -47,7 +47,7 @@ def test_a_scheduled_program_is_predicted_kernel_by_kernel(call: Call, hlo: Path
     assert names == ["k0", "k1", "k2"]
 
 
-def test_what_was_assumed_of_kernels_and_their_memory_is_told(call: Call, hlo: Path) -> None:
+def test_what_was_assumed_of_kernels_and_their_memory_is_reported(call: Call, hlo: Path) -> None:
     done = call("hespas", "run", hlo, *NODE, *SYSTEM, "--method", "roofline")
     assert "Memory, at the peak       3.072 kB   of 85.9 GB" in done.stdout
     assert "each launch costs 3 us" in done.stdout
@@ -56,15 +56,15 @@ def test_what_was_assumed_of_kernels_and_their_memory_is_told(call: Call, hlo: P
 def test_tables_price_what_was_compiled_unless_something_else_is_said(
     call: Call, hlo: Path
 ) -> None:
-    told = call("hespas", "run", hlo, *NODE, *SYSTEM).stdout
-    assert "measured: kernels that are no products" in told
-    told = call("hespas", "run", hlo, *NODE, *SYSTEM, "--method", "roofline").stdout
-    assert "roofline: every kernel" in told
+    shown = call("hespas", "run", hlo, *NODE, *SYSTEM).stdout
+    assert "measured: kernels that are no products" in shown
+    shown = call("hespas", "run", hlo, *NODE, *SYSTEM, "--method", "roofline").stdout
+    assert "roofline: every kernel" in shown
     roofline = call("hespas", "run", hlo, *NODE, *SYSTEM, "--launch-overhead", "2us")
     assert roofline.returncode == 2
     assert "no effect on method measured; drop it, or add --method roofline" in roofline.stderr
-    told = call("hespas", "run", hlo, "--node", "TPUv3", "--system", "TPUv4_2x2x1").stdout
-    assert "roofline: every kernel" in told
+    shown = call("hespas", "run", hlo, "--node", "TPUv3", "--system", "TPUv4_2x2x1").stdout
+    assert "roofline: every kernel" in shown
 
 
 def test_tables_are_scaled_to_rates_that_flags_give(call: Call, hlo: Path) -> None:
@@ -75,7 +75,7 @@ def test_tables_are_scaled_to_rates_that_flags_give(call: Call, hlo: Path) -> No
     assert any(text.startswith("measured: ") for text in slow["assumptions"])
 
 
-def test_a_step_that_does_not_fit_is_told(call: Call, llama: Path) -> None:
+def test_a_step_that_does_not_fit_is_reported(call: Call, llama: Path) -> None:
     system = ("--system", "H100_80GB_4GPU", "--json", "-")
     found = answer(call("hespas", "run", llama, *NODE, *system))
     assert found["warnings"] == []
@@ -85,8 +85,8 @@ def test_a_step_that_does_not_fit_is_told(call: Call, llama: Path) -> None:
     config = {"perf_estimator": {"method": "roofline", "hardware": rates}}
     Path("config.json").write_text(json.dumps(config))
     found = answer(call("hespas", "run", llama, "--node", "./config.json", *system))
-    (told,) = found["warnings"]
-    assert told.startswith("the step needs 8.911 GB of device memory, and the device has 1 GB")
+    (shown,) = found["warnings"]
+    assert shown.startswith("the step needs 8.911 GB of device memory, and the device has 1 GB")
 
 
 def test_memory_tells_the_peak_and_what_is_there(call: Call, hlo: Path) -> None:
@@ -107,7 +107,7 @@ def test_compiler_options_need_optimise(call: Call, block: Path, words: tuple[st
     assert f"{words[0]} has no effect without --optimise" in done.stderr
 
 
-def test_what_a_launch_costs_may_be_told(call: Call, hlo: Path, block: Path) -> None:
+def test_what_a_launch_costs_may_be_reported(call: Call, hlo: Path, block: Path) -> None:
     words = (*SYSTEM, "--method", "roofline", "--json", "-")
     found = answer(call("hespas", "run", hlo, *NODE, *words, "--launch-overhead", "1us"))
     assert found["per_op"]["kernel launch"]["time_s"] == pytest.approx(3e-6)
@@ -133,7 +133,7 @@ def test_optimise_compiles_for_the_node_and_keeps_what_came_out(
     found = answer(call("hespas", "run", block, *words))
     fused = sum(op["count"] for op in found["per_op"].values())
     assert fused < sum(op["count"] for op in plain["per_op"].values())
-    assert any("XLA optimises and schedules it for H100" in told for told in found["assumptions"])
+    assert any("XLA optimises and schedules it for H100" in shown for shown in found["assumptions"])
 
     def fail(*_: object) -> None:
         pytest.fail("it is compiled again")

@@ -124,9 +124,9 @@ def test_a_count_for_a_line_goes_before_the_loops_own(call: Call) -> None:
 
 
 def test_branch_weights_weigh(call: Call) -> None:
-    dearest = run(call, BRANCH)
-    assert count(dearest, "add") == 2
-    assert any("most expensive branch" in text for text in dearest["assumptions"])
+    most_expensive = run(call, BRANCH)
+    assert count(most_expensive, "add") == 2
+    assert any("most expensive branch" in text for text in most_expensive["assumptions"])
     weighed = run(call, BRANCH, "--branch-weights", "0.25,0.75")
     assert count(weighed, "add") == 0.5
     assert count(weighed, "multiply") == 0.75
@@ -248,15 +248,17 @@ def test_the_network_is_chosen(call: Call) -> None:
     "flags",
     [("--rendezvous-protocol",), ("--injection-scale", "1000"), ("--network", "congestion-aware")],
 )
-def test_what_the_simulator_can_be_told_has_an_effect(call: Call, flags: tuple[str, ...]) -> None:
+def test_what_the_simulator_can_be_reported_has_an_effect(
+    call: Call, flags: tuple[str, ...]
+) -> None:
     call("hespas", "run", write(REDUCE), *NODE, *SYSTEM, "-o", "out")
     (prefix,) = {str(file).removesuffix(".0.et") for file in Path("out").rglob("*.0.et")}
     base = ("hespas", "simulate", prefix, *SYSTEM, "--json", "-")
-    plain, told = answer(call(*base)), answer(call(*base, *flags))
+    plain, shown = answer(call(*base)), answer(call(*base, *flags))
     if "congestion-aware" in flags:
-        assert told == plain, "messages of one direct all-reduce have a link each"
+        assert shown == plain, "messages of one direct all-reduce have a link each"
     else:
-        assert told["step_time_ns"] > plain["step_time_ns"]
+        assert shown["step_time_ns"] > plain["step_time_ns"]
     assert answer(call(*base, "--num-queues-per-dim", "2")) == plain, "there is one chunk"
 
 

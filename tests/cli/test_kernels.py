@@ -142,8 +142,8 @@ def test_kernels_of_another_program_are_refused(
     kernels.write_bytes(encode_kernels(wrong))
     done = call("hespas", "run", program, "--kernels", kernels, *NODE)
     assert done.returncode == 2
-    told = rf"kernels\.json: holds the kernels of another program than .*{why}"
-    assert re.search(told, done.stderr)
+    shown = rf"kernels\.json: holds the kernels of another program than .*{why}"
+    assert re.search(shown, done.stderr)
 
 
 def test_kernels_without_effect_are_refused(call: Call, program: Path, kernels: Path) -> None:
@@ -189,8 +189,8 @@ def test_kernels_of_another_part_are_said_to_be(call: Call, program: Path, kerne
     kernels.write_bytes(encode_kernels(made))
     here = ("kernels", program, "--kernels", kernels, "--node")
     assert "Assumed" not in call("hespas", *here, "H100_80GB").stdout
-    told = call("hespas", *here, "A100_SXM_40GB").stdout
-    assert "compiled for compute capability 9.0" in told.partition("Assumed:")[2]
+    shown = call("hespas", *here, "A100_SXM_40GB").stdout
+    assert "compiled for compute capability 9.0" in shown.partition("Assumed:")[2]
     found = json.loads(call("hespas", *here, "A100_SXM_40GB", "--json", "-").stdout)
     assert ["capability 9.0" in text for text in found["assumptions"]] == [True]
     step = ("estimate", program, "--kernels", kernels, "--method", "kernel")

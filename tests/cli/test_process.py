@@ -82,7 +82,7 @@ def test_a_closed_pipe_is_no_error(llama: Path, tmp_path: Path) -> None:
         assert done.stdout.count("\n") == 1
 
 
-def test_a_full_disk_behind_standard_output_is_told(block: Path, tmp_path: Path) -> None:
+def test_a_full_disk_behind_standard_output_is_reported(block: Path, tmp_path: Path) -> None:
     done = shell(f"hespas analyze {block} > /dev/full", tmp_path)
     assert done.returncode == 2
     assert done.stderr == "hespas: error: standard output: No space left on device\n"
@@ -193,7 +193,7 @@ def test_python_runs_the_package_too(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, shell("hespas --version", tmp_path).stdout)
 
 
-def test_a_closed_standard_output_is_told_before_the_work(block: Path, tmp_path: Path) -> None:
+def test_a_closed_standard_output_is_reported_before_the_work(block: Path, tmp_path: Path) -> None:
     done = shell(f"hespas split {block} -o out >&-", tmp_path)
     assert done.returncode == 2
     assert done.stderr.startswith("hespas: error: standard output is closed")

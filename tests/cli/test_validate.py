@@ -109,7 +109,7 @@ def test_what_no_compiler_scheduled_is_refused(call: Call) -> None:
     refused(done, "steps.csv:2: step.hlo: is HLO that no compiler scheduled; give its StableHLO")
 
 
-def test_nodes_of_ones_own_are_told_from_presets(call: Call) -> None:
+def test_nodes_of_ones_own_are_reported_from_presets(call: Call) -> None:
     Path("gemm.csv").write_text("m,n,k,dtype,latency_us\n4096,4096,4096,bf16,200\n")
     call("hespas", "calibrate", "--node", "H100_80GB", "--gemm", "gemm.csv", "-o", "mine")
     systems = (
@@ -158,7 +158,7 @@ def test_a_step_far_from_what_is_predicted_is_refused(call: Call) -> None:
     )
 
 
-def test_a_node_that_the_method_cannot_price_is_told_before_anything_is_compiled(
+def test_a_node_that_the_method_cannot_price_is_reported_before_anything_is_compiled(
     call: Call,
 ) -> None:
     Path("mine.csv").write_text("workload,node,system,step_s\nllama3-100m,TPUv5e,TPUv5e_2x2,0.1\n")

@@ -2,7 +2,7 @@
 
 Both count the same HLO: a program is converted to HLO, which folds what it can, and what came
 out is counted by XLA and, converted back, by us. XLA counts only what a result depends on, a
-loop's condition and body once, and of a branch the dearest alternative for each figure apart;
+loop's condition and body once, and for each figure the branch that has most of it;
 so do we here. docs/evidence/operation-counts.md lists every difference that remains.
 """
 

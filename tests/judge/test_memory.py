@@ -44,10 +44,10 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", _NAMES)
 def test_memory_agrees_with_xla(compiled: Path, name: str) -> None:
-    told: dict[str, int] = json.loads((compiled / "memory.json").read_text())[name]
+    shown: dict[str, int] = json.loads((compiled / "memory.json").read_text())[name]
     use = memory_use(load_program(compiled / f"{name}.hlo.pb"))
-    assert use.argument_bytes == told["arguments"]
-    assert use.alias_bytes == told["aliases"]
-    assert 0 <= told["outputs"] - use.output_bytes <= _TUPLE_TABLE_BYTES
-    total = told["arguments"] + told["outputs"] - told["aliases"] + told["temporaries"]
+    assert use.argument_bytes == shown["arguments"]
+    assert use.alias_bytes == shown["aliases"]
+    assert 0 <= shown["outputs"] - use.output_bytes <= _TUPLE_TABLE_BYTES
+    total = shown["arguments"] + shown["outputs"] - shown["aliases"] + shown["temporaries"]
     assert use.peak_bytes == pytest.approx(total, rel=0.05)

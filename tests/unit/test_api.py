@@ -109,8 +109,8 @@ def test_paths_serve_as_well_as_names() -> None:
 
 def test_what_was_compiled_for_another_part_is_said_to_be(tmp_path: Path) -> None:
     file = tmp_path / "p.hlo"
-    told = 'backend_config={"window_config":{"estimated_cycles":"9"}}'
-    file.write_text(module(f"  x = f32[8] parameter(0)\n  ROOT y = f32[8] add(x, x), {told}"))
+    shown = 'backend_config={"window_config":{"estimated_cycles":"9"}}'
+    file.write_text(module(f"  x = f32[8] parameter(0)\n  ROOT y = f32[8] add(x, x), {shown}"))
     listed = hespas.predict(file, "V100_32GB").assumptions
     assert any("compiled for a TPU, and is priced on V100_32GB" in text for text in listed)
 
@@ -130,7 +130,7 @@ PROGRAM = hespas.load(BLOCK)
         ("simulate", (PROGRAM, "V100_32GB_4GPU"), "a Program is given in place of a task graph"),
     ],
 )
-def test_likely_mistakes_are_told(name: str, arguments: tuple[Any, ...], message: str) -> None:
+def test_likely_mistakes_are_reported(name: str, arguments: tuple[Any, ...], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         getattr(hespas, name)(*arguments)
 
@@ -146,10 +146,10 @@ def test_a_method_is_named() -> None:
 @pytest.mark.parametrize("node", ["V100_32GB", load_device("V100_32GB")], ids=["name", "device"])
 @pytest.mark.parametrize("method", ["xla", "systolic"])
 def test_a_node_is_refused_by_methods_that_use_none(node: str | Device, method: str) -> None:
-    told = f"node has no effect on method {method}, which .*path of a configuration of it"
-    with pytest.raises(ConfigError, match=told):
+    shown = f"node has no effect on method {method}, which .*path of a configuration of it"
+    with pytest.raises(ConfigError, match=shown):
         hespas.estimate(hespas.split(PROGRAM), node, method=method)
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=shown):
         hespas.predict(BLOCK, node, "V100_32GB_4GPU", method=method)
 
 

@@ -86,7 +86,7 @@ def test_links_to_themselves_are_refused(tmp_path: Path) -> None:
     assert names(tmp_path) == {"loop"}
 
 
-def test_files_that_cannot_be_written_are_told_beforehand(tmp_path: Path) -> None:
+def test_files_that_cannot_be_written_are_reported_beforehand(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OutputError, match="is a directory, not a file"):
         check_file(tmp_path)

@@ -195,6 +195,6 @@ def test_a_method_of_another_package_is_configured_like_ours(program: Path, tmp_
 
 
 @pytest.mark.usefixtures("_added")
-def test_an_unknown_method_is_told_from_those_that_are_there(program: Path) -> None:
+def test_an_unknown_method_is_reported_from_those_that_are_there(program: Path) -> None:
     with pytest.raises(ConfigError, match=r"no method 'konstant'.*did you mean 'constant'"):
         hespas.predict(program, NODE, SYSTEM, method="konstant")

@@ -109,7 +109,7 @@ PROGRAMS: dict[str, tuple[Any, tuple[Any, ...], tuple[int, ...]]] = {
 
 def main() -> None:
     directory = Path(sys.argv[1])
-    told: dict[str, dict[str, int]] = {}
+    shown: dict[str, dict[str, int]] = {}
     for name, (function, arguments, donated) in PROGRAMS.items():
         compiled = jax.jit(function, donate_argnums=donated).lower(*arguments).compile()
         executable, said = compiled.runtime_executable(), compiled.memory_analysis()
@@ -117,13 +117,13 @@ def main() -> None:
         assert said is not None
         module = executable.hlo_modules()[0]
         (directory / f"{name}.hlo.pb").write_bytes(module.as_serialized_hlo_module_proto())
-        told[name] = {
+        shown[name] = {
             "arguments": said.argument_size_in_bytes,
             "outputs": said.output_size_in_bytes,
             "aliases": said.alias_size_in_bytes,
             "temporaries": said.temp_size_in_bytes,
         }
-    (directory / "memory.json").write_text(json.dumps(told))
+    (directory / "memory.json").write_text(json.dumps(shown))
 
 
 main()

@@ -1,7 +1,7 @@
 """Write every program for the judge: ``python export_programs.py OUTPUT_DIRECTORY``.
 
 ``NAME.mlir`` is what JAX exports; ``NAME.fused.hlo.pb`` is what XLA makes of it for the CPU.
-A process of its own, because JAX must be told of four virtual devices before it starts.
+A process of its own, because JAX counts its virtual devices when it starts.
 """
 
 # JAX's own types are only partly known.

@@ -42,7 +42,7 @@ from hespas.simulate.astra.simulate import simulate
 
 Install = Callable[..., Path]
 SYSTEM = "A100_SXM_40GB_4GPU"
-# It reads its inputs from the files that it is told, and simulates them exactly.
+# It reads its inputs from the files that it is given, and simulates them exactly.
 STAND_IN = """#!{python}
 import sys
 from pathlib import Path
@@ -51,25 +51,25 @@ from hespas.simulate.astra.messages import ContentionModel
 from hespas.simulate.astra.simulate import simulate
 from hespas.schedule.chakra.reader import read_traces
 
-told = dict(argument.removeprefix("--").split("=", 1) for argument in sys.argv[1:])
+given = dict(argument.removeprefix("--").split("=", 1) for argument in sys.argv[1:])
 system = read_system(
-    name="told",
-    system_file=Path(told.pop("system-configuration")),
-    network_file=Path(told.pop("network-configuration")),
-    remote_memory_file=Path(told.pop("remote-memory-configuration")),
+    name="given",
+    system_file=Path(given.pop("system-configuration")),
+    network_file=Path(given.pop("network-configuration")),
+    remote_memory_file=Path(given.pop("remote-memory-configuration")),
 )
 job = read_traces(
-    Path(told.pop("workload-configuration")), Path(told.pop("comm-group-configuration"))
+    Path(given.pop("workload-configuration")), Path(given.pop("comm-group-configuration"))
 )
 timeline = simulate(
     job,
     system,
     network=ContentionModel.{network},
-    queues_per_dimension=int(told.pop("num-queues-per-dim", "1")),
-    rendezvous=told.pop("rendezvous-protocol", "false") == "true",
-    injection_scale=float(told.pop("injection-scale", "1")),
+    queues_per_dimension=int(given.pop("num-queues-per-dim", "1")),
+    rendezvous=given.pop("rendezvous-protocol", "false") == "true",
+    injection_scale=float(given.pop("injection-scale", "1")),
 )
-assert not told, told
+assert not given, given
 for device, figures in timeline.as_json()["devices"].items():
     {before}
     start = f"[2026-01-01 00:00:00.000] [workload] [info] sys[{{device}}]"
@@ -191,7 +191,7 @@ def test_every_option_is_handed_on(tmp_path: Path, install: Install) -> None:
     assert found.finish_ns != simulate(graph(), load_system(SYSTEM)).finish_ps // 1000
 
 
-def test_what_rounding_loses_is_told(tmp_path: Path, install: Install) -> None:
+def test_what_rounding_loses_is_reported(tmp_path: Path, install: Install) -> None:
     install()
 
     found = run_astra_sim(
@@ -214,7 +214,7 @@ def test_figures_that_are_not_printed_are_absent(tmp_path: Path, install: Instal
     assert "overlap_ns" not in str(found.as_json())
 
 
-def test_a_crash_after_the_results_is_told_and_one_before_them_is_an_error(
+def test_a_crash_after_the_results_is_reported_and_one_before_them_is_an_error(
     tmp_path: Path, install: Install
 ) -> None:
     path = install(after="import os; sys.stdout.flush(); os.abort()")
@@ -274,7 +274,7 @@ def test_the_program_is_the_one_given_or_of_the_environment_or_on_the_path(
 
 
 @pytest.mark.parametrize("given", [None, Path("/nowhere/astra")])
-def test_without_a_program_it_is_told_what_to_do(
+def test_without_a_program_it_is_reported_what_to_do(
     given: Path | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")

@@ -65,7 +65,7 @@ def test_a_product_is_a_convolution_of_1_by_1_asked_once(here: Path) -> None:
     )
 
 
-def test_it_is_told_the_dataflow_and_that_its_answers_vary() -> None:
+def test_it_is_reported_the_dataflow_and_that_its_answers_vary() -> None:
     found = made(replace(hardware_of(), dataflow="output_stationary"))
     assert cycles(found) == pytest.approx(4 * 3 * (48 + 30))
     assert "vary" in found.timer.assumption
@@ -91,7 +91,7 @@ def test_a_line_that_lacks_a_size_is_refused(line: str) -> None:
         made(replace(hardware_of(), product_line=line))
 
 
-def test_clock_and_size_of_elements_can_be_told() -> None:
+def test_clock_and_size_of_elements_can_be_reported() -> None:
     code = "import sys; assert sys.argv[7:] == ['1', '1000000000', '2']; print('Total cycles: 937')"
     arguments = (*(HARDWARE.arguments or ()), "{clock_ghz}", "{clock_hz}", "{element_bytes}")
     found = standing_in(code, arguments=arguments)
@@ -209,7 +209,7 @@ def test_a_file_of_a_name_that_hespas_writes_is_refused(here: Path) -> None:
     assert (here / "mine.txt").read_text() == "mine"
 
 
-def test_an_array_that_is_not_square_needs_its_columns_told() -> None:
+def test_an_array_that_is_not_square_needs_its_columns_reported() -> None:
     with pytest.raises(ConfigError, match=r"lack \{columns\}"):
         made(replace(hardware_of(), array_columns=8))
 

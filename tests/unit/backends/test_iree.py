@@ -109,7 +109,9 @@ def test_what_iree_refuses_falls_to_the_named_roofline(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["add", "cosine"])
-def test_what_iree_is_told_wrongly_is_no_refusal_of_the_region(tmp_path: Path, kind: str) -> None:
+def test_what_iree_is_reported_wrongly_is_no_refusal_of_the_region(
+    tmp_path: Path, kind: str
+) -> None:
     wrong = IreeHardware(compile=IreeCompile(extra_args=("--typo",)))
     with pytest.raises(ToolError, match=r"does nothing.*unknown option --typo.*extra-args") as one:
         estimated(tmp_path, kind, DEVICE, hardware=wrong)

@@ -79,8 +79,8 @@ def test_its_cores_share_a_product() -> None:
 
 
 def core(**changes: object) -> dict[str, object]:
-    told = {"core_type": "systolic_ws", "core_height": 16, "core_width": 16}
-    return {"core_config": {"core_0": told | changes}}
+    shown = {"core_type": "systolic_ws", "core_height": 16, "core_width": 16}
+    return {"core_config": {"core_0": shown | changes}}
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_other_cores_than_the_array_are_refused(changes: dict[str, object], said
         made()
 
 
-def test_what_the_cores_do_not_say_is_told() -> None:
+def test_what_the_cores_do_not_say_is_reported() -> None:
     Path("cores.json").write_text('{"core_freq": 1000.0}')
     assert "core_config has no core_height, core_width, num_cores, core_type to compare" in (
         made().timer.assumption

@@ -83,13 +83,13 @@ def test_scale_sim_is_asked_once_for_each_product(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("hespas-*"))
 
 
-def test_scale_sim_is_told_the_dataflow(tmp_path: Path) -> None:
+def test_scale_sim_is_reported_the_dataflow(tmp_path: Path) -> None:
     binary = standing_in(tmp_path, SCALE_SIM)
     timer = made("scalesim", binary, dataflow="output_stationary").timer
     assert timer.time_s(PRODUCT, 2) * 1e9 == pytest.approx(3062)
 
 
-def test_zigzag_is_told_the_memory(tmp_path: Path) -> None:
+def test_zigzag_is_reported_the_memory(tmp_path: Path) -> None:
     timer = made("zigzag_onnx", standing_in(tmp_path, ZIGZAG)).timer
     assert timer.time_s(PRODUCT, 2) * 1e9 == pytest.approx(3e6 + 7e3 + 5 + 800 / 1e4)
 

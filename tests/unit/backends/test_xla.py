@@ -142,7 +142,7 @@ def test_the_cache_keeps_machines_and_repeats_apart(standing_in: StandingIn) -> 
     assert all(other.parameters != one.parameters for other in others)
 
 
-def test_the_floor_is_taken_off_and_what_lies_below_it_is_told() -> None:
+def test_the_floor_is_taken_off_and_what_lies_below_it_is_reported() -> None:
     above = estimate_of([5e-3, 4e-3], floor_s=1e-3, where="x")
     assert above.time_s == pytest.approx(3e-3)
     below = estimate_of([1e-5, 1e-5], floor_s=1e-3, where="x")

@@ -87,7 +87,7 @@ def test_a_fit_multiplies_the_factor_that_holds_so_far() -> None:
     assert fit.samples[0].fitted_s == 3.0
 
 
-def test_a_peak_that_no_factor_passes_is_in_the_errors_told() -> None:
+def test_a_peak_that_no_factor_passes_is_in_the_errors_reported() -> None:
     fit = fitted([1.0, 1.0, 0.5], lambda x: [max(0.4, 2 * x), max(0.9, 2 * x), max(0.4, x)])
     assert fit.factor == 0.5
     assert [each.fitted_s for each in fit.samples] == [1.0, 1.0, 0.5]
@@ -106,7 +106,7 @@ def test_what_no_factor_makes_is_refused() -> None:
         fitted([0.9], lambda x: [1.0 + x])
 
 
-def test_a_fit_that_helps_nothing_is_told() -> None:
+def test_a_fit_that_helps_nothing_is_reported() -> None:
     fit = fitted([28.1, 53.0], lambda x: [37.75 * x, 37.75 * x])
     assert fit.median_error_before == pytest.approx((37.75 / 28.1 - 37.75 / 53) / 2)
     (warning,) = fit.warnings
@@ -115,7 +115,7 @@ def test_a_fit_that_helps_nothing_is_told() -> None:
     )
 
 
-def test_a_factor_far_from_one_is_told() -> None:
+def test_a_factor_far_from_one_is_reported() -> None:
     (warning,) = fitted([18.2], lambda x: [x]).warnings
     assert warning.startswith("x 18.2 is far from 1: are the unit, and the part or program that")
     assert fitted([2.0], lambda x: [x]).warnings == ()

@@ -21,7 +21,7 @@ def fitted(tmp_path: Path, *lines: str) -> tuple[FactorFit, ...]:
     return fit_factors(gemm_groups(file, DEVICE), DEVICE)
 
 
-def told_us(m: int, n: int, k: int, kind: str = "bf16", batch: int = 1) -> float:
+def reported_us(m: int, n: int, k: int, kind: str = "bf16", batch: int = 1) -> float:
     product = Product(type_name=kind, m=m, n=n, k=k, batch=batch)
     return MODEL.price(product).time_s * 1e6
 
@@ -33,7 +33,9 @@ def told_us(m: int, n: int, k: int, kind: str = "bf16", batch: int = 1) -> float
 def test_the_factor_is_what_was_slower_in_any_unit(
     tmp_path: Path, header: str, scale: float
 ) -> None:
-    lines = [f"{s},{s},{s},bfloat16,{1.25 * told_us(s, s, s) * scale!r}" for s in (512, 1024, 4096)]
+    lines = [
+        f"{s},{s},{s},bfloat16,{1.25 * reported_us(s, s, s) * scale!r}" for s in (512, 1024, 4096)
+    ]
     (fit,) = fitted(tmp_path, f"m,n,k,dtype,{header}", *lines)
     assert (fit.name, fit.factor) == ("gemm.bf16", 1.25)
     assert fit.median_error_before == pytest.approx(0.2)
@@ -43,8 +45,10 @@ def test_the_factor_is_what_was_slower_in_any_unit(
 def test_types_are_fitted_apart_and_an_outlier_pulls_none(tmp_path: Path) -> None:
     times = [1.1, 1.1, 1.1, 1.1, 3.0]
     sizes = [256, 512, 1024, 2048, 4096]
-    lines = [f"{s},{s},{s},bf16,{x * told_us(s, s, s)}" for s, x in zip(sizes, times, strict=True)]
-    lines.append(f"4096,4096,4096,fp8,{0.97 * told_us(4096, 4096, 4096, 'f8E4M3FN')}")
+    lines = [
+        f"{s},{s},{s},bf16,{x * reported_us(s, s, s)}" for s, x in zip(sizes, times, strict=True)
+    ]
+    lines.append(f"4096,4096,4096,fp8,{0.97 * reported_us(4096, 4096, 4096, 'f8E4M3FN')}")
     found = fitted(tmp_path, "m,n,k,dtype,latency_us", *lines)
     assert [(fit.name, fit.factor) for fit in found] == [("gemm.bf16", 1.1), ("gemm.f8", 0.97)]
 
@@ -73,7 +77,7 @@ def test_no_product_gets_faster_than_its_peak(tmp_path: Path) -> None:
 
 
 def test_a_batch_may_stand_in_a_column_of_its_own(tmp_path: Path) -> None:
-    time_us = told_us(512, 512, 512, batch=64)
+    time_us = reported_us(512, 512, 512, batch=64)
     (fit,) = fitted(tmp_path, "batch,m,n,k,dtype,latency_us", f"64,512,512,512,bf16,{time_us}")
     assert fit.factor == 1.0
 

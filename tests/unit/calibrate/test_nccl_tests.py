@@ -14,13 +14,13 @@ def line(
     size: int,
     time_us: float,
     *,
-    told_gb_per_s: float | None = None,
+    reported_gb_per_s: float | None = None,
     share: float = 1.75,
     wrong: str = "0",
 ) -> str:
-    told = size / time_us / 1e3 if told_gb_per_s is None else told_gb_per_s
-    bus = share * told
-    rest = f"{told:.2f} {bus:.2f} {wrong} {time_us:.2f} {told:.2f} {bus:.2f} 0"
+    shown = size / time_us / 1e3 if reported_gb_per_s is None else reported_gb_per_s
+    bus = share * shown
+    rest = f"{shown:.2f} {bus:.2f} {wrong} {time_us:.2f} {shown:.2f} {bus:.2f} 0"
     return f" {size} {size // 4} float sum -1 {time_us:.2f} {rest}"
 
 
@@ -106,7 +106,7 @@ def test_sizes_that_disagree_are_named(tmp_path: Path) -> None:
     ("text", "message"),
     [
         (
-            output(line(2**20, 0.04, told_gb_per_s=26.21), line(2**22, 0.1)),
+            output(line(2**20, 0.04, reported_gb_per_s=26.21), line(2**22, 0.1)),
             r"log:14: 1048576 bytes in 40 ns are 2\.621e\+04 GB/s, but algbw says 26\.21; give",
         ),
         (

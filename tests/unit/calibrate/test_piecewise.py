@@ -58,8 +58,8 @@ def test_any_measurements_give_a_time_that_never_falls(times: list[float]) -> No
     points = [Point(size_bytes=x, time_s=t) for x, t in zip(SIZES, times, strict=False)]
     pieces = fit(points)
     assert is_monotone(pieces)
-    told = [time_s(pieces, 2 ** (exponent // 4) * (4 + exponent % 4)) for exponent in range(120)]
-    assert all(before <= after * (1 + 1e-12) for before, after in pairwise(told))
+    shown = [time_s(pieces, 2 ** (exponent // 4) * (4 + exponent % 4)) for exponent in range(120)]
+    assert all(before <= after * (1 + 1e-12) for before, after in pairwise(shown))
 
 
 def test_one_size_is_too_few() -> None:
@@ -79,7 +79,7 @@ def test_pieces_have_as_many_sizes_as_asked_for() -> None:
     assert piece.up_to_bytes is None
 
 
-def test_what_is_left_out_is_told_by_the_others() -> None:
+def test_what_is_left_out_is_reported_by_the_others() -> None:
     points = line(10e-6, 100e9, SIZES)
     assert max(abs(e or 0) for e in left_out_errors(points, sizes_a_piece=3)) < 1e-3
     points[7] = Point(size_bytes=points[7].size_bytes, time_s=20 * points[7].time_s)

@@ -33,17 +33,17 @@ def test_the_whole_first_dimension_needs_no_note() -> None:
 
 
 @pytest.mark.parametrize(
-    ("base", "told"),
+    ("base", "shown"),
     [
         ("NVLink4_H100", "all 8 devices of the first dimension stay as in NVLink4_H100"),
         ("InfiniBand_NDR_400G", "all 8 devices of the first dimension are scaled from it"),
         (None, "all 8 devices of the first dimension are scaled from it"),
     ],
 )
-def test_fewer_ranks_are_for_groups_of_so_many(base: str | None, told: str) -> None:
+def test_fewer_ranks_are_for_groups_of_so_many(base: str | None, shown: str) -> None:
     link = None if base is None else load_link(base)
     ((note,),) = notes("H100_80GB_8GPU", run("all_reduce", 4), base=link)
-    assert note == f"it is for groups of 4; those of {told}"
+    assert note == f"it is for groups of 4; those of {shown}"
 
 
 def test_what_is_nearer_than_the_measurement_is_named() -> None:

@@ -67,7 +67,7 @@ def test_workloads_are_found_beside_the_file(tmp_path: Path) -> None:
     }
 
 
-def test_who_has_a_program_that_is_not_compiled_is_told_the_method(tmp_path: Path) -> None:
+def test_who_has_a_program_that_is_not_compiled_is_reported_the_method(tmp_path: Path) -> None:
     fit = fitted(tmp_path, "workload,seconds", "a.mlir,0.053", compiled=False)
     (note,) = fit.notes
     assert "steps.csv:2: a.mlir is not compiled: hespas run prices it by the roofline" in note

@@ -81,7 +81,7 @@ def ring_graphs(tmp_path: Path, *, with_notes: bool = True) -> list[list[ParsedN
     return graphs
 
 
-def test_of_graphs_without_notes_it_is_told_what_they_lack(tmp_path: Path) -> None:
+def test_of_graphs_without_notes_it_is_reported_what_they_lack(tmp_path: Path) -> None:
     found = verify_graphs(ring_graphs(tmp_path, with_notes=False), Collective.ALL_REDUCE, name="a")
 
     assert found.verified is None

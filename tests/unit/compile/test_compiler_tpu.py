@@ -55,11 +55,11 @@ def test_a_product_takes_the_cycles_that_its_multiplications_do() -> None:
     # Four matrix units of 128 x 128.
     assert 0.5 < 2 * 2048**3 / cycles / (4 * 128 * 128 * 2) < 1
     priced = hespas.estimate(hespas.split(program), "TPUv5e", method="compiler").total.per_op
-    told_s = sum(each.time_s for name, each in priced.items() if "without cycles" not in name)
-    assert told_s == pytest.approx(cycles / 1.5e9, rel=1e-9)
+    reported_s = sum(each.time_s for name, each in priced.items() if "without cycles" not in name)
+    assert reported_s == pytest.approx(cycles / 1.5e9, rel=1e-9)
 
 
-def test_a_program_that_needs_more_memory_than_there_is_is_told_so() -> None:
+def test_a_program_that_needs_more_memory_than_there_is_is_reported_so() -> None:
     large = PRODUCT.replace("2048x2048", "131072x131072")
     with pytest.raises(HardwareError, match=r"does not fit.*\(96.00G\).*\(15.75G\)"):
         compile_program(large.encode(), name="a.mlir", target="TPUv5e", layout=Layout(devices=1))

@@ -1,4 +1,4 @@
-"""How devices stand, as the compilers are told of a system."""
+"""How devices stand, as the compilers see them."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ def test_a_given_number_of_devices_goes_before_the_system_s() -> None:
 
 
 @needs_tpu
-def test_a_system_of_too_few_devices_is_told_as_one() -> None:
-    told = r"made for 4 devices, and 8 are .* rings has 8; choose a system of as many"
-    with pytest.raises(DeviceCountError, match=told):
+def test_a_system_of_too_few_devices_is_reported_as_one() -> None:
+    shown = r"made for 4 devices, and 8 are .* rings has 8; choose a system of as many"
+    with pytest.raises(DeviceCountError, match=shown):
         compile_for_node(
             REDUCED, name="a.mlir", node="TPUv5e", system=rings(2, 4), devices=None, cache=None
         )

@@ -54,9 +54,9 @@ def saying(part: str) -> Program:
 def test_what_was_compiled_for_another_part_is_said_to_be(
     program: Program, node: str, said: str
 ) -> None:
-    (told,) = compiled_elsewhere(program, node)
-    assert said in told
-    assert node in told
+    (shown,) = compiled_elsewhere(program, node)
+    assert said in shown
+    assert node in shown
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def test_every_node_preset_with_a_target_has_its_own_memory() -> None:
         assert capacity == pytest.approx(device.memory_capacity_bytes, rel=0.051)
 
 
-def test_another_parts_memory_is_told() -> None:
+def test_another_parts_memory_is_reported() -> None:
     assert gpu("H100_SXM_80GB").notes == ()
     target = gpu("V100_32GB")
     assert len(target.notes) == 1
@@ -116,17 +116,17 @@ def test_a_node_of_ones_own_names_a_target_in_any_letters(
         ("../LIC", "known"),
     ],
 )
-def test_an_unknown_target_of_a_node_is_told_with_its_file(
+def test_an_unknown_target_of_a_node_is_reported_with_its_file(
     tmp_path: Path, target: str, hint: str
 ) -> None:
     home = node_with(tmp_path, target=target)
     with pytest.raises(HardwareError) as caught:
         find_target(str(home))
-    told = f"{home / 'node.json'}: no target is named {target!r}; {hint}"
-    assert str(caught.value).startswith(told)
+    shown = f"{home / 'node.json'}: no target is named {target!r}; {hint}"
+    assert str(caught.value).startswith(shown)
 
 
-def test_a_node_without_a_target_is_told_where_to_name_one(tmp_path: Path) -> None:
+def test_a_node_without_a_target_is_reported_where_to_name_one(tmp_path: Path) -> None:
     with pytest.raises(
         HardwareError, match=r"description of Mine; name .* as target in a node\.json"
     ):

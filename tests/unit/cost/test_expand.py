@@ -73,14 +73,14 @@ def test_a_loop_whose_count_is_unknown_is_an_error_with_name_place_and_mend(
     assert "give trip_count" in str(caught.value)
 
 
-def test_a_branch_costs_as_much_as_its_dearest_alternative(program_of: ProgramOf) -> None:
+def test_a_branch_costs_as_much_as_its_most_expensive_alternative(program_of: ProgramOf) -> None:
     costs = _costs(program_of(_IF))
 
     assert [len(cost.alternatives) for cost in costs if isinstance(cost, Branch)] == [2]
     assert total(costs).flops == (("f64", 2 * 4 * 4 * 4),)
 
 
-def test_the_caller_says_which_alternative_is_dearest(program_of: ProgramOf) -> None:
+def test_the_caller_says_which_alternative_is_most_expensive(program_of: ProgramOf) -> None:
     costs = _costs(program_of(_IF))
 
     assert total(costs, choose=lambda work: -work.total_flops).flops == (("f64", 4 * 4),)

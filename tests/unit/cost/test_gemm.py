@@ -79,7 +79,7 @@ def _cublas(
         ("__cublas$lt$matmul$f8", GemmWriter.CUBLAS_LT),
     ],
 )
-def test_cublas_is_told_its_dimensions(target: str, writer: GemmWriter) -> None:
+def test_cublas_is_reported_its_dimensions(target: str, writer: GemmWriter) -> None:
     op = _cublas(target=target)
     gemm = _one(op)
     assert (gemm.m, gemm.n, gemm.k, gemm.writer, gemm.epilogue) == (8, 16, 4, writer, "")
@@ -116,10 +116,10 @@ def test_a_result_of_the_wrong_size_is_an_error() -> None:
 
 @pytest.mark.parametrize("config", ["", '{"gemm_backend_config":{"dot_dimension_numbers":3}}'])
 def test_cublas_without_dimensions_is_an_error(config: str) -> None:
-    told = f", backend_config={config}" if config else ""
+    shown = f", backend_config={config}" if config else ""
     op = entry_op(
         "a = bf16[8,4] parameter(0)\nb = bf16[4,16] parameter(1)\n"
-        f'ROOT g = bf16[8,16] custom-call(a, b), custom_call_target="__cublas$gemm"{told}'
+        f'ROOT g = bf16[8,16] custom-call(a, b), custom_call_target="__cublas$gemm"{shown}'
     )
     with pytest.raises(CostError, match=r"\(%g\): its backend_config"):
         gemms(op)

@@ -41,18 +41,18 @@ def test_the_rounds_of_a_loop_launch_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("overhead_s", "told"),
+    ("overhead_s", "shown"),
     [
         (2e-6, "each launch costs 2 us more"),
         (0.0, "nothing launches them one by one on this device"),
         (None, "launches cost nothing, for what they cost on this device is not known"),
     ],
 )
-def test_what_launches_cost_is_told(overhead_s: float | None, told: str) -> None:
+def test_what_launches_cost_is_reported(overhead_s: float | None, shown: str) -> None:
     device = replace(DEVICE, launch_overhead_s=overhead_s)
     program = scheduled(kernel("k", "a"))
     found = estimate(split_scheduled(program), device)
-    assert found.assumptions[0].endswith(told)
+    assert found.assumptions[0].endswith(shown)
     assert (LAUNCH in found.total.per_op) == bool(overhead_s)
 
 

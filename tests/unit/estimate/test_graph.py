@@ -216,7 +216,7 @@ def test_a_failure_keeps_what_was_estimated_before_it(tmp_path: Path, threads: i
     assert estimated(split(sine), store).reuse.region_hits == 1
 
 
-def test_a_damaged_entry_is_told(tmp_path: Path) -> None:
+def test_a_damaged_entry_is_reported(tmp_path: Path) -> None:
     store = DiskStore(directory=tmp_path)
     estimated(split(), store)
     with closing(sqlite3.connect(store.path)) as connection, connection:

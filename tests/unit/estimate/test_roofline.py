@@ -178,7 +178,7 @@ def test_several_types_in_one_operation_follow_each_other() -> None:
     assert Roofline(device=A100).at_peaks("mhlo.fusion", work).time_s == 2.0
 
 
-def test_unknown_types_are_priced_told_or_refused() -> None:
+def test_unknown_types_are_priced_reported_or_refused() -> None:
     text = dot("f8E4M3FN", "f32")
     assert priced(text).warnings == ()
     warned = priced(text, warn_on_unknown_type=True)

@@ -1,6 +1,6 @@
 """Write programs that today's JAX makes: ``python export_jax.py OUTPUT_DIRECTORY``.
 
-A process of its own, because JAX must be told of four virtual devices before it starts.
+A process of its own, because JAX counts its virtual devices when it starts.
 """
 
 # JAX's own types are only partly known.

@@ -30,7 +30,7 @@ def test_a_directory(tmp_path: Path) -> None:
         load_program(tmp_path)
 
 
-def test_hlo_text_is_told_apart(tmp_path: Path) -> None:
+def test_hlo_text_is_reported_apart(tmp_path: Path) -> None:
     path = tmp_path / "a.mlir"
     path.write_text(
         "\nHloModule step, num_partitions=2\nENTRY e {\n"

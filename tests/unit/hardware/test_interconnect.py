@@ -120,7 +120,7 @@ def test_both_descriptions_must_have_as_many_devices(tmp_path: Path) -> None:
         load_system(_write(tmp_path, dimensions=[SWITCH]))
 
 
-def test_parts_of_a_graph_without_a_way_are_told(tmp_path: Path) -> None:
+def test_parts_of_a_graph_without_a_way_are_reported(tmp_path: Path) -> None:
     system = load_system(_write(tmp_path, graph=GRAPH))
 
     with pytest.raises(HardwareError, match="no route from a to b"):
@@ -138,5 +138,5 @@ def test_presets_have_a_source_and_can_be_used(file: Path) -> None:
     timeline = simulate_job(_all_reduce(system.device_count), system, OWN)
     assert 1e-5 < timeline.step_time_s < 1e-2
     # Nobody measured collectives of TPUs in the open: their wires stand there by themselves.
-    told = " ".join(timeline.assumptions)
-    assert ("measured" in told) is not system.name.startswith("TPU")
+    shown = " ".join(timeline.assumptions)
+    assert ("measured" in shown) is not system.name.startswith("TPU")

@@ -73,7 +73,7 @@ def test_the_text_of_a_loop() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told", "other"),
+    ("text", "shown", "other"),
     [
         (LOOP, LoadOptions(trip_counts={"": 4}), LoadOptions(trip_counts={"": 5})),
         (LOOP, LoadOptions(trip_counts={"": 4}), LoadOptions()),
@@ -86,9 +86,9 @@ def test_the_text_of_a_loop() -> None:
     ],
 )
 def test_what_the_user_says_makes_another_text(
-    text: str, told: LoadOptions, other: LoadOptions
+    text: str, shown: LoadOptions, other: LoadOptions
 ) -> None:
-    one, two, again = (read(text, options=options) for options in (told, other, told))
+    one, two, again = (read(text, options=options) for options in (shown, other, shown))
     assert text_of(one.functions) != text_of(two.functions)
     assert text_of(one.functions) == text_of(again.functions)
     assert key(one) != key(two)
@@ -174,7 +174,7 @@ def _op(kind: str, operands: tuple[Value, ...], *regions: Block) -> Op:
     )
 
 
-def test_arguments_of_a_body_that_is_used_twice_are_told_apart() -> None:
+def test_arguments_of_a_body_that_is_used_twice_are_reported_apart() -> None:
     left, right = Value(type=tensor_type("f32")), Value(type=tensor_type("f32"))
     bodies = [
         Block(arguments=(left, right), operations=(_op("negate", (value,)),))

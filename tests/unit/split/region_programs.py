@@ -26,8 +26,8 @@ class Case:
 
 def alone(body: str, arguments: str, results: str, *, reference: str = "") -> Case:
     text = main_function(body, arguments=arguments, results=results)
-    told = main_function(reference, arguments=arguments, results=results) if reference else text
-    return Case(text=text, reference=told, partitions=1)
+    shown = main_function(reference, arguments=arguments, results=results) if reference else text
+    return Case(text=text, reference=shown, partitions=1)
 
 
 def together(text: str, *, reference: str = "") -> Case:

@@ -1,6 +1,6 @@
 """Run programs whole and region by region: ``python run_regions.py OUTPUT.json``.
 
-A process of its own, because JAX must be told of four virtual devices before it starts. Its
+A process of its own, because JAX counts its virtual devices when it starts. Its
 ``PYTHONPATH`` must hold the folder of ``programs.py``.
 """
 

@@ -86,10 +86,10 @@ def test_a_loop_of_unknown_count_needs_one_only_where_it_communicates() -> None:
         ProgramError, match=r"while: the trip count of this loop is unknown; give trip_count"
     ):
         flatten(read(on_devices(extra)))
-    told = read(on_devices(extra), options=LoadOptions(trip_counts={"": 2}))
-    assert kinds(flatten(told)).count("all_reduce") == 2
-    graph = split_program(told, SplitOptions())
-    assert graph.assumptions == told.assumptions
+    shown = read(on_devices(extra), options=LoadOptions(trip_counts={"": 2}))
+    assert kinds(flatten(shown)).count("all_reduce") == 2
+    graph = split_program(shown, SplitOptions())
+    assert graph.assumptions == shown.assumptions
     assert "runs 2 times, as the user says" in graph.assumptions[0]
 
 
@@ -118,7 +118,7 @@ CASE = f"""
     %r = stablehlo.negate %0 : {VECTOR}"""
 
 
-def test_the_branch_that_communicates_most_is_taken_and_told() -> None:
+def test_the_branch_that_communicates_most_is_taken_and_reported() -> None:
     flat = flatten(settled(on_devices(vector_main(CASE))))
     assert kinds(flat) == ["all_reduce", "negate"]
     assert flat.assumptions == (

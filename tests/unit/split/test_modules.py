@@ -351,7 +351,7 @@ def test_regions_are_valid_stablehlo(name: str) -> None:
         assert "order" not in stablehlo
 
 
-def test_kernels_that_differ_by_a_layout_are_told_apart() -> None:
+def test_kernels_that_differ_by_a_layout_are_reported_apart() -> None:
     first, second = (
         texts_of(
             hlo_program(f"p = f32[4,8]{layout} parameter(0)\nROOT t = f32[4,8]{layout} tanh(p)")

@@ -190,7 +190,7 @@ def test_a_device_whose_inside_is_not_described_is_refused() -> None:
     assert kernel_pricer(load_device("TPUv3"), None) is None
 
 
-def test_a_kernel_that_cannot_be_followed_is_told_and_priced_by_its_category(
+def test_a_kernel_that_cannot_be_followed_is_reported_and_priced_by_its_category(
     program: Program, kernels: CompiledKernels
 ) -> None:
     lost = kernels.ptx["stream"].replace("neg.f32", "bra.uni $NOWHERE;\n neg.f32")

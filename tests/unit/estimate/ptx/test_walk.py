@@ -104,7 +104,7 @@ $L1:
     assert runs_of(state, "brev.b32") == [2.0]
 
 
-def test_a_loop_that_data_ends_is_told_and_counted_once() -> None:
+def test_a_loop_that_data_ends_is_reported_and_counted_once() -> None:
     state = walked(
         """
     ld.param.b64 %rd1, [k_param_0];
@@ -119,7 +119,7 @@ $L1:
     assert len(state.unknown_loops) == 1
 
 
-def test_a_loop_that_nothing_ends_is_told_too() -> None:
+def test_a_loop_that_nothing_ends_is_reported_too() -> None:
     state = walked(
         """
     mov.b32 %r1, 5;

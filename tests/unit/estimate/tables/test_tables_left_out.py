@@ -9,7 +9,7 @@ WORSE = {("H100_SXM", "tf32"), ("B200_SXM", "tf32")}
 
 
 @pytest.mark.parametrize(("part", "kind"), [each for each in tables() if each not in WORSE])
-def test_what_is_left_out_is_told(part: str, kind: str) -> None:
+def test_what_is_left_out_is_reported(part: str, kind: str) -> None:
     found = leave_one_out(part, kind, every=7)
     assert found.count > 1000
     assert found.median <= 0.04
@@ -17,7 +17,7 @@ def test_what_is_left_out_is_told(part: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize(("part", "kind"), sorted(WORSE))
-def test_coarse_tables_stay_as_they_are_told_to_be(part: str, kind: str) -> None:
+def test_coarse_tables_stay_as_they_are_reported_to_be(part: str, kind: str) -> None:
     found = leave_one_out(part, kind)
     assert found.median <= 0.07
     assert found.p90 <= 0.26

@@ -329,7 +329,7 @@ def test_combined_all_reduces_are_scattered_dimension_by_dimension() -> None:
     assert tanh.operands == second.results
 
 
-def test_any_other_fusion_around_a_collective_is_opened_and_told() -> None:
+def test_any_other_fusion_around_a_collective_is_opened_and_reported() -> None:
     program = read_hlo(
         module(
             "p = f32[8] parameter(0)\nROOT f = f32[8] fusion(p), kind=kCustom, calls=mixed",

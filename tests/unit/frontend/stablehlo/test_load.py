@@ -121,17 +121,17 @@ def test_composites_and_calls_name_what_they_run() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "layouts"),
+    ("shown", "layouts"),
     [
         ('result_layout = dense<[0, 1]> : tensor<2xindex>, xla_shape = "f32[2,3]{0,1}"', [(0, 1)]),
         ("result_layout = dense<[0, 1]> : tensor<2xindex>", [(0, 1)]),
         ("result_layout = dense<[1, 0]> : tensor<2xindex>", [None]),
     ],
 )
-def test_layouts_of_optimised_stablehlo(told: str, layouts: list[tuple[int, ...] | None]) -> None:
+def test_layouts_of_optimised_stablehlo(shown: str, layouts: list[tuple[int, ...] | None]) -> None:
     program = read(
         main_function(
-            f"%r = mhlo.copy %a {{{told}}} : tensor<2x3xf32>\nreturn %r : tensor<2x3xf32>",
+            f"%r = mhlo.copy %a {{{shown}}} : tensor<2x3xf32>\nreturn %r : tensor<2x3xf32>",
             arguments=A23,
             results="tensor<2x3xf32>",
         )

@@ -107,7 +107,7 @@ def test_devices_that_differ_need_no_events(
     assert found.of_device(3).finish_ps != found.of_device(4).finish_ps or algorithm != "ring"
 
 
-def test_devices_that_end_alike_are_told_together(
+def test_devices_that_end_alike_are_reported_together(
     make_system: MakeSystem, without_events: Callable[[], None]
 ) -> None:
     system = make_system(("Switch", 8), algorithms=("direct",))

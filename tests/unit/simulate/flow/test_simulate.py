@@ -264,14 +264,14 @@ def test_an_algorithm_that_nobody_knows_is_not_named() -> None:
     assert "all_reduce runs as measured on L" in timeline.assumptions
 
 
-def test_a_link_whose_collectives_were_measured_is_told_in_short() -> None:
+def test_a_link_whose_collectives_were_measured_is_reported_in_short() -> None:
     network = one_dimension(Shape.SWITCH, 4, measured=load_link("PCIe4_L40S"))
     timeline = simulate_flow(graph(collective(1)), network)
     assert "PCIe4_L40S is PCI Express 4.0 x16 without peer access" in timeline.assumptions
     assert any(text.endswith(" on PCIe4_L40S") for text in timeline.assumptions)
 
 
-def test_other_group_sizes_are_scaled_and_told() -> None:
+def test_other_group_sizes_are_scaled_and_reported() -> None:
     network = one_dimension(Shape.SWITCH, 4, measured=table_of(2))
 
     timeline = simulate_flow(graph(collective(1)), network)

@@ -26,7 +26,7 @@ def printed(text: str, *, devices: int | None = None, as_replicas: bool = False)
     return str(prepared(text, devices=devices, as_replicas=as_replicas).module.handle)
 
 
-def test_copies_are_erased_and_told() -> None:
+def test_copies_are_erased_and_reported() -> None:
     text = vector_main(f"%b = mhlo.copy %a : {VECTOR}\n%r = stablehlo.add %b, %b : {VECTOR}")
     assert "copy" not in printed(text)
     assert "stablehlo.add %arg0, %arg0" in printed(text)

@@ -22,7 +22,7 @@ def _opcodes(message: Any) -> list[str]:
     return [instruction.opcode for instruction in computation.instructions]
 
 
-def test_both_protos_are_told_apart() -> None:
+def test_both_protos_are_reported_apart() -> None:
     message = _message()
     alone = message.SerializeToString()
     wrapped = message_class("xla.HloProto")(hlo_module=message).SerializeToString()

@@ -125,7 +125,7 @@ def test_a_number_of_devices_is_needed() -> None:
         partition(source.encode(), name="a")
 
 
-def test_what_xla_refuses_is_told() -> None:
+def test_what_xla_refuses_is_reported() -> None:
     source = GSPMD.replace("devices=[1,4]<=[4]", "devices=[1,8]<=[8]").encode()
     with pytest.raises(ProgramError, match=r"a: XLA's partitioner refuses it"):
         partition(source, name="a")
