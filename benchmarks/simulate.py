@@ -22,7 +22,7 @@ from speed import Case, Measured, measure
 PAGE = speed.PAGE
 RUNS = 3
 _JOBS = str(Path(__file__).parent / "jobs.py")
-_CORPUS = "tests/unit/simulate/astra/test_astra_corpus.py"
+_CORPUS = "tests/corpus/test_corpus.py"
 _TABLE = re.compile(r"<!-- simulation -->\n.*?<!-- end simulation -->", re.DOTALL)
 _MODELS = ("astra-sim", "hespas")
 

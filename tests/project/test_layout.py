@@ -30,6 +30,9 @@ def imported_names(file: Path) -> Iterator[tuple[str, str, str]]:
                 yield folder, ".".join(module), alias.name
 
 
+IMPORTS = [(file, *names) for file in SOURCE.rglob("*.py") for names in imported_names(file)]
+
+
 def declared(folder: str) -> dict[str, tuple[str, ...]]:
     return import_module(f"hespas.{folder}").PUBLIC
 
@@ -39,8 +42,7 @@ def test_other_folders_import_only_the_public_face(folder: str) -> None:
     public = declared(folder)
     private = sorted(
         f"{file}: hespas.{folder}.{module}.{name}"
-        for file in SOURCE.rglob("*.py")
-        for where, module, name in imported_names(file)
+        for file, where, module, name in IMPORTS
         if where == folder and (module not in public or (name and name not in public[module]))
     )
     assert not private

@@ -21,7 +21,7 @@ from hespas.schedule.tasks import Job
 from hespas.simulate.astra.messages import ContentionModel
 from hespas.simulate.astra.simulate import simulate
 
-CORPUS = Path(__file__).parents[3] / "corpus" / "astra-sim.json.xz"
+CORPUS = Path(__file__).with_name("astra-sim.json.xz")
 EXACT_CASES = {ContentionModel.CONGESTION_UNAWARE: 296, ContentionModel.CONGESTION_AWARE: 210}
 ONLY_STATISTICS_FAILED = ("edge_cpu_op_then_p2p_last_F2",)
 MEANINGS: dict[str, dict[str, Any]] = {
