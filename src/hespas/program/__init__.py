@@ -40,6 +40,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "program": (
         "Alias",
         "Block",
+        "Fidelity",
         "Function",
         "Op",
         "Program",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Literal
 
 import msgspec
 
@@ -81,15 +82,19 @@ class Alias(msgspec.Struct, frozen=True, kw_only=True):
     argument: int
 
 
+Fidelity = Literal["compiled", "fused", "exported"]
+
+
 class Program(msgspec.Struct, frozen=True, kw_only=True):
     """Functions, the one that runs first, and the devices it was made for.
 
     ``replicas`` and ``partitions`` are None if the source does not say. ``source`` names the
     file, for messages. ``assumptions`` lists what the frontend assumed. ``is_scheduled``: a
     compiler put the operations in the order in which the device starts them, each of the main
-    function a kernel of its own. ``kernels`` are these, if they are known, and ``compiled_for`` is
-    the part that hespas had the program compiled for (``sm_90``, ``tpu_v5e``). ``aliases`` are
-    sorted.
+    function a kernel of its own. ``is_modelled``: no compiler but a model of one made that
+    schedule and its fusions. ``kernels`` are what a compiler wrote, if that is known, and
+    ``compiled_for`` is the part that hespas had the program compiled for (``sm_90``,
+    ``tpu_v5e``). ``aliases`` are sorted.
     """
 
     functions: Mapping[str, Function]
@@ -99,9 +104,27 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     module_name: str = "module"
     assumptions: tuple[str, ...] = ()
     is_scheduled: bool = False
+    is_modelled: bool = False
     aliases: tuple[Alias, ...] = ()
     kernels: CompiledKernels | None = None
     compiled_for: str = ""
+
+    @property
+    def fidelity(self) -> Fidelity:
+        """What its operations stand for.
+
+        ``compiled``: the kernels that a compiler made; ``fused``: those that a model of a compiler
+        made; ``exported``: operations one by one.
+
+        >>> program = Program(functions={}, replicas=None, partitions=None)
+        >>> program.fidelity
+        'exported'
+        >>> msgspec.structs.replace(program, is_scheduled=True, is_modelled=True).fidelity
+        'fused'
+        """
+        if not self.is_scheduled:
+            return "exported"
+        return "fused" if self.is_modelled else "compiled"
 
     @property
     def main(self) -> Function:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from hespas.errors import ProgramError
 from hespas.program.kernels import CompiledKernels, KernelLaunch
@@ -63,3 +64,10 @@ def test_kernels_of_another_loop_are_refused() -> None:
     ):
         with pytest.raises(ProgramError, match=r"k\.json: holds the kernels of another program"):
             with_kernels(program, foreign, location="k.json")
+
+
+def test_what_is_scheduled_is_compiled_unless_a_model_made_it() -> None:
+    program = read_hlo(LOOP)
+    assert program.fidelity == "compiled"
+    assert replace(program, is_modelled=True).fidelity == "fused"
+    assert replace(program, is_scheduled=False).fidelity == "exported"
