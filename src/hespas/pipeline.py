@@ -64,6 +64,7 @@ from hespas.simulate.timeline import Timeline
 from hespas.split.modules import RegionModules, region_modules
 from hespas.split.regions import RegionGraph
 from hespas.split.strategies import split_program
+from hespas.stages import Stage, stage
 
 log = logging.getLogger("hespas")
 
@@ -320,14 +321,15 @@ def price(
     program = prepared.graph.program
     _check_custom_calls(program, options.estimate.custom_calls)
     start_s = perf_counter()
-    result = estimate_graph(
-        prepared.graph,
-        prepared.modules,
-        estimator or estimator_of(program, options),
-        store=store,
-        threads=options.estimate.threads,
-        progress=progress,
-    )
+    with stage(Stage.ESTIMATE, f"of {len(prepared.modules.modules)} distinct regions"):
+        result = estimate_graph(
+            prepared.graph,
+            prepared.modules,
+            estimator or estimator_of(program, options),
+            store=store,
+            threads=options.estimate.threads,
+            progress=progress,
+        )
     saved = 100 * result.reuse.time_reduction
     log.info("estimated in %.3f s; reuse saved %.1f %%", perf_counter() - start_s, saved)
     return result
@@ -528,10 +530,11 @@ def simulate(prepared: Prepared, tasks: TaskGraph, options: NetworkOptions) -> T
     if prepared.system is None:
         return None
     choice = model_of(options)
-    if not prepared.graph.program.is_scheduled or choice.cluster is not None:
-        return simulate_job(tasks, prepared.system, choice)
-    rows = chained(tasks)
-    return opened(simulate_job(rows.graph, prepared.system, choice), rows)
+    with stage(Stage.SIMULATE, f"on {prepared.system.name}"):
+        if not prepared.graph.program.is_scheduled or choice.cluster is not None:
+            return simulate_job(tasks, prepared.system, choice)
+        rows = chained(tasks)
+        return opened(simulate_job(rows.graph, prepared.system, choice), rows)
 
 
 def finish(prepared: Prepared, estimates: GraphEstimate, options: PredictOptions) -> Prediction:

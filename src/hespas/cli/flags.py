@@ -224,5 +224,7 @@ def start_logging(level: str | None, path: Path | None) -> None:
             hint="check --log-path",
         ) from error
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    # The handler's too: loggers below this one may be set to log more, for other handlers.
+    handler.setLevel((level or "info").upper())
     logger.addHandler(handler)
-    logger.setLevel((level or "info").upper())
+    logger.setLevel(handler.level)

@@ -19,6 +19,7 @@ from hespas.compile.packages import absent_passes, write_toolkit
 from hespas.compile.targets import GpuTarget, find_target
 from hespas.errors import ConfigError, HespasError, ToolError, UnsupportedError
 from hespas.program.kernels import CompiledKernels
+from hespas.stages import Stage, stage
 from hespas.tools.process import LOG_NAME, Limits, run_program, scratch_directory
 from hespas.xla.compile import messages
 from hespas.xla.compile.kernels import read_kernels
@@ -56,7 +57,8 @@ def compile_program(
     cached = None if cache is None else cache.read(job)
     if cached is not None:
         return cached
-    result = run_job(job, limits)
+    with stage(Stage.COMPILE, f"for {job.target.name}"):
+        result = run_job(job, limits)
     if cache is not None:
         cache.write(job, result)
     return result

@@ -15,6 +15,7 @@ import msgspec
 
 from hespas.errors import ProgramError, ToolError
 from hespas.limits import MOST_DEVICES
+from hespas.stages import Stage, stage
 from hespas.tools.process import LOG_NAME, Limits, last_words, run_program, scratch_directory
 from hespas.xla.mlir.module import MlirModule, module_attributes, module_symbols, parse_mlir
 from hespas.xla.mlir.text import read_mesh_axes
@@ -84,7 +85,8 @@ def partition_module(
     request = messages.PartitionRequest(
         name=module.source, replicas=replicas, partitions=partitions, partitioner=partitioner
     )
-    text = _run_worker(source, request, virtual_devices, limits)
+    with stage(Stage.PARTITION, f"over {devices} devices"):
+        text = _run_worker(source, request, virtual_devices, limits)
     return Partitioned(text=text, devices=devices, partitioner=partitioner)
 
 
