@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hespas.cost.work import Work
+from hespas.estimate.bound import Bound
 from hespas.estimate.cache import decode_estimate, encode_estimate
 from hespas.estimate.estimate import Estimate, OpEstimate, TypeTotals
 from hespas.estimate.roofline import Roofline
@@ -26,6 +27,7 @@ _OPS = st.builds(
     memory_time_at_peak_s=_WHOLE,
     energy_j=st.none() | _WHOLE,
     per_type=st.dictionaries(st.sampled_from(TYPES), _TOTALS, max_size=3),
+    bound=st.builds(Bound, compute_s=_WHOLE, memory_s=_WHOLE, launch_s=_WHOLE),
 )
 _TEXTS = st.lists(st.sampled_from("abcde"), max_size=3).map(tuple)
 _ESTIMATES = st.builds(

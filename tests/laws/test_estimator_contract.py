@@ -164,6 +164,21 @@ def test_the_work_is_the_same_whoever_prices_it(method: str, home: Path) -> None
     assert result.total.total.flops == 2 * 2 * 64**3 + 2 * 64**2
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_what_decides_a_time_adds_up_to_it(method: str, home: Path) -> None:
+    for op in estimated(method, home).total.per_op.values():
+        parts = (op.bound.compute_s, op.bound.memory_s, op.bound.launch_s)
+        assert min(parts) >= 0
+        assert sum(parts) + op.other_s == pytest.approx(op.time_s, rel=1e-9)
+
+
+@pytest.mark.parametrize("method", [name for name in COUNTING if name != "kernel"])
+def test_a_method_that_counts_the_work_says_what_decides_its_time(method: str, home: Path) -> None:
+    # Of small kernels, as read from PTX, starting their blocks may take longer than all else.
+    total = estimated(method, home).total.total
+    assert total.bound.known_s == pytest.approx(total.time_s, rel=1e-9)
+
+
 @pytest.mark.parametrize("method", ["roofline", "measured", "kernel", "compiler"])
 def test_a_device_draws_its_power_as_long_as_the_method_says_that_it_runs(
     method: str, home: Path

@@ -12,6 +12,7 @@ from statistics import median
 
 from hespas.cost.work import ZERO, Work
 from hespas.errors import UnsupportedError
+from hespas.estimate.bound import UNDIVIDED
 from hespas.estimate.estimate import Estimate, OpEstimate, TypeTotals
 from hespas.program.program import Value
 from hespas.program.types import TensorType
@@ -79,6 +80,7 @@ def without_peaks(estimate: Estimate) -> Estimate:
             op,
             memory_time_at_peak_s=0.0,
             energy_j=None,
+            bound=UNDIVIDED,
             per_type={key: TypeTotals(flops=each.flops) for key, each in op.per_type.items()},
         )
         for kind, op in estimate.per_op.items()

@@ -3,7 +3,7 @@
 In come the regions of a program (`split`), their work (`cost`) and a device (`hardware`); out
 comes an `estimate.Estimate` for each region, and a `graph.GraphEstimate` for all of them.
 
-* `estimate`: the value; estimates add, and multiply by a count.
+* `estimate`: the value; estimates add, and multiply by a count. `bound`: what decides a time.
 * `driver`: the protocols of methods, and the one walk over loops, branches, calls and launches.
 * `graph`: every region of a graph, each distinct one once; `cache`: where estimates are stored.
 * Methods price single operations: `roofline`, `tables` (measured kernels), `ptx` (kernels as the
@@ -12,6 +12,7 @@ comes an `estimate.Estimate` for each region, and a `graph.GraphEstimate` for al
 """
 
 PUBLIC: dict[str, tuple[str, ...]] = {
+    "bound": ("UNDIVIDED", "Bound", "larger_of"),
     "cache": ("DiskStore", "MemoryStore", "Store"),
     "driver": ("Estimator", "OperationMethod", "Price", "estimate_region", "is_kernel"),
     "estimate": ("Estimate", "OpEstimate", "TypeTotals"),

@@ -12,12 +12,16 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from hespas.errors import CacheError, option
+from hespas.estimate.bound import Bound
 from hespas.estimate.estimate import Estimate, OpEstimate, TypeTotals
 
 _LOCK_TIMEOUT_S = 60.0
 _FILE_NAME = "estimates.sqlite"
 _SCHEMA = "CREATE TABLE IF NOT EXISTS estimates (key TEXT PRIMARY KEY, value TEXT NOT NULL)"
 _MOST_VARIABLES = 500
+
+ENTRY_VERSION = 2
+"""The version of the text of an estimate, a part of every key: texts of another are not read."""
 
 
 class Store(Protocol):
@@ -166,12 +170,14 @@ def _encode_op(op: OpEstimate) -> dict[str, object]:
         "per_type": {
             key: [totals.flops, totals.time_at_peak_s] for key, totals in op.per_type.items()
         },
+        "bound": [op.bound.compute_s, op.bound.memory_s, op.bound.launch_s],
     }
 
 
 # Any: JSON just read; a wrong shape raises and is reported as a damaged cache.
 def _decode_op(data: Any) -> OpEstimate:
     energy_j = data["energy_j"]
+    compute_s, memory_s, launch_s = map(_amount, data["bound"])
     return OpEstimate(
         count=_amount(data["count"]),
         time_s=_amount(data["time_s"]),
@@ -183,6 +189,7 @@ def _decode_op(data: Any) -> OpEstimate:
             _text(key): TypeTotals(flops=_amount(flops), time_at_peak_s=_amount(time_s))
             for key, (flops, time_s) in data["per_type"].items()
         },
+        bound=Bound(compute_s=compute_s, memory_s=memory_s, launch_s=launch_s),
     )
 
 

@@ -14,6 +14,7 @@ from typing import Protocol
 from hespas.cost.expand import expand
 from hespas.cost.rules.custom_call import CustomCallCost
 from hespas.cost.structure import Branch, Cost, Leaf, Loop
+from hespas.estimate.bound import UNDIVIDED, Bound
 from hespas.estimate.estimate import LAUNCH, Estimate, OpEstimate
 from hespas.program.program import Op, Program
 from hespas.split.regions import Compute
@@ -48,16 +49,21 @@ class Estimator(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """How long something takes, and what was assumed for it."""
+    """How long something takes, what decides that, and what was assumed for it."""
 
     time_s: float
     notes: tuple[str, ...] = ()
+    bound: Bound = UNDIVIDED
 
     def __add__(self, other: Timing) -> Timing:
-        return Timing(time_s=self.time_s + other.time_s, notes=self.notes + other.notes)
+        return Timing(
+            time_s=self.time_s + other.time_s,
+            notes=self.notes + other.notes,
+            bound=self.bound + other.bound,
+        )
 
     def __mul__(self, count: float) -> Timing:
-        return Timing(time_s=self.time_s * count, notes=self.notes)
+        return Timing(time_s=self.time_s * count, notes=self.notes, bound=self.bound * count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,8 +167,8 @@ def _straight(leaves: Sequence[Leaf], walk: _Walk, *, launches: bool) -> Estimat
         if price.launch_s:
             kernels[price.launch_s] = kernels.get(price.launch_s, 0) + count
     for launch_s, count in kernels.items():
-        launched = OpEstimate(count=1.0, time_s=launch_s) * count
-        per_op[LAUNCH] = per_op.get(LAUNCH, OpEstimate()) + launched
+        launched = OpEstimate(count=1.0, time_s=launch_s, bound=Bound(launch_s=launch_s))
+        per_op[LAUNCH] = per_op.get(LAUNCH, OpEstimate()) + launched * count
     return Estimate(per_op=per_op, notes=tuple(notes - {""}), warnings=tuple(warnings))
 
 

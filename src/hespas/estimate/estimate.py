@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from hespas.estimate.bound import UNDIVIDED, Bound
 from hespas.units import PS_PER_S
 
 FROM_TIME = -1
@@ -39,7 +40,7 @@ class OpEstimate:
     ``memory_time_at_peak_s`` is the time that ``bytes_moved`` would take at peak bandwidth.
     ``energy_j`` is None where the device's power is not known. ``duration_ps`` is ``time_s`` in
     the whole picoseconds of simulations, each execution rounded by itself, so that the sum over
-    a program doesn't depend on how the program is cut.
+    a program doesn't depend on how the program is cut. ``bound`` says what decides ``time_s``.
     """
 
     count: float = 0.0
@@ -49,6 +50,7 @@ class OpEstimate:
     energy_j: float | None = None
     per_type: Mapping[str, TypeTotals] = field(default_factory=dict[str, TypeTotals])
     duration_ps: int = FROM_TIME
+    bound: Bound = UNDIVIDED
 
     def __post_init__(self) -> None:
         if self.duration_ps == FROM_TIME:
@@ -63,6 +65,14 @@ class OpEstimate:
     def compute_time_at_peak_s(self) -> float:
         """The time that the FLOPs would take at the peak rates of their types."""
         return sum((totals.time_at_peak_s for totals in self.per_type.values()), 0.0)
+
+    @property
+    def other_s(self) -> float:
+        """The part of the time that neither arithmetic nor memory nor launches decide.
+
+        It is that of which the method doesn't know better, too.
+        """
+        return max(0.0, self.time_s - self.bound.known_s)
 
     @property
     def knows_peaks(self) -> bool:
@@ -90,6 +100,7 @@ class OpEstimate:
             energy_j=_sum_known(self.energy_j, other.energy_j),
             per_type=_merged(self.per_type, other.per_type, TypeTotals()),
             duration_ps=self.duration_ps + other.duration_ps,
+            bound=self.bound + other.bound,
         )
 
     def __mul__(self, count: float) -> OpEstimate:
@@ -101,6 +112,7 @@ class OpEstimate:
             energy_j=None if self.energy_j is None else self.energy_j * count,
             per_type={key: totals * count for key, totals in self.per_type.items()},
             duration_ps=round(self.duration_ps * count),
+            bound=self.bound * count,
         )
 
 

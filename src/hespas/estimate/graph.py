@@ -10,7 +10,7 @@ from hashlib import sha256
 from time import perf_counter
 
 from hespas.errors import CostError
-from hespas.estimate.cache import Store, decode_estimate, encode_estimate
+from hespas.estimate.cache import ENTRY_VERSION, Store, decode_estimate, encode_estimate
 from hespas.estimate.driver import Estimator
 from hespas.estimate.estimate import Estimate
 from hespas.split.modules import RegionModules
@@ -96,6 +96,7 @@ def cache_key(region: str, estimator: Estimator, *, is_scheduled: bool) -> str:
         "parameters": dict(estimator.parameters),
         "is_scheduled": is_scheduled,
         "version": __version__,
+        "entry": ENTRY_VERSION,
     }
     return sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 

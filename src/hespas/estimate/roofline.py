@@ -16,6 +16,7 @@ from hespas.cost.rules.custom_call import CustomCallCost
 from hespas.cost.structure import Leaf
 from hespas.cost.work import Work
 from hespas.errors import HardwareError
+from hespas.estimate.bound import Bound, larger_of
 from hespas.estimate.driver import Price, Timing, estimate_region
 from hespas.estimate.estimate import FROM_TIME, Estimate, OpEstimate, TypeTotals
 from hespas.hardware.device import Device
@@ -110,7 +111,7 @@ class Roofline:
 
     def price_timed(self, leaf: Leaf, timing: Timing) -> Price:
         """Return what one execution costs that takes as long as another method says."""
-        cost = self.timed(leaf.op.name, leaf.work, timing.time_s)
+        cost = self.timed(leaf.op.name, leaf.work, timing.time_s, timing.bound)
         return Price(cost=cost, notes=(*timing.notes, *self._unrated(leaf.work)))
 
     def at_peaks(self, kind: str, work: Work) -> OpEstimate:
@@ -134,6 +135,7 @@ class Roofline:
             memory_time_at_peak_s=memory_s,
             energy_j=self._energy_j(compute_s, memory_s, time_s),
             per_type=per_type,
+            bound=larger_of(time_s, compute_s=compute_s, memory_s=memory_s),
         )
 
     def _unrated(self, work: Work) -> Iterator[str]:
@@ -146,11 +148,11 @@ class Roofline:
                 rate = format_quantity(device.peak_flops, "FLOP/s")
                 yield f"{device.name} names no rate of {key}: priced at that of other types, {rate}"
 
-    def timed(self, kind: str, work: Work, time_s: float) -> OpEstimate:
+    def timed(self, kind: str, work: Work, time_s: float, bound: Bound) -> OpEstimate:
         """Return what one execution costs that takes ``time_s``, whatever the peaks say."""
         peak = self.at_peaks(kind, work)
         energy_j = self._energy_j(peak.compute_time_at_peak_s, peak.memory_time_at_peak_s, time_s)
-        return replace(peak, time_s=time_s, duration_ps=FROM_TIME, energy_j=energy_j)
+        return replace(peak, time_s=time_s, duration_ps=FROM_TIME, energy_j=energy_j, bound=bound)
 
     def _peak(self, key: str, kind: str) -> float:
         rate = self.device.named_rate(key)

@@ -8,6 +8,7 @@ from itertools import chain
 
 from hespas.cost.structure import Leaf
 from hespas.errors import ConfigError, HardwareError, option
+from hespas.estimate.bound import UNDIVIDED, larger_of
 from hespas.estimate.driver import Price, estimate_region
 from hespas.estimate.estimate import Estimate
 from hespas.estimate.methods import EstimatorSpec
@@ -66,12 +67,16 @@ class CompilerEstimator:
         del is_kernel
         op = leaf.op
         if op.kind in FREE:
-            return Price(cost=self.roofline.timed(op.name, leaf.work, 0.0))
+            return Price(cost=self.roofline.timed(op.name, leaf.work, 0.0, UNDIVIDED))
         if op.estimated_cycles is None:
             cost = self.roofline.at_peaks(op.name, leaf.work)
             return Price(cost=cost, label=f"{op.name} {WITHOUT_CYCLES}")
         time_s = op.estimated_cycles / self.clock_hz
-        return Price(cost=self.roofline.timed(op.name, leaf.work, time_s))
+        peak = self.roofline.at_peaks(op.name, leaf.work)
+        bound = larger_of(
+            time_s, compute_s=peak.compute_time_at_peak_s, memory_s=peak.memory_time_at_peak_s
+        )
+        return Price(cost=self.roofline.timed(op.name, leaf.work, time_s, bound))
 
 
 def _check(region: Compute, program: Program) -> None:

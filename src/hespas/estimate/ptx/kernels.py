@@ -15,6 +15,7 @@ import msgspec
 from hespas.cost.rules.fusion import only_moves
 from hespas.cost.structure import Leaf
 from hespas.errors import OutputError, ProgramError
+from hespas.estimate.bound import Bound
 from hespas.estimate.driver import Timing
 from hespas.estimate.ptx.analysis import SECTOR_BYTES, KernelAnalysis
 from hespas.estimate.ptx.terms import (
@@ -196,7 +197,9 @@ class KernelPricer:
     def price(self, leaf: Leaf) -> Timing:
         """Return the time of a kernel, its launch included."""
         reading = self.read(leaf)
-        return Timing(time_s=self.time_s(reading), notes=reading.notes)
+        time_s, launch_s = self.time_s(reading), reading.terms.launch_s
+        bound = reading.terms.bound(time_s - launch_s) + Bound(launch_s=launch_s)
+        return Timing(time_s=time_s, notes=reading.notes, bound=bound)
 
     def time_s(self, reading: Reading) -> float:
         """Return how long the kernel of a reading takes, as the device is calibrated.

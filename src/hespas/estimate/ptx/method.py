@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hespas.cost.structure import Leaf
+from hespas.estimate.bound import Bound
 from hespas.estimate.driver import Price, Timing, estimate_region
 from hespas.estimate.estimate import Estimate
 from hespas.estimate.methods import EstimatorSpec
@@ -59,16 +60,22 @@ class KernelEstimator:
         """Return the time of an operation: never less than its arithmetic takes at the peaks."""
         peak = self.roofline.at_peaks(leaf.op.name, leaf.work)
         if leaf.op.kind in _LIBRARY_KINDS:
-            return Timing(time_s=peak.time_s + (self.kernels.gpu.launch_s if is_kernel else 0.0))
+            launch_s = self.kernels.gpu.launch_s if is_kernel else 0.0
+            bound = peak.bound + Bound(launch_s=launch_s)
+            return Timing(time_s=peak.time_s + launch_s, bound=bound)
         reading = self.kernels.read(leaf)
-        launch_s = 0.0 if is_kernel else reading.terms.launch_s
+        launch_s = reading.terms.launch_s if is_kernel else 0.0
         products_s = sum(
             totals.time_at_peak_s
             for name, totals in peak.per_type.items()
             if name in self.roofline.device.per_datatype_flops
         )
-        time_s = max(self.kernels.time_s(reading) - launch_s, products_s)
-        return Timing(time_s=time_s, notes=reading.notes)
+        kernel_s = self.kernels.time_s(reading) - (reading.terms.launch_s - launch_s)
+        if kernel_s < products_s:
+            bound = Bound(compute_s=products_s)
+            return Timing(time_s=products_s, notes=reading.notes, bound=bound)
+        bound = reading.terms.bound(kernel_s - launch_s) + Bound(launch_s=launch_s)
+        return Timing(time_s=kernel_s, notes=reading.notes, bound=bound)
 
 
 def make(spec: EstimatorSpec) -> KernelEstimator:

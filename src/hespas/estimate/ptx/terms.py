@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from math import ceil, hypot, prod
 
 from hespas.cost.rules.fusion import written_elements
+from hespas.estimate.bound import UNDIVIDED, Bound
 from hespas.estimate.ptx.analysis import SECTOR_BYTES, WARP, Access, KernelAnalysis
 from hespas.hardware.microarchitecture import Microarchitecture
 from hespas.program.attrs import DimensionsAttrs
@@ -67,6 +68,25 @@ class KernelTerms:
         """
         inside_s = max(self.l1_s, self.pipe_s)
         return max(hypot(self.memory_s, self.l2_s, inside_s), self.turnover_s) + self.launch_s
+
+    def bound(self, busy_s: float) -> Bound:
+        """Return what decides the time beside the launch, by these terms, whatever it is.
+
+        Device memory, L2 and L1 are memory, pipes are arithmetic; starting and retiring blocks,
+        where that takes longer than all else, is neither.
+
+        >>> terms = KernelTerms(memory_s=3e-6, l2_s=0.0, l1_s=0.0, pipe_s=4e-6, pipe="issue",
+        ...                     turnover_s=1e-6, launch_s=2e-6)
+        >>> bound = terms.bound(5e-6)
+        >>> round(bound.memory_s * 1e6, 6), round(bound.compute_s * 1e6, 6)
+        (1.8, 3.2)
+        """
+        inside_s = max(self.l1_s, self.pipe_s)
+        whole_s = hypot(self.memory_s, self.l2_s, inside_s)
+        if whole_s <= 0 or whole_s < self.turnover_s:
+            return UNDIVIDED
+        compute_s = busy_s * (self.pipe_s / whole_s) ** 2 if self.pipe_s >= self.l1_s else 0.0
+        return Bound(compute_s=compute_s, memory_s=busy_s - compute_s)
 
     @property
     def limit(self) -> str:

@@ -14,6 +14,7 @@ from hespas.config.estimators import HARDWARE, Hardware
 from hespas.config.figures import Count, Positive, Text, check_rate
 from hespas.cost.structure import Leaf
 from hespas.errors import ConfigError, UnsupportedError
+from hespas.estimate.bound import larger_of
 from hespas.estimate.driver import Price, estimate_region
 from hespas.estimate.estimate import FROM_TIME, Estimate, TypeTotals
 from hespas.estimate.methods import EstimatorSpec
@@ -245,12 +246,14 @@ class Systolic:
             name: TypeTotals(flops=totals.flops, time_at_peak_s=totals.flops / self.peak_flops)
             for name, totals in rest.per_type.items()
         }
+        time_s = max(array_s, rest.memory_time_at_peak_s)
         cost = replace(
             rest,
-            time_s=max(array_s, rest.memory_time_at_peak_s),
+            time_s=time_s,
             duration_ps=FROM_TIME,
             energy_j=None,
             per_type=per_type,
+            bound=larger_of(time_s, compute_s=array_s, memory_s=rest.memory_time_at_peak_s),
         )
         return Price(cost=cost)
 

@@ -12,6 +12,7 @@ from functools import cache
 
 from hespas.cost.attention import Attention
 from hespas.errors import MeasurementError
+from hespas.estimate.bound import Bound
 from hespas.estimate.driver import Timing
 from hespas.estimate.tables.files import Part, load_part
 from hespas.estimate.tables.grid import Grid, completed, monotone, read
@@ -88,7 +89,8 @@ class AttentionModel:
         time_s = max(
             reading.time_s * share * self.device.factor("attention"), attention.flops / here
         )
-        return Timing(time_s=time_s, notes=self._notes(attention, reading.outside))
+        notes = self._notes(attention, reading.outside)
+        return Timing(time_s=time_s, notes=notes, bound=Bound(compute_s=time_s))
 
     def _notes(self, attention: Attention, outside: tuple[str, ...]) -> tuple[str, ...]:
         notes = [f"fused attention from tables measured on {self.part.about.measured_on}"]

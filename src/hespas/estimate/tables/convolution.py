@@ -44,7 +44,7 @@ def convolution_time(gemm: GemmModel, product: Product, bytes_moved: float) -> T
     whole_s = _roofline_s(gemm.device, product, product.elements * size)
     own_s = _roofline_s(gemm.device, product, bytes_moved)
     part = min(1.0, own_s / whole_s) if whole_s else 1.0
-    return Timing(time_s=timed.time_s * part, notes=(*timed.notes, CONVOLUTIONS))
+    return timed * part + Timing(time_s=0.0, notes=(CONVOLUTIONS,))
 
 
 def _roofline_s(device: Device, product: Product, bytes_moved: float) -> float:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from math import exp, log
 
 from hespas.errors import HardwareError, MeasurementError, option
+from hespas.estimate.bound import Bound, larger_of
 from hespas.estimate.driver import Timing
 from hespas.estimate.tables.files import Part, load_part
 from hespas.estimate.tables.grid import Grid, completed, monotone, read
@@ -73,7 +74,19 @@ class GemmModel:
         reading = read(grid, (low, high, product.k))
         factor = self.device.factor(factor_of(product.type_name), "gemm")
         time_s = max(reading.time_s * factor, self.floor_s(product))
-        return Timing(time_s=time_s, notes=self._notes(product, reading.outside))
+        bound = self._bound(product, time_s, least_s=exp(min(grid.log_times)) * factor)
+        return Timing(time_s=time_s, notes=self._notes(product, reading.outside), bound=bound)
+
+    def _bound(self, product: Product, time_s: float, *, least_s: float) -> Bound:
+        """Return what decides a time: the least of the table is what a kernel takes beside."""
+        launch_s = min(time_s, least_s)
+        size = _bytes(product.type_name)
+        busy = larger_of(
+            time_s - launch_s,
+            compute_s=product.flops / self.device.rate(product.type_name),
+            memory_s=product.elements * size / self.device.memory_bandwidth_bytes_per_s,
+        )
+        return busy + Bound(launch_s=launch_s)
 
     def floor_s(self, product: Product) -> float:
         """Return the time below which physics allows no product."""

@@ -9,6 +9,7 @@ from hespas.cost.attention import attentions
 from hespas.cost.convolution import Convolution, convolutions
 from hespas.cost.gemm import Gemm, gemms
 from hespas.cost.structure import Leaf
+from hespas.estimate.bound import Bound, larger_of
 from hespas.estimate.driver import Price, Timing, estimate_region
 from hespas.estimate.estimate import Estimate
 from hespas.estimate.methods import EstimatorSpec
@@ -72,8 +73,10 @@ class Streaming:
         """Return the time of an operation that is no product."""
         peak = self.roofline.at_peaks(leaf.op.name, leaf.work)
         overhead_s = self.overhead_s if is_kernel else 0.0
-        busy_s = max(self.moving_s(leaf.work.bytes_moved), peak.compute_time_at_peak_s)
-        return Timing(time_s=overhead_s + busy_s)
+        moving_s = self.moving_s(leaf.work.bytes_moved)
+        busy_s = max(moving_s, peak.compute_time_at_peak_s)
+        bound = larger_of(busy_s, compute_s=peak.compute_time_at_peak_s, memory_s=moving_s)
+        return Timing(time_s=overhead_s + busy_s, bound=bound + Bound(launch_s=overhead_s))
 
 
 def streaming_of(about: PartWire, roofline: Roofline) -> Streaming:
@@ -181,9 +184,14 @@ class Measured:
         total = sum(timings, Timing(time_s=0.0))
         about = self.gemm.part.about
         uncached = max(0, leaf.work.bytes_moved - about.cache_bytes)
-        busy_s = max(total.time_s, self.streaming.moving_s(uncached))
+        moving_s = self.streaming.moving_s(uncached)
+        bound = total.bound if total.time_s >= moving_s else Bound(memory_s=moving_s)
         alone_s = about.alone_s if is_kernel else 0.0
-        return Timing(time_s=busy_s + alone_s, notes=total.notes)
+        return Timing(
+            time_s=max(total.time_s, moving_s) + alone_s,
+            notes=total.notes,
+            bound=bound + Bound(launch_s=alone_s),
+        )
 
     def _gemm(self, gemm: Gemm) -> Timing:
         product = Product(type_name=gemm.multiplied, m=gemm.m, n=gemm.n, k=gemm.k, batch=gemm.batch)
