@@ -151,7 +151,7 @@ def _from_file(path: Path) -> Exported:
 
 
 def _print_models() -> None:
-    for model in import_module("hespas.models.model").models().values():
+    for model in import_module("hespas.models.catalogue").models().values():
         click.echo(f"{model.name}: {model.summary}")
         listed = (f"{name}={value}" for name, value in model.options().items())
         click.echo(f"  {' '.join(listed)}")

@@ -13,7 +13,7 @@ from typing import Any
 
 from hespas.errors import ExtraMissingError, HespasError, ProgramError
 from hespas.export.exported import Exported
-from hespas.models.model import model_named
+from hespas.models.catalogue import model_named
 from hespas.xla.mlir.module import BYTECODE_MAGIC, declared_devices, parse_mlir
 
 _FORM = "let it return (function, arguments) or a jax.stages.Lowered"

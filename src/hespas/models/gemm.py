@@ -5,35 +5,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import jax
 from jax.sharding import NamedSharding
 
-from hespas.models.model import MeshAxes, Model, Step, one_of
+from hespas.models.catalogue import Gemm
+from hespas.models.model import Step, one_of
 from hespas.models.sharding import Divided, dtype_named
 
 _DIVIDED = {"rows": "m", "columns": "n", "contracting": "k", "scattered": "k"}
 _RESULT = {"rows": "m", "columns": "", "contracting": "", "scattered": "m"}
 """Which dimension is divided in the factors, and which in the product."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gemm:
-    """An m x k matrix times a k x n one; ``divided`` says what the mesh divides.
-
-    By rows nothing is communicated; by columns the result is gathered; by the contracting
-    dimension it is summed, by an all-reduce, or scattered by a reduce-scatter.
-    """
-
-    m: int = 8192
-    k: int = 8192
-    n: int = 8192
-    divided: str = "rows"
-    mesh: MeshAxes = MeshAxes(axes=(("x", 4),))  # noqa: RUF009 - immutable
-    dtype: str = "bf16"
 
 
 def build(settings: Gemm) -> Step:
@@ -69,29 +53,3 @@ def _scattered(divided: Divided, result: Divided, axes: tuple[str, ...]) -> Any:
         in_specs=(divided.spec("m", "k"), divided.spec("k", "n")),
         out_specs=result.spec("m", "n"),
     )
-
-
-_model = partial(Model, build=build)
-MODELS = (
-    _model(
-        name="gemm",
-        summary="One matrix product on one device",
-        settings=Gemm(mesh=MeshAxes(axes=(("x", 1),))),
-    ),
-    _model(name="gemm-rows", summary="A product divided by rows", settings=Gemm()),
-    _model(
-        name="gemm-columns",
-        summary="A product divided by columns, then gathered",
-        settings=Gemm(divided="columns"),
-    ),
-    _model(
-        name="gemm-contracting",
-        summary="A product divided by the contracting dimension, then summed",
-        settings=Gemm(divided="contracting"),
-    ),
-    _model(
-        name="gemm-scattered",
-        summary="A product divided by the contracting dimension, then summed and scattered",
-        settings=Gemm(divided="scattered"),
-    ),
-)

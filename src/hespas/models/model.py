@@ -1,13 +1,16 @@
-"""A model of the zoo: settings, and a step made from them; device meshes; the models by name."""
+"""A model of the zoo: settings, and a step made from them; device meshes.
+
+Importing this does not import JAX; `Model.step` does.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from importlib import import_module
 from math import prod
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from hespas.config.suggest import suggestion
 from hespas.errors import ConfigError
@@ -66,7 +69,6 @@ def parse_mesh(text: str) -> MeshAxes:
     return MeshAxes(axes=tuple((match[1], int(match[2])) for match in matches if match))
 
 
-Settings = TypeVar("Settings")
 _YES_NO = {"true": True, "yes": True, "false": False, "no": False}
 
 
@@ -80,22 +82,26 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Model(Generic[Settings]):
-    """A model by name; ``settings`` is a frozen dataclass, whose fields are its options."""
+class Model:
+    """A model by name; ``settings`` is a frozen dataclass, whose fields are its options.
+
+    ``build`` is where the function stands that makes a `Step` of settings, as in
+    ``package.module:name``: it is imported with JAX, when it is called.
+    """
 
     name: str
     summary: str
-    settings: Settings
-    build: Callable[[Settings], Step]
+    settings: Any
+    build: str
 
     def options(self) -> dict[str, object]:
         """Return the options with their default values."""
         return {field.name: getattr(self.settings, field.name) for field in _fields(self.settings)}
 
-    def step(self, given: dict[str, str]) -> Step:
-        """Return the step with some options changed; their values are text.
+    def with_options(self, given: Mapping[str, str]) -> Any:
+        """Return the settings with some options changed; their values are text.
 
-        Raises `ConfigError` for unknown options, and for values that do not fit.
+        Raises `ConfigError` for unknown options, and for values that are none.
         """
         known = self.options()
         changed: dict[str, object] = {}
@@ -105,8 +111,17 @@ class Model(Generic[Settings]):
                     f"{self.name} has no option {name!r}", hint=suggestion(name, known)
                 )
             changed[name] = _value(name, text, known[name])
-        settings: Any = self.settings
-        return self.build(replace(settings, **changed))
+        return replace(self.settings, **changed)
+
+    def step(self, given: Mapping[str, str]) -> Step:
+        """Return the step with some options changed; their values are text.
+
+        Raises `ConfigError` for unknown options, and for values that do not fit.
+        """
+        settings = self.with_options(given)
+        module, _, name = self.build.partition(":")
+        build: Callable[[Any], Step] = getattr(import_module(module), name)
+        return build(settings)
 
 
 def _fields(settings: Any) -> tuple[Any, ...]:
@@ -135,29 +150,3 @@ def one_of(name: str, value: str, known: tuple[str, ...]) -> str:
     if value not in known:
         raise ConfigError(f"{name} is {value!r}", hint=f"known: {', '.join(known)}")
     return value
-
-
-_FAMILIES = ("llama", "resnet", "gemm", "moe")
-
-
-def models() -> dict[str, Model[Any]]:
-    """Return all models by name, family by family.
-
-    >>> models()["llama3-100m"].summary
-    'Llama-3-like training step, 190.7 M parameters'
-    """
-    by_name: dict[str, Model[Any]] = {}
-    for family in _FAMILIES:
-        for model in import_module(f"hespas.models.{family}").MODELS:
-            if model.name in by_name:
-                raise ValueError(f"two models are named {model.name}")
-            by_name[model.name] = model
-    return by_name
-
-
-def model_named(name: str) -> Model[Any]:
-    """Return the model of a name; `ConfigError` if there is none."""
-    known = models()
-    if name not in known:
-        raise ConfigError(f"there is no model {name!r}", hint=suggestion(name, known))
-    return known[name]

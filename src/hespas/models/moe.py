@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,28 +15,9 @@ from jax import lax
 from jax.sharding import PartitionSpec
 
 from hespas.errors import ConfigError
-from hespas.models.model import MeshAxes, Model, Step
+from hespas.models.catalogue import Experts
+from hespas.models.model import Step
 from hespas.models.sharding import Divided, dtype_named
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Experts:
-    """A layer of SwiGLU experts, divided over the devices; a token goes to ``chosen`` of them.
-
-    ``batch`` counts sequences per device. An expert takes ``capacity_percent`` of the tokens
-    that it would get from each device if all were chosen equally often; others are dropped.
-    """
-
-    embedding: int = 4096
-    mlp: int = 14336
-    experts: int = 8
-    chosen: int = 2
-    capacity_percent: int = 125
-    mesh: MeshAxes = MeshAxes(axes=(("expert", 8),))  # noqa: RUF009 - immutable
-    batch: int = 1
-    sequence: int = 4096
-    dtype: str = "bf16"
-    train: bool = False
 
 
 def build(settings: Experts) -> Step:
@@ -111,19 +91,3 @@ def _routed(settings: Experts, logits: jax.Array, capacity: int) -> tuple[jax.Ar
     )
     dispatch = jnp.sum(position, 1)
     return dispatch, jnp.einsum("tk,tkec->tec", best.astype(logits.dtype), position)
-
-
-MODELS = (
-    Model(
-        name="moe",
-        summary="A mixture-of-experts layer, forward",
-        settings=Experts(),
-        build=build,
-    ),
-    Model(
-        name="moe-training",
-        summary="A mixture-of-experts layer, forward and backward",
-        settings=Experts(train=True),
-        build=build,
-    ),
-)

@@ -23,7 +23,8 @@ from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from hespas.errors import ConfigError
-from hespas.models.model import MeshAxes, Model, Step
+from hespas.models.catalogue import ResNet
+from hespas.models.model import Step
 from hespas.models.sharding import dtype_named
 
 Weights = Mapping[str, jax.Array]
@@ -196,24 +197,6 @@ _GROWTH_INTERVAL, _GROWTH, _BACKOFF = 2000, 2.0, 0.5
 _CLASSES, _CHANNELS = 1000, 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResNet:
-    """A network and how it is run; ``batch`` counts images per device, ``image`` its pixels.
-
-    ``stages`` is how many blocks each stage has, as in 3-4-6-3. All axes of the mesh divide the
-    batch.
-    """
-
-    stages: str
-    bottleneck: bool
-    train: bool = True
-    mesh: MeshAxes = MeshAxes(axes=(("data", 4),))  # noqa: RUF009 - immutable
-    batch: int = 256
-    image: int = 224
-    dtype: str = "bf16"
-    loss_scale: bool = True
-
-
 def build(settings: ResNet) -> Step:
     """Make the training or the inference step."""
     mesh, axes = settings.mesh.abstract(), tuple(name for name, _ in settings.mesh.axes)
@@ -334,30 +317,3 @@ def _learning_rate(count: jax.Array) -> jax.Array:
     progress = jnp.minimum((step - _WARMUP_STEPS) / _DECAY_STEPS, 1.0)
     falling = 0.5 * _BASE_RATE * (1 + jnp.cos(jnp.pi * progress))
     return jnp.where(step < _WARMUP_STEPS, _BASE_RATE * step / _WARMUP_STEPS, falling)
-
-
-def _models() -> tuple[Model[ResNet], ...]:
-    sizes = {
-        "resnet18": ResNet(stages="2-2-2-2", bottleneck=False),
-        "resnet34": ResNet(stages="3-4-6-3", bottleneck=False),
-        "resnet50": ResNet(stages="3-4-6-3", bottleneck=True),
-        "resnet101": ResNet(stages="3-4-23-3", bottleneck=True),
-        "resnet200": ResNet(stages="3-24-36-3", bottleneck=True),
-    }
-    training = [
-        Model(name=name, summary="ResNet training step", settings=size, build=build)
-        for name, size in sizes.items()
-    ]
-    inference = [
-        Model(
-            name=f"{name}-inference",
-            summary="ResNet inference step",
-            settings=replace(size, train=False, loss_scale=False),
-            build=build,
-        )
-        for name, size in sizes.items()
-    ]
-    return (*training, *inference)
-
-
-MODELS = _models()

@@ -17,7 +17,7 @@ from hespas.export.exported import partitioned
 from hespas.export.function import export_model
 from hespas.frontend.load import read_source
 from hespas.hardware.presets import load_device, load_system
-from hespas.models.model import models
+from hespas.models.catalogue import models
 from hespas.options import (
     CompileChoice,
     EstimateOptions,

@@ -12,7 +12,7 @@ from hespas.errors import ConfigError
 from hespas.export.exported import Exported, partitioned
 from hespas.export.function import export_model
 from hespas.frontend.load import load_program, load_source
-from hespas.models.model import model_named, models
+from hespas.models.catalogue import model_named, models
 from hespas.program.program import Program, is_communication_op
 
 FIXTURES = Path(__file__).resolve().parents[4] / "shared" / "data" / "mlir"

@@ -6,7 +6,7 @@ import pytest
 
 from hespas.errors import MeasurementError
 from hespas.hardware.presets import load_device, load_system
-from hespas.models.model import models
+from hespas.models.catalogue import models
 from hespas.validate.measurements import read_steps
 
 HEAD = "workload,options,node,system,step_s,resolution_s\n"
