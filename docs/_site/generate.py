@@ -22,6 +22,7 @@ sys.path.insert(0, str(ROOT / "src"))
 import click  # noqa: E402 - after the path to the source of this checkout
 
 from hespas.cli.commands import command_named, commands, run  # noqa: E402
+from hespas.cli.help import grouped  # noqa: E402
 
 CONFIGS = ROOT / "src" / "hespas" / "configs"
 
@@ -47,11 +48,11 @@ def _value(option: click.Option, context: click.Context) -> str:
     return f"`{option.make_metavar(context)}`".replace("|", "\\|")
 
 
-def _rows(command: click.Command, context: click.Context) -> Iterator[str]:
-    for parameter in command.get_params(context):
-        if isinstance(parameter, click.Option) and not parameter.hidden:
-            cells = (_flags(parameter), _value(parameter, context), _escaped(parameter.help or ""))
-            yield f"| {' | '.join(cells)} |"
+def _rows(options: Iterable[click.Option], context: click.Context) -> Iterator[str]:
+    for option in options:
+        _, meaning = option.get_help_record(context) or ("", "")
+        cells = (_flags(option), _value(option, context), _escaped(meaning))
+        yield f"| {' | '.join(cells)} |"
 
 
 def _section(name: str) -> str:
@@ -59,15 +60,19 @@ def _section(name: str) -> str:
     context = click.Context(command, info_name=f"hespas {name}")
     usage = " ".join(["hespas", name, *command.collect_usage_pieces(context)])
     lines = [f"## hespas {name}", "", _escaped(command.get_short_help_str(limit=200)), ""]
-    lines += ["```", usage, "```", "", "| option | value | meaning |", "|---|---|---|"]
-    return "\n".join([*lines, *_rows(command, context)])
+    lines += ["```", usage, "```"]
+    for group, options in grouped(command.get_params(context)).items():
+        lines += ["", f"**{group.value}**", "", "| option | value | meaning |", "|---|---|---|"]
+        lines += _rows(options, context)
+    return "\n".join(lines)
 
 
 def options_page() -> str:
     """Return the page of all options of all commands."""
     head = (
         "# Options\n\n"
-        "This page lists every option of every command, as `hespas COMMAND --help` prints them. "
+        "This page lists every option of every command, in the groups of `hespas COMMAND --help`, "
+        "which shows the first spelling of each. "
         "[Commands](commands.md) says what each command is for. Each option can also be spelled "
         "with underscores, as in `--mlir_file`."
     )

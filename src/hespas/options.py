@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from math import isclose, isfinite
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import msgspec
 
@@ -28,6 +28,7 @@ from hespas.config.estimators import HARDWARE, EstimatorKeys
 from hespas.config.fields import Layer, Option, declare, options_in, section
 from hespas.config.figures import LEAST_BARE_RATE, USUAL_UNITS, Count, Text
 from hespas.config.files import read_json
+from hespas.config.groups import Group
 from hespas.config.suggest import suggestion
 from hespas.cost.rules.custom_call import CustomCallCost, OperandTraffic, StatedWork
 from hespas.cost.work import Work, flop_counts
@@ -230,6 +231,8 @@ def _read_cluster(text: str) -> Cluster:
 class ProgramOptions:
     """The program, and what the user sets about it that it leaves open."""
 
+    GROUP: ClassVar[Group] = Group.WORKLOAD
+
     file: Path | None = declare(
         Option(
             help="The program, where the argument is a configuration.",
@@ -274,7 +277,11 @@ class ProgramOptions:
 class CompileChoice:
     """Whether the program is compiled for the node first, and how."""
 
-    optimise: bool = declare(Option(help="Compile the program for the node first."), default=False)
+    GROUP: ClassVar[Group] = Group.COMPILATION
+
+    optimise: bool = declare(
+        Option(help="Compile the program for the node first.", group=Group.MAIN), default=False
+    )
     options: CompileOptions = section(CompileOptions, needs="optimise")
 
 
@@ -287,8 +294,14 @@ class EstimateOptions:
     file of the node decides.
     """
 
+    GROUP: ClassVar[Group] = Group.ESTIMATION
+
     node: Device | Path | str | None = declare(
-        Option(help="The device: a preset's name, or a configuration's path.")
+        Option(
+            help="The device: a preset's name (see hespas hardware), or a configuration's path.",
+            metavar="NODE",
+            group=Group.MAIN,
+        )
     )
     method: str | None = declare(
         Option(
@@ -310,12 +323,14 @@ class EstimateOptions:
         Option(
             help="FLOP/s of types that have no rate of their own, as in 9.7TFLOP/s.",
             parse=partial(parse_rate, unit="FLOP/s", name="peak_flops"),
+            metavar="RATE",
         )
     )
     memory_bandwidth: float | None = declare(
         Option(
             help="Memory bandwidth, as in 1555GB/s.",
             parse=partial(parse_rate, unit="B/s", name="memory_bandwidth"),
+            metavar="RATE",
         )
     )
     per_datatype_flops: Mapping[str, float] | None = declare(
@@ -343,7 +358,12 @@ class EstimateOptions:
         Option(help="What to do about types without a rate.", has_flag=False)
     )
     disable_cache: bool = declare(
-        Option(help="Estimate every region by itself.", key="disable_cache", one_of="cache"),
+        Option(
+            help="Estimate every region by itself.",
+            key="disable_cache",
+            one_of="cache",
+            group=Group.CACHES,
+        ),
         default=False,
     )
     in_memory_only_cache: bool = declare(
@@ -351,6 +371,7 @@ class EstimateOptions:
             help="Keep no estimates on disk.",
             key="perf_estimator.hardware.in_memory_only_cache",
             one_of="cache",
+            group=Group.CACHES,
         ),
         default=False,
     )
@@ -361,6 +382,8 @@ class EstimateOptions:
             form=Text,
             one_of="cache",
             default_text="OUTPUT/cache",
+            metavar="DIR",
+            group=Group.CACHES,
         )
     )
     threads: int = declare(
@@ -369,6 +392,7 @@ class EstimateOptions:
             aliases=("num_threads",),
             key="num_threads",
             form=Count,
+            group=Group.CACHES,
         ),
         default=1,
     )
@@ -382,8 +406,14 @@ class EstimateOptions:
 class NetworkOptions:
     """The cluster, and how communication on it is timed."""
 
+    GROUP: ClassVar[Group] = Group.NETWORK
+
     system: System | Path | str | None = declare(
-        Option(help="The cluster: a preset's name, or a directory.")
+        Option(
+            help="The cluster: a preset's name (see hespas hardware), or a directory.",
+            metavar="SYSTEM",
+            group=Group.MAIN,
+        )
     )
     network: ContentionModel | None = declare(
         Option(
@@ -403,9 +433,10 @@ class NetworkOptions:
     algorithm: str | None = declare(
         Option(
             help="How collectives run in hespas' own model: as the system specifies, by the "
-            "fastest algorithm (auto), or all by one algorithm where it can run them.",
+            "fastest algorithm (auto), or all by one where it can run them: "
+            f"{', '.join(CHOICES)}.",
             parse=parse_choice,
-            metavar=f"[{'|'.join(CHOICES)}]",
+            metavar="ALGORITHM",
             default_text="specified",
             needs="system",
         )
@@ -424,13 +455,17 @@ class NetworkOptions:
 class OutputOptions:
     """Where the files of a prediction go."""
 
+    GROUP: ClassVar[Group] = Group.OUTPUT
+
     directory: Path | None = declare(
         Option(
-            help="Directory for the files of the run.",
+            help="Write the files of the run to this directory: regions, prices, traces.",
             name="output",
             aliases=("output_dir", "-o"),
             key="output_dir",
             form=Text,
+            metavar="DIR",
+            group=Group.MAIN,
         )
     )
     clean: bool = declare(

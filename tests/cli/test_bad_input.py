@@ -119,7 +119,7 @@ def test_a_compressed_or_binary_file_is_refused(call: Call) -> None:
         (("--system", "./nowhere"), ("nowhere", "cannot be read")),
         (("--devices", "0"), ("0 devices", "1 or more")),
         (("--devices", "-4"), ("-4 devices", "1 or more")),
-        (("--devices", "many"), ("'--num_npus'", "'many'")),
+        (("--devices", "many"), ("'--num-npus'", "'many'")),
         (("--threads", "0"), ("--threads is 0", "1 or more")),
         (("--block-lim", "0"), ("--block-lim is 0", "1 or more")),
         (("--separator", ""), ("separator ''", "is_communication_op")),

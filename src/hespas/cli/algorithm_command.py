@@ -23,24 +23,31 @@ if TYPE_CHECKING:
 _COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
 
 
-@click.command("algorithm", short_help="Verify, show and convert a collective algorithm.")
+@flags.command("algorithm", short_help="Verify, show and convert a collective algorithm.")
 @click.argument("source")
-@click.option("--ranks", type=click.IntRange(min=2), help="How many ranks: made for, or checked.")
-@click.option(
+@flags.plain(
+    "--ranks", type=click.IntRange(min=2), metavar="N", help="How many ranks: made for, or checked."
+)
+@flags.plain(
     "--collective",
     type=click.Choice(_COLLECTIVES),
-    help="What a made algorithm, or Chakra graphs, compute (default all-reduce).",
+    metavar="COLLECTIVE",
+    help="What a made algorithm, or Chakra graphs, compute: all-reduce (default), "
+    "all-gather, reduce-scatter or all-to-all.",
 )
-@click.option(
-    "--size", default="1MiB", show_default=True, help="Bytes of a rank's input, as in 64MiB."
+@flags.plain(
+    "--size",
+    default="1MiB",
+    metavar="SIZE",
+    help="Bytes of a rank's input, as in 64MiB (default 1MiB).",
 )
-@click.option(
+@flags.plain(
     "--chakra",
     type=flags.FILE,
     metavar="DIR",
     help="Write Chakra graphs, DIR/NAME.RANK.et, as ASTRA-sim reads them.",
 )
-@click.option("--xml", type=flags.FILE, metavar="FILE", help="Write MSCCL's XML.")
+@flags.plain("--xml", type=flags.FILE, metavar="FILE", help="Write MSCCL's XML.")
 @flags.json_option
 @flags.common
 def command(

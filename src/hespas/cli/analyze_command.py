@@ -17,18 +17,17 @@ from hespas.report.operators import count_operators
 _WIDTH = 30
 
 
-@click.command("analyze", short_help="Count the operations of a program.")
+@flags.command("analyze", short_help="Count the operations of a program.")
 @click.argument("file", type=flags.FILE)
-@click.option("-s", "--signatures", is_flag=True, help="Count by operand types too.")
-@click.option("-e", "--expand", is_flag=True, help="Open calls and fusions.")
-@click.option(
+@flags.plain("-s", "--signatures", is_flag=True, help="Count by operand types too.")
+@flags.plain("-e", "--expand", is_flag=True, help="Open calls and fusions.")
+@flags.plain(
     "-f",
     "--format",
     "form",
     type=click.Choice(["table", "csv"]),
     default="table",
-    show_default=True,
-    help="How to print.",
+    help="How to print (default table).",
 )
 @flags.json_option
 @flags.common

@@ -25,11 +25,20 @@ from hespas.options import PredictOptions, ProgramOptions
 from hespas.pipeline import load_alone
 
 
-@click.command("calibrate", short_help="Make a preset from measurements of one's own cluster.")
-@click.option("--node", required=True, help="The node to start from: a preset's name or a path.")
-@click.option("--link", help="The link to start from, for its wire: a preset's name or a path.")
-@click.option("--system", help="The cluster: a preset's name, or a directory.")
-@click.option(
+@flags.command("calibrate", short_help="Make a preset from measurements of one's own cluster.")
+@flags.plain(
+    "--node",
+    required=True,
+    metavar="NODE",
+    help="The node to start from: a preset's name or a path.",
+)
+@flags.plain(
+    "--link",
+    metavar="LINK",
+    help="The link to start from, for its wire: a preset's name or a path.",
+)
+@flags.plain("--system", metavar="SYSTEM", help="The cluster: a preset's name, or a directory.")
+@flags.plain(
     "--gemm",
     "gemm_files",
     type=flags.FILE,
@@ -37,31 +46,36 @@ from hespas.pipeline import load_alone
     metavar="CSV",
     help="Times of matrix products: m,n,k,dtype,latency_us.",
 )
-@click.option(
+@flags.plain(
     "--nccl",
     "nccl_files",
     multiple=True,
     metavar="[KIND=]FILE",
     help="What nccl-tests printed; KIND (all_reduce, ..) where the file doesn't say it.",
 )
-@click.option(
+@flags.plain(
     "--profile",
     type=flags.FILE,
     metavar="TRACE",
     help="A trace.json.gz of jax.profiler, of --program.",
 )
-@click.option("--program", type=flags.FILE, metavar="HLO", help="The program that was profiled.")
-@click.option(
+@flags.plain("--program", type=flags.FILE, metavar="HLO", help="The program that was profiled.")
+@flags.plain(
     "--kernels",
     type=flags.FILE,
     metavar="JSON",
     help="The kernels of --program, as hespas compile --kernels writes them.",
 )
-@click.option(
+@flags.plain(
     "--steps", type=flags.FILE, metavar="CSV", help="Measured step times: workload,seconds."
 )
-@click.option(
-    "--output", "-o", type=flags.FILE, required=True, help="The directory of the new preset."
+@flags.plain(
+    "--output",
+    "-o",
+    type=flags.FILE,
+    required=True,
+    metavar="DIR",
+    help="The directory of the new preset.",
 )
 @flags.json_option
 @flags.debug

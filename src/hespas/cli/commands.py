@@ -12,6 +12,7 @@ from typing import TextIO, cast
 
 import click
 
+from hespas.cli.help import Commands, usage_message, wants_colour
 from hespas.errors import HespasError
 from hespas.version import __version__
 
@@ -20,21 +21,29 @@ INTERRUPTED_CODE = 130
 
 # Each command's module is imported only when it is called: this keeps --help fast.
 _COMMANDS = {
-    "export": "Write a model or function as StableHLO.",
-    "partition": "Divide a sharded program over its devices.",
-    "run": "Predict a step: split, estimate, trace and simulate.",
-    "compile": "Optimise and schedule a program as a target's compiler does.",
-    "analyze": "Count the operations of a program.",
-    "split": "Cut a program into regions and write them as modules.",
-    "estimate": "Price the computation of a program on a device.",
-    "trace": "Write the Chakra traces of all devices.",
-    "memory": "Show how much device memory a step needs, and for what.",
-    "kernels": "Show which kernels take longest, and why.",
-    "simulate": "Run Chakra traces on a system.",
-    "algorithm": "Verify, show and convert a collective algorithm.",
-    "validate": "Compare predictions with measured steps.",
-    "hardware": "List the presets of nodes and systems.",
-    "calibrate": "Make a preset from measurements of one's own cluster.",
+    "Predict": {
+        "run": "Predict a step: how long it takes, and why.",
+        "memory": "Show how much device memory a step needs, and for what.",
+        "kernels": "Show which kernels take longest, and why.",
+    },
+    "Programs": {
+        "export": "Write a model or function as StableHLO.",
+        "partition": "Divide a sharded program over its devices.",
+        "compile": "Optimise and schedule a program as a target's compiler does.",
+        "analyze": "Count the operations of a program.",
+    },
+    "Stages of a prediction": {
+        "split": "Cut a program into regions and write them as modules.",
+        "estimate": "Price the computation of a program on a device.",
+        "trace": "Write the Chakra traces of all devices.",
+        "simulate": "Run Chakra traces on a system.",
+    },
+    "Hardware and measurements": {
+        "hardware": "List the presets of nodes and systems.",
+        "algorithm": "Verify, show and convert a collective algorithm.",
+        "validate": "Compare predictions with measured steps.",
+        "calibrate": "Make a preset from measurements of one's own cluster.",
+    },
 }
 
 
@@ -44,25 +53,20 @@ def command_named(name: str) -> click.Command:
     return command
 
 
-class _Commands(click.Group):
-    """A group whose commands are imported when they are called."""
+class _Commands(Commands):
+    """The commands, which are imported when they are called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        return list(_COMMANDS)
+        return [name for named in _COMMANDS.values() for name in named]
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
-        return command_named(cmd_name) if cmd_name in _COMMANDS else None
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return command_named(cmd_name) if cmd_name in self.list_commands(ctx) else None
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
-        with formatter.section("Commands"):
-            formatter.write_dl(list(_COMMANDS.items()))
+    def listed(self) -> Mapping[str, Mapping[str, str]]:
+        return _COMMANDS
 
 
-@click.group(
-    cls=_Commands,
-    invoke_without_command=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+@click.group(cls=_Commands, invoke_without_command=True)
 @click.version_option(__version__, prog_name="hespas")
 @click.pass_context
 def commands(ctx: click.Context) -> None:
@@ -81,12 +85,20 @@ def run(command: click.Command, name: str, arguments: Sequence[str]) -> int:
     An error is one line on standard error; ``--debug`` adds the traceback.
     """
     debug = "--debug" in arguments
+    colour = wants_colour(os.environ)
     spelling: dict[str, str] = {}
     if cast("TextIO | None", sys.stdout) is None:
         click.echo(f"{name}: error: standard output is closed; give it a place to go to", err=True)
         return ERROR_CODE
     try:
-        code = command.main(list(arguments), prog_name=name, standalone_mode=False, obj=spelling)
+        code = command.main(
+            list(arguments),
+            prog_name=name,
+            standalone_mode=False,
+            obj=spelling,
+            color=colour,
+            help_option_names=["-h", "--help"],
+        )
         sys.stdout.flush()
     except (KeyboardInterrupt, click.Abort):
         click.echo(f"{name}: interrupted; nothing was left half-written", err=True)
@@ -99,7 +111,9 @@ def run(command: click.Command, name: str, arguments: Sequence[str]) -> int:
     except Exception as error:  # noqa: BLE001 - the last resort: no traceback reaches a user
         if debug:
             traceback.print_exception(error)
-        click.echo(f"{name}: error: {_one_line(error, spelling, debug=debug)}", err=True)
+        mark = click.style("error:", fg="red", bold=True)
+        text = _one_line(error, spelling, debug=debug)
+        click.echo(f"{name}: {mark} {text}", err=True, color=colour)
         return _silenced(ERROR_CODE) if isinstance(error, OSError) else ERROR_CODE
     return _code(code)
 
@@ -121,9 +135,8 @@ def _one_line(error: Exception, spelling: Mapping[str, str], *, debug: bool) -> 
             from hespas.cli.flags import flag  # noqa: PLC0415 - keeps --help fast
 
             text = error.text(lambda option: spelling.get(option) or flag(option))
-        case click.UsageError(ctx=context):
-            where = "" if context is None else f"; see {context.command_path} --help"
-            text = f"{error.format_message().rstrip('.')}{where}"
+        case click.UsageError():
+            text = usage_message(error)
         case click.ClickException():
             text = error.format_message()
         case OSError():

@@ -20,6 +20,7 @@ from hespas.compile.job import Layout
 from hespas.compile.options import CompileOptions, parse_size
 from hespas.compile.targets import TpuTarget, find_target
 from hespas.config.fields import Option, declare
+from hespas.config.groups import Group
 from hespas.errors import ConfigError, OutputError, UnsupportedError, option
 from hespas.files import check_file, write_file
 from hespas.frontend.load import load_source, read_source
@@ -56,6 +57,7 @@ class _Request:
             name="time_limit",
             parse=_parse_time_limit,
             metavar="TIME",
+            group=Group.CACHES,
             default_text="3600s",
         ),
         default=DEFAULT_LIMITS.time_s,
@@ -66,15 +68,23 @@ class _Request:
             name="memory_limit",
             parse=partial(parse_size, name="memory_limit"),
             metavar="SIZE",
+            group=Group.CACHES,
             default_text="32GiB",
         ),
         default=DEFAULT_LIMITS.memory_bytes,
     )
     disable_cache: bool = declare(
-        Option(help="Compile, and keep nothing.", one_of="cache"), default=False
+        Option(help="Compile, and keep nothing.", one_of="cache", group=Group.CACHES),
+        default=False,
     )
     cache_dir: Path | None = declare(
-        Option(help="Where compiled programs are cached.", default_text="~/.cache", one_of="cache")
+        Option(
+            help="Where compiled programs are cached.",
+            default_text="~/.cache",
+            metavar="DIR",
+            one_of="cache",
+            group=Group.CACHES,
+        )
     )
 
     @property
@@ -85,11 +95,13 @@ class _Request:
         return CompiledCache(directory=self.cache_dir or default_directory())
 
 
-@click.command("compile", short_help="Optimise and schedule a program as a target's compiler does.")
+@flags.command("compile", short_help="Optimise and schedule a program as a target's compiler does.")
 @click.argument("program", type=flags.FILE)
-@click.option("--target", required=True, metavar="TARGET", help="What to compile for.")
-@flags.both("output", "-o", type=flags.FILE, help="HLO text; a proto if it ends in .pb.")
-@click.option("--kernels", type=flags.FILE, help="The kernels of a GPU, as JSON.")
+@flags.plain("--target", required=True, metavar="TARGET", help="What to compile for.")
+@flags.both(
+    "output", "-o", type=flags.FILE, metavar="FILE", help="HLO text; a proto if it ends in .pb."
+)
+@flags.plain("--kernels", type=flags.FILE, metavar="FILE", help="The kernels of a GPU, as JSON.")
 @flags.derived(_Request)
 @flags.json_option
 @flags.common

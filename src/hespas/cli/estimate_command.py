@@ -15,9 +15,9 @@ from hespas.options import EstimateOptions, OutputOptions, ProgramOptions
 from hespas.split.strategies import SplitOptions
 
 
-@click.command("estimate", short_help="Price the computation of a program on a device.")
+@flags.command("estimate", short_help="Price the computation of a program on a device.")
 @flags.workload_argument
-@flags.both("config_file", type=flags.FILE, help="The configuration.")
+@flags.both("config_file", type=flags.FILE, metavar="FILE", help="The configuration.")
 @flags.derived(ProgramOptions)
 @flags.derived(EstimateOptions)
 @flags.derived(SplitOptions)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hespas.cli import flags
+from hespas.config.groups import Group
 from hespas.errors import ConfigError, OutputError, ProgramError
 from hespas.files import check_file, write_file
 from hespas.frontend.load import read_source
@@ -30,24 +31,52 @@ class _Asked:
 
 
 _MODEL_OPTIONS = flags.combined(
-    click.option("--mesh", metavar="AXIS=N,..", help="The devices, as in fsdp=4,tp=2."),
-    click.option("--batch", help="Sequences or images per data-parallel part of the mesh."),
-    click.option("--sequence", help="Tokens in a sequence."),
-    click.option("--remat", help="What the backward pass computes again."),
-    click.option("--scan/--unrolled", default=None, help="One loop over the layers, or none."),
-    click.option("--dtype", help="The type computed in, as in bf16."),
-    click.option("--set", "more", multiple=True, metavar="NAME=VALUE", help="Another option."),
+    flags.plain(
+        "--mesh", metavar="AXIS=N,..", group=Group.MODEL, help="The devices, as in fsdp=4,tp=2."
+    ),
+    flags.plain(
+        "--batch",
+        metavar="N",
+        group=Group.MODEL,
+        help="Sequences or images per data-parallel part of the mesh.",
+    ),
+    flags.plain("--sequence", metavar="N", group=Group.MODEL, help="Tokens in a sequence."),
+    flags.plain(
+        "--remat",
+        metavar="POLICY",
+        group=Group.MODEL,
+        help="What the backward pass computes again.",
+    ),
+    flags.plain(
+        "--scan/--unrolled",
+        default=None,
+        group=Group.MODEL,
+        help="One loop over the layers, or none.",
+    ),
+    flags.plain(
+        "--dtype", metavar="TYPE", group=Group.MODEL, help="The type computed in, as in bf16."
+    ),
+    flags.plain(
+        "--set",
+        "more",
+        multiple=True,
+        metavar="NAME=VALUE",
+        group=Group.MODEL,
+        help="Another option.",
+    ),
 )
 
 
-@click.command("export", short_help="Write a model or function as StableHLO.")
+@flags.command("export", short_help="Write a model or function as StableHLO.")
 @click.argument("source", required=False)
-@click.option("--list", "list_models", is_flag=True, help="List the models and their options.")
-@flags.both("output", "-o", type=flags.FILE, help="The file to write.")
+@flags.plain("--list", "list_models", is_flag=True, help="List the models and their options.")
+@flags.both("output", "-o", type=flags.FILE, metavar="FILE", help="The file to write.")
 @_MODEL_OPTIONS
-@click.option("--devices", type=click.IntRange(1), help="Virtual devices for one's own function.")
-@click.option("--module", help="Part of a module's name, for a dump of several.")
-@click.option("--unpartitioned", is_flag=True, help="Keep the annotations, and do not partition.")
+@flags.plain(
+    "--devices", type=click.IntRange(1), metavar="N", help="Virtual devices for one's own function."
+)
+@flags.plain("--module", metavar="NAME", help="Part of a module's name, for a dump of several.")
+@flags.plain("--unpartitioned", is_flag=True, help="Keep the annotations, and do not partition.")
 @flags.common
 def command(
     *,

@@ -1,8 +1,8 @@
 """Flags: those that derive from the fields of options, and those that commands share.
 
-`derived` makes click's options from the fields of an options dataclass, and `requested` turns what
-click gives back into `hespas.options.PredictOptions`: flags before the configuration before
-defaults. A new option of a prediction needs nothing here.
+`derived` makes click's options from the fields of an options dataclass, in their groups, and
+`requested` turns what click gives back into `hespas.options.PredictOptions`: flags before the
+configuration before defaults. A new option of a prediction needs nothing here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
+from hespas.cli.help import Command, Flag
 from hespas.config.fields import Layer, Option, build, check_effects, joined, options_in
+from hespas.config.groups import Group
 from hespas.errors import ConfigError, OutputError, option, spelled
 
 if TYPE_CHECKING:
@@ -58,15 +60,25 @@ def flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
+def command(name: str, *, short_help: str = "") -> Callable[[Callable[..., Any]], Command]:
+    """Make a command, whose help shows its options in groups."""
+    return click.command(name, cls=Command, short_help=short_help or None)
+
+
+def plain(*names: str, **settings: Any) -> Callable[[Any], Any]:
+    """Make an option; help shows the first of its long ``names``, and those of one letter."""
+    return click.option(*names, cls=Flag, **settings)
+
+
 def both(name: str, *more: str, **settings: Any) -> Callable[[Any], Any]:
     """Make an option that is spelled with dashes, and with underscores as documented.
 
-    ``more`` are further spellings: whole flags such as ``-o``, or names.
+    ``more`` are further spellings: whole flags such as ``-o``, or names. Help shows the first.
     """
     names = [flag(name), f"--{name}"]
     for other in more:
         names += [other] if other.startswith("-") else [flag(other), f"--{other}"]
-    return click.option(*dict.fromkeys(names), name.replace("-", "_"), **settings)
+    return plain(*dict.fromkeys(names), name.replace("-", "_"), **settings)
 
 
 def derived(
@@ -74,37 +86,39 @@ def derived(
 ) -> Callable[[Function], Function]:
     """Return a decorator that adds the flags of the options of a dataclass.
 
-    ``only`` and ``without`` are names of options.
+    ``only`` and ``without`` are names of options. Help says what an option needs where that is
+    among them.
     """
-    chosen = (
+    chosen = [
         each
         for each in options_in(section)
         if each.has_flag and each.name not in without and (not only or each.name in only)
-    )
-    return combined(*(_click_option(each) for each in chosen))
+    ]
+    names = {each.name for each in chosen}
+    return combined(*(_click_option(each, names) for each in chosen))
 
 
-def _click_option(each: Option) -> Callable[[Any], Any]:
-    help_text = spelled(each.help_text, flag)
+def _click_option(each: Option, chosen: Collection[str]) -> Callable[[Any], Any]:
+    settings: dict[str, Any] = {
+        "help": spelled(each.help_text, flag),
+        "group": each.group or Group.MAIN,
+        "needs": flag(each.needs) if each.needs in chosen else "",
+    }
     if bool in each.kinds and each.negatable:
         switch = f"{flag(each.name)}/{flag(f'no_{each.name}')}"
-        return click.option(switch, each.name, default=None, help=help_text)
+        return plain(switch, each.name, default=None, **settings)
     if bool in each.kinds:
-        return both(each.name, *each.aliases, is_flag=True, default=None, help=help_text)
+        return both(each.name, *each.aliases, is_flag=True, default=None, **settings)
     kind: Any = None
+    metavar = each.metavar
     if each.choices:
         kind = click.Choice(each.choices)
     elif each.kinds == (Path,):
-        kind = FILE
+        kind, metavar = FILE, metavar or "FILE"
     elif each.kinds == (int,) and each.parse is None:
-        kind = int
+        kind, metavar = int, metavar or "N"
     return both(
-        each.name,
-        *each.aliases,
-        type=kind,
-        multiple=each.repeats,
-        metavar=each.metavar,
-        help=help_text,
+        each.name, *each.aliases, type=kind, multiple=each.repeats, metavar=metavar, **settings
     )
 
 
@@ -180,29 +194,48 @@ def _spell_as_keys(known: Collection[Option], flags: Layer, configuration: Layer
 
 workload_argument = click.argument("workload", type=FILE, required=False)
 
-debug = click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks of errors.")
+debug = plain(
+    "--debug",
+    is_flag=True,
+    expose_value=False,
+    group=Group.LOGGING,
+    help="Show where errors arise (tracebacks).",
+)
 
 common = combined(
-    debug,
     both(
         "log_level",
         type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),
-        help="How much to log on standard error, or in --log-path.",
+        metavar="LEVEL",
+        group=Group.LOGGING,
+        help="How much to log: debug, info, warning or error.",
     ),
-    both("log_path", type=FILE, help="Log to this file."),
+    both(
+        "log_path",
+        type=FILE,
+        metavar="FILE",
+        group=Group.LOGGING,
+        help="Log to this file, and not to standard error.",
+    ),
+    debug,
 )
 
-timeline_option = click.option(
-    "--timeline", type=FILE, metavar="FILE", help="Write a timeline for ui.perfetto.dev."
+timeline_option = plain(
+    "--timeline",
+    type=FILE,
+    metavar="FILE",
+    group=Group.OUTPUT,
+    help="Write a timeline for ui.perfetto.dev.",
 )
 
-json_option = click.option(
+json_option = plain(
     "--json",
     "json_file",
     metavar="[FILE]",
     is_flag=False,
     flag_value="-",
-    help='Write results as JSON; "-", or no file, is standard output.',
+    group=Group.MAIN,
+    help="Write the results as JSON to FILE, or to standard output.",
 )
 
 

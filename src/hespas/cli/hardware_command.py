@@ -9,7 +9,7 @@ from hespas.cli.outputs import check_targets, write_json
 from hespas.report.hardware import hardware_json, hardware_text, preset_details
 
 
-@click.command("hardware", short_help="List the presets of nodes and systems.")
+@flags.command("hardware", short_help="List the presets of nodes and systems.")
 @click.argument("name", required=False)
 @flags.json_option
 @flags.debug

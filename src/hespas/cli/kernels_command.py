@@ -20,14 +20,18 @@ from hespas.report.assumptions import assumption_lines
 from hespas.report.kernels import kernel_table, kernels_json, kernels_text
 
 
-@click.command("kernels", short_help="Show which kernels take longest, and why.")
+@flags.command("kernels", short_help="Show which kernels take longest, and why.")
 @flags.workload_argument
 @flags.derived(ProgramOptions)
 @flags.derived(CompileChoice)
 @flags.derived(EstimateOptions, only=("custom_call",))
-@click.option("--node", help="The device: a preset's name.", required=True)
-@click.option(
-    "--top", type=click.IntRange(min=1), default=20, help="How many kernels to show (default 20)."
+@flags.plain("--node", required=True, metavar="NODE", help="The device: a preset's name.")
+@flags.plain(
+    "--top",
+    type=click.IntRange(min=1),
+    default=20,
+    metavar="N",
+    help="How many kernels to show (default 20).",
 )
 @flags.json_option
 @flags.common

@@ -15,13 +15,17 @@ from hespas.pipeline import load_alone
 from hespas.report.memory import memory_json, memory_text
 
 
-@click.command("memory", short_help="Show how much device memory a step needs, and for what.")
+@flags.command("memory", short_help="Show how much device memory a step needs, and for what.")
 @flags.workload_argument
 @flags.derived(ProgramOptions, without=("kernels",))
 @flags.derived(CompileChoice)
 @flags.derived(EstimateOptions, only=("node",))
-@click.option(
-    "--top", type=click.IntRange(min=0), default=10, help="How many buffers to show (default 10)."
+@flags.plain(
+    "--top",
+    type=click.IntRange(min=0),
+    default=10,
+    metavar="N",
+    help="How many buffers to show (default 10).",
 )
 @flags.json_option
 @flags.common

@@ -15,9 +15,9 @@ from hespas.xla.hlo.module import stablehlo_of_hlo
 from hespas.xla.partition.partition import partition
 
 
-@click.command("partition", short_help="Divide a sharded program over its devices.")
+@flags.command("partition", short_help="Divide a sharded program over its devices.")
 @click.argument("program", type=flags.FILE)
-@flags.both("output", "-o", type=flags.FILE, help="The file to write.")
+@flags.both("output", "-o", type=flags.FILE, metavar="FILE", help="The file to write.")
 @flags.common
 def command(
     program: Path, output: Path | None, log_level: str | None, log_path: Path | None

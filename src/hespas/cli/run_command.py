@@ -16,7 +16,7 @@ from hespas.prediction import computation_alone
 from hespas.report.run import run_json, run_text
 
 
-@click.command("run", short_help="Predict a step.")
+@flags.command("run", short_help="Predict a step.")
 @flags.workload_argument
 @flags.derived(PredictOptions)
 @flags.json_option

@@ -14,6 +14,7 @@ import click
 from hespas.backends.astra_sim.run import AstraSimOptions, run_astra_sim
 from hespas.cli import flags
 from hespas.cli.outputs import check_targets, write_json, write_timeline
+from hespas.config.groups import Group
 from hespas.errors import TraceError
 from hespas.hardware.cluster import Cluster
 from hespas.hardware.presets import load_system
@@ -35,29 +36,35 @@ _OWN = "hespas"
 _ASTRA_SIM = "astra-sim"
 
 _backend_options = flags.combined(
-    click.option(
+    flags.plain(
         "--backend",
         type=click.Choice([_OWN, _ASTRA_SIM]),
         default=_OWN,
-        show_default=True,
-        help="What simulates: hespas, or an installed ASTRA-sim.",
+        group=Group.ENGINE,
+        help="What simulates: hespas (default), or an installed ASTRA-sim.",
     ),
-    click.option(
+    flags.plain(
         "--astra-sim",
         type=flags.FILE,
         metavar="FILE",
+        group=Group.ENGINE,
+        needs="--backend astra-sim",
         help="ASTRA-sim's program (default $ASTRA_SIM_BINARY, or the one on the PATH).",
     ),
-    click.option(
+    flags.plain(
         "--backend-dir",
         type=flags.FILE,
         metavar="DIR",
+        group=Group.ENGINE,
+        needs="--backend astra-sim",
         help="Keep what the backend reads and prints here.",
     ),
-    click.option(
+    flags.plain(
         "--time-limit",
         type=click.FloatRange(min=0, min_open=True),
         metavar="SECONDS",
+        group=Group.ENGINE,
+        needs="--backend astra-sim",
         help="How long the backend may take (default 3600).",
     ),
 )
@@ -106,33 +113,50 @@ class _Backend:
             yield scratch
 
 
-@click.command("simulate", short_help="Run Chakra traces on a system.")
+@flags.command("simulate", short_help="Run Chakra traces on a system.")
 @click.argument("prefix", type=flags.FILE)
-@click.option("--system", required=True, help="The cluster: a preset's name, or a directory.")
-@click.option(
+@flags.plain(
+    "--system",
+    required=True,
+    metavar="SYSTEM",
+    help="The cluster: a preset's name (see hespas hardware), or a directory.",
+)
+@flags.plain(
     "--comm-groups",
     "--comm_groups",
     type=flags.FILE,
+    metavar="FILE",
     help="Groups of devices (default comm_group.json beside the traces, if there is one).",
 )
 @flags.derived(NetworkOptions, without=("system",))
-@click.option(
+@flags.plain(
     "--num-queues-per-dim",
     type=click.IntRange(min=1),
+    metavar="N",
+    group=Group.NETWORK,
     help="Queues for chunks in each dimension of the network (default 1).",
 )
-@click.option(
+@flags.plain(
     "--rendezvous-protocol",
     is_flag=True,
+    group=Group.NETWORK,
     help="Messages wait for a control message of their receiver.",
 )
-@click.option(
+@flags.plain(
     "--injection-scale",
     type=click.FloatRange(min=0),
+    metavar="FACTOR",
+    group=Group.NETWORK,
     help="Multiply the system's endpoint delay (default 1).",
 )
 @_backend_options
-@click.option("--nodes", is_flag=True, help="Give the start and end of every node (JSON).")
+@flags.plain(
+    "--nodes",
+    is_flag=True,
+    group=Group.OUTPUT,
+    needs="--json",
+    help="Add the start and end of every node.",
+)
 @flags.json_option
 @flags.timeline_option
 @flags.common

@@ -16,7 +16,7 @@ from hespas.schedule.build import estimated_tasks
 from hespas.split.strategies import SplitOptions
 
 
-@click.command("trace", short_help="Write the Chakra traces of all devices.")
+@flags.command("trace", short_help="Write the Chakra traces of all devices.")
 @flags.workload_argument
 @flags.derived(ProgramOptions)
 @flags.derived(EstimateOptions)

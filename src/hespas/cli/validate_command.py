@@ -17,18 +17,24 @@ from hespas.validate.tables import validation_json, validation_text
 from hespas.xla.cpu import use_cpu
 
 
-@click.command("validate", short_help="Compare predictions with measured steps.")
+@flags.command("validate", short_help="Compare predictions with measured steps.")
 @click.argument("measurements", type=flags.FILE, required=False)
-@click.option("--workload", multiple=True, help="Only this workload; may be given again.")
-@click.option("--system", multiple=True, help="Only this system; may be given again.")
-@click.option(
+@flags.plain(
+    "--workload", multiple=True, metavar="NAME", help="Only this workload; may be given again."
+)
+@flags.plain(
+    "--system", multiple=True, metavar="NAME", help="Only this system; may be given again."
+)
+@flags.plain(
     "--method",
     default="measured",
     metavar="METHOD",
     help="Estimation method (default measured); the roofline stands beside it.",
 )
 @flags.derived(NetworkOptions, only=("model",))
-@click.option("--cache-dir", type=flags.FILE, help="Where compiled programs are cached.")
+@flags.plain(
+    "--cache-dir", type=flags.FILE, metavar="DIR", help="Where compiled programs are cached."
+)
 @flags.json_option
 @flags.common
 def command(

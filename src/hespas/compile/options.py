@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from hespas.config.fields import Option, declare
+from hespas.config.groups import Group
 from hespas.errors import ConfigError, option
 from hespas.units import parse_quantity
 
@@ -88,6 +89,8 @@ class CompileOptions:
     XLA to leave out, ``flags`` more of its flags, by name without dashes; these win over the
     others. Raises `ConfigError` for a flag that can't be one.
     """
+
+    GROUP: ClassVar[Group] = Group.COMPILATION
 
     disabled_passes: tuple[str, ...] | None = declare(
         Option(

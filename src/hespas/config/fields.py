@@ -22,6 +22,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
+from hespas.config.groups import Group
 from hespas.config.suggest import choice
 from hespas.errors import ConfigError
 from hespas.errors import option as mark
@@ -61,18 +62,17 @@ class Option:
     repeats: bool = False
     negatable: bool = False
     has_flag: bool = True
+    group: Group | None = None
     default: object = None
     kinds: tuple[type, ...] = ()
 
     @property
     def help_text(self) -> str:
-        """The help with the default, and with what the option needs."""
+        """The help with the default."""
         shown = self.default.value if isinstance(self.default, Enum) else self.default
         text = self.help.rstrip(".")
         if self.default_text or not (shown is None or isinstance(shown, bool | Mapping)):
             text += f" (default {self.default_text or shown})"
-        if self.needs:
-            text += f"; needs {mark(self.needs)}"
         return f"{text}."
 
     def value(self, raw: object) -> object:
@@ -106,10 +106,12 @@ def options_in(section: type) -> tuple[Option, ...]:
 
 def _options_in(section: type) -> Iterator[Option]:
     types = get_type_hints(section)
+    group: Group | None = getattr(section, "GROUP", None)
     for field in dataclasses.fields(section):
         declared = field.metadata.get(_METADATA)
         if isinstance(declared, Option):
-            yield _completed(declared, field, types[field.name])
+            completed = _completed(declared, field, types[field.name])
+            yield replace(completed, group=completed.group or group)
         elif is_dataclass(types[field.name]):
             needs = field.metadata.get("needs", "")
             for nested in options_in(types[field.name]):

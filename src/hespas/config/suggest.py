@@ -30,14 +30,26 @@ def suggestion(given: str, known: Iterable[str]) -> str:
     'known: num_npus, peak_flops'
     """
     words = sorted(set(known))
-    by_folded = {word.casefold(): word for word in words}
+    close = nearest(given, words)
+    if close:
+        return f"did you mean {' or '.join(map(repr, close))}?"
+    return f"known: {', '.join(words)}" if words else "remove it"
+
+
+def nearest(given: str, known: Iterable[str]) -> list[str]:
+    """Return the few of the ``known`` words that were probably meant, the likeliest first.
+
+    >>> nearest("hardwear", ["hardware", "run", "kernels"])
+    ['hardware']
+    >>> nearest("xyz", ["hardware", "run", "kernels"])
+    []
+    """
+    by_folded = {word.casefold(): word for word in sorted(set(known))}
     folded = given.casefold()
     close = _begun(folded, by_folded) or get_close_matches(folded, by_folded, n=_MOST)
     if not close and len(folded) >= _LEAST:
         close = [word for word in by_folded if folded in word]
-    if close:
-        return f"did you mean {' or '.join(repr(by_folded[match]) for match in close)}?"
-    return f"known: {', '.join(words)}" if words else "remove it"
+    return [by_folded[word] for word in close]
 
 
 def _begun(given: str, known: Iterable[str]) -> list[str]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import ClassVar
 
 from hespas.config.fields import Option, declare
 from hespas.config.figures import Count
+from hespas.config.groups import Group
 from hespas.config.suggest import choice
 from hespas.errors import ConfigError, option
 from hespas.program.program import Op, Program, is_communication_op
@@ -45,6 +47,8 @@ class SplitOptions:
     linear split has the limit `DEFAULT_BLOCK_LIMIT` and merging has none.
     """
 
+    GROUP: ClassVar[Group] = Group.DIVISION
+
     strategy: SplitStrategy = declare(
         Option(
             help="How to cut the program.",
@@ -68,7 +72,11 @@ class SplitOptions:
         default=False,
     )
     separator: str = declare(
-        Option(help=f"{COMMUNICATION_SEPARATOR}, or an operation's full name.", key="separator"),
+        Option(
+            help="What parts the program: communication, or an operation's full name as well.",
+            key="separator",
+            metavar="OPERATION",
+        ),
         default=COMMUNICATION_SEPARATOR,
     )
     separator_policy: SeparatorPolicy = declare(

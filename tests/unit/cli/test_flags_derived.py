@@ -58,7 +58,7 @@ def test_flags_and_help_derive_from_the_fields() -> None:
     shown = CliRunner().invoke(command(Breakfast), ["--help"]).output
     text = " ".join(shown.split())
     assert "--roast [light|dark] How to roast (default light)." in text
-    assert "--cup-count, --cup_count, --num-cups, --num_cups INTEGER How many cups." in text
+    assert "--cup-count N How many cups." in text
     assert "--sugar TEXT Which sugar; needs --milk." in text
     given = ["--roast", "dark", "--num_cups", "3", "--grams", "8g", "--milk", "--sugar", "brown"]
     built = CliRunner().invoke(command(Breakfast), given).output

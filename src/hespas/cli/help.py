@@ -1,0 +1,246 @@
+"""How help texts look: options in groups, one spelling of each, and colour where it is wanted.
+
+`Command` and `Flag` are what every command and option is made of. Colour goes to terminals alone;
+``NO_COLOR`` and ``FORCE_COLOR`` are heard.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from textwrap import wrap
+from typing import Any, cast
+
+import click
+
+from hespas.config.groups import Group
+from hespas.config.suggest import nearest
+
+WIDEST = 110
+"""Lines of help are no longer than this, however wide the terminal is."""
+_FIRST_COLUMN = 30
+_SPACING = 2
+_NARROWEST = 20
+_FLAGS = re.compile(r"(?<![\w\[-])--?(?:\[no-\])?[a-z][\w-]*")
+
+
+def wants_colour(environment: Mapping[str, str]) -> bool | None:
+    """Return whether to write in colour; None for on terminals alone.
+
+    >>> wants_colour({}), wants_colour({"NO_COLOR": "1"}), wants_colour({"FORCE_COLOR": "1"})
+    (None, False, True)
+    """
+    if environment.get("NO_COLOR"):
+        return False
+    if environment.get("FORCE_COLOR", "0") not in {"", "0"}:
+        return True
+    return False if environment.get("TERM") == "dumb" else None
+
+
+class Flag(click.Option):
+    """An option that knows its group, and the option that it needs."""
+
+    def __init__(
+        self, *args: Any, group: Group = Group.MAIN, needs: str = "", **settings: Any
+    ) -> None:
+        super().__init__(*args, **settings)
+        self.group = group
+        self.needs = needs
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        """The spellings that are shown: the first long one, and those of one letter.
+
+        The others are documented elsewhere, and work as well.
+        """
+        short = tuple(name for name in self.opts if not name.startswith("--"))
+        return (*short, *self.first_long)
+
+    @property
+    def first_long(self) -> tuple[str, ...]:
+        """The main long spelling, and of a switch its opposite."""
+        names = next(((name,) for name in self.opts if name.startswith("--")), ())
+        return (*names, *self.secondary_opts)
+
+    def record(self, context: click.Context) -> tuple[str, str]:
+        """Return what help shows of the option, without what it needs."""
+        names = ", ".join(self.spellings)
+        if self.secondary_opts and self.first_long[0].startswith("--"):
+            names = self.first_long[0].replace("--", "--[no-]", 1)
+            if self.secondary_opts[0] != self.first_long[0].replace("--", "--no-", 1):
+                names = " / ".join(self.first_long)
+        elif not self.is_flag:
+            names = f"{names} {self.make_metavar(context)}"
+        text = self.help or ""
+        return names, f"{text}  [required]" if self.required else text
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """Return what help shows of the option in a command without groups."""
+        if self.hidden:
+            return None
+        names, text = self.record(ctx)
+        return names, _with_need(text, self.needs)
+
+    def get_error_hint(self, ctx: click.Context | None) -> str:  # noqa: ARG002 - click's signature
+        """Return how errors name the option: with dashes, by all its names."""
+        return " or ".join(f"'{name}'" for name in self.opts if "_" not in name)
+
+
+def _with_need(text: str, needs: str) -> str:
+    return f"{text.rstrip('.')}; needs {needs}." if needs else text
+
+
+class Formatter(click.HelpFormatter):
+    """Writes headings and names in colour, which `click.echo` removes where none is wanted."""
+
+    def write_usage(self, prog: str, args: str = "", prefix: str | None = None) -> None:
+        """Write the line that shows how the command is called."""
+        written = len(self.buffer)
+        super().write_usage(prog, args, prefix)
+        self.buffer[written] = self.buffer[written].replace("Usage:", _heading("Usage:"), 1)
+
+    def write_heading(self, heading: str) -> None:
+        """Write a heading."""
+        self.write(f"{'':>{self.current_indent}}{_heading(f'{heading}:')}\n")
+
+    def write_rows(self, rows: Sequence[tuple[str, str]], column: int) -> None:
+        """Write names, and what they mean in a column that begins ``column`` further on.
+
+        Longer names stand in a line of their own.
+        """
+        margin = " " * self.current_indent
+        gap = " " * (self.current_indent + column + _SPACING)
+        for names, text in rows:
+            lines = [gap + line for line in _wrapped(text, self.width - len(gap))]
+            name_line = margin + _FLAGS.sub(lambda found: _name(found[0]), names)
+            if len(names) <= column and lines:
+                first = lines.pop(0).removeprefix(gap)
+                name_line += " " * (column - len(names) + _SPACING) + first
+            self.write("".join(f"{line}\n" for line in [name_line, *lines]))
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return wrap(text, max(width, _NARROWEST), break_on_hyphens=False, break_long_words=False)
+
+
+def _heading(text: str) -> str:
+    return click.style(text, bold=True)
+
+
+def _name(text: str) -> str:
+    return click.style(text, fg="cyan")
+
+
+class _Context(click.Context):
+    formatter_class = Formatter
+
+    def make_formatter(self) -> click.HelpFormatter:
+        return Formatter(width=self.terminal_width, max_width=WIDEST)
+
+
+class Command(click.Command):
+    """A command whose help shows options in groups."""
+
+    context_class = _Context
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options, group by group."""
+        format_groups(self.get_params(ctx), ctx, cast("Formatter", formatter))
+
+
+class Commands(click.Group):
+    """A group of commands whose help shows them in sections, one a heading."""
+
+    context_class = _Context
+
+    def listed(self) -> Mapping[str, Mapping[str, str]]:
+        """Return what each command does, by its name, under headings."""
+        raise NotImplementedError
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands, then the few options."""
+        commands = self.listed()
+        options = [each.get_help_record(ctx) for each in self.get_params(ctx)]
+        sections = [(heading, [*named.items()]) for heading, named in commands.items()]
+        sections.append((Group.MAIN.value, [row for row in options if row is not None]))
+        column = max(len(name) for _, rows in sections for name, _ in rows)
+        for heading, rows in sections:
+            with formatter.section(heading):
+                cast("Formatter", formatter).write_rows(rows, column)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that is named; an error names what was probably meant."""
+        given = args[0]
+        known = self.list_commands(ctx)
+        if given in known or given.startswith("-"):
+            return super().resolve_command(ctx, args)
+        meant = _meant(nearest(given, known))
+        other = f"; to predict a program: {ctx.command_path} run {given}"
+        raise click.UsageError(f"there is no command {given!r}{meant or other}", ctx)
+
+
+def usage_message(error: click.UsageError) -> str:
+    """Return what is wrong with how a command is called, and where its help is."""
+    context = error.ctx
+    text = error.format_message().rstrip(".")
+    if isinstance(error, click.NoSuchOption) and context is not None:
+        shown = [each.first_long[:1] for each in context.command.params if isinstance(each, Flag)]
+        near = nearest(error.option_name.replace("_", "-"), [name for (name,) in shown])
+        text = f"there is no option {error.option_name!r}{_meant(near)}"
+    return text if context is None else f"{text}; see {context.command_path} --help"
+
+
+def _meant(near: Sequence[str]) -> str:
+    return f"; did you mean {' or '.join(near)}?" if near else ""
+
+
+def format_groups(
+    params: Iterable[click.Parameter], context: click.Context, formatter: Formatter
+) -> None:
+    """Write options under the headings of their groups, in the groups' order.
+
+    What all options of a group need stands beside the heading, and not with each.
+    """
+    groups = grouped(params)
+    shown = {group: [_shown(each, context) for each in groups[group]] for group in groups}
+    widths = [len(names) for rows in shown.values() for names, _ in rows]
+    column = max((width for width in widths if width <= _FIRST_COLUMN), default=0)
+    for group, options in groups.items():
+        need = _common_need(options)
+        rows = [
+            (names, text if _needs(option) == need else _with_need(text, _needs(option)))
+            for (names, text), option in zip(shown[group], options, strict=True)
+        ]
+        with formatter.section(f"{group.value} (with {need})" if need else group.value):
+            formatter.write_rows(rows, column)
+
+
+def grouped(params: Iterable[click.Parameter]) -> dict[Group, list[click.Option]]:
+    """Return the options that help shows, by group, in order."""
+    groups: dict[Group, list[click.Option]] = {group: [] for group in Group}
+    for each in params:
+        if isinstance(each, click.Option) and not each.hidden:
+            groups[each.group if isinstance(each, Flag) else Group.LOGGING].append(each)
+    return {group: options for group, options in groups.items() if options}
+
+
+def _shown(option: click.Option, context: click.Context) -> tuple[str, str]:
+    if isinstance(option, Flag):
+        return option.record(context)
+    return option.get_help_record(context) or ("", "")
+
+
+def _needs(option: click.Option) -> str:
+    return option.needs if isinstance(option, Flag) else ""
+
+
+def _common_need(options: Sequence[click.Option]) -> str:
+    """Return what every option of a group needs but the one that is needed; "" for nothing."""
+    needs = {_needs(each) for each in options} - {""}
+    if len(needs) != 1:
+        return ""
+    need = needs.pop()
+    free = [each for each in options if not _needs(each) and need not in each.opts]
+    return "" if free else need

@@ -1,0 +1,134 @@
+"""Help: options in groups, one spelling of each, no wider than the terminal, in colour or not."""
+
+from __future__ import annotations
+
+import re
+
+import click
+import pytest
+
+from hespas.cli import commands as cli
+from hespas.cli.commands import command_named, commands
+from hespas.cli.help import WIDEST, Command, Flag, wants_colour
+from hespas.config.groups import Group
+
+NAMES = commands.list_commands(click.Context(commands))
+SOME_NEED = {"--optimise", "--system", "--output", "--json", "--backend"}
+
+
+def shown(
+    *arguments: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> str:
+    assert cli.run(commands, "hespas", list(arguments)) == 0
+    return capsys.readouterr().out
+
+
+def options_of(name: str) -> list[Flag]:
+    return [each for each in command_named(name).params if isinstance(each, Flag)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_command_and_option_is_one_of_ours(name: str) -> None:
+    command = command_named(name)
+    assert isinstance(command, Command)
+    plain = [each for each in command.params if not isinstance(each, click.Argument | Flag)]
+    assert plain == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_help_shows_each_option_once_and_no_alias(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    text = shown(name, "--help", monkeypatch=monkeypatch, capsys=capsys)
+    options = text[text.index("Options:") :]
+    listed = re.findall(r"^  (?:-\w, )?(--[\w\[\]-]+)", options, re.MULTILINE)
+    expected = {each.first_long[0].replace("--", "", 1) for each in options_of(name)} | {"help"}
+    assert {each.replace("[no-]", "").lstrip("-") for each in listed} == expected
+    assert len(listed) == len(expected)
+    assert not re.search(r"--\w+_", text)
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_groups_stand_in_order_and_the_usual_options_first(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = shown("run", "--help", monkeypatch=monkeypatch, capsys=capsys)
+    headings = re.findall(r"^([A-Z][a-z ]+)(?: \(with --\w+\))?:$", text, re.MULTILINE)
+    assert headings == [each.value for each in Group if each.value in headings]
+    first = text[text.index("Options:") : text.index("Workload:")]
+    assert [name for name in ("--node", "--system", "--output", "--json") if name in first] == [
+        "--node",
+        "--system",
+        "--output",
+        "--json",
+    ]
+    assert "Cluster and network (with --system):" in text
+
+
+def test_a_wide_terminal_is_used_up_to_a_width_that_reads_well(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    widths: dict[str, int] = {}
+    for columns in ("60", "80", "120", "300"):
+        monkeypatch.setenv("COLUMNS", columns)
+        text = shown("run", "--help", monkeypatch=monkeypatch, capsys=capsys)
+        widths[columns] = max(map(len, text.splitlines()))
+    assert widths["60"] <= 60
+    assert widths["80"] <= 80
+    assert 100 < widths["120"] <= WIDEST
+    assert widths["300"] <= WIDEST
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, False),
+        ({"FORCE_COLOR": "1"}, True),
+        ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, False),
+        ({"FORCE_COLOR": "0"}, False),
+        ({"NO_COLOR": ""}, False),
+    ],
+)
+@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["run", "--nod", "x"]])
+def test_colour_goes_to_terminals_and_where_it_is_forced(
+    arguments: list[str],
+    environment: dict[str, str],
+    expected: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name in ("NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    cli.run(commands, "hespas", arguments)
+    captured = capsys.readouterr()
+    text = captured.out + captured.err
+    assert ("\x1b[" in text) is expected
+    assert wants_colour({"TERM": "dumb"}) is False
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["rum"], "there is no command 'rum'; did you mean run?; see hespas --help"),
+        (["hardwear"], "there is no command 'hardwear'; did you mean hardware?"),
+        (["step.mlir"], "to predict a program: hespas run step.mlir"),
+        (["run", "--nod", "x"], "there is no option '--nod'; did you mean --node?; see hespas run"),
+        (["run", "--mlir_fil", "x"], "did you mean --mlir-file?"),
+        (["run", "--zzz", "x"], "there is no option '--zzz'; see hespas run --help"),
+        (["simulate", "x"], "Missing option '--system'"),
+    ],
+)
+def test_a_misspelled_name_gets_the_one_that_was_meant(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run(commands, "hespas", arguments) == cli.ERROR_CODE
+    assert said in capsys.readouterr().err
+
+
+def test_documented_second_spellings_still_work(capsys: pytest.CaptureFixture[str]) -> None:
+    option = next(each for each in options_of("run") if each.name == "devices")
+    assert option.opts == ["--devices", "--num-npus", "--num_npus"]
+    assert option.spellings == ("--devices",)
