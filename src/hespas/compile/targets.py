@@ -16,6 +16,7 @@ from hespas.hardware.presets import (
     node_directory,
     node_info,
 )
+from hespas.xla.compile.topology import TPU_NAMES
 
 _DIRECTORY = PRESETS_DIRECTORY / "targets"
 _SUFFIX = ".txtpb"
@@ -24,15 +25,6 @@ _DESCRIPTION = "gpu_device_info"
 _SAME = 0.05
 _HOSTS = {"gb200": 4, "gb300": 4}
 _USUAL_HOST = 8
-_TPU_NAMES = {
-    "tpuv2": "v2",
-    "tpuv3": "v3",
-    "tpuv4": "v4",
-    "tpuv5e": "v5e",
-    "tpuv5p": "v5p",
-    "tpuv6e": "v6e",
-    "tpuv7x": "tpu7x",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +55,7 @@ def target_names() -> tuple[str, ...]:
     True
     """
     gpus = (path.stem.upper() for path in _DIRECTORY.glob(f"*{_SUFFIX}"))
-    return tuple(sorted([*gpus, *map(_tpu_name, _TPU_NAMES)]))
+    return tuple(sorted([*gpus, *map(_tpu_name, TPU_NAMES)]))
 
 
 def _tpu_name(folded: str) -> str:
@@ -81,8 +73,8 @@ def find_target(name: str) -> Target:
     ('H100_SXM', 'H100_80GB', 'TPUv5e')
     """
     folded = name.casefold()
-    if folded in _TPU_NAMES:
-        return TpuTarget(name=_tpu_name(folded), generation=_TPU_NAMES[folded])
+    if folded in TPU_NAMES:
+        return TpuTarget(name=_tpu_name(folded), generation=TPU_NAMES[folded])
     file = _description_file(folded)
     if file is not None:
         return _gpu(folded.upper(), file)
@@ -117,7 +109,7 @@ def _of_node(node: NodeInfo, device: Device, *, location: str) -> Target:
             f"the result on this one; targets: {', '.join(target_names())}",
         )
     folded = node.target.casefold()
-    if folded in _TPU_NAMES:
+    if folded in TPU_NAMES:
         return find_target(folded)
     file = _description_file(folded)
     if file is None:

@@ -51,6 +51,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "system_directory",
         "system_names",
     ),
+    "sized": ("find_system",),
     "system": (
         "CollectiveKind",
         "NetworkDimension",

@@ -13,6 +13,15 @@ from hespas.hardware.system import System
 _MEMORY_SIZE = re.compile(r"_\d+GB$")
 
 
+def family_of(part: str) -> str:
+    """Return what parts that differ in their memory only have in common.
+
+    >>> family_of("A100_SXM_40GB") == family_of("A100_SXM_80GB")
+    True
+    """
+    return _MEMORY_SIZE.sub("", part)
+
+
 def part_warnings(device: Device | str | Path | None, system: System | None) -> tuple[str, ...]:
     """Return a warning for a device on a system preset that is made for another part.
 
@@ -31,7 +40,7 @@ def part_warnings(device: Device | str | Path | None, system: System | None) -> 
             hint=_matching(name, of_tpu=of_tpu, part=part_of(device), system=system),
         )
     part = part_of(device)
-    if part is None or _MEMORY_SIZE.sub("", part) == _MEMORY_SIZE.sub("", system.part):
+    if part is None or family_of(part) == family_of(system.part):
         return ()
     warning = (
         f"the system {system.name} is made of {system.part}: its network is combined with the "

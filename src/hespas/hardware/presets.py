@@ -137,7 +137,7 @@ def _home(file: Path) -> Path:
 def device_file(name_or_path: str | Path) -> Path:
     """Return the file with a device's rates; `HardwareError` for an unknown name."""
     path = _path_of(name_or_path, device_names())
-    return _config_file(_NODES / _node_name(str(name_or_path)) if path is None else path)
+    return _config_file(_NODES / node_name(str(name_or_path)) if path is None else path)
 
 
 def device_of(hardware: RooflineHardware, *, name: str) -> Device:
@@ -220,7 +220,7 @@ def part_of(device: Device | str | Path) -> str | None:
     """
     if isinstance(device, Device):
         return device.name if device.name in device_names() else None
-    return _node_name(str(device)) if _path_of(device, device_names()) is None else None
+    return node_name(str(device)) if _path_of(device, device_names()) is None else None
 
 
 def is_tpu(device: Device | str | Path) -> bool | None:
@@ -304,7 +304,12 @@ def _config_file(path: Path) -> Path:
     return files[0]
 
 
-def _node_name(name: str) -> str:
+def node_name(name: str) -> str:
+    """Return the name of a device preset from that or an alias; `HardwareError` for another.
+
+    >>> node_name("H100_SXM_80GB")
+    'H100_80GB'
+    """
     presets = device_names()
     if name in presets:
         return name

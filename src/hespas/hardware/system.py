@@ -87,7 +87,8 @@ class System:
     ``options`` keeps the remaining keys of ``system.json`` as read.
     ``interconnect`` is the network for hespas' network model, if a file describes it; a system
     without files for ASTRA-sim has no ``dimensions``. ``part`` is the device preset that a system
-    preset is made for, None for one's own systems.
+    preset is made for, None for one's own systems; ``assumptions`` is what was taken for granted
+    where no file describes a system of this size.
     """
 
     name: str
@@ -103,6 +104,7 @@ class System:
     options: Mapping[str, object]
     interconnect: Interconnect | None = None
     part: str | None = field(default=None, compare=False)
+    assumptions: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def device_count(self) -> int:

@@ -1,0 +1,134 @@
+"""Systems of any number of devices of a part."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hespas.errors import DeviceCountError, HardwareError, HespasError
+from hespas.hardware.interconnect import interconnect_of
+from hespas.hardware.presets import device_names, load_device, load_system, system_names
+from hespas.hardware.sized import find_system
+from hespas.hardware.system import System
+
+PRESETS = system_names()
+
+
+def sizes(text: str) -> list[int]:
+    return [dimension.npus_count for dimension in find_system(text).dimensions]
+
+
+def without_names(system: System) -> System:
+    network = system.interconnect
+    return replace(
+        system, name="", interconnect=None if network is None else replace(network, name="")
+    )
+
+
+@pytest.mark.parametrize(
+    ("asked", "preset"),
+    [
+        ("32xH100_80GB", "H100_80GB_8GPU_4"),
+        ("256xH100_80GB", "H100_80GB_8GPU_32"),
+        ("4xH100_80GB", "H100_80GB_4GPU"),
+        ("8xH200_141GB", "H200_141GB_8GPU"),
+        ("256xA100_SXM_40GB", "A100_SXM_40GB_8GPU_32"),
+        ("72xGB200_186GB", "GB200_186GB_72GPU"),
+        ("8xMI300X", "MI300X_8"),
+        ("256xV100_32GB", "V100_32GB_8GPU_32"),
+        ("256xTPUv5e", "TPUv5e_16x16"),
+        ("16xTPUv6e", "TPUv6e_4x4"),
+        ("64xTPUv5p", "TPUv5p_4x4x4"),
+        ("8xTPUv7x", "TPUv7x_2x2x1"),
+        ("8xTPUv3", "TPUv3_4_2"),
+    ],
+)
+def test_a_number_that_a_preset_has_is_that_preset(asked: str, preset: str) -> None:
+    assert without_names(find_system(asked)) == without_names(load_system(preset))
+    assert find_system(asked).name == asked
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ("64xH100_80GB", [8, 8]),
+        ("512xH100_80GB", [8, 64]),
+        ("16384xH100_80GB", [8, 2048]),
+        ("2xH100_SXM_80GB", [2]),
+        ("1xH100_80GB", [1]),
+        ("64xA100_SXM_80GB", [8, 8]),
+        ("36xGB300_288GB", [36]),
+        ("8xTPUv5e", [2, 4]),
+        ("1xTPUv5e", [1]),
+        ("512xTPUv4", [8, 8, 8]),
+        ("128xTPUv7x", [2, 4, 4, 4]),
+    ],
+)
+def test_nodes_and_slices_of_any_size(asked: str, expected: list[int]) -> None:
+    assert sizes(asked) == expected
+    system = find_system(asked)
+    assert interconnect_of(system).device_count == system.device_count
+    assert all(len(names) == len(expected) for names in system.implementations.values())
+
+
+def test_links_do_not_depend_on_the_number_of_nodes() -> None:
+    few, many = find_system("16xH100_80GB"), find_system("16384xH100_80GB")
+    assert [replace(each, npus_count=1) for each in few.dimensions] == [
+        replace(each, npus_count=1) for each in many.dimensions
+    ]
+    assert "one switch a rail however many nodes" in many.assumptions[0]
+    assert "however many" not in few.assumptions[0]
+
+
+def test_a_part_takes_the_links_of_one_that_differs_in_memory_and_its_own_memory_bandwidth() -> (
+    None
+):
+    system = find_system("64xA100_SXM_80GB")
+    device = load_device("A100_SXM_80GB")
+    assert system.local_memory_bandwidth_bytes_per_s == device.memory_bandwidth_bytes_per_s
+    assert "linked as in the preset A100_SXM_40GB_8GPU_32" in system.assumptions[0]
+    assert system.part == "A100_SXM_80GB"
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ("12xH100_80GB", "12 devices do not fill nodes of 8 H100_80GB; give 8 or 16"),
+        ("0xH100_80GB", "the device count is 0"),
+        ("9" * 30 + "xH100_80GB", "the device count is 999"),
+        ("144xGB200_186GB", "one has 72 devices; give 72 or fewer, or describe the network"),
+        ("16xMI300X", "how nodes of MI300X are connected is not known"),
+        ("8xA100_PCIe_40GB", "how several A100_PCIe_40GB are connected is not known"),
+        ("24xTPUv5e", "no slice of TPUv5e has 24 devices; give 16 or 32"),
+        ("512xTPUv5e", "no slice of TPUv5e has 512 devices; give 256"),
+        ("3xTPUv7x", "no slice of TPUv7x has 3 devices; give 2 or 4"),
+        ("64xTPUv3", "how 64 TPUv3 are connected is not known; give 2 or 8"),
+        ("32xH100", "did you mean 'H100_80GB'"),
+        ("32xnothing", "no device preset or file is named 'nothing'"),
+        ("H100_80GB_8GPUs", "did you mean 'H100_80GB_8GPU'"),
+    ],
+)
+def test_what_makes_no_system(asked: str, message: str) -> None:
+    with pytest.raises((DeviceCountError, HardwareError)) as caught:
+        find_system(asked)
+    assert message in str(caught.value)
+
+
+def offered(asked: str) -> list[int]:
+    """Return the counts that the refusal of a system offers; nothing where there is one."""
+    try:
+        find_system(asked)
+    except HespasError as error:
+        words = (error.hint or "").replace(",", "").split()
+        return [int(word) for word in words if word.isdecimal()]
+    return []
+
+
+@pytest.mark.parametrize("count", [3, 24, 100])
+def test_the_counts_that_are_offered_make_systems(count: int) -> None:
+    parts = {part for part in device_names() if any(n.startswith(f"{part}_") for n in PRESETS)}
+    counts = [(part, other) for part in sorted(parts) for other in offered(f"{count}x{part}")]
+    assert len(counts) >= len(parts) / 2
+    for part, other in counts:
+        assert find_system(f"{other}x{part}").device_count == other
