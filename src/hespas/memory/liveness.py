@@ -144,7 +144,7 @@ def _location(op: Op) -> str:
     """Name an operation, by the compiler's name for it if it has one."""
     if not op.instruction:
         return op.location
-    return f"{op.source_location}: {op.instruction}" if op.source_location else op.instruction
+    return f"{op.place}: {op.instruction}" if op.place else op.instruction
 
 
 def _replaced(

@@ -1,10 +1,10 @@
 """The intermediate representation that all stages read: data only.
 
 `program` has the values, operations, blocks, functions and the `Program` that holds them, `attrs`
-and `types` what operations and values carry, `groups` the devices of a collective and `kernels` a
-compiler's kernels. `devices` settles how many devices a program runs on, `rewrite` copies
-operations and opens calls, `text` prints MLIR, and `canonical` recognises equal computations.
-Nothing here knows where a program came from or what it costs.
+and `types` what operations and values carry, `groups` the devices of a collective, `scopes` the
+framework's name stacks and `kernels` a compiler's kernels. `devices` settles how many devices a
+program runs on, `rewrite` copies operations and opens calls, `text` prints MLIR, and `canonical`
+recognises equal computations. Nothing here knows where a program came from or what it costs.
 """
 
 PUBLIC: dict[str, tuple[str, ...]] = {
@@ -54,6 +54,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "with_kernels",
     ),
     "rewrite": ("Renaming", "copied_op", "with_calls_opened", "without_identities"),
+    "scopes": ("joined_scope", "place_text"),
     "text": ("TypeText", "function_text", "module_text", "private_function_text", "quoted_symbol"),
     "types": (
         "AsyncType",

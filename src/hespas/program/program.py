@@ -10,6 +10,7 @@ import msgspec
 from hespas.errors import ProgramError
 from hespas.program.attrs import Attrs, CallAttrs, CaseAttrs, CustomCallAttrs, WhileAttrs
 from hespas.program.kernels import CompiledKernels
+from hespas.program.scopes import place_text
 from hespas.program.types import Type
 
 
@@ -32,7 +33,9 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, eq=False, gc=False):
     ``kind`` is StableHLO's name without the dialect (``dot_general``), or ``fusion``,
     ``copy``, ``bitcast``, ``async_start``, ``async_update``, ``async_done``, ``call``.
     ``attributes`` holds each attribute's name and MLIR text, sorted by name, for printing.
-    ``source_location`` is ``file:line:column``, or empty if the source has none.
+    ``source_location`` is ``file:line:column``, or empty if the source has none. ``scope`` is the
+    framework's name stack (``jit(step)/layers/attention/dot_general``), empty where there is none;
+    like the location it is not printed, and decides nothing about what an operation computes.
     ``instruction`` is the name that a compiler gave it (``fusion.12``), empty elsewhere; it is not
     printed. ``estimated_cycles`` is what a TPU's compiler expects it to take, None elsewhere.
     """
@@ -45,6 +48,7 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, eq=False, gc=False):
     attributes: tuple[tuple[str, str], ...] = ()
     regions: tuple[Block, ...] = ()
     source_location: str = ""
+    scope: str = ""
     instruction: str = ""
     estimated_cycles: int | None = None
 
@@ -54,10 +58,16 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, eq=False, gc=False):
         return f"{self.dialect}.{self.kind}"
 
     @property
+    def place(self) -> str:
+        """Where it stands: ``scope (file:line:column)``, either alone, or nothing."""
+        return place_text(self.scope, self.source_location)
+
+    @property
     def location(self) -> str:
-        """Where it stands, for messages: location, name and instruction."""
+        """Where it stands, for messages: place, name and instruction."""
         name = f"{self.name} (%{self.instruction})" if self.instruction else self.name
-        return f"{self.source_location}: {name}" if self.source_location else name
+        place = self.place
+        return f"{place}: {name}" if place else name
 
 
 class Function(msgspec.Struct, frozen=True, kw_only=True):

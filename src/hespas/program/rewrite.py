@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from hespas.errors import ProgramError
 from hespas.program.attrs import CallAttrs
 from hespas.program.program import Block, Function, Op, Program, Value, values_read
+from hespas.program.scopes import joined_scope
 
 Renaming = dict[Value, Value]
 
@@ -66,8 +67,8 @@ def _without_identities(
 def with_calls_opened(program: Program) -> Function:
     """Return ``main`` with every ``func.call`` and ``composite`` replaced by what it calls.
 
-    Operations that no call touches are kept as they are. Raises `ProgramError` for a function
-    that calls itself.
+    Name stacks of what is called stand behind that of the call. Operations that no call touches are
+    kept as they are. Raises `ProgramError` for a function that calls itself.
     """
     main = program.main
     if not any(_has_call(op) for op in main.body.operations):
@@ -105,6 +106,7 @@ class _Opener:
     def __init__(self, program: Program) -> None:
         self._program = program
         self._stack: list[str] = []
+        self._scope = ""
 
     def op(self, op: Op, renaming: Renaming, operations: list[Op]) -> None:
         """Append a copy of ``op``, or of what it calls."""
@@ -119,7 +121,8 @@ class _Opener:
         regions = tuple([self._block(region, renaming) for region in op.regions])
         operands = tuple([renaming.get(value, value) for value in op.operands])
         results = fresh(op.results, renaming)
-        return replace(op, operands=operands, results=results, regions=regions)
+        scope = joined_scope(self._scope, op.scope)
+        return replace(op, operands=operands, results=results, regions=regions, scope=scope)
 
     def _block(self, block: Block, renaming: Renaming) -> Block:
         arguments = fresh(block.arguments, renaming)
@@ -135,8 +138,10 @@ class _Opener:
         operands = [renaming.get(value, value) for value in op.operands]
         inner: Renaming = dict(zip(body.arguments, operands, strict=True))
         self._stack.append(callee)
+        around, self._scope = self._scope, joined_scope(self._scope, op.scope)
         for called in body.operations[:-1]:
             self.op(called, inner, operations)
+        self._scope = around
         self._stack.pop()
         for result, value in zip(op.results, body.operations[-1].operands, strict=True):
             renaming[result] = inner.get(value, value)

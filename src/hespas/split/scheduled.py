@@ -157,6 +157,7 @@ class _Walk:
                 inner,
                 instruction=start.instruction or inner.instruction,
                 source_location=inner.source_location or start.source_location,
+                scope=inner.scope or start.scope,
             )
         return self.named[start, inner]
 

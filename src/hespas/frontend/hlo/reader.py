@@ -54,21 +54,17 @@ class Scope:
 
 @dataclass(slots=True)
 class Locations:
-    """Reads where instructions come from: ``op_name (file:line)``, either alone, or nothing."""
+    """Reads where instructions come from: the framework's name stack, and ``file:line``."""
 
     index: Any
     _frames: dict[int, str] = field(default_factory=dict[int, str])
 
-    def of(self, instruction: Any) -> str:
-        """Return the location of an instruction."""
+    def of(self, instruction: Any) -> tuple[str, str]:
+        """Return the name stack and the location of an instruction; empty where it has none."""
         if not instruction.HasField("metadata"):
-            return ""
+            return "", ""
         metadata = instruction.metadata
-        name: str = metadata.op_name
-        location = self._location(metadata)
-        if not name:
-            return location
-        return f"{name} ({location})" if location else name
+        return metadata.op_name, self._location(metadata)
 
     def _location(self, metadata: Any) -> str:
         if metadata.source_file:
@@ -295,6 +291,7 @@ class ModuleReader:
         Operands and results are the instruction's own by default.
         """
         tree = fresh_tree(self.types.read(instruction.shape)) if results is None else results
+        stack, location = self.locations.of(instruction)
         op = Op(
             dialect=name[0],
             kind=name[1],
@@ -303,7 +300,8 @@ class ModuleReader:
             attrs=attrs,
             attributes=attributes,
             regions=regions,
-            source_location=self.locations.of(instruction),
+            source_location=location,
+            scope=stack,
             instruction=instruction.name,
             estimated_cycles=estimated_cycles(instruction.backend_config),
         )

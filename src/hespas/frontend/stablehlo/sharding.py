@@ -107,7 +107,7 @@ def _sharded_reason(
     if marker is not None:
         attrs = marker.attrs
         name = attrs.target if isinstance(attrs, CustomCallAttrs) else marker.name
-        reason = f"{marker.source_location or 'somewhere'} holds {name}"
+        reason = f"{marker.place or 'somewhere'} holds {name}"
     elif any(name.startswith(_PARTITIONED_BY_XLA) for name in module_attributes) or any(
         is_communication_op(op) for op in ops
     ):
@@ -249,7 +249,7 @@ class _Opening:
             else:
                 return Unpartitioned(
                     message=f"{op.name} outside of shard_map works on arrays of the whole mesh",
-                    location=op.source_location or self.source,
+                    location=op.place or self.source,
                     hint=_PARTITION_FIRST,
                 )
         return None
@@ -265,7 +265,7 @@ class _Opening:
         texts = dict(op.attributes)
         shardings = _per_value(texts.get("in_shardings", ""))
         problem = self._partitioned_axis(op, texts) or self.mismatch(
-            op.operands, shardings, location=op.source_location
+            op.operands, shardings, location=op.place
         )
         if problem is not None:
             return problem

@@ -16,8 +16,10 @@ from msgspec.structs import replace
 from hespas.errors import ProgramError
 from hespas.program.attrs import NO_ATTRS, Attrs
 from hespas.program.program import Block, Function, Op, Value
+from hespas.program.scopes import place_text
 from hespas.program.types import TensorType, Type
-from hespas.xla.mlir.module import Symbol, attribute_texts, location_text
+from hespas.xla.mlir.locations import name_stack, source_line
+from hespas.xla.mlir.module import Symbol, attribute_texts
 from hespas.xla.mlir.text import Layout, read_layouts
 
 AttrReader = Callable[["OpRecord"], Attrs]
@@ -57,6 +59,7 @@ class FunctionReader:
     types: dict[Any, Type] = field(default_factory=dict[Any, Type])
     laid_out: dict[Type, Type] = field(default_factory=dict[Type, Type])
     texts: dict[Any, str] = field(default_factory=dict[Any, str])
+    places: dict[Any, tuple[str, str]] = field(default_factory=dict[Any, tuple[str, str]])
     producer: dict[Value, Op] = field(default_factory=dict[Value, Op])
 
     def function(self, symbol: Symbol) -> Function:
@@ -67,7 +70,7 @@ class FunctionReader:
         try:
             return Function(name=symbol.name, body=self._block(regions[0].blocks[0]))
         except ProgramError as error:
-            location = self._location(symbol.handle.location) or self.source
+            location = self._located(symbol.handle.location)
             error.location = error.location or f"{location}: function @{symbol.name}"
             raise
 
@@ -96,17 +99,26 @@ class FunctionReader:
         value = self.values[handle] = Value(type=known)
         return value
 
-    def _location(self, location: Any) -> str:
+    def _place(self, location: Any) -> tuple[str, str]:
+        """Return the name stack and the source location that a location of MLIR holds."""
         line: int = getattr(location, "start_line", 0)
-        if line and location.filename == "-":
-            return f"{self.source}:{line}:{location.start_col}"
-        return location_text(str(location), self.source)
+        if line:
+            file = location.filename
+            return "", f"{self.source if file == '-' else file}:{line}:{location.start_col}"
+        key = location.attr
+        known = self.places.get(key)
+        if known is None:
+            known = self.places[key] = name_stack(location), source_line(location, self.source)
+        return known
+
+    def _located(self, location: Any) -> str:
+        return place_text(*self._place(location)) or self.source
 
     def _op(self, op: Any) -> Op:
         try:
             made = self._read(op)
         except ProgramError as error:
-            location = self._location(op.location) or self.source
+            location = self._located(op.location)
             error.location = error.location or f"{location}: {op.name}"
             raise
         for result in made.results:
@@ -123,14 +135,14 @@ class FunctionReader:
         if len(layouts) == len(results):
             pairs = zip(op.results, results, layouts, strict=True)
             results = tuple([self._laid_out(*each) for each in pairs])
-        location = self._location(op.location)
+        scope, location = self._place(op.location)
         attrs: Attrs = NO_ATTRS
         if reader is not None:
             record = OpRecord(
                 attributes=texts,
                 operands=operands,
                 regions=regions,
-                location=location,
+                location=place_text(scope, location),
                 producer=self.producer,
             )
             attrs = reader(record)
@@ -143,6 +155,7 @@ class FunctionReader:
             attributes=tuple(sorted(texts.items())) if texts else (),
             regions=regions,
             source_location=location,
+            scope=scope,
         )
 
     def _learn(self, name: str) -> tuple[str, str, AttrReader | None]:

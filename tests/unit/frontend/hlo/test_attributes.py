@@ -215,7 +215,7 @@ def test_locations_name_the_operation_and_the_line() -> None:
         '  ROOT t = f32[4] tanh(p), metadata={op_name="jit(f)/tanh" source_file="a.py"'
         " source_line=3}"
     )
-    assert op.source_location == "jit(f)/tanh (a.py:3)"
+    assert (op.scope, op.source_location) == ("jit(f)/tanh", "a.py:3")
     assert op.location == "jit(f)/tanh (a.py:3): stablehlo.tanh (%t)"
 
 
