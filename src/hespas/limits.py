@@ -17,3 +17,5 @@ MOST_DIGITS = 18
 MOST_DILATION_CASES = 1 << 22
 """Cases to count a convolution with a dilated input: about its dilation along a dimension, unless
 the kernel's dilation has common factors with it."""
+MOST_SLICES = 300_000
+"""Slices of a timeline: viewers load about as many in seconds. What is more is summarised."""

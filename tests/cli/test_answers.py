@@ -157,7 +157,8 @@ def test_a_timeline_is_a_chrome_trace(call: Call, predict: Call, block: Path) ->
     assert call("hespas", "simulate", "out", *SYSTEM, "--timeline", "sim.json").returncode == 0
     for file in ("run.json", "sim.json"):
         spans = [event for event in events(file) if event["ph"] == "X"]
-        assert {span["cat"] for span in spans} == {"compute", "communication", "exposed"}
+        kinds = {span["cat"] for span in spans}
+        assert kinds >= {"compute", "communication", "exposed", "wait"}
         assert all({"name", "ts", "dur", "pid", "tid"} <= span.keys() for span in spans)
     assert not [path for path in Path().iterdir() if path.name.startswith(".")]
 
@@ -167,7 +168,7 @@ def test_a_timeline_needs_no_system_where_nothing_communicates(call: Call) -> No
     words = ("--node", "V100_32GB", "--timeline", "t.json")
     assert call("hespas", "run", "p.mlir", *words).returncode == 0
     (span,) = [event for event in events("t.json") if event["ph"] == "X"]
-    assert span["dur"] == pytest.approx(64 / 900e9 * 1e6, abs=1e-6)
+    assert span["dur"] == pytest.approx(64 / 900e9 * 1e6, abs=1e-3)
 
 
 @pytest.mark.parametrize("mode", ["", "--merge"])

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from hespas.errors import OutputError
-from hespas.files import check_file, json_bytes, replaced_file, write_file
+from hespas.files import check_file, json_bytes, write_file
 
 if TYPE_CHECKING:
     from hespas.simulate.timeline import Timeline
+
+log = logging.getLogger("hespas")
 
 
 def check_targets(json_file: str | None, timeline: Path | None, output: Path | None = None) -> None:
@@ -27,11 +30,15 @@ def check_targets(json_file: str | None, timeline: Path | None, output: Path | N
 
 
 def write_timeline(timeline: Timeline, file: Path) -> None:
-    """Write a timeline for ui.perfetto.dev, at once or not at all."""
-    from hespas.schedule.perfetto import write_perfetto  # noqa: PLC0415 - few ask for one
+    """Write a timeline for ui.perfetto.dev, at once or not at all, and log what it leaves out."""
+    # Few ask for one.
+    from hespas.report.timeline.step import step_chart  # noqa: PLC0415
+    from hespas.report.timeline.write import write_chart  # noqa: PLC0415
 
-    with replaced_file(file) as temporary:
-        write_perfetto(timeline, temporary)
+    chart = step_chart(timeline)
+    write_chart(chart, file)
+    for note in chart.notes:
+        log.warning("%s: %s", file, note)
 
 
 def write_json(target: str, value: object) -> None:

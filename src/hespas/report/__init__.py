@@ -18,5 +18,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "regions": ("file_of_region", "region_descriptions", "write_region_files"),
     "run": ("run_json", "run_text"),
     "simulation": ("external_text", "simulation_text"),
+    "timeline.step": ("step_chart",),
+    "timeline.write": ("write_chart",),
 }
 """What other folders import, by module; `tests/project/test_layout.py` checks it."""

@@ -3,18 +3,16 @@
 `build.estimated_tasks` turns a region graph and its estimates into a `tasks.TaskGraph`, which
 describes all devices of one program; a `tasks.Job` holds several graphs and which device follows
 which. `roles` computes from a graph what a single device does. `chakra/` writes and reads jobs
-as Chakra traces; `perfetto` writes a simulated timeline for ui.perfetto.dev; `intervals` has unions
-and differences of time intervals for all of them.
+as Chakra traces; `intervals` has unions and differences of time intervals.
 """
 
 PUBLIC: dict[str, tuple[str, ...]] = {
     "build": ("estimated_tasks", "region_name"),
-    "chakra.format": ("COMM_GROUP_FILE", "NodeType"),
+    "chakra.format": ("COMM_GROUP_FILE", "NodeType", "varint"),
     "chakra.nodes": ("ParsedNode",),
     "chakra.reader": ("read_messages", "read_traces"),
     "chakra.writer": ("write_traces",),
     "intervals": ("Interval", "covered_ps", "exposed_parts"),
-    "perfetto": ("write_perfetto",),
     "roles": ("ALWAYS", "Roles", "find_roles", "own_tasks"),
     "tasks": (
         "CollectiveTask",

@@ -22,6 +22,6 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "flow.measured": ("nearest_size",),
     "imperfect": ("joined_job",),
     "models": ("Model", "ModelChoice", "model_named", "simulate_job"),
-    "timeline": ("Timeline",),
+    "timeline": ("ClassTimeline", "Timeline"),
 }
 """What other folders import, by module; `tests/project/test_layout.py` checks it."""

@@ -1,0 +1,88 @@
+"""The description of a timeline that writers write: processes, tracks, slices, flows, counters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+Argument = str | int | float | bool
+Arguments = Mapping[str, Argument]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """Something that lasts from ``start_ps`` to ``end_ps``.
+
+    ``starts`` numbers the flows that lead from it to later slices, ``ends`` those that lead to it.
+    """
+
+    name: str
+    start_ps: int
+    end_ps: int
+    category: str
+    arguments: Arguments = field(default_factory=dict[str, Argument])
+    starts: tuple[int, ...] = ()
+    ends: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Track:
+    """Slices in order of their starts, outer ones first: each ends before its outer one does."""
+
+    name: str
+    slices: tuple[Slice, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counter:
+    """A quantity of bytes over time: ``points`` are (time in ps, value), in order of time.
+
+    A value holds until the next one.
+    """
+
+    name: str
+    points: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """Devices that behave alike, with their tracks and counters from top to bottom."""
+
+    name: str
+    tracks: tuple[Track, ...]
+    counters: tuple[Counter, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """Processes from top to bottom. ``notes`` say, as sentences, what is not shown."""
+
+    processes: tuple[Process, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def slices(self) -> Iterator[Slice]:
+        """All slices, process by process and track by track."""
+        for process in self.processes:
+            for track in process.tracks:
+                yield from track.slices
+
+
+def with_notes_shown(chart: Chart, *, name: str) -> Chart:
+    """Return the chart with a process ``name`` in front whose slices are the notes, if any.
+
+    Each note lasts as long as everything else together, on a track of its own.
+    """
+    if not chart.notes:
+        return chart
+    end_ps = max((each.end_ps for each in chart.slices), default=0)
+    tracks = [
+        Track(
+            name=f"note {number}",
+            slices=(Slice(name=note, start_ps=0, end_ps=end_ps, category="note"),),
+        )
+        for number, note in enumerate(chart.notes, start=1)
+    ]
+    return Chart(
+        processes=(Process(name=name, tracks=tuple(tracks)), *chart.processes), notes=chart.notes
+    )

@@ -1,0 +1,228 @@
+"""Write a chart in Perfetto's own format: a stream of packets, as protobuf encodes them.
+
+Source: Perfetto's ``trace_packet.proto``, ``track_event.proto``, ``track_descriptor.proto`` and
+``interned_data.proto``. The few fields that are needed are encoded here: the numbers in `_Field`
+are theirs. Times are in nanoseconds of the default clock. Names and texts that recur are interned.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from hespas.report.timeline.chart import Argument, Chart, Counter, Process, Slice, Track
+from hespas.report.timeline.chrome import whole_ns
+from hespas.schedule.chakra.format import varint
+
+
+class _Packet(IntEnum):
+    """Fields of ``TracePacket``."""
+
+    TIMESTAMP = 8
+    SEQUENCE = 10
+    TRACK_EVENT = 11
+    INTERNED_DATA = 12
+    SEQUENCE_FLAGS = 13
+    TRACK_DESCRIPTOR = 60
+
+
+class _Descriptor(IntEnum):
+    """Fields of ``TrackDescriptor``."""
+
+    UUID = 1
+    NAME = 2
+    PROCESS = 3
+    PARENT = 5
+    COUNTER = 8
+    CHILD_ORDERING = 11
+    RANK = 12
+
+
+class _Event(IntEnum):
+    """Fields of ``TrackEvent``."""
+
+    CATEGORY = 3
+    ANNOTATION = 4
+    TYPE = 9
+    NAME = 10
+    TRACK = 11
+    COUNTER_VALUE = 30
+    FLOW = 47
+    FLOW_END = 48
+
+
+class _Annotation(IntEnum):
+    """Fields of ``DebugAnnotation``."""
+
+    NAME = 1
+    BOOL = 2
+    INT = 4
+    DOUBLE = 5
+    STRING = 17
+
+
+class _Interned(IntEnum):
+    """Fields of ``InternedData``, each a table of texts."""
+
+    CATEGORIES = 1
+    NAMES = 2
+    ARGUMENT_NAMES = 3
+    TEXTS = 29
+
+
+_SLICE_BEGIN, _SLICE_END, _COUNTER = 1, 2, 4
+_CLEARED, _NEEDED = 1, 2
+_EXPLICIT, _BYTES = 3, 3
+_SEQUENCE, _PACKET = 1, 1
+_PID, _PROCESS_NAME, _UNIT = 1, 6, 3
+_VARINT, _FIXED64, _LENGTH = 0, 1, 2
+
+
+def perfetto_packets(chart: Chart) -> Iterator[bytes]:
+    """Yield the packets of a chart, each ready to be written; equal charts give equal bytes."""
+    texts = _Texts()
+    yield _packet(_number(_Packet.SEQUENCE_FLAGS, _CLEARED))
+    uuid = 0
+    for pid, process in enumerate(chart.processes, start=1):
+        uuid += 1
+        parent = uuid
+        yield _process(parent, pid, process)
+        for rank, track in enumerate((*process.counters, *process.tracks)):
+            uuid += 1
+            yield _track(uuid, parent, rank, track)
+            match track:
+                case Counter():
+                    yield from _values(uuid, track)
+                case Track():
+                    yield from _slices(uuid, track, texts)
+
+
+def _process(uuid: int, pid: int, process: Process) -> bytes:
+    described = _number(_PID, pid) + _bytes(_PROCESS_NAME, process.name.encode())
+    return _packet(
+        _bytes(
+            _Packet.TRACK_DESCRIPTOR,
+            _number(_Descriptor.UUID, uuid)
+            + _bytes(_Descriptor.PROCESS, described)
+            + _number(_Descriptor.CHILD_ORDERING, _EXPLICIT),
+        )
+    )
+
+
+def _track(uuid: int, parent: int, rank: int, track: Track | Counter) -> bytes:
+    is_counter = isinstance(track, Counter)
+    counter = _bytes(_Descriptor.COUNTER, _number(_UNIT, _BYTES)) if is_counter else b""
+    return _packet(
+        _bytes(
+            _Packet.TRACK_DESCRIPTOR,
+            _number(_Descriptor.UUID, uuid)
+            + _bytes(_Descriptor.NAME, track.name.encode())
+            + _number(_Descriptor.PARENT, parent)
+            + counter
+            + _number(_Descriptor.RANK, rank),
+        )
+    )
+
+
+def _values(uuid: int, counter: Counter) -> Iterator[bytes]:
+    head = _number(_Event.TYPE, _COUNTER) + _number(_Event.TRACK, uuid)
+    for at_ps, value in counter.points:
+        yield _event(at_ps, head + _number(_Event.COUNTER_VALUE, value))
+
+
+def _slices(uuid: int, track: Track, texts: _Texts) -> Iterator[bytes]:
+    """Yield begins and ends: a slice ends before the next one that is not inside it begins."""
+    begin = _number(_Event.TYPE, _SLICE_BEGIN) + _number(_Event.TRACK, uuid)
+    end = _number(_Event.TYPE, _SLICE_END) + _number(_Event.TRACK, uuid)
+    open_ends: list[int] = []
+    for each in track.slices:
+        while open_ends and open_ends[-1] <= each.start_ps:
+            yield _event(open_ends.pop(), end)
+        fields, new = _fields(each, texts)
+        if new:
+            yield _packet(
+                _bytes(_Packet.INTERNED_DATA, new) + _number(_Packet.SEQUENCE_FLAGS, _NEEDED)
+            )
+        yield _event(each.start_ps, begin + fields)
+        open_ends.append(each.end_ps)
+    while open_ends:
+        yield _event(open_ends.pop(), end)
+
+
+def _fields(each: Slice, texts: _Texts) -> tuple[bytes, bytes]:
+    """Return what a slice is, and the texts that it names for the first time."""
+    parts = [
+        _number(_Event.CATEGORY, texts.number(_Interned.CATEGORIES, each.category)),
+        _number(_Event.NAME, texts.number(_Interned.NAMES, each.name)),
+    ]
+    for name, value in each.arguments.items():
+        number = _number(_Annotation.NAME, texts.number(_Interned.ARGUMENT_NAMES, name))
+        parts.append(_bytes(_Event.ANNOTATION, number + _value(value, texts)))
+    parts.extend(_fixed64(_Event.FLOW, flow) for flow in each.starts)
+    parts.extend(_fixed64(_Event.FLOW_END, flow) for flow in each.ends)
+    return b"".join(parts), texts.take_new()
+
+
+def _value(value: Argument, texts: _Texts) -> bytes:
+    match value:
+        case bool():
+            return _number(_Annotation.BOOL, int(value))
+        case int():
+            return _number(_Annotation.INT, value)
+        case float():
+            return _key(_Annotation.DOUBLE, _FIXED64) + struct.pack("<d", value)
+        case str():
+            return _number(_Annotation.STRING, texts.number(_Interned.TEXTS, value))
+
+
+@dataclass(slots=True, kw_only=True)
+class _Texts:
+    """The numbers of texts in each table, and the encoded entries that are not written yet."""
+
+    numbers: dict[tuple[_Interned, str], int] = field(
+        default_factory=dict[tuple[_Interned, str], int]
+    )
+    new: list[bytes] = field(default_factory=list[bytes])
+
+    def number(self, table: _Interned, text: str) -> int:
+        number = self.numbers.get((table, text))
+        if number is None:
+            number = self.numbers[table, text] = len(self.numbers) + 1
+            self.new.append(_bytes(table, _number(1, number) + _bytes(2, text.encode())))
+        return number
+
+    def take_new(self) -> bytes:
+        entries = b"".join(self.new)
+        self.new.clear()
+        return entries
+
+
+def _event(at_ps: int, fields: bytes) -> bytes:
+    return _packet(
+        _number(_Packet.TIMESTAMP, whole_ns(at_ps))
+        + _bytes(_Packet.TRACK_EVENT, fields)
+        + _number(_Packet.SEQUENCE_FLAGS, _NEEDED)
+    )
+
+
+def _packet(fields: bytes) -> bytes:
+    return _bytes(_PACKET, fields + _number(_Packet.SEQUENCE, _SEQUENCE))
+
+
+def _number(number: int, value: int) -> bytes:
+    # A negative integer is the 64-bit one with the same low bits.
+    return _key(number, _VARINT) + varint(value & 0xFFFF_FFFF_FFFF_FFFF)
+
+
+def _fixed64(number: int, value: int) -> bytes:
+    return _key(number, _FIXED64) + struct.pack("<Q", value)
+
+
+def _bytes(number: int, value: bytes) -> bytes:
+    return _key(number, _LENGTH) + varint(len(value)) + value
+
+
+def _key(number: int, wire_type: int) -> bytes:
+    return varint(number << 3 | wire_type)
