@@ -7,9 +7,9 @@ import pytest
 
 from hespas.errors import SimulationError
 from hespas.hardware.system import System
+from hespas.report.timeline.step import step_chart
 from hespas.schedule.chakra import format as wire
 from hespas.schedule.chakra.reader import read_traces
-from hespas.schedule.perfetto import perfetto_events
 from hespas.schedule.tasks import SendTask, TaskGraph
 from hespas.simulate.astra.simulate import simulate
 
@@ -86,10 +86,10 @@ def test_recorded_receives_that_overlap_have_tracks_of_their_own(
     content = [node(1, RECV, 10), node(2, RECV, 20), node(3, SEND, 5)]
     job = read_traces(write(tmp_path, content, content), is_recorded=True)
 
-    events = list(perfetto_events(simulate(job, replaying)))
+    (process,) = step_chart(simulate(job, replaying)).processes
 
-    tracks = [event["tid"] for event in events if event["ph"] == "X" and event["cat"] != "exposed"]
-    assert len(set(tracks)) == len(tracks) == 3
+    tracks = {each.name: len(each.slices) for each in process.tracks}
+    assert tracks["receive 1"] == tracks["receive 2"] == tracks["communication"] == 1
 
 
 def test_devices_that_recorded_the_same_are_simulated_once(
