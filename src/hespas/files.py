@@ -32,6 +32,12 @@ def json_bytes(value: object) -> bytes:
     return msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"
 
 
+def cache_home() -> Path:
+    """Return the directory of what hespas caches for the user, which need not exist."""
+    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(home).expanduser() / "hespas"
+
+
 def write_file(path: Path, content: bytes) -> None:
     """Write a file under a temporary name and move it into place; `OutputError` on failure."""
     with replaced_file(path) as temporary:

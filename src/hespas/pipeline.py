@@ -25,7 +25,7 @@ from hespas.cost.rules.custom_call import CustomCallCost, custom_call
 from hespas.errors import ConfigError, CostError, HespasError, ProgramError, option
 from hespas.estimate.cache import DiskStore, MemoryStore, Store
 from hespas.estimate.driver import Estimator
-from hespas.estimate.graph import GraphEstimate, Progress, estimate_graph
+from hespas.estimate.graph import GraphEstimate, estimate_graph
 from hespas.estimate.methods import (
     DEFAULT,
     DeviceUse,
@@ -310,25 +310,26 @@ def price(
     *,
     store: Store | None,
     estimator: Estimator | None = None,
-    progress: Progress | None = None,
 ) -> GraphEstimate:
     """Price every region.
 
     ``store`` holds prices between calls; without one each region is priced by itself. The
-    ``estimator`` is made from the options unless it is given. ``progress`` is called with the
-    number of regions that were priced.
+    ``estimator`` is made from the options unless it is given.
     """
     program = prepared.graph.program
     _check_custom_calls(program, options.estimate.custom_calls)
     start_s = perf_counter()
-    with stage(Stage.ESTIMATE, f"of {len(prepared.modules.modules)} distinct regions"):
+    chosen = estimator or estimator_of(program, options)
+    distinct, regions = len(prepared.modules.modules), len(prepared.graph.compute_regions)
+    what = f"{regions} regions, {distinct} of them distinct"
+    with stage(Stage.ESTIMATE, what, kind=chosen.method, size=distinct, total=regions) as advance:
         result = estimate_graph(
             prepared.graph,
             prepared.modules,
-            estimator or estimator_of(program, options),
+            chosen,
             store=store,
             threads=options.estimate.threads,
-            progress=progress,
+            progress=advance,
         )
     saved = 100 * result.reuse.time_reduction
     log.info("estimated in %.3f s; reuse saved %.1f %%", perf_counter() - start_s, saved)
@@ -530,7 +531,9 @@ def simulate(prepared: Prepared, tasks: TaskGraph, options: NetworkOptions) -> T
     if prepared.system is None:
         return None
     choice = model_of(options)
-    with stage(Stage.SIMULATE, f"on {prepared.system.name}"):
+    name = prepared.system.name
+    kind = f"{name}, {choice.model.value}"
+    with stage(Stage.SIMULATE, f"on {name}", kind=kind, size=len(tasks.tasks)):
         if not prepared.graph.program.is_scheduled or choice.cluster is not None:
             return simulate_job(tasks, prepared.system, choice)
         rows = chained(tasks)

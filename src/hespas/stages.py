@@ -1,14 +1,13 @@
 """The stages that take time: their beginnings and ends, as records of the log.
 
 Whoever wants to show progress adds a handler to the logger ``hespas.stages`` and sets its level to
-INFO. Each record has ``stage``, a `Stage`; ``event``, an `Event`; and ``seconds``, how long the
-stage took, None at its beginning. A stage that needs no work, such as a compilation that is taken
-from the cache, has no records.
+INFO, or to DEBUG for steps on the way. Each record holds a `Report` as ``report``. A stage that
+needs no work, such as a compilation that is taken from the cache, has no records.
 
 >>> records = []
 >>> class Shown(logging.Handler):
 ...     def emit(self, record):
-...         records.append((record.stage.value, record.event.value))
+...         records.append((record.report.stage.value, record.report.event.value))
 >>> handler = Shown()
 >>> LOG.addHandler(handler)
 >>> LOG.setLevel(logging.INFO)
@@ -23,9 +22,11 @@ from the cache, has no records.
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from enum import Enum
+from threading import Lock
 from time import perf_counter
 
 LOG = logging.getLogger("hespas.stages")
@@ -39,32 +40,83 @@ class Stage(Enum):
     COMPILE = "compile"
     ESTIMATE = "estimate"
     SIMULATE = "simulate"
+    VALIDATE = "validate"
 
 
 class Event(Enum):
     """What happened to a stage; one that raises an error has failed."""
 
     BEGIN = "begin"
+    ADVANCE = "advance"
     END = "end"
     FAIL = "fail"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What happened to a stage.
+
+    ``what`` says what it works on. ``kind`` and ``size`` say which others it takes as long as:
+    those of its kind and about its size; a size of 0 says nothing. ``done`` of ``total`` parts are
+    done, where it has parts. ``seconds`` is how long it took, None before its end.
+    """
+
+    stage: Stage
+    event: Event
+    what: str
+    kind: str
+    size: int
+    total: int
+    done: int = 0
+    seconds: float | None = None
+
+
 @contextmanager
-def stage(which: Stage, what: str = "") -> Generator[None]:
-    """Log that a stage begins, and that it ends or fails; ``what`` says what it works on."""
+def stage(
+    which: Stage, what: str = "", *, kind: str = "", size: int = 0, total: int = 0
+) -> Generator[Callable[[int], None]]:
+    """Log that a stage begins, and that it ends or fails; see `Report` for what is given.
+
+    Yields a function to call with how many more of its parts are done, from any thread.
+    """
     name = f"{which.value} {what}".rstrip()
     start_s = perf_counter()
-    _log(f"{name} begins", which, Event.BEGIN, None)
+    begun = Report(stage=which, event=Event.BEGIN, what=what, kind=kind, size=size, total=total)
+    _log(logging.INFO, f"{name} begins", begun)
     try:
-        yield
+        yield _advance(name, begun)
     except BaseException:
-        _log(f"{name} failed", which, Event.FAIL, perf_counter() - start_s)
+        _log_end(f"{name} failed", begun, Event.FAIL, perf_counter() - start_s)
         raise
-    _log(f"{name} ended", which, Event.END, perf_counter() - start_s)
+    _log_end(f"{name} ended", begun, Event.END, perf_counter() - start_s)
 
 
-def _log(text: str, which: Stage, event: Event, seconds: float | None) -> None:
-    if not LOG.isEnabledFor(logging.INFO):
-        return
-    shown = text if seconds is None else f"{text} after {seconds:.3f} s"
-    LOG.info(shown, extra={"stage": which, "event": event, "seconds": seconds})
+def _advance(name: str, begun: Report) -> Callable[[int], None]:
+    """Return what counts parts: a record for each hundredth of them."""
+    lock = Lock()
+    done = 0
+
+    def advance(more: int) -> None:
+        nonlocal done
+        with lock:
+            before, done = done, done + more
+            now = done
+        if before * 100 // begun.total < now * 100 // begun.total:
+            report = replace(begun, event=Event.ADVANCE, done=now)
+            _log(logging.DEBUG, f"{name}: {now} of {begun.total}", report)
+
+    return advance if begun.total and LOG.isEnabledFor(logging.DEBUG) else _ignore
+
+
+def _ignore(more: int) -> None:
+    """Count nothing: nobody listens."""
+
+
+def _log_end(text: str, begun: Report, event: Event, seconds: float) -> None:
+    ended = replace(begun, event=event, seconds=seconds)
+    _log(logging.INFO, f"{text} after {seconds:.3f} s", ended)
+
+
+def _log(level: int, text: str, report: Report) -> None:
+    if LOG.isEnabledFor(level):
+        LOG.log(level, text, extra={"report": report})

@@ -11,7 +11,7 @@ import pytest
 from hespas import pipeline
 from hespas.errors import ProgramError
 from hespas.options import EstimateOptions, NetworkOptions, PredictOptions, ProgramOptions
-from hespas.stages import LOG, Stage, stage
+from hespas.stages import LOG, Event, Report, Stage, stage
 
 EXAMPLE = "examples/attention_block.mlir"
 Seen = list[tuple[str, str, bool]]
@@ -23,9 +23,8 @@ class Listener(logging.Handler):
         self.seen: Seen = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        fields = vars(record)
-        has_time = fields["seconds"] is not None
-        self.seen.append((fields["stage"].value, fields["event"].value, has_time))
+        report: Report = vars(record)["report"]
+        self.seen.append((report.stage.value, report.event.value, report.seconds is not None))
 
 
 @pytest.fixture
@@ -57,3 +56,25 @@ def test_a_stage_that_raises_has_failed(seen: Seen) -> None:
     with pytest.raises(ProgramError), stage(Stage.EXPORT):
         raise ProgramError("not this one")
     assert seen == [("export", "begin", False), ("export", "fail", True)]
+
+
+def test_parts_are_counted_where_somebody_listens_for_them() -> None:
+    reports: list[Report] = []
+
+    class Listening(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            reports.append(vars(record)["report"])
+
+    listening = Listening()
+    LOG.addHandler(listening)
+    LOG.setLevel(logging.DEBUG)
+    with stage(Stage.ESTIMATE, "1000 regions", total=1000) as advance:
+        for _ in range(1000):
+            advance(1)
+    LOG.setLevel(logging.INFO)
+    with stage(Stage.ESTIMATE, "3 regions", total=3) as advance:
+        advance(3)
+    LOG.removeHandler(listening)
+    LOG.setLevel(logging.NOTSET)
+    counted = [each.done for each in reports if each.event is Event.ADVANCE]
+    assert counted == list(range(10, 1001, 10))

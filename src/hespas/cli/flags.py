@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from hespas.cli.help import Command, Flag
+from hespas.cli.progress import show_progress
 from hespas.config.fields import Layer, Option, build, check_effects, joined, options_in
 from hespas.config.groups import Group
 from hespas.errors import ConfigError, OutputError, option, spelled
@@ -240,7 +241,11 @@ json_option = plain(
 
 
 def start_logging(level: str | None, path: Path | None) -> None:
-    """Log from ``level`` on, to a file or standard error; nothing where neither is given."""
+    """Log from ``level`` on, to a file or standard error; nothing where neither is given.
+
+    A terminal shows what takes long, unless the log goes there.
+    """
+    show_progress(log_is_shown=level is not None and path is None)
     logger = logging.getLogger("hespas")
     for old in list(logger.handlers):
         logger.removeHandler(old)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,10 +9,8 @@ from hashlib import sha256
 from pathlib import Path
 from time import perf_counter
 
-import click
-
 from hespas.estimate.cache import Store
-from hespas.estimate.graph import GraphEstimate, Progress, computation_assumptions
+from hespas.estimate.graph import GraphEstimate, computation_assumptions
 from hespas.files import (
     OutputMark,
     json_bytes,
@@ -52,27 +49,13 @@ def output_of(options: PredictOptions) -> Generator[Output]:
 def estimate_into(prepared: Prepared, options: PredictOptions, output: Output) -> GraphEstimate:
     """Estimate, and write the modules and their statistics where files are asked for."""
     start_s = perf_counter()
-    with _progress("Estimating", len(prepared.graph.compute_regions)) as progress:
-        result = price(prepared, options, store=output.store, progress=progress)
+    result = price(prepared, options, store=output.store)
     if output.stage is not None:
         write_region_files(prepared.graph, prepared.modules, output.stage)
         elapsed_s = perf_counter() - start_s
         stats = module_stats(result, prepared.modules, estimation_time_s=elapsed_s)
         (output.stage / "module_stats.json").write_bytes(json_bytes(stats))
     return result
-
-
-_LEAST_FOR_A_BAR = 2000
-
-
-@contextmanager
-def _progress(label: str, length: int) -> Generator[Progress | None]:
-    """Show a bar on a terminal for work of many pieces."""
-    if length < _LEAST_FOR_A_BAR or not sys.stderr.isatty():
-        yield None
-        return
-    with click.progressbar(length=length, label=label, file=sys.stderr) as bar:
-        yield bar.update
 
 
 def write_tasks(tasks: TaskGraph, output: Output) -> None:

@@ -28,6 +28,7 @@ from hespas.simulate.astra.replay import is_replay
 from hespas.simulate.external_result import ExternalResult
 from hespas.simulate.imperfect import joined_job
 from hespas.simulate.models import ModelChoice, simulate_job
+from hespas.stages import Stage, stage
 from hespas.tools.process import scratch_directory
 
 log = logging.getLogger("hespas")
@@ -206,7 +207,8 @@ def command(
             binary=astra_sim,
             time_limit_s=time_limit or 3600.0,
         )
-        answer = engine.run(job, system, settings)
+        with stage(Stage.SIMULATE, f"on {system.name} by ASTRA-sim"):
+            answer = engine.run(job, system, settings)
         if json_file is not None:
             write_json(json_file, answer.as_json())
         if json_file != "-":
@@ -221,7 +223,8 @@ def command(
         algorithm=options.algorithm,
         cluster=options.cluster,
     )
-    result = simulate_job(job, system, choice)
+    with stage(Stage.SIMULATE, f"on {system.name}"):
+        result = simulate_job(job, system, choice)
     if timeline is not None:
         write_timeline(result, timeline)
     if json_file is not None:

@@ -11,8 +11,9 @@ from hespas.cli import flags
 from hespas.cli.outputs import check_targets, write_json
 from hespas.errors import MeasurementError
 from hespas.options import NetworkOptions
+from hespas.stages import Stage, stage
 from hespas.validate.measurements import PUBLISHED, MeasuredStep, read_steps
-from hespas.validate.recompute import Sources, check_step, recompute
+from hespas.validate.recompute import Recomputed, Sources, check_step, recompute
 from hespas.validate.tables import validation_json, validation_text
 from hespas.xla.cpu import use_cpu
 
@@ -65,10 +66,13 @@ def command(
     }
     for location, step in steps.items():
         check_step(step, method=method, location=location)
-    recomputed = [
-        recompute(step, sources, method=method, model=model, location=location)
-        for location, step in steps.items()
-    ]
+    recomputed: list[Recomputed] = []
+    with stage(Stage.VALIDATE, f"{len(steps)} measured steps", total=len(steps)) as advance:
+        for location, step in steps.items():
+            recomputed.append(
+                recompute(step, sources, method=method, model=model, location=location)
+            )
+            advance(1)
     if json_file is not None:
         write_json(json_file, validation_json(recomputed, method))
     if json_file != "-":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import zlib
 from collections.abc import Mapping
 from contextlib import suppress
@@ -16,7 +15,7 @@ import msgspec
 from hespas.compile.compiled import CompiledProgram
 from hespas.compile.job import Job
 from hespas.errors import CacheError, OutputError, option
-from hespas.files import write_file
+from hespas.files import cache_home, write_file
 
 log = logging.getLogger("hespas")
 _MARK = b"hespas compiled 3\n"
@@ -27,8 +26,7 @@ _KERNEL_SUFFIX = ".kernel"
 
 def default_directory() -> Path:
     """Return the directory for compiled programs in the user's cache directory."""
-    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(home).expanduser() / "hespas" / "compiled"
+    return cache_home() / "compiled"
 
 
 class _Key(msgspec.Struct, frozen=True, kw_only=True):

@@ -57,7 +57,8 @@ def compile_program(
     cached = None if cache is None else cache.read(job)
     if cached is not None:
         return cached
-    with stage(Stage.COMPILE, f"for {job.target.name}"):
+    name = job.target.name
+    with stage(Stage.COMPILE, f"for {name}", kind=name, size=len(job.source)):
         result = run_job(job, limits)
     if cache is not None:
         cache.write(job, result)

@@ -127,6 +127,8 @@ def estimate_graph(
         for key, text in store.read(keys.values()).items():
             cached[key] = decode_estimate(text, location=store.location)
     missing = [job for job in jobs if keys.get(job) not in cached]
+    if progress is not None:
+        progress(sum(len(job.serves) for job in jobs if keys.get(job) in cached))
     fresh: dict[_Job, tuple[Estimate, float]] = {}
     try:
         fresh.update(zip(missing, _run(missing, graph, estimator, threads, progress), strict=True))

@@ -7,7 +7,7 @@ steps by `hespas.pipeline` (`recompute.recompute`), their errors (`comparison`) 
 
 PUBLIC: dict[str, tuple[str, ...]] = {
     "measurements": ("MeasuredStep", "PUBLISHED", "read_steps"),
-    "recompute": ("Sources", "check_step", "recompute"),
+    "recompute": ("Recomputed", "Sources", "check_step", "recompute"),
     "tables": ("validation_json", "validation_text"),
 }
 """What other folders import, by module; `tests/project/test_layout.py` checks it."""

@@ -85,7 +85,8 @@ def partition_module(
     request = messages.PartitionRequest(
         name=module.source, replicas=replicas, partitions=partitions, partitioner=partitioner
     )
-    with stage(Stage.PARTITION, f"over {devices} devices"):
+    what = f"over {devices} devices"
+    with stage(Stage.PARTITION, what, kind=partitioner.value, size=len(source)):
         text = _run_worker(source, request, virtual_devices, limits)
     return Partitioned(text=text, devices=devices, partitioner=partitioner)
 
