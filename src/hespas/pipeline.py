@@ -57,7 +57,6 @@ from hespas.program.kernels import CompiledKernels, decode_kernels
 from hespas.program.program import Program, all_ops, with_kernels
 from hespas.schedule.build import estimated_tasks
 from hespas.schedule.tasks import TaskGraph
-from hespas.simulate.astra.messages import ContentionModel
 from hespas.simulate.chains import chained, opened
 from hespas.simulate.models import ModelChoice, simulate_job
 from hespas.simulate.timeline import Timeline
@@ -550,8 +549,9 @@ def finish(prepared: Prepared, estimates: GraphEstimate, options: PredictOptions
         system=prepared.system,
         timeline=simulate(prepared, tasks, options.network),
         memory=memory_use(prepared.graph.program),
-        memory_capacity_bytes=_memory_capacity_bytes(options.estimate),
-        network=options.network.network or ContentionModel.CONGESTION_UNAWARE,
+        options=options,
+        device=_device_of_memory(options.estimate),
+        device_name=device_name(options.estimate),
         part_warnings=part_warnings(_node_of(options.estimate), prepared.system),
     )
 
@@ -566,8 +566,7 @@ def device_name(options: EstimateOptions) -> str:
     return f"the device of method {method.name}" if device is None else device.name
 
 
-def _memory_capacity_bytes(options: EstimateOptions) -> int | None:
-    """Return how much memory the device has; None where that is not known."""
+def _device_of_memory(options: EstimateOptions) -> Device | None:
+    """Return the device that holds the program; None where the program runs here."""
     method = method_named(options.method or DEFAULT.name)
-    device = None if method.device_here else device_of(options)
-    return None if device is None else device.memory_capacity_bytes
+    return None if method.device_here else device_of(options)

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hespas.estimate.graph import GraphEstimate, estimator_assumptions
+from hespas.hardware.device import Device
 from hespas.hardware.system import NetworkDimension, System, Topology, bare_system
 from hespas.memory.usage import MemoryUse
+from hespas.options import PredictOptions
 from hespas.program.program import Op
 from hespas.schedule.build import region_name
 from hespas.schedule.tasks import TaskGraph
@@ -36,9 +38,9 @@ class Prediction:
     """One step of a program on a system.
 
     ``timeline`` is None where no system is given, which only a program that doesn't
-    communicate allows. FLOPs, energy and memory are those of one device;
-    ``memory_capacity_bytes`` is None where its memory is not known. ``part_warnings`` say where the
-    system is made for another part than the device.
+    communicate allows. FLOPs, energy and memory are those of one device; ``device`` is None where
+    the method reads none, and ``device_name`` then says what runs the program.
+    ``part_warnings`` say where the system is made for another part than the device.
     """
 
     graph: RegionGraph
@@ -47,9 +49,15 @@ class Prediction:
     system: System | None
     timeline: Timeline | None
     memory: MemoryUse
-    memory_capacity_bytes: int | None = None
-    network: ContentionModel = ContentionModel.CONGESTION_UNAWARE
+    options: PredictOptions
+    device: Device | None = None
+    device_name: str = ""
     part_warnings: tuple[str, ...] = ()
+
+    @property
+    def memory_capacity_bytes(self) -> int | None:
+        """The memory of a device; None where that is not known."""
+        return None if self.device is None else self.device.memory_capacity_bytes
 
     @property
     def devices(self) -> int:
@@ -104,7 +112,8 @@ class Prediction:
     def _network_assumptions(self) -> tuple[str, ...]:
         if self.timeline is None:
             return ()
-        network = self.timeline.assumptions or (_NETWORK_ASSUMPTIONS[self.network],)
+        contention = self.options.network.network or ContentionModel.CONGESTION_UNAWARE
+        network = self.timeline.assumptions or (_NETWORK_ASSUMPTIONS[contention],)
         return (*self.timeline.imperfections, *network)
 
     @property

@@ -25,7 +25,7 @@ from hespas.files import json_bytes
 from hespas.hardware.presets import load_device, load_system
 from hespas.options import EstimateOptions, NetworkOptions, PredictOptions, ProgramOptions
 from hespas.program.program import Program
-from hespas.report.run import run_json
+from hespas.report.run import run_json, run_report
 from hespas.simulate.models import Model
 from hespas.split.regions import Compute
 from hespas.validate.measurements import read_steps
@@ -70,8 +70,8 @@ def test_the_command_the_api_and_validate_predict_the_same_bytes(
 ) -> None:
     words = [str(program), "--node", NODE, "--system", SYSTEM, "--method", method, "--json", "-"]
     by_command = CliRunner().invoke(run_command.command, words).stdout.encode()
-    by_api = json_bytes(run_json(hespas.predict(program, NODE, SYSTEM, method=method)))
-    by_pipeline = json_bytes(run_json(pipeline.predict(options_for(program, method))))
+    by_api = json_bytes(run_json(run_report(hespas.predict(program, NODE, SYSTEM, method=method))))
+    by_pipeline = json_bytes(run_json(run_report(pipeline.predict(options_for(program, method)))))
     table = tmp_path / "steps.csv"
     table.write_text(f"workload,node,system,step_s\n{program},{NODE},{SYSTEM},2e-4\n")
     (step,) = read_steps(table)
@@ -82,7 +82,7 @@ def test_the_command_the_api_and_validate_predict_the_same_bytes(
         model=NetworkOptions().model,
         location="steps.csv:2",
     )
-    by_validate = json_bytes(run_json(recomputed.predictions[method]))
+    by_validate = json_bytes(run_json(run_report(recomputed.predictions[method])))
     assert by_command == by_api == by_pipeline == by_validate
 
 
@@ -104,7 +104,7 @@ def test_a_divided_program_serves_several_methods_and_models(program: Path) -> N
             )
             estimates = pipeline.price(prepared, chosen, store=MemoryStore())
             shared = pipeline.finish(prepared, estimates, chosen)
-            assert run_json(shared) == run_json(pipeline.predict(chosen))
+            assert run_json(run_report(shared)) == run_json(run_report(pipeline.predict(chosen)))
 
 
 def test_there_is_one_default_of_the_network_model(program: Path) -> None:
@@ -112,7 +112,9 @@ def test_there_is_one_default_of_the_network_model(program: Path) -> None:
     default = NetworkOptions().model
     assert f"(default {default.value})" in str(getattr(model, "help", ""))
     named = hespas.predict(program, NODE, SYSTEM, model=default.value)
-    assert run_json(named) == run_json(hespas.predict(program, NODE, SYSTEM))
+    assert run_json(run_report(named)) == run_json(
+        run_report(hespas.predict(program, NODE, SYSTEM))
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

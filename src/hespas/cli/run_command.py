@@ -13,7 +13,7 @@ from hespas.cli.output_directory import estimate_into, output_of, write_tasks
 from hespas.cli.outputs import check_targets, write_json, write_timeline
 from hespas.options import PredictOptions
 from hespas.prediction import computation_alone
-from hespas.report.run import run_json, run_text
+from hespas.report.run import run_json, run_report, run_text
 
 
 @flags.command("run", short_help="Predict a step.")
@@ -37,7 +37,8 @@ def command(json_file: str | None, timeline: Path | None, **given: Any) -> None:
         write_tasks(prediction.tasks, output)
     if timeline is not None:
         write_timeline(prediction.timeline or computation_alone(prediction.tasks), timeline)
+    report = run_report(prediction)
     if json_file is not None:
-        write_json(json_file, run_json(prediction))
+        write_json(json_file, run_json(report))
     if json_file != "-":
-        click.echo(run_text(prediction, pipeline.device_name(options.estimate)))
+        click.echo(run_text(report))

@@ -25,6 +25,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "check_effects",
         "declare",
         "joined",
+        "option_of",
         "options_in",
         "section",
     ),

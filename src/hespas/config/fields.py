@@ -98,6 +98,12 @@ def declare(option: Option, *, default: Any = None) -> Any:
     return dataclasses.field(default=default, metadata=metadata)
 
 
+def option_of(field: dataclasses.Field[Any]) -> Option | None:
+    """Return the option that a field declares, as it is written there; None for other fields."""
+    declared = field.metadata.get(_METADATA)
+    return declared if isinstance(declared, Option) else None
+
+
 @cache
 def options_in(section: type) -> tuple[Option, ...]:
     """Return the options of a dataclass and of the dataclasses nested in it, in order."""

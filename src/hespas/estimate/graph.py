@@ -74,7 +74,7 @@ class ReuseStatistics:
 class GraphEstimate:
     """Estimates of a whole graph: one per distinct region, and which region has which.
 
-    ``assumptions`` are those that the estimator makes of every region.
+    ``assumptions`` are those that the estimator makes of every region, ``method`` is its name.
     """
 
     modules: tuple[ModuleEstimate, ...]
@@ -82,6 +82,7 @@ class GraphEstimate:
     total: Estimate
     reuse: ReuseStatistics
     assumptions: tuple[str, ...] = ()
+    method: str = ""
 
 
 def cache_key(region: str, estimator: Estimator, *, is_scheduled: bool) -> str:
@@ -159,6 +160,7 @@ def estimate_graph(
         total=_total(made),
         reuse=_statistics(made),
         assumptions=estimator.assumptions(graph.program),
+        method=estimator.method,
     )
 
 

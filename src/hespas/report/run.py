@@ -1,90 +1,120 @@
-"""A prediction of a step, as ``hespas run`` reports it: JSON and text."""
+"""A prediction of a step, as ``hespas run`` reports it: a value, its JSON, and sections of text.
+
+`run_report` gathers all figures once. Text and JSON are made from that alone: `SECTIONS` lists the
+parts of the text, each a function from the report to lines; a part without lines is left out.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
 
 from hespas.estimate.estimate import OpEstimate
 from hespas.prediction import Prediction
 from hespas.report.assumptions import assumption_lines
+from hespas.report.headline import bound_shares, headline_lines, share_text
+from hespas.report.options import given_options
+from hespas.report.schema import SCHEMA_VERSION, OpRow, RunReport
 from hespas.units import format_quantity, format_time
+from hespas.version import __version__
 
 _SHOWN_KINDS = 8
 
 
-def run_json(prediction: Prediction) -> dict[str, object]:
-    """Return the documented object; FLOPs and energy are those of one device."""
+def run_report(prediction: Prediction) -> RunReport:
+    """Return all that is reported of a prediction; FLOPs and energy are those of one device."""
     total = prediction.estimates.total
-    return {
-        "step_time_s": prediction.step_time_s,
-        "compute_s": prediction.compute_s,
-        "communication_s": prediction.communication_s,
-        "exposed_communication_s": prediction.exposed_communication_s,
-        "straggler_s": prediction.straggler_s,
-        "devices": prediction.devices,
-        "flops": total.total.flops,
-        "energy_j": total.total.energy_j,
-        "peak_memory_bytes": prediction.memory.peak_bytes,
-        "per_op": {
-            kind: {
-                "count": int(op.count) if op.count.is_integer() else op.count,
-                "time_s": op.time_s,
-                "flops": op.flops,
-                "bytes": op.bytes_moved,
-            }
-            for kind, op in sorted(total.per_op.items())
-        },
-        "assumptions": list(prediction.assumptions),
-        "warnings": list(prediction.warnings),
-    }
+    whole = total.total
+    return RunReport(
+        schema_version=SCHEMA_VERSION,
+        program=Path(prediction.graph.program.source).name,
+        node=prediction.device_name,
+        system=None if prediction.system is None else prediction.system.name,
+        method=prediction.estimates.method,
+        fidelity=prediction.graph.program.fidelity,
+        devices=prediction.devices,
+        step_time_s=prediction.step_time_s,
+        compute_s=prediction.compute_s,
+        communication_s=prediction.communication_s,
+        exposed_communication_s=prediction.exposed_communication_s,
+        straggler_s=prediction.straggler_s,
+        bound=bound_shares(prediction),
+        tokens_per_s=None,
+        tokens_per_s_per_device=None,
+        samples_per_s=None,
+        mfu=None,
+        hardware_utilisation=_utilisation(whole, prediction.step_time_s),
+        flops=whole.flops,
+        flops_utilisation=whole.flops_utilisation if whole.knows_peaks else None,
+        memory_traffic_bytes=whole.bytes_moved,
+        memory_utilisation=whole.memory_utilisation if whole.knows_peaks else None,
+        energy_j=whole.energy_j,
+        peak_memory_bytes=prediction.memory.peak_bytes,
+        memory_capacity_bytes=prediction.memory_capacity_bytes,
+        per_op={kind: _op_row(op) for kind, op in sorted(total.per_op.items())},
+        phases=[],
+        layers=[],
+        communication=[],
+        explain=[],
+        assumptions=list(prediction.assumptions),
+        assumption_groups=[],
+        warnings=list(prediction.warnings),
+        options=given_options(prediction.options),
+        versions={"hespas": __version__},
+    )
 
 
-def run_text(prediction: Prediction, device: str) -> str:
-    """Return the prediction as lines of text, every figure with its unit."""
-    system = prediction.system
-    where = f"{prediction.devices} x {device}" + (f" on {system.name}" if system else "")
-    parts = [
-        f"{prediction.graph.program.source}: one step on {where}",
-        "",
-        *_times(prediction),
-        "",
-        *_dominating(prediction),
-        "",
-        *_work(prediction),
-        *_memory(prediction),
-        "",
-        *assumption_lines(prediction.assumptions, prediction.warnings),
-    ]
-    return "\n".join(parts)
+def _op_row(op: OpEstimate) -> OpRow:
+    return OpRow(
+        count=int(op.count) if op.count.is_integer() else op.count,
+        time_s=op.time_s,
+        flops=op.flops,
+        bytes=op.bytes_moved,
+    )
 
 
-def _times(prediction: Prediction) -> list[str]:
-    step_s = prediction.step_time_s
+def _utilisation(total: OpEstimate, step_time_s: float) -> float | None:
+    if not total.knows_peaks or step_time_s <= 0:
+        return None
+    return min(1.0, total.compute_time_at_peak_s / step_time_s)
+
+
+def run_json(report: RunReport) -> dict[str, object]:
+    """Return the documented object: `hespas.report.schema` describes it."""
+    return msgspec.to_builtins(report)
+
+
+def run_text(report: RunReport) -> str:
+    """Return a report as lines of text, every figure with its unit."""
+    found = [lines for section in SECTIONS if (lines := section(report))]
+    return "\n\n".join("\n".join(lines) for lines in found)
+
+
+def _times(report: RunReport) -> list[str]:
+    step_s = report.step_time_s
     lines = [("Step time", step_s, "")]
-    lines.append(("  compute", prediction.compute_s, _share(prediction.compute_s, step_s)))
+    lines.append(("  compute", report.compute_s, share_text(report.compute_s, step_s)))
     hidden = ""
-    if prediction.communication_s > 0:
-        exposed_s = prediction.exposed_communication_s
-        hidden_s = max(0.0, prediction.communication_s - exposed_s)
+    if report.communication_s > 0:
+        exposed_s = report.exposed_communication_s
+        hidden_s = max(0.0, report.communication_s - exposed_s)
         hidden = f"{format_time(hidden_s) if hidden_s else 'none'} of it hidden behind computation"
-        lines.append(("  exposed communication", exposed_s, _share(exposed_s, step_s)))
-    if prediction.timeline is not None and prediction.timeline.as_specified is not None:
-        straggler_s = prediction.straggler_s
-        lines.append(("  stragglers", straggler_s, _share(straggler_s, step_s)))
+        lines.append(("  exposed communication", exposed_s, share_text(exposed_s, step_s)))
+    if report.straggler_s:
+        lines.append(("  stragglers", report.straggler_s, share_text(report.straggler_s, step_s)))
     if hidden:
-        lines.append(("Communication", prediction.communication_s, f"  {hidden}"))
+        lines.append(("Communication", report.communication_s, f"  {hidden}"))
     return [f"{name:<24}{format_time(time_s):>12}  {note}".rstrip() for name, time_s, note in lines]
 
 
-def _share(part: float, whole: float) -> str:
-    return f"{100 * part / whole:5.1f} %" if whole > 0 else ""
-
-
-def _dominating(prediction: Prediction) -> list[str]:
-    per_op = prediction.estimates.total.per_op
-    ordered = sorted(per_op.items(), key=lambda pair: (-pair[1].time_s, pair[0]))
+def _operations(report: RunReport) -> list[str]:
+    ordered = sorted(report.per_op.items(), key=lambda pair: (-pair[1].time_s, pair[0]))
     shown, rest = ordered[:_SHOWN_KINDS], ordered[_SHOWN_KINDS:]
     rows = [(kind, op.time_s, f"{op.count:.6g}") for kind, op in shown if op.time_s > 0]
     if rest:
-        name = f"{len(rest)} other kinds"
+        name = f"{len(rest)} other {'kind' if len(rest) == 1 else 'kinds'}"
         count = sum(op.count for _, op in rest)
         rows.append((name, sum(op.time_s for _, op in rest), f"{count:.6g}"))
     width = max([24, *(len(name) for name, _, _ in rows)])
@@ -92,34 +122,42 @@ def _dominating(prediction: Prediction) -> list[str]:
         f"{'The computation, by operation':<{width + 2}}{'time':>12}{'share':>10}{'count':>10}"
     ]
     for name, time_s, count in rows:
-        share = _share(time_s, prediction.compute_s)
+        share = share_text(time_s, report.compute_s)
         lines.append(f"  {name:<{width}}{format_time(time_s):>12}{share:>10}{count:>10}")
     return lines
 
 
-def _of_peak(total: OpEstimate, utilisation: float) -> str:
-    return f"{100 * utilisation:.1f} % of peak" if total.knows_peaks else ""
-
-
-def _work(prediction: Prediction) -> list[str]:
-    total = prediction.estimates.total.total
-    arithmetic = format_quantity(total.flops, "FLOP")
-    moved = format_quantity(total.bytes_moved, "B")
+def _work(report: RunReport) -> list[str]:
     rows = [
-        ("Arithmetic", arithmetic, _of_peak(total, total.flops_utilisation)),
-        ("Memory traffic", moved, _of_peak(total, total.memory_utilisation)),
+        ("Arithmetic", format_quantity(report.flops, "FLOP"), report.flops_utilisation),
+        (
+            "Memory traffic",
+            format_quantity(report.memory_traffic_bytes, "B"),
+            report.memory_utilisation,
+        ),
+        ("Energy", format_quantity(report.energy_j or 0.0, "J"), None),
     ]
-    if total.energy_j is not None:
-        rows.append(("Energy", format_quantity(total.energy_j, "J"), ""))
-    lines = [f"  {name:<22}{figure:>12}   {note}".rstrip() for name, figure, note in rows]
+    if report.energy_j is None:
+        rows.pop()
+    lines = [
+        f"  {name:<22}{figure:>12}   {_of_peak(share)}".rstrip() for name, figure, share in rows
+    ]
     return ["Per device, while it computes:", *lines]
 
 
-def _memory(prediction: Prediction) -> list[str]:
-    """Return a line on memory for compiled programs; before fusion the peak would be too high."""
-    if not prediction.graph.program.is_scheduled:
-        return []
-    peak = format_quantity(prediction.memory.peak_bytes, "B")
-    capacity_bytes = prediction.memory_capacity_bytes
-    of = f"of {format_quantity(capacity_bytes, 'B')}" if capacity_bytes else ""
-    return [f"  {'Memory, at the peak':<22}{peak:>12}   {of}".rstrip()]
+def _of_peak(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.1f} % of peak"
+
+
+def _assumptions(report: RunReport) -> list[str]:
+    return assumption_lines(report.assumptions, report.warnings)
+
+
+SECTIONS: tuple[Callable[[RunReport], list[str]], ...] = (
+    headline_lines,
+    _times,
+    _operations,
+    _work,
+    _assumptions,
+)
+"""The parts of the text, in order."""

@@ -5,7 +5,7 @@ from pathlib import Path
 import hespas
 from hespas.prediction import Prediction
 from hespas.report.estimate import estimate_summary
-from hespas.report.run import run_text
+from hespas.report.run import run_report, run_text
 from programs import vector_main
 
 KINDS = (
@@ -29,7 +29,7 @@ def chain(kinds: tuple[str, ...]) -> str:
 
 
 def test_kinds_beyond_the_first_eight_are_joined(tmp_path: Path) -> None:
-    text = run_text(predicted(tmp_path, vector_main(chain(KINDS))), "device")
+    text = run_text(run_report(predicted(tmp_path, vector_main(chain(KINDS)))))
     assert "  3 other kinds" in text
     table = text.partition("operation")[2].partition("Per device")[0]
     assert table.count("%") == 9
@@ -37,7 +37,7 @@ def test_kinds_beyond_the_first_eight_are_joined(tmp_path: Path) -> None:
 
 def test_a_program_that_does_nothing_is_reported(tmp_path: Path) -> None:
     prediction = predicted(tmp_path, vector_main("", result="%a"))
-    text = run_text(prediction, "device")
+    text = run_text(run_report(prediction))
     assert "Step time" in text
     assert "0 s" in text
     summary = estimate_summary(prediction.estimates, ())

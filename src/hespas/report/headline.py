@@ -1,0 +1,105 @@
+"""The first lines of a report: how long the step takes, what it needs, and what bounds it."""
+
+from __future__ import annotations
+
+from hespas.estimate.bound import Bound
+from hespas.prediction import Prediction
+from hespas.report.schema import BoundShares, RunReport
+from hespas.units import format_quantity, format_time
+
+_FIDELITIES = {
+    "compiled": "compiled: kernels as the compiler made them",
+    "fused": "fused: kernels as a model of the compiler makes them",
+    "exported": "as exported: operations one by one, none fused",
+}
+_NAMES = {
+    "compute": "arithmetic",
+    "memory": "memory",
+    "launch": "launches",
+    "exposed_communication": "exposed communication",
+    "straggler": "stragglers",
+    "other": "other",
+}
+
+
+def bound_shares(prediction: Prediction) -> BoundShares:
+    """Return what the step's time goes to, as shares that add to 1.
+
+    A step of no time is all ``other``.
+    """
+    total = prediction.estimates.total.total
+    bound: Bound = total.bound
+    parts = {
+        "compute": bound.compute_s,
+        "memory": bound.memory_s,
+        "launch": bound.launch_s,
+        "exposed_communication": prediction.exposed_communication_s,
+        "straggler": prediction.straggler_s,
+        "other": total.other_s,
+    }
+    whole_s = sum(parts.values())
+    if whole_s <= 0:
+        parts, whole_s = {**dict.fromkeys(parts, 0.0), "other": 1.0}, 1.0
+    return BoundShares(**{name: part / whole_s for name, part in parts.items()})
+
+
+def headline_lines(report: RunReport) -> list[str]:
+    """Return the lines of the answer itself."""
+    where = f"{report.devices} x {report.node}"
+    if report.system is not None:
+        where += f" on {report.system}"
+    rows = [
+        ("Step time", format_time(report.step_time_s)),
+        ("Memory", _memory(report)),
+        ("Bound by", _bound(report.bound)),
+    ]
+    return [
+        f"{report.program}: one step on {where}",
+        _FIDELITIES[report.fidelity],
+        "",
+        *[f"{name:<14}{text}" for name, text in rows],
+    ]
+
+
+def _memory(report: RunReport) -> str:
+    """Say what the step needs of a device's memory, and whether that is there."""
+    peak_bytes, capacity_bytes = report.peak_memory_bytes, report.memory_capacity_bytes
+    peak = format_quantity(peak_bytes, "B")
+    if report.fidelity == "exported":
+        peak = f"up to {peak}"
+    if capacity_bytes is None:
+        return f"{peak} a device"
+    of = f"{peak} of {format_quantity(capacity_bytes, 'B')} a device"
+    if peak_bytes <= capacity_bytes:
+        return f"{of}, {format_quantity(capacity_bytes - peak_bytes, 'B')} free"
+    lacking = format_quantity(peak_bytes - capacity_bytes, "B")
+    return f"{of}: does not fit, {lacking} too much"
+
+
+def _bound(shares: BoundShares) -> str:
+    """Return the shares in whole per cent, the largest first; they add to 100."""
+    parts = {name: getattr(shares, name) for name in shares.__struct_fields__}
+    rounded = whole_per_cents(parts)
+    ordered = sorted(rounded, key=lambda name: -parts[name])
+    return ", ".join(f"{_NAMES[name]} {rounded[name]} %" for name in ordered if rounded[name])
+
+
+def whole_per_cents(shares: dict[str, float]) -> dict[str, int]:
+    """Return shares that add to 1 as whole per cent that add to 100.
+
+    Those with the largest remainders are rounded up.
+
+    >>> whole_per_cents({"a": 1 / 3, "b": 1 / 3, "c": 1 / 3})
+    {'a': 34, 'b': 33, 'c': 33}
+    """
+    floors = {name: int(100 * share // 1) for name, share in shares.items()}
+    missing = 100 - sum(floors.values())
+    by_remainder = sorted(shares, key=lambda name: floors[name] - 100 * shares[name])
+    for name in by_remainder[:missing]:
+        floors[name] += 1
+    return floors
+
+
+def share_text(part: float, whole: float) -> str:
+    """Return a part in per cent of a whole; nothing where there is no whole."""
+    return f"{100 * part / whole:5.1f} %" if whole > 0 else ""

@@ -1,0 +1,190 @@
+"""The answer of ``hespas run`` as a value: one definition of its keys, its JSON and its schema.
+
+`hespas.report.run.run_report` makes a `RunReport` from a prediction; text, JSON, tables in Python
+and the published JSON Schema all derive from it. A key that is added here is in all of them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from hespas.program.program import Fidelity
+
+SCHEMA_VERSION = 1
+"""Counts up when a key changes its meaning or goes; keys that are added leave it as it is."""
+
+Seconds: TypeAlias = Annotated[float, Meta(ge=0)]
+Count: TypeAlias = float | int
+"""A whole number is written as one; branches with weights make others."""
+
+
+class OpRow(msgspec.Struct, frozen=True, kw_only=True):
+    """All executions of one kind of operation in a step, on one device."""
+
+    count: Annotated[Count, Meta(description="how often it runs, every round of a loop counted")]
+    time_s: Annotated[Seconds, Meta(description="all of them together")]
+    flops: float
+    bytes: Annotated[float, Meta(description="what they read from and write to device memory")]
+
+
+class BoundShares(msgspec.Struct, frozen=True, kw_only=True):
+    """What the step's time goes to: shares that add to 1.
+
+    ``straggler`` is below 0 where devices are faster than specified.
+    """
+
+    compute: Annotated[float, Meta(description="arithmetic")]
+    memory: Annotated[float, Meta(description="traffic to and from device memory and caches")]
+    launch: Annotated[float, Meta(description="launches of kernels")]
+    exposed_communication: Annotated[
+        float, Meta(description="communication that no computation hides, idle time included")
+    ]
+    straggler: Annotated[float, Meta(description="slow and late devices, and jitter")]
+    other: Annotated[float, Meta(description="what the method does not divide")]
+
+
+class PhaseRow(msgspec.Struct, frozen=True, kw_only=True):
+    """The computation of one phase of a training step."""
+
+    phase: str
+    time_s: Seconds
+    share: Annotated[float, Meta(description="of the computation, 0 to 1")]
+
+
+class LayerRow(msgspec.Struct, frozen=True, kw_only=True):
+    """The computation under one module path."""
+
+    path: str
+    depth: int
+    time_s: Seconds
+    share: Annotated[float, Meta(description="of the computation, 0 to 1")]
+
+
+class CommunicationRow(msgspec.Struct, frozen=True, kw_only=True):
+    """All communication of one kind among the same groups of devices, on the slowest device."""
+
+    kind: str
+    axis: Annotated[str, Meta(description="the axis of the mesh, or how its groups are formed")]
+    dimension: Annotated[str, Meta(description="the dimensions of the network that it uses")]
+    count: int
+    bytes: Annotated[float, Meta(description="what one device puts in, all of them together")]
+    time_s: Annotated[Seconds, Meta(description="from start to end, all of them together")]
+    exposed_s: Annotated[Seconds, Meta(description="the part that no computation hides")]
+
+
+class ExplainRow(msgspec.Struct, frozen=True, kw_only=True):
+    """The step, priced again with one cause of its time taken away or changed."""
+
+    change: str
+    step_time_s: Seconds
+    gain: Annotated[float, Meta(description="by what share the step is shorter")]
+
+
+class AssumptionGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Assumptions that differ only in what they are about."""
+
+    text: str
+    count: Annotated[int, Meta(description="how many are alike")]
+    examples: Annotated[list[str], Meta(description="what the first of them are about")]
+
+
+class RunReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One step of a program on a system. FLOPs, energy, memory and rows are those of one device."""
+
+    schema_version: int
+    program: Annotated[str, Meta(description="the file, or the name of the model")]
+    node: Annotated[str, Meta(description="the device")]
+    system: Annotated[str | None, Meta(description="null where none is needed or given")]
+    method: Annotated[str, Meta(description="how computation is priced")]
+    fidelity: Annotated[
+        Fidelity,
+        Meta(
+            description="what is priced: kernels as a compiler made them, as a model of a compiler "
+            "makes them, or operations one by one"
+        ),
+    ]
+    devices: int
+    step_time_s: Annotated[
+        Seconds,
+        Meta(
+            description="until the slowest device ends: compute_s + exposed_communication_s + "
+            "straggler_s"
+        ),
+    ]
+    compute_s: Annotated[Seconds, Meta(description="computation on a device as specified")]
+    communication_s: Annotated[
+        Seconds, Meta(description="while any communication is under way on the slowest device")
+    ]
+    exposed_communication_s: Annotated[
+        float, Meta(description="the part of it in which that device does not compute")
+    ]
+    straggler_s: Annotated[
+        float, Meta(description="how much slow and late devices and jitter add to the step")
+    ]
+    bound: BoundShares
+    tokens_per_s: Annotated[float | None, Meta(description="null where tokens are not known")]
+    tokens_per_s_per_device: float | None
+    samples_per_s: Annotated[
+        float | None, Meta(description="sequences, images: null where they are not known")
+    ]
+    mfu: Annotated[
+        float | None,
+        Meta(
+            description="the model's FLOPs over what the devices could do in the step, null where "
+            "the model's FLOPs are not known"
+        ),
+    ]
+    hardware_utilisation: Annotated[
+        float | None,
+        Meta(
+            description="the same of the FLOPs that are executed, each at the peak rate of its "
+            "type; null where peaks are not known"
+        ),
+    ]
+    flops: float
+    flops_utilisation: Annotated[
+        float | None, Meta(description="of the peak rates, while the device computes")
+    ]
+    memory_traffic_bytes: float
+    memory_utilisation: Annotated[
+        float | None, Meta(description="of the peak bandwidth, while the device computes")
+    ]
+    energy_j: Annotated[float | None, Meta(description="null where the power is not known")]
+    peak_memory_bytes: int
+    memory_capacity_bytes: Annotated[int | None, Meta(description="null where it is not known")]
+    per_op: Annotated[dict[str, OpRow], Meta(description="by kind of operation")]
+    phases: list[PhaseRow]
+    layers: list[LayerRow]
+    communication: list[CommunicationRow]
+    explain: list[ExplainRow]
+    assumptions: Annotated[list[str], Meta(description="what was taken for granted")]
+    assumption_groups: list[AssumptionGroup]
+    warnings: list[str]
+    options: Annotated[
+        dict[str, Any], Meta(description="by name, those that differ from their defaults")
+    ]
+    versions: Annotated[
+        dict[str, str], Meta(description="of hespas, and of the packages that compiled the program")
+    ]
+
+
+def run_schema() -> dict[str, Any]:
+    """Return the JSON Schema (2020-12) of ``hespas run --json``.
+
+    >>> run_schema()["title"], "step_time_s" in run_schema()["required"]
+    ('hespas run', True)
+    """
+    (described,), definitions = msgspec.json.schema_components(
+        [RunReport], ref_template="#/$defs/{name}"
+    )
+    del described
+    report = definitions.pop("RunReport")
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **report,
+        "title": "hespas run",
+        "$defs": definitions,
+    }
