@@ -49,7 +49,7 @@ def test_a_scheduled_program_is_predicted_kernel_by_kernel(call: Call, hlo: Path
 
 def test_what_was_assumed_of_kernels_and_their_memory_is_reported(call: Call, hlo: Path) -> None:
     done = call("hespas", "run", hlo, *NODE, *SYSTEM, "--method", "roofline")
-    assert "Memory, at the peak       3.072 kB   of 85.9 GB" in done.stdout
+    assert "Memory                    3.072 kB of 85.9 GB a device, 85.9 GB free" in done.stdout
     assert "each launch costs 3 us" in done.stdout
 
 

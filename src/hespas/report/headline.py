@@ -8,9 +8,9 @@ from hespas.report.schema import BoundShares, RunReport
 from hespas.units import format_quantity, format_time
 
 _FIDELITIES = {
-    "compiled": "compiled: kernels as the compiler made them",
-    "fused": "fused: kernels as a model of the compiler makes them",
-    "exported": "as exported: operations one by one, none fused",
+    "compiled": "compiled",
+    "fused": "fused by a model of the compiler",
+    "exported": "as exported",
 }
 _NAMES = {
     "compute": "arithmetic",
@@ -44,21 +44,51 @@ def bound_shares(prediction: Prediction) -> BoundShares:
 
 
 def headline_lines(report: RunReport) -> list[str]:
-    """Return the lines of the answer itself."""
+    """Return the lines of the answer itself; memory stands first where it is too small."""
     where = f"{report.devices} x {report.node}"
     if report.system is not None:
         where += f" on {report.system}"
-    rows = [
-        ("Step time", format_time(report.step_time_s)),
-        ("Memory", _memory(report)),
-        ("Bound by", _bound(report.bound)),
-    ]
+    memory = [_row("Memory", _memory(report))]
+    rows = [*_times(report), _row("Bound by", _bound(report.bound)), *_energy(report)]
     return [
-        f"{report.program}: one step on {where}",
-        _FIDELITIES[report.fidelity],
+        f"{report.program}: one step on {where} ({_FIDELITIES[report.fidelity]})",
         "",
-        *[f"{name:<14}{text}" for name, text in rows],
+        *([*rows, *memory] if _fits(report) else [*memory, *rows]),
     ]
+
+
+def _row(name: str, text: str) -> str:
+    return f"{name:<26}{text}"
+
+
+def _times(report: RunReport) -> list[str]:
+    step_s = report.step_time_s
+    lines = [("Step time", step_s, "")]
+    lines.append(("  compute", report.compute_s, share_text(report.compute_s, step_s)))
+    hidden = ""
+    if report.communication_s > 0:
+        exposed_s = report.exposed_communication_s
+        hidden_s = max(0.0, report.communication_s - exposed_s)
+        hidden = f"{format_time(hidden_s) if hidden_s else 'none'} of it hidden behind computation"
+        lines.append(("  exposed communication", exposed_s, share_text(exposed_s, step_s)))
+    if report.straggler_s:
+        share = share_text(report.straggler_s, step_s)
+        lines.append(("  stragglers", report.straggler_s, share))
+    if hidden:
+        lines.append(("Communication", report.communication_s, f"  {hidden}"))
+    return [f"{name:<24}{format_time(time_s):>12}  {note}".rstrip() for name, time_s, note in lines]
+
+
+def _energy(report: RunReport) -> list[str]:
+    if report.energy_j is None:
+        return []
+    energy = format_quantity(report.energy_j, "J")
+    return [_row("Energy", f"{energy} a device, while it computes")]
+
+
+def _fits(report: RunReport) -> bool:
+    capacity_bytes = report.memory_capacity_bytes
+    return capacity_bytes is None or report.peak_memory_bytes <= capacity_bytes
 
 
 def _memory(report: RunReport) -> str:
@@ -66,14 +96,15 @@ def _memory(report: RunReport) -> str:
     peak_bytes, capacity_bytes = report.peak_memory_bytes, report.memory_capacity_bytes
     peak = format_quantity(peak_bytes, "B")
     if report.fidelity == "exported":
-        peak = f"up to {peak}"
+        peak = f"at most {peak}"
     if capacity_bytes is None:
         return f"{peak} a device"
     of = f"{peak} of {format_quantity(capacity_bytes, 'B')} a device"
-    if peak_bytes <= capacity_bytes:
+    if _fits(report):
         return f"{of}, {format_quantity(capacity_bytes - peak_bytes, 'B')} free"
     lacking = format_quantity(peak_bytes - capacity_bytes, "B")
-    return f"{of}: does not fit, {lacking} too much"
+    unfused = "; a compiler that fuses needs less" if report.fidelity == "exported" else ""
+    return f"{of}: does not fit, {lacking} too much{unfused}"
 
 
 def _bound(shares: BoundShares) -> str:

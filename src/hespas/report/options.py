@@ -49,12 +49,12 @@ def _default(field: dataclasses.Field[Any]) -> object:
 
 def _json_value(value: object) -> object:
     match value:
-        case bool() | int() | float() | str() | None | Enum() | msgspec.Struct():
+        case bool() | int() | float() | str() | None | Enum():
             return msgspec.to_builtins(value)
-        case Path() | Device() | System():
-            return value.name
-        case Cluster():
-            return Path(value.source).name
+        case Path() | Device() | System() | Cluster():
+            return Path(value.source).name if isinstance(value, Cluster) else value.name
+        case msgspec.Struct():
+            return _json_value(msgspec.structs.asdict(value))
         case Mapping():
             pairs = cast("Mapping[str, object]", value)
             return {name: _json_value(each) for name, each in pairs.items()}

@@ -92,23 +92,6 @@ def run_text(report: RunReport) -> str:
     return "\n\n".join("\n".join(lines) for lines in found)
 
 
-def _times(report: RunReport) -> list[str]:
-    step_s = report.step_time_s
-    lines = [("Step time", step_s, "")]
-    lines.append(("  compute", report.compute_s, share_text(report.compute_s, step_s)))
-    hidden = ""
-    if report.communication_s > 0:
-        exposed_s = report.exposed_communication_s
-        hidden_s = max(0.0, report.communication_s - exposed_s)
-        hidden = f"{format_time(hidden_s) if hidden_s else 'none'} of it hidden behind computation"
-        lines.append(("  exposed communication", exposed_s, share_text(exposed_s, step_s)))
-    if report.straggler_s:
-        lines.append(("  stragglers", report.straggler_s, share_text(report.straggler_s, step_s)))
-    if hidden:
-        lines.append(("Communication", report.communication_s, f"  {hidden}"))
-    return [f"{name:<24}{format_time(time_s):>12}  {note}".rstrip() for name, time_s, note in lines]
-
-
 def _operations(report: RunReport) -> list[str]:
     ordered = sorted(report.per_op.items(), key=lambda pair: (-pair[1].time_s, pair[0]))
     shown, rest = ordered[:_SHOWN_KINDS], ordered[_SHOWN_KINDS:]
@@ -135,10 +118,7 @@ def _work(report: RunReport) -> list[str]:
             format_quantity(report.memory_traffic_bytes, "B"),
             report.memory_utilisation,
         ),
-        ("Energy", format_quantity(report.energy_j or 0.0, "J"), None),
     ]
-    if report.energy_j is None:
-        rows.pop()
     lines = [
         f"  {name:<22}{figure:>12}   {_of_peak(share)}".rstrip() for name, figure, share in rows
     ]
@@ -155,7 +135,6 @@ def _assumptions(report: RunReport) -> list[str]:
 
 SECTIONS: tuple[Callable[[RunReport], list[str]], ...] = (
     headline_lines,
-    _times,
     _operations,
     _work,
     _assumptions,
