@@ -88,8 +88,7 @@ def test_only_json_goes_to_standard_output(call: Call, block: Path, stage: str) 
 def test_every_figure_of_the_text_has_a_unit(predict: Call) -> None:
     lines = predict().stdout.splitlines()
     assert lines[0].endswith(
-        "attention_block.mlir: one step on 4 x A100_SXM_40GB on A100_SXM_40GB_4GPU "
-        "(as exported)"
+        "attention_block.mlir: one step on 4 x A100_SXM_40GB on A100_SXM_40GB_4GPU (as exported)"
     )
     assert re.fullmatch(r"Step time +27\.61 us", lines[2])
     assert re.fullmatch(r"  compute +14\.84 us +53\.7 %", lines[3])
