@@ -25,33 +25,49 @@ class _Loop:
     producer_of: Mapping[Value, Op]
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A value where it is used: ``inside`` are the fusions around it, outermost first.
+
+    Equal fusions share a block, so that an argument of one is known only with the fusion.
+    """
+
+    value: Value
+    inside: tuple[Op, ...] = ()
+
+
 def trip_count(
     start: tuple[Value, ...], condition: Block, body: Block, producer: Mapping[Value, Op]
 ) -> int | None:
     """Return how often the body runs, or None where that cannot be read off.
 
     Understands a counter that starts at a constant, grows or shrinks by a constant, and is
-    compared with a constant, wherever those constants are defined.
+    compared with a constant, wherever those constants are defined, in fusions too.
     """
     loop = _Loop(start=start, condition=condition, body=body, producer_of=producer)
-    comparison = producer.get(_copied(loop, condition.operations[-1].operands[0]))
+    compared = _origin(loop, _Place(condition.operations[-1].operands[0]))
+    comparison = producer.get(compared.value)
     if comparison is None or not isinstance(comparison.attrs, CompareAttrs):
         return None
-    left, right = comparison.operands
+    left, right = (_Place(operand, compared.inside) for operand in comparison.operands)
     direction = comparison.attrs.direction
-    left, right = _copied(loop, left), _copied(loop, right)
-    index = _argument_index(condition, left)
+    index = _counter(loop, left)
     if index is None or _constant(loop, right) is None:
         left, right = right, left
         direction = _MIRRORED.get(direction, "")
-        index = _argument_index(condition, left)
+        index = _counter(loop, left)
     if index is None:
         return None
-    limit, first = _constant(loop, right), _constant(loop, start[index])
+    limit, first = _constant(loop, right), _constant(loop, _Place(start[index]))
     step = _step(loop, index)
     if limit is None or first is None or step is None:
         return None
     return _count(direction, first, limit, step)
+
+
+def _counter(loop: _Loop, place: _Place) -> int | None:
+    """Return which argument of the condition a value is, None if it is none."""
+    return _argument_index(loop.condition, _origin(loop, place).value)
 
 
 def _count(direction: str, first: int, limit: int, step: int) -> int | None:
@@ -83,14 +99,15 @@ def _argument_index(block: Block, value: Value) -> int | None:
 
 
 def _step(loop: _Loop, index: int) -> int | None:
-    producer = loop.producer_of.get(loop.body.operations[-1].operands[index])
+    made = _origin(loop, _Place(loop.body.operations[-1].operands[index]))
+    producer = loop.producer_of.get(made.value)
     if producer is None or producer.kind not in ("add", "subtract"):
         return None
     counter = loop.body.arguments[index]
-    left, right = producer.operands
-    if _copied(loop, left) is counter:
+    left, right = (_Place(operand, made.inside) for operand in producer.operands)
+    if _origin(loop, left).value is counter:
         step = _constant(loop, right)
-    elif _copied(loop, right) is counter and producer.kind == "add":
+    elif _origin(loop, right).value is counter and producer.kind == "add":
         step = _constant(loop, left)
     else:
         return None
@@ -99,31 +116,41 @@ def _step(loop: _Loop, index: int) -> int | None:
     return step if producer.kind == "add" else -step
 
 
-def _copied(loop: _Loop, value: Value) -> Value:
-    """Follow a value back through what doesn't change it."""
-    producer = loop.producer_of.get(value)
-    while producer is not None and producer.kind in _TRANSPARENT and producer.operands:
-        value = producer.operands[producer.results.index(value)]
-        producer = loop.producer_of.get(value)
-    return value
+def _origin(loop: _Loop, place: _Place) -> _Place:
+    """Follow a value back through what doesn't change it, into and out of fusions."""
+    while True:
+        producer = loop.producer_of.get(place.value)
+        if producer is None:
+            if not place.inside:
+                return place
+            *around, fusion = place.inside
+            index = _argument_index(fusion.regions[0], place.value)
+            if index is None:
+                return place
+            place = _Place(fusion.operands[index], tuple(around))
+        elif producer.kind == "fusion":
+            returned = producer.regions[0].operations[-1].operands
+            made = returned[producer.results.index(place.value)]
+            place = _Place(made, (*place.inside, producer))
+        elif producer.kind in _TRANSPARENT and producer.operands:
+            operand = producer.operands[producer.results.index(place.value)]
+            place = _Place(operand, place.inside)
+        else:
+            return place
 
 
-def _constant(loop: _Loop, value: Value) -> int | None:
+def _constant(loop: _Loop, place: _Place) -> int | None:
     """Follow a value to an integer constant, through what doesn't change it."""
     for _ in range(_LONGEST_CHAIN):
-        producer = loop.producer_of.get(value)
-        if producer is None:
-            carried = _unchanged(loop, value)
-            if carried is None:
-                return None
-            value = carried
-        elif isinstance(producer.attrs, ConstantAttrs):
-            number = producer.attrs.value
+        place = _origin(loop, place)
+        producer = loop.producer_of.get(place.value)
+        if producer is not None:
+            number = producer.attrs.value if isinstance(producer.attrs, ConstantAttrs) else None
             return number if isinstance(number, int) else None
-        elif producer.kind in _TRANSPARENT:
-            value = producer.operands[producer.results.index(value)] if producer.operands else value
-        else:
+        carried = _unchanged(loop, place.value)
+        if carried is None:
             return None
+        place = _Place(carried)
     return None
 
 

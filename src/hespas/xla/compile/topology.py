@@ -113,22 +113,38 @@ def open_topology(accelerator: Accelerator, *, count: int) -> Topology:
 
     Raises `DeviceCountError` if there is no such topology, `ToolError` without the compiler.
     """
+    platform, settings = topology_settings(accelerator, count=count)
+    name = settings["topology" if platform == "cuda" else "topology_name"]
+    return _opened(platform, name, count, **settings)
+
+
+def topology_settings(accelerator: Accelerator, *, count: int) -> tuple[str, dict[str, Any]]:
+    """Return the platform and keywords by which JAX's ``get_topology_desc`` finds the devices.
+
+    Raises `DeviceCountError` if there is no such topology.
+
+    >>> platform, settings = topology_settings(TpuSlice(generation="v5e", topology=None), count=8)
+    >>> platform, settings["topology_name"]
+    ('tpu', 'v5e:2x4')
+    """
     match accelerator:
         case GpuHosts(description=description, devices_per_host=per_host):
             name = gpu_topology_name(count, per_host=per_host)
-            return _opened("cuda", name, count, target_config=description, topology=name)
+            return "cuda", {"target_config": description, "topology": name}
         case TpuSlice(generation=generation, topology=topology):
             shape = (
                 tpu_topology_shape(count, generation=generation)
                 if topology is None
                 else _shape(topology)
             )
-            name = f"{generation}:{'x'.join(map(str, shape))}"
-            settings: dict[str, Any] = {"chips_per_host_bounds": _host_of(shape)}
+            settings: dict[str, Any] = {
+                "topology_name": f"{generation}:{'x'.join(map(str, shape))}",
+                "chips_per_host_bounds": _host_of(shape),
+            }
             configuration = TPU_GENERATIONS[generation].configuration
             if configuration is not None:
                 settings["chip_config_name"] = configuration
-            return _opened("tpu", name, count, topology_name=name, **settings)
+            return "tpu", settings
 
 
 def _host_of(shape: tuple[int, ...]) -> list[int]:

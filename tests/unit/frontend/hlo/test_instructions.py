@@ -72,6 +72,43 @@ def test_a_trip_count_is_read_off_through_copies() -> None:
     assert _only(_loop("12"), "while").attrs == WhileAttrs(trip_count=12)
 
 
+_FUSED_COUNTING = """
+compared {
+  at = s32[] parameter(0)
+  last = s32[] constant(12)
+  ROOT less = pred[] compare(at, last), direction=LT
+}
+
+advanced {
+  one = s32[] parameter(0)
+  at = s32[] parameter(1)
+  ROOT next = s32[] add(at, one)
+}
+
+body {
+  carried = (s32[], f32[4]) parameter(0)
+  at = s32[] get-tuple-element(carried), index=0
+  step = s32[] constant(3)
+  next = s32[] fusion(step, at), kind=kLoop, calls=advanced
+  x = f32[4] get-tuple-element(carried), index=1
+  y = f32[4] tanh(x)
+  ROOT out = (s32[], f32[4]) tuple(next, y)
+}
+
+condition {
+  carried = (s32[], f32[4]) parameter(0)
+  at = s32[] get-tuple-element(carried), index=0
+  ROOT less = pred[] fusion(at), kind=kLoop, calls=compared
+}
+"""
+
+
+def test_a_trip_count_is_read_off_through_fusions() -> None:
+    entry = _LOOP.replace("CONFIG", "")
+    program = read_hlo(module(entry, computations=_FUSED_COUNTING))
+    assert _only(program, "while").attrs == WhileAttrs(trip_count=4)
+
+
 @pytest.mark.parametrize(
     "known", ['{"known_trip_count":{"n":"32"}}', '{"known_trip_count":{"n":32},"other":[]}']
 )
