@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -17,6 +18,8 @@ from hespas.errors import ToolError
 
 LOG_NAME = "log.txt"
 _LAST_LINES = 3
+# How programs built with Abseil, as XLA's compilers are, log what ends them.
+_FATAL = re.compile(r"^F\d{4} [\d:.]+ +\d+ (.+?)\s*$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,8 +126,12 @@ def ending(code: int) -> str:
 
 
 def last_words(log: Path) -> str:
-    """Return the last lines of a log, as one line for a message."""
-    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    """Return the last lines of a log, as one line for a message; a failed check before a stack."""
+    text = log.read_text(errors="replace")
+    fatal = _FATAL.findall(text)
+    if fatal:
+        return fatal[-1][:600]
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     return " | ".join(lines[-_LAST_LINES:])[-600:] or "it said nothing"
 
 

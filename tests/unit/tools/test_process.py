@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hespas.errors import ToolError
-from hespas.tools.process import Limits, run_program, scratch_directory
+from hespas.tools.process import LOG_NAME, Limits, last_words, run_program, scratch_directory
 
 MINUTE = Limits(time_s=60)
 
@@ -108,3 +108,9 @@ def test_a_scratch_directory_is_removed_after_an_interruption(
     with pytest.raises(type(interruption)):
         work(interruption)
     assert list(home.iterdir()) == []
+
+
+def test_the_last_words_of_a_compiler_are_its_failed_check(tmp_path: Path) -> None:
+    log = tmp_path / LOG_NAME
+    log.write_text("F1122 07:51:43.161830   27079 util.h:47] Check failed: x \n    @ 0x7fc main\n")
+    assert last_words(log) == "util.h:47] Check failed: x"
