@@ -12,9 +12,9 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "compiled": ("CompiledProgram",),
     "compiler": ("DEFAULT_LIMITS", "compile_program"),
     "for_node": ("compile_for_node",),
-    "job": ("Layout",),
+    "job": ("Layout", "accelerator_of"),
     "options": ("CompileOptions", "DEFAULT_OPTIONS", "parse_size"),
     "origin": ("with_origin",),
-    "targets": ("TpuTarget", "find_target"),
+    "targets": ("Target", "TpuTarget", "find_target"),
 }
 """What other folders import, by module; `tests/project/test_layout.py` checks it."""

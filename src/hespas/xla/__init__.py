@@ -23,7 +23,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "TpuSlice",
         "part_name",
     ),
-    "compile.topology": ("TPU_GENERATIONS", "TPU_NAMES", "tpu_topology_shape"),
+    "compile.topology": ("TPU_GENERATIONS", "TPU_NAMES", "topology_settings", "tpu_topology_shape"),
     "cpu": ("use_cpu",),
     "hlo.forms": ("is_hlo",),
     "hlo.module": ("HloModule", "read_hlo_module", "stablehlo_of_hlo", "stablehlo_of_module"),

@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from hespas.compile.targets import find_target
+from hespas.errors import ConfigError, DeviceCountError, ToolError
+from hespas.export.maxtext.source import (
+    PYTHON_VARIABLE,
+    MaxTextStep,
+    export_maxtext,
+    interpreter,
+    request_of,
+)
+from simulators import program_file
+
+REAL = os.environ.get(PYTHON_VARIABLE)
+needs_maxtext = pytest.mark.skipif(not REAL, reason=f"{PYTHON_VARIABLE} names no interpreter")
+
+STAND_IN = """
+import json, os, sys
+if sys.argv[1] == "-c":
+    print(json.dumps(VERSIONS))
+    sys.exit()
+assert os.path.basename(sys.argv[1]) == "worker.py"
+request = json.load(open("request.json"))
+if "model_name=none" in request["settings"]:
+    answer = {"refused": "there is no such model"}
+else:
+    open("program.mlir", "w").write("module {}")
+    answer = {"devices": request["count"], "mesh": {"fsdp": 8}, "tokens": 4096, "notes": ["n"]}
+json.dump(answer, open("answer.json", "w"))
+"""
+VERSIONS = {
+    "python": "3.12",
+    "maxtext": "0.2.5",
+    "jax": "0.10.2",
+    "jaxlib": "0.10.2",
+    "jax-cuda12-pjrt": "0.10.2",
+    "libtpu": None,
+}
+
+
+def step(*settings: str, target: str = "H100_SXM", **more: object) -> MaxTextStep:
+    given = {"settings": settings, "target": find_target(target), "devices": 8} | more
+    return MaxTextStep(**given)  # pyright: ignore[reportArgumentType]
+
+
+def stand_in(directory: Path, **versions: str | None) -> Path:
+    code = STAND_IN.replace("VERSIONS", repr(VERSIONS | versions))
+    return Path(program_file(directory / "python", code))
+
+
+def test_the_program_comes_with_what_was_done_to_it(tmp_path: Path) -> None:
+    made = export_maxtext(step("model_name=x", python=stand_in(tmp_path)))
+    assert made.text == b"module {}"
+    assert made.devices == 8
+    assert made.notes == ("lowered by MaxText for H100_SXM, 4096 tokens a step, mesh fsdp=8", "n")
+
+
+def test_what_maxtext_refuses_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"MaxText's base.yml: there is no such model"):
+        export_maxtext(step("model_name=none", python=stand_in(tmp_path)))
+
+
+def test_an_interpreter_without_maxtext_is_an_error(tmp_path: Path) -> None:
+    python = stand_in(tmp_path, maxtext=None)
+    with pytest.raises(ToolError, match=r"python: this interpreter \(Python 3.12\) has no maxtext"):
+        export_maxtext(step(python=python))
+
+
+def test_an_interpreter_needs_the_compiler_of_the_target(tmp_path: Path) -> None:
+    python = stand_in(tmp_path)
+    with pytest.raises(ToolError, match="has no libtpu"):
+        export_maxtext(step(target="TPUv6e", python=python))
+
+
+def test_an_interpreter_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ToolError, match="cannot be started"):
+        interpreter(step(python=tmp_path / "none"))
+
+
+def test_the_environment_names_the_interpreter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = stand_in(tmp_path)
+    monkeypatch.setenv(PYTHON_VARIABLE, str(python))
+    assert interpreter(step()) == python
+    monkeypatch.delenv(PYTHON_VARIABLE)
+    with pytest.raises(ToolError, match=f"{Path(sys.executable).name}: this interpreter"):
+        interpreter(step())
+
+
+@pytest.mark.parametrize(
+    ("settings", "wrong"),
+    [
+        (("model_name",), "'model_name' is no setting"),
+        (("--steps=3",), "'--steps=3' is no setting"),
+        (("steps=3", "steps=4"), "steps is given twice"),
+    ],
+)
+def test_settings_are_read_before_maxtext_starts(settings: tuple[str, ...], wrong: str) -> None:
+    with pytest.raises(ConfigError, match=wrong):
+        step(*settings)
+
+
+def test_axes_between_slices_make_them() -> None:
+    request = request_of(step("dcn_data_parallelism=2", "ici_fsdp_parallelism=4"))
+    assert request.slices == 2
+    assert request_of(step("ici_fsdp_parallelism=8")).slices == 1
+    with pytest.raises(ConfigError, match="an axis of -1 between slices"):
+        request_of(step("dcn_data_parallelism=-1", "ici_fsdp_parallelism=-1"))
+
+
+def test_a_tpu_has_a_topology() -> None:
+    request = request_of(step(target="TPUv6e", topology="2x4"))
+    assert (request.kind, request.platform) == ("tpu", "tpu")
+    assert request.topology["topology_name"] == "v6e:2x4"
+    with pytest.raises(DeviceCountError):
+        request_of(step(target="TPUv6e", devices=7))
+
+
+def test_the_request_is_json() -> None:
+    request = request_of(step("model_name=x"))
+    assert json.loads(json.dumps(request.topology)) == request.topology
+
+
+SMALL = (
+    "base_num_decoder_layers=2",
+    "base_emb_dim=256",
+    "base_mlp_dim=512",
+    "vocab_size=1024",
+    "head_dim=64",
+    "base_num_query_heads=8",
+    "base_num_kv_heads=8",
+    "max_target_length=512",
+    "per_device_batch_size=1",
+    "dataset_path=gs://not/needed",
+)
+
+
+@needs_maxtext
+def test_maxtext_lowers_a_step_for_gpus_and_says_what_it_replaced() -> None:
+    made = export_maxtext(step(*SMALL, "attention=cudnn_flash_te", "ici_fsdp_parallelism=8"))
+    assert made.devices == 8
+    assert b"__cudnn$fmhaSoftmaxBackward" in made.text
+    assert "4096 tokens a step, mesh fsdp=8" in made.notes[0]
+    assert any("cudnn_flash_jax" in note for note in made.notes)
+
+
+@needs_maxtext
+@pytest.mark.parametrize(
+    ("setting", "wrong"),
+    [
+        ("model_nam=x", "no setting model_nam; did you mean model_name"),
+        ("model_name=llama3.1-8x", "did you mean llama3.1-8b"),
+        ("ici_fsdp_parallelism=7", "does not match the product"),
+    ],
+)
+def test_maxtext_refuses_in_one_line(setting: str, wrong: str) -> None:
+    with pytest.raises(ConfigError, match=wrong) as caught:
+        export_maxtext(step(setting))
+    assert "\n" not in str(caught.value)
