@@ -54,7 +54,15 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "with_kernels",
     ),
     "rewrite": ("Renaming", "copied_op", "with_calls_opened", "without_identities"),
-    "scopes": ("joined_scope", "place_text"),
+    "scopes": (
+        "NO_NAME",
+        "Named",
+        "Phase",
+        "joined_scope",
+        "merged_layers",
+        "place_text",
+        "read_scope",
+    ),
     "text": ("TypeText", "function_text", "module_text", "private_function_text", "quoted_symbol"),
     "types": (
         "AsyncType",

@@ -1,10 +1,19 @@
 """Name stacks: where in the user's program an operation comes from, as the framework names it.
 
 JAX gives an operation the names that are open where it is traced, transforms around them:
-``jit(step)/transpose(jvp(layers_0))/attention/dot_general``.
+``jit(step)/transpose(jvp(layers_0))/attention/dot_general``. `read_scope` takes one apart into the
+phase of a training step, the path of modules, and the operation's own name. `PHASE_RULES` and the
+sets below it hold all that is known of JAX's spelling.
 """
 
 from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from enum import Enum
+from functools import lru_cache
+
+import msgspec
 
 
 def place_text(scope: str, source_location: str) -> str:
@@ -30,3 +39,165 @@ def joined_scope(outer: str, inner: str) -> str:
         return outer or inner
     root = outer.partition("/")[0]
     return inner if inner == root or inner.startswith(f"{root}/") else f"{outer}/{inner}"
+
+
+class Phase(Enum):
+    """A part of a training step, in the order in which a step runs them."""
+
+    FORWARD = "forward"
+    RECOMPUTATION = "recomputation"
+    BACKWARD = "backward"
+    OPTIMISER = "optimiser"
+    OTHER = "other"
+
+
+PHASE_RULES: tuple[tuple[re.Pattern[str], Phase], ...] = (
+    (re.compile(r"(^|/)rematted_computation(/|$)"), Phase.RECOMPUTATION),
+    (re.compile(r"(^|[/(])transpose\("), Phase.BACKWARD),
+    (re.compile(r"(^|[/(])jvp\("), Phase.FORWARD),
+    (
+        re.compile(
+            r"(^|[/(])(optimi[sz]er|optax|adam|adamw|adafactor|lion|sgd|apply_updates|"
+            r"apply_gradients)[^/]*/",
+            re.IGNORECASE,
+        ),
+        Phase.OPTIMISER,
+    ),
+)
+"""Tried in order. What `jax.checkpoint` computes again stands in ``rematted_computation``, inside
+of the gradient; gradients are transposed Jacobian-vector products, forward passes such products."""
+
+_NAMING_CONTENT = frozenset({"jvp", "transpose", "vmap", "linearize", "custom_transpose"})
+"""Transforms whose content is a part of the path; that of others, as of ``jit``, is a function."""
+_OTHER_TRANSFORMS = frozenset({"jit", "pjit", "pmap", "xla_call", "remat", "checkpoint"})
+_NO_MODULES = frozenset(
+    {
+        "checkpoint",
+        "closed_call",
+        "core_call",
+        "custom_jvp_call",
+        "custom_vjp_call",
+        "custom_vjp_call_jaxpr",
+        "jit",
+        "pjit",
+        "remat",
+        "remat2",
+        "rematted_computation",
+        "scan",
+        "shard_map",
+        "while",
+    }
+)
+_ROUND = frozenset({"body", "cond"})
+_BRANCH = re.compile(r"branch_\d+_fun")
+_EINSUM = "->"
+_TRANSFORM = re.compile(r"(\w+)\((.*)\)")
+_INDEXED = re.compile(r"(.*[^\d_.])[_.]?\d+")
+
+
+class Named(msgspec.Struct, frozen=True, kw_only=True):
+    """What a name stack says.
+
+    ``phase`` is None where the stack alone doesn't say. ``path`` lists modules, outermost first;
+    ``operation`` is the framework's name of the operation, empty where the stack has none.
+    """
+
+    phase: Phase | None
+    path: tuple[str, ...]
+    operation: str
+
+
+NO_NAME = Named(phase=None, path=(), operation="")
+
+
+@lru_cache(maxsize=65536)
+def read_scope(scope: str) -> Named:
+    """Take a name stack apart.
+
+    A name without any structure is that of an argument or of a compiler's own operation, and none
+    of the user's.
+
+    >>> named = read_scope("jit(step)/transpose(jvp(layers_0))/attention/dot_general")
+    >>> named.phase.value, named.path, named.operation
+    ('backward', ('layers_0', 'attention'), 'dot_general')
+    >>> read_scope("jit(step)/jvp(layers)/while/body/closed_call/mlp/be,ef->bf/dot_general").path
+    ('layers', 'mlp')
+    >>> read_scope("state['weights']") == NO_NAME
+    True
+    """
+    if "/" not in scope:
+        return NO_NAME
+    # XLA names what it makes of several operations after all of them.
+    parts = list(_split(scope.partition(";")[0]))
+    operation = "" if _TRANSFORM.fullmatch(parts[-1]) else parts.pop()
+    phase = next((phase for rule, phase in PHASE_RULES if rule.search(scope)), None)
+    return Named(phase=phase, path=tuple(_modules(parts)), operation=operation)
+
+
+def _split(scope: str) -> Iterator[str]:
+    """Split at the slashes that stand in no parentheses."""
+    depth = start = 0
+    for at, char in enumerate(scope):
+        if char == "(":
+            depth += 1
+        elif char == ")":
+            depth -= 1
+        elif char == "/" and depth <= 0:
+            yield scope[start:at]
+            start = at + 1
+    yield scope[start:]
+
+
+def _modules(parts: Iterable[str]) -> list[str]:
+    """Return the modules of a stack.
+
+    The gradient of a checkpoint holds the checkpoint's whole stack once more
+    (``transpose(jvp(layers))/jvp(layers)/checkpoint``): what repeats where a transform begins
+    counts once.
+    """
+    groups: list[list[str]] = [[]]
+    before = ""
+    for part in parts:
+        names = _names(part)
+        if names is not None:
+            groups.append(names)
+        elif _BRANCH.fullmatch(part) and groups[-1][-1:] == ["cond"]:
+            groups[-1].pop()
+        elif not _is_structure(part, before):
+            groups[-1].append(part)
+        before = part
+    path: list[str] = []
+    for group in groups:
+        longest = min(len(path), len(group))
+        again = next((n for n in range(longest, 0, -1) if path[-n:] == group[:n]), 0)
+        path += group[again:]
+    return path
+
+
+def _names(part: str) -> list[str] | None:
+    """Return the modules in a transform; None for anything else."""
+    match = _TRANSFORM.fullmatch(part)
+    if match is None:
+        return None
+    if match[1] in _NAMING_CONTENT:
+        return _modules(_split(match[2])) if match[2] else []
+    return [] if match[1] in _OTHER_TRANSFORMS else None
+
+
+def _is_structure(part: str, before: str) -> bool:
+    is_round = before == "while" and part in _ROUND
+    return not part or is_round or part in _NO_MODULES or _EINSUM in part
+
+
+def merged_layers(path: Iterable[str]) -> tuple[str, ...]:
+    """Return a path without the numbers of its modules, so that equal layers share it.
+
+    >>> merged_layers(("layers_07", "attention")), merged_layers(("block3", "mlp", "7"))
+    (('layers', 'attention'), ('block', 'mlp', '7'))
+    """
+    return tuple([_without_number(name) for name in path])
+
+
+def _without_number(name: str) -> str:
+    match = _INDEXED.fullmatch(name)
+    return match[1] if match else name

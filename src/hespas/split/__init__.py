@@ -4,11 +4,13 @@
 ids of the regions that it waits for. `flatten` first makes every collective a top-level operation;
 `scheduled` does the same along the schedule of a compiled program; `merge` joins regions without
 delaying a collective. `modules.region_modules` finds equal regions, and `modules.stablehlo_text`
-returns one as a StableHLO module.
+returns one as a StableHLO module. `names` says which phase and module of the user's program
+operations belong to.
 """
 
 PUBLIC: dict[str, tuple[str, ...]] = {
     "modules": ("RegionModules", "region_modules", "stablehlo_text"),
+    "names": ("OperationNames", "operation_names"),
     "regions": ("Collective", "Compute", "Region", "RegionGraph", "operations_of"),
     "scheduled": ("FREE",),
     "strategies": ("SplitOptions", "split_options", "split_program"),
