@@ -35,6 +35,7 @@ from hespas.cost.work import Work, flop_counts
 from hespas.errors import ConfigError, option
 from hespas.estimate.methods import METHODS, default_text, method_named
 from hespas.estimate.roofline import RooflineOptions
+from hespas.export.options import ModelOptions
 from hespas.hardware.cluster import Cluster, read_cluster
 from hespas.hardware.device import Device
 from hespas.hardware.system import System
@@ -229,13 +230,17 @@ def _read_cluster(text: str) -> Cluster:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramOptions:
-    """The program, and what the user sets about it that it leaves open."""
+    """The program, and what the user sets about it that it leaves open.
+
+    ``file`` is a file, or what else names a program: a model of the zoo, which ``model`` has
+    settings for, or ``package.module:function``.
+    """
 
     GROUP: ClassVar[Group] = Group.WORKLOAD
 
     file: Path | None = declare(
         Option(
-            help="The program, where the argument is a configuration.",
+            help="The program, where the argument is a configuration: a file or a model's name.",
             name="mlir_file",
             key="mlir_file",
             form=Text,
@@ -271,6 +276,7 @@ class ProgramOptions:
     kernels: Path | None = declare(
         Option(help="The kernels of a compiled program, as hespas compile --kernels writes them.")
     )
+    model: ModelOptions = field(default_factory=ModelOptions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,6 +306,7 @@ class EstimateOptions:
         Option(
             help="The device: a preset's name (see hespas hardware), or a configuration's path.",
             metavar="NODE",
+            default_text="that of the cluster",
             group=Group.MAIN,
         )
     )
@@ -408,25 +415,33 @@ class NetworkOptions:
 
     GROUP: ClassVar[Group] = Group.NETWORK
 
+    cluster: System | str | None = declare(
+        Option(
+            help="The cluster: COUNTxPART, as in 32xH100_80GB, or a system preset's name.",
+            metavar="CLUSTER",
+            group=Group.MAIN,
+            one_of="system",
+        )
+    )
     system: System | Path | str | None = declare(
         Option(
-            help="The cluster: a preset's name (see hespas hardware), or a directory.",
+            help="The cluster as a system preset's name (see hespas hardware), or a directory.",
             metavar="SYSTEM",
-            group=Group.MAIN,
+            one_of="system",
         )
     )
     network: ContentionModel | None = declare(
         Option(
             help="How transfers share links in ASTRA-sim's model.",
             default_text="congestion-unaware",
-            needs="system",
+            needs="cluster",
         )
     )
     model: Model = declare(
         Option(
             help="Network model: ASTRA-sim's, to the ns, or hespas' own, with streams that overlap "
             "and links that are shared.",
-            needs="system",
+            needs="cluster",
         ),
         default=Model.ASTRA_SIM,
     )
@@ -438,15 +453,15 @@ class NetworkOptions:
             parse=parse_choice,
             metavar="ALGORITHM",
             default_text="specified",
-            needs="system",
+            needs="cluster",
         )
     )
-    cluster: Cluster | None = declare(
+    imperfect: Cluster | None = declare(
         Option(
             help="What is not perfect: slow devices, bad links, jitter (YAML or JSON).",
             parse=_read_cluster,
             metavar="FILE",
-            needs="system",
+            needs="cluster",
         )
     )
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from time import perf_counter
 
@@ -21,8 +22,16 @@ import msgspec
 
 from hespas.config.estimators import NodeHardware, RooflineHardware
 from hespas.config.suggest import suggestion
+from hespas.content_cache import ContentCache
 from hespas.cost.rules.custom_call import CustomCallCost, custom_call
-from hespas.errors import ConfigError, CostError, HespasError, ProgramError, option
+from hespas.errors import (
+    ConfigError,
+    CostError,
+    DeviceCountError,
+    HespasError,
+    ProgramError,
+    option,
+)
 from hespas.estimate.cache import DiskStore, MemoryStore, Store
 from hespas.estimate.driver import Estimator
 from hespas.estimate.graph import GraphEstimate, estimate_graph
@@ -35,7 +44,10 @@ from hespas.estimate.methods import (
     method_named,
 )
 from hespas.estimate.roofline import RooflineOptions
-from hespas.frontend.load import load_per_device, read_source
+from hespas.export.source import Batch, FileSource, ModelSource, Source, find_source
+from hespas.export.workload import Workload, export_cache, model_key, read_workload
+from hespas.files import cache_home
+from hespas.frontend.load import check_source, load_per_device, read_source
 from hespas.frontend.loaded import Loaded
 from hespas.frontend.overrides import LoadOptions
 from hespas.hardware.device import Device
@@ -44,9 +56,9 @@ from hespas.hardware.presets import (
     device_names,
     load_device,
     load_hardware,
-    load_system,
     presets_that_fit,
 )
+from hespas.hardware.sized import find_system
 from hespas.hardware.system import System
 from hespas.memory.usage import memory_use
 from hespas.options import EstimateOptions, NetworkOptions, PredictOptions
@@ -58,7 +70,7 @@ from hespas.program.program import Program, all_ops, with_kernels
 from hespas.schedule.build import estimated_tasks
 from hespas.schedule.tasks import TaskGraph
 from hespas.simulate.chains import chained, opened
-from hespas.simulate.models import ModelChoice, simulate_job
+from hespas.simulate.models import ModelChoice, check_choice, simulate_job
 from hespas.simulate.timeline import Timeline
 from hespas.split.modules import RegionModules, region_modules
 from hespas.split.regions import RegionGraph
@@ -100,14 +112,118 @@ def prepare(
 
     Options that can be refused without the program are refused before it is read.
     """
+    options = checked(options, needs_program=program is None and source is None)
     system = system_of(options.network)
-    model_of(options.network)
-    part_warnings(_node_of(options.estimate), system)
     if program is None:
+        _check_is_alone(options, system)
         program = load(options, source=source, system=system)
     program = _with_origin(program, options)
     settled = settle(program, devices=options.program.devices, system=system)
     return divide(settled, options, system=system)
+
+
+def checked(options: PredictOptions, *, needs_program: bool = True) -> PredictOptions:
+    """Return the options with the system loaded, and the node that follows from it.
+
+    Whatever can be refused without a program is refused here, before anything that takes time:
+    raises what loading a system, a device and an estimation method raise, `ConfigError` for options
+    that contradict each other, `DeviceCountError` for a mesh of another size than the system's, and
+    `ProgramError` for a file that isn't there.
+    """
+    system = system_of(options.network)
+    options = replace(
+        options,
+        network=replace(options.network, system=system, cluster=None),
+        estimate=_with_node(options.estimate, system),
+    )
+    if system is None:
+        model_of(options.network)
+    else:
+        check_choice(system, model_of(options.network))
+        _check_devices(options.program.devices, system)
+    part_warnings(_node_of(options.estimate), system)
+    _check_method(options)
+    if needs_program:
+        source = source_of(options, system)
+        if isinstance(source, FileSource):
+            check_source(source.path)
+    return options
+
+
+def _with_node(options: EstimateOptions, system: System | None) -> EstimateOptions:
+    """Return the options with the node that a system preset is made of, where none is given."""
+    named = (options.node, options.hardware, options.peak_flops, options.memory_bandwidth)
+    if system is None or system.part is None or any(each is not None for each in named):
+        return options
+    if options.method is not None and method_named(options.method).device_use is DeviceUse.NONE:
+        return options
+    return replace(options, node=system.part)
+
+
+def _check_devices(devices: int | None, system: System) -> None:
+    if devices is not None and devices != system.device_count:
+        raise DeviceCountError(
+            f"{devices} devices are asked for, but the system has {system.device_count}",
+            location=system.name,
+            hint=f"drop {option('devices')}",
+        )
+
+
+def _check_method(options: PredictOptions) -> None:
+    """Refuse a device or a method that is not there, or is given what it doesn't use."""
+    estimate = options.estimate
+    if estimate.method is None:
+        device_of(estimate)
+        return
+    method = method_named(estimate.method)
+    _check_device_options(estimate, method)
+    device = device_of(estimate)
+    if device is None and method.device_use is DeviceUse.NEEDED:
+        raise _no_device(estimate)
+    _check_method_options(method, options)
+    method.estimator(_spec_of(options, device, None))
+
+
+def source_of(options: PredictOptions, system: System | None) -> Source:
+    """Return what the workload is; a model's mesh follows from the system where none is given.
+
+    Raises `ConfigError` where nothing is named, and what `hespas.export.source.find_source` raises.
+    """
+    file = options.program.file
+    if file is None:
+        raise ConfigError(
+            "no program is given",
+            location=str(options.estimate.configuration or ""),
+            hint=f"name a file or a model, or give {option('mlir_file')}",
+        )
+    devices = options.program.devices if system is None else system.device_count
+    return find_source(str(file), options.program.model, devices=devices, loops=True)
+
+
+def batch_of(options: PredictOptions) -> Batch | None:
+    """Return what a step takes in, where the workload is a model of the zoo that has a batch."""
+    if options.program.file is None:
+        return None
+    source = source_of(options, system_of(options.network))
+    return source.batch if isinstance(source, ModelSource) else None
+
+
+def workload_digest(options: PredictOptions) -> str:
+    """Return what tells workloads apart: of a file its content, of others what names them."""
+    match source_of(options, system_of(options.network)):
+        case FileSource(path=path):
+            return sha256(read_source(path)).hexdigest()
+        case ModelSource() as source:
+            return model_key(source)
+        case source:
+            return sha256(source.name.encode()).hexdigest()
+
+
+def _check_is_alone(options: PredictOptions, system: System | None) -> None:
+    """Refuse a model on several devices without a system before it is exported."""
+    source = source_of(options, system)
+    if system is None and isinstance(source, ModelSource) and source.mesh.device_count > 1:
+        raise _no_system(source.mesh.device_count, f"{source.name} on the mesh {source.mesh}")
 
 
 def prepare_alone(options: PredictOptions) -> Prepared:
@@ -116,9 +232,15 @@ def prepare_alone(options: PredictOptions) -> Prepared:
 
 
 def load_alone(options: PredictOptions) -> Program:
-    """Load a program for work that needs no system, even if it communicates."""
-    program = _with_origin(load(options), options)
-    return with_device_count(program, requested=options.program.devices, system=None)
+    """Load a program for work that needs no system, even if it communicates.
+
+    A system that is given says how many devices there are.
+    """
+    options = checked(options)
+    system = system_of(options.network)
+    program = _with_origin(load(options, system=system), options)
+    count = None if system is None else system.device_count
+    return with_device_count(program, requested=options.program.devices, system=count)
 
 
 def divide(program: Program, options: PredictOptions, *, system: System | None = None) -> Prepared:
@@ -140,12 +262,16 @@ def settle(program: Program, *, devices: int | None, system: System | None) -> P
     needed = settled.declared_devices or 1
     if system is not None or needed == 1 or not any(True for _ in communication_ops(settled)):
         return settled
+    raise _no_system(needed, program.source)
+
+
+def _no_system(needed: int, location: str) -> ConfigError:
     presets = ", ".join(presets_that_fit(needed)) or f"no preset has {needed} devices"
-    raise ConfigError(
+    return ConfigError(
         f"the program communicates among {needed} devices, but no system is given",
-        location=program.source,
-        hint=f"give {option('system')} ({presets}), or price its computation alone with "
-        "hespas estimate",
+        location=location,
+        hint=f"give {option('cluster')} {needed}xPART, or {option('system')} ({presets}), or price "
+        "its computation alone with hespas estimate",
     )
 
 
@@ -163,12 +289,6 @@ def load(
     `hespas.compile.compiler.compile_program` raises.
     """
     file, kernels_file = options.program.file, options.program.kernels
-    if file is None:
-        raise ConfigError(
-            "no program is given",
-            location=str(options.estimate.configuration or ""),
-            hint=f"name a file, or give {option('mlir_file')}",
-        )
     if options.estimate.method is not None:
         _check_device_options(options.estimate, method_named(options.estimate.method))
     if options.compile.optimise and kernels_file is not None:
@@ -176,7 +296,11 @@ def load(
             f"{option('kernels')} has no effect with {option('optimise')}",
             hint="drop one of them",
         )
-    content = read_source(file) if source is None else source
+    if source is None:
+        workload = read_workload(source_of(options, system), kept=_exported_cache(options.estimate))
+    else:
+        workload = Workload(name=str(file), content=source)
+    content = workload.content
     kernels = None if kernels_file is None else read_kernels(kernels_file)
     try:
         if options.compile.optimise:
@@ -187,6 +311,9 @@ def load(
         error.location = error.location or str(file)
         raise
     program = loaded.program
+    if workload.notes:
+        assumptions = (*workload.notes, *program.assumptions)
+        program = msgspec.structs.replace(program, assumptions=assumptions)
     log.info("read %s", program.source)
     _check_effects(loaded, options)
     if kernels is None:
@@ -252,6 +379,14 @@ def _compiled(content: bytes, options: PredictOptions, system: System | None) ->
         kernels=compiled.kernels,
     )
     return replace(loaded, program=program)
+
+
+def _exported_cache(options: EstimateOptions) -> ContentCache | None:
+    """Return where exported models are cached, beside compiled programs."""
+    directory = compiled_directory(options)
+    if directory is None:
+        return None
+    return export_cache(options.cache_dir or cache_home() / "exported")
 
 
 def compiled_directory(options: EstimateOptions) -> Path | None:
@@ -355,7 +490,14 @@ def estimator_of(program: Program, options: PredictOptions) -> Estimator:
     device = device_of(estimate)
     method = _method_of(program, estimate, device)
     _check_device_options(estimate, method)
-    if estimate.launch_overhead_s is not None and not method.adds_launches:
+    _check_method_options(method, options)
+    if device is None and method.device_use is DeviceUse.NEEDED:
+        raise _no_device(estimate)
+    return method.estimator(_spec_of(options, device, program.kernels))
+
+
+def _check_method_options(method: Method, options: PredictOptions) -> None:
+    if options.estimate.launch_overhead_s is not None and not method.adds_launches:
         raise ConfigError(
             f"{option('launch_overhead')} has no effect on method {method.name}",
             hint=f"drop it, or add {option('method')} roofline",
@@ -364,17 +506,20 @@ def estimator_of(program: Program, options: PredictOptions) -> Estimator:
         raise ConfigError(
             f"{option('kernels')} has no effect on method {method.name}", hint="drop it"
         )
-    if device is None and method.device_use is DeviceUse.NEEDED:
-        raise _no_device(estimate)
-    spec = EstimatorSpec(
+
+
+def _spec_of(
+    options: PredictOptions, device: Device | None, kernels: CompiledKernels | None
+) -> EstimatorSpec:
+    estimate = options.estimate
+    return EstimatorSpec(
         device=device,
         hardware=estimate.hardware,
         roofline_options=_roofline_options(estimate),
         custom_calls=estimate.custom_calls,
-        kernels=program.kernels,
-        kernels_directory=None if program.kernels is None else compiled_directory(estimate),
+        kernels=kernels,
+        kernels_directory=None if kernels is None else compiled_directory(estimate),
     )
-    return method.estimator(spec)
 
 
 def device_of(options: EstimateOptions) -> Device | None:
@@ -503,21 +648,21 @@ def _check_custom_calls(program: Program, stated: Mapping[str, CustomCallCost]) 
 
 def system_of(options: NetworkOptions) -> System | None:
     """Return the system, loaded where it is named; None where none is given."""
-    named = options.system
-    return load_system(named) if isinstance(named, str | Path) else named
+    named = options.system if options.cluster is None else options.cluster
+    return find_system(named) if isinstance(named, str | Path) else named
 
 
 def model_of(options: NetworkOptions) -> ModelChoice:
     """Return the network model with its settings; `ConfigError` for those without effect on it."""
-    cluster = options.cluster
-    if cluster is not None and cluster.programs:
+    imperfect = options.imperfect
+    if imperfect is not None and imperfect.programs:
         message = "programs are for hespas simulate: there is one program here"
-        raise ConfigError(message, location=cluster.source, hint="leave them out")
+        raise ConfigError(message, location=imperfect.source, hint="leave them out")
     return ModelChoice(
         model=options.model,
         network=options.network,
         algorithm=options.algorithm,
-        cluster=cluster,
+        cluster=imperfect,
     )
 
 

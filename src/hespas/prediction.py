@@ -114,7 +114,8 @@ class Prediction:
             return ()
         contention = self.options.network.network or ContentionModel.CONGESTION_UNAWARE
         network = self.timeline.assumptions or (_NETWORK_ASSUMPTIONS[contention],)
-        return (*self.timeline.imperfections, *network)
+        cluster = () if self.system is None else self.system.assumptions
+        return (*cluster, *self.timeline.imperfections, *network)
 
     @property
     def warnings(self) -> tuple[str, ...]:

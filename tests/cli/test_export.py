@@ -49,7 +49,7 @@ def test_models_are_listed_with_their_options(call: Call) -> None:
         (("gemm", "-o", "a.mlir", "--remat", "full"), "gemm has no option 'remat'"),
         (("gemm", "-o", "a.mlir", "--module", "step"), "--module is for a directory"),
         (("nothing:here", "-o", "a.mlir"), "No module named 'nothing'"),
-        (("nothing:here", "-o", "a.mlir", "--dtype", "f32"), "dtype are for models of the zoo"),
+        (("nothing:here", "-o", "a.mlir", "--dtype", "f32"), "--dtype is for models of the zoo"),
         ((".", "-o", "a.mlir"), "no modules of XLA"),
         (("gemma", "-o", "a.mlir"), "did you mean 'gemm'"),
     ],

@@ -231,7 +231,7 @@ def test_flags_without_effect_are_refused(
 
 def test_a_network_without_a_system_is_refused(call: Call) -> None:
     done = call("hespas", "run", write(ADD), *NODE, "--network", "congestion-unaware")
-    refused(done, "--network has no effect without --system")
+    refused(done, "--network has no effect without --cluster")
 
 
 def test_the_network_is_chosen(call: Call) -> None:

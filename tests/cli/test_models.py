@@ -59,7 +59,7 @@ def test_a_cluster_slows_a_job_down(call: Call, traces: str, model: str) -> None
     base = ("hespas", "simulate", traces, *SYSTEM, "--model", model, "--json")
 
     plain, slow = (json.loads(call(*base, *more).stdout)["step_time_ns"]
-                   for more in ((), ("--cluster", "cluster.yml")))  # fmt: skip
+                   for more in ((), ("--imperfect", "cluster.yml")))  # fmt: skip
 
     assert slow > 1.1 * plain
 
@@ -70,8 +70,8 @@ def test_a_slow_device_is_charged_to_the_stragglers(call: Call, block: Path, mod
     base = ("hespas", "run", block, "--node", "A100_SXM_40GB", *SYSTEM, "--model", model)
 
     plain = json.loads(call(*base, "--json").stdout)
-    slow = json.loads(call(*base, "--cluster", "cluster.yml", "--json").stdout)
-    text = call(*base, "--cluster", "cluster.yml").stdout
+    slow = json.loads(call(*base, "--imperfect", "cluster.yml", "--json").stdout)
+    text = call(*base, "--imperfect", "cluster.yml").stdout
 
     assert plain["straggler_s"] == 0
     assert slow["straggler_s"] == pytest.approx(0.3 * plain["compute_s"], rel=1e-6)
@@ -92,8 +92,8 @@ def test_simulate_gives_the_parts_of_a_step_on_an_imperfect_cluster(
     base = ("hespas", "simulate", traces, *SYSTEM)
 
     plain = json.loads(call(*base, "--json").stdout)
-    late = json.loads(call(*base, "--cluster", "cluster.yml", "--json").stdout)
-    text = call(*base, "--cluster", "cluster.yml").stdout
+    late = json.loads(call(*base, "--imperfect", "cluster.yml", "--json").stdout)
+    text = call(*base, "--imperfect", "cluster.yml").stdout
 
     assert "straggler_ns" not in plain
     assert late["straggler_ns"] == late["step_time_ns"] - plain["step_time_ns"] == 1e6
@@ -119,7 +119,7 @@ def test_a_cluster_may_run_several_programs(call: Call, traces: str) -> None:
     )
     system = ("--system", "V100_32GB_8GPU")
 
-    done = call("hespas", "simulate", traces, *system, *OWN, "--cluster", "cluster.yml", "--json")
+    done = call("hespas", "simulate", traces, *system, *OWN, "--imperfect", "cluster.yml", "--json")
 
     assert done.returncode == 0, done.stderr
     assert len(json.loads(done.stdout)["devices"]) == 8
@@ -134,6 +134,7 @@ def test_a_cluster_may_run_several_programs(call: Call, traces: str) -> None:
         ((*OWN, "--rendezvous-protocol"), "--rendezvous-protocol has no effect"),
         (("--algorithm", "ring"), "--algorithm has no effect on the model astra-sim"),
         (("--backend", "astra-sim", *OWN), "--model has no effect on another --backend"),
+        (("--imperfect", "absent.yml"), "cannot be read"),
         (("--cluster", "absent.yml"), "cannot be read"),
     ],
     ids=str,
@@ -147,9 +148,9 @@ def test_flags_without_effect_are_refused(
     assert message in done.stderr
 
 
-@pytest.mark.parametrize("flag", [OWN, ("--algorithm", "ring"), ("--cluster", "c.yml")], ids=str)
+@pytest.mark.parametrize("flag", [OWN, ("--algorithm", "ring"), ("--imperfect", "c.yml")], ids=str)
 def test_a_model_needs_a_system(call: Call, block: Path, flag: tuple[str, str]) -> None:
     done = call("hespas", "run", block, "--node", "A100_SXM_40GB", *flag)
 
     assert done.returncode == 2
-    assert f"{flag[0]} has no effect without --system" in done.stderr
+    assert f"{flag[0]} has no effect without --cluster" in done.stderr

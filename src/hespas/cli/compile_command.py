@@ -21,9 +21,13 @@ from hespas.compile.options import CompileOptions, parse_size
 from hespas.compile.targets import TpuTarget, find_target
 from hespas.config.fields import Option, declare
 from hespas.config.groups import Group
+from hespas.content_cache import ContentCache
 from hespas.errors import ConfigError, OutputError, UnsupportedError, option
-from hespas.files import check_file, write_file
-from hespas.frontend.load import load_source, read_source
+from hespas.export.options import ModelOptions
+from hespas.export.source import find_source
+from hespas.export.workload import export_cache, read_workload
+from hespas.files import cache_home, check_file, write_file
+from hespas.frontend.load import load_source
 from hespas.program.kernels import encode_kernels
 from hespas.program.program import instructions_digest
 from hespas.tools.process import Limits
@@ -51,6 +55,7 @@ class _Request:
         Option(help="Chips of a TPU slice, as in 4x4.", default_text="by the devices")
     )
     options: CompileOptions = field(default_factory=CompileOptions)
+    model: ModelOptions = field(default_factory=ModelOptions)
     time_limit_s: float = declare(
         Option(
             help="How long it may take.",
@@ -94,6 +99,13 @@ class _Request:
             return None
         return CompiledCache(directory=self.cache_dir or default_directory())
 
+    @property
+    def exported(self) -> ContentCache | None:
+        """Where exported models are cached; None for nowhere."""
+        if self.disable_cache:
+            return None
+        return export_cache(self.cache_dir or cache_home() / "exported")
+
 
 @flags.command("compile", short_help="Optimise and schedule a program as a target's compiler does.")
 @click.argument("program", type=flags.FILE)
@@ -116,17 +128,22 @@ def command(
     log_path: Path | None,
     **given: Any,
 ) -> None:
-    """Compile PROGRAM, StableHLO before or after partitioning, for a target that isn't there.
+    """Compile PROGRAM for a target that isn't there.
+
+    PROGRAM is StableHLO before or after partitioning, a model (hespas export --list), or one's own
+    package.module:function.
 
     TARGET is a GPU or TPU (H100_SXM, TPUv5e), the node preset of one, or a file with XLA's
     description of a GPU. Needs hespas[gpu] or hespas[tpu].
     """
     flags.start_logging(log_level, log_path)
     request = flags.built(_Request, given)
+    source = find_source(str(program), request.model, devices=request.devices, loops=True)
     _check_files(target, json_file, output, kernels)
+    workload = read_workload(source, kept=request.exported)
     compiled = compile_program(
-        read_source(program),
-        name=str(program),
+        workload.content,
+        name=workload.name,
         target=target,
         layout=Layout(
             devices=request.devices, per_host=request.devices_per_host, topology=request.topology

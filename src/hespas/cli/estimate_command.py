@@ -11,7 +11,7 @@ from hespas import pipeline
 from hespas.cli import flags
 from hespas.cli.output_directory import estimate_into, output_of, stats_of, summary_of
 from hespas.cli.outputs import check_targets, write_json
-from hespas.options import EstimateOptions, OutputOptions, ProgramOptions
+from hespas.options import EstimateOptions, NetworkOptions, OutputOptions, ProgramOptions
 from hespas.split.strategies import SplitOptions
 
 
@@ -20,6 +20,7 @@ from hespas.split.strategies import SplitOptions
 @flags.both("config_file", type=flags.FILE, metavar="FILE", help="The configuration.")
 @flags.derived(ProgramOptions)
 @flags.derived(EstimateOptions)
+@flags.derived(NetworkOptions, only=("cluster", "system"))
 @flags.derived(SplitOptions)
 @flags.derived(OutputOptions)
 @flags.json_option
@@ -29,10 +30,10 @@ def command(json_file: str | None, config_file: Path | None, **given: Any) -> No
 
     WORKLOAD is a program or a configuration (.json).
     """
-    options = flags.requested(given, config_file)
+    options = pipeline.checked(flags.requested(given, config_file))
     check_targets(json_file, None, options.output.directory)
-    prepared = pipeline.prepare_alone(options)
     with output_of(options) as output:
+        prepared = pipeline.prepare_alone(options)
         estimates = estimate_into(prepared, options, output)
     if json_file is not None:
         write_json(json_file, stats_of(estimates, prepared))

@@ -3,75 +3,38 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, assert_never
 
 import click
 
 from hespas.cli import flags
-from hespas.config.groups import Group
 from hespas.errors import ConfigError, OutputError, ProgramError
+from hespas.export.options import ModelOptions
+from hespas.export.source import (
+    DumpSource,
+    FileSource,
+    FunctionSource,
+    ModelSource,
+    Source,
+    find_source,
+)
 from hespas.files import check_file, write_file
 from hespas.frontend.load import read_source
 from hespas.xla.cpu import use_cpu
+from hespas.xla.mlir.module import is_jax_export
 
 if TYPE_CHECKING:
     from hespas.export.exported import Exported
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
-    """What is to be exported: ``changed`` are a model's options, ``module`` is of a dump."""
-
-    source: str
-    changed: dict[str, str]
-    module: str | None
-
-
-_MODEL_OPTIONS = flags.combined(
-    flags.plain(
-        "--mesh", metavar="AXIS=N,..", group=Group.MODEL, help="The devices, as in fsdp=4,tp=2."
-    ),
-    flags.plain(
-        "--batch",
-        metavar="N",
-        group=Group.MODEL,
-        help="Sequences or images per data-parallel part of the mesh.",
-    ),
-    flags.plain("--sequence", metavar="N", group=Group.MODEL, help="Tokens in a sequence."),
-    flags.plain(
-        "--remat",
-        metavar="POLICY",
-        group=Group.MODEL,
-        help="What the backward pass computes again.",
-    ),
-    flags.plain(
-        "--scan/--unrolled",
-        default=None,
-        group=Group.MODEL,
-        help="One loop over the layers, or none.",
-    ),
-    flags.plain(
-        "--dtype", metavar="TYPE", group=Group.MODEL, help="The type computed in, as in bf16."
-    ),
-    flags.plain(
-        "--set",
-        "more",
-        multiple=True,
-        metavar="NAME=VALUE",
-        group=Group.MODEL,
-        help="Another option.",
-    ),
-)
 
 
 @flags.command("export", short_help="Write a model or function as StableHLO.")
 @click.argument("source", required=False)
 @flags.plain("--list", "list_models", is_flag=True, help="List the models and their options.")
 @flags.both("output", "-o", type=flags.FILE, metavar="FILE", help="The file to write.")
-@_MODEL_OPTIONS
+@flags.derived(ModelOptions)
 @flags.plain(
     "--devices", type=click.IntRange(1), metavar="N", help="Virtual devices for one's own function."
 )
@@ -83,14 +46,12 @@ def command(
     source: str | None,
     output: Path | None,
     list_models: bool,
-    more: tuple[str, ...],
     unpartitioned: bool,
-    scan: bool | None,
     devices: int | None,
     module: str | None,
     log_level: str | None,
     log_path: Path | None,
-    **given: str | None,
+    **given: Any,
 ) -> None:
     """Write SOURCE as the StableHLO of one device, or of all with --unpartitioned.
 
@@ -98,9 +59,6 @@ def command(
     serialised, or a directory that XLA dumped into.
     """
     flags.start_logging(log_level, log_path)
-    if devices is not None and not _is_function(source):
-        raise ConfigError("--devices is for a function, package.module:function", hint="drop it")
-    use_cpu(devices)
     if list_models:
         _print_models()
         return
@@ -109,14 +67,13 @@ def command(
     if output is None:
         raise OutputError("no output is given", hint="name a file with -o")
     check_file(output)
-    changed = {name: value for name, value in given.items() if value is not None}
-    if scan is not None:
-        changed["scan"] = "true" if scan else "false"
-    pairs = _pairs(more)
-    for name in changed.keys() & pairs.keys():
-        raise ConfigError(f"--{name} and --set {name} are both given", hint="keep one")
-    asked = _Asked(source=source, changed=changed | pairs, module=module)
-    made = _exported(asked)
+    found = find_source(source, flags.built(ModelOptions, given))
+    if devices is not None and not isinstance(found, FunctionSource):
+        raise ConfigError("--devices is for a function, package.module:function", hint="drop it")
+    if module is not None and not isinstance(found, DumpSource):
+        raise ConfigError("--module is for a directory that XLA dumped into", hint="drop it")
+    use_cpu(devices)
+    made = _exported(found, module)
     if not unpartitioned:
         made = import_module("hespas.export.exported").partitioned(made)
     write_file(output, made.text)
@@ -125,52 +82,28 @@ def command(
         click.echo(f"  {note}")
 
 
-def _pairs(more: tuple[str, ...]) -> dict[str, str]:
-    pairs: dict[str, str] = {}
-    for name, equals, value in (pair.partition("=") for pair in more):
-        if not equals:
-            raise ConfigError(f"--set {name} has no value", hint="write NAME=VALUE")
-        if name.strip() in pairs:
-            raise ConfigError(f"--set names {name.strip()} twice", hint="keep one")
-        pairs[name.strip()] = value.strip()
-    return pairs
-
-
-def _is_function(source: str | None) -> bool:
-    return source is not None and ":" in source and not Path(source).exists()
-
-
-def _exported(asked: _Asked) -> Exported:
-    """Export what is asked for: what it is shows in its name."""
-    path = Path(asked.source)
-    if path.is_dir():
-        _refuse_options(asked.changed, "a dump")
-        return import_module("hespas.export.dump").export_dump(path, module=asked.module)
-    if asked.module is not None:
-        raise ConfigError("--module is for a directory that XLA dumped into", hint="drop it")
-    if path.is_file():
-        _refuse_options(asked.changed, "a file")
-        return _from_file(path)
-    if _is_function(asked.source):
-        _refuse_options(asked.changed, "a function")
-        # As `python -m` does: the function is where one stands.
-        sys.path.insert(0, str(Path.cwd()))
-        return import_module("hespas.export.function").export_named(asked.source)
-    return import_module("hespas.export.function").export_model(asked.source, asked.changed)
-
-
-def _refuse_options(changed: dict[str, str], what: str) -> None:
-    if changed:
-        raise ConfigError(
-            f"{', '.join(sorted(changed))} are for models of the zoo; {what} has none of them",
-            hint="drop them",
-        )
+def _exported(source: Source, module: str | None) -> Exported:
+    functions: Any = import_module("hespas.export.function")
+    match source:
+        case DumpSource(path=path):
+            return import_module("hespas.export.dump").export_dump(path, module=module)
+        case FunctionSource(name=name):
+            # As `python -m` does: the function is where one stands.
+            sys.path.insert(0, str(Path.cwd()))
+            return functions.export_named(name)
+        case ModelSource() as model:
+            made = functions.export_model(model.name, model.texts)
+            return replace(made, notes=(*model.notes, *made.notes))
+        case FileSource(path=path):
+            return _from_file(path)
+        case _:
+            assert_never(source)
 
 
 def _from_file(path: Path) -> Exported:
     functions: Any = import_module("hespas.export.function")
     source = read_source(path)
-    if not functions.is_jax_export(source):
+    if not is_jax_export(source):
         raise ProgramError(
             "this file is not what jax.export serialises",
             location=str(path),

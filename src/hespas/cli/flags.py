@@ -105,8 +105,8 @@ def _click_option(each: Option, chosen: Collection[str]) -> Callable[[Any], Any]
         "group": each.group or Group.MAIN,
         "needs": flag(each.needs) if each.needs in chosen else "",
     }
-    if bool in each.kinds and each.negatable:
-        switch = f"{flag(each.name)}/{flag(f'no_{each.name}')}"
+    if bool in each.kinds and (each.negatable or each.negated):
+        switch = f"{flag(each.name)}/{flag(each.negated or f'no_{each.name}')}"
         return plain(switch, each.name, default=None, **settings)
     if bool in each.kinds:
         return both(each.name, *each.aliases, is_flag=True, default=None, **settings)
@@ -128,6 +128,7 @@ def built(section: type[_T], given: Mapping[str, Any]) -> _T:
 
     Raises `ConfigError` for flags that contradict each other, have no effect or can't be read.
     """
+    given = with_imperfections(given)
     raw = _raw(section, given)
     check_effects([raw], [each for each in options_in(section) if each.needs in {"", *given}])
     return build(section, _values(section, raw).values)
@@ -171,12 +172,36 @@ def requested(given: Mapping[str, Any], config_file: Path | None = None) -> Pred
                 hint=f"drop the argument or {option('mlir_file')}",
             )
         given = {**given, "mlir_file": argument}
+    given = with_imperfections(given)
     known = options_in(PredictOptions)
     raw = _raw(PredictOptions, given)
     configured = Layer(values={}) if config_file is None else read_configuration(config_file)
     _spell_as_keys(known, raw, configured)
     check_effects([raw, configured], [each for each in known if each.name in given])
     return build(PredictOptions, joined([_values(PredictOptions, raw), configured], known))
+
+
+def with_imperfections(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what is given, with ``--cluster FILE`` as ``--imperfect FILE``, its newer spelling.
+
+    >>> with_imperfections({"cluster": "slow.yml", "imperfect": None})
+    {'cluster': None, 'imperfect': 'slow.yml'}
+    >>> with_imperfections({"cluster": "32xH100_80GB", "imperfect": None})
+    {'cluster': '32xH100_80GB', 'imperfect': None}
+    """
+    named = given.get("cluster")
+    if named is None or not (Path(named).is_file() or Path(named).suffix in _IMPERFECT):
+        return given
+    if given.get("imperfect") is not None:
+        raise ConfigError(
+            f"{option('cluster')} names a file of imperfections, and {option('imperfect')} another",
+            location=str(named),
+            hint=f"give {option('cluster')} a system, as in 32xH100_80GB",
+        )
+    return {**given, "cluster": None, "imperfect": named}
+
+
+_IMPERFECT = (".yml", ".yaml", ".json")
 
 
 def _spell_as_keys(known: Collection[Option], flags: Layer, configuration: Layer) -> None:

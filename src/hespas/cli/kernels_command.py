@@ -13,9 +13,8 @@ from hespas.estimate.methods import EstimatorSpec, method_named
 from hespas.estimate.ptx.kernels import AnalysisCache, kernel_pricer
 from hespas.estimate.ptx.method import KernelEstimator
 from hespas.estimate.tables.method import Measured
-from hespas.hardware.presets import load_device
-from hespas.options import CompileChoice, EstimateOptions, ProgramOptions
-from hespas.pipeline import compiled_directory, divide, load_alone
+from hespas.options import CompileChoice, EstimateOptions, NetworkOptions, ProgramOptions
+from hespas.pipeline import checked, compiled_directory, device_of, divide, load_alone
 from hespas.report.assumptions import assumption_lines
 from hespas.report.kernels import kernel_table, kernels_json, kernels_text
 
@@ -24,8 +23,8 @@ from hespas.report.kernels import kernel_table, kernels_json, kernels_text
 @flags.workload_argument
 @flags.derived(ProgramOptions)
 @flags.derived(CompileChoice)
-@flags.derived(EstimateOptions, only=("custom_call",))
-@flags.plain("--node", required=True, metavar="NODE", help="The device: a preset's name.")
+@flags.derived(EstimateOptions, only=("custom_call", "node"))
+@flags.derived(NetworkOptions, only=("cluster", "system"))
 @flags.plain(
     "--top",
     type=click.IntRange(min=1),
@@ -43,8 +42,13 @@ def command(top: int, json_file: str | None, **given: Any) -> None:
     round of a loop. Matrix products, convolutions and fused attention, which libraries run, stand
     in one line.
     """
-    options = flags.requested(given)
+    options = checked(flags.requested(given))
     check_targets(json_file, None)
+    device = device_of(options.estimate)
+    if device is None:
+        raise ConfigError(
+            "no device is given", hint=f"give {option('node')}, or {option('cluster')}"
+        )
     program = load_alone(options)
     if not program.is_scheduled:
         raise ConfigError(
@@ -52,7 +56,6 @@ def command(top: int, json_file: str | None, **given: Any) -> None:
             location=program.source,
             hint=f"add {option('optimise')}",
         )
-    device = load_device(str(given["node"]))
     cache = AnalysisCache(directory=compiled_directory(options.estimate))
     pricer = kernel_pricer(device, program.kernels, cache=cache)
     if pricer is None:

@@ -8,10 +8,9 @@ import click
 
 from hespas.cli import flags
 from hespas.cli.outputs import check_targets, write_json
-from hespas.hardware.presets import load_device
 from hespas.memory.usage import memory_use
-from hespas.options import CompileChoice, EstimateOptions, ProgramOptions
-from hespas.pipeline import load_alone
+from hespas.options import CompileChoice, EstimateOptions, NetworkOptions, ProgramOptions
+from hespas.pipeline import checked, device_of, load_alone
 from hespas.report.memory import memory_json, memory_text
 
 
@@ -20,6 +19,7 @@ from hespas.report.memory import memory_json, memory_text
 @flags.derived(ProgramOptions, without=("kernels",))
 @flags.derived(CompileChoice)
 @flags.derived(EstimateOptions, only=("node",))
+@flags.derived(NetworkOptions, only=("cluster", "system"))
 @flags.plain(
     "--top",
     type=click.IntRange(min=0),
@@ -35,11 +35,11 @@ def command(top: int, json_file: str | None, **given: Any) -> None:
     WORKLOAD is a program or a configuration (.json). With --optimise the program is compiled
     for the node first; without, no operations are fused, which takes far more memory.
     """
-    options = flags.requested(given)
+    options = checked(flags.requested(given))
     check_targets(json_file, None)
     program = load_alone(options)
-    node = given["node"]
-    capacity_bytes = None if node is None else load_device(node).memory_capacity_bytes
+    device = device_of(options.estimate)
+    capacity_bytes = None if device is None else device.memory_capacity_bytes
     use = memory_use(program)
     if json_file is not None:
         write_json(json_file, memory_json(use, capacity_bytes, shown=top))

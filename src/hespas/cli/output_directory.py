@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 from time import perf_counter
 
@@ -17,7 +16,7 @@ from hespas.files import (
     staged_directory,
 )
 from hespas.options import PredictOptions
-from hespas.pipeline import Prepared, price, store_of
+from hespas.pipeline import Prepared, price, store_of, workload_digest
 from hespas.report.estimate import estimate_summary, module_stats
 from hespas.report.regions import write_region_files
 from hespas.schedule.chakra.writer import write_traces
@@ -39,8 +38,7 @@ def output_of(options: PredictOptions) -> Generator[Output]:
     if target is None or workload is None:
         yield Output(stage=None, store=store_of(options.estimate))
         return
-    content = sha256(workload.read_bytes()).hexdigest()
-    mark = OutputMark(workload=workload.name, content=content)
+    mark = OutputMark(workload=workload.name, content=workload_digest(options))
     with staged_directory(target, mark, clean=options.output.clean) as stage:
         beside = target if target.exists() else stage
         yield Output(stage=stage, store=store_of(options.estimate, beside=beside))

@@ -25,13 +25,14 @@ from hespas.report.run import run_json, run_report, run_text
 def command(json_file: str | None, timeline: Path | None, **given: Any) -> None:
     """Predict how long one step of WORKLOAD takes, and why.
 
-    WORKLOAD is a program (StableHLO text, bytecode or portable artifact) or a configuration
-    (.json). With --output the traces and regions are written too.
+    WORKLOAD is a model (hespas export --list), a program (StableHLO, HLO, what jax.export wrote, or
+    a directory of XLA's dumps), one's own package.module:function, or a configuration (.json).
+    With --output the traces and regions are written too.
     """
-    options = flags.requested(given)
+    options = pipeline.checked(flags.requested(given))
     check_targets(json_file, timeline, options.output.directory)
-    prepared = pipeline.prepare(options)
     with output_of(options) as output:
+        prepared = pipeline.prepare(options)
         estimates = estimate_into(prepared, options, output)
         prediction = pipeline.finish(prepared, estimates, options)
         write_tasks(prediction.tasks, output)

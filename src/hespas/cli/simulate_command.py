@@ -15,11 +15,11 @@ from hespas.backends.astra_sim.run import AstraSimOptions, run_astra_sim
 from hespas.cli import flags
 from hespas.cli.outputs import check_targets, write_json, write_timeline
 from hespas.config.groups import Group
-from hespas.errors import TraceError
+from hespas.errors import ConfigError, TraceError, option
 from hespas.hardware.cluster import Cluster
-from hespas.hardware.presets import load_system
 from hespas.hardware.system import System
 from hespas.options import NetworkOptions
+from hespas.pipeline import system_of
 from hespas.report.simulation import external_text, simulation_text
 from hespas.schedule.chakra.reader import read_traces
 from hespas.schedule.tasks import Job
@@ -117,19 +117,13 @@ class _Backend:
 @flags.command("simulate", short_help="Run Chakra traces on a system.")
 @click.argument("prefix", type=flags.FILE)
 @flags.plain(
-    "--system",
-    required=True,
-    metavar="SYSTEM",
-    help="The cluster: a preset's name (see hespas hardware), or a directory.",
-)
-@flags.plain(
     "--comm-groups",
     "--comm_groups",
     type=flags.FILE,
     metavar="FILE",
     help="Groups of devices (default comm_group.json beside the traces, if there is one).",
 )
-@flags.derived(NetworkOptions, without=("system",))
+@flags.derived(NetworkOptions)
 @flags.plain(
     "--num-queues-per-dim",
     type=click.IntRange(min=1),
@@ -192,10 +186,14 @@ def command(
     engine.check(wants_tasks=nodes or timeline is not None)
     check_targets(json_file, timeline)
     options = flags.built(NetworkOptions, given)
-    system = load_system(given["system"])
+    system = system_of(options)
+    if system is None:
+        raise ConfigError(
+            "no system is given", hint=f"give {option('cluster')} or {option('system')}"
+        )
     traces = prefix / "dev" if prefix.is_dir() else prefix
     is_recorded = engine.is_own and is_replay(system)
-    job = _job(traces, comm_groups, options.cluster, system, is_recorded=is_recorded)
+    job = _job(traces, comm_groups, options.imperfect, system, is_recorded=is_recorded)
     log.info("read the traces of %d devices", job.device_count)
     if not engine.is_own:
         _refuse_model(given)
@@ -221,7 +219,7 @@ def command(
         rendezvous=rendezvous_protocol,
         injection_scale=injection_scale,
         algorithm=options.algorithm,
-        cluster=options.cluster,
+        cluster=options.imperfect,
     )
     with stage(Stage.SIMULATE, f"on {system.name}"):
         result = simulate_job(job, system, choice)

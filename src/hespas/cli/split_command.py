@@ -32,8 +32,8 @@ def command(print_meta: bool, json_file: str | None, **given: Any) -> None:
     """
     options = flags.requested(given)
     check_targets(json_file, None, options.output.directory)
-    prepared = prepare_alone(options)
     with output_of(options) as output:
+        prepared = prepare_alone(options)
         if output.stage is not None:
             write_region_files(prepared.graph, prepared.modules, output.stage)
     if json_file is not None:

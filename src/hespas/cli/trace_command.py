@@ -11,7 +11,7 @@ from hespas.cli import flags
 from hespas.cli.output_directory import estimate_into, output_of, stats_of, summary_of, write_tasks
 from hespas.cli.outputs import check_targets, write_json
 from hespas.errors import ConfigError, option
-from hespas.options import EstimateOptions, OutputOptions, ProgramOptions
+from hespas.options import EstimateOptions, NetworkOptions, OutputOptions, ProgramOptions
 from hespas.schedule.build import estimated_tasks
 from hespas.split.strategies import SplitOptions
 
@@ -20,6 +20,7 @@ from hespas.split.strategies import SplitOptions
 @flags.workload_argument
 @flags.derived(ProgramOptions)
 @flags.derived(EstimateOptions)
+@flags.derived(NetworkOptions, only=("cluster", "system"))
 @flags.derived(SplitOptions)
 @flags.derived(OutputOptions)
 @flags.json_option
@@ -29,13 +30,13 @@ def command(json_file: str | None, **given: Any) -> None:
 
     WORKLOAD is a program or a configuration (.json).
     """
-    options = flags.requested(given)
+    options = pipeline.checked(flags.requested(given))
     directory = options.output.directory
     check_targets(json_file, None, directory)
     if directory is None:
         raise ConfigError("no output directory is given", hint=f"give {option('output')}")
-    prepared = pipeline.prepare_alone(options)
     with output_of(options) as output:
+        prepared = pipeline.prepare_alone(options)
         estimates = estimate_into(prepared, options, output)
         tasks = estimated_tasks(prepared.graph, estimates)
         write_tasks(tasks, output)

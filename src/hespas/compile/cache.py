@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-import zlib
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -14,12 +11,10 @@ import msgspec
 
 from hespas.compile.compiled import CompiledProgram
 from hespas.compile.job import Job
-from hespas.errors import CacheError, OutputError, option
-from hespas.files import cache_home, write_file
+from hespas.content_cache import ContentCache
+from hespas.files import cache_home
 
-log = logging.getLogger("hespas")
 _MARK = b"hespas compiled 3\n"
-_DIGEST_BYTES = 32
 _SUFFIX = ".compiled"
 _KERNEL_SUFFIX = ".kernel"
 
@@ -66,70 +61,35 @@ class CompiledCache:
     directory: Path
     limit_bytes: int = 2 * 2**30
 
+    @property
+    def files(self) -> ContentCache:
+        """The files of the directory."""
+        return ContentCache(
+            directory=self.directory,
+            suffix=_SUFFIX,
+            mark=_MARK,
+            what="compiled programs",
+            also=(_KERNEL_SUFFIX,),
+            limit_bytes=self.limit_bytes,
+        )
+
     def read(self, job: Job) -> CompiledProgram | None:
         """Return the result of a job, None if it is missing or damaged."""
-        path = self.path_of(job)
+        files, key = self.files, job_key(job)
+        content = files.read(key)
+        if content is None:
+            return None
         try:
-            content = path.read_bytes()
-        except FileNotFoundError:
+            result = msgspec.msgpack.decode(content, type=CompiledProgram)
+        except msgspec.DecodeError:
+            files.warn_of_damage(key)
             return None
-        except OSError as error:
-            raise _unusable(self.directory, error) from error
-        result = _decoded(content)
-        if result is None:
-            log.warning("%s: the cached program is damaged; it is compiled again", path)
-            return None
-        with suppress(OSError):
-            path.touch()
         return replace(result, name=job.name, target=job.target.name)
 
     def write(self, job: Job, result: CompiledProgram) -> None:
         """Store a result; `CacheError` if the directory cannot be written."""
-        try:
-            self.directory.mkdir(parents=True, exist_ok=True)
-            write_file(self.path_of(job), _encoded(result))
-            self._evict()
-        except (OSError, OutputError) as error:
-            raise _unusable(self.directory, error) from error
-
-    def _evict(self) -> None:
-        files = {
-            path: path.stat()
-            for path in self.directory.iterdir()
-            if path.suffix in {_SUFFIX, _KERNEL_SUFFIX}
-        }
-        size = sum(stat.st_size for stat in files.values())
-        for path in sorted(files, key=lambda path: files[path].st_mtime_ns):
-            if size <= self.limit_bytes:
-                return
-            size -= files[path].st_size
-            path.unlink(missing_ok=True)
+        self.files.write(job_key(job), msgspec.msgpack.encode(result))
 
     def path_of(self, job: Job) -> Path:
         """Return the file of a job's result."""
-        return self.directory / f"{job_key(job)}{_SUFFIX}"
-
-
-def _encoded(result: CompiledProgram) -> bytes:
-    packed = zlib.compress(msgspec.msgpack.encode(result), level=6)
-    return _MARK + sha256(packed).digest() + packed
-
-
-def _decoded(content: bytes) -> CompiledProgram | None:
-    start = len(_MARK) + _DIGEST_BYTES
-    digest, packed = content[len(_MARK) : start], content[start:]
-    if not content.startswith(_MARK) or sha256(packed).digest() != digest:
-        return None
-    try:
-        return msgspec.msgpack.decode(zlib.decompress(packed), type=CompiledProgram)
-    except (zlib.error, msgspec.DecodeError):
-        return None
-
-
-def _unusable(directory: Path, error: Exception) -> CacheError:
-    why = error.strerror if isinstance(error, OSError) else error
-    return CacheError(
-        f"the cache of compiled programs cannot be used: {why}",
-        location=str(directory),
-        hint=f"give a writable {option('cache_dir')}, or {option('disable_cache')}",
-    )
+        return self.files.path_of(job_key(job))

@@ -41,9 +41,9 @@ class Option:
     there, by default the field's. ``parse`` turns the text of a flag into a value; without it the
     field's type does. ``needs`` names the option without which this one has no effect; of the
     options with the same ``one_of`` at most one may be given. A ``repeats`` option may be given
-    several times, a ``negatable`` switch has a ``--no-`` form; an option without ``has_flag`` is
-    for the API and the configuration alone. ``default_text`` describes a default that is not a
-    plain value.
+    several times, a ``negatable`` switch has a ``--no-`` form, or one that ``negated`` names; an
+    option without ``has_flag`` is for the API and the configuration alone. ``default_text``
+    describes a default that is not a plain value.
 
     ``default`` and ``kinds``, the types that the field may hold, are read from the field.
     """
@@ -61,6 +61,7 @@ class Option:
     one_of: str = ""
     repeats: bool = False
     negatable: bool = False
+    negated: str = ""
     has_flag: bool = True
     group: Group | None = None
     default: object = None
@@ -195,12 +196,15 @@ def joined(layers: Sequence[Layer], options: Sequence[Option]) -> dict[str, obje
 def check_effects(layers: Sequence[Layer], options: Sequence[Option]) -> None:
     """Raise `ConfigError` where a value that one of ``options`` is given would have no effect."""
     given = {name for layer in layers for name in layer.values}
+    groups = {each.name: each.one_of for each in options if each.one_of}
+    # Options that exclude each other stand in for each other.
+    present = {groups.get(name, name) for name in given}
     for layer in layers:
         first_of: dict[str, str] = {}
         for each in options:
             if each.name not in layer.values:
                 continue
-            if each.needs and each.needs not in given:
+            if each.needs and groups.get(each.needs, each.needs) not in present:
                 raise ConfigError(
                     f"{mark(each.name)} has no effect without {mark(each.needs)}",
                     location=layer.location,

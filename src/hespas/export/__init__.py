@@ -1,6 +1,8 @@
 """Programs from where users have them: the model zoo, JAX functions, XLA dumps, PyTorch.
 
-Everything becomes `exported.Exported`: StableHLO, sharded as the function says;
+`source.find_source` says what a text names, and `workload.read_workload` gets its program, exported
+in a process of its own where it is no file. Everything becomes `exported.Exported`: StableHLO,
+sharded as the function says;
 `exported.partitioned` makes it the program of one device. `function` exports models of the zoo, JAX
 functions by name or by value, and what ``jax.export`` wrote; `dump` a directory of XLA's dumps;
 `torch_module` a PyTorch module.
@@ -9,5 +11,16 @@ functions by name or by value, and what ``jax.export`` wrote; `dump` a directory
 PUBLIC: dict[str, tuple[str, ...]] = {
     "exported": ("Exported", "partitioned"),
     "function": ("export_model",),
+    "options": ("ModelOptions",),
+    "source": (
+        "Batch",
+        "DumpSource",
+        "FileSource",
+        "FunctionSource",
+        "ModelSource",
+        "Source",
+        "find_source",
+    ),
+    "workload": ("Workload", "export_cache", "model_key", "read_workload"),
 }
 """What other folders import, by module; `tests/project/test_layout.py` checks it."""

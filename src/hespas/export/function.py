@@ -111,11 +111,6 @@ def export_lowered(lowered: Any, *, name: str = "lowered") -> Exported:
     return Exported(text=text, name=name, devices=declared_devices(parse_mlir(text, name=name)))
 
 
-def is_jax_export(source: bytes) -> bool:
-    """Return whether this may be what `jax.export.Exported.serialize` returns."""
-    return not source.startswith(BYTECODE_MAGIC) and BYTECODE_MAGIC in source
-
-
 def export_serialized(source: bytes, *, name: str) -> Exported:
     """Export what ``jax.export.export(f)(...).serialize()`` returned.
 

@@ -11,7 +11,7 @@ often a loop runs) and `meshes` (replica groups by mesh axes).
 """
 
 PUBLIC: dict[str, tuple[str, ...]] = {
-    "load": ("load_per_device", "load_source", "read_source"),
+    "load": ("check_source", "load_per_device", "load_source", "read_source"),
     "loaded": ("Loaded",),
     "overrides": ("LoadOptions",),
 }

@@ -29,10 +29,23 @@ def read_source(path: Path) -> bytes:
     """Return what a file holds; `ProgramError` if it is missing or unreadable."""
     try:
         return path.read_bytes()
-    except FileNotFoundError as error:
-        raise ProgramError("no such file", location=str(path), hint="check the path") from error
     except OSError as error:
-        raise ProgramError(f"cannot be read: {error.strerror}", location=str(path)) from error
+        raise _unreadable(path, error) from error
+
+
+def check_source(path: Path) -> None:
+    """Raise `ProgramError` for a file that is missing or unreadable, without reading it."""
+    try:
+        with path.open("rb"):
+            pass
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: OSError) -> ProgramError:
+    if isinstance(error, FileNotFoundError):
+        return ProgramError("no such file", location=str(path), hint="check the path")
+    return ProgramError(f"cannot be read: {error.strerror}", location=str(path))
 
 
 def load_program(path: Path, *, options: LoadOptions = NO_OPTIONS) -> Program:

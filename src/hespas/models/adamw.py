@@ -31,10 +31,16 @@ def training_state(weights: Tree, counter: jax.ShapeDtypeStruct) -> dict[str, An
 
 
 def training_step(
-    loss: Callable[[Tree, Tree], jax.Array], state: State, batch: Tree
+    loss: Callable[[Tree, Tree], jax.Array], state: State, batch: Tree, *, accumulates: bool = False
 ) -> tuple[dict[str, Any], dict[str, jax.Array]]:
-    """Return the state after a step, and its loss and norms."""
-    value, raw = jax.value_and_grad(loss)(state["weights"], batch)
+    """Return the state after a step, and its loss and norms.
+
+    A batch that ``accumulates`` has a first dimension of rounds, whose gradients are averaged.
+    """
+    if accumulates:
+        value, raw = _accumulated(loss, state["weights"], batch)
+    else:
+        value, raw = jax.value_and_grad(loss)(state["weights"], batch)
     gradients = _clipped(raw)
     first = _moved(state["first_moment"], gradients, _FIRST_DECAY, 1)
     second = _moved(state["second_moment"], gradients, _SECOND_DECAY, 2)
@@ -60,6 +66,20 @@ def training_step(
         "step": state["step"] + 1,
     }
     return changed, dict(zip(METRICS, metrics, strict=True))
+
+
+def _accumulated(
+    loss: Callable[[Tree, Tree], jax.Array], weights: Tree, batch: Tree
+) -> tuple[jax.Array, Tree]:
+    """Return the mean loss and gradients over the rounds of a batch, one at a time."""
+    rounds = len(jax.tree.leaves(batch)[0])
+
+    def add(carried: tuple[jax.Array, Tree], one: Tree) -> tuple[tuple[jax.Array, Tree], None]:
+        return jax.tree.map(jnp.add, carried, jax.value_and_grad(loss)(weights, one)), None
+
+    nothing = (jnp.zeros((), jnp.float32), jax.tree.map(jnp.zeros_like, weights))
+    total, _ = jax.lax.scan(add, nothing, batch)
+    return jax.tree.map(lambda leaf: leaf / rounds, total)
 
 
 def _clipped(gradients: Tree) -> Tree:

@@ -18,7 +18,10 @@ _FSDP_4 = MeshAxes(axes=(("fsdp", 4),))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Llama3:
-    """A model and how it is run; ``batch`` counts sequences per data-parallel part of the mesh."""
+    """A model and how it is run; ``batch`` counts sequences per data-parallel part of the mesh.
+
+    They are computed in ``accumulation`` rounds, over which gradients are accumulated.
+    """
 
     embedding: int
     heads: int
@@ -30,6 +33,7 @@ class Llama3:
     rope_theta: int = 500000
     mesh: MeshAxes = _FSDP_4
     batch: int = 1
+    accumulation: int = 1
     sequence: int = 4096
     remat: str = "minimal_with_context"
     scan: bool = False
@@ -43,7 +47,10 @@ class Llama3:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Llama2:
-    """A model and how it is run; ``batch`` counts sequences per device."""
+    """A model and how it is run; ``batch`` counts sequences per device.
+
+    They are computed in ``accumulation`` rounds, over which gradients are accumulated.
+    """
 
     embedding: int = 4096
     heads: int = 32
@@ -54,6 +61,7 @@ class Llama2:
     rope_theta: int = 10000
     mesh: MeshAxes = MeshAxes(axes=(("data", 2), ("fsdp", 4)))  # noqa: RUF009 - immutable
     batch: int = 1
+    accumulation: int = 1
     sequence: int = 4096
     remat: str = "minimal_with_context"
     scan: bool = False

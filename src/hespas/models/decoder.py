@@ -131,9 +131,13 @@ class Decoder:
         one = {name: array(*dimensions) for name, dimensions in LAYER_WEIGHTS.items()}
         return outer | {f"layer_{index:02d}": one for index in range(self.layers)}
 
-    def batch(self) -> dict[str, Any]:
-        """Return the abstract batch: tokens, and where each stands in which document."""
-        tokens = self.divided.array("batch", "sequence", dtype=jnp.int32)
+    def batch(self, *, rounds: int = 1) -> dict[str, Any]:
+        """Return the abstract batch: tokens, and where each stands in which document.
+
+        With several ``rounds`` the arrays have a first dimension of as many.
+        """
+        names = ("batch", "sequence") if rounds == 1 else ("rounds", "batch", "sequence")
+        tokens = self.divided.array(*names, dtype=jnp.int32)
         return dict.fromkeys(BATCH, tokens)
 
     def loss(self, weights: Weights, batch: Weights) -> jax.Array:

@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
+from hespas.errors import ConfigError
 from hespas.models.adamw import METRICS, training_state, training_step
 from hespas.models.catalogue import Llama2, Llama3
 from hespas.models.decoder import Decoder
@@ -69,9 +70,15 @@ def _training_step(
     weights: Any,
 ) -> Step:
     """Return a step: forward, backward, clipping, AdamW and three norms; it replaces its state."""
-    mesh = settings.mesh
+    mesh, rounds = settings.mesh, settings.accumulation
+    if settings.batch % rounds:
+        raise ConfigError(
+            f"a batch of {settings.batch} is not divided by accumulation = {rounds}",
+            hint=f"choose a divisor of {settings.batch}",
+        )
     sizes = {
-        "batch": batch,
+        "rounds": rounds,
+        "batch": batch // rounds,
         "sequence": settings.sequence,
         "embedding": settings.embedding,
         "norm": settings.embedding,
@@ -97,9 +104,9 @@ def _training_step(
     metrics_sharding = dict.fromkeys(METRICS, NamedSharding(mesh.abstract(), PartitionSpec()))
 
     def train_step(state: dict[str, object], batch: dict[str, object]) -> object:
-        return training_step(decoder.loss, state, batch)
+        return training_step(decoder.loss, state, batch, accumulates=rounds > 1)
 
     function = jax.jit(
         train_step, out_shardings=(state_sharding, metrics_sharding), donate_argnums=0
     )
-    return Step(function=function, arguments=(state, decoder.batch()), mesh=mesh)
+    return Step(function=function, arguments=(state, decoder.batch(rounds=rounds)), mesh=mesh)

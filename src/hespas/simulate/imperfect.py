@@ -31,11 +31,7 @@ def on_cluster(job: Job, cluster: Cluster) -> Job:
     Devices that differ follow graphs of their own; a delay is a task of the CPU that everything
     waits for. Raises `SimulationError` for devices that the job doesn't have.
     """
-    named = {*cluster.compute_scales, *cluster.delays_s}
-    absent = sorted(device for device in named if not 0 <= device < job.device_count)
-    if absent:
-        message = f"device {absent[0]} is not among the {job.device_count} devices"
-        raise SimulationError(message, location=cluster.source)
+    check_devices(cluster, job.device_count)
     if not cluster.changes_devices:
         return job
     if cluster.jitter is not None:
@@ -54,6 +50,15 @@ def on_cluster(job: Job, cluster: Cluster) -> Job:
             graphs.append(_delayed(graph, delay_ps))
         graph_of_device.append(graph_numbers[key])
     return Job(graphs=tuple(graphs), graph_of_device=tuple(graph_of_device))
+
+
+def check_devices(cluster: Cluster, device_count: int) -> None:
+    """Raise `SimulationError` for devices of a cluster that are not among so many."""
+    named = {*cluster.compute_scales, *cluster.delays_s}
+    absent = sorted(device for device in named if not 0 <= device < device_count)
+    if absent:
+        message = f"device {absent[0]} is not among the {device_count} devices"
+        raise SimulationError(message, location=cluster.source)
 
 
 def _scaled(graph: TaskGraph, scale: float, jitter: Jitter | None, device: int) -> TaskGraph:

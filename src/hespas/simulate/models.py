@@ -14,7 +14,7 @@ from hespas.schedule.tasks import Job, TaskGraph, as_job
 from hespas.simulate.astra.messages import ContentionModel
 from hespas.simulate.astra.replay import is_replay
 from hespas.simulate.astra.simulate import simulate
-from hespas.simulate.imperfect import on_cluster
+from hespas.simulate.imperfect import check_devices, on_cluster
 from hespas.simulate.timeline import Timeline
 
 
@@ -116,6 +116,19 @@ def _simulated(job: Job, system: System, choice: ModelChoice, devices: Cluster |
             location=system.name,
             hint="check its bandwidths and latencies, and the times of the job",
         ) from error
+
+
+def check_choice(system: System, choice: ModelChoice) -> None:
+    """Raise `SimulationError` for what can be refused of a model's settings without a job."""
+    check_supported(system, choice)
+    cluster = choice.cluster
+    if cluster is not None:
+        check_devices(cluster, system.device_count)
+    if choice.model is Model.HESPAS:
+        # ASTRA-sim's model need not wait for what this one imports.
+        from hespas.simulate.flow.simulate import check_network  # noqa: PLC0415
+
+        check_network(system, cluster)
 
 
 def check_supported(system: System, choice: ModelChoice) -> None:

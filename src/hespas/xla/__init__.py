@@ -34,6 +34,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "MlirModule",
         "Symbol",
         "declared_devices",
+        "is_jax_export",
         "module_attributes",
         "module_symbols",
         "parse_mlir",

@@ -57,13 +57,9 @@ def test_groups_stand_in_order_and_the_usual_options_first(
     headings = re.findall(r"^([A-Z][a-z ]+)(?: \(with --\w+\))?:$", text, re.MULTILINE)
     assert headings == [each.value for each in Group if each.value in headings]
     first = text[text.index("Options:") : text.index("Workload:")]
-    assert [name for name in ("--node", "--system", "--output", "--json") if name in first] == [
-        "--node",
-        "--system",
-        "--output",
-        "--json",
-    ]
-    assert "Cluster and network (with --system):" in text
+    usual = ["--mesh", "--node", "--cluster", "--output", "--json"]
+    assert [name for name in usual if name in first] == usual
+    assert "Cluster and network:" in text
 
 
 def test_a_wide_terminal_is_used_up_to_a_width_that_reads_well(
@@ -118,7 +114,7 @@ def test_colour_goes_to_terminals_and_where_it_is_forced(
         (["run", "--nod", "x"], "there is no option '--nod'; did you mean --node?; see hespas run"),
         (["run", "--mlir_fil", "x"], "did you mean --mlir-file?"),
         (["run", "--zzz", "x"], "there is no option '--zzz'; see hespas run --help"),
-        (["simulate", "x"], "Missing option '--system'"),
+        (["simulate", "x"], "no system is given; give --cluster or --system"),
     ],
 )
 def test_a_misspelled_name_gets_the_one_that_was_meant(

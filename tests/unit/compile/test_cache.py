@@ -69,7 +69,7 @@ def test_a_damaged_entry_is_no_entry(
     path.write_bytes(bytes(content))
     with caplog.at_level(logging.WARNING, logger="hespas"):
         assert cache.read(JOB) is None
-    assert "is damaged; it is compiled again" in caplog.text
+    assert "is damaged; it is made again" in caplog.text
 
 
 def test_a_cut_entry_is_no_entry(tmp_path: Path) -> None:

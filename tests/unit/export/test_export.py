@@ -14,10 +14,11 @@ import pytest
 from hespas.errors import ConfigError, ProgramError
 from hespas.export.dump import export_dump
 from hespas.export.exported import Exported, partitioned
-from hespas.export.function import export_lowered, export_named, export_serialized, is_jax_export
+from hespas.export.function import export_lowered, export_named, export_serialized
 from hespas.frontend.load import load_source
 from hespas.memory.usage import memory_use
 from hespas.program.program import Alias, is_communication_op
+from hespas.xla.mlir.module import is_jax_export
 
 OWN = """
 import jax, jax.numpy as jnp

@@ -77,6 +77,13 @@ def simulate_flow(
     )
 
 
+def check_network(system: System, cluster: Cluster | None) -> None:
+    """Raise `SimulationError` for options of a system, and links that differ, outside the model."""
+    _check_options(system)
+    if cluster is not None and cluster.links:
+        OverriddenTopology(make_topology(interconnect_of(system)), cluster)
+
+
 def _assumptions(planner: Planner, interconnect: Interconnect) -> Iterator[str]:
     yield ASSUMPTION
     for kind, algorithms in sorted(planner.used.items()):

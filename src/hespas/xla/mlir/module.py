@@ -26,6 +26,11 @@ PORTABLE_PRODUCER = b"StableHLO_v"
 BYTECODE_MAGIC = b"ML\xefR"
 
 
+def is_jax_export(source: bytes) -> bool:
+    """Return whether this may be what `jax.export.Exported.serialize` returns."""
+    return not source.startswith(BYTECODE_MAGIC) and BYTECODE_MAGIC in source
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MlirModule:
     """A parsed module; the handle belongs to jaxlib."""

@@ -1,0 +1,35 @@
+"""What goes between hespas and the process that exports: files in its directory."""
+
+from __future__ import annotations
+
+import msgspec
+
+REQUEST_FILE = "request.json"
+ANSWER_FILE = "answer.json"
+PROGRAM_FILE = "program.mlir"
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """What to export: a model with settings, or where a function or an artifact stands.
+
+    Functions are imported from ``path``, in ``directory``, on so many virtual ``devices``.
+    """
+
+    name: str
+    model: bool = False
+    artifact: bool = False
+    settings: dict[str, str] = {}
+    devices: int | None = None
+    directory: str = "."
+    path: list[str] = []
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What was done to the program on the way; or, where an ``error`` is named, why not."""
+
+    devices: int = 1
+    notes: list[str] = []
+    error: str = ""
+    message: str = ""
+    location: str = ""
+    hint: str = ""

@@ -1,0 +1,120 @@
+"""The options of a model of the zoo, as fields: how large it is run, and on which mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hespas.config.fields import Option, declare
+from hespas.config.groups import Group
+from hespas.errors import ConfigError, option
+from hespas.models.model import MeshAxes, parse_mesh
+
+
+def parse_settings(texts: Iterable[str]) -> dict[str, str]:
+    """Read ``NAME=VALUE``, each name once.
+
+    >>> parse_settings(["layers=2", "sequence = 1024"])
+    {'layers': '2', 'sequence': '1024'}
+    """
+    settings: dict[str, str] = {}
+    for name, equals, value in (text.partition("=") for text in texts):
+        if not equals:
+            raise ConfigError(f"{option('set')} {name} has no value", hint="write NAME=VALUE")
+        if name.strip() in settings:
+            raise ConfigError(f"{option('set')} names {name.strip()} twice", hint="keep one")
+        settings[name.strip()] = value.strip()
+    return settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelOptions:
+    """How a model of the zoo is run; what is None is as the model has it.
+
+    ``batch`` counts sequences or images of one data-parallel part of the mesh, ``global_batch``
+    those of all parts. ``more`` are further settings of the model, as text.
+    """
+
+    GROUP: ClassVar[Group] = Group.MODEL
+
+    mesh: MeshAxes | None = declare(
+        Option(
+            help="The devices that a model is divided over, as in fsdp=8,tp=4.",
+            parse=parse_mesh,
+            metavar="AXIS=N,..",
+            default_text="the model's first axis over all devices of the cluster",
+            group=Group.MAIN,
+        )
+    )
+    batch: int | None = declare(
+        Option(
+            help="Sequences or images per data-parallel part of the mesh.",
+            default_text="the model's",
+            one_of="batch",
+        )
+    )
+    global_batch: int | None = declare(
+        Option(help="Sequences or images of a step, over all parts of the mesh.", one_of="batch")
+    )
+    micro_batch: int | None = declare(
+        Option(
+            help="Sequences per part that are computed at a time: gradients are accumulated over "
+            "the batch.",
+            default_text="the batch",
+        )
+    )
+    sequence: int | None = declare(Option(help="Tokens in a sequence."))
+    remat: str | None = declare(
+        Option(help="What the backward pass computes again.", metavar="POLICY")
+    )
+    scan: bool | None = declare(
+        Option(help="One loop over the layers, or all written out.", negated="unrolled")
+    )
+    dtype: str | None = declare(
+        Option(help="The type that is computed in, as in bf16.", metavar="TYPE")
+    )
+    more: Mapping[str, str] = declare(
+        Option(
+            help="Another setting of the model (hespas export --list shows them).",
+            name="set",
+            parse=parse_settings,
+            metavar="NAME=VALUE",
+            repeats=True,
+        ),
+        default=dict,
+    )
+
+    def texts(self) -> dict[str, str]:
+        """Return the settings that are given, by the model's names, as text.
+
+        ``global_batch`` and ``micro_batch`` are no settings of models: they need the mesh. Raises
+        `ConfigError` for a setting that is given twice.
+
+        >>> ModelOptions(batch=2, scan=True, more={"layers": "4"}).texts()
+        {'batch': '2', 'scan': 'true', 'layers': '4'}
+        """
+        named = {
+            "mesh": self.mesh,
+            "batch": self.batch,
+            "sequence": self.sequence,
+            "remat": self.remat,
+            "scan": None if self.scan is None else str(self.scan).lower(),
+            "dtype": self.dtype,
+        }
+        given = {name: str(value) for name, value in named.items() if value is not None}
+        for name in given.keys() & self.more.keys():
+            raise ConfigError(
+                f"{option(name)} and {option('set')} {name} are both given", hint="keep one"
+            )
+        return {**given, **self.more}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The options that are given, by the names that errors mark."""
+        batches = {"global_batch": self.global_batch, "micro_batch": self.micro_batch}
+        given = [name for name, value in batches.items() if value is not None]
+        return tuple(sorted([*self.texts(), *given]))
+
+
+NO_MODEL_OPTIONS = ModelOptions()

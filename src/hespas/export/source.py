@@ -1,0 +1,252 @@
+"""What a workload is: a model of the zoo, one's own function, a file, or a dump of XLA's.
+
+`find_source` says which of them a text names; it neither imports JAX nor reads a program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hespas.config.suggest import nearest
+from hespas.errors import ConfigError, DeviceCountError, ProgramError, option
+from hespas.export.options import NO_MODEL_OPTIONS, ModelOptions
+from hespas.models.catalogue import model_named, models
+from hespas.models.model import MeshAxes, Model
+
+_LOOP = (
+    "the model's layers are one loop (scan), which compiles in a fraction of the time: step times "
+    "are within 5 % of those of layers written out (unrolled)"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """What a step takes in, over all devices: ``samples`` sequences or images (``what``).
+
+    ``tokens`` is None for what has none.
+    """
+
+    samples: int
+    what: str
+    tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSource:
+    """A model of the zoo: ``texts`` are the settings that differ from its own.
+
+    ``notes`` say what was settled for the user.
+    """
+
+    model: Model
+    texts: Mapping[str, str]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self.model.name
+
+    @property
+    def settings(self) -> Any:
+        """All settings of the model, as values."""
+        return self.model.with_options(self.texts)
+
+    @property
+    def mesh(self) -> MeshAxes:
+        """The mesh that the model is divided over."""
+        return self.settings.mesh
+
+    @property
+    def batch(self) -> Batch | None:
+        """What a step takes in; None for a model without a batch."""
+        settings = self.settings
+        if not hasattr(settings, "parts"):
+            return None
+        samples = settings.batch * settings.parts
+        if not hasattr(settings, "sequence"):
+            return Batch(samples=samples, what="images")
+        return Batch(samples=samples, what="sequences", tokens=samples * settings.sequence)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FunctionSource:
+    """One's own function, as in ``package.module:function``; ``devices`` are virtual ones."""
+
+    name: str
+    devices: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileSource:
+    """A file: a program, or what ``jax.export`` serialised."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """The path."""
+        return str(self.path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DumpSource:
+    """A directory that XLA dumped into; ``module`` is a part of a module's name."""
+
+    path: Path
+    module: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The path."""
+        return str(self.path)
+
+
+Source = ModelSource | FunctionSource | FileSource | DumpSource
+
+
+def find_source(
+    text: str,
+    options: ModelOptions = NO_MODEL_OPTIONS,
+    *,
+    devices: int | None = None,
+    loops: bool = False,
+) -> Source:
+    """Return what ``text`` names; a file or directory goes before a model of the same name.
+
+    ``devices`` is how many there are, if that is known: a model's mesh follows from it, where the
+    options name none. With ``loops`` a model's layers are a loop unless the options say otherwise.
+    Raises `ConfigError` for an unknown model and for options that don't fit, `ProgramError` for
+    what looks like a file that isn't there.
+
+    >>> find_source("llama3-100m", devices=8).mesh.axes
+    (('fsdp', 8),)
+    >>> find_source("mypackage.steps:train")
+    FunctionSource(name='mypackage.steps:train', devices=None)
+    """
+    path = Path(text)
+    if path.is_dir():
+        _refuse(options, "a dump")
+        return DumpSource(path=path)
+    if path.exists():
+        _refuse(options, "a file")
+        return FileSource(path=path)
+    if ":" in text:
+        _refuse(options, "a function")
+        return FunctionSource(name=text, devices=devices)
+    if text in models():
+        return _model(model_named(text), options, devices=devices, loops=loops)
+    close = nearest(text, models())
+    if "/" in text or path.suffix or not close:
+        raise ProgramError(
+            "no such file",
+            location=text,
+            hint="check the path, or name a model (hespas export --list)",
+        )
+    raise ConfigError(
+        f"there is no model or file {text!r}",
+        hint=f"did you mean {' or '.join(map(repr, close))}?",
+    )
+
+
+def _refuse(options: ModelOptions, what: str) -> None:
+    names = options.names
+    if names:
+        raise ConfigError(
+            f"{', '.join(map(option, names))} {'is' if len(names) == 1 else 'are'} for models of "
+            f"the zoo; {what} has no such option",
+            hint="drop it" if len(names) == 1 else "drop them",
+        )
+
+
+def _model(model: Model, options: ModelOptions, *, devices: int | None, loops: bool) -> ModelSource:
+    """Return a model with its settings settled, which are checked without building it."""
+    texts, notes = options.texts(), list[str]()
+    known = model.options()
+    if "mesh" not in texts and devices is not None:
+        mesh = _spread(model.settings.mesh, devices, model=model.name)
+        texts["mesh"] = str(mesh)
+        notes.append(f"the mesh is {mesh}, since none is given")
+    if loops and "scan" in known and "scan" not in texts:
+        texts["scan"] = "true"
+        notes.append(_LOOP)
+    source = ModelSource(model=model, texts=texts)
+    _check_count(source.mesh, devices)
+    if options.global_batch is not None:
+        texts["batch"] = str(_share(options.global_batch, source))
+    source = ModelSource(model=model, texts=texts)
+    if options.micro_batch is not None:
+        texts["accumulation"] = str(_rounds(options.micro_batch, source))
+        source = ModelSource(model=model, texts=texts)
+    return replace(source, notes=(*notes, *_batch_note(source)))
+
+
+def _spread(mesh: MeshAxes, devices: int, *, model: str) -> MeshAxes:
+    """Return a model's mesh with as much along its first axis as makes up all devices."""
+    (first, _), *others = mesh.axes
+    rest = MeshAxes(axes=tuple(others)).device_count if others else 1
+    if devices % rest:
+        raise DeviceCountError(
+            f"{devices} devices do not fit the mesh of {model}, whose other axes have {rest}",
+            hint=f"give {option('mesh')}",
+        )
+    return MeshAxes(axes=((first, devices // rest), *others))
+
+
+def _check_count(mesh: MeshAxes, devices: int | None) -> None:
+    if devices is not None and mesh.device_count != devices:
+        raise DeviceCountError(
+            f"the mesh {mesh} has {mesh.device_count} devices, and there are {devices}",
+            hint=f"give {option('mesh')} sizes that multiply to {devices}, or as many devices "
+            f"as the mesh has",
+        )
+
+
+def _share(global_batch: int, source: ModelSource) -> int:
+    """Return a part's share of a global batch."""
+    if source.batch is None:
+        raise ConfigError(f"{source.name} has no batch", hint=f"drop {option('global_batch')}")
+    parts = source.settings.parts
+    share, rest = divmod(global_batch, parts)
+    if rest or share < 1:
+        below, above = share * parts, (share + 1) * parts
+        raise ConfigError(
+            f"{option('global_batch')} {global_batch} cannot be divided over the {parts} "
+            f"data-parallel parts of the mesh {source.mesh}",
+            hint=f"give {f'{below} or ' if below else ''}{above}",
+        )
+    return share
+
+
+def _rounds(micro_batch: int, source: ModelSource) -> int:
+    """Return in how many rounds a part's batch is computed."""
+    if "accumulation" not in source.model.options():
+        raise ConfigError(
+            f"{source.name} does not accumulate gradients", hint=f"drop {option('micro_batch')}"
+        )
+    batch = source.settings.batch
+    if not 1 <= micro_batch <= batch or batch % micro_batch:
+        raise ConfigError(
+            f"{option('micro_batch')} {micro_batch} does not divide the batch of a data-parallel "
+            f"part, {batch}",
+            hint=f"give a divisor of {batch}, or another {option('batch')}",
+        )
+    return batch // micro_batch
+
+
+def _batch_note(source: ModelSource) -> tuple[str, ...]:
+    batch = source.batch
+    if batch is None:
+        return ()
+    each = f" of {source.settings.sequence} tokens" if batch.tokens is not None else ""
+    settings = source.settings
+    rounds = getattr(settings, "accumulation", 1)
+    steps = f", {settings.batch // rounds} at a time" if rounds > 1 else ""
+    note = (
+        f"the batch is {batch.samples} {batch.what}{each}: {settings.batch} for each of "
+        f"{settings.parts} data-parallel parts{steps}"
+    )
+    return (note,)

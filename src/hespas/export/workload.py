@@ -1,0 +1,157 @@
+"""Read a workload: its program, exported where it is not a file, and cached where that can be."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from dataclasses import dataclass, replace
+from functools import cache
+from hashlib import sha256
+from importlib import metadata
+from pathlib import Path
+from typing import assert_never
+
+import msgspec
+
+from hespas import errors
+from hespas.content_cache import ContentCache
+from hespas.errors import ExtraMissingError, HespasError, ToolError
+from hespas.export import messages
+from hespas.export.source import DumpSource, FileSource, FunctionSource, ModelSource, Source
+from hespas.frontend.load import read_source
+from hespas.stages import Stage, stage
+from hespas.tools.process import LOG_NAME, Limits, last_words, run_program, scratch_directory
+from hespas.version import __version__
+from hespas.xla.hlo.forms import is_hlo
+from hespas.xla.mlir.module import is_jax_export
+
+_LIMITS = Limits(time_s=1800)
+_MARK = b"hespas exported 1\n"
+_MAKERS = ("models", "export")
+"""The folders whose code decides what a model is exported as."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """A program in a form that can be read or compiled; ``notes`` say what was settled for it."""
+
+    name: str
+    content: bytes
+    notes: tuple[str, ...] = ()
+
+
+class _Exported(msgspec.Struct, frozen=True, kw_only=True):
+    content: bytes
+    notes: list[str]
+
+
+def export_cache(directory: Path) -> ContentCache:
+    """Return the cache of exported models in a directory."""
+    return ContentCache(
+        directory=directory, suffix=".exported", mark=_MARK, what="exported programs"
+    )
+
+
+def read_workload(source: Source, *, kept: ContentCache | None) -> Workload:
+    """Return the program of a workload; models are ``kept`` in a cache.
+
+    Functions are exported each time: what they do is not known from their names. Raises
+    `ProgramError` for a file that can't be read and for a function that fails, `ConfigError` for
+    settings of a model that do not fit, and `ToolError` if the exporting process fails.
+    """
+    match source:
+        case FileSource():
+            content = read_source(source.path)
+            if is_hlo(content) or not is_jax_export(content):
+                return Workload(name=source.name, content=content)
+            request = messages.Request(name=source.name, artifact=True)
+            return _exported(request, artifact=content)
+        case DumpSource():
+            from hespas.export.dump import export_dump  # noqa: PLC0415 - few have one
+
+            made = export_dump(source.path, module=source.module)
+            return Workload(name=source.name, content=made.text, notes=made.notes)
+        case FunctionSource():
+            return _exported(
+                messages.Request(
+                    name=source.name,
+                    devices=source.devices,
+                    directory=str(Path.cwd()),
+                    path=[str(Path.cwd()), *sys.path],
+                )
+            )
+        case ModelSource():
+            return _model(source, kept)
+        case _:
+            assert_never(source)
+
+
+def _model(source: ModelSource, kept: ContentCache | None) -> Workload:
+    request = messages.Request(name=source.name, model=True, settings=dict(source.texts))
+    key = model_key(source)
+    content = None if kept is None else kept.read(key)
+    if content is None:
+        made = _exported(request)
+        if kept is not None:
+            stored = _Exported(content=made.content, notes=list(made.notes))
+            kept.write(key, msgspec.msgpack.encode(stored))
+    else:
+        read = msgspec.msgpack.decode(content, type=_Exported)
+        made = Workload(name=source.name, content=read.content, notes=tuple(read.notes))
+    return replace(made, notes=(*source.notes, *made.notes))
+
+
+def model_key(source: ModelSource) -> str:
+    """Return the key of an exported model: equal only if all that decides its program is equal."""
+    settings = sorted((name, str(value)) for name, value in source.model.options().items())
+    changed = sorted(source.texts.items())
+    versions = (__version__, metadata.version("jax"), metadata.version("jaxlib"))
+    parts = (source.name, settings, changed, versions, _code_digest())
+    return sha256(msgspec.msgpack.encode(parts)).hexdigest()
+
+
+@cache
+def _code_digest() -> str:
+    digest = sha256()
+    home = Path(__file__).resolve().parent.parent
+    for folder in _MAKERS:
+        for file in sorted((home / folder).glob("*.py")):
+            digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+def _exported(request: messages.Request, artifact: bytes = b"") -> Workload:
+    """Export in a process of its own; its directory is kept if it fails."""
+    with stage(Stage.EXPORT, request.name, kind=request.name), scratch_directory("export") as home:
+        if artifact:
+            (home / messages.PROGRAM_FILE).write_bytes(artifact)
+        (home / messages.REQUEST_FILE).write_bytes(msgspec.json.encode(request))
+        run_program(
+            [sys.executable, "-P", "-m", "hespas.export.worker"],
+            name="the export",
+            directory=home,
+            limits=_LIMITS,
+        )
+        answer = _answer(home)
+        if answer.error:
+            shutil.rmtree(home, ignore_errors=True)
+            raise _refusal(answer)
+        content = (home / messages.PROGRAM_FILE).read_bytes()
+        return Workload(name=request.name, content=content, notes=tuple(answer.notes))
+
+
+def _answer(home: Path) -> messages.Answer:
+    log = home / LOG_NAME
+    try:
+        return msgspec.json.decode((home / messages.ANSWER_FILE).read_bytes(), type=messages.Answer)
+    except (OSError, msgspec.DecodeError) as error:
+        raise ToolError(
+            f"the export left no answer: {last_words(log)}", location=str(log)
+        ) from error
+
+
+def _refusal(answer: messages.Answer) -> HespasError:
+    kind: type[HespasError] = getattr(errors, answer.error)
+    if kind is ExtraMissingError:
+        kind = ToolError
+    return kind(answer.message, location=answer.location, hint=answer.hint)

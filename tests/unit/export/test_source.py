@@ -1,0 +1,137 @@
+"""What a text names: a model, a function, a file or a dump; and a model's settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hespas.errors import ConfigError, DeviceCountError, HespasError, ProgramError
+from hespas.export.options import ModelOptions
+from hespas.export.source import (
+    Batch,
+    DumpSource,
+    FileSource,
+    FunctionSource,
+    ModelSource,
+    find_source,
+)
+from hespas.models.model import parse_mesh
+
+
+def model(name: str, devices: int | None = None, **given: object) -> ModelSource:
+    if isinstance(mesh := given.get("mesh"), str):
+        given["mesh"] = parse_mesh(mesh)
+    options = ModelOptions(**given)  # pyright: ignore[reportArgumentType]
+    source = find_source(name, options, devices=devices, loops=True)
+    assert isinstance(source, ModelSource)
+    return source
+
+
+def test_a_text_names_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("step.mlir").write_text("")
+    Path("gemm").write_text("")
+    Path("dump").mkdir()
+    assert find_source("step.mlir") == FileSource(path=Path("step.mlir"))
+    assert find_source("gemm") == FileSource(path=Path("gemm"))
+    assert find_source("dump") == DumpSource(path=Path("dump"))
+    assert find_source("a.b:c", devices=4) == FunctionSource(name="a.b:c", devices=4)
+    assert isinstance(find_source("gemm-rows"), ModelSource)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "message"),
+    [
+        ("lama3-8b", ConfigError, "there is no model or file 'lama3-8b'; did you mean 'llama3-8b'"),
+        ("resnet5", ConfigError, "did you mean 'resnet50'"),
+        ("absent.mlir", ProgramError, "absent.mlir: no such file"),
+        ("some/where", ProgramError, "no such file; check the path, or name a model"),
+        ("xyzzy", ProgramError, "no such file"),
+    ],
+)
+def test_what_names_nothing(name: str, kind: type[HespasError], message: str) -> None:
+    with pytest.raises(kind) as caught:
+        find_source(name)
+    assert message in str(caught.value)
+
+
+def test_options_of_models_have_no_effect_on_other_programs(tmp_path: Path) -> None:
+    (tmp_path / "a.mlir").write_text("")
+    for name in ("a:b", str(tmp_path / "a.mlir"), str(tmp_path)):
+        with pytest.raises(ConfigError, match="batch is for models of the zoo"):
+            find_source(name, ModelOptions(batch=2))
+        with pytest.raises(ConfigError, match="dtype, micro_batch are for models"):
+            find_source(name, ModelOptions(micro_batch=2, dtype="f32"))
+
+
+@pytest.mark.parametrize(
+    ("name", "devices", "mesh"),
+    [
+        ("llama3-8b", 32, "fsdp=32"),
+        ("resnet50", 8, "data=8"),
+        ("llama2-7b", 32, "data=8,fsdp=4"),
+        ("moe", 16, "expert=16"),
+        ("gemm", 1, "x=1"),
+        ("llama3-8b", None, "fsdp=4"),
+    ],
+)
+def test_the_mesh_follows_from_the_number_of_devices(
+    name: str, devices: int | None, mesh: str
+) -> None:
+    source = model(name, devices)
+    assert str(source.mesh) == mesh
+    told = any(f"the mesh is {mesh}" in note for note in source.notes)
+    assert told == (devices is not None)
+
+
+def test_a_mesh_of_another_size_than_the_cluster_is_refused() -> None:
+    with pytest.raises(DeviceCountError, match="the mesh fsdp=8,tp=2 has 16 devices, and there ar"):
+        model("llama3-8b", 32, mesh="fsdp=8,tp=2")
+    with pytest.raises(DeviceCountError, match="6 devices do not fit the mesh of llama2-7b"):
+        model("llama2-7b", 6)
+
+
+def test_layers_are_a_loop_unless_said_otherwise() -> None:
+    assert model("llama3-8b").settings.scan is True
+    assert "one loop" in " ".join(model("llama3-8b").notes)
+    assert model("llama3-8b", scan=False).settings.scan is False
+    assert "one loop" not in " ".join(model("llama3-8b", scan=False).notes)
+    exported = find_source("llama3-8b")
+    assert isinstance(exported, ModelSource)
+    assert exported.settings.scan is False
+    assert "scan" not in model("gemm").texts
+
+
+def test_the_global_batch_is_divided_over_the_parts_of_the_mesh() -> None:
+    source = model("llama3-8b", 32, mesh="fsdp=8,tp=4", global_batch=64, sequence=1024)
+    assert source.settings.batch == 8
+    assert source.batch == Batch(samples=64, what="sequences", tokens=65536)
+    assert model("resnet50", 8, batch=32).batch == Batch(samples=256, what="images")
+    assert model("gemm").batch is None
+
+
+def test_a_micro_batch_is_a_round_of_accumulation() -> None:
+    source = model("llama3-8b", 32, mesh="fsdp=8,tp=4", global_batch=64, micro_batch=2)
+    assert source.settings.accumulation == 4
+    assert source.batch == Batch(samples=64, what="sequences", tokens=64 * 4096)
+    assert "8 for each of 8 data-parallel parts, 2 at a time" in source.notes[-1]
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "message"),
+    [
+        ("llama3-8b", {"global_batch": 100}, "cannot be divided over the 8 .* give 96 or 104"),
+        ("llama3-8b", {"global_batch": 4}, "give 8$"),
+        ("gemm", {"global_batch": 8}, "gemm has no batch; drop global_batch"),
+        ("resnet50", {"micro_batch": 8}, "resnet50 does not accumulate gradients"),
+        ("llama3-8b", {"batch": 8, "micro_batch": 3}, "does not divide the batch .*, 8"),
+        ("llama3-8b", {"micro_batch": 2}, "give a divisor of 1, or another batch"),
+        ("llama3-8b", {"batch": 0}, "batch is '0'; give a whole number"),
+        ("llama3-8b", {"more": {"layer": "2"}}, "no option 'layer'; did you mean 'layers'"),
+        ("llama3-8b", {"batch": 1, "more": {"batch": "2"}}, "both given; keep one"),
+    ],
+)
+def test_settings_that_do_not_fit(name: str, given: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        model(name, 8, **given)
