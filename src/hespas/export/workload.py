@@ -122,7 +122,10 @@ def _code_digest() -> str:
 
 def _exported(request: messages.Request, artifact: bytes = b"") -> Workload:
     """Export in a process of its own; its directory is kept if it fails."""
-    with stage(Stage.EXPORT, request.name, kind=request.name), scratch_directory("export") as home:
+    with (
+        stage(Stage.EXPORT, request.name, kind=request.name, size=1),
+        scratch_directory("export") as home,
+    ):
         if artifact:
             (home / messages.PROGRAM_FILE).write_bytes(artifact)
         (home / messages.REQUEST_FILE).write_bytes(msgspec.json.encode(request))
