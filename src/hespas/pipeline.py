@@ -12,7 +12,7 @@ so that the same `hespas.options.PredictOptions` give the same prediction from e
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -33,7 +33,7 @@ from hespas.errors import (
     option,
 )
 from hespas.estimate.cache import DiskStore, MemoryStore, Store
-from hespas.estimate.driver import Estimator
+from hespas.estimate.driver import Estimator, OperationMethod
 from hespas.estimate.graph import GraphEstimate, estimate_graph
 from hespas.estimate.methods import (
     DEFAULT,
@@ -44,6 +44,7 @@ from hespas.estimate.methods import (
     method_named,
 )
 from hespas.estimate.roofline import RooflineOptions
+from hespas.estimate.sequence import Step, priced_steps
 from hespas.export.source import Batch, FileSource, ModelSource, Source, find_source
 from hespas.export.workload import Workload, export_cache, model_key, read_workload
 from hespas.files import cache_home
@@ -73,7 +74,7 @@ from hespas.simulate.chains import chained, opened
 from hespas.simulate.models import ModelChoice, check_choice, simulate_job
 from hespas.simulate.timeline import Timeline
 from hespas.split.modules import RegionModules, region_modules
-from hespas.split.regions import RegionGraph
+from hespas.split.regions import Compute, RegionGraph
 from hespas.split.strategies import split_program
 from hespas.stages import Stage, stage
 
@@ -520,6 +521,23 @@ def _spec_of(
         kernels=kernels,
         kernels_directory=None if kernels is None else compiled_directory(estimate),
     )
+
+
+Steps = Callable[[Compute], tuple[Step, ...]]
+"""Returns the operations of a region in order, with their prices."""
+
+
+def steps_of(prepared: Prepared, options: PredictOptions) -> Steps | None:
+    """Return what prices the operations of regions one by one, as their estimates add them up.
+
+    None for a method that prices regions as a whole.
+    """
+    program = prepared.graph.program
+    method = estimator_of(program, options)
+    if not isinstance(method, OperationMethod):
+        return None
+    custom_calls = options.estimate.custom_calls
+    return lambda region: priced_steps(method, region, program, custom_calls=custom_calls)
 
 
 def device_of(options: EstimateOptions) -> Device | None:

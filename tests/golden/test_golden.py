@@ -19,7 +19,7 @@ from hespas.report.estimate import WALL_TIMES
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-_TEXT = "run.txt"
+_TEXT, _TIMELINE = "run.txt", "timeline.json"
 
 
 def made() -> dict[str, bytes]:
@@ -38,6 +38,7 @@ def made() -> dict[str, bytes]:
     kept = {name: value for name, value in stats.items() if name not in WALL_TIMES}
     files["module_stats.json"] = json.dumps(kept, indent=1).encode() + b"\n"
     files[_TEXT] = shown.getvalue().replace(f"{ROOT}/", "").encode()
+    files[_TIMELINE] = files[_TIMELINE].replace(f"{ROOT}/".encode(), b"")
     # The traces of equal devices are equal.
     for device in (1, 2, 3):
         assert files.pop(f"dev.{device}.et") == files["dev.0.et"]

@@ -12,7 +12,11 @@ from hespas.errors import OutputError
 from hespas.files import check_file, json_bytes, write_file
 
 if TYPE_CHECKING:
+    from hespas.pipeline import Steps
+    from hespas.prediction import Prediction
+    from hespas.report.timeline.chart import Chart
     from hespas.simulate.timeline import Timeline
+    from hespas.split.modules import RegionModules
 
 log = logging.getLogger("hespas")
 
@@ -30,12 +34,28 @@ def check_targets(json_file: str | None, timeline: Path | None, output: Path | N
 
 
 def write_timeline(timeline: Timeline, file: Path) -> None:
-    """Write a timeline for ui.perfetto.dev, at once or not at all, and log what it leaves out."""
+    """Write a timeline for ui.perfetto.dev, and log what it leaves out."""
     # Few ask for one.
     from hespas.report.timeline.step import step_chart  # noqa: PLC0415
-    from hespas.report.timeline.write import write_chart  # noqa: PLC0415
 
-    chart = step_chart(timeline)
+    _write_chart(step_chart(timeline), file)
+
+
+def write_prediction(
+    prediction: Prediction, file: Path, *, modules: RegionModules, steps: Steps | None
+) -> None:
+    """Write the timeline of a prediction, with what its program says of it."""
+    from hespas.prediction import computation_alone  # noqa: PLC0415 - as above
+    from hespas.report.timeline.details import program_details  # noqa: PLC0415
+    from hespas.report.timeline.step import step_chart  # noqa: PLC0415
+
+    timeline = prediction.timeline or computation_alone(prediction.tasks)
+    _write_chart(step_chart(timeline, program_details(prediction, modules, steps)), file)
+
+
+def _write_chart(chart: Chart, file: Path) -> None:
+    from hespas.report.timeline.write import write_chart  # noqa: PLC0415 - as above
+
     write_chart(chart, file)
     for note in chart.notes:
         log.warning("%s: %s", file, note)

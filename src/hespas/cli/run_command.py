@@ -10,9 +10,8 @@ import click
 from hespas import pipeline
 from hespas.cli import flags
 from hespas.cli.output_directory import estimate_into, output_of, write_tasks
-from hespas.cli.outputs import check_targets, write_json, write_timeline
+from hespas.cli.outputs import check_targets, write_json, write_prediction
 from hespas.options import PredictOptions
-from hespas.prediction import computation_alone
 from hespas.report.run import run_json, run_report, run_text
 
 
@@ -37,7 +36,8 @@ def command(json_file: str | None, timeline: Path | None, **given: Any) -> None:
         prediction = pipeline.finish(prepared, estimates, options)
         write_tasks(prediction.tasks, output)
     if timeline is not None:
-        write_timeline(prediction.timeline or computation_alone(prediction.tasks), timeline)
+        steps = pipeline.steps_of(prepared, options)
+        write_prediction(prediction, timeline, modules=prepared.modules, steps=steps)
     report = run_report(prediction)
     if json_file is not None:
         write_json(json_file, run_json(report))

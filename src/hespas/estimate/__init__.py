@@ -5,6 +5,7 @@ comes an `estimate.Estimate` for each region, and a `graph.GraphEstimate` for al
 
 * `estimate`: the value; estimates add, and multiply by a count. `bound`: what decides a time.
 * `driver`: the protocols of methods, and the one walk over loops, branches, calls and launches.
+  `sequence` walks the same way and keeps the order, for timelines.
 * `graph`: every region of a graph, each distinct one once; `cache`: where estimates are stored.
 * Methods price single operations: `roofline`, `tables` (measured kernels), `ptx` (kernels as the
   compiler wrote them), `tpu` (cycles of a TPU's compiler), `systolic` (arrays in closed form).
@@ -37,6 +38,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "ptx.kernels": ("AnalysisCache", "KernelPricer", "Reading", "kernel_pricer"),
     "ptx.method": ("KernelEstimator",),
     "ptx.terms": ("reasons",),
+    "sequence": ("Priced", "Rounds", "Step", "priced_steps"),
     "roofline": ("Roofline", "RooflineOptions"),
     "systolic.array": ("Dataflow", "Product", "SystolicArray"),
     "systolic.method": (

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from hespas.cost.expand import expand
 from hespas.cost.rules.custom_call import CustomCallCost
@@ -82,6 +82,7 @@ class Price:
     warnings: tuple[str, ...] = ()
 
 
+@runtime_checkable
 class OperationMethod(Protocol):
     """Prices single operations."""
 

@@ -3,10 +3,12 @@
 `usage.memory_use` is the public face: it returns `MemoryUse`, with the peak and the buffers that
 are live at it (`buffers.HeldBuffer`). `liveness` determines how long each buffer is live and which
 operations work in place, `allocation` reuses outputs' memory and packs the rest as XLA does.
+`over_time.memory_of_operations` gives the memory in use while each operation runs.
 """
 
 PUBLIC: dict[str, tuple[str, ...]] = {
     "buffers": ("HeldBuffer",),
+    "over_time": ("memory_of_operations", "operation_key"),
     "usage": ("MemoryUse", "memory_use"),
 }
 """What other folders import, by module; `tests/project/test_layout.py` checks it."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
 from hespas.cost.rules import elementwise
 from hespas.errors import ProgramError
@@ -73,19 +74,23 @@ class BlockLiveness:
         )
 
 
-def peak_of(liveness: BlockLiveness, temporaries: Iterable[Buffer]) -> Peak:
-    """Return the first moment at which these temporaries and inner blocks take most memory."""
-    owned = list(temporaries)
+def levels_of(liveness: BlockLiveness, temporaries: Iterable[Buffer]) -> list[int]:
+    """Return how many bytes these temporaries take at each moment, inner blocks left out."""
     change = [0] * (len(liveness.operations) + 1)
-    for buffer in owned:
+    for buffer in temporaries:
         change[buffer.written_at] += buffer.size_bytes
         change[buffer.held_until + 1] -= buffer.size_bytes
     for old, new in liveness.replaced:
         change[old.read_at + 1] -= old.size_bytes
         change[new.written_at] += old.size_bytes
-    most = at = live = 0
-    for moment, step in enumerate(change[:-1]):
-        live += step
+    return list(accumulate(change[:-1]))
+
+
+def peak_of(liveness: BlockLiveness, temporaries: Iterable[Buffer]) -> Peak:
+    """Return the first moment at which these temporaries and inner blocks take most memory."""
+    owned = list(temporaries)
+    most = at = 0
+    for moment, live in enumerate(levels_of(liveness, owned)):
         needed = live + liveness.inner.get(moment, NOTHING).size_bytes
         if needed > most:
             most, at = needed, moment
@@ -133,6 +138,19 @@ def block_liveness(
         inner=walk.inner,
         operations=tuple([_location(op) for op in block.operations]),
     )
+
+
+def inner_liveness(program: Program, op: Op, number: int) -> BlockLiveness:
+    """Return how long the buffers of a region of a loop or a branch are live."""
+    block = op.regions[number]
+    arguments = argument_buffers(block.arguments)
+    returned = block.operations[-1].operands
+    carries = op.kind == "while" and number == 1
+    destinations: Destinations = arguments if carries else [None] * len(argument_buffers(returned))
+    liveness = block_liveness(program, block, arguments, destinations)
+    if not carries:
+        return liveness
+    return replace(liveness, replaced=tuple(_replaced(arguments, liveness.results)))
 
 
 def _shape(value: Value) -> tuple[int, ...] | None:
@@ -310,16 +328,7 @@ class _Walk:
 
     def _peak_inside(self, op: Op, number: int) -> Peak:
         """Return the memory that a region needs in addition to its arguments."""
-        block = op.regions[number]
-        arguments = argument_buffers(block.arguments)
-        returned = block.operations[-1].operands
-        carries = op.kind == "while" and number == 1
-        destinations: Destinations = (
-            arguments if carries else [None] * len(argument_buffers(returned))
-        )
-        liveness = block_liveness(self.program, block, arguments, destinations)
-        if carries:
-            liveness = replace(liveness, replaced=tuple(_replaced(arguments, liveness.results)))
+        liveness = inner_liveness(self.program, op, number)
         return peak_of(liveness, liveness.temporaries())
 
     def _start(self, op: Op, moment: int) -> None:

@@ -37,6 +37,49 @@ class MemoryUse:
         return self.argument_bytes + self.output_bytes - self.alias_bytes + self.temporary_bytes
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """The main function of a program with the buffers that have memory of their own.
+
+    ``held_bytes`` are those of arguments and outputs, which are held throughout; ``temporaries``
+    the buffers outside of the memory of outputs.
+    """
+
+    main: Function
+    liveness: BlockLiveness
+    temporaries: tuple[Buffer, ...]
+    arguments: tuple[Buffer, ...]
+    outputs: tuple[HeldBuffer, ...]
+    alias_bytes: int
+
+    @property
+    def held_bytes(self) -> int:
+        """The bytes of arguments and outputs."""
+        given = sum(buffer.size_bytes for buffer in self.arguments)
+        return given + sum(each.size_bytes for each in self.outputs) - self.alias_bytes
+
+
+def settled(program: Program) -> Settled:
+    """Return the buffers of a program, with those left out that use the memory of outputs."""
+    main = with_calls_opened(program)
+    arguments = argument_buffers(main.body.arguments)
+    destinations = _destinations(program, main, arguments)
+    liveness = block_liveness(program, main.body, arguments, destinations)
+    temporaries = list(liveness.temporaries())
+    if program.is_scheduled:
+        temporaries = outside_outputs(temporaries, _output_memories(liveness, destinations))
+    outputs = tuple([_output(value, number) for number, value in enumerate(main.results)])
+    written_over = {alias.result for alias in program.aliases}
+    return Settled(
+        main=main,
+        liveness=liveness,
+        temporaries=tuple(temporaries),
+        arguments=arguments,
+        outputs=outputs,
+        alias_bytes=sum(outputs[number].size_bytes for number in written_over),
+    )
+
+
 def memory_use(program: Program) -> MemoryUse:
     """Return how much memory one device needs for a step of a program.
 
@@ -46,27 +89,20 @@ def memory_use(program: Program) -> MemoryUse:
     compiler scheduled, temporaries also use the memory of outputs while that is free, and the rest
     is packed, as in XLA's buffer assignment.
     """
-    main = with_calls_opened(program)
-    arguments = argument_buffers(main.body.arguments)
-    destinations = _destinations(program, main, arguments)
-    liveness = block_liveness(program, main.body, arguments, destinations)
-    temporaries = list(liveness.temporaries())
-    if program.is_scheduled:
-        temporaries = outside_outputs(temporaries, _output_memories(liveness, destinations))
-    peak = peak_of(liveness, temporaries)
-    packed = packed_bytes(_spans(liveness, temporaries)) if program.is_scheduled else 0
-    needed = max(packed, peak.size_bytes)
-    outputs = [_output(value, number) for number, value in enumerate(main.results)]
+    state = settled(program)
+    peak = peak_of(state.liveness, state.temporaries)
+    spans = _spans(state.liveness, state.temporaries)
+    needed = max(packed_bytes(spans) if program.is_scheduled else 0, peak.size_bytes)
     written_over = {alias.result for alias in program.aliases}
     held = (
-        *(buffer.held for buffer in arguments),
-        *(each for number, each in enumerate(outputs) if number not in written_over),
+        *(buffer.held for buffer in state.arguments),
+        *(each for number, each in enumerate(state.outputs) if number not in written_over),
         *peak.held,
     )
     return MemoryUse(
-        argument_bytes=sum(buffer.size_bytes for buffer in arguments),
-        output_bytes=sum(each.size_bytes for each in outputs),
-        alias_bytes=sum(outputs[number].size_bytes for number in written_over),
+        argument_bytes=sum(buffer.size_bytes for buffer in state.arguments),
+        output_bytes=sum(each.size_bytes for each in state.outputs),
+        alias_bytes=state.alias_bytes,
         temporary_bytes=needed,
         gap_bytes=needed - peak.size_bytes,
         peak_location=peak.location,

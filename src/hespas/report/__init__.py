@@ -19,6 +19,8 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "run": ("SECTIONS", "run_json", "run_report", "run_text"),
     "schema": ("RunReport", "run_schema"),
     "simulation": ("external_text", "simulation_text"),
+    "timeline.chart": ("Chart",),
+    "timeline.details": ("program_details",),
     "timeline.step": ("step_chart",),
     "timeline.write": ("write_chart",),
 }

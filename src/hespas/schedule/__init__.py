@@ -7,7 +7,7 @@ as Chakra traces; `intervals` has unions and differences of time intervals.
 """
 
 PUBLIC: dict[str, tuple[str, ...]] = {
-    "build": ("estimated_tasks", "region_name"),
+    "build": ("estimated_tasks", "region_name", "regions_of_tasks"),
     "chakra.format": ("COMM_GROUP_FILE", "NodeType", "varint"),
     "chakra.nodes": ("ParsedNode",),
     "chakra.reader": ("read_messages", "read_traces"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -176,6 +177,25 @@ def region_name(region: Region) -> str:
             return f"region_{region.id}"
         case Collective(operation=op):
             return op.instruction or f"{op.kind}_{region.id}"
+
+
+def regions_of_tasks(graph: RegionGraph, tasks: TaskGraph) -> dict[int, Region]:
+    """Return the region of each task of a graph's tasks, by the task's id.
+
+    A collective that moves no data has no task, a permutation a send and a receive.
+    """
+    found: dict[int, Region] = {}
+    remaining = deque(tasks.tasks)
+    for region in graph.regions:
+        name = region_name(region)
+        names = {name} if isinstance(region, Compute) else {name, f"{name}_send", f"{name}_receive"}
+        if not remaining or remaining[0].name not in names:
+            continue
+        task = remaining.popleft()
+        found[task.id] = region
+        if isinstance(task, SendTask):
+            found[remaining.popleft().id] = region
+    return found
 
 
 def operand_bytes(op: Op) -> int:

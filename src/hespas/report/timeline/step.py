@@ -1,20 +1,30 @@
 """Make a chart of a simulated step: a process for each class of devices that behave alike.
 
-Its tracks, from top to bottom: computation, the CPU, communication (one track for each stream),
-receives (as many tracks as overlap), communication that no computation hides, and what the device
-waits for while it doesn't compute. Computation and waiting together fill the step.
+Its tracks, from top to bottom: phases and layers of the model; computation, with the kernels of
+each region inside of it; the CPU; communication, one track for each stream; receives, as many
+tracks as overlap; communication that no computation hides; and what the device waits for while it
+doesn't compute. Computation and waiting together fill the step. A counter has the memory in use.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import assert_never
 
 from hespas.limits import MOST_SLICES
-from hespas.report.timeline.chart import Arguments, Chart, Process, Slice, Track
+from hespas.report.timeline.chart import Arguments, Chart, Counter, Process, Slice, Track
+from hespas.report.timeline.details import Details, NoDetails
 from hespas.report.timeline.flows import Flows, flows_of
 from hespas.report.timeline.joined import joined
+from hespas.report.timeline.nested import (
+    PlacedTime,
+    layer_slices,
+    phase_slices,
+    piece_places,
+    piece_slices,
+)
 from hespas.report.timeline.partners import Partners, short_devices_text
 from hespas.report.timeline.waits import Wait, arrivals, waits_of
 from hespas.schedule.intervals import Interval, exposed_parts
@@ -32,66 +42,127 @@ from hespas.simulate.timeline import ClassTimeline, Timeline
 Timed = tuple[Task, Interval]
 
 
-def step_chart(timeline: Timeline, *, most_slices: int = MOST_SLICES) -> Chart:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shown:
+    """A class of devices to show, with what its tasks run or without."""
+
+    number: int
+    has_pieces: bool
+
+
+def step_chart(
+    timeline: Timeline, details: Details | None = None, *, most_slices: int = MOST_SLICES
+) -> Chart:
     """Return the chart of a timeline, with about ``most_slices`` slices at most.
 
-    Where there are more, classes of devices are left out, all but the slowest, and then slices of
-    one track are joined. Its notes say what is not shown.
+    ``details`` is what is known of its tasks. Where there are more slices, those inside of tasks
+    are left out, then classes of devices, all but the slowest, and then slices of one track are
+    joined. The chart's notes say what is not shown.
     """
+    known = details or NoDetails()
     partners = Partners(timeline=timeline)
-    shown, notes = _classes_shown(timeline, most_slices)
-    flows = flows_of(partners, shown)
-    processes = [_process(partners, number, flows) for number in shown]
+    shown = _shown(timeline, known, most_slices)
+    flows = flows_of(partners, [each.number for each in shown])
+    processes = [_process(partners, each, flows, known) for each in shown]
+    notes = tuple(_notes(timeline, shown, most_slices))
     return joined(Chart(processes=tuple(processes), notes=notes), most_slices=most_slices)
 
 
-def _classes_shown(timeline: Timeline, most_slices: int) -> tuple[list[int], tuple[str, ...]]:
+def _shown(timeline: Timeline, details: Details, most_slices: int) -> list[_Shown]:
     """Return the classes to show, in order: the slowest one, and as many first ones as fit.
 
     A task is taken for two slices: itself, and a wait or the part of it that is exposed.
     """
     classes = timeline.classes
     slowest = classes.index(timeline.slowest)
-    shown: list[int] = []
+    shown: list[_Shown] = []
     room = most_slices
     for number in (slowest, *(each for each in range(len(classes)) if each != slowest)):
-        room -= 2 * len(classes[number].nodes)
-        if shown and room < 0:
+        nodes = classes[number].nodes
+        needed = 2 * len(nodes)
+        if shown and needed > room:
             break
-        shown.append(number)
-    shown.sort()
-    if len(shown) == len(classes):
-        return shown, ()
-    note = (
-        f"{len(classes) - len(shown)} of {len(classes)} classes of devices are not shown: the "
-        f"slowest and the first are, up to {most_slices:,} slices"
-    )
-    return shown, (note,)
+        # What is inside of a task stands on the tracks of layers too.
+        inside = 2 * sum(map(details.size, nodes))
+        has_pieces = needed + inside <= room
+        shown.append(_Shown(number=number, has_pieces=has_pieces))
+        room -= needed + (inside if has_pieces else 0)
+    return sorted(shown, key=lambda each: each.number)
 
 
-def _process(partners: Partners, number: int, flows: Flows) -> Process:
+def _notes(timeline: Timeline, shown: Sequence[_Shown], most_slices: int) -> Iterator[str]:
+    without = [timeline.classes[each.number].devices for each in shown if not each.has_pieces]
+    if without:
+        named = ", ".join(map(short_devices_text, without[:3]))
+        more = f" and {len(without) - 3} more classes" if len(without) > 3 else ""
+        yield (
+            f"what is inside of tasks of {named}{more} is not shown: a timeline has up to "
+            f"{most_slices:,} slices"
+        )
+    left_out = len(timeline.classes) - len(shown)
+    if left_out:
+        yield (
+            f"{left_out} of {len(timeline.classes)} classes of devices are not shown: the slowest "
+            f"and the first are, up to {most_slices:,} slices"
+        )
+
+
+def _process(partners: Partners, shown: _Shown, flows: Flows, details: Details) -> Process:
+    number = shown.number
     one = partners.timeline.classes[number]
     timed = [(task, one.nodes[task.id]) for task in partners.tasks[number].values()]
     timed.sort(key=lambda pair: (pair[1], pair[0].id))
     late = arrivals(partners, number)
     slices: dict[str, list[Slice]] = defaultdict(list)
+    places: list[PlacedTime] = []
     for (task, interval), track in zip(timed, _tracks(timed, one), strict=True):
-        slices[track].append(_slice(task, interval, flows.of(number, task.id)))
+        arguments = {**_arguments(task), **details.arguments(task.id)}
+        slices[track].append(_slice(task, interval, arguments, flows.of(number, task.id)))
         if task.id in late:
             slices[track].append(_wait_slice(late[task.id]))
+        if isinstance(task, ComputeTask) and not task.is_on_host:
+            pieces = details.pieces(task.id) if shown.has_pieces else ()
+            slices[track].extend(piece_slices(pieces, interval))
+            whole = [(interval, details.place(task.id))]
+            places.extend(piece_places(pieces, interval) if pieces else whole)
+    slices[_PHASES] = list(phase_slices(places))
+    slices[_LAYERS] = list(layer_slices(places))
     slices[_EXPOSED] = [
-        _slice(task, interval, category="exposed") for task, interval in _exposed(timed)
+        _slice(task, interval, _arguments(task), category="exposed")
+        for task, interval in _exposed(timed)
     ]
     slices[_WAITING] = [_wait_slice(wait) for wait in waits_of(partners, number)]
     return Process(
         name=short_devices_text(one.devices),
         tracks=tuple([Track(name=name, slices=tuple(slices[name])) for name in _ordered(slices)]),
+        counters=tuple(_memory(timed, details)),
     )
+
+
+def _memory(timed: Iterable[Timed], details: Details) -> Iterator[Counter]:
+    """Yield the memory in use, where it is known: it changes as the program goes on.
+
+    A communication that starts later than what stands behind it in the program changes nothing.
+    """
+    points: list[tuple[int, int]] = []
+    reached = -1
+    for task, (start_ps, _) in timed:
+        size_bytes = details.memory_bytes(task.id)
+        if size_bytes is None or task.id <= reached:
+            continue
+        reached = task.id
+        if points and points[-1][0] == start_ps:
+            points.pop()
+        if not points or points[-1][1] != size_bytes:
+            points.append((start_ps, size_bytes))
+    if points:
+        yield Counter(name="memory", points=tuple(points))
 
 
 _COMPUTE, _HOST, _COMMUNICATION, _RECEIVE = "compute", "CPU", "communication", "receive"
 _EXPOSED, _WAITING = "exposed communication", "waiting"
-_FIRST = (_COMPUTE, _HOST, _COMMUNICATION)
+_PHASES, _LAYERS = "phases", "layers"
+_FIRST = (_PHASES, _LAYERS, _COMPUTE, _HOST, _COMMUNICATION)
 _LAST = (_EXPOSED, _WAITING)
 
 
@@ -134,6 +205,7 @@ def _stream(task: Task, one: ClassTimeline) -> str:
 def _slice(
     task: Task,
     interval: Interval,
+    arguments: Arguments,
     flows: tuple[tuple[int, ...], tuple[int, ...]] = ((), ()),
     *,
     category: str = "",
@@ -145,7 +217,7 @@ def _slice(
         start_ps=interval[0],
         end_ps=interval[1],
         category=category or ("compute" if computes else "communication"),
-        arguments=_arguments(task),
+        arguments=arguments,
         starts=starts,
         ends=ends,
     )

@@ -1,0 +1,313 @@
+"""What the program says of the tasks of a step: kernels inside, limits, layers, memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from hespas.estimate.bound import Bound
+from hespas.estimate.estimate import OpEstimate
+from hespas.estimate.sequence import Priced, Rounds, Step
+from hespas.memory.over_time import memory_of_operations, operation_key
+from hespas.pipeline import Steps
+from hespas.prediction import Prediction
+from hespas.program.program import Op, nested_ops
+from hespas.report.timeline.chart import Argument, Arguments
+from hespas.schedule.build import regions_of_tasks
+from hespas.split.modules import RegionModules
+from hespas.split.regions import Compute, Region, operations_of
+
+MOST_ROUNDS = 8
+"""Of a loop with more rounds the first and the last are shown, and the others as one slice."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where an operation stands in the model: its phase, and its layers from the outermost."""
+
+    phase: str = ""
+    layers: tuple[str, ...] = ()
+
+
+NOWHERE = Place()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """A part of a task, ``duration_ps`` long where the device is as specified."""
+
+    name: str
+    duration_ps: int
+    category: str
+    place: Place = NOWHERE
+    arguments: Arguments = field(default_factory=dict[str, Argument])
+    inside: tuple[Piece, ...] = ()
+
+
+class Details(Protocol):
+    """What is known of tasks, by their ids; those of another graph have no details."""
+
+    def arguments(self, task: int) -> Arguments:
+        """Return figures and names of a task."""
+        ...
+
+    def place(self, task: int) -> Place:
+        """Return where all operations of a task stand together."""
+        ...
+
+    def pieces(self, task: int) -> tuple[Piece, ...]:
+        """Return what a task runs, one after another; nothing where it is a single kernel."""
+        ...
+
+    def size(self, task: int) -> int:
+        """Return about how many slices the pieces of a task take."""
+        ...
+
+    def memory_bytes(self, task: int) -> int | None:
+        """Return the memory in use while a task runs; None where that is not known."""
+        ...
+
+
+class NoDetails:
+    """Tasks of which only a trace is known."""
+
+    def arguments(self, task: int) -> Arguments:
+        """Return nothing."""
+        del task
+        return {}
+
+    def place(self, task: int) -> Place:
+        """Return no place."""
+        del task
+        return NOWHERE
+
+    def pieces(self, task: int) -> tuple[Piece, ...]:
+        """Return nothing."""
+        del task
+        return ()
+
+    def size(self, task: int) -> int:
+        """Return 0."""
+        del task
+        return 0
+
+    def memory_bytes(self, task: int) -> int | None:
+        """Return None."""
+        del task
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgramDetails:
+    """What a program and its estimates say of the tasks of a prediction.
+
+    ``steps`` prices the operations of a region one by one; without it they are not shown.
+    """
+
+    prediction: Prediction
+    modules: RegionModules
+    steps: Steps | None
+    regions: Mapping[int, Region]
+    memory: Mapping[Hashable, int]
+    steps_of_module: dict[int, tuple[Step, ...]] = field(
+        default_factory=dict[int, tuple[Step, ...]]
+    )
+
+    def arguments(self, task: int) -> Arguments:
+        """Return FLOPs, bytes and limits of a computation, and where a single operation is from."""
+        region = self.regions.get(task)
+        if region is None:
+            return {}
+        estimate = self.prediction.estimates.estimate_of_region[region.id]
+        figures = {} if estimate is None else _figures(estimate.total)
+        operations = operations_of(region)
+        return figures | (_source(operations[0]) if len(operations) == 1 else {})
+
+    def place(self, task: int) -> Place:
+        """Return where all operations of a task stand together."""
+        region = self.regions.get(task)
+        return NOWHERE if region is None else common_place(map(place_of, operations_of(region)))
+
+    def pieces(self, task: int) -> tuple[Piece, ...]:
+        """Return what a task runs, one after another; nothing where it is a single kernel."""
+        region = self.regions.get(task)
+        if not isinstance(region, Compute):
+            return ()
+        steps = self._steps(region)
+        if len(steps) == 1 and isinstance(steps[0], Priced):
+            return ()
+        own = self._own_operations(region)
+        pieces = tuple(_pieces(steps, lambda op: own.get(op, op)))
+        # A loop that is a task of its own stands there as the task.
+        return pieces[0].inside if len(steps) == 1 and pieces else pieces
+
+    def size(self, task: int) -> int:
+        """Return about how many slices the pieces of a task take."""
+        region = self.regions.get(task)
+        return _size(self._steps(region)) if isinstance(region, Compute) else 0
+
+    def memory_bytes(self, task: int) -> int | None:
+        """Return the memory in use while a task runs; None where that is not known."""
+        region = self.regions.get(task)
+        if region is None:
+            return None
+        return self.memory.get(operation_key(operations_of(region)[0]))
+
+    def _steps(self, region: Compute) -> tuple[Step, ...]:
+        """Return the steps of the first region that equals this one."""
+        module = self.modules.module_of_region[region.id]
+        if module not in self.steps_of_module:
+            first = self.prediction.graph.regions[self.modules.modules[module].first_region]
+            found: tuple[Step, ...] = ()
+            if self.steps is not None and isinstance(first, Compute):
+                found = self.steps(first)
+            self.steps_of_module[module] = found
+        return self.steps_of_module[module]
+
+    def _own_operations(self, region: Compute) -> Mapping[Op, Op]:
+        """Return the region's own operation for each of the first region that equals it."""
+        module = self.modules.modules[self.modules.module_of_region[region.id]]
+        first = self.prediction.graph.regions[module.first_region]
+        if first is region:
+            return {}
+        return dict(zip(_all_operations(first), _all_operations(region), strict=True))
+
+
+def program_details(
+    prediction: Prediction, modules: RegionModules, steps: Steps | None
+) -> ProgramDetails:
+    """Return what the program says of each task of a prediction."""
+    return ProgramDetails(
+        prediction=prediction,
+        modules=modules,
+        steps=steps,
+        regions=regions_of_tasks(prediction.graph, prediction.tasks),
+        memory=memory_of_operations(prediction.graph.program),
+    )
+
+
+def _all_operations(region: Region) -> Iterator[Op]:
+    for op in operations_of(region):
+        yield op
+        for inner in op.regions:
+            yield from nested_ops(inner)
+
+
+def _size(steps: Iterable[Step]) -> int:
+    total = 0
+    for step in steps:
+        match step:
+            case Priced():
+                total += 1
+            case Rounds(count=count, body=body):
+                shown = count if count <= MOST_ROUNDS else 2
+                total += 2 + shown * (1 + _size(body))
+    return total
+
+
+def _pieces(steps: Iterable[Step], own: Callable[[Op], Op]) -> Iterator[Piece]:
+    """Yield the steps that take time; ``own`` returns the operation to name in a step's place."""
+    for step in steps:
+        if not step.duration_ps:
+            continue
+        op = own(step.op)
+        match step:
+            case Priced(cost=cost):
+                yield Piece(
+                    name=op.instruction or op.kind,
+                    duration_ps=step.duration_ps,
+                    category="kernel" if op.instruction else "operation",
+                    place=place_of(op),
+                    arguments={**_figures(cost), **_source(op)},
+                )
+            case Rounds():
+                yield _loop(step, op, tuple(_pieces(step.body, own)))
+
+
+def _loop(step: Rounds, op: Op, body: tuple[Piece, ...]) -> Piece:
+    """Return a loop: all rounds of a short one, the first, the last and a summary of a long one."""
+    place = common_place(piece.place for piece in body)
+    one = Piece(name="", duration_ps=step.round_ps, category="round", place=place, inside=body)
+
+    def numbered(number: int) -> Piece:
+        return replace(one, name=f"round {number} of {step.count}")
+
+    if step.count <= MOST_ROUNDS:
+        rounds = [numbered(number) for number in range(1, step.count + 1)]
+    else:
+        between = Piece(
+            name=f"rounds 2 to {step.count - 1}, each as the first",
+            duration_ps=step.round_ps * (step.count - 2),
+            category="round",
+            place=place,
+            arguments={"rounds": step.count - 2},
+        )
+        rounds = [numbered(1), between, numbered(step.count)]
+    return Piece(
+        name=op.instruction or op.kind,
+        duration_ps=step.duration_ps,
+        category="loop",
+        place=place,
+        arguments={"rounds": step.count, **_source(op)},
+        inside=tuple(rounds),
+    )
+
+
+def place_of(op: Op) -> Place:
+    """Return where an operation stands in the model."""
+    del op
+    return NOWHERE
+
+
+def common_place(places: Iterable[Place]) -> Place:
+    """Return the phase that all places have, and the outer layers that they share."""
+    common: Place | None = None
+    for place in places:
+        if common is None:
+            common = place
+        elif place != common:
+            common = _shared(common, place)
+        if common == NOWHERE:
+            break
+    return common or NOWHERE
+
+
+def _shared(left: Place, right: Place) -> Place:
+    pairs = zip(left.layers, right.layers, strict=False)
+    same = next((at for at, (a, b) in enumerate(pairs) if a != b), None)
+    length = min(len(left.layers), len(right.layers)) if same is None else same
+    return Place(phase=left.phase if left.phase == right.phase else "", layers=left.layers[:length])
+
+
+def _source(op: Op) -> dict[str, Argument]:
+    told = {"scope": op.scope, "source": op.source_location, "operation": op.name}
+    return {name: text for name, text in told.items() if text}
+
+
+def _figures(cost: OpEstimate) -> dict[str, Argument]:
+    figures: dict[str, Argument] = {"flops": _whole(cost.flops), "bytes": _whole(cost.bytes_moved)}
+    limits = _limits(cost.bound, cost.time_s)
+    return figures | ({"limit": limits} if limits else {})
+
+
+def _whole(number: float) -> int | float:
+    return int(number) if number == int(number) else number
+
+
+def _limits(bound: Bound, time_s: float) -> str:
+    """Return what decides a time, the largest part first.
+
+    >>> _limits(Bound(memory_s=3e-6, launch_s=1e-6), 4e-6)
+    'memory 75 %, launch 25 %'
+    """
+    if time_s <= 0:
+        return ""
+    parts = {"compute": bound.compute_s, "memory": bound.memory_s, "launch": bound.launch_s}
+    shares = sorted(
+        ((round(100 * part / time_s), name) for name, part in parts.items()), key=_first
+    )
+    return ", ".join(f"{name} {share} %" for share, name in shares if share)
+
+
+def _first(share: tuple[int, str]) -> int:
+    return -share[0]

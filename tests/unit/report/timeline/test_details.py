@@ -1,0 +1,160 @@
+"""What the program says of a step's tasks, in a prediction's chart."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from charts import ReadChart, ReadSlice, read_chart
+from hespas import pipeline
+from hespas.hardware.cluster import Cluster
+from hespas.options import EstimateOptions, NetworkOptions, PredictOptions, ProgramOptions
+from hespas.prediction import Prediction
+from hespas.program.program import Program
+from hespas.report.timeline.chart import Chart, Track
+from hespas.report.timeline.details import program_details
+from hespas.report.timeline.step import step_chart
+from hespas.report.timeline.write import write_chart
+from scheduled import done, kernel, loop, scheduled, start
+
+LLAMA = Path("examples/llama3_100m_fsdp4.mlir")
+SYSTEM = "H100_80GB_4GPU"
+
+
+def predicted(
+    program: Program | None = None, *, cluster: Cluster | None = None, most_slices: int = 10**6
+) -> tuple[Prediction, Chart]:
+    options = PredictOptions(
+        program=ProgramOptions(file=LLAMA),
+        estimate=EstimateOptions(node="H100_80GB"),
+        network=NetworkOptions(system=SYSTEM, cluster=cluster),
+    )
+    prepared = pipeline.prepare(options, program=program)
+    prediction = pipeline.finish(prepared, pipeline.price(prepared, options, store=None), options)
+    steps = pipeline.steps_of(prepared, options)
+    assert prediction.timeline is not None
+    details = program_details(prediction, prepared.modules, steps)
+    return prediction, step_chart(prediction.timeline, details, most_slices=most_slices)
+
+
+def track(chart: Chart, name: str, process: int = 0) -> Track:
+    (found,) = [each for each in chart.processes[process].tracks if each.name == name]
+    return found
+
+
+def many_rounds(count: int = 80) -> Program:
+    function, rounds = loop("r", "k0", kernel("u", "v"), kernel("w", "u"), count=count)
+    lines = [kernel("k0", "a"), start("s", "k0"), *rounds, done("d", "s")]
+    return scheduled(*lines, kernel("last", "d"), functions=function)
+
+
+@pytest.fixture(scope="module")
+def exported() -> tuple[Prediction, Chart]:
+    return predicted()
+
+
+def test_kernels_fill_their_region(exported: tuple[Prediction, Chart], tmp_path: Path) -> None:
+    prediction, chart = exported
+    write_chart(chart, tmp_path / "t.pftrace")
+
+    compute = read_chart(tmp_path / "t.pftrace").tracks["devices 0-3", "compute"]
+    outer = [each for each in compute if each.depth == 0]
+    inner = [each for each in compute if each.depth == 1]
+    assert [each.name for each in outer] == [
+        task.name for task in prediction.tasks.tasks if task.name.startswith("region")
+    ]
+    assert len(inner) > 4 * len(outer)
+    assert {"dot_general", "add", "transpose"} <= {each.name for each in inner}
+    within = sum(each.end_ns - each.start_ns for each in inner)
+    assert within == pytest.approx(sum(each.end_ns - each.start_ns for each in outer), rel=1e-6)
+
+
+def test_the_compute_track_is_the_time_of_computation(exported: tuple[Prediction, Chart]) -> None:
+    prediction, chart = exported
+    regions = [each for each in track(chart, "compute").slices if "id" in each.arguments]
+    assert prediction.timeline is not None
+    total_ps = sum(each.end_ps - each.start_ps for each in regions)
+    assert total_ps == prediction.timeline.slowest.compute_ps
+    assert total_ps * 1e-12 == pytest.approx(prediction.compute_s, rel=1e-7)
+    assert max(each.end_ps for each in chart.slices) == prediction.timeline.finish_ps
+
+
+def test_a_slice_says_what_it_does_and_what_decides_its_time(
+    exported: tuple[Prediction, Chart],
+) -> None:
+    products = [each for each in exported[1].slices if each.name == "dot_general"]
+    told = products[0].arguments
+    assert told["operation"] == "stablehlo.dot_general"
+    assert "llama3_100m_fsdp4.mlir:" in str(told["source"])
+    assert isinstance(told["flops"], int)
+    assert told["flops"] > 1e6
+    assert {each.arguments["limit"] for each in products} <= {"compute 100 %", "memory 100 %"}
+
+
+def test_names_inside_are_those_of_the_region_itself(exported: tuple[Prediction, Chart]) -> None:
+    """Though equal regions are priced once."""
+    lines = [each.arguments["source"] for each in exported[1].slices if each.name == "dot_general"]
+    assert len(set(lines)) == len(lines)
+
+
+def test_kernels_take_longer_in_proportion_on_a_slow_device() -> None:
+    _, chart = predicted(cluster=Cluster(compute_scales={2: 1.5}))
+
+    names = [each.name for each in chart.processes]
+    fast, slow = (
+        track(chart, "compute", names.index(name)).slices for name in ("device 1", "device 2")
+    )
+    assert len(fast) == len(slow)
+    for one, other in zip(fast, slow, strict=True):
+        longer = (one.end_ps - one.start_ps) * 1.5
+        assert other.end_ps - other.start_ps == pytest.approx(longer, abs=3)
+
+
+def nested(found: ReadChart, name: str) -> list[ReadSlice]:
+    return [each for each in found.tracks["devices 0-3", "compute"] if each.name.startswith(name)]
+
+
+def test_a_long_loop_shows_its_first_and_last_round_and_a_summary(tmp_path: Path) -> None:
+    write_chart(predicted(many_rounds())[1], tmp_path / "t.json")
+
+    found = read_chart(tmp_path / "t.json")
+    (whole,) = nested(found, "out_r")
+    assert whole.depth == 0
+    rounds = nested(found, "round")
+    assert [each.name for each in rounds] == [
+        "round 1 of 80", "rounds 2 to 79, each as the first", "round 80 of 80"
+    ]  # fmt: skip
+    assert rounds[0].start_ns == whole.start_ns
+    assert rounds[-1].end_ns == whole.end_ns
+    each_ns = rounds[0].end_ns - rounds[0].start_ns
+    assert rounds[1].end_ns - rounds[1].start_ns == pytest.approx(78 * each_ns, abs=78)
+    inside = [each.depth for each in nested(found, "u") if each.category == "kernel"]
+    assert inside == [2, 2]
+
+
+def test_a_short_loop_shows_all_rounds() -> None:
+    _, chart = predicted(many_rounds(3))
+    rounds = [each.name for each in chart.slices if each.category == "round"]
+    assert rounds == ["round 1 of 3", "round 2 of 3", "round 3 of 3"]
+
+
+def test_memory_is_a_counter_with_the_peak_of_the_report() -> None:
+    prediction, chart = predicted(many_rounds())
+
+    (counter,) = chart.processes[0].counters
+    assert all(before[0] < after[0] for before, after in pairwise(counter.points))
+    peak = max(value for _, value in counter.points)
+    assert peak == prediction.memory.peak_bytes - prediction.memory.gap_bytes
+
+
+def test_what_is_inside_of_tasks_is_left_out_first() -> None:
+    _, chart = predicted(most_slices=2000)
+
+    assert {each.category for each in chart.slices} == {
+        "compute", "communication", "exposed", "wait"
+    }  # fmt: skip
+    assert chart.notes == (
+        "what is inside of tasks of devices 0-3 is not shown: a timeline has up to 2,000 slices",
+    )
