@@ -121,11 +121,13 @@ class Packets:
         """Take in a ``TrackDescriptor``."""
         uuid = told[1][0]
         assert uuid not in self.names
-        if 3 in told:
-            self.names[uuid] = grouped(told[3][0])[6][0].decode()
+        if uuid == 0 or 5 not in told:
+            assert told[11] == [3], "the tracks inside have an order"
+            self.names[uuid] = told.get(2, [b""])[0].decode()
             return
         self.names[uuid] = told[2][0].decode()
         self.parents[uuid] = told[5][0]
+        assert 12 in told
         if 8 in told:
             self.counting.add(uuid)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from hespas.units import PS_PER_NS
+
 Argument = str | int | float | bool
 Arguments = Mapping[str, Argument]
 
@@ -66,6 +68,14 @@ class Chart:
         for process in self.processes:
             for track in process.tracks:
                 yield from track.slices
+
+
+def whole_ns(time_ps: int) -> int:
+    """Return a time as the nearest nanosecond, which is what viewers count in.
+
+    Ends are rounded like starts, so that slices that touch or nest still do.
+    """
+    return (time_ps + PS_PER_NS // 2) // PS_PER_NS
 
 
 def with_notes_shown(chart: Chart, *, name: str) -> Chart:

@@ -12,8 +12,7 @@ from itertools import count
 
 import msgspec
 
-from hespas.report.timeline.chart import Chart, Counter, Process, Slice, Track
-from hespas.units import PS_PER_NS
+from hespas.report.timeline.chart import Chart, Counter, Process, Slice, Track, whole_ns
 
 _FLOW = '"name":"then","cat":"flow"'
 
@@ -72,14 +71,6 @@ def _counter_events(pid: int, counter: Counter) -> Iterator[tuple[int, str]]:
         at_ns = whole_ns(at_ps)
         text = f'"pid":{pid},"ts":{_us_text(at_ns)},"args":{{"value":{value}}}'
         yield at_ns, f'{{"name":{name},"ph":"C",{text}}}'
-
-
-def whole_ns(time_ps: int) -> int:
-    """Return a time as the nearest nanosecond, which is what viewers count in.
-
-    Ends are rounded like starts, so that slices that touch or nest still do.
-    """
-    return (time_ps + PS_PER_NS // 2) // PS_PER_NS
 
 
 def _us_text(time_ns: int) -> str:

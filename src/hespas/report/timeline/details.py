@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -16,6 +16,7 @@ from hespas.program.program import Op, nested_ops
 from hespas.report.timeline.chart import Argument, Arguments
 from hespas.schedule.build import regions_of_tasks
 from hespas.split.modules import RegionModules
+from hespas.split.names import OperationNames, operation_names
 from hespas.split.regions import Compute, Region, operations_of
 
 MOST_ROUNDS = 8
@@ -105,6 +106,7 @@ class ProgramDetails:
     """
 
     prediction: Prediction
+    names: OperationNames
     modules: RegionModules
     steps: Steps | None
     regions: Mapping[int, Region]
@@ -126,7 +128,7 @@ class ProgramDetails:
     def place(self, task: int) -> Place:
         """Return where all operations of a task stand together."""
         region = self.regions.get(task)
-        return NOWHERE if region is None else common_place(map(place_of, operations_of(region)))
+        return NOWHERE if region is None else common_place(map(self._place, operations_of(region)))
 
     def pieces(self, task: int) -> tuple[Piece, ...]:
         """Return what a task runs, one after another; nothing where it is a single kernel."""
@@ -137,7 +139,7 @@ class ProgramDetails:
         if len(steps) == 1 and isinstance(steps[0], Priced):
             return ()
         own = self._own_operations(region)
-        pieces = tuple(_pieces(steps, lambda op: own.get(op, op)))
+        pieces = tuple(self._pieces(steps, own))
         # A loop that is a task of its own stands there as the task.
         return pieces[0].inside if len(steps) == 1 and pieces else pieces
 
@@ -152,6 +154,29 @@ class ProgramDetails:
         if region is None:
             return None
         return self.memory.get(operation_key(operations_of(region)[0]))
+
+    def _place(self, op: Op) -> Place:
+        named = self.names.of(op)
+        phase = "" if named.phase is None else named.phase.value
+        return Place(phase=phase, layers=named.path)
+
+    def _pieces(self, steps: Iterable[Step], own: Mapping[Op, Op]) -> Iterator[Piece]:
+        """Yield the steps that take time; ``own`` gives the operation to name for another one."""
+        for step in steps:
+            if not step.duration_ps:
+                continue
+            op = own.get(step.op, step.op)
+            match step:
+                case Priced(cost=cost):
+                    yield Piece(
+                        name=op.instruction or op.kind,
+                        duration_ps=step.duration_ps,
+                        category="kernel" if op.instruction else "operation",
+                        place=self._place(op),
+                        arguments={**_figures(cost), **_source(op)},
+                    )
+                case Rounds():
+                    yield _loop(step, op, tuple(self._pieces(step.body, own)))
 
     def _steps(self, region: Compute) -> tuple[Step, ...]:
         """Return the steps of the first region that equals this one."""
@@ -179,6 +204,7 @@ def program_details(
     """Return what the program says of each task of a prediction."""
     return ProgramDetails(
         prediction=prediction,
+        names=operation_names(prediction.graph),
         modules=modules,
         steps=steps,
         regions=regions_of_tasks(prediction.graph, prediction.tasks),
@@ -203,25 +229,6 @@ def _size(steps: Iterable[Step]) -> int:
                 shown = count if count <= MOST_ROUNDS else 2
                 total += 2 + shown * (1 + _size(body))
     return total
-
-
-def _pieces(steps: Iterable[Step], own: Callable[[Op], Op]) -> Iterator[Piece]:
-    """Yield the steps that take time; ``own`` returns the operation to name in a step's place."""
-    for step in steps:
-        if not step.duration_ps:
-            continue
-        op = own(step.op)
-        match step:
-            case Priced(cost=cost):
-                yield Piece(
-                    name=op.instruction or op.kind,
-                    duration_ps=step.duration_ps,
-                    category="kernel" if op.instruction else "operation",
-                    place=place_of(op),
-                    arguments={**_figures(cost), **_source(op)},
-                )
-            case Rounds():
-                yield _loop(step, op, tuple(_pieces(step.body, own)))
 
 
 def _loop(step: Rounds, op: Op, body: tuple[Piece, ...]) -> Piece:
@@ -251,12 +258,6 @@ def _loop(step: Rounds, op: Op, body: tuple[Piece, ...]) -> Piece:
         arguments={"rounds": step.count, **_source(op)},
         inside=tuple(rounds),
     )
-
-
-def place_of(op: Op) -> Place:
-    """Return where an operation stands in the model."""
-    del op
-    return NOWHERE
 
 
 def common_place(places: Iterable[Place]) -> Place:

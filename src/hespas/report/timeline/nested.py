@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from hespas.report.timeline.chart import Slice
+from hespas.report.timeline.chart import Slice, whole_ns
 from hespas.report.timeline.details import Piece, Place
 from hespas.schedule.intervals import Interval
 
@@ -14,9 +14,12 @@ PlacedTime = tuple[Interval, Place]
 def piece_slices(pieces: Sequence[Piece], within: Interval) -> Iterator[Slice]:
     """Yield pieces one after another, each followed by what is inside of it.
 
-    They fill the interval: on a slower device each takes longer in proportion.
+    They fill the interval: on a slower device each takes longer in proportion. What is shorter than
+    the nanosecond that viewers count in is left out.
     """
     for piece, (start_ps, end_ps) in _placed(pieces, within):
+        if whole_ns(start_ps) == whole_ns(end_ps):
+            continue
         yield Slice(
             name=piece.name,
             start_ps=start_ps,

@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from hespas.report.timeline.chart import Argument, Chart, Counter, Process, Slice, Track
-from hespas.report.timeline.chrome import whole_ns
+from hespas.report.timeline.chart import Argument, Chart, Counter, Slice, Track, whole_ns
 from hespas.schedule.chakra.format import varint
 
 
@@ -33,7 +32,6 @@ class _Descriptor(IntEnum):
 
     UUID = 1
     NAME = 2
-    PROCESS = 3
     PARENT = 5
     COUNTER = 8
     CHILD_ORDERING = 11
@@ -74,56 +72,46 @@ class _Interned(IntEnum):
 
 _SLICE_BEGIN, _SLICE_END, _COUNTER = 1, 2, 4
 _CLEARED, _NEEDED = 1, 2
-_EXPLICIT, _BYTES = 3, 3
 _SEQUENCE, _PACKET = 1, 1
-_PID, _PROCESS_NAME, _UNIT = 1, 6, 3
+_UNIT, _UNIT_BYTES = 3, 3
+_ROOT, _EXPLICIT = 0, 3
 _VARINT, _FIXED64, _LENGTH = 0, 1, 2
 
 
 def perfetto_packets(chart: Chart) -> Iterator[bytes]:
-    """Yield the packets of a chart, each ready to be written; equal charts give equal bytes."""
+    """Yield the packets of a chart, each ready to be written; equal charts give equal bytes.
+
+    A process is a track that holds others: viewers keep the order of such tracks, and not of those
+    of a ``ProcessDescriptor``.
+    """
     texts = _Texts()
     yield _packet(_number(_Packet.SEQUENCE_FLAGS, _CLEARED))
-    uuid = 0
-    for pid, process in enumerate(chart.processes, start=1):
+    yield _described(_number(_Descriptor.UUID, _ROOT) + _ORDERED)
+    uuid = _ROOT
+    for number, process in enumerate(chart.processes):
         uuid += 1
         parent = uuid
-        yield _process(parent, pid, process)
+        yield _track(uuid, process.name, _number(_Descriptor.RANK, number) + _ORDERED)
         for rank, track in enumerate((*process.counters, *process.tracks)):
             uuid += 1
-            yield _track(uuid, parent, rank, track)
+            inside = _number(_Descriptor.PARENT, parent) + _number(_Descriptor.RANK, rank)
             match track:
                 case Counter():
+                    counter = _bytes(_Descriptor.COUNTER, _number(_UNIT, _UNIT_BYTES))
+                    yield _track(uuid, track.name, inside + counter)
                     yield from _values(uuid, track)
                 case Track():
+                    yield _track(uuid, track.name, inside)
                     yield from _slices(uuid, track, texts)
 
 
-def _process(uuid: int, pid: int, process: Process) -> bytes:
-    described = _number(_PID, pid) + _bytes(_PROCESS_NAME, process.name.encode())
-    return _packet(
-        _bytes(
-            _Packet.TRACK_DESCRIPTOR,
-            _number(_Descriptor.UUID, uuid)
-            + _bytes(_Descriptor.PROCESS, described)
-            + _number(_Descriptor.CHILD_ORDERING, _EXPLICIT),
-        )
-    )
+def _track(uuid: int, name: str, fields: bytes) -> bytes:
+    identity = _number(_Descriptor.UUID, uuid) + _bytes(_Descriptor.NAME, name.encode())
+    return _described(identity + fields)
 
 
-def _track(uuid: int, parent: int, rank: int, track: Track | Counter) -> bytes:
-    is_counter = isinstance(track, Counter)
-    counter = _bytes(_Descriptor.COUNTER, _number(_UNIT, _BYTES)) if is_counter else b""
-    return _packet(
-        _bytes(
-            _Packet.TRACK_DESCRIPTOR,
-            _number(_Descriptor.UUID, uuid)
-            + _bytes(_Descriptor.NAME, track.name.encode())
-            + _number(_Descriptor.PARENT, parent)
-            + counter
-            + _number(_Descriptor.RANK, rank),
-        )
-    )
+def _described(fields: bytes) -> bytes:
+    return _packet(_bytes(_Packet.TRACK_DESCRIPTOR, fields))
 
 
 def _values(uuid: int, counter: Counter) -> Iterator[bytes]:
@@ -226,3 +214,7 @@ def _bytes(number: int, value: bytes) -> bytes:
 
 def _key(number: int, wire_type: int) -> bytes:
     return varint(number << 3 | wire_type)
+
+
+_ORDERED = _number(_Descriptor.CHILD_ORDERING, _EXPLICIT)
+"""The tracks inside of a track are in the order of their ranks."""
