@@ -3,7 +3,10 @@
 import hespas
 
 prediction = hespas.predict(
-    "examples/attention_block.mlir", node="A100_SXM_40GB", system="A100_SXM_40GB_4GPU"
+    "examples/attention_block.mlir",
+    node="A100_SXM_40GB",
+    system="A100_SXM_40GB_4GPU",
+    fidelity="exported",
 )
 
 print(f"step time              {prediction.step_time_s * 1e6:6.2f} us")

@@ -49,7 +49,7 @@ def load(
     >>> len(program.main.body.operations)
     8
     """
-    from hespas.options import PredictOptions, ProgramOptions
+    from hespas.options import AS_GIVEN, PredictOptions, ProgramOptions
     from hespas.pipeline import load_alone
 
     given = ProgramOptions(
@@ -58,7 +58,7 @@ def load(
         trip_counts=trip_counts or {},
         branch_weights=branch_weights or {},
     )
-    return load_alone(PredictOptions(program=given))
+    return load_alone(PredictOptions(program=given, compile=AS_GIVEN))
 
 
 def optimise(
@@ -79,12 +79,18 @@ def optimise(
     """
     from hespas.compile.options import DEFAULT_OPTIONS
     from hespas.hardware.presets import load_system
-    from hespas.options import CompileChoice, EstimateOptions, PredictOptions, ProgramOptions
+    from hespas.options import (
+        CompileChoice,
+        EstimateOptions,
+        Fidelity,
+        PredictOptions,
+        ProgramOptions,
+    )
     from hespas.pipeline import load as load_program
 
     chosen = PredictOptions(
         program=ProgramOptions(file=Path(workload), devices=devices),
-        compile=CompileChoice(optimise=True, options=options or DEFAULT_OPTIONS),
+        compile=CompileChoice(fidelity=Fidelity.COMPILED, options=options or DEFAULT_OPTIONS),
         estimate=EstimateOptions(node=node),
     )
     return load_program(chosen, system=load_system(system) if isinstance(system, str) else system)
@@ -243,6 +249,7 @@ def predict(
     system: System | str | Path | None = None,
     *,
     devices: int | None = None,
+    fidelity: str = "auto",
     method: str | None = None,
     strategy: str = "linear_split",
     merge: bool = False,
@@ -253,19 +260,27 @@ def predict(
 
     ``node`` and ``system`` are descriptions, presets' names or paths, ``node`` also the path of a
     configuration (``.json``) of another method than the roofline; a program that communicates
-    needs a system. ``method``: see `estimate`; ``model`` and ``algorithm``: see `simulate`. The
-    other functions here give access to every stage and option. Raises
-    `hespas.errors.HespasError`, as they do.
+    needs a system. ``fidelity`` is what is priced: ``compiled``, ``fused``, ``exported``, or by
+    default (``auto``) the first of them that can be had. ``method``: see `estimate`; ``model`` and
+    ``algorithm``: see `simulate`. The other functions here give access to every stage and option.
+    Raises `hespas.errors.HespasError`, as they do.
 
     >>> prediction = predict("examples/attention_block.mlir", "A100_SXM_40GB",
-    ...                      "A100_SXM_40GB_4GPU")
+    ...                      "A100_SXM_40GB_4GPU", fidelity="exported")
     >>> prediction.devices, round(prediction.step_time_s * 1e6, 1)
     (4, 27.6)
     """
     from hespas import pipeline
+    from hespas.config.suggest import choice
     from hespas.hardware.device import Device
     from hespas.hardware.system import System
-    from hespas.options import NetworkOptions, PredictOptions, ProgramOptions
+    from hespas.options import (
+        CompileChoice,
+        Fidelity,
+        NetworkOptions,
+        PredictOptions,
+        ProgramOptions,
+    )
     from hespas.program.program import Program
     from hespas.split.strategies import split_options
 
@@ -277,6 +292,7 @@ def predict(
     file = None if isinstance(workload, Program) else Path(workload)
     options = PredictOptions(
         program=ProgramOptions(file=file, devices=devices),
+        compile=CompileChoice(fidelity=choice(fidelity, Fidelity, what="the fidelity")),
         split=split_options(strategy=strategy, merge=merge),
         estimate=_estimate_options(node, method=method),
         network=NetworkOptions(system=system, model=_model(model), algorithm=algorithm),

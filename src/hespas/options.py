@@ -15,6 +15,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import cache, partial
 from math import isclose, isfinite
 from pathlib import Path
@@ -25,7 +26,7 @@ import msgspec
 from hespas.compile.options import CompileOptions
 from hespas.config.decode import decode
 from hespas.config.estimators import HARDWARE, EstimatorKeys
-from hespas.config.fields import Layer, Option, declare, options_in, section
+from hespas.config.fields import Layer, Option, declare, options_in
 from hespas.config.figures import LEAST_BARE_RATE, USUAL_UNITS, Count, Text
 from hespas.config.files import read_json
 from hespas.config.groups import Group
@@ -279,16 +280,77 @@ class ProgramOptions:
     model: ModelOptions = field(default_factory=ModelOptions)
 
 
+class Fidelity(Enum):
+    """What a prediction prices: see `hespas.program.program.Program.fidelity`.
+
+    ``AUTO`` is the best that can be had: `hespas.fidelity.planned` decides.
+    """
+
+    AUTO = "auto"
+    COMPILED = "compiled"
+    FUSED = "fused"
+    EXPORTED = "exported"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompileChoice:
-    """Whether the program is compiled for the node first, and how."""
+    """What of the program is priced, and how it is compiled.
+
+    ``fidelity`` None takes a program as it is given, compiled or not; it is for the API.
+    ``as_exported`` and ``optimise`` are other words for two fidelities. Raises `ConfigError` where
+    more than one of the three is given.
+    """
 
     GROUP: ClassVar[Group] = Group.COMPILATION
 
-    optimise: bool = declare(
-        Option(help="Compile the program for the node first.", group=Group.MAIN), default=False
+    fidelity: Fidelity | None = declare(
+        Option(
+            help="What is priced: the kernels of the node's compiler, those of a model of it, or "
+            "each operation by itself.",
+            key="fidelity",
+            one_of="fidelity",
+            default_text="auto, the first of them that can be had",
+        ),
+        default=Fidelity.AUTO,
     )
-    options: CompileOptions = section(CompileOptions, needs="optimise")
+    as_exported: bool = declare(
+        Option(
+            help="Price each operation by itself, as the program was exported.",
+            one_of="fidelity",
+            group=Group.MAIN,
+        ),
+        default=False,
+    )
+    optimise: bool = declare(
+        Option(help="The same as --fidelity compiled.", one_of="fidelity", is_hidden=True),
+        default=False,
+    )
+    options: CompileOptions = field(default_factory=CompileOptions)
+
+    def __post_init__(self) -> None:
+        short = [option(name) for name in ("as_exported", "optimise") if getattr(self, name)]
+        if len(short) > 1 or (short and self.fidelity is not Fidelity.AUTO):
+            other = short[1] if len(short) > 1 else option("fidelity")
+            raise ConfigError(f"{short[0]} has no effect with {other}", hint="drop one")
+
+    @property
+    def asked(self) -> Fidelity | None:
+        """The fidelity, in whatever words it was asked for."""
+        if self.as_exported:
+            return Fidelity.EXPORTED
+        return Fidelity.COMPILED if self.optimise else self.fidelity
+
+    @property
+    def words(self) -> str:
+        """The words in which the fidelity was asked for, with a marked option."""
+        for name in ("as_exported", "optimise"):
+            if getattr(self, name):
+                return option(name)
+        return f"{option('fidelity')} {'' if self.fidelity is None else self.fidelity.value}"
+
+
+AS_GIVEN = CompileChoice(fidelity=None)
+"""The program as it is given, compiled or not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

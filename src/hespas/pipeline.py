@@ -30,6 +30,7 @@ from hespas.errors import (
     DeviceCountError,
     HespasError,
     ProgramError,
+    ToolError,
     option,
 )
 from hespas.estimate.cache import DiskStore, MemoryStore, Store
@@ -47,6 +48,7 @@ from hespas.estimate.roofline import RooflineOptions
 from hespas.estimate.sequence import Step, priced_steps
 from hespas.export.source import Batch, FileSource, ModelSource, Source, find_source
 from hespas.export.workload import Workload, export_cache, model_key, read_workload
+from hespas.fidelity import Plan, fallen_back, planned
 from hespas.files import cache_home
 from hespas.frontend.load import check_source, load_per_device, read_source
 from hespas.frontend.loaded import Loaded
@@ -62,7 +64,7 @@ from hespas.hardware.presets import (
 from hespas.hardware.sized import find_system
 from hespas.hardware.system import System
 from hespas.memory.usage import memory_use
-from hespas.options import EstimateOptions, NetworkOptions, PredictOptions
+from hespas.options import AS_GIVEN, EstimateOptions, Fidelity, NetworkOptions, PredictOptions
 from hespas.prediction import Prediction
 from hespas.program.attrs import CustomCallAttrs
 from hespas.program.devices import communication_ops, with_device_count
@@ -228,8 +230,17 @@ def _check_is_alone(options: PredictOptions, system: System | None) -> None:
 
 
 def prepare_alone(options: PredictOptions) -> Prepared:
-    """Load and divide a program for work that needs no system, even if it communicates."""
-    return divide(load_alone(options), options)
+    """Load and divide a program as it is given, for work that needs no system.
+
+    Raises `ConfigError` where another fidelity is asked for.
+    """
+    if options.compile.asked not in {None, Fidelity.AUTO}:
+        raise ConfigError(
+            f"{options.compile.words} has no effect: the program is taken as it is given",
+            location=str(options.estimate.configuration or ""),
+            hint="drop it, or compile the program first: hespas compile",
+        )
+    return divide(load_alone(replace(options, compile=AS_GIVEN)), options)
 
 
 def load_alone(options: PredictOptions) -> Program:
@@ -282,32 +293,30 @@ def _no_system(needed: int, location: str) -> ConfigError:
 def load(
     options: PredictOptions, *, source: bytes | None = None, system: System | None = None
 ) -> Program:
-    """Read the program, compiled for the node first where ``optimise`` asks for it.
+    """Read the program, with the fidelity that is asked for, or by default the best there is.
 
     ``source`` is what its file holds, where that was read before. The program's devices are not
     settled yet. Raises `ProgramError` for a file that can't be read or is no program,
     `ConfigError` for options that have no effect on it, and what
-    `hespas.compile.compiler.compile_program` raises.
+    `hespas.compile.compiler.compile_program` raises where compiling is asked for.
     """
     file, kernels_file = options.program.file, options.program.kernels
     if options.estimate.method is not None:
         _check_device_options(options.estimate, method_named(options.estimate.method))
-    if options.compile.optimise and kernels_file is not None:
-        raise ConfigError(
-            f"{option('kernels')} has no effect with {option('optimise')}",
-            hint="drop one of them",
-        )
     if source is None:
         workload = read_workload(source_of(options, system), kept=_exported_cache(options.estimate))
     else:
         workload = Workload(name=str(file), content=source)
     content = workload.content
+    plan = planned(content, options)
+    if plan.fidelity is Fidelity.COMPILED and kernels_file is not None:
+        raise ConfigError(
+            f"{option('kernels')} has no effect with {options.compile.words}",
+            hint="drop one of them",
+        )
     kernels = None if kernels_file is None else read_kernels(kernels_file)
     try:
-        if options.compile.optimise:
-            loaded = _compiled(content, options, system)
-        else:
-            loaded = _read(content, options)
+        loaded = _loaded(content, plan, options, system)
     except HespasError as error:
         error.location = error.location or str(file)
         raise
@@ -323,8 +332,8 @@ def load(
         raise ConfigError(
             f"{option('kernels')} has no effect on a program that is not compiled",
             location=str(file),
-            hint=f"give the compiled one, or {option('optimise')} in the place of "
-            f"{option('kernels')}",
+            hint=f"give the compiled one, or {option('fidelity')} {Fidelity.COMPILED.value} in the "
+            f"place of {option('kernels')}",
         )
     return with_kernels(program, kernels, location=str(kernels_file))
 
@@ -343,6 +352,45 @@ def read_kernels(file: Path) -> CompiledKernels:
         ) from error
 
 
+def _loaded(content: bytes, plan: Plan, options: PredictOptions, system: System | None) -> Loaded:
+    """Return the program as planned; one that the compiler refuses falls back where it may."""
+    if plan.fidelity is Fidelity.COMPILED:
+        try:
+            return _compiled(content, plan.node, options, system)
+        except (ProgramError, ToolError, DeviceCountError) as error:
+            if not plan.may_fall_back:
+                raise
+            plan = fallen_back(f"the compiler refuses it: {error.message}")
+    loaded = _read(content, options)
+    program = loaded.program
+    if program.is_scheduled:
+        if plan.fidelity is None:
+            return loaded
+        raise ConfigError(
+            f"{options.compile.words} has no effect on a program that is compiled already",
+            hint="drop it",
+        )
+    match options.compile.asked:
+        case Fidelity.COMPILED:
+            raise ProgramError(
+                "is HLO that no compiler scheduled",
+                hint="give its StableHLO, or what hespas compile makes of it",
+            )
+        case Fidelity.AUTO if plan.fidelity is None and options.program.kernels is None:
+            plan = fallen_back("it is HLO that no compiler scheduled")
+        case _:
+            pass
+    if plan.note:
+        noted = (plan.note, *program.assumptions)
+        program = msgspec.structs.replace(program, assumptions=noted)
+    if plan.fidelity is Fidelity.FUSED:
+        raise ConfigError(
+            f"{options.compile.words}: no model of the compiler is there yet",
+            hint=f"give {option('as_exported')}",
+        )
+    return replace(loaded, program=program)
+
+
 def _read(content: bytes, options: PredictOptions) -> Loaded:
     overrides = LoadOptions(
         trip_counts=options.program.trip_counts, branch_weights=options.program.branch_weights
@@ -350,23 +398,17 @@ def _read(content: bytes, options: PredictOptions) -> Loaded:
     return load_per_device(content, name=str(options.program.file), options=overrides)
 
 
-def _compiled(content: bytes, options: PredictOptions, system: System | None) -> Loaded:
+def _compiled(content: bytes, node: str, options: PredictOptions, system: System | None) -> Loaded:
     # Few programs are compiled first: the others need not wait for what it takes.
     from hespas.compile.cache import CompiledCache  # noqa: PLC0415
     from hespas.compile.for_node import compile_for_node  # noqa: PLC0415
 
-    node = options.estimate.node
-    if node is None or isinstance(node, Device):
-        raise ConfigError(
-            f"{option('optimise')} compiles for a node",
-            hint=f"give {option('node')}, a preset's name",
-        )
     start_s = perf_counter()
     directory = compiled_directory(options.estimate)
     compiled = compile_for_node(
         content,
         name=str(options.program.file),
-        node=str(node),
+        node=node,
         system=system,
         devices=options.program.devices,
         options=options.compile.options,
@@ -402,7 +444,7 @@ def compiled_directory(options: EstimateOptions) -> Path | None:
 def _with_origin(program: Program, options: PredictOptions) -> Program:
     """Return the program, with a note where it was compiled for another part than the node."""
     node = options.estimate.node
-    if options.compile.optimise or not program.is_scheduled or not isinstance(node, str | Path):
+    if program.fidelity != "compiled" or not isinstance(node, str | Path):
         return program
     # Few programs are compiled ones: the others need not wait for it.
     from hespas.compile.origin import with_origin  # noqa: PLC0415
@@ -418,7 +460,7 @@ def _check_effects(loaded: Loaded, options: PredictOptions) -> None:
     if "" in options.program.branch_weights and "" not in loaded.used.branch_weights:
         raise _no_effect("branch_weights", "no branch without weights of its own", program)
     if options.estimate.launch_overhead_s is not None and not program.is_scheduled:
-        lack = f"no schedule of kernels: see {option('optimise')}"
+        lack = f"no schedule of kernels: see {option('fidelity')}"
         raise _no_effect("launch_overhead", lack, program)
     stated = options.estimate.custom_calls
     called = {op.attrs.target for op in all_ops(program) if isinstance(op.attrs, CustomCallAttrs)}

@@ -10,7 +10,7 @@ from hespas.hardware.device import Device
 from hespas.hardware.system import NetworkDimension, System, Topology, bare_system
 from hespas.memory.usage import MemoryUse
 from hespas.options import PredictOptions
-from hespas.program.program import Op
+from hespas.program.program import Fidelity, Op
 from hespas.schedule.build import region_name
 from hespas.schedule.tasks import TaskGraph
 from hespas.simulate.astra.messages import ContentionModel
@@ -58,6 +58,11 @@ class Prediction:
     def memory_capacity_bytes(self) -> int | None:
         """The memory of a device; None where that is not known."""
         return None if self.device is None else self.device.memory_capacity_bytes
+
+    @property
+    def fidelity(self) -> Fidelity:
+        """What was priced: ``compiled``, ``fused`` or ``exported`` operations."""
+        return self.graph.program.fidelity
 
     @property
     def devices(self) -> int:

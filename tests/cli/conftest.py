@@ -60,10 +60,10 @@ def call(
 def predict(
     call: Callable[..., CompletedProcess[str]], block: Path
 ) -> Callable[..., CompletedProcess[str]]:
-    """Return a function that runs ``hespas run`` on the small program, with more flags."""
+    """Return a function that predicts the small program as exported, with more flags."""
 
     def predict_it(*words: str | Path) -> CompletedProcess[str]:
-        presets = ("--node", "A100_SXM_40GB", "--system", "A100_SXM_40GB_4GPU")
+        presets = ("--node", "A100_SXM_40GB", "--system", "A100_SXM_40GB_4GPU", "--as-exported")
         return call("hespas", "run", block, *presets, *words)
 
     return predict_it

@@ -101,10 +101,20 @@ def test_memory_tells_the_peak_and_what_is_there(call: Call, hlo: Path) -> None:
 @pytest.mark.parametrize(
     "words", [("--matmuls", "triton"), ("--disable-passes", "x"), ("--xla-flag", "xla_x=1")]
 )
-def test_compiler_options_need_optimise(call: Call, block: Path, words: tuple[str, ...]) -> None:
-    done = call("hespas", "run", block, *NODE, *SYSTEM, *words)
-    assert done.returncode == 2
-    assert f"{words[0]} has no effect without --optimise" in done.stderr
+def test_options_of_the_compiler_ask_for_it(
+    call: Call, block: Path, hlo: Path, words: tuple[str, ...]
+) -> None:
+    rates = ("--peak-flops", "1TFLOP/s", "--memory-bandwidth", "1TB/s")
+    for given, message in (
+        ((block, *NODE, "--as-exported"), "no effect on --as-exported"),
+        ((block, *NODE, "--fidelity", "fused"), "no effect on --fidelity fused"),
+        ((hlo, *NODE), "no effect on a program that is HLO already"),
+        ((block, *rates), "compiles for a node; give --node"),
+    ):
+        done = call("hespas", "run", *given, *SYSTEM, *words)
+        assert done.returncode == 2
+        assert f"{words[0]} " in done.stderr
+        assert message in done.stderr
 
 
 def test_what_a_launch_costs_may_be_reported(call: Call, hlo: Path, block: Path) -> None:
@@ -117,11 +127,54 @@ def test_what_a_launch_costs_may_be_reported(call: Call, hlo: Path, block: Path)
     assert (idle.returncode, "there is no schedule of kernels" in idle.stderr) == (2, True)
 
 
-def test_optimise_needs_a_node(call: Call, block: Path) -> None:
+@pytest.mark.parametrize("words", [("--optimise",), ("--fidelity", "compiled")])
+def test_a_compilation_needs_a_node(call: Call, block: Path, words: tuple[str, ...]) -> None:
     rates = ("--peak-flops", "1TFLOP/s", "--memory-bandwidth", "1TB/s")
-    done = call("hespas", "run", block, *rates, *SYSTEM, "--optimise")
+    done = call("hespas", "run", block, *rates, *SYSTEM, *words)
     assert done.returncode == 2
-    assert "--optimise compiles for a node" in done.stderr
+    assert f"{' '.join(words)} compiles for a node" in done.stderr
+
+
+def test_one_fidelity_is_asked_for(call: Call, block: Path) -> None:
+    done = call("hespas", "run", block, *NODE, *SYSTEM, "--as-exported", "--fidelity", "auto")
+    assert done.returncode == 2
+    assert "--as-exported has no effect with --fidelity; drop one" in done.stderr
+
+
+def test_a_compiled_program_is_neither_exported_nor_fused(call: Call, hlo: Path) -> None:
+    for words in (("--as-exported",), ("--fidelity", "exported"), ("--fidelity", "fused")):
+        done = call("hespas", "run", hlo, *NODE, *SYSTEM, *words)
+        assert done.returncode == 2
+        assert f"{' '.join(words)} has no effect on a program that is compiled" in done.stderr
+    assert call("hespas", "run", hlo, *NODE, *SYSTEM, "--fidelity", "compiled").returncode == 0
+
+
+def test_what_takes_a_program_as_it_is_has_no_fidelity(call: Call, block: Path) -> None:
+    estimator = {"method": "roofline", "hardware": {"peak_flops": 1e12, "memory_bandwidth": 1e12}}
+    config = {"perf_estimator": estimator, "mlir_file": str(block)}
+    for value, code in (("compiled", 2), ("auto", 0)):
+        Path("config.json").write_text(json.dumps({**config, "fidelity": value}))
+        done = call("hespas", "estimate", "config.json")
+        assert done.returncode == code, done.stderr
+    Path("config.json").write_text(json.dumps({**config, "fidelity": "fuse"}))
+    done = call("hespas", "run", "config.json", *SYSTEM)
+    assert "did you mean 'fused'?" in done.stderr
+
+
+@needs_gpu
+@pytest.mark.finds_compilers
+def test_programs_are_compiled_where_the_compiler_is_installed(
+    call: Call, block: Path, tmp_path: Path
+) -> None:
+    words = (block, *NODE, *SYSTEM, "--cache-dir", tmp_path / "cache", "--json", "-")
+    found = answer(call("hespas", "run", *words))
+    assert found == answer(call("hespas", "run", *words, "--fidelity", "compiled"))
+    assert found == answer(call("hespas", "run", *words, "--optimise"))
+    assert found != answer(call("hespas", "run", *words, "--as-exported"))
+    assert call("hespas", "kernels", block, *NODE).returncode == 0
+    plain = answer(call("hespas", "memory", block, *NODE, "--json", "-"))
+    as_exported = answer(call("hespas", "memory", block, *NODE, "--json", "-", "--as-exported"))
+    assert plain != as_exported
 
 
 @needs_gpu

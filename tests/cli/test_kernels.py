@@ -152,7 +152,7 @@ def test_kernels_without_effect_are_refused(call: Call, program: Path, kernels: 
     for words, message in (
         ((program, "--method", "roofline"), "--kernels has no effect on method roofline"),
         ((plain,), "--kernels has no effect on a program that is not compiled"),
-        ((program, "--optimise"), "--kernels has no effect with --optimise"),
+        ((plain, "--optimise"), "--kernels has no effect with --optimise"),
     ):
         done = call("hespas", "run", *words, "--kernels", kernels, *NODE)
         assert done.returncode == 2
@@ -175,7 +175,7 @@ def test_a_file_that_holds_no_kernels_is_refused(
 def test_a_program_that_is_not_compiled_is_refused(call: Call, block: Path) -> None:
     done = call("hespas", "kernels", block, *NODE)
     assert done.returncode == 2
-    assert "add --optimise" in done.stderr
+    assert "give --fidelity compiled" in done.stderr
 
 
 def test_a_device_whose_inside_is_not_described_is_refused(call: Call, program: Path) -> None:

@@ -29,7 +29,7 @@ def made() -> dict[str, bytes]:
         words = [
             "run", str(ROOT / "examples" / "attention_block.mlir"), "--node", "A100_SXM_40GB",
             "--system", "A100_SXM_40GB_4GPU", "--split", "individual_split", "-o", str(output),
-            "--in-memory-only-cache", "--timeline", str(output / "timeline.json"),
+            "--as-exported", "--in-memory-only-cache", "--timeline", str(output / "timeline.json"),
             "--json", str(output / "run.json"),
         ]  # fmt: skip
         assert run(commands, "hespas", words) == 0

@@ -12,7 +12,7 @@ from hespas.estimate.ptx.kernels import KernelPricer
 from hespas.estimate.tables.method import Measured, make
 from hespas.hardware.device import Device, at_fastest
 from hespas.hardware.system import System
-from hespas.options import EstimateOptions, NetworkOptions, PredictOptions, ProgramOptions
+from hespas.options import AS_GIVEN, EstimateOptions, NetworkOptions, PredictOptions, ProgramOptions
 from hespas.pipeline import Prepared
 from hespas.schedule.build import estimated_tasks
 
@@ -72,6 +72,7 @@ class PipelineSteps:
     def _options(self, workload: Workload) -> PredictOptions:
         return PredictOptions(
             program=ProgramOptions(file=workload.file, kernels=workload.kernels),
+            compile=AS_GIVEN,
             network=NetworkOptions(system=self.system),
         )
 

@@ -10,7 +10,7 @@ import click
 
 from hespas.cli import flags
 from hespas.cli.outputs import check_targets, write_json
-from hespas.options import PredictOptions, ProgramOptions
+from hespas.options import AS_GIVEN, PredictOptions, ProgramOptions
 from hespas.pipeline import load
 from hespas.report.operators import count_operators
 
@@ -47,7 +47,7 @@ def command(
     """
     flags.start_logging(log_level, log_path)
     check_targets(json_file, None)
-    program = load(PredictOptions(program=ProgramOptions(file=file)))
+    program = load(PredictOptions(program=ProgramOptions(file=file), compile=AS_GIVEN))
     counts = count_operators(program, expand=expand, signatures=signatures)
     if json_file is not None:
         total = {"total": sum(counts.values()), "unique": len(counts)}

@@ -21,7 +21,7 @@ from hespas.errors import ConfigError, MeasurementError
 from hespas.hardware.interconnect import interconnect_of
 from hespas.hardware.links import Link, load_link
 from hespas.hardware.presets import load_device, load_system, system_directory
-from hespas.options import PredictOptions, ProgramOptions
+from hespas.options import AS_GIVEN, PredictOptions, ProgramOptions
 from hespas.pipeline import load_alone
 
 
@@ -110,7 +110,9 @@ def command(
     device = load_device(node)
     groups = [group for file in gemm_files for group in gemm_groups(file, device)]
     if profile is not None and program is not None:
-        profiled = PredictOptions(program=ProgramOptions(file=program, kernels=kernels))
+        profiled = PredictOptions(
+            program=ProgramOptions(file=program, kernels=kernels), compile=AS_GIVEN
+        )
         groups += profile_groups(profile, load_alone(profiled), device)
     _check_once(groups)
     if steps is not None:

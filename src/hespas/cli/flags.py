@@ -104,6 +104,7 @@ def _click_option(each: Option, chosen: Collection[str]) -> Callable[[Any], Any]
         "help": spelled(each.help_text, flag),
         "group": each.group or Group.MAIN,
         "needs": flag(each.needs) if each.needs in chosen else "",
+        "hidden": each.is_hidden,
     }
     if bool in each.kinds and (each.negatable or each.negated):
         switch = f"{flag(each.name)}/{flag(each.negated or f'no_{each.name}')}"

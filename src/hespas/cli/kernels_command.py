@@ -13,7 +13,7 @@ from hespas.estimate.methods import EstimatorSpec, method_named
 from hespas.estimate.ptx.kernels import AnalysisCache, kernel_pricer
 from hespas.estimate.ptx.method import KernelEstimator
 from hespas.estimate.tables.method import Measured
-from hespas.options import CompileChoice, EstimateOptions, NetworkOptions, ProgramOptions
+from hespas.options import CompileChoice, EstimateOptions, Fidelity, NetworkOptions, ProgramOptions
 from hespas.pipeline import checked, compiled_directory, device_of, divide, load_alone
 from hespas.report.assumptions import assumption_lines
 from hespas.report.kernels import kernel_table, kernels_json, kernels_text
@@ -37,8 +37,8 @@ from hespas.report.kernels import kernel_table, kernels_json, kernels_text
 def command(top: int, json_file: str | None, **given: Any) -> None:
     """Show which kernels of WORKLOAD take longest on a device, and why.
 
-    WORKLOAD is compiled for the node with --optimise, or was compiled before; its kernels' PTX is
-    then given with --kernels, without which they are priced by their kind. Launches count every
+    WORKLOAD is compiled for the node, unless it was compiled before; its kernels' PTX is then
+    given with --kernels, without which they are priced by their kind. Launches count every
     round of a loop. Matrix products, convolutions and fused attention, which libraries run, stand
     in one line.
     """
@@ -54,7 +54,7 @@ def command(top: int, json_file: str | None, **given: Any) -> None:
         raise ConfigError(
             "a program that is not compiled has no kernels",
             location=program.source,
-            hint=f"add {option('optimise')}",
+            hint=f"give {option('fidelity')} {Fidelity.COMPILED.value}",
         )
     cache = AnalysisCache(directory=compiled_directory(options.estimate))
     pricer = kernel_pricer(device, program.kernels, cache=cache)

@@ -32,8 +32,8 @@ from hespas.report.memory import memory_json, memory_text
 def command(top: int, json_file: str | None, **given: Any) -> None:
     """Show how much memory one step of WORKLOAD needs on a device, and what for.
 
-    WORKLOAD is a program or a configuration (.json). With --optimise the program is compiled
-    for the node first; without, no operations are fused, which takes far more memory.
+    WORKLOAD is a program or a configuration (.json). Where its node is given, the program is
+    compiled for it first. As exported no operations are fused, which takes far more memory.
     """
     options = checked(flags.requested(given))
     check_targets(json_file, None)

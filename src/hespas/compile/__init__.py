@@ -15,6 +15,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "job": ("Layout", "accelerator_of"),
     "options": ("CompileOptions", "DEFAULT_OPTIONS", "parse_size"),
     "origin": ("with_origin",),
+    "packages": ("compiler_versions",),
     "targets": ("Target", "TpuTarget", "find_target"),
 }
 """What other folders import, by module; `tests/project/test_layout.py` checks it."""

@@ -8,7 +8,7 @@ from typing import assert_never
 from hespas.compile.options import CompileOptions, gpu_flags, tpu_flags
 from hespas.compile.packages import compiler_versions
 from hespas.compile.targets import GpuTarget, Target, TpuTarget
-from hespas.errors import ConfigError, DeviceCountError, ProgramError, option
+from hespas.errors import ConfigError, DeviceCountError, ProgramError
 from hespas.xla.compile.messages import Accelerator, CompileRequest, GpuHosts, TpuSlice
 
 _HLO = b"HloModule"
@@ -58,8 +58,7 @@ def job_of(
         raise ProgramError(
             "this is HLO, not StableHLO",
             location=name,
-            hint="give the StableHLO that it comes from; "
-            f"a compiled program needs no {option('optimise')}",
+            hint="give the StableHLO that it comes from; a compiled program is taken as it is",
         )
     accelerator = accelerator_of(target, layout)
     versions = compiler_versions(target)

@@ -22,12 +22,12 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "Layer",
         "Option",
         "build",
+        "changed",
         "check_effects",
         "declare",
         "joined",
         "option_of",
         "options_in",
-        "section",
     ),
     "figures": (
         "Count",

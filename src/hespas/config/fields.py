@@ -43,7 +43,8 @@ class Option:
     options with the same ``one_of`` at most one may be given. A ``repeats`` option may be given
     several times, a ``negatable`` switch has a ``--no-`` form, or one that ``negated`` names; an
     option without ``has_flag`` is for the API and the configuration alone. ``default_text``
-    describes a default that is not a plain value.
+    describes a default that is not a plain value. An option that ``is_hidden`` is left
+    out of the help.
 
     ``default`` and ``kinds``, the types that the field may hold, are read from the field.
     """
@@ -64,6 +65,7 @@ class Option:
     negated: str = ""
     has_flag: bool = True
     group: Group | None = None
+    is_hidden: bool = False
     default: object = None
     kinds: tuple[type, ...] = ()
 
@@ -120,9 +122,7 @@ def _options_in(section: type) -> Iterator[Option]:
             completed = _completed(declared, field, types[field.name])
             yield replace(completed, group=completed.group or group)
         elif is_dataclass(types[field.name]):
-            needs = field.metadata.get("needs", "")
-            for nested in options_in(types[field.name]):
-                yield replace(nested, needs=nested.needs or needs)
+            yield from options_in(types[field.name])
 
 
 def _completed(declared: Option, field: dataclasses.Field[Any], form: object) -> Option:
@@ -144,10 +144,24 @@ def _completed(declared: Option, field: dataclasses.Field[Any], form: object) ->
     )
 
 
-def section(kind: type[_T], *, needs: str) -> _T:
-    """Return the field of a dataclass nested in another, whose options all need an option."""
-    nested: Any = dataclasses.field(default_factory=kind, metadata={"needs": needs})
-    return nested
+def changed(values: object) -> tuple[str, ...]:
+    """Return the names of the options of a dataclass that don't have their default.
+
+    >>> @dataclass(frozen=True, kw_only=True)
+    ... class Painting:
+    ...     layers: int = declare(Option(help="How many coats."), default=1)
+    ...     colour: str = declare(Option(help="Which colour."), default="white")
+    >>> changed(Painting(layers=2))
+    ('layers',)
+    """
+    kind = type(values)
+    default, fields = kind(), dataclasses.fields(cast("Any", kind))
+    return tuple(
+        field.metadata[_METADATA].name or field.name
+        for field in fields
+        if _METADATA in field.metadata
+        and getattr(values, field.name) != getattr(default, field.name)
+    )
 
 
 def build(section: type[_T], values: Mapping[str, object]) -> _T:

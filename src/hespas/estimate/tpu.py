@@ -86,7 +86,7 @@ def _check(region: Compute, program: Program) -> None:
     raise ConfigError(
         "no operation says how many cycles it takes, as only a TPU's compiler writes",
         location=program.source,
-        hint=f"add {option('optimise')} with a TPU's node, or use method roofline",
+        hint=f"add {option('fidelity')} compiled with a TPU's node, or use method roofline",
     )
 
 

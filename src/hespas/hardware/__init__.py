@@ -47,6 +47,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "load_system",
         "node_directory",
         "node_info",
+        "part_of",
         "presets_that_fit",
         "system_directory",
         "system_names",

@@ -13,6 +13,6 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "names": ("OperationNames", "operation_names"),
     "regions": ("Collective", "Compute", "Region", "RegionGraph", "operations_of"),
     "scheduled": ("FREE",),
-    "strategies": ("SplitOptions", "split_options", "split_program"),
+    "strategies": ("SplitOptions", "SplitStrategy", "split_options", "split_program"),
 }
 """What other folders import, by module; `tests/project/test_layout.py` checks it."""

@@ -10,7 +10,7 @@ from hespas import pipeline
 from hespas.calibrate.lines import at_line
 from hespas.calibrate.samples import FAR
 from hespas.config.suggest import suggestion
-from hespas.errors import MeasurementError, ProgramError
+from hespas.errors import MeasurementError
 from hespas.estimate.cache import MemoryStore
 from hespas.estimate.methods import DeviceUse, EstimatorSpec, method_named
 from hespas.export.exported import partitioned
@@ -21,6 +21,7 @@ from hespas.models.catalogue import models
 from hespas.options import (
     CompileChoice,
     EstimateOptions,
+    Fidelity,
     NetworkOptions,
     PredictOptions,
     ProgramOptions,
@@ -29,7 +30,6 @@ from hespas.prediction import Prediction
 from hespas.simulate.models import Model
 from hespas.units import format_time
 from hespas.validate.measurements import MeasuredStep
-from hespas.xla.hlo.forms import is_hlo
 
 FLOOR_METHOD = "roofline"
 """Whose answer no device can beat: every peak reached, every byte moved once."""
@@ -139,21 +139,13 @@ def _check_far(step: MeasuredStep, predicted_s: float, location: str) -> None:
 def _predictions(
     step: MeasuredStep, sources: Sources, method: str, model: Model
 ) -> dict[str, Prediction]:
-    source = sources.source(step)
-    is_compiled = is_hlo(source)
     options = PredictOptions(
         program=ProgramOptions(file=Path(step.workload)),
-        compile=CompileChoice(optimise=not is_compiled),
+        compile=CompileChoice(fidelity=Fidelity.COMPILED),
         estimate=EstimateOptions(node=step.node, cache_dir=sources.cache_dir),
         network=NetworkOptions(system=step.system, model=model),
     )
-    prepared = pipeline.prepare(options, source=source)
-    if is_compiled and not prepared.graph.program.is_scheduled:
-        raise ProgramError(
-            "is HLO that no compiler scheduled",
-            location=step.workload,
-            hint="give its StableHLO, or what hespas compile makes of it",
-        )
+    prepared = pipeline.prepare(options, source=sources.source(step))
 
     def predicted_by(name: str) -> Prediction:
         chosen = replace(options, estimate=replace(options.estimate, method=name))
