@@ -37,7 +37,10 @@ BARE = Device(name="mine", peak_flops=1e12, memory_bandwidth_bytes_per_s=1e12)
 
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fidelity, "why_not_compiled", lambda _: "")
+    def nothing(_: str) -> str:
+        return ""
+
+    monkeypatch.setattr(fidelity, "why_not_compiled", nothing)
 
 
 def options(

@@ -43,7 +43,9 @@ def test_help_shows_each_option_once_and_no_alias(
     text = shown(name, "--help", monkeypatch=monkeypatch, capsys=capsys)
     options = text[text.index("Options:") :]
     listed = re.findall(r"^  (?:-\w, )?(--[\w\[\]-]+)", options, re.MULTILINE)
-    expected = {each.first_long[0].replace("--", "", 1) for each in options_of(name)} | {"help"}
+    expected = {
+        each.first_long[0].replace("--", "", 1) for each in options_of(name) if not each.hidden
+    } | {"help"}
     assert {each.replace("[no-]", "").lstrip("-") for each in listed} == expected
     assert len(listed) == len(expected)
     assert not re.search(r"--\w+_", text)
