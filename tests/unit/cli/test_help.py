@@ -13,7 +13,7 @@ from hespas.cli.help import WIDEST, Command, Flag, wants_colour
 from hespas.config.groups import Group
 
 NAMES = commands.list_commands(click.Context(commands))
-SOME_NEED = {"--optimise", "--system", "--output", "--json", "--backend"}
+SOME_NEED = {"--system", "--output", "--json", "--backend"}
 
 
 def shown(
