@@ -26,7 +26,8 @@ def command(json_file: str | None, timeline: Path | None, **given: Any) -> None:
 
     WORKLOAD is a model (hespas export --list), a program (StableHLO, HLO, what jax.export wrote, or
     a directory of XLA's dumps), one's own package.module:function, or a configuration (.json).
-    Where the node's compiler is installed, the program is compiled first. With --output the traces and regions are written too.
+    Where the node's compiler is installed, the program is compiled first. With --output the traces
+    and regions are written too.
     """
     options = pipeline.checked(flags.requested(given))
     check_targets(json_file, timeline, options.output.directory)
