@@ -118,6 +118,7 @@ def prepare(
     options = checked(options, needs_program=program is None and source is None)
     system = system_of(options.network)
     if program is None:
+        check_priced(options)
         _check_is_alone(options, system)
         program = load(options, source=source, system=system)
     program = _with_origin(program, options)
@@ -146,6 +147,7 @@ def checked(options: PredictOptions, *, needs_program: bool = True) -> PredictOp
         _check_devices(options.program.devices, system)
     part_warnings(_node_of(options.estimate), system)
     _check_method(options)
+    _check_caches(options.estimate)
     if needs_program:
         source = source_of(options, system)
         if isinstance(source, FileSource):
@@ -185,6 +187,20 @@ def _check_method(options: PredictOptions) -> None:
         raise _no_device(estimate)
     _check_method_options(method, options)
     method.estimator(_spec_of(options, device, None))
+
+
+def _check_caches(options: EstimateOptions) -> None:
+    directory = compiled_directory(options)
+    if directory is not None:
+        export_cache(directory).check()
+
+
+def check_priced(options: PredictOptions) -> None:
+    """Raise `ConfigError` where no device is given to price a program on, but one is needed."""
+    named = options.estimate.method
+    needed = named is None or method_named(named).device_use is DeviceUse.NEEDED
+    if needed and device_of(options.estimate) is None:
+        raise _no_device(options.estimate)
 
 
 def source_of(options: PredictOptions, system: System | None) -> Source:

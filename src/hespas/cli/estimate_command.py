@@ -32,6 +32,7 @@ def command(json_file: str | None, config_file: Path | None, **given: Any) -> No
     """
     options = pipeline.checked(flags.requested(given, config_file))
     check_targets(json_file, None, options.output.directory)
+    pipeline.check_priced(options)
     with output_of(options) as output:
         prepared = pipeline.prepare_alone(options)
         estimates = estimate_into(prepared, options, output)

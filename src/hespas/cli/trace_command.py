@@ -35,6 +35,7 @@ def command(json_file: str | None, **given: Any) -> None:
     check_targets(json_file, None, directory)
     if directory is None:
         raise ConfigError("no output directory is given", hint=f"give {option('output')}")
+    pipeline.check_priced(options)
     with output_of(options) as output:
         prepared = pipeline.prepare_alone(options)
         estimates = estimate_into(prepared, options, output)

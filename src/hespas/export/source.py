@@ -181,6 +181,7 @@ def _model(model: Model, options: ModelOptions, *, devices: int | None, loops: b
     if options.micro_batch is not None:
         texts["accumulation"] = str(_rounds(options.micro_batch, source))
         source = ModelSource(model=model, texts=texts)
+    source.settings.check()
     return replace(source, notes=(*notes, *_batch_note(source)))
 
 

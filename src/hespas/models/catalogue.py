@@ -11,9 +11,18 @@ from functools import partial
 
 from hespas.config.suggest import suggestion
 from hespas.errors import ConfigError
-from hespas.models.model import MeshAxes, Model
+from hespas.models.model import MeshAxes, Model, check_division
 
 _FSDP_4 = MeshAxes(axes=(("fsdp", 4),))
+_LLAMA3_AXES = {
+    "batch": ("data", "fsdp"),
+    "embedding": ("fsdp",),
+    "heads": ("tp",),
+    "kv_heads": ("tp",),
+    "mlp": ("tp",),
+    "vocabulary": ("tp",),
+}
+_LLAMA2_AXES = {"batch": ("data", "fsdp"), "embedding": ("fsdp",), "norm": ("fsdp",)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +53,21 @@ class Llama3:
         """How many data-parallel parts the mesh has."""
         return self.mesh.size("data", "fsdp")
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The sizes of the dimensions of arrays; the batch is that of a round, of all parts."""
+        return _llama_sizes(self, kv_heads=self.kv_heads)
+
+    @property
+    def axes(self) -> dict[str, tuple[str, ...]]:
+        """The mesh axes that divide a dimension, major first."""
+        return _LLAMA3_AXES
+
+    def check(self) -> None:
+        """Raise `ConfigError` for settings that do not fit each other."""
+        _check_rounds(self)
+        check_division(self.mesh, self.sizes, self.axes)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Llama2:
@@ -72,6 +96,45 @@ class Llama2:
         """How many data-parallel parts the mesh has: all its devices."""
         return self.mesh.device_count
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The sizes of the dimensions of arrays; the batch is that of a round, of all parts."""
+        return _llama_sizes(self, kv_heads=self.heads)
+
+    @property
+    def axes(self) -> dict[str, tuple[str, ...]]:
+        """The mesh axes that divide a dimension, major first."""
+        return _LLAMA2_AXES
+
+    def check(self) -> None:
+        """Raise `ConfigError` for settings that do not fit each other."""
+        _check_rounds(self)
+        check_division(self.mesh, self.sizes, self.axes)
+
+
+def _check_rounds(settings: Llama2 | Llama3) -> None:
+    if settings.batch % settings.accumulation:
+        raise ConfigError(
+            f"a batch of {settings.batch} is not divided by accumulation = {settings.accumulation}",
+            hint=f"choose a divisor of {settings.batch}",
+        )
+
+
+def _llama_sizes(settings: Llama2 | Llama3, *, kv_heads: int) -> dict[str, int]:
+    return {
+        "rounds": settings.accumulation,
+        "batch": settings.batch * settings.parts // settings.accumulation,
+        "sequence": settings.sequence,
+        "embedding": settings.embedding,
+        "norm": settings.embedding,
+        "heads": settings.heads,
+        "kv_heads": kv_heads,
+        "head_size": settings.head_size,
+        "mlp": settings.mlp,
+        "vocabulary": settings.vocabulary,
+        "layers": settings.layers,
+    }
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResNet:
@@ -94,6 +157,9 @@ class ResNet:
     def parts(self) -> int:
         """How many data-parallel parts the mesh has: all its devices."""
         return self.mesh.device_count
+
+    def check(self) -> None:
+        """Do nothing: any mesh divides the images."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +186,31 @@ class Experts:
         """How many data-parallel parts the mesh has: all its devices."""
         return self.mesh.device_count
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The sizes of the dimensions of arrays."""
+        return {
+            "batch": self.batch * self.parts,
+            "sequence": self.sequence,
+            "embedding": self.embedding,
+            "mlp": self.mlp,
+            "experts": self.experts,
+            "choices": self.experts,
+        }
+
+    @property
+    def axes(self) -> dict[str, tuple[str, ...]]:
+        """The mesh axes that divide a dimension."""
+        return {"batch": ("expert",), "experts": ("expert",)}
+
+    def check(self) -> None:
+        """Raise `ConfigError` for settings that do not fit each other."""
+        if self.chosen > self.experts:
+            raise ConfigError(
+                f"chosen = {self.chosen} of experts = {self.experts}", hint="choose fewer"
+            )
+        check_division(self.mesh, self.sizes, self.axes)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gemm:
@@ -135,6 +226,33 @@ class Gemm:
     divided: str = "rows"
     mesh: MeshAxes = MeshAxes(axes=(("x", 4),))  # noqa: RUF009 - immutable
     dtype: str = "bf16"
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The sizes of the dimensions of arrays."""
+        return {"m": self.m, "k": self.k, "n": self.n}
+
+    @property
+    def axes(self) -> dict[str, tuple[str, ...]]:
+        """The mesh axes that divide a dimension of the factors: all divide the same one."""
+        return {_FACTORS[self.divided]: self.mesh.names}
+
+    @property
+    def result_axes(self) -> dict[str, tuple[str, ...]]:
+        """The mesh axes that divide a dimension of the product; none where it is whole."""
+        named = _PRODUCT[self.divided]
+        return {named: self.mesh.names} if named else {}
+
+    def check(self) -> None:
+        """Raise `ConfigError` for a mesh that does not divide the factors and the product."""
+        check_division(self.mesh, self.sizes, self.axes)
+        if self.result_axes:
+            check_division(self.mesh, self.sizes, self.result_axes)
+
+
+_FACTORS = {"rows": "m", "columns": "n", "contracting": "k", "scattered": "k"}
+_PRODUCT = {"rows": "m", "columns": "", "contracting": "", "scattered": "m"}
+"""Which dimension is divided in the factors, and which in the product."""
 
 
 def _square(embedding: int, heads: int, layers: int, mlp: int) -> Llama3:

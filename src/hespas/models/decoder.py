@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 from hespas.models.adamw import STACKED
-from hespas.models.model import one_of
+from hespas.models.model import CHOICES, one_of
 from hespas.models.sharding import Divided
 
 _NORMALISER_WEIGHT = 0.0
@@ -65,7 +65,6 @@ cross_entropy.defvjp(_forward, _backward)
 
 Weights = Mapping[str, Any]
 BATCH = ("inputs", "positions", "segments", "targets", "target_positions", "target_segments")
-REMAT = ("minimal_with_context", "full", "none")
 _SAVED = (
     "query_projection",
     "key_projection",
@@ -177,7 +176,7 @@ class Decoder:
         policies = jax.checkpoint_policies
         # Inside a loop nothing can be merged across the barrier anyway.
         checkpoint = partial(jax.checkpoint, self._layer, prevent_cse=not self.scan)
-        match one_of("remat", self.remat, REMAT):
+        match one_of("remat", self.remat, CHOICES["remat"]):
             case "minimal_with_context":
                 return checkpoint(policy=policies.save_only_these_names(*_SAVED))
             case "full":

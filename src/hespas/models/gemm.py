@@ -12,29 +12,23 @@ import jax
 from jax.sharding import NamedSharding
 
 from hespas.models.catalogue import Gemm
-from hespas.models.model import Step, one_of
+from hespas.models.model import Step
 from hespas.models.sharding import Divided, dtype_named
-
-_DIVIDED = {"rows": "m", "columns": "n", "contracting": "k", "scattered": "k"}
-_RESULT = {"rows": "m", "columns": "", "contracting": "", "scattered": "m"}
-"""Which dimension is divided in the factors, and which in the product."""
 
 
 def build(settings: Gemm) -> Step:
     """Make the product."""
-    kind = one_of("divided", settings.divided, tuple(_DIVIDED))
-    axes = tuple(name for name, _ in settings.mesh.axes)
-    sizes = {"m": settings.m, "k": settings.k, "n": settings.n}
-    divided = Divided(mesh=settings.mesh, sizes=sizes, axes={_DIVIDED[kind]: axes})
-    divided.check()
+    settings.check()
+    mesh, sizes = settings.mesh, settings.sizes
+    divided = Divided(mesh=mesh, sizes=sizes, axes=settings.axes)
     array = partial(divided.array, dtype=dtype_named(settings.dtype))
-    result = Divided(mesh=settings.mesh, sizes=sizes, axes={_RESULT[kind]: axes})
-    if _RESULT[kind]:
-        result.check()
-    sharding = NamedSharding(settings.mesh.abstract(), result.spec("m", "n"))
-    function = _scattered(divided, result, axes) if kind == "scattered" else _product
+    result = Divided(mesh=mesh, sizes=sizes, axes=settings.result_axes)
+    sharding = NamedSharding(mesh.abstract(), result.spec("m", "n"))
+    function = (
+        _scattered(divided, result, mesh.names) if settings.divided == "scattered" else _product
+    )
     jitted = jax.jit(function, out_shardings=sharding)
-    return Step(function=jitted, arguments=(array("m", "k"), array("k", "n")), mesh=settings.mesh)
+    return Step(function=jitted, arguments=(array("m", "k"), array("k", "n")), mesh=mesh)
 
 
 def _product(a: jax.Array, b: jax.Array) -> jax.Array:

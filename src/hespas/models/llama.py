@@ -13,84 +13,34 @@ wide, and cast to 16 bits before they are gathered.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
-from hespas.errors import ConfigError
 from hespas.models.adamw import METRICS, training_state, training_step
 from hespas.models.catalogue import Llama2, Llama3
 from hespas.models.decoder import Decoder
 from hespas.models.model import Step
 from hespas.models.sharding import Divided, dtype_named
 
-# The dimensions that mesh axes divide.
-_LLAMA3_AXES = {
-    "batch": ("data", "fsdp"),
-    "embedding": ("fsdp",),
-    "heads": ("tp",),
-    "kv_heads": ("tp",),
-    "mlp": ("tp",),
-    "vocabulary": ("tp",),
-}
-_LLAMA2_AXES = {"batch": ("data", "fsdp"), "embedding": ("fsdp",), "norm": ("fsdp",)}
-
 
 def build_llama3(settings: Llama3) -> Step:
     """Return the training step, with weights in the type that is computed in."""
-    return _training_step(
-        settings,
-        axes=_LLAMA3_AXES,
-        batch=settings.batch * settings.parts,
-        kv_heads=settings.kv_heads,
-        weights=dtype_named(settings.dtype),
-    )
+    return _training_step(settings, weights=dtype_named(settings.dtype))
 
 
 def build_llama2(settings: Llama2) -> Step:
     """Return the training step, with 32-bit weights."""
-    return _training_step(
-        settings,
-        axes=_LLAMA2_AXES,
-        batch=settings.batch * settings.parts,
-        kv_heads=settings.heads,
-        weights=jnp.float32,
-    )
+    return _training_step(settings, weights=jnp.float32)
 
 
-def _training_step(
-    settings: Llama2 | Llama3,
-    *,
-    axes: Mapping[str, tuple[str, ...]],
-    batch: int,
-    kv_heads: int,
-    weights: Any,
-) -> Step:
+def _training_step(settings: Llama2 | Llama3, *, weights: Any) -> Step:
     """Return a step: forward, backward, clipping, AdamW and three norms; it replaces its state."""
+    settings.check()
     mesh, rounds = settings.mesh, settings.accumulation
-    if settings.batch % rounds:
-        raise ConfigError(
-            f"a batch of {settings.batch} is not divided by accumulation = {rounds}",
-            hint=f"choose a divisor of {settings.batch}",
-        )
-    sizes = {
-        "rounds": rounds,
-        "batch": batch // rounds,
-        "sequence": settings.sequence,
-        "embedding": settings.embedding,
-        "norm": settings.embedding,
-        "heads": settings.heads,
-        "kv_heads": kv_heads,
-        "head_size": settings.head_size,
-        "mlp": settings.mlp,
-        "vocabulary": settings.vocabulary,
-        "layers": settings.layers,
-    }
-    divided = Divided(mesh=mesh, sizes=sizes, axes=axes)
-    divided.check()
+    divided = Divided(mesh=mesh, sizes=settings.sizes, axes=settings.axes)
     decoder = Decoder(
         divided=divided,
         layers=settings.layers,

@@ -48,6 +48,15 @@ class MeshAxes:
         sizes = dict(self.axes)
         return prod(sizes.get(name, 1) for name in names)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the axes."""
+        return tuple(name for name, _ in self.axes)
+
+    def present(self, axes: tuple[str, ...]) -> tuple[str, ...]:
+        """Return those of ``axes`` that the mesh has."""
+        return tuple(axis for axis in axes if axis in self.names)
+
     def abstract(self) -> AbstractMesh:
         """Return the mesh as JAX takes it, without devices."""
         from jax.sharding import AbstractMesh, AxisType  # noqa: PLC0415 - JAX is slow to import
@@ -69,6 +78,36 @@ def parse_mesh(text: str) -> MeshAxes:
     return MeshAxes(axes=tuple((match[1], int(match[2])) for match in matches if match))
 
 
+def check_division(
+    mesh: MeshAxes, sizes: Mapping[str, int], axes: Mapping[str, tuple[str, ...]]
+) -> None:
+    """Raise `ConfigError` for an axis that divides nothing or does not divide a dimension.
+
+    ``sizes`` are those of named dimensions, ``axes`` the mesh axes that divide a dimension.
+    """
+    known = {axis for each in axes.values() for axis in each}
+    for axis, _ in mesh.axes:
+        if axis not in known:
+            raise ConfigError(
+                f"mesh axis {axis} divides nothing in this model", hint=suggestion(axis, known)
+            )
+    for dimension, named in axes.items():
+        parts = mesh.size(*named)
+        if sizes.get(dimension, parts) % parts:
+            present = mesh.present(named)
+            given = ",".join(f"{axis}={mesh.size(axis)}" for axis in present)
+            raise ConfigError(
+                f"{dimension} = {sizes[dimension]} cannot be divided by {given} of the mesh",
+                hint=f"choose a mesh whose {' x '.join(present)} divides it",
+            )
+
+
+CHOICES = {
+    "dtype": ("bf16", "f16", "f32"),
+    "remat": ("minimal_with_context", "full", "none"),
+    "divided": ("rows", "columns", "contracting", "scattered"),
+}
+"""The values of the settings that have only a few."""
 _YES_NO = {"true": True, "yes": True, "false": False, "no": False}
 
 
@@ -142,7 +181,7 @@ def _value(name: str, text: str, default: object) -> object:
                 raise ConfigError(f"{name} is {text!r}", hint="give a whole number of 1 or more")
             return int(text)
         case _:
-            return text
+            return one_of(name, text, CHOICES[name]) if name in CHOICES else text
 
 
 def one_of(name: str, value: str, known: tuple[str, ...]) -> str:

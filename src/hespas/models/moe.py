@@ -14,7 +14,6 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec
 
-from hespas.errors import ConfigError
 from hespas.models.catalogue import Experts
 from hespas.models.model import Step
 from hespas.models.sharding import Divided, dtype_named
@@ -22,21 +21,8 @@ from hespas.models.sharding import Divided, dtype_named
 
 def build(settings: Experts) -> Step:
     """Make the layer's forward pass; with ``train`` also the gradients of its weights."""
-    if settings.chosen > settings.experts:
-        raise ConfigError(
-            f"chosen = {settings.chosen} of experts = {settings.experts}", hint="choose fewer"
-        )
-    sizes = {
-        "batch": settings.batch * settings.mesh.device_count,
-        "sequence": settings.sequence,
-        "embedding": settings.embedding,
-        "mlp": settings.mlp,
-        "experts": settings.experts,
-        "choices": settings.experts,
-    }
-    axes = {"batch": ("expert",), "experts": ("expert",)}
-    divided = Divided(mesh=settings.mesh, sizes=sizes, axes=axes)
-    divided.check()
+    settings.check()
+    divided = Divided(mesh=settings.mesh, sizes=settings.sizes, axes=settings.axes)
     array = partial(divided.array, dtype=dtype_named(settings.dtype))
     weights = {
         "router": array("embedding", "choices"),

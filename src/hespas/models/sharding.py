@@ -13,9 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
-from hespas.config.suggest import suggestion
-from hespas.errors import ConfigError
-from hespas.models.model import MeshAxes, one_of
+from hespas.models.model import CHOICES, MeshAxes, one_of
 
 _TYPES: dict[str, Any] = {"bf16": jnp.bfloat16, "f16": jnp.float16, "f32": jnp.float32}
 
@@ -26,7 +24,7 @@ def dtype_named(name: str) -> Any:
     >>> dtype_named("f16").dtype
     dtype('float16')
     """
-    return _TYPES[one_of("dtype", name, tuple(_TYPES))]
+    return _TYPES[one_of("dtype", name, CHOICES["dtype"])]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,27 +39,8 @@ class Divided:
     sizes: Mapping[str, int]
     axes: Mapping[str, tuple[str, ...]]
 
-    def check(self) -> None:
-        """Raise `ConfigError` for an axis that divides nothing or does not divide a dimension."""
-        known = {axis for axes in self.axes.values() for axis in axes}
-        for axis, _ in self.mesh.axes:
-            if axis not in known:
-                raise ConfigError(
-                    f"mesh axis {axis} divides nothing in this model", hint=suggestion(axis, known)
-                )
-        for dimension, axes in self.axes.items():
-            parts = self.mesh.size(*axes)
-            if self.sizes.get(dimension, parts) % parts:
-                named = ",".join(f"{axis}={self.mesh.size(axis)}" for axis in self._present(axes))
-                raise ConfigError(
-                    f"{dimension} = {self.sizes[dimension]} cannot be divided by {named} of the "
-                    "mesh",
-                    hint=f"choose a mesh whose {' x '.join(self._present(axes))} divides it",
-                )
-
     def _present(self, axes: tuple[str, ...]) -> tuple[str, ...]:
-        names = {name for name, _ in self.mesh.axes}
-        return tuple(axis for axis in axes if axis in names)
+        return self.mesh.present(axes)
 
     def spec(self, *dimensions: str | None) -> PartitionSpec:
         """Return the axes of each dimension; None is one that is not divided."""

@@ -71,7 +71,7 @@ def test_options_of_models_have_no_effect_on_other_programs(tmp_path: Path) -> N
         ("llama3-8b", 32, "fsdp=32"),
         ("resnet50", 8, "data=8"),
         ("llama2-7b", 32, "data=8,fsdp=4"),
-        ("moe", 16, "expert=16"),
+        ("moe", 4, "expert=4"),
         ("gemm", 1, "x=1"),
         ("llama3-8b", None, "fsdp=4"),
     ],
