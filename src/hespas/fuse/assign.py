@@ -1,0 +1,397 @@
+"""Give every value of a block a layout, with copies where an operation takes another one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from math import prod
+
+from msgspec.structs import replace
+
+from hespas.fuse.kinds import BROADCASTS, CREATING, ELEMENTWISE
+from hespas.fuse.layouts import (
+    Order,
+    default_order,
+    following,
+    is_taken,
+    layout_of,
+    major,
+    operand_order,
+    reshaped,
+    result_orders,
+    transposed,
+)
+from hespas.program.attrs import NO_ATTRS, CollectiveAttrs, DimensionsAttrs, DotAttrs
+from hespas.program.program import Block, Op, Value
+from hespas.program.types import TensorType, Type
+
+_ALONG = ELEMENTWISE | {
+    "clamp",
+    "concatenate",
+    "dynamic_slice",
+    "dynamic_update_slice",
+    "pad",
+    "reduce_window",
+    "reverse",
+    "select_and_scatter",
+    "slice",
+}
+"""The result has its dimensions in the order of the operands that have as many."""
+
+_HOLDING = frozenset({"case", "if", "while"})
+_ALONG_A_DIMENSION = frozenset({"all_gather", "all_to_all", "reduce_scatter"})
+_UNMOVED = frozenset({"all_reduce", "collective_broadcast", "collective_permute"})
+
+
+@lru_cache(maxsize=65536)
+def _with_order(kind: TensorType, order: Order) -> TensorType:
+    layout = layout_of(order, kind.shape)
+    return kind if layout == kind.layout else replace(kind, layout=layout)
+
+
+def _shape(value: Value) -> tuple[int, ...]:
+    return value.type.shape if isinstance(value.type, TensorType) else ()
+
+
+def _ordered(kind: Type, order: Order) -> Type:
+    return _with_order(kind, order) if isinstance(kind, TensorType) else kind
+
+
+@dataclass(slots=True, kw_only=True)
+class Assignment:
+    """The values of a program with their layouts.
+
+    ``named`` maps a value to the one that stands for it, ``orders`` that one to its order: None
+    for what is made inside every kernel, in whatever order it is needed.
+    """
+
+    named: dict[Value, Value] = field(default_factory=dict[Value, Value])
+    orders: dict[Value, Order | None] = field(default_factory=dict[Value, Order | None])
+
+    def block(self, block: Block) -> Block:
+        """Return a block whose values have layouts; arguments and results have the default."""
+        arguments = tuple([self._fresh(value, default_order(_shape(value))) for value in block.arguments])
+        walk = _Walk(outer=self, wishes=_wishes(block), users=_users(block))
+        for op in block.operations[:-1]:
+            walk.op(op)
+        last = block.operations[-1]
+        results = tuple([walk.default(value) for value in last.operands])
+        end = replace(last, operands=results)
+        return Block(arguments=arguments, operations=(*walk.operations, end))
+
+    def _fresh(self, value: Value, order: Order | None, like: Order | None = None) -> Value:
+        kind = value.type
+        named = order if order is not None else like
+        made = Value(type=kind if named is None else _ordered(kind, named))
+        self.named[value] = made
+        self.orders[made] = order
+        return made
+
+    fresh = _fresh
+
+
+@dataclass(slots=True, kw_only=True)
+class _Walk:
+    """One pass over a block; ``copies`` are those made so far, by value and order."""
+
+    outer: Assignment
+    wishes: dict[Value, Order]
+    users: dict[Value, list[Op]]
+    operations: list[Op] = field(default_factory=list[Op])
+    copies: dict[tuple[Value, Order], Value] = field(
+        default_factory=dict[tuple[Value, Order], Value]
+    )
+
+    def op(self, op: Op) -> None:
+        """Add an operation, its operands in the orders in which it takes them."""
+        named, orders = self.outer.named, self.outer.orders
+        operands = [named[value] for value in op.operands]
+        kind, attrs = op.kind, op.attrs
+        if kind in CREATING:
+            self._add(op, operands, None)
+        elif kind in BROADCASTS:
+            self._add(op, operands, _broadcast_order(op, operands, orders))
+        elif kind in _ALONG and _has_rank(op):
+            self._along(op, operands)
+        elif kind == "transpose" and isinstance(attrs, DimensionsAttrs):
+            self._transpose(op, operands, attrs.dimensions)
+        elif kind == "reshape":
+            self._reshape(op, operands)
+        elif kind == "reduce" and isinstance(attrs, DimensionsAttrs):
+            self._reduce(op, operands, attrs.dimensions)
+        elif isinstance(attrs, DotAttrs) and kind == "dot_general":
+            self._dot(op, operands, attrs)
+        elif kind in _ALONG_A_DIMENSION and isinstance(attrs, CollectiveAttrs):
+            self._collective(op, operands, attrs.dimension or 0)
+        elif kind in _UNMOVED or kind == "optimization_barrier":
+            self._unmoved(op, operands)
+        else:
+            self._library(op, operands)
+
+    def default(self, value: Value) -> Value:
+        """Return what stands for a value, in the default order."""
+        return self._as(self.outer.named[value], default_order(_shape(value)))
+
+    def _as(self, value: Value, order: Order) -> Value:
+        """Return a value in an order, copied if it has another one."""
+        now = self.outer.orders[value]
+        if now is None or now == order or not isinstance(value.type, TensorType):
+            return value
+        found = self.copies.get((value, order))
+        if found is None:
+            found = Value(type=_with_order(value.type, order))
+            self.outer.orders[found] = order
+            copy = Op(
+                dialect="mhlo", kind="copy", operands=(value,), results=(found,), attrs=NO_ATTRS
+            )
+            self.operations.append(copy)
+            self.copies[value, order] = found
+        return found
+
+    def _add(
+        self,
+        op: Op,
+        operands: Iterable[Value],
+        order: Order | None,
+        like: Order | None = None,
+    ) -> None:
+        results = tuple([self.outer.fresh(value, order, like) for value in op.results])
+        self.operations.append(replace(op, operands=tuple(operands), results=results))
+
+    def _along(self, op: Op, operands: Sequence[Value]) -> None:
+        made = _shape(op.results[0])
+        orders = self.outer.orders
+        sized = [value for value in operands if len(_shape(value)) == len(made)]
+        order = self._chosen(op, sized)
+        if order is None:
+            self._add(op, operands, None)
+            return
+        taken = [
+            self._as(value, _within(order, _shape(value))) if value in sized and orders[value] is not None else value
+            for value in operands
+        ]
+        self._add(op, taken, _within(order, made))
+
+    def _chosen(self, op: Op, sized: Sequence[Value]) -> Order | None:
+        """Return the order that an operation takes: that of most of its bytes, or the wished one."""
+        weights: dict[Order, int] = {}
+        for value in dict.fromkeys(sized):
+            order = self.outer.orders[value]
+            if order is not None and isinstance(value.type, TensorType):
+                weights[order] = weights.get(order, 0) + value.type.size_bytes
+        if not weights:
+            return None
+        wish = self.wishes.get(op.results[0])
+        best = max(weights.values())
+        heaviest = [order for order, weight in weights.items() if weight == best]
+        return wish if wish is not None and wish in heaviest else heaviest[0]
+
+    def _transpose(self, op: Op, operands: Sequence[Value], permutation: tuple[int, ...]) -> None:
+        (value,) = operands
+        order = self.outer.orders[value]
+        lying = _lying(value) if order is None else order
+        made = transposed(lying, permutation)
+        self._add(op, operands, None if order is None else made, made)
+
+    def _reshape(self, op: Op, operands: Sequence[Value]) -> None:
+        (value,) = operands
+        order, after = self.outer.orders[value], _shape(op.results[0])
+        if order is None:
+            self._add(op, operands, None)
+            return
+        made = reshaped(order, _shape(value), after)
+        if made is None:
+            value = self._as(value, default_order(_shape(value)))
+            made = default_order(after)
+        self._add(op, (value,), made)
+
+    def _reduce(self, op: Op, operands: Sequence[Value], dimensions: tuple[int, ...]) -> None:
+        count = len(op.results)
+        orders = self.outer.orders
+        order = next((each for each in map(orders.get, operands[:count]) if each is not None), None)
+        if order is None:
+            self._add(op, operands, default_order(_shape(op.results[0])))
+            return
+        taken = [self._as(value, order) for value in operands[:count]]
+        shape = _shape(op.operands[0])
+        kept = [at for at in range(len(shape)) if at not in dimensions]
+        number = {at: new for new, at in enumerate(kept)}
+        made = tuple([number[at] for at in order if at in number])
+        self._add(op, (*taken, *operands[count:]), made)
+
+    def _dot(self, op: Op, operands: Sequence[Value], attrs: DotAttrs) -> None:
+        taken: list[Value] = []
+        orders: list[Order] = []
+        for at, value in enumerate(operands):
+            shape = _shape(value)
+            order = self.outer.orders[value]
+            if order is None:
+                order = default_order(shape)
+            if not is_taken(attrs, at, order, shape):
+                order = operand_order(attrs, at, shape)
+            taken.append(self._as(value, order))
+            orders.append(order)
+        other = following(attrs, orders[0], orders[1], _shape(operands[1]))
+        if other != orders[1]:
+            taken[1], orders[1] = self._as(taken[1], other), other
+        by_rows, by_columns = result_orders(attrs, orders[0], orders[1], len(_shape(operands[0])))
+        wish = self.wishes.get(op.results[0])
+        is_turned = wish == by_columns
+        if wish not in (by_rows, by_columns):
+            is_turned = self._meets_turned(op.results[0], by_rows, by_columns)
+        self._add(op, taken, by_columns if is_turned else by_rows)
+
+    def _meets_turned(self, value: Value, by_rows: Order, by_columns: Order) -> bool:
+        """Return whether what a product is combined with first lies as its columns would."""
+        named, orders = self.outer.named, self.outer.orders
+        pending, steps = [(value, by_rows, by_columns)], 0
+        while pending and steps < _MOST_STEPS:
+            value, rows, columns = pending.pop(0)
+            for user in self.users.get(value, ()):
+                steps += 1
+                if user.kind in ELEMENTWISE:
+                    met = {
+                        orders[named[other]]
+                        for other in user.operands
+                        if other in named and _shape(other) == _shape(value)
+                    }
+                    if rows in met:
+                        return False
+                    if columns in met:
+                        return True
+                passed = _passed(user, rows, columns)
+                if passed is not None:
+                    pending.append((user.results[0], *passed))
+        return False
+
+    def _collective(self, op: Op, operands: Sequence[Value], dimension: int) -> None:
+        results: list[Value] = []
+        taken: list[Value] = []
+        for value, result in zip(operands, op.results, strict=True):
+            order = self.outer.orders[value]
+            shape = _shape(value)
+            if order is None or (shape[dimension] > 1 and order[:1] != (dimension,)):
+                order = major(dimension, shape)
+            whole = _shape(result)
+            wanted = order if default_order(whole) == default_order(shape) else major(dimension, whole)
+            taken.append(self._as(value, order))
+            results.append(self.outer.fresh(result, wanted))
+        self.operations.append(replace(op, operands=tuple(taken), results=tuple(results)))
+
+    def _unmoved(self, op: Op, operands: Sequence[Value]) -> None:
+        results: list[Value] = []
+        for value, result in zip(operands, op.results, strict=True):
+            order = self.outer.orders[value]
+            results.append(self.outer.fresh(result, _lying(value) if order is None else order))
+        self.operations.append(replace(op, operands=tuple(operands), results=tuple(results)))
+
+    def _library(self, op: Op, operands: Sequence[Value]) -> None:
+        taken = [self._as(value, default_order(_shape(value))) for value in operands]
+        if op.kind in _HOLDING:
+            op = replace(op, regions=tuple([self.outer.block(region) for region in op.regions]))
+        results = tuple([self.outer.fresh(value, default_order(_shape(value))) for value in op.results])
+        self.operations.append(replace(op, operands=tuple(taken), results=results))
+
+
+_MOST_STEPS = 24
+
+
+def _passed(op: Op, rows: Order, columns: Order) -> tuple[Order, Order] | None:
+    """Return what two orders of an operand become in the result; None where they are lost."""
+    if op.kind in ELEMENTWISE:
+        return rows, columns
+    if op.kind == "transpose" and isinstance(op.attrs, DimensionsAttrs):
+        return transposed(rows, op.attrs.dimensions), transposed(columns, op.attrs.dimensions)
+    if op.kind == "reshape":
+        before, after = _shape(op.operands[0]), _shape(op.results[0])
+        made = reshaped(rows, before, after), reshaped(columns, before, after)
+        return None if made[0] is None or made[1] is None else (made[0], made[1])
+    return None
+
+
+def _users(block: Block) -> dict[Value, list[Op]]:
+    users: dict[Value, list[Op]] = {}
+    for op in block.operations[:-1]:
+        for value in dict.fromkeys(op.operands):
+            users.setdefault(value, []).append(op)
+    return users
+
+
+def _within(order: Order, shape: tuple[int, ...]) -> Order:
+    """Return an order for another shape of the same rank."""
+    if len(order) == len(default_order(shape)):
+        return order
+    known = [at for at in order if shape[at] > 1]
+    rest = [at for at in default_order(shape) if at not in known]
+    return (*rest, *known)
+
+
+def _has_rank(op: Op) -> bool:
+    return len(_shape(op.results[0])) == len(_shape(op.operands[-1 if op.kind == "select" else 0]))
+
+
+def _lying(value: Value) -> Order:
+    """Return the order that a value's type says."""
+    shape = _shape(value)
+    layout = value.type.layout if isinstance(value.type, TensorType) else None
+    if layout is None:
+        return default_order(shape)
+    return tuple([at for at in reversed(layout) if shape[at] > 1])
+
+
+def _broadcast_order(
+    op: Op, operands: Sequence[Value], orders: dict[Value, Order | None]
+) -> Order | None:
+    """Return the order of a broadcast that repeats nothing; None of any other."""
+    value = operands[0]
+    order, made = orders[value], _shape(op.results[0])
+    if order is None or not isinstance(op.attrs, DimensionsAttrs) or op.kind == "broadcast":
+        return None
+    if prod(made) != prod(_shape(value)):
+        return None
+    return tuple([op.attrs.dimensions[at] for at in order])
+
+
+def _wishes(block: Block) -> dict[Value, Order]:
+    """Return the order in which users would like to have a value, for those who care."""
+    votes: dict[Value, dict[Order, int]] = {}
+
+    def wish(value: Value, order: Order | None) -> None:
+        if order is not None and len(order) > 1:
+            cast = votes.setdefault(value, {})
+            cast[order] = cast.get(order, 0) + 1
+
+    chosen: dict[Value, Order] = {}
+    for value in block.operations[-1].operands:
+        wish(value, default_order(_shape(value)))
+    for op in reversed(block.operations[:-1]):
+        best: Order | None = None
+        for result in op.results:
+            cast = votes.get(result)
+            if cast:
+                best = chosen[result] = max(cast, key=lambda order: cast[order])
+        _pass_back(op, best, wish)
+    return chosen
+
+
+def _pass_back(op: Op, best: Order | None, wish: Callable[[Value, Order | None], None]) -> None:
+    attrs = op.attrs
+    if isinstance(attrs, DotAttrs) and op.kind == "dot_general":
+        for at, value in enumerate(op.operands):
+            shape = _shape(value)
+            if not is_taken(attrs, at, default_order(shape), shape):
+                wish(value, operand_order(attrs, at, shape))
+    elif op.kind in _ALONG_A_DIMENSION and isinstance(attrs, CollectiveAttrs):
+        for value in op.operands:
+            wish(value, major(attrs.dimension or 0, _shape(value)))
+    elif best is None:
+        return
+    elif op.kind == "transpose" and isinstance(attrs, DimensionsAttrs):
+        wish(op.operands[0], tuple([attrs.dimensions[at] for at in best]))
+    elif op.kind == "reshape":
+        wish(op.operands[0], reshaped(best, _shape(op.results[0]), _shape(op.operands[0])))
+    elif op.kind in _ALONG and _has_rank(op):
+        for value in op.operands:
+            if len(_shape(value)) == len(_shape(op.results[0])):
+                wish(value, _within(best, _shape(value)))

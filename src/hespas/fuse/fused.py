@@ -1,0 +1,75 @@
+"""Model what a GPU's compiler makes of a program, where none is there to do it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from hespas.fuse.assign import Assignment
+from hespas.fuse.build import Names, built
+from hespas.fuse.dots import with_merged_dots
+from hespas.fuse.group import grouped
+from hespas.fuse.merge import nodes_of
+from hespas.fuse.order import in_order
+from hespas.fuse.simplify import Simplifier, without_scatters
+from hespas.program.program import Block, Function, Op, Program
+from hespas.program.rewrite import with_calls_opened
+
+_HOLDING = frozenset({"case", "if", "while"})
+
+
+def fused(program: Program) -> Program:
+    """Return a program whose operations are kernels, as XLA's GPU pipeline would make them."""
+    if program.is_scheduled:
+        return program
+    main = with_calls_opened(program)
+    body = Simplifier().block(main.body)
+    body = _each_block(body, _before_layouts)
+    body = Assignment().block(body)
+    names = Names()
+    body = _Fuser(names=names).block(body)
+    function = Function(name=main.name, body=body)
+    return replace(
+        program,
+        functions={**program.functions, main.name: function},
+        is_scheduled=True,
+        is_modelled=True,
+    )
+
+
+def _before_layouts(block: Block) -> Block:
+    end = block.operations[-1]
+    operations = without_scatters(block.operations[:-1], end.operands)
+    operations = with_merged_dots(operations)
+    return Block(arguments=block.arguments, operations=(*operations, end))
+
+
+def _each_block(block: Block, change: object) -> Block:
+    assert callable(change)
+    operations = [
+        replace(op, regions=tuple([_each_block(region, change) for region in op.regions]))
+        if op.kind in _HOLDING
+        else op
+        for op in block.operations
+    ]
+    return change(Block(arguments=block.arguments, operations=tuple(operations)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Fuser:
+    names: Names = field(default_factory=Names)
+
+    def block(self, block: Block) -> Block:
+        end = block.operations[-1]
+        operations = [
+            replace(op, regions=tuple([self.block(region) for region in op.regions]))
+            if op.kind in _HOLDING
+            else op
+            for op in block.operations
+        ]
+        grouping = grouped(Block(arguments=block.arguments, operations=tuple(operations)))
+        nodes = nodes_of(grouping)
+        ops = built(grouping, nodes, self.names)
+        ops = in_order(ops, [node.rank for node in nodes])
+        return Block(arguments=block.arguments, operations=(*ops, end))

@@ -1,0 +1,414 @@
+"""Which operations become one kernel.
+
+Operations are looked at from the last to the first, so that the kernels that read one are known. It
+becomes a part of each of them, and is computed in each, if that moves fewer bytes and launches
+fewer kernels than to write it once and read it again; a long computation is not repeated for
+every place of a broadcast. What a library, a collective, a loop or a caller reads is written.
+Reductions, transposes that change which dimension is the fastest, and updates in place end their
+kernels; other kernels may share theirs (`hespas.fuse.merge`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from math import prod
+
+from hespas.fuse.kinds import BROADCASTS, CREATING, FUSIBLE, IN_PLACE, MOVING, REDUCING, weight
+from hespas.fuse.order import needed_by
+from hespas.program.attrs import DimensionsAttrs
+from hespas.program.program import Block, Op, Value
+from hespas.program.types import TensorType
+
+LAUNCH_BYTES = 4_000_000
+"""What a GPU moves in the time that launching a kernel takes: 2 to 3 us at 1.5 to 2 TB/s."""
+
+BYTES_PER_INSTRUCTION = 0.16
+"""What a GPU moves in the time of an instruction: 1.5 TB/s and 9.7e12 a second on A100."""
+
+_MOST_SOURCES = 8
+
+
+class Role(Enum):
+    """What can be done with an operation."""
+
+    FIXED = "fixed"
+    """A library's, a collective's or control flow's: stands alone."""
+    VIEW = "view"
+    """Another name for the same bytes."""
+    MADE = "made"
+    """Made from nothing or from one number, wherever it is needed."""
+    LOOP = "loop"
+    """A part of any kernel."""
+    END = "end"
+    """The end of a kernel: a reduction, a transpose, an update in place."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Group:
+    """Operations that become one kernel.
+
+    ``roots`` are those whose results it writes. ``members`` are all of them, with the number of
+    times that each is evaluated, ``reads`` about how many bytes of which values it loads.
+    ``library`` marks a product with what it adds.
+    """
+
+    roots: list[int]
+    members: dict[int, int]
+    reads: dict[Value, int] = field(default_factory=dict[Value, int])
+    library: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grouping:
+    """The groups of a block, and which operations have results in memory."""
+
+    operations: Sequence[Op]
+    roles: Sequence[Role]
+    groups: Sequence[Group]
+    written: Sequence[bool]
+
+
+def grouped(block: Block) -> Grouping:
+    """Return the kernels of a block in which values have layouts."""
+    walk = _Walk(operations=block.operations[:-1])
+    walk.prepare(block.operations[-1].operands)
+    for at in reversed(range(len(walk.operations))):
+        walk.op(at)
+    return Grouping(
+        operations=walk.operations, roles=walk.roles, groups=walk.groups, written=walk.written
+    )
+
+
+def size_of(value: Value) -> int:
+    """Return the elements of a value; 1 for what is no tensor."""
+    return value.type.element_count if isinstance(value.type, TensorType) else 1
+
+
+def bytes_of(value: Value) -> int:
+    """Return the bytes of a value; none for what is no tensor."""
+    return value.type.size_bytes if isinstance(value.type, TensorType) else 0
+
+
+def role_of(op: Op) -> Role:
+    """Return what can be done with an operation."""
+    kind = op.kind
+    if kind not in FUSIBLE:
+        return Role.FIXED
+    if kind in ("reshape", "bitcast"):
+        return Role.VIEW
+    if kind == "transpose":
+        return Role.VIEW
+    if kind in CREATING or (kind in BROADCASTS and size_of(op.operands[0]) == 1):
+        return Role.MADE
+    if kind in BROADCASTS and size_of(op.operands[0]) == size_of(op.results[0]):
+        return Role.VIEW
+    if kind in REDUCING or kind in IN_PLACE or (kind == "copy" and moves_fastest(op)):
+        return Role.END
+    return Role.LOOP
+
+
+def moves_fastest(op: Op) -> bool:
+    """Return whether a copy gives a value another fastest dimension."""
+    return _fastest(op.operands[0]) != _fastest(op.results[0])
+
+
+def _fastest(value: Value) -> int:
+    kind = value.type
+    if not isinstance(kind, TensorType):
+        return 0
+    order = kind.layout or range(kind.rank)[::-1]
+    return next((at for at in order if kind.shape[at] > 1), 0)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Walk:
+    """One pass over a block, backwards.
+
+    ``into`` lists the groups that each operation is a part of, ``users`` the operations that read
+    it, ``is_needed`` whether something else than a kernel reads it. ``sources`` are what it is
+    computed from in memory, with how many bytes of it; ``work`` counts the instructions for one
+    element, those of the operations before included. ``products`` maps an addition to the product
+    that it becomes a part of.
+    """
+
+    operations: Sequence[Op]
+    roles: list[Role] = field(default_factory=list[Role])
+    users: list[list[int]] = field(default_factory=list[list[int]])
+    is_needed: list[bool] = field(default_factory=list[bool])
+    into: list[list[Group]] = field(default_factory=list[list[Group]])
+    written: list[bool] = field(default_factory=list[bool])
+    sources: list[dict[Value, int]] = field(default_factory=list[dict[Value, int]])
+    work: list[int] = field(default_factory=list[int])
+    producer: dict[Value, int] = field(default_factory=dict[Value, int])
+    products: dict[int, int] = field(default_factory=dict[int, int])
+    groups: list[Group] = field(default_factory=list[Group])
+
+    def prepare(self, results: Iterable[Value]) -> None:
+        """Find users, sources and the products that take an addition."""
+        for at, op in enumerate(self.operations):
+            self.roles.append(role_of(op))
+            self.users.append([])
+            for value in dict.fromkeys(needed_by(op)):
+                before = self.producer.get(value)
+                if before is not None:
+                    self.users[before].append(at)
+            for result in op.results:
+                self.producer[result] = at
+            self._add_sources(at, op)
+        count = len(self.operations)
+        self.is_needed = [False] * count
+        self.written = [False] * count
+        self.into = [[] for _ in range(count)]
+        for value in results:
+            if value in self.producer:
+                self.is_needed[self.producer[value]] = True
+        self._find_products()
+
+    def _add_sources(self, at: int, op: Op) -> None:
+        role = self.roles[at]
+        if role is Role.MADE:
+            self.sources.append({})
+            self.work.append(weight(op))
+            return
+        own = {result: bytes_of(result) for result in op.results}
+        if role in (Role.FIXED, Role.END):
+            self.sources.append(own)
+            self.work.append(0)
+            return
+        found: dict[Value, int] = {}
+        work = weight(op)
+        for value in dict.fromkeys(op.operands):
+            before = self.producer.get(value)
+            if before is None:
+                found[value] = bytes_of(value)
+                continue
+            work += self.work[before]
+            for source, size in self.sources[before].items():
+                found[source] = max(found.get(source, 0), size)
+        if op.kind in _CUTTING:
+            limit = size_of(op.results[0]) * 8
+            found = {value: min(size, limit, bytes_of(value)) for value, size in found.items()}
+            cut = bytes_of(op.results[0])
+            found = {value: min(size, cut) for value, size in found.items()}
+        self.sources.append(found if len(found) <= _MOST_SOURCES else own)
+        self.work.append(min(work, 1_000_000) if len(found) <= _MOST_SOURCES else weight(op))
+
+    def _find_products(self) -> None:
+        """Find additions that become a part of the product that they add to."""
+        for at, op in enumerate(self.operations):
+            if op.kind != "add" or op.operands[0] is op.operands[1]:
+                continue
+            for value in op.operands:
+                product = self._product(value)
+                if product is None:
+                    continue
+                other = op.operands[1] if value is op.operands[0] else op.operands[0]
+                if self._takes(at, product, other):
+                    self.products[at] = product
+                break
+
+    def _product(self, value: Value) -> int | None:
+        """Return the product that a value is, views left out; None if it is none."""
+        at = self.producer.get(value)
+        while at is not None and self.roles[at] is Role.VIEW:
+            at = self.producer.get(self.operations[at].operands[0])
+        return at if at is not None and self.operations[at].kind == "dot_general" else None
+
+    def _takes(self, addition: int, product: int, other: Value) -> bool:
+        at: int = product
+        while at != addition:
+            if len(self.users[at]) != 1 or self.is_needed[at]:
+                return False
+            at = self.users[at][0]
+        maker = self.producer.get(other)
+        return maker is None or (
+            self.roles[maker] is not Role.MADE and self.operations[maker].kind not in BROADCASTS
+        )
+
+    def op(self, at: int) -> None:
+        """Decide where an operation is computed; all that read it are decided."""
+        role = self.roles[at]
+        if role is Role.FIXED:
+            self._fixed(at)
+            return
+        readers = self._readers(at)
+        needed = self.is_needed[at]
+        if at in self.products:
+            self._product_group(at)
+            return
+        if role in (Role.VIEW, Role.MADE):
+            self._join(at, readers)
+            self.written[at] = needed
+            if needed and role is Role.VIEW:
+                self._need(at)
+            elif needed:
+                self._new(at)
+        elif role is Role.END:
+            if not needed and self._is_normalised(at, readers):
+                self._join(at, readers)
+            else:
+                self._new(at)
+        elif needed:
+            self._new(at)
+            self._join(at, {group: count for group, count in readers.items() if self._is_free(at, group, count)})
+        elif self._is_worth(at, readers):
+            self._join(at, readers)
+        elif readers:
+            self._new(at)
+
+    def _fixed(self, at: int) -> None:
+        if not self.into[at]:
+            self.written[at] = True
+            self._need(at)
+
+    def _need(self, at: int) -> None:
+        """Have what an operation reads in memory."""
+        for value in needed_by(self.operations[at]):
+            before = self.producer.get(value)
+            if before is not None:
+                self.is_needed[before] = True
+
+    def _product_group(self, at: int) -> None:
+        """Make a kernel of an addition and its product."""
+        product = self.products[at]
+        members = {at: size_of(self.operations[at].results[0])}
+        group = Group(roots=[at], members=members, library=True)
+        self.groups.append(group)
+        self.written[at] = True
+        through = self.users[product][0] if self.users[product][0] != at else at
+        inner = {product}
+        while through != at:
+            inner.add(through)
+            through = self.users[through][0]
+        for each in inner:
+            members[each] = size_of(self.operations[each].results[0])
+            self.into[each].append(group)
+        for each in (*inner, at):
+            for value in self.operations[each].operands:
+                before = self.producer.get(value)
+                if before is not None and before not in members:
+                    self.is_needed[before] = True
+
+    def _readers(self, at: int) -> dict[Group, int]:
+        """Return the groups that read an operation, and how often they would evaluate it."""
+        found: dict[Group, int] = {}
+        for user in self.users[at]:
+            for group in self.into[user]:
+                if not group.library:
+                    times = self._times(at, user, group)
+                    found[group] = max(found.get(group, 0), times)
+        return found
+
+    def _times(self, at: int, user: int, group: Group) -> int:
+        """Return how often a group evaluates an operation for one that reads it."""
+        reading, made = self.operations[user], self.operations[at]
+        times = group.members[user]
+        kind = reading.kind
+        own = size_of(made.results[0])
+        if kind in REDUCING:
+            return own if kind == "reduce" else max(own, times)
+        if kind in ("concatenate", "pad"):
+            return max(1, min(times, times * own // max(1, size_of(reading.results[0]))))
+        if kind in IN_PLACE:
+            return own
+        return times
+
+    def _new(self, at: int) -> None:
+        op = self.operations[at]
+        size = size_of(op.results[0])
+        if op.kind == "dynamic_update_slice":
+            size = size_of(op.operands[1])
+        group = Group(roots=[at], members={at: size})
+        self.groups.append(group)
+        self.into[at].append(group)
+        self.written[at] = True
+        self._add_reads(at, group)
+
+    def _join(self, at: int, readers: dict[Group, int]) -> None:
+        for group, times in readers.items():
+            group.members[at] = max(group.members.get(at, 0), times)
+            if group not in self.into[at]:
+                self.into[at].append(group)
+            for result in self.operations[at].results:
+                group.reads.pop(result, None)
+            self._add_reads(at, group)
+
+    def _add_reads(self, at: int, group: Group) -> None:
+        for value in self.operations[at].operands:
+            before = self.producer.get(value)
+            found = {value: bytes_of(value)} if before is None else self.sources[before]
+            for source, size in found.items():
+                group.reads[source] = max(group.reads.get(source, 0), size)
+
+    def _more(self, at: int, group: Group) -> int:
+        """Return how many bytes a group reads more if it computes an operation by itself."""
+        reads = group.reads
+        return sum(
+            [max(0, size - reads.get(source, 0)) for source, size in self.sources[at].items()]
+        )
+
+    def _is_free(self, at: int, group: Group, times: int) -> bool:
+        """Return whether computing in a group costs no more than to read what is written anyway."""
+        size = size_of(self.operations[at].results[0])
+        return (
+            sum(self.sources[at].values()) <= bytes_of(self.operations[at].results[0])
+            and times <= size
+            and self.work[at] <= 8
+        )
+
+    def _is_worth(self, at: int, readers: dict[Group, int]) -> bool:
+        """Return whether to compute in each group instead of writing and reading."""
+        op = self.operations[at]
+        size, written = size_of(op.results[0]), sum([bytes_of(value) for value in op.results])
+        if op.kind in BROADCASTS or (len(readers) == 1 and max(readers.values()) <= size):
+            return bool(readers)
+        loaded = sum(self.sources[at].values())
+        apart = LAUNCH_BYTES + written * (1 + len(readers)) + loaded
+        each = self.work[at] * BYTES_PER_INSTRUCTION
+        repeated = sum([max(0, times - size) for times in readers.values()]) * each
+        # Arithmetic hides behind the loads of the same kernel.
+        again = (len(readers) - 1) * max(0, size * each - loaded)
+        return loaded * len(readers) + repeated + again <= apart
+
+    def _is_normalised(self, at: int, readers: dict[Group, int]) -> bool:
+        """Return whether a row is reduced and then multiplied by what came of it, as in a norm.
+
+        One block of threads has a whole row, so that both are one kernel.
+        """
+        op = self.operations[at]
+        if op.kind != "reduce" or len(readers) != 1 or len(op.results) != 1:
+            return False
+        ((group, times),) = readers.items()
+        value = op.operands[0]
+        if times != size_of(value) or len(group.roots) != 1 or not is_row(op):
+            return False
+        root = self.operations[group.roots[0]]
+        if size_of(root.results[0]) != size_of(value) or self.roles[group.roots[0]] is Role.END:
+            return False
+        before = self.producer.get(value)
+        shared = {value} if before is None else set(self.sources[before])
+        large = {source for source in shared if size_of(source) >= size_of(value)}
+        return bool(large) and large <= set(group.reads)
+
+
+_CUTTING = frozenset({"slice", "dynamic_slice", "gather", "torch_index_select"})
+
+
+def is_row(op: Op) -> bool:
+    """Return whether a reduction takes the fastest dimension."""
+    dimensions = op.attrs.dimensions if isinstance(op.attrs, DimensionsAttrs) else ()
+    return _fastest(op.operands[0]) in dimensions
+
+
+def shape_of(value: Value) -> tuple[int, ...]:
+    """Return the sizes of a value's dimensions of more than one element, slowest first."""
+    kind = value.type
+    if not isinstance(kind, TensorType):
+        return ()
+    order = kind.layout[::-1] if kind.layout else range(kind.rank)
+    return tuple([kind.shape[at] for at in order if kind.shape[at] > 1])
+
+
+__all__ = ["MOVING", "Group", "Grouping", "Role", "grouped", "prod"]

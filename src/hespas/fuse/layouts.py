@@ -1,0 +1,180 @@
+"""Which order a value's dimensions have in memory.
+
+A compiler gives values the layouts that save copies: a transpose is then only another name for the
+same bytes. Products want their batch dimensions slowest, then rows and columns in either order;
+collectives want the dimension along which they gather or scatter slowest; arguments and results of
+the program have the default order. What a value's users want is passed back to where it is made,
+and a copy stands where a value comes in another order than its user takes.
+
+Orders list dimensions from the slowest to the fastest; dimensions of one element do not count.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from hespas.program.attrs import DotAttrs
+
+Order = tuple[int, ...]
+
+
+@lru_cache(maxsize=65536)
+def default_order(shape: tuple[int, ...]) -> Order:
+    """Return the default order of a shape, dimensions of one element left out.
+
+    >>> default_order((4, 1, 8))
+    (0, 2)
+    """
+    return tuple([at for at, size in enumerate(shape) if size > 1])
+
+
+@lru_cache(maxsize=65536)
+def layout_of(order: Order, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Return the layout, fastest dimension first, of an order; None for the default.
+
+    >>> layout_of((2, 0), (4, 1, 8)), layout_of((0, 2), (4, 1, 8))
+    ((0, 2, 1), None)
+    """
+    if order == default_order(shape):
+        return None
+    ones = [at for at, size in enumerate(shape) if size == 1]
+    return (*reversed(order), *reversed(ones))
+
+
+@lru_cache(maxsize=65536)
+def transposed(order: Order, permutation: tuple[int, ...]) -> Order:
+    """Return the order that the same bytes have after a transpose.
+
+    >>> transposed((0, 1, 2), (2, 0, 1))
+    (1, 2, 0)
+    """
+    where = {dimension: at for at, dimension in enumerate(permutation)}
+    return tuple([where[dimension] for dimension in order])
+
+
+@lru_cache(maxsize=65536)
+def reshaped(order: Order, before: tuple[int, ...], after: tuple[int, ...]) -> Order | None:
+    """Return the order of the same bytes in another shape; None where there is none.
+
+    >>> reshaped((0, 1, 2), (4, 6, 8), (24, 8))
+    (0, 1)
+    >>> reshaped((1, 2, 0), (4, 6, 8), (4, 48))
+    (1, 0)
+    >>> reshaped((1, 0, 2), (4, 6, 8), (24, 8)) is None
+    True
+    """
+    if order == default_order(before):
+        return default_order(after)
+    place = {dimension: at for at, dimension in enumerate(order)}
+    made: list[tuple[int, Order]] = []
+    for old, new in _factors(before, after):
+        if not old:
+            continue
+        places = [place[dimension] for dimension in old]
+        if places != list(range(places[0], places[0] + len(places))):
+            return None
+        made.append((places[0], new))
+    return tuple([dimension for _, new in sorted(made) for dimension in new])
+
+
+@lru_cache(maxsize=65536)
+def _factors(before: tuple[int, ...], after: tuple[int, ...]) -> tuple[tuple[Order, Order], ...]:
+    """Return groups of dimensions of two shapes with equal products, the smallest ones."""
+    old, new = default_order(before), default_order(after)
+    groups: list[tuple[Order, Order]] = []
+    i = j = 0
+    while i < len(old) or j < len(new):
+        start_i, start_j = i, j
+        left = before[old[i]] if i < len(old) else 1
+        right = after[new[j]] if j < len(new) else 1
+        i, j = i + 1, j + 1
+        while left != right:
+            if left < right and i < len(old):
+                left *= before[old[i]]
+                i += 1
+            elif j < len(new):
+                right *= after[new[j]]
+                j += 1
+            else:
+                break
+        groups.append((old[start_i:i], new[start_j:j]))
+    return tuple(groups)
+
+
+def major(dimension: int, shape: tuple[int, ...]) -> Order:
+    """Return the default order with a dimension moved to the slowest place.
+
+    >>> major(2, (4, 6, 8))
+    (2, 0, 1)
+    """
+    rest = [at for at in default_order(shape) if at != dimension]
+    return (dimension, *rest) if shape[dimension] > 1 else tuple(rest)
+
+
+@lru_cache(maxsize=65536)
+def operand_order(attrs: DotAttrs, operand: int, shape: tuple[int, ...]) -> Order:
+    """Return the order in which a product takes an operand that comes in no order it can use."""
+    batch, contracted, free = _parts(attrs, operand, len(shape))
+    return tuple([at for at in (*batch, *contracted, *free) if shape[at] > 1])
+
+
+@lru_cache(maxsize=65536)
+def is_taken(attrs: DotAttrs, operand: int, order: Order, shape: tuple[int, ...]) -> bool:
+    """Return whether a product takes an operand as it lies.
+
+    >>> dot = DotAttrs(
+    ...     lhs_batching=(1,), rhs_batching=(0,), lhs_contracting=(2,), rhs_contracting=(2,)
+    ... )
+    >>> is_taken(dot, 0, (1, 0, 2), (64, 8, 128)), is_taken(dot, 0, (0, 1, 2), (64, 8, 128))
+    (True, False)
+    """
+    batch, contracted, _ = _parts(attrs, operand, len(shape))
+    kinds = [0 if at in batch else 1 if at in contracted else 2 for at in order]
+    runs = [kind for at, kind in enumerate(kinds) if not at or kinds[at - 1] != kind]
+    return len(runs) == len(set(runs)) and (0 not in runs or runs[0] == 0)
+
+
+def _parts(attrs: DotAttrs, operand: int, rank: int) -> tuple[Order, Order, Order]:
+    batch = (attrs.lhs_batching, attrs.rhs_batching)[operand]
+    contracted = (attrs.lhs_contracting, attrs.rhs_contracting)[operand]
+    used = {*batch, *contracted}
+    return batch, contracted, tuple([at for at in range(rank) if at not in used])
+
+
+def following(
+    attrs: DotAttrs, order: Order, other: Order, shape: tuple[int, ...]
+) -> Order:
+    """Return the right operand's order, batch and contracted dimensions as in the left one's."""
+    batch = dict(zip(attrs.lhs_batching, attrs.rhs_batching, strict=True))
+    contracted = dict(zip(attrs.lhs_contracting, attrs.rhs_contracting, strict=True))
+    batches = iter([batch[at] for at in order if at in batch])
+    summed = iter([contracted[at] for at in order if at in contracted])
+    wanted = [
+        next(batches, at)
+        if at in attrs.rhs_batching
+        else next(summed, at)
+        if at in attrs.rhs_contracting
+        else at
+        for at in other
+    ]
+    return tuple(wanted) if sorted(wanted) == sorted(other) else default_order(shape)
+
+
+def result_orders(
+    attrs: DotAttrs, lhs: Order, rhs: Order, lhs_rank: int
+) -> tuple[Order, Order]:
+    """Return the two orders in which a product can write its result: by rows and by columns."""
+    places = {at: number for number, at in enumerate(attrs.lhs_batching)}
+    left = [at for at in range(lhs_rank) if at not in {*attrs.lhs_batching, *attrs.lhs_contracting}]
+    lefts = {at: len(places) + number for number, at in enumerate(left)}
+    right_used = {*attrs.rhs_batching, *attrs.rhs_contracting}
+    batch = [places[at] for at in lhs if at in places]
+    rows = [lefts[at] for at in lhs if at in lefts]
+    columns = [
+        len(places) + len(left) + _free_number(at, right_used) for at in rhs if at not in right_used
+    ]
+    return (*batch, *rows, *columns), (*batch, *columns, *rows)
+
+
+def _free_number(at: int, used: set[int]) -> int:
+    return sum(1 for each in range(at) if each not in used)

@@ -1,0 +1,257 @@
+"""Kernels with several results: those that read the same data, and those that read each other's.
+
+Two kernels that go over the same elements are one, with the results of both, if neither then waits
+for itself. Reading the same large value, or one reading what the other writes, they move fewer
+bytes together. The depth of a kernel, the longest way to it from an argument, tells in a few steps
+that no way leads from one through others to the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from hespas.fuse.group import Group, Grouping, Role, bytes_of, is_row, size_of
+from hespas.fuse.kinds import IN_PLACE, REDUCING
+from hespas.fuse.order import needed_by
+from hespas.program.program import Op, Value
+
+_MOST_RESULTS = 10
+_MOST_OPERANDS = 64
+_SMALL_BYTES = 1024
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Node:
+    """A kernel, or an operation that stands alone, with what it reads and writes.
+
+    ``depth`` is greater than that of all nodes in ``before``, and less than in ``after``.
+    """
+
+    rank: int
+    group: Group | None
+    operation: int
+    reads: dict[Value, None] = field(default_factory=dict[Value, None])
+    before: set[Node] = field(default_factory=set["Node"])
+    after: set[Node] = field(default_factory=set["Node"])
+    depth: int = 0
+
+
+def nodes_of(grouping: Grouping) -> list[Node]:
+    """Return the nodes of a block, kernels of several results merged, in program order."""
+    graph = _Graph(grouping=grouping)
+    graph.build()
+    graph.merge_readers()
+    graph.set_depths()
+    graph.merge_chains()
+    graph.set_depths()
+    graph.merge_readers()
+    return graph.nodes
+
+
+def outside(operations: Sequence[Op], group: Group) -> Iterator[Value]:
+    """Yield what a group reads and doesn't compute, in order of first use."""
+    inside = {result for at in group.members for result in operations[at].results}
+    seen: set[Value] = set()
+    for at in sorted(group.members):
+        for value in needed_by(operations[at]):
+            if value not in inside and value not in seen:
+                seen.add(value)
+                yield value
+
+
+@dataclass(slots=True, kw_only=True)
+class _Graph:
+    """The nodes of a block while they are merged."""
+
+    grouping: Grouping
+    nodes: list[Node] = field(default_factory=list[Node])
+    writer: dict[Value, Node] = field(default_factory=dict[Value, Node])
+
+    def build(self) -> None:
+        """Make the nodes."""
+        operations, roles = self.grouping.operations, self.grouping.roles
+        rooted: dict[int, Group] = {}
+        for group in self.grouping.groups:
+            for root in group.roots:
+                rooted[root] = group
+        for at, op in enumerate(operations):
+            group = rooted.get(at)
+            if group is not None:
+                reads = dict.fromkeys(outside(operations, group))
+                node = Node(rank=at, group=group, operation=at, reads=reads)
+            elif self.grouping.written[at] and roles[at] in (Role.FIXED, Role.VIEW):
+                reads = dict.fromkeys(needed_by(op))
+                node = Node(rank=at, group=None, operation=at, reads=reads)
+            else:
+                continue
+            self.nodes.append(node)
+            for result in op.results:
+                self.writer[result] = node
+        for node in self.nodes:
+            node.before = {self.writer[value] for value in node.reads if value in self.writer}
+            node.before.discard(node)
+            for each in node.before:
+                each.after.add(node)
+        self.set_depths()
+
+    def set_depths(self) -> None:
+        """Set the depth of every node."""
+        missing = {node: len(node.before) for node in self.nodes}
+        ready = [node for node in self.nodes if not node.before]
+        for node in ready:
+            node.depth = 0
+        at = 0
+        while at < len(ready):
+            node = ready[at]
+            at += 1
+            for user in node.after:
+                missing[user] -= 1
+                if not missing[user]:
+                    user.depth = 1 + max(each.depth for each in user.before)
+                    ready.append(user)
+        assert len(ready) == len(self.nodes), "a kernel waits for itself"  # noqa: S101
+
+    def merge_readers(self) -> None:
+        """Merge kernels that read the same value."""
+        readers: dict[Value, list[Node]] = {}
+        for node in self.nodes:
+            if node.group is not None and not node.group.library:
+                for value in node.reads:
+                    if bytes_of(value) > _SMALL_BYTES:
+                        readers.setdefault(value, []).append(node)
+        gone: dict[Node, Node] = {}
+        for value, nodes in readers.items():
+            if len(nodes) < 2:
+                continue
+            current = list(dict.fromkeys([_found(gone, node) for node in nodes]))
+            self._merge_all(current, value, gone)
+        self._drop(gone)
+
+    def _merge_all(self, nodes: list[Node], value: Value, gone: dict[Node, Node]) -> None:
+        while len(nodes) > 1:
+            first, rest = nodes[0], list[Node]()
+            for other in nodes[1:]:
+                if self._is_alike(first, other, value) and _are_independent(first, other):
+                    self._merge(first, other, gone)
+                else:
+                    rest.append(other)
+            nodes = rest
+
+    def merge_chains(self) -> None:
+        """Merge kernels with those that read what they write."""
+        gone: dict[Node, Node] = {}
+        for node in self.nodes:
+            node = _found(gone, node)
+            if node.group is None or node.group.library:
+                continue
+            users = sorted(node.after, key=lambda user: user.rank)
+            for user in users:
+                node = _found(gone, node)
+                user = _found(gone, user)
+                if user is node or not self._is_alike(node, user, None):
+                    continue
+                if self._is_open(node, user) and _can_join(node, user):
+                    self._merge(user, node, gone)
+                    break
+        self._drop(gone)
+
+    def _is_open(self, node: Node, user: Node) -> bool:
+        """Return whether what one kernel reads of another one can be read on the spot."""
+        operations, roles = self.grouping.operations, self.grouping.roles
+        closed = {
+            result
+            for root in (node.group.roots if node.group else ())
+            if roles[root] is not Role.LOOP
+            for result in operations[root].results
+        }
+        return closed.isdisjoint(user.reads)
+
+    def _is_alike(self, one: Node, other: Node, value: Value | None) -> bool:
+        """Return whether two kernels go over the same elements."""
+        if one.group is None or other.group is None or one.group.library or other.group.library:
+            return False
+        if len(one.group.roots) + len(other.group.roots) > _MOST_RESULTS:
+            return False
+        if len(one.reads) + len(other.reads) > _MOST_OPERANDS:
+            return False
+        del value
+        shapes = {shape for node in (one, other) for shape in self._shapes(node.group)}
+        counts = {count for count, _ in shapes}
+        kinds = {kind for _, kind in shapes if kind}
+        return len(counts) == 1 and len(kinds) <= 1
+
+    def _shapes(self, group: Group | None) -> Iterator[tuple[int, str]]:
+        """Yield how many elements each root goes over, and how it reduces them."""
+        operations = self.grouping.operations
+        for root in () if group is None else group.roots:
+            op = operations[root]
+            if op.kind in REDUCING:
+                kind = "row" if is_row(op) else "column"
+                yield size_of(op.operands[0]), f"{kind} {size_of(op.results[0])}"
+            elif op.kind in IN_PLACE:
+                yield -root, "update"
+            else:
+                yield size_of(op.results[0]), ""
+
+    def _merge(self, one: Node, other: Node, gone: dict[Node, Node]) -> None:
+        """Put a node into another one, whose depth may change."""
+        assert one.group is not None  # noqa: S101 - checked where they were compared
+        assert other.group is not None  # noqa: S101 - the same
+        depth = _joint_depth(one, other)
+        one.group.roots = sorted({*one.group.roots, *other.group.roots})
+        for at, times in other.group.members.items():
+            one.group.members[at] = max(times, one.group.members.get(at, 0))
+        one.before |= other.before
+        one.after |= other.after
+        for each in other.before:
+            each.after.discard(other)
+            each.after.add(one)
+        for each in other.after:
+            each.before.discard(other)
+            each.before.add(one)
+        one.before -= {one, other}
+        one.after -= {one, other}
+        one.depth = depth
+        one.rank = max(one.rank, other.rank)
+        one.reads = dict.fromkeys(outside(self.grouping.operations, one.group))
+        gone[other] = one
+
+    def _drop(self, gone: dict[Node, Node]) -> None:
+        if gone:
+            self.nodes = [node for node in self.nodes if node not in gone]
+
+
+def _found(gone: dict[Node, Node], node: Node) -> Node:
+    while node in gone:
+        node = gone[node]
+    return node
+
+
+def _are_independent(one: Node, other: Node) -> bool:
+    if other in one.after or one in other.after:
+        return False
+    return _can_join(one, other)
+
+
+def _can_join(one: Node, other: Node) -> bool:
+    """Return whether depths show that no way leads from one node through others to the other."""
+    low, high = (one, other) if one.depth <= other.depth else (other, one)
+    return _can_rise(low, high) or _can_sink(low, high)
+
+
+def _can_rise(low: Node, high: Node) -> bool:
+    return _all_below(high.before, low.depth, low)
+
+
+def _can_sink(low: Node, high: Node) -> bool:
+    return all(each is high or each.depth > high.depth for each in low.after)
+
+
+def _all_below(nodes: Iterable[Node], depth: int, but: Node) -> bool:
+    return all(each is but or each.depth < depth for each in nodes)
+
+
+def _joint_depth(one: Node, other: Node) -> int:
+    low, high = (one, other) if one.depth <= other.depth else (other, one)
+    return low.depth if _can_rise(low, high) else high.depth

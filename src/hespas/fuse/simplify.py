@@ -1,0 +1,320 @@
+"""Simplify a block as every compiler does, where that decides which bytes and kernels there are.
+
+Copies and operations that change nothing are dropped, chains of reshapes, transposes and converts
+are one, equal operations are one, and what nothing reads is left out. A barrier keeps what passes
+through it apart from what does not, so that what is computed again stays so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from math import prod
+
+from msgspec.structs import replace
+
+from hespas.fuse.kinds import BROADCASTS, CREATING, ELEMENTWISE, KEPT, MOVING
+from hespas.program.attrs import NO_ATTRS, DimensionsAttrs, SliceAttrs
+from hespas.program.canonical import structure_key
+from hespas.program.program import Block, Op, Value, is_communication_op, values_read
+from hespas.program.types import NumberKind, TensorType, Type
+
+_LIBRARY = frozenset({"convolution", "dot", "dot_general"})
+_SHARED = ELEMENTWISE | CREATING | MOVING | _LIBRARY
+_LAYOUT_NAMES = frozenset({"result_layout", "xla_shape", "mhlo.sharding"})
+
+
+@dataclass(slots=True, kw_only=True)
+class Simplifier:
+    """Simplifies blocks, outer before inner.
+
+    ``renamed`` maps a value to what stands for it, ``producer`` a value to its operation. An outer
+    constant that an inner block reads is made anew in that block.
+    """
+
+    renamed: dict[Value, Value] = field(default_factory=dict[Value, Value])
+    producer: dict[Value, Op] = field(default_factory=dict[Value, Op])
+
+    def block(self, block: Block) -> Block:
+        """Return a block, simplified; its arguments are kept."""
+        walk = _Walk(outer=self)
+        for op in block.operations[:-1]:
+            walk.op(op)
+        operands = walk.local(block.operations[-1].operands)
+        end = replace(block.operations[-1], operands=operands)
+        return Block(arguments=block.arguments, operations=(*_live(walk.operations, operands), end))
+
+
+@dataclass(slots=True, kw_only=True)
+class _Walk:
+    """One pass over a block; ``known`` are its operations by what they compute."""
+
+    outer: Simplifier
+    operations: list[Op] = field(default_factory=list[Op])
+    known: dict[Hashable, Op] = field(default_factory=dict[Hashable, Op])
+    inside: set[Value] = field(default_factory=set[Value])
+    sunk: dict[Value, Value] = field(default_factory=dict[Value, Value])
+
+    def local(self, values: Iterable[Value]) -> tuple[Value, ...]:
+        """Return what stands for values here."""
+        return tuple([self._local(value) for value in values])
+
+    def _local(self, value: Value) -> Value:
+        value = self.outer.renamed.get(value, value)
+        if value in self.inside:
+            return value
+        made = self.outer.producer.get(value)
+        if made is None or not _is_made_anywhere(made):
+            return value
+        if value not in self.sunk:
+            operands = self.local(made.operands)
+            copy = replace(made, operands=operands, results=(Value(type=value.type),))
+            self.sunk[value] = self._add(copy).results[0]
+        return self.sunk[value]
+
+    def op(self, op: Op) -> None:
+        """Add an operation, or record what stands for its results."""
+        operands = self.local(op.operands)
+        same = self._identity(op, operands)
+        if same is not None:
+            self.outer.renamed[op.results[0]] = same
+            return
+        op = self._with_regions(op, operands)
+        op = self._joined(op)
+        found = self._add(op)
+        if found is not op:
+            self.outer.renamed.update(zip(op.results, found.results, strict=True))
+
+    def _with_regions(self, op: Op, operands: tuple[Value, ...]) -> Op:
+        if op.kind in ("while", "case", "if"):
+            regions = tuple([self.outer.block(region) for region in op.regions])
+            return replace(op, operands=operands, regions=regions)
+        if operands == op.operands:
+            return op
+        return replace(op, operands=operands)
+
+    def _add(self, op: Op) -> Op:
+        """Add an operation unless there is an equal one, which is returned."""
+        key = _key(op)
+        if key is not None:
+            equal = self.known.get(key)
+            if equal is not None:
+                return equal
+            self.known[key] = op
+        self.operations.append(op)
+        for result in op.results:
+            self.outer.producer[result] = op
+            self.inside.add(result)
+        return op
+
+    def _identity(self, op: Op, operands: Sequence[Value]) -> Value | None:
+        """Return the value that an operation's only result equals, if there is one."""
+        if len(op.results) != 1 or not operands:
+            return None
+        value, made = operands[0], op.results[0].type
+        if op.kind == "copy":
+            return value
+        if op.kind in _KEEPING and value.type == made and _keeps(op):
+            return value
+        if op.kind == "convert":
+            before = self.outer.producer.get(value)
+            if before is not None and before.kind == "convert":
+                source = before.operands[0]
+                if source.type == made and _is_lossless(source.type, value.type):
+                    return source
+        return None
+
+    def _joined(self, op: Op) -> Op:
+        """Return a reshape or a transpose of the like as one."""
+        if op.kind not in ("reshape", "transpose"):
+            return op
+        before = self.outer.producer.get(op.operands[0])
+        if before is None or before.kind != op.kind or before.results[0] not in self.inside:
+            return op
+        attrs = op.attrs
+        if isinstance(attrs, DimensionsAttrs) and isinstance(before.attrs, DimensionsAttrs):
+            order = before.attrs.dimensions
+            attrs = DimensionsAttrs(dimensions=tuple([order[at] for at in attrs.dimensions]))
+            text = f"array<i64: {', '.join(map(str, attrs.dimensions))}>"
+            return replace(
+                op, operands=before.operands, attrs=attrs, attributes=(("permutation", text),)
+            )
+        return replace(op, operands=before.operands)
+
+
+_KEEPING = BROADCASTS | {
+    "bitcast_convert",
+    "concatenate",
+    "convert",
+    "pad",
+    "reduce",
+    "reshape",
+    "slice",
+    "transpose",
+}
+
+
+def _keeps(op: Op) -> bool:
+    """Return whether an operation whose result has its operand's type changes nothing."""
+    match op.kind, op.attrs:
+        case ("concatenate", _):
+            return len(op.operands) == 1
+        case ("transpose" | "broadcast_in_dim", DimensionsAttrs(dimensions=dimensions)):
+            return dimensions == tuple(range(len(dimensions)))
+        case ("slice", SliceAttrs(start=start)):
+            return not any(start)
+        case ("reduce" | "pad" | "broadcast", _):
+            return False
+        case _:
+            return True
+
+
+def _is_lossless(narrow: Type, wide: Type) -> bool:
+    if not isinstance(narrow, TensorType) or not isinstance(wide, TensorType):
+        return False
+    both = NumberKind.FLOAT
+    return (
+        narrow.element.kind is both
+        and wide.element.kind is both
+        and narrow.element.name in ("bf16", "f16", "f32")
+        and (wide.element.name == "f64" or (wide.element.name == "f32" and narrow.element.bits < 32))
+    )
+
+
+def _is_made_anywhere(op: Op) -> bool:
+    """Return whether an operation is as cheap to make again as to read."""
+    return op.kind in CREATING or (op.kind in BROADCASTS and _elements(op.operands[0]) == 1)
+
+
+def _elements(value: Value) -> int:
+    return prod(value.type.shape) if isinstance(value.type, TensorType) else 1
+
+
+def _key(op: Op) -> Hashable | None:
+    """Return what two operations share only if they compute the same; None if that is open."""
+    if op.kind in _SHARED and not op.regions:
+        attributes = _attributes(op.attributes) if op.attributes else ()
+        return (op.kind, op.operands, op.results[0].type.__class__, _types(op), attributes)
+    if op.kind == "reduce" and all(_is_closed(region) for region in op.regions):
+        bodies = tuple(
+            [structure_key(each.operations, each.operations[-1].operands) for each in op.regions]
+        )
+        return (op.kind, op.operands, _types(op), op.attrs, bodies)
+    return None
+
+
+def _types(op: Op) -> tuple[str, ...]:
+    return tuple([_text(result.type) for result in op.results])
+
+
+_text = lru_cache(maxsize=65536)(str)
+
+
+def _is_closed(block: Block) -> bool:
+    known = set(block.arguments)
+    for op in block.operations:
+        if not known.issuperset(values_read(op)):
+            return False
+        known.update(op.results)
+    return True
+
+
+@lru_cache(maxsize=65536)
+def _attributes(attributes: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+    return tuple([each for each in attributes if each[0] not in _LAYOUT_NAMES])
+
+
+def _live(operations: Sequence[Op], results: Iterable[Value]) -> Iterator[Op]:
+    """Yield the operations that something needs, in order."""
+    needed = set(results)
+    kept: list[Op] = []
+    for op in reversed(operations):
+        if op.kind not in KEPT and needed.isdisjoint(op.results):
+            continue
+        kept.append(op)
+        needed.update(values_read(op) if op.regions else op.operands)
+    return reversed(kept)
+
+
+def without_scatters(operations: Sequence[Op], results: Sequence[Value]) -> list[Op]:
+    """Return operations in which an all-reduce of which a device keeps a slice scatters at once.
+
+    That is what XLA makes of the slice, by the device's own number, of what was reduced.
+    """
+    users: dict[Value, list[Op]] = {}
+    for op in operations:
+        for value in values_read(op) if op.regions else op.operands:
+            users.setdefault(value, []).append(op)
+    kept: set[Value] = set(results)
+    producer = {result: op for op in operations for result in op.results}
+    scattered: dict[Op, Op] = {}
+    dropped: set[Op] = set()
+    for op in operations:
+        if op.kind != "all_reduce" or len(op.results) != 1 or op.results[0] in kept:
+            continue
+        reading = users.get(op.results[0], [])
+        views: list[Op] = []
+        while len(reading) == 1 and reading[0].kind == "reshape":
+            views.append(reading[0])
+            reading = users.get(reading[0].results[0], [])
+        if len(reading) != 1 or views:
+            continue
+        (part,) = reading
+        if part.kind == "dynamic_slice" and _by_device(part.operands[1:], producer):
+            made = _scatter(op, part)
+            if made is not None:
+                scattered[part] = made
+                dropped.add(op)
+    if not scattered:
+        return list(operations)
+    changed = (scattered.get(op, op) for op in operations if op not in dropped)
+    return list(_live(list(changed), results))
+
+
+def _by_device(starts: Iterable[Value], producer: Mapping[Value, Op]) -> bool:
+    """Return whether one of the starts is computed from the device's number, and from no data."""
+    found = False
+    pending, seen = list(starts), set[Value]()
+    while pending:
+        value = pending.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        op = producer.get(value)
+        if op is None or len(seen) > 64:
+            return False
+        found = found or op.kind in ("partition_id", "replica_id")
+        if op.kind not in CREATING:
+            if op.kind not in _INDEXING:
+                return False
+            pending.extend(op.operands)
+    return found
+
+
+_INDEXING = ELEMENTWISE | {"reshape", "slice", "dynamic_slice", "broadcast_in_dim"}
+
+
+def _scatter(reduced: Op, part: Op) -> Op | None:
+    whole, kept = reduced.results[0].type, part.results[0].type
+    if not isinstance(whole, TensorType) or not isinstance(kept, TensorType):
+        return None
+    sizes = zip(whole.shape, kept.shape, strict=True)
+    differing = [at for at, (long, short) in enumerate(sizes) if long != short]
+    if len(differing) != 1:
+        return None
+    attrs = reduced.attrs
+    attrs = attrs if attrs is NO_ATTRS else replace(attrs, dimension=differing[0])
+    text = (("scatter_dimension", f"{differing[0]} : i64"),)
+    return replace(
+        reduced,
+        kind="reduce_scatter",
+        results=part.results,
+        attrs=attrs,
+        attributes=tuple(sorted((*reduced.attributes, *text))),
+    )
+
+
+def collectives_of(operations: Iterable[Op]) -> Iterator[Op]:
+    """Yield the collectives among operations."""
+    return filter(is_communication_op, operations)
