@@ -9,7 +9,7 @@ from math import prod
 
 from msgspec.structs import replace
 
-from hespas.fuse.kinds import BROADCASTS, CREATING, ELEMENTWISE
+from hespas.fuse.kinds import BROADCASTS, CREATING, ELEMENTWISE, HOLDING
 from hespas.fuse.layouts import (
     Order,
     default_order,
@@ -22,6 +22,7 @@ from hespas.fuse.layouts import (
     result_orders,
     transposed,
 )
+from hespas.fuse.reductions import cut_of, in_two
 from hespas.program.attrs import NO_ATTRS, CollectiveAttrs, DimensionsAttrs, DotAttrs
 from hespas.program.program import Block, Op, Value
 from hespas.program.types import TensorType, Type
@@ -39,7 +40,6 @@ _ALONG = ELEMENTWISE | {
 }
 """The result has its dimensions in the order of the operands that have as many."""
 
-_HOLDING = frozenset({"case", "if", "while"})
 _ALONG_A_DIMENSION = frozenset({"all_gather", "all_to_all", "reduce_scatter"})
 _UNMOVED = frozenset({"all_reduce", "collective_broadcast", "collective_permute"})
 
@@ -71,7 +71,9 @@ class Assignment:
 
     def block(self, block: Block) -> Block:
         """Return a block whose values have layouts; arguments and results have the default."""
-        arguments = tuple([self._fresh(value, default_order(_shape(value))) for value in block.arguments])
+        arguments = tuple(
+            [self._fresh(value, default_order(_shape(value))) for value in block.arguments]
+        )
         walk = _Walk(outer=self, wishes=_wishes(block), users=_users(block))
         for op in block.operations[:-1]:
             walk.op(op)
@@ -168,7 +170,9 @@ class _Walk:
             self._add(op, operands, None)
             return
         taken = [
-            self._as(value, _within(order, _shape(value))) if value in sized and orders[value] is not None else value
+            self._as(value, _within(order, _shape(value)))
+            if value in sized and orders[value] is not None
+            else value
             for value in operands
         ]
         self._add(op, taken, _within(order, made))
@@ -218,7 +222,14 @@ class _Walk:
         kept = [at for at in range(len(shape)) if at not in dimensions]
         number = {at: new for new, at in enumerate(kept)}
         made = tuple([number[at] for at in order if at in number])
-        self._add(op, (*taken, *operands[count:]), made)
+        cut = cut_of(shape, order, dimensions) if count == 1 else None
+        if cut is None:
+            self._add(op, (*taken, *operands[count:]), made)
+            return
+        result = self.outer.fresh(op.results[0], made)
+        for each in in_two(op, taken[0], operands[1], result, cut):
+            self.operations.append(each)
+            self.outer.orders.setdefault(each.results[0], default_order(_shape(each.results[0])))
 
     def _dot(self, op: Op, operands: Sequence[Value], attrs: DotAttrs) -> None:
         taken: list[Value] = []
@@ -274,7 +285,9 @@ class _Walk:
             if order is None or (shape[dimension] > 1 and order[:1] != (dimension,)):
                 order = major(dimension, shape)
             whole = _shape(result)
-            wanted = order if default_order(whole) == default_order(shape) else major(dimension, whole)
+            wanted = (
+                order if default_order(whole) == default_order(shape) else major(dimension, whole)
+            )
             taken.append(self._as(value, order))
             results.append(self.outer.fresh(result, wanted))
         self.operations.append(replace(op, operands=tuple(taken), results=tuple(results)))
@@ -288,9 +301,11 @@ class _Walk:
 
     def _library(self, op: Op, operands: Sequence[Value]) -> None:
         taken = [self._as(value, default_order(_shape(value))) for value in operands]
-        if op.kind in _HOLDING:
+        if op.kind in HOLDING:
             op = replace(op, regions=tuple([self.outer.block(region) for region in op.regions]))
-        results = tuple([self.outer.fresh(value, default_order(_shape(value))) for value in op.results])
+        results = tuple(
+            [self.outer.fresh(value, default_order(_shape(value))) for value in op.results]
+        )
         self.operations.append(replace(op, operands=tuple(taken), results=results))
 
 

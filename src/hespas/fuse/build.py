@@ -37,9 +37,7 @@ def built(grouping: Grouping, nodes: Sequence[Node], names: Names) -> list[Op]:
     return [_operation(grouping, node, names, written) for node in nodes]
 
 
-def _operation(
-    grouping: Grouping, node: Node, names: Names, needed: dict[Value, None]
-) -> Op:
+def _operation(grouping: Grouping, node: Node, names: Names, needed: dict[Value, None]) -> Op:
     op = grouping.operations[node.operation]
     if node.group is None:
         if grouping.roles[node.operation] is Role.VIEW:

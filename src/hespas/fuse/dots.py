@@ -157,15 +157,13 @@ def _merged(dots: Sequence[_Dot]) -> Iterator[Op]:
     joined = _with_size(_tensor(flat[0]), axis, sum(widths))
     yield _op("concatenate", tuple(flat), joined, first, DimensionAttrs(dimension=axis))
     numbers = tuple(range(axis)) if is_first else tuple(range(1, len(contracting) + 1))
-    changed = (
-        DotAttrs(
-            lhs_batching=(),
-            rhs_batching=(),
-            lhs_contracting=attrs.lhs_contracting if other else numbers,
-            rhs_contracting=numbers if other else attrs.rhs_contracting,
-            precision=attrs.precision,
-            algorithm=attrs.algorithm,
-        )
+    changed = DotAttrs(
+        lhs_batching=(),
+        rhs_batching=(),
+        lhs_contracting=attrs.lhs_contracting if other else numbers,
+        rhs_contracting=numbers if other else attrs.rhs_contracting,
+        precision=attrs.precision,
+        algorithm=attrs.algorithm,
     )
     both = _tensor(first.operands[shared])
     kept = [
@@ -192,9 +190,7 @@ def _merged(dots: Sequence[_Dot]) -> Iterator[Op]:
         starts, limits = [0] * len(shape), list(shape)
         starts[where], limits[where] = start, start + width
         start += width
-        bounds = SliceAttrs(
-            start=tuple(starts), limit=tuple(limits), strides=(1,) * len(shape)
-        )
+        bounds = SliceAttrs(start=tuple(starts), limit=tuple(limits), strides=(1,) * len(shape))
         cut = _with_size(_tensor(made), where, width)
         result = dot.op.results[0]
         is_same = _tensor(cut).shape == _tensor(result).shape

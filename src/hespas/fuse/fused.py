@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from hespas.compile.options import DEFAULT_OPTIONS, CompileOptions
 from hespas.fuse.assign import Assignment
 from hespas.fuse.build import Names, built
+from hespas.fuse.collectives import with_combined, with_starts
 from hespas.fuse.dots import with_merged_dots
 from hespas.fuse.group import grouped
+from hespas.fuse.kinds import HOLDING
 from hespas.fuse.merge import nodes_of
 from hespas.fuse.order import in_order
 from hespas.fuse.simplify import Simplifier, without_scatters
-from hespas.program.program import Block, Function, Op, Program
+from hespas.program.program import Block, Function, Program
 from hespas.program.rewrite import with_calls_opened
 
-_HOLDING = frozenset({"case", "if", "while"})
 
-
-def fused(program: Program) -> Program:
+def fused(program: Program, options: CompileOptions = DEFAULT_OPTIONS) -> Program:
     """Return a program whose operations are kernels, as XLA's GPU pipeline would make them."""
     if program.is_scheduled:
         return program
@@ -28,7 +29,7 @@ def fused(program: Program) -> Program:
     body = _each_block(body, _before_layouts)
     body = Assignment().block(body)
     names = Names()
-    body = _Fuser(names=names).block(body)
+    body = _Fuser(names=names, options=options).block(body)
     function = Function(name=main.name, body=body)
     return replace(
         program,
@@ -49,7 +50,7 @@ def _each_block(block: Block, change: object) -> Block:
     assert callable(change)
     operations = [
         replace(op, regions=tuple([_each_block(region, change) for region in op.regions]))
-        if op.kind in _HOLDING
+        if op.kind in HOLDING
         else op
         for op in block.operations
     ]
@@ -58,13 +59,14 @@ def _each_block(block: Block, change: object) -> Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Fuser:
-    names: Names = field(default_factory=Names)
+    names: Names
+    options: CompileOptions
 
     def block(self, block: Block) -> Block:
         end = block.operations[-1]
         operations = [
             replace(op, regions=tuple([self.block(region) for region in op.regions]))
-            if op.kind in _HOLDING
+            if op.kind in HOLDING
             else op
             for op in block.operations
         ]
@@ -72,4 +74,6 @@ class _Fuser:
         nodes = nodes_of(grouping)
         ops = built(grouping, nodes, self.names)
         ops = in_order(ops, [node.rank for node in nodes])
+        ops = with_combined(ops, self.options, self.names)
+        ops = with_starts(ops, end.operands)
         return Block(arguments=block.arguments, operations=(*ops, end))

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import lru_cache
 from math import prod
 
 from hespas.fuse.kinds import BROADCASTS, CREATING, FUSIBLE, IN_PLACE, MOVING, REDUCING, weight
@@ -83,12 +84,22 @@ def grouped(block: Block) -> Grouping:
 
 def size_of(value: Value) -> int:
     """Return the elements of a value; 1 for what is no tensor."""
-    return value.type.element_count if isinstance(value.type, TensorType) else 1
+    return _size(value.type) if isinstance(value.type, TensorType) else 1
+
+
+@lru_cache(maxsize=65536)
+def _size(kind: TensorType) -> int:
+    return kind.element_count
+
+
+@lru_cache(maxsize=65536)
+def _bytes(kind: TensorType) -> int:
+    return kind.size_bytes
 
 
 def bytes_of(value: Value) -> int:
     """Return the bytes of a value; none for what is no tensor."""
-    return value.type.size_bytes if isinstance(value.type, TensorType) else 0
+    return _bytes(value.type) if isinstance(value.type, TensorType) else 0
 
 
 def role_of(op: Op) -> Role:
@@ -252,7 +263,14 @@ class _Walk:
                 self._new(at)
         elif needed:
             self._new(at)
-            self._join(at, {group: count for group, count in readers.items() if self._is_free(at, group, count)})
+            self._join(
+                at,
+                {
+                    group: count
+                    for group, count in readers.items()
+                    if self._is_free(at, group, count)
+                },
+            )
         elif self._is_worth(at, readers):
             self._join(at, readers)
         elif readers:

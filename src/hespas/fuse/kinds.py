@@ -37,20 +37,18 @@ FUSIBLE = ELEMENTWISE | CREATING | MOVING | IN_PLACE | REDUCING
 ORDERING = frozenset({"after_all", "create_token", "optimization_barrier", "tuple"})
 """Nothing runs, but operands have to be there."""
 
-KEPT = frozenset(
-    {
-        "custom_call",
-        "infeed",
-        "outfeed",
-        "recv",
-        "recv_done",
-        "send",
-        "send_done",
-        "while",
-        "case",
-        "if",
-    }
-)
+HOLDING = frozenset({"case", "if", "while"})
+"""Control flow: its regions hold blocks of operations that are fused by themselves."""
+
+KEPT = HOLDING | {
+    "custom_call",
+    "infeed",
+    "outfeed",
+    "recv",
+    "recv_done",
+    "send",
+    "send_done",
+}
 """Has an effect even if nothing reads its results."""
 
 # Instructions that a GPU takes for one element, where it takes many: what XLA's profiles of

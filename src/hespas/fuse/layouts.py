@@ -141,9 +141,7 @@ def _parts(attrs: DotAttrs, operand: int, rank: int) -> tuple[Order, Order, Orde
     return batch, contracted, tuple([at for at in range(rank) if at not in used])
 
 
-def following(
-    attrs: DotAttrs, order: Order, other: Order, shape: tuple[int, ...]
-) -> Order:
+def following(attrs: DotAttrs, order: Order, other: Order, shape: tuple[int, ...]) -> Order:
     """Return the right operand's order, batch and contracted dimensions as in the left one's."""
     batch = dict(zip(attrs.lhs_batching, attrs.rhs_batching, strict=True))
     contracted = dict(zip(attrs.lhs_contracting, attrs.rhs_contracting, strict=True))
@@ -160,9 +158,7 @@ def following(
     return tuple(wanted) if sorted(wanted) == sorted(other) else default_order(shape)
 
 
-def result_orders(
-    attrs: DotAttrs, lhs: Order, rhs: Order, lhs_rank: int
-) -> tuple[Order, Order]:
+def result_orders(attrs: DotAttrs, lhs: Order, rhs: Order, lhs_rank: int) -> tuple[Order, Order]:
     """Return the two orders in which a product can write its result: by rows and by columns."""
     places = {at: number for number, at in enumerate(attrs.lhs_batching)}
     left = [at for at in range(lhs_rank) if at not in {*attrs.lhs_batching, *attrs.lhs_contracting}]

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 
+from hespas.fuse.kinds import HOLDING
 from hespas.program.program import Op, Value, values_read
 
 
 def needed_by(op: Op) -> Sequence[Value]:
-    """Return the values that an operation needs, those that its regions read included."""
-    return tuple(values_read(op)) if op.regions else op.operands
+    """Return the values that an operation needs, those that control flow reads inside included.
+
+    The bodies of all other operations, as reductions, read their own arguments alone.
+    """
+    return tuple(values_read(op)) if op.kind in HOLDING else op.operands
 
 
 def in_order(operations: Sequence[Op], ranks: Sequence[float]) -> list[Op]:

@@ -14,7 +14,8 @@ from math import prod
 
 from msgspec.structs import replace
 
-from hespas.fuse.kinds import BROADCASTS, CREATING, ELEMENTWISE, KEPT, MOVING
+from hespas.fuse.kinds import BROADCASTS, CREATING, ELEMENTWISE, HOLDING, KEPT, MOVING
+from hespas.fuse.order import needed_by
 from hespas.program.attrs import NO_ATTRS, DimensionsAttrs, SliceAttrs
 from hespas.program.canonical import structure_key
 from hespas.program.program import Block, Op, Value, is_communication_op, values_read
@@ -87,7 +88,7 @@ class _Walk:
             self.outer.renamed.update(zip(op.results, found.results, strict=True))
 
     def _with_regions(self, op: Op, operands: tuple[Value, ...]) -> Op:
-        if op.kind in ("while", "case", "if"):
+        if op.kind in HOLDING:
             regions = tuple([self.outer.block(region) for region in op.regions])
             return replace(op, operands=operands, regions=regions)
         if operands == op.operands:
@@ -178,7 +179,9 @@ def _is_lossless(narrow: Type, wide: Type) -> bool:
         narrow.element.kind is both
         and wide.element.kind is both
         and narrow.element.name in ("bf16", "f16", "f32")
-        and (wide.element.name == "f64" or (wide.element.name == "f32" and narrow.element.bits < 32))
+        and (
+            wide.element.name == "f64" or (wide.element.name == "f32" and narrow.element.bits < 32)
+        )
     )
 
 
@@ -233,7 +236,7 @@ def _live(operations: Sequence[Op], results: Iterable[Value]) -> Iterator[Op]:
         if op.kind not in KEPT and needed.isdisjoint(op.results):
             continue
         kept.append(op)
-        needed.update(values_read(op) if op.regions else op.operands)
+        needed.update(needed_by(op))
     return reversed(kept)
 
 
@@ -244,7 +247,7 @@ def without_scatters(operations: Sequence[Op], results: Sequence[Value]) -> list
     """
     users: dict[Value, list[Op]] = {}
     for op in operations:
-        for value in values_read(op) if op.regions else op.operands:
+        for value in needed_by(op):
             users.setdefault(value, []).append(op)
     kept: set[Value] = set(results)
     producer = {result: op for op in operations for result in op.results}

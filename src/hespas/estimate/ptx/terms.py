@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 from math import ceil, hypot, prod
 
 from hespas.cost.rules.fusion import written_elements
@@ -169,6 +170,7 @@ def pipe_cycles(kernel: KernelAnalysis, gpu: Microarchitecture) -> dict[str, flo
 LOOP = "loop"
 ROW_REDUCTION = "row reduction"
 COLUMN_REDUCTION = "column reduction"
+NARROW_REDUCTION = "narrow column reduction"
 TRANSPOSE = "transpose"
 COPY = "copy"
 
@@ -176,15 +178,19 @@ PART_OF_STREAMING = {
     LOOP: 0.95,
     ROW_REDUCTION: 0.9,
     COLUMN_REDUCTION: 0.47,
+    NARROW_REDUCTION: 0.97,
     TRANSPOSE: 0.62,
     COPY: 1.0,
 }
 """The bandwidth that each category reaches, as a part of what streaming kernels reach.
 
 XLA's emitters write few categories of kernels. The parts are those of kernels over 4 MB in compiled
-training steps (Llama-3-like of 100M and 3B parameters, A100 and H100), as `terms_of` prices them;
-the agreement with measured kernels is in docs/evidence/kernels.md. A copy from device memory to
+training steps (Llama-3-like of 100M and 3B parameters, A100 and H100; narrow column reductions are
+those of ResNets' batch norms on A100), as `terms_of` prices them; the agreement with measured kernels is in docs/evidence/kernels.md. A copy from device memory to
 device memory, which XLA leaves to the runtime, is taken to stream."""
+
+NARROW_COLUMNS = 2048
+"""Up to so many columns, rows that are reduced together lie one behind the other in memory."""
 
 _THREADS = 128
 _ELEMENTS_PER_THREAD = 4
@@ -194,13 +200,13 @@ def category_of(op: Op) -> str:
     """Return the kind of kernel that XLA writes for an operation.
 
     A reduction whose fastest dimension stays is a column reduction, another one a row reduction.
+    The slowest of several decides.
     """
     inner = tuple(_operations(op))
     kinds = [_reduction(each) for each in inner if each.kind == "reduce"]
-    if COLUMN_REDUCTION in kinds:
-        return COLUMN_REDUCTION
-    if ROW_REDUCTION in kinds:
-        return ROW_REDUCTION
+    for kind in (COLUMN_REDUCTION, ROW_REDUCTION, NARROW_REDUCTION):
+        if kind in kinds:
+            return kind
     if any(_moves_fastest(each) for each in inner):
         return TRANSPOSE
     return LOOP
@@ -226,8 +232,12 @@ def _layout(value: Value) -> tuple[int, ...]:
 def _reduction(op: Op) -> str:
     dimensions = op.attrs.dimensions if isinstance(op.attrs, DimensionsAttrs) else ()
     order = _layout(op.operands[0])
-    is_column = bool(order) and order[0] not in dimensions
-    return COLUMN_REDUCTION if is_column else ROW_REDUCTION
+    if not order or order[0] in dimensions:
+        return ROW_REDUCTION
+    kept = takewhile(lambda dimension: dimension not in dimensions, order)
+    shape = op.operands[0].type.shape if isinstance(op.operands[0].type, TensorType) else ()
+    columns = prod([shape[dimension] for dimension in kept])
+    return NARROW_REDUCTION if columns <= NARROW_COLUMNS else COLUMN_REDUCTION
 
 
 def _moves_fastest(op: Op) -> bool:
