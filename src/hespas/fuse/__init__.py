@@ -1,4 +1,12 @@
-"""Model what a GPU's compiler makes of a program, for nodes that no compiler serves."""
+"""Model what XLA's GPU pipeline makes of a program, for nodes that no compiler serves.
+
+In goes a `Program` as exported, out comes one whose operations are kernels in the order in which
+they start, as from a compiler, but marked as modelled. `fused.fused` is the whole of it. In turn:
+`simplify` drops what changes nothing, `dots` merges small products, `assign` gives values layouts
+(`layouts`) and cuts long reductions (`reductions`), `group` decides which operations become one
+kernel and `merge` which kernels one more, `build` writes them as fusions, and `collectives`
+combines collectives and lets other work run beside them.
+"""
 
 PUBLIC: dict[str, tuple[str, ...]] = {"fused": ("fused",)}
 """What other folders import, by module; `tests/project/test_layout.py` checks it."""

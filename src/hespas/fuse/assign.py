@@ -95,7 +95,11 @@ class Assignment:
 
 @dataclass(slots=True, kw_only=True)
 class _Walk:
-    """One pass over a block; ``copies`` are those made so far, by value and order."""
+    """One pass over a block.
+
+    ``copies`` are those made so far, by value and order; ``place`` is where the operation stands
+    that they are made for.
+    """
 
     outer: Assignment
     wishes: dict[Value, Order]
@@ -104,11 +108,13 @@ class _Walk:
     copies: dict[tuple[Value, Order], Value] = field(
         default_factory=dict[tuple[Value, Order], Value]
     )
+    place: tuple[str, str] = ("", "")
 
     def op(self, op: Op) -> None:
         """Add an operation, its operands in the orders in which it takes them."""
         named, orders = self.outer.named, self.outer.orders
         operands = [named[value] for value in op.operands]
+        self.place = (op.source_location, op.scope)
         kind, attrs = op.kind, op.attrs
         if kind in CREATING:
             self._add(op, operands, None)
@@ -145,7 +151,13 @@ class _Walk:
             found = Value(type=_with_order(value.type, order))
             self.outer.orders[found] = order
             copy = Op(
-                dialect="mhlo", kind="copy", operands=(value,), results=(found,), attrs=NO_ATTRS
+                dialect="mhlo",
+                kind="copy",
+                operands=(value,),
+                results=(found,),
+                attrs=NO_ATTRS,
+                source_location=self.place[0],
+                scope=self.place[1],
             )
             self.operations.append(copy)
             self.copies[value, order] = found
@@ -178,7 +190,7 @@ class _Walk:
         self._add(op, taken, _within(order, made))
 
     def _chosen(self, op: Op, sized: Sequence[Value]) -> Order | None:
-        """Return the order that an operation takes: that of most of its bytes, or the wished one."""
+        """Return the order that an operation takes: that of most bytes, or the wished one."""
         weights: dict[Order, int] = {}
         for value in dict.fromkeys(sized):
             order = self.outer.orders[value]
@@ -383,14 +395,16 @@ def _wishes(block: Block) -> dict[Value, Order]:
     for op in reversed(block.operations[:-1]):
         best: Order | None = None
         for result in op.results:
-            cast = votes.get(result)
+            cast = votes.get(result, {})
             if cast:
-                best = chosen[result] = max(cast, key=lambda order: cast[order])
+                most = max(cast.values())
+                best = chosen[result] = next(order for order in cast if cast[order] == most)
         _pass_back(op, best, wish)
     return chosen
 
 
 def _pass_back(op: Op, best: Order | None, wish: Callable[[Value, Order | None], None]) -> None:
+    """Pass on to an operation's operands how they should lie; ``best`` is what is wished of it."""
     attrs = op.attrs
     if isinstance(attrs, DotAttrs) and op.kind == "dot_general":
         for at, value in enumerate(op.operands):
@@ -400,13 +414,17 @@ def _pass_back(op: Op, best: Order | None, wish: Callable[[Value, Order | None],
     elif op.kind in _ALONG_A_DIMENSION and isinstance(attrs, CollectiveAttrs):
         for value in op.operands:
             wish(value, major(attrs.dimension or 0, _shape(value)))
-    elif best is None:
-        return
-    elif op.kind == "transpose" and isinstance(attrs, DimensionsAttrs):
-        wish(op.operands[0], tuple([attrs.dimensions[at] for at in best]))
-    elif op.kind == "reshape":
-        wish(op.operands[0], reshaped(best, _shape(op.results[0]), _shape(op.operands[0])))
-    elif op.kind in _ALONG and _has_rank(op):
+    elif best is not None:
         for value in op.operands:
-            if len(_shape(value)) == len(_shape(op.results[0])):
-                wish(value, _within(best, _shape(value)))
+            wish(value, _before(op, value, best))
+
+
+def _before(op: Op, value: Value, best: Order) -> Order | None:
+    """Return the order of an operand in which the result has one; None where that is open."""
+    if op.kind == "transpose" and isinstance(op.attrs, DimensionsAttrs):
+        return tuple([op.attrs.dimensions[at] for at in best])
+    if op.kind == "reshape":
+        return reshaped(best, _shape(op.results[0]), _shape(value))
+    if op.kind in _ALONG and len(_shape(value)) == len(_shape(op.results[0])):
+        return _within(best, _shape(value))
+    return None

@@ -62,6 +62,7 @@ def _bitcast(op: Op, names: Names) -> Op:
         results=op.results,
         attrs=attrs,
         source_location=op.source_location,
+        scope=op.scope,
         instruction=names.next("bitcast"),
     )
 
@@ -93,6 +94,7 @@ def fusion_of(operations: Sequence[Op], group: Group, names: Names) -> Op:
         attributes=(("fusion_kind", f"#mhlo<fusion_kind {kind}>"),),
         regions=(Block(arguments=arguments, operations=(*body, end)),),
         source_location=first.source_location,
+        scope=first.scope,
         instruction=names.next(_name(roots, kind)),
     )
 

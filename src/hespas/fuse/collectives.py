@@ -9,7 +9,8 @@ between its start and what first needs it runs beside it.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence, Set
+from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from math import prod
 
@@ -67,7 +68,7 @@ def _key(op: Op, limits: Mapping[str, int]) -> Hashable | None:
 
 
 def _combined(
-    operations: list[Op], chosen: Set[Op], limits: Mapping[str, int], names: Names
+    operations: list[Op], chosen: AbstractSet[Op], limits: Mapping[str, int], names: Names
 ) -> list[Op]:
     depths = _depths(operations, chosen)
     batches = _batches(operations, depths, limits)
@@ -88,7 +89,7 @@ def _combined(
     return in_order(changed, ranks)
 
 
-def _depths(operations: Sequence[Op], chosen: Set[Op]) -> dict[int, int]:
+def _depths(operations: Sequence[Op], chosen: AbstractSet[Op]) -> dict[int, int]:
     """Return, for each of the chosen, how many of them stand on the longest way to it."""
     depth_of: dict[Value, int] = {}
     found: dict[int, int] = {}
@@ -192,6 +193,7 @@ def _kernel(
         attributes=(("fusion_kind", "#mhlo<fusion_kind kLoop>"),),
         regions=(Block(arguments=arguments, operations=(*inner, end)),),
         source_location=like.source_location,
+        scope=like.scope,
         instruction=name,
     )
 
@@ -281,6 +283,7 @@ def _start(op: Op) -> tuple[Op, Op]:
         attrs=NO_ATTRS,
         regions=(Block(arguments=arguments, operations=(inner, end)),),
         source_location=op.source_location,
+        scope=op.scope,
         instruction=op.instruction,
     )
     done = Op(
@@ -290,6 +293,7 @@ def _start(op: Op) -> tuple[Op, Op]:
         results=op.results,
         attrs=NO_ATTRS,
         source_location=op.source_location,
+        scope=op.scope,
         instruction=f"{op.instruction}-done" if op.instruction else "",
     )
     return start, done

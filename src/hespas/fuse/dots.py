@@ -183,6 +183,7 @@ def _merged(dots: Sequence[_Dot]) -> Iterator[Op]:
         attrs=changed,
         attributes=_attributes_of(changed, first),
         source_location=first.source_location,
+        scope=first.scope,
     )
     where = len(shape) - 1 if other else 0
     start = 0
@@ -247,4 +248,5 @@ def _op(
         attrs=NO_ATTRS if attrs is None else attrs,
         attributes=tuple(sorted(attributes.items())),
         source_location=like.source_location,
+        scope=like.scope,
     )

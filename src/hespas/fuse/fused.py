@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -46,8 +47,8 @@ def _before_layouts(block: Block) -> Block:
     return Block(arguments=block.arguments, operations=(*operations, end))
 
 
-def _each_block(block: Block, change: object) -> Block:
-    assert callable(change)
+def _each_block(block: Block, change: Callable[[Block], Block]) -> Block:
+    """Return a block changed, those inside of it first."""
     operations = [
         replace(op, regions=tuple([_each_block(region, change) for region in op.regions]))
         if op.kind in HOLDING

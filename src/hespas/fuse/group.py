@@ -14,9 +14,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
-from math import prod
 
-from hespas.fuse.kinds import BROADCASTS, CREATING, FUSIBLE, IN_PLACE, MOVING, REDUCING, weight
+from hespas.fuse.kinds import BROADCASTS, CREATING, FUSIBLE, IN_PLACE, REDUCING, weight
 from hespas.fuse.order import needed_by
 from hespas.program.attrs import DimensionsAttrs
 from hespas.program.program import Block, Op, Value
@@ -107,17 +106,18 @@ def role_of(op: Op) -> Role:
     kind = op.kind
     if kind not in FUSIBLE:
         return Role.FIXED
-    if kind in ("reshape", "bitcast"):
-        return Role.VIEW
-    if kind == "transpose":
-        return Role.VIEW
-    if kind in CREATING or (kind in BROADCASTS and size_of(op.operands[0]) == 1):
+    is_one = kind in BROADCASTS and size_of(op.operands[0]) == 1
+    if kind in CREATING or is_one:
         return Role.MADE
-    if kind in BROADCASTS and size_of(op.operands[0]) == size_of(op.results[0]):
+    is_same = kind in BROADCASTS and size_of(op.operands[0]) == size_of(op.results[0])
+    if kind in _VIEWS or is_same:
         return Role.VIEW
     if kind in REDUCING or kind in IN_PLACE or (kind == "copy" and moves_fastest(op)):
         return Role.END
     return Role.LOOP
+
+
+_VIEWS = frozenset({"bitcast", "reshape", "transpose"})
 
 
 def moves_fastest(op: Op) -> bool:
@@ -199,8 +199,6 @@ class _Walk:
             for source, size in self.sources[before].items():
                 found[source] = max(found.get(source, 0), size)
         if op.kind in _CUTTING:
-            limit = size_of(op.results[0]) * 8
-            found = {value: min(size, limit, bytes_of(value)) for value, size in found.items()}
             cut = bytes_of(op.results[0])
             found = {value: min(size, cut) for value, size in found.items()}
         self.sources.append(found if len(found) <= _MOST_SOURCES else own)
@@ -241,36 +239,37 @@ class _Walk:
     def op(self, at: int) -> None:
         """Decide where an operation is computed; all that read it are decided."""
         role = self.roles[at]
-        if role is Role.FIXED:
-            self._fixed(at)
-            return
-        readers = self._readers(at)
-        needed = self.is_needed[at]
         if at in self.products:
             self._product_group(at)
-            return
-        if role in (Role.VIEW, Role.MADE):
-            self._join(at, readers)
-            self.written[at] = needed
-            if needed and role is Role.VIEW:
-                self._need(at)
-            elif needed:
-                self._new(at)
+        elif role is Role.FIXED:
+            self._fixed(at)
+        elif role in (Role.VIEW, Role.MADE):
+            self._unwritten(at, self._readers(at))
         elif role is Role.END:
-            if not needed and self._is_normalised(at, readers):
-                self._join(at, readers)
-            else:
-                self._new(at)
-        elif needed:
+            self._end(at, self._readers(at))
+        else:
+            self._loop(at, self._readers(at))
+
+    def _unwritten(self, at: int, readers: dict[Group, int]) -> None:
+        """Have what costs nothing wherever it is read."""
+        self._join(at, readers)
+        self.written[at] = self.is_needed[at]
+        if self.is_needed[at] and self.roles[at] is Role.VIEW:
+            self._need(at)
+        elif self.is_needed[at]:
             self._new(at)
-            self._join(
-                at,
-                {
-                    group: count
-                    for group, count in readers.items()
-                    if self._is_free(at, group, count)
-                },
-            )
+
+    def _end(self, at: int, readers: dict[Group, int]) -> None:
+        if not self.is_needed[at] and self._is_normalised(at, readers):
+            self._join(at, readers)
+        else:
+            self._new(at)
+
+    def _loop(self, at: int, readers: dict[Group, int]) -> None:
+        if self.is_needed[at]:
+            self._new(at)
+            free = {group: count for group, count in readers.items() if self._is_free(at, count)}
+            self._join(at, free)
         elif self._is_worth(at, readers):
             self._join(at, readers)
         elif readers:
@@ -360,14 +359,7 @@ class _Walk:
             for source, size in found.items():
                 group.reads[source] = max(group.reads.get(source, 0), size)
 
-    def _more(self, at: int, group: Group) -> int:
-        """Return how many bytes a group reads more if it computes an operation by itself."""
-        reads = group.reads
-        return sum(
-            [max(0, size - reads.get(source, 0)) for source, size in self.sources[at].items()]
-        )
-
-    def _is_free(self, at: int, group: Group, times: int) -> bool:
+    def _is_free(self, at: int, times: int) -> bool:
         """Return whether computing in a group costs no more than to read what is written anyway."""
         size = size_of(self.operations[at].results[0])
         return (
@@ -418,15 +410,3 @@ def is_row(op: Op) -> bool:
     """Return whether a reduction takes the fastest dimension."""
     dimensions = op.attrs.dimensions if isinstance(op.attrs, DimensionsAttrs) else ()
     return _fastest(op.operands[0]) in dimensions
-
-
-def shape_of(value: Value) -> tuple[int, ...]:
-    """Return the sizes of a value's dimensions of more than one element, slowest first."""
-    kind = value.type
-    if not isinstance(kind, TensorType):
-        return ()
-    order = kind.layout[::-1] if kind.layout else range(kind.rank)
-    return tuple([kind.shape[at] for at in order if kind.shape[at] > 1])
-
-
-__all__ = ["MOVING", "Group", "Grouping", "Role", "grouped", "prod"]

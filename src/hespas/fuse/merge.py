@@ -121,18 +121,18 @@ class _Graph:
                     if bytes_of(value) > _SMALL_BYTES:
                         readers.setdefault(value, []).append(node)
         gone: dict[Node, Node] = {}
-        for value, nodes in readers.items():
+        for nodes in readers.values():
             if len(nodes) < 2:
                 continue
             current = list(dict.fromkeys([_found(gone, node) for node in nodes]))
-            self._merge_all(current, value, gone)
+            self._merge_all(current, gone)
         self._drop(gone)
 
-    def _merge_all(self, nodes: list[Node], value: Value, gone: dict[Node, Node]) -> None:
+    def _merge_all(self, nodes: list[Node], gone: dict[Node, Node]) -> None:
         while len(nodes) > 1:
             first, rest = nodes[0], list[Node]()
             for other in nodes[1:]:
-                if self._is_alike(first, other, value) and _are_independent(first, other):
+                if self._is_alike(first, other) and _are_independent(first, other):
                     self._merge(first, other, gone)
                 else:
                     rest.append(other)
@@ -142,16 +142,14 @@ class _Graph:
         """Merge kernels with those that read what they write."""
         gone: dict[Node, Node] = {}
         for node in self.nodes:
-            node = _found(gone, node)
-            if node.group is None or node.group.library:
+            if node.group is None or node.group.library or node in gone:
                 continue
-            users = sorted(node.after, key=lambda user: user.rank)
-            for user in users:
-                node = _found(gone, node)
-                user = _found(gone, user)
-                if user is node or not self._is_alike(node, user, None):
-                    continue
-                if self._is_open(node, user) and _can_join(node, user):
+            for user in sorted(node.after, key=lambda user: user.rank):
+                if (
+                    self._is_alike(node, user)
+                    and self._is_open(node, user)
+                    and _can_join(node, user)
+                ):
                     self._merge(user, node, gone)
                     break
         self._drop(gone)
@@ -167,7 +165,7 @@ class _Graph:
         }
         return closed.isdisjoint(user.reads)
 
-    def _is_alike(self, one: Node, other: Node, value: Value | None) -> bool:
+    def _is_alike(self, one: Node, other: Node) -> bool:
         """Return whether two kernels go over the same elements."""
         if one.group is None or other.group is None or one.group.library or other.group.library:
             return False
@@ -175,7 +173,6 @@ class _Graph:
             return False
         if len(one.reads) + len(other.reads) > _MOST_OPERANDS:
             return False
-        del value
         shapes = {shape for node in (one, other) for shape in self._shapes(node.group)}
         counts = {count for count, _ in shapes}
         kinds = {kind for _, kind in shapes if kind}

@@ -88,7 +88,7 @@ def in_two(op: Op, operand: Value, init: Value, result: Value, cut: Cut) -> Iter
     sizes = (*before, cut.runs, cut.sizes[cut.at] // cut.runs, *after)
     seen = Value(type=TensorType(element=kind.element, shape=sizes))
     yield _view(op, operand, seen)
-    inner = tuple([at for at in range(cut.at) if cut.reduced[at]]) + (cut.at + 1,)
+    inner = (*[at for at in range(cut.at) if cut.reduced[at]], cut.at + 1)
     runs = _without(sizes, inner)
     partial = Value(type=TensorType(element=made.element, shape=runs))
     yield _reduce(op, (seen, init), partial, inner)
@@ -115,6 +115,7 @@ def _view(op: Op, operand: Value, result: Value) -> Op:
         results=(result,),
         attrs=NO_ATTRS,
         source_location=op.source_location,
+        scope=op.scope,
     )
 
 

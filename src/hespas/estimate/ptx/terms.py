@@ -186,7 +186,8 @@ PART_OF_STREAMING = {
 
 XLA's emitters write few categories of kernels. The parts are those of kernels over 4 MB in compiled
 training steps (Llama-3-like of 100M and 3B parameters, A100 and H100; narrow column reductions are
-those of ResNets' batch norms on A100), as `terms_of` prices them; the agreement with measured kernels is in docs/evidence/kernels.md. A copy from device memory to
+those of ResNets' batch norms on A100), as `terms_of` prices them; the agreement with measured
+kernels is in docs/evidence/kernels.md. A copy from device memory to
 device memory, which XLA leaves to the runtime, is taken to stream."""
 
 NARROW_COLUMNS = 2048

@@ -13,6 +13,7 @@ from hespas.estimate.ptx.kernels import kernel_pricer
 from hespas.estimate.ptx.terms import (
     COLUMN_REDUCTION,
     LOOP,
+    NARROW_REDUCTION,
     ROW_REDUCTION,
     TRANSPOSE,
     category_of,
@@ -60,7 +61,14 @@ HloModule step, is_scheduled=true
   ROOT %t = f32[4096,512]{1,0} transpose(%p), dimensions={1,0}
 }
 
-ENTRY %main (a: f32[67108864], b: bf16[4096,4096], c: f32[512,4096]) -> (f32[67108864]) {
+%narrow (q: f32[32768,64]) -> f32[64] {
+  %q = f32[32768,64]{1,0} parameter(0)
+  %zero = f32[] constant(0)
+  ROOT %r = f32[64]{0} reduce(%q, %zero), dimensions={0}, to_apply=%sum
+}
+
+ENTRY %main (a: f32[67108864], b: bf16[4096,4096], c: f32[512,4096],
+    d: f32[32768,64]) -> (f32[67108864]) {
   %a = f32[67108864]{0} parameter(0)
   %b = bf16[4096,4096]{1,0} parameter(1)
   %c = f32[512,4096]{1,0} parameter(2)
@@ -69,6 +77,8 @@ ENTRY %main (a: f32[67108864], b: bf16[4096,4096], c: f32[512,4096]) -> (f32[671
   %fusion.3 = f32[512]{0} fusion(%c), kind=kInput, calls=%rows
   %fusion.4 = f32[4096]{0} fusion(%c), kind=kInput, calls=%columns
   %fusion.5 = f32[4096,512]{1,0} fusion(%c), kind=kInput, calls=%turned
+  %d = f32[32768,64]{1,0} parameter(3)
+  %fusion.6 = f32[64]{0} fusion(%d), kind=kInput, calls=%narrow
   ROOT %tuple = (f32[67108864]{0}) tuple(%fusion.1)
 }
 """
@@ -104,6 +114,7 @@ def test_kinds_of_kernels_follow_from_what_a_fusion_holds(program: Program) -> N
         "fusion.3": ROW_REDUCTION,
         "fusion.4": COLUMN_REDUCTION,
         "fusion.5": TRANSPOSE,
+        "fusion.6": NARROW_REDUCTION,
     }
 
 
@@ -112,6 +123,7 @@ def test_without_ptx_a_column_reduction_is_slower_than_a_row_reduction(program: 
     assert pricer is not None
     readings = {name: pricer.read(leaf_of(op)) for name, op in fusions(program).items()}
     assert readings["fusion.4"].terms.memory_s > readings["fusion.3"].terms.memory_s
+    assert readings["fusion.6"].terms.memory_s < readings["fusion.3"].terms.memory_s
     assert all(each.analysis is None for each in readings.values())
 
 

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+from hespas.frontend.load import load_source
+from hespas.fuse.assign import Assignment
+from hespas.program.program import Op
+from programs import main_function
+
+
+def assigned(body: str, *, arguments: str, results: str) -> list[Op]:
+    text = main_function(body, arguments=arguments, results=results)
+    program = load_source(text.encode(), name="test.mlir")
+    return list(Assignment().block(program.main.body).operations)
+
+
+def copies(operations: list[Op]) -> int:
+    return sum(op.kind == "copy" for op in operations)
+
+
+HEADS, FLAT = "tensor<64x8x128xf32>", "tensor<64x1024xf32>"
+SCORES = "tensor<8x64x64xf32>"
+
+
+def test_a_transpose_is_another_name_for_the_same_bytes() -> None:
+    made = "tensor<64x8xf32>"
+    operations = assigned(
+        f"""%t = stablehlo.transpose %a, dims = [1, 0] : (tensor<8x64xf32>) -> {made}
+        %u = stablehlo.tanh %t : {made}
+        %v = stablehlo.transpose %u, dims = [1, 0] : ({made}) -> tensor<8x64xf32>
+        return %v : tensor<8x64xf32>""",
+        arguments="%a: tensor<8x64xf32>",
+        results="tensor<8x64xf32>",
+    )
+    assert not copies(operations)
+
+
+def test_a_result_has_the_default_order() -> None:
+    operations = assigned(
+        """%t = stablehlo.transpose %a, dims = [1, 0] : (tensor<8x64xf32>) -> tensor<64x8xf32>
+        return %t : tensor<64x8xf32>""",
+        arguments="%a: tensor<8x64xf32>",
+        results="tensor<64x8xf32>",
+    )
+    assert copies(operations) == 1
+    assert operations[-1].operands[0].type == operations[-2].results[0].type
+
+
+def scores(source: str) -> list[Op]:
+    return assigned(
+        f"""{source}
+        %q = stablehlo.reshape %p : ({FLAT}) -> {HEADS}
+        %s = stablehlo.dot_general %q, %q, batching_dims = [1] x [1], contracting_dims = [2] x [2]
+          : ({HEADS}, {HEADS}) -> {SCORES}
+        return %s : {SCORES}""",
+        arguments="%a: tensor<64x256xf32>, %w: tensor<256x1024xf32>, %b: " + FLAT,
+        results=SCORES,
+    )
+
+
+def test_a_product_writes_what_a_batched_one_reads_in_the_order_it_wants() -> None:
+    product = f"""%p = stablehlo.dot_general %a, %w, contracting_dims = [1] x [0]
+      : (tensor<64x256xf32>, tensor<256x1024xf32>) -> {FLAT}"""
+    assert copies(scores(product)) == 0
+
+
+def test_an_argument_in_another_order_is_copied_once() -> None:
+    assert copies(scores(f"%p = stablehlo.tanh %b : {FLAT}")) == 1
+
+
+def test_a_reshape_that_needs_the_default_order_gets_it() -> None:
+    operations = assigned(
+        """%t = stablehlo.transpose %a, dims = [1, 0] : (tensor<8x64xf32>) -> tensor<64x8xf32>
+        %u = stablehlo.reshape %t : (tensor<64x8xf32>) -> tensor<512xf32>
+        return %u : tensor<512xf32>""",
+        arguments="%a: tensor<8x64xf32>",
+        results="tensor<512xf32>",
+    )
+    assert [op.kind for op in operations] == ["transpose", "copy", "reshape", "return"]

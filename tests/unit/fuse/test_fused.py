@@ -1,0 +1,213 @@
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from hespas.cost.gemm import gemms
+from hespas.frontend.load import load_source
+from hespas.fuse.fused import fused
+from hespas.program.program import (
+    Block,
+    Op,
+    Program,
+    Value,
+    all_ops,
+    is_communication_op,
+    values_read,
+)
+from hespas.program.text import private_function_text
+from hespas.program.types import size_bytes
+from hespas.split.scheduled import FREE
+from programs import main_function
+
+MATRIX = "tensor<256x1024xf32>"
+
+
+def read(text: str) -> Program:
+    return load_source(text.encode(), name="test.mlir")
+
+
+def one_matrix(body: str, *, result: str = "%r", kind: str = MATRIX) -> Program:
+    return read(
+        main_function(f"{body}\nreturn {result} : {kind}", arguments=f"%a: {MATRIX}", results=kind)
+    )
+
+
+def kernels(program: Program) -> list[Op]:
+    return [op for op in program.main.body.operations if op.kind not in FREE]
+
+
+def inside(op: Op) -> list[str]:
+    return [each.kind for region in op.regions for each in region.operations]
+
+
+def undefined(block: Block, outer: set[Value]) -> Iterator[Value]:
+    known = set(outer)
+    known.update(block.arguments)
+    for op in block.operations:
+        yield from (value for value in values_read(op) if value not in known)
+        known.update(op.results)
+
+
+def test_a_chain_of_elementwise_operations_is_one_kernel() -> None:
+    program = one_matrix(
+        f"""%b = stablehlo.add %a, %a : {MATRIX}
+        %c = stablehlo.tanh %b : {MATRIX}
+        %r = stablehlo.multiply %c, %b : {MATRIX}"""
+    )
+    (kernel,) = kernels(fused(program))
+    assert kernel.kind == "fusion"
+    assert inside(kernel) == ["add", "tanh", "multiply", "return"]
+    assert kernel.instruction == "loop_multiply_fusion"
+
+
+def test_a_product_stands_alone_and_what_is_around_it_does_not_cross_it() -> None:
+    square = "tensor<1024x1024xf32>"
+    program = read(
+        main_function(
+            f"""%b = stablehlo.add %a, %a : {square}
+            %c = stablehlo.dot_general %b, %b, contracting_dims = [1] x [0]
+              : ({square}, {square}) -> {square}
+            %d = stablehlo.tanh %c : {square}
+            return %d : {square}""",
+            arguments=f"%a: {square}",
+            results=square,
+        )
+    )
+    assert [op.kind for op in kernels(fused(program))] == ["fusion", "dot_general", "fusion"]
+
+
+def test_an_addition_to_a_product_is_the_librarys() -> None:
+    square = "tensor<1024x1024xf32>"
+    program = read(
+        main_function(
+            f"""%c = stablehlo.dot_general %a, %a, contracting_dims = [1] x [0]
+              : ({square}, {square}) -> {square}
+            %d = stablehlo.add %c, %b : {square}
+            return %d : {square}""",
+            arguments=f"%a: {square}, %b: {square}",
+            results=square,
+        )
+    )
+    (kernel,) = kernels(fused(program))
+    assert inside(kernel) == ["dot_general", "add", "return"]
+    assert len(gemms(kernel)) == 1
+
+
+def test_a_reduction_takes_in_what_it_reads_and_shares_its_kernel() -> None:
+    program = read(
+        main_function(
+            f"""%zero = stablehlo.constant dense<0.0> : tensor<f32>
+            %b = stablehlo.exponential %a : {MATRIX}
+            %s = stablehlo.reduce(%b init: %zero) applies stablehlo.add across dimensions = [1]
+              : ({MATRIX}, tensor<f32>) -> tensor<256xf32>
+            return %b, %s : {MATRIX}, tensor<256xf32>""",
+            arguments=f"%a: {MATRIX}",
+            results=f"{MATRIX}, tensor<256xf32>",
+        )
+    )
+    (kernel,) = kernels(fused(program))
+    assert [len(kernel.results), len(kernel.operands)] == [2, 1]
+
+
+def test_a_norm_of_rows_is_one_kernel() -> None:
+    program = one_matrix(
+        f"""%zero = stablehlo.constant dense<0.0> : tensor<f32>
+        %b = stablehlo.multiply %a, %a : {MATRIX}
+        %s = stablehlo.reduce(%b init: %zero) applies stablehlo.add across dimensions = [1]
+          : ({MATRIX}, tensor<f32>) -> tensor<256xf32>
+        %t = stablehlo.rsqrt %s : tensor<256xf32>
+        %u = stablehlo.broadcast_in_dim %t, dims = [0] : (tensor<256xf32>) -> {MATRIX}
+        %r = stablehlo.multiply %a, %u : {MATRIX}"""
+    )
+    assert len(kernels(fused(program))) == 1
+
+
+def test_a_norm_of_columns_is_two_kernels() -> None:
+    program = one_matrix(
+        f"""%zero = stablehlo.constant dense<0.0> : tensor<f32>
+        %s = stablehlo.reduce(%a init: %zero) applies stablehlo.add across dimensions = [0]
+          : ({MATRIX}, tensor<f32>) -> tensor<1024xf32>
+        %u = stablehlo.broadcast_in_dim %s, dims = [1] : (tensor<1024xf32>) -> {MATRIX}
+        %r = stablehlo.multiply %a, %u : {MATRIX}"""
+    )
+    assert len(kernels(fused(program))) == 2
+
+
+def test_a_loops_body_is_fused_and_keeps_its_count() -> None:
+    program = one_matrix(
+        f"""%i = stablehlo.constant dense<0> : tensor<i32>
+        %n:2 = stablehlo.while(%j = %i, %x = %a) : tensor<i32>, {MATRIX}
+          cond {{
+            %limit = stablehlo.constant dense<5> : tensor<i32>
+            %less = stablehlo.compare LT, %j, %limit : (tensor<i32>, tensor<i32>) -> tensor<i1>
+            stablehlo.return %less : tensor<i1>
+          }} do {{
+            %one = stablehlo.constant dense<1> : tensor<i32>
+            %next = stablehlo.add %j, %one : tensor<i32>
+            %y = stablehlo.add %x, %x : {MATRIX}
+            %z = stablehlo.tanh %y : {MATRIX}
+            stablehlo.return %next, %z : tensor<i32>, {MATRIX}
+          }}""",
+        result="%n#1",
+    )
+    (loop,) = kernels(fused(program))
+    assert loop.attrs == next(op for op in all_ops(program) if op.kind == "while").attrs
+    assert [inside(op) for op in loop.regions[1].operations if op.kind == "fusion"] == [
+        ["constant", "add", "return"],
+        ["add", "tanh", "return"],
+    ]
+
+
+def test_what_a_compiler_made_is_left_alone(fused_llama: Program) -> None:
+    assert fused(fused_llama) is fused_llama
+
+
+def test_a_fused_program_is_modelled(fused_llama: Program, llama: Program) -> None:
+    assert (llama.fidelity, fused_llama.fidelity) == ("exported", "fused")
+    assert fused_llama.aliases == llama.aliases
+
+
+def test_every_value_is_made_before_it_is_read(fused_llama: Program) -> None:
+    assert not list(undefined(fused_llama.main.body, set()))
+    for op in kernels(fused_llama):
+        for region in op.regions:
+            assert not list(undefined(region, set()))
+
+
+def test_arguments_and_results_are_the_same(llama: Program, fused_llama: Program) -> None:
+    before, after = llama.main, fused_llama.main
+    assert [v.type for v in after.body.arguments] == [v.type for v in before.body.arguments]
+    assert [v.type for v in after.results] == [v.type for v in before.results]
+
+
+def test_the_products_are_those_of_the_program(llama: Program, fused_llama: Program) -> None:
+    def flops(program: Program) -> int:
+        return sum(gemm.flops for op in program.main.body.operations for gemm in gemms(op))
+
+    assert flops(fused_llama) == flops(llama)
+
+
+def test_collectives_move_what_they_moved(llama: Program, fused_llama: Program) -> None:
+    def moved(program: Program) -> Counter[str]:
+        found: Counter[str] = Counter()
+        for op in filter(is_communication_op, all_ops(program)):
+            kind = "all_reduce" if op.kind == "reduce_scatter" else op.kind
+            found[kind] += sum(size_bytes(value.type) for value in op.operands)
+        return found
+
+    assert moved(fused_llama) == moved(llama)
+
+
+def test_the_same_program_gives_the_same_kernels(llama: Program, fused_llama: Program) -> None:
+    again = fused(llama)
+    assert private_function_text(again.main) == private_function_text(fused_llama.main)
+
+
+@pytest.mark.parametrize("kind", ["all_gather", "reduce_scatter", "all_reduce"])
+def test_collectives_are_combined(llama: Program, fused_llama: Program, kind: str) -> None:
+    started = [op for op in all_ops(fused_llama) if op.kind == kind]
+    assert 1 <= len(started) <= 10
+    del llama

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+from hespas.frontend.load import load_source
+from hespas.fuse.simplify import Simplifier, without_scatters
+from programs import VECTOR, all_reduce, main_function, on_devices, vector_main
+
+
+def kinds(text: str) -> list[str]:
+    program = load_source(text.encode(), name="test.mlir")
+    return [op.kind for op in Simplifier().block(program.main.body).operations[:-1]]
+
+
+def test_equal_operations_are_one_and_unread_ones_none() -> None:
+    body = f"""%b = stablehlo.tanh %a : {VECTOR}
+    %c = stablehlo.tanh %a : {VECTOR}
+    %d = stablehlo.exponential %a : {VECTOR}
+    %r = stablehlo.add %b, %c : {VECTOR}"""
+    assert kinds(vector_main(body)) == ["tanh", "add"]
+
+
+def test_a_barrier_keeps_what_is_computed_again() -> None:
+    body = f"""%b = stablehlo.tanh %a : {VECTOR}
+    %o = stablehlo.optimization_barrier %a : {VECTOR}
+    %c = stablehlo.tanh %o : {VECTOR}
+    %r = stablehlo.add %b, %c : {VECTOR}"""
+    assert kinds(vector_main(body)) == ["tanh", "optimization_barrier", "tanh", "add"]
+
+
+def test_what_changes_nothing_is_dropped() -> None:
+    body = f"""%b = stablehlo.reshape %a : ({VECTOR}) -> {VECTOR}
+    %c = stablehlo.convert %b : ({VECTOR}) -> {VECTOR}
+    %d = stablehlo.transpose %c, dims = [0] : ({VECTOR}) -> {VECTOR}
+    %e = stablehlo.slice %d [0:8] : ({VECTOR}) -> {VECTOR}
+    %r = stablehlo.tanh %e : {VECTOR}"""
+    assert kinds(vector_main(body)) == ["tanh"]
+
+
+def test_a_wider_type_and_back_is_nothing_but_a_narrower_one_rounds() -> None:
+    wide, narrow = "tensor<8xf64>", "tensor<8xbf16>"
+    body = f"""%b = stablehlo.convert %a : ({VECTOR}) -> {wide}
+    %c = stablehlo.convert %b : ({wide}) -> {VECTOR}
+    %d = stablehlo.convert %c : ({VECTOR}) -> {narrow}
+    %r = stablehlo.convert %d : ({narrow}) -> {VECTOR}"""
+    assert kinds(vector_main(body)) == ["convert", "convert"]
+
+
+def test_two_transposes_are_one() -> None:
+    cube, turned = "tensor<2x3x4xf32>", "tensor<4x2x3xf32>"
+    text = main_function(
+        f"""%b = stablehlo.transpose %a, dims = [1, 2, 0] : ({cube}) -> tensor<3x4x2xf32>
+        %c = stablehlo.transpose %b, dims = [1, 2, 0] : (tensor<3x4x2xf32>) -> {turned}
+        return %c : {turned}""",
+        arguments=f"%a: {cube}",
+        results=turned,
+    )
+    program = load_source(text.encode(), name="test.mlir")
+    (only, _) = Simplifier().block(program.main.body).operations
+    assert only.attributes == (("permutation", "array<i64: 2, 0, 1>"),)
+
+
+SLICED = f"""{all_reduce("%s", "%a")}
+    %id = stablehlo.partition_id : tensor<ui32>
+    %two = stablehlo.constant dense<2> : tensor<ui32>
+    %at = stablehlo.multiply %id, %two : tensor<ui32>
+    %r = stablehlo.dynamic_slice %s, %at, sizes = [2] : ({VECTOR}, tensor<ui32>) -> tensor<2xf32>
+    """
+
+
+def scattered(body: str, *, result: str, kind: str) -> list[str]:
+    text = main_function(f"{body}return {result} : {kind}", arguments=f"%a: {VECTOR}", results=kind)
+    program = load_source(on_devices(text).encode(), name="test.mlir")
+    block = program.main.body
+    operations = without_scatters(block.operations[:-1], block.operations[-1].operands)
+    return [op.kind for op in operations]
+
+
+def test_a_reduced_value_of_which_each_device_keeps_a_part_is_scattered() -> None:
+    assert scattered(SLICED, result="%r", kind="tensor<2xf32>") == ["reduce_scatter"]
+
+
+def test_a_reduced_value_that_is_read_whole_is_not_scattered() -> None:
+    assert "all_reduce" in scattered(SLICED, result="%s", kind=VECTOR)
