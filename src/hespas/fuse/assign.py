@@ -190,7 +190,7 @@ class _Walk:
         self._add(op, taken, _within(order, made))
 
     def _chosen(self, op: Op, sized: Sequence[Value]) -> Order | None:
-        """Return the order that an operation takes: that of most bytes, or the wished one."""
+        """Return the order that an operation takes: that of most bytes, or the wanted one."""
         weights: dict[Order, int] = {}
         for value in dict.fromkeys(sized):
             order = self.outer.orders[value]
@@ -404,7 +404,7 @@ def _wishes(block: Block) -> dict[Value, Order]:
 
 
 def _pass_back(op: Op, best: Order | None, wish: Callable[[Value, Order | None], None]) -> None:
-    """Pass on to an operation's operands how they should lie; ``best`` is what is wished of it."""
+    """Pass on to an operation's operands how they should lie; ``best`` is what is wanted of it."""
     attrs = op.attrs
     if isinstance(attrs, DotAttrs) and op.kind == "dot_general":
         for at, value in enumerate(op.operands):
