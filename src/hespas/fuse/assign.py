@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from math import prod
 
 from msgspec.structs import replace
@@ -44,10 +43,11 @@ _ALONG_A_DIMENSION = frozenset({"all_gather", "all_to_all", "reduce_scatter"})
 _UNMOVED = frozenset({"all_reduce", "collective_broadcast", "collective_permute"})
 
 
-@lru_cache(maxsize=65536)
 def _with_order(kind: TensorType, order: Order) -> TensorType:
     layout = layout_of(order, kind.shape)
-    return kind if layout == kind.layout else replace(kind, layout=layout)
+    if layout == kind.layout:
+        return kind
+    return replace(kind, layout=layout)
 
 
 def _shape(value: Value) -> tuple[int, ...]:
@@ -349,6 +349,8 @@ def _within(order: Order, shape: tuple[int, ...]) -> Order:
     """Return an order for another shape of the same rank."""
     if len(order) == len(default_order(shape)):
         return order
+    if list(order) == sorted(order):
+        return default_order(shape)
     known = [at for at in order if shape[at] > 1]
     rest = [at for at in default_order(shape) if at not in known]
     return (*rest, *known)

@@ -17,6 +17,7 @@ from hespas.fuse.kinds import HOLDING
 from hespas.fuse.merge import nodes_of
 from hespas.fuse.order import in_order
 from hespas.fuse.simplify import Simplifier, without_scatters
+from hespas.fuse.windows import with_windows_opened
 from hespas.program.program import Block, Function, Program
 from hespas.program.rewrite import with_calls_opened
 
@@ -43,7 +44,7 @@ def fused(program: Program, options: CompileOptions = DEFAULT_OPTIONS) -> Progra
 def _before_layouts(block: Block) -> Block:
     end = block.operations[-1]
     operations = without_scatters(block.operations[:-1], end.operands)
-    operations = with_merged_dots(operations)
+    operations = with_merged_dots(with_windows_opened(operations))
     return Block(arguments=block.arguments, operations=(*operations, end))
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import lru_cache
+from math import prod
 
 from hespas.fuse.kinds import BROADCASTS, CREATING, FUSIBLE, IN_PLACE, REDUCING, weight
 from hespas.fuse.order import needed_by
@@ -83,22 +83,16 @@ def grouped(block: Block) -> Grouping:
 
 def size_of(value: Value) -> int:
     """Return the elements of a value; 1 for what is no tensor."""
-    return _size(value.type) if isinstance(value.type, TensorType) else 1
-
-
-@lru_cache(maxsize=65536)
-def _size(kind: TensorType) -> int:
-    return kind.element_count
-
-
-@lru_cache(maxsize=65536)
-def _bytes(kind: TensorType) -> int:
-    return kind.size_bytes
+    kind = value.type
+    return prod(kind.shape) if isinstance(kind, TensorType) else 1
 
 
 def bytes_of(value: Value) -> int:
     """Return the bytes of a value; none for what is no tensor."""
-    return _bytes(value.type) if isinstance(value.type, TensorType) else 0
+    kind = value.type
+    if not isinstance(kind, TensorType):
+        return 0
+    return (prod(kind.shape) * kind.element.bits + 7) // 8
 
 
 def role_of(op: Op) -> Role:

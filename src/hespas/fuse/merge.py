@@ -67,6 +67,7 @@ class _Graph:
     grouping: Grouping
     nodes: list[Node] = field(default_factory=list[Node])
     writer: dict[Value, Node] = field(default_factory=dict[Value, Node])
+    shapes: dict[int, tuple[int, str]] = field(default_factory=dict[int, tuple[int, str]])
 
     def build(self) -> None:
         """Make the nodes."""
@@ -173,23 +174,21 @@ class _Graph:
             return False
         if len(one.reads) + len(other.reads) > _MOST_OPERANDS:
             return False
-        shapes = {shape for node in (one, other) for shape in self._shapes(node.group)}
-        counts = {count for count, _ in shapes}
-        kinds = {kind for _, kind in shapes if kind}
-        return len(counts) == 1 and len(kinds) <= 1
+        kind = ""
+        count, _ = self._shape(one.group.roots[0])
+        for root in (*one.group.roots, *other.group.roots):
+            size, how = self._shape(root)
+            if size != count or (kind and how and how != kind):
+                return False
+            kind = kind or how
+        return True
 
-    def _shapes(self, group: Group | None) -> Iterator[tuple[int, str]]:
-        """Yield how many elements each root goes over, and how it reduces them."""
-        operations = self.grouping.operations
-        for root in () if group is None else group.roots:
-            op = operations[root]
-            if op.kind in REDUCING:
-                kind = "row" if is_row(op) else "column"
-                yield size_of(op.operands[0]), f"{kind} {size_of(op.results[0])}"
-            elif op.kind in IN_PLACE:
-                yield -root, "update"
-            else:
-                yield size_of(op.results[0]), ""
+    def _shape(self, root: int) -> tuple[int, str]:
+        """Return how many elements a root goes over, and how it reduces them."""
+        found = self.shapes.get(root)
+        if found is None:
+            found = self.shapes[root] = _shape(self.grouping.operations[root], root)
+        return found
 
     def _merge(self, one: Node, other: Node, gone: dict[Node, Node]) -> None:
         """Put a node into another one, whose depth may change."""
@@ -217,6 +216,15 @@ class _Graph:
     def _drop(self, gone: dict[Node, Node]) -> None:
         if gone:
             self.nodes = [node for node in self.nodes if node not in gone]
+
+
+def _shape(op: Op, root: int) -> tuple[int, str]:
+    if op.kind == "reduce":
+        kind = "row" if is_row(op) else "column"
+        return size_of(op.operands[0]), f"{kind} {size_of(op.results[0])}"
+    if op.kind in REDUCING or op.kind in IN_PLACE:
+        return -root, op.kind
+    return size_of(op.results[0]), ""
 
 
 def _found(gone: dict[Node, Node], node: Node) -> Node:

@@ -8,6 +8,7 @@ through it apart from what does not, so that what is computed again stays so.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
@@ -89,11 +90,44 @@ class _Walk:
 
     def _with_regions(self, op: Op, operands: tuple[Value, ...]) -> Op:
         if op.kind in HOLDING:
+            op, operands = self._without_invariants(op, operands)
             regions = tuple([self.outer.block(region) for region in op.regions])
             return replace(op, operands=operands, regions=regions)
         if operands == op.operands:
             return op
         return replace(op, operands=operands)
+
+    def _without_invariants(
+        self, op: Op, operands: tuple[Value, ...]
+    ) -> tuple[Op, tuple[Value, ...]]:
+        """Return a loop that no longer carries what every turn could make again by itself."""
+        if op.kind != "while":
+            return op, operands
+        condition, body = op.regions
+        end = body.operations[-1]
+        dropped = {
+            at
+            for at, value in enumerate(operands)
+            if end.operands[at] is body.arguments[at] and self._is_sunk(value)
+        }
+        if not dropped:
+            return op, operands
+        for at in dropped:
+            for value in (condition.arguments[at], body.arguments[at], op.results[at]):
+                self.outer.renamed[value] = operands[at]
+        end = replace(end, operands=_kept(end.operands, dropped))
+        inner = Block(
+            arguments=_kept(body.arguments, dropped), operations=(*body.operations[:-1], end)
+        )
+        tested = Block(
+            arguments=_kept(condition.arguments, dropped), operations=condition.operations
+        )
+        changed = replace(op, results=_kept(op.results, dropped), regions=(tested, inner))
+        return changed, _kept(operands, dropped)
+
+    def _is_sunk(self, value: Value) -> bool:
+        made = self.outer.producer.get(value)
+        return made is not None and _is_made_anywhere(made)
 
     def _add(self, op: Op) -> Op:
         """Add an operation unless there is an equal one, which is returned."""
@@ -185,9 +219,15 @@ def _is_lossless(narrow: Type, wide: Type) -> bool:
     )
 
 
+def _kept(values: Sequence[Value], dropped: AbstractSet[int]) -> tuple[Value, ...]:
+    return tuple([value for at, value in enumerate(values) if at not in dropped])
+
+
 def _is_made_anywhere(op: Op) -> bool:
-    """Return whether an operation is as cheap to make again as to read."""
-    return op.kind in CREATING or (op.kind in BROADCASTS and _elements(op.operands[0]) == 1)
+    """Return whether an inner block had better make something again than read it."""
+    if op.kind in BROADCASTS:
+        return _elements(op.operands[0]) < _elements(op.results[0])
+    return op.kind in CREATING
 
 
 def _elements(value: Value) -> int:
@@ -198,7 +238,7 @@ def _key(op: Op) -> Hashable | None:
     """Return what two operations share only if they compute the same; None if that is open."""
     if op.kind in _SHARED and not op.regions:
         attributes = _attributes(op.attributes) if op.attributes else ()
-        return (op.kind, op.operands, op.results[0].type.__class__, _types(op), attributes)
+        return (op.kind, op.operands, _types(op), attributes)
     if op.kind == "reduce" and all(_is_closed(region) for region in op.regions):
         bodies = tuple(
             [structure_key(each.operations, each.operations[-1].operands) for each in op.regions]
@@ -207,11 +247,12 @@ def _key(op: Op) -> Hashable | None:
     return None
 
 
-def _types(op: Op) -> tuple[str, ...]:
-    return tuple([_text(result.type) for result in op.results])
+def _types(op: Op) -> tuple[object, ...]:
+    return tuple([_type(result.type) for result in op.results])
 
 
-_text = lru_cache(maxsize=65536)(str)
+def _type(kind: Type) -> object:
+    return (kind.element.name, kind.shape) if isinstance(kind, TensorType) else str(kind)
 
 
 def _is_closed(block: Block) -> bool:
