@@ -22,6 +22,9 @@ from hespas.xla.hlo.forms import is_hlo
 WITHOUT_COMPILER = Fidelity.EXPORTED
 """What stands for the compiled program where it can't be had."""
 
+MODELLED_OPTIONS = frozenset({"all_gather_combine", "all_reduce_combine", "reduce_scatter_combine"})
+"""The compiler's options that have an effect on a program whose fusion is modelled."""
+
 _LINE = re.compile(r"[0-9]+")
 
 
@@ -73,7 +76,9 @@ def planned(source: bytes, options: PredictOptions) -> Plan:
         case Fidelity.AUTO:
             return _automatic(options)
         case _:
-            _refuse(of_compiler, choice.words, options)
+            is_fused = choice.asked is Fidelity.FUSED
+            unread = [name for name in of_compiler if not (is_fused and name in MODELLED_OPTIONS)]
+            _refuse(unread, choice.words, options)
             return Plan(fidelity=choice.asked)
 
 

@@ -400,11 +400,18 @@ def _loaded(content: bytes, plan: Plan, options: PredictOptions, system: System 
         noted = (plan.note, *program.assumptions)
         program = msgspec.structs.replace(program, assumptions=noted)
     if plan.fidelity is Fidelity.FUSED:
-        raise ConfigError(
-            f"{options.compile.words}: no model of the compiler is there yet",
-            hint=f"give {option('as_exported')}",
-        )
+        program = _fused(program, options)
     return replace(loaded, program=program)
+
+
+def _fused(program: Program, options: PredictOptions) -> Program:
+    # Where a compiler is, few programs are: the others need not wait for what it takes.
+    from hespas.fuse.fused import fused  # noqa: PLC0415
+
+    start_s = perf_counter()
+    made = fused(program, options.compile.options)
+    log.info("fused in %.3f s", perf_counter() - start_s)
+    return made
 
 
 def _read(content: bytes, options: PredictOptions) -> Loaded:

@@ -21,6 +21,10 @@ from hespas.fuse.windows import with_windows_opened
 from hespas.program.program import Block, Function, Program
 from hespas.program.rewrite import with_calls_opened
 
+_ASSUMPTION = (
+    "kernels are those that a model of XLA's fusion for GPUs makes of the program, not a compiler's"
+)
+
 
 def fused(program: Program, options: CompileOptions = DEFAULT_OPTIONS) -> Program:
     """Return a program whose operations are kernels, as XLA's GPU pipeline would make them."""
@@ -35,6 +39,7 @@ def fused(program: Program, options: CompileOptions = DEFAULT_OPTIONS) -> Progra
     function = Function(name=main.name, body=body)
     return replace(
         program,
+        assumptions=(_ASSUMPTION, *program.assumptions),
         functions={**program.functions, main.name: function},
         is_scheduled=True,
         is_modelled=True,

@@ -80,3 +80,31 @@ def test_a_reduced_value_of_which_each_device_keeps_a_part_is_scattered() -> Non
 
 def test_a_reduced_value_that_is_read_whole_is_not_scattered() -> None:
     assert "all_reduce" in scattered(SLICED, result="%s", kind=VECTOR)
+
+
+def test_a_loop_makes_what_it_would_carry_unchanged() -> None:
+    text = main_function(
+        f"""%i = stablehlo.constant dense<0> : tensor<i32>
+        %c = stablehlo.constant dense<1.0> : tensor<f32>
+        %m = stablehlo.broadcast_in_dim %c, dims = [] : (tensor<f32>) -> {VECTOR}
+        %n:3 = stablehlo.while(%j = %i, %x = %a, %y = %m) : tensor<i32>, {VECTOR}, {VECTOR}
+          cond {{
+            %limit = stablehlo.constant dense<5> : tensor<i32>
+            %less = stablehlo.compare LT, %j, %limit : (tensor<i32>, tensor<i32>) -> tensor<i1>
+            stablehlo.return %less : tensor<i1>
+          }} do {{
+            %one = stablehlo.constant dense<1> : tensor<i32>
+            %next = stablehlo.add %j, %one : tensor<i32>
+            %z = stablehlo.add %x, %y : {VECTOR}
+            stablehlo.return %next, %z, %y : tensor<i32>, {VECTOR}, {VECTOR}
+          }}
+        return %n#1, %n#2 : {VECTOR}, {VECTOR}""",
+        arguments=f"%a: {VECTOR}",
+        results=f"{VECTOR}, {VECTOR}",
+    )
+    program = load_source(text.encode(), name="test.mlir")
+    block = Simplifier().block(program.main.body)
+    (loop,) = [op for op in block.operations if op.kind == "while"]
+    assert len(loop.operands) == len(loop.results) == 2
+    inner = [op.kind for op in loop.regions[1].operations]
+    assert inner == ["constant", "add", "constant", "broadcast_in_dim", "add", "return"]
