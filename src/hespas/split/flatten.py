@@ -14,6 +14,7 @@ from hespas.program.attrs import CallAttrs, CaseAttrs, WhileAttrs
 from hespas.program.program import Block, Op, Program, Value, is_communication_op, nested_ops
 from hespas.program.rewrite import Renaming, copied_op, with_calls_opened
 from hespas.program.types import size_bytes
+from hespas.split.rounds import LoopRound
 
 MOST_OPERATIONS = 5_000_000
 ASYNC = frozenset({"async_start", "async_update", "async_done"})
@@ -21,12 +22,16 @@ ASYNC = frozenset({"async_start", "async_update", "async_done"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlatProgram:
-    """Operations without the terminator, and the assumptions made in flattening."""
+    """Operations without the terminator, and the assumptions made in flattening.
+
+    ``rounds`` are those of loops that were unrolled, by the positions of their operations.
+    """
 
     arguments: tuple[Value, ...]
     operations: tuple[Op, ...]
     results: tuple[Value, ...]
     assumptions: tuple[str, ...]
+    rounds: tuple[LoopRound, ...] = ()
 
 
 def flatten(program: Program) -> FlatProgram:
@@ -54,6 +59,7 @@ def flatten(program: Program) -> FlatProgram:
         operations=tuple(flattener.operations),
         results=tuple(renaming.get(value, value) for value in main.results),
         assumptions=tuple(flattener.assumptions),
+        rounds=tuple(flattener.rounds),
     )
 
 
@@ -91,6 +97,11 @@ def _iterations(op: Op) -> int:
     return (op.attrs.trip_count or 1) if isinstance(op.attrs, WhileAttrs) else 1
 
 
+def loop_name(op: Op) -> str:
+    """Return the name of a loop: the compiler's, else its scope or its line."""
+    return op.instruction or op.scope or op.location
+
+
 def trip_count(op: Op) -> int:
     """Return the trip count of a loop; `ProgramError` if it is unknown."""
     count = op.attrs.trip_count if isinstance(op.attrs, WhileAttrs) else None
@@ -117,6 +128,7 @@ class _Flattener:
     program: Program
     operations: list[Op] = field(default_factory=list[Op])
     assumptions: list[str] = field(default_factory=list[str])
+    rounds: list[LoopRound] = field(default_factory=list[LoopRound])
     started: dict[Value, tuple[Value, ...]] = field(default_factory=dict[Value, tuple[Value, ...]])
 
     def block(self, operations: tuple[Op, ...], renaming: Renaming) -> None:
@@ -143,9 +155,14 @@ class _Flattener:
     def _loop(self, op: Op, renaming: Renaming) -> None:
         condition, body = op.regions
         carried = [renaming.get(value, value) for value in op.operands]
-        for _ in range(trip_count(op)):
+        count = trip_count(op)
+        for number in range(1, count + 1):
+            first = len(self.operations)
             self._inline(condition, carried, renaming)
             carried = self._inline(body, carried, renaming)
+            last = len(self.operations) - 1
+            one = LoopRound(loop=loop_name(op), number=number, count=count, first=first, last=last)
+            self.rounds.append(one)
         self._inline(condition, carried, renaming)
         renaming.update(zip(op.results, carried, strict=True))
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from hespas.program.program import Op, Program, Value, is_communication_op, values_read
 from hespas.split.flatten import FlatProgram
+from hespas.split.rounds import LoopRound, rounds_of_regions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -44,6 +45,7 @@ class RegionGraph:
 
     ``producers[i]`` lists, ascending, the ids of the regions that region ``i`` waits for: whose
     outputs it reads, or which a compiler's schedule puts before it. Each is less than ``i``.
+    ``rounds`` are those of loops that are unrolled, where regions keep their order.
     """
 
     program: Program
@@ -52,6 +54,7 @@ class RegionGraph:
     arguments: tuple[Value, ...]
     results: tuple[Value, ...]
     assumptions: tuple[str, ...] = ()
+    rounds: tuple[LoopRound, ...] = ()
 
     @property
     def compute_regions(self) -> tuple[Compute, ...]:
@@ -108,7 +111,15 @@ def build_graph(program: Program, flat: FlatProgram, groups: Sequence[Sequence[O
         arguments=flat.arguments,
         results=flat.results,
         assumptions=(*program.assumptions, *flat.assumptions),
+        rounds=_rounds(flat, groups),
     )
+
+
+def _rounds(flat: FlatProgram, groups: Sequence[Sequence[Op]]) -> tuple[LoopRound, ...]:
+    if not flat.rounds:
+        return ()
+    region_of = {op: number for number, group in enumerate(groups) for op in group}
+    return tuple(rounds_of_regions(flat.rounds, [region_of.get(op) for op in flat.operations]))
 
 
 def values_read_by(op: Op) -> Iterable[Value]:

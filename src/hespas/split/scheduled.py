@@ -18,6 +18,7 @@ from hespas.program.rewrite import with_calls_opened
 from hespas.split.flatten import (
     ASYNC,
     MOST_OPERATIONS,
+    loop_name,
     needs_opening,
     started_block,
     taken_branch,
@@ -25,6 +26,7 @@ from hespas.split.flatten import (
     trip_count,
 )
 from hespas.split.regions import Collective, Compute, Region, RegionGraph, values_read_by
+from hespas.split.rounds import LoopRound
 
 FREE = frozenset(
     {
@@ -60,6 +62,7 @@ def split_scheduled(program: Program) -> RegionGraph:
         arguments=main.body.arguments,
         results=main.results,
         assumptions=(*program.assumptions, *dict.fromkeys(walk.assumptions)),
+        rounds=tuple(walk.rounds),
     )
 
 
@@ -76,6 +79,7 @@ class _Walk:
     regions: list[Region] = field(default_factory=list[Region])
     producers: list[tuple[int, ...]] = field(default_factory=list[tuple[int, ...]])
     assumptions: list[str] = field(default_factory=list[str])
+    rounds: list[LoopRound] = field(default_factory=list[LoopRound])
     waits_for: tuple[int, ...] = ()
     in_flight: dict[Value, tuple[int, ...]] = field(default_factory=dict[Value, tuple[int, ...]])
     communicating: dict[Op, bool] = field(default_factory=dict[Op, bool])
@@ -117,8 +121,15 @@ class _Walk:
 
     def _loop(self, op: Op) -> None:
         # Compilers do not compute the condition of a loop whose trip count they know.
-        for _ in range(trip_count(op)):
+        count = trip_count(op)
+        for number in range(1, count + 1):
+            first = len(self.regions)
             self.block(op.regions[1])
+            last = len(self.regions) - 1
+            if last >= first:
+                name = loop_name(op)
+                one = LoopRound(loop=name, number=number, count=count, first=first, last=last)
+                self.rounds.append(one)
 
     def _branch(self, op: Op) -> None:
         taken, assumption = taken_branch(op)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -18,6 +18,7 @@ from hespas.schedule.build import regions_of_tasks
 from hespas.split.modules import RegionModules
 from hespas.split.names import OperationNames, operation_names
 from hespas.split.regions import Compute, Region, operations_of
+from hespas.split.rounds import LoopRound
 
 MOST_ROUNDS = 8
 """Of a loop with more rounds the first and the last are shown, and the others as one slice."""
@@ -69,6 +70,10 @@ class Details(Protocol):
         """Return the memory in use while a task runs; None where that is not known."""
         ...
 
+    def rounds(self) -> Sequence[tuple[LoopRound, tuple[int, ...]]]:
+        """Return the rounds of loops whose tasks are shown one by one, each with its tasks."""
+        ...
+
 
 class NoDetails:
     """Tasks of which only a trace is known."""
@@ -96,6 +101,10 @@ class NoDetails:
     def memory_bytes(self, task: int) -> int | None:
         """Return None."""
         del task
+
+    def rounds(self) -> Sequence[tuple[LoopRound, tuple[int, ...]]]:
+        """Return nothing."""
+        return ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,6 +163,19 @@ class ProgramDetails:
         if region is None:
             return None
         return self.memory.get(operation_key(operations_of(region)[0]))
+
+    def rounds(self) -> Sequence[tuple[LoopRound, tuple[int, ...]]]:
+        """Return the rounds of loops that communicate, each with its computations."""
+        rounds = self.prediction.graph.rounds
+        if not rounds:
+            return ()
+        task_of = {
+            region.id: task for task, region in self.regions.items() if isinstance(region, Compute)
+        }
+        return [
+            (each, tuple([task_of[at] for at in range(each.first, each.last + 1) if at in task_of]))
+            for each in rounds
+        ]
 
     def _place(self, op: Op) -> Place:
         named = self.names.of(op)

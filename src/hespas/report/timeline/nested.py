@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from hespas.report.timeline.chart import Slice, whole_ns
 from hespas.report.timeline.details import Piece, Place
 from hespas.schedule.intervals import Interval
+from hespas.split.rounds import LoopRound
 
 PlacedTime = tuple[Interval, Place]
 
@@ -49,6 +50,35 @@ def _placed(pieces: Sequence[Piece], within: Interval) -> Iterator[tuple[Piece, 
         next_ps = start_ps + (end_ps - start_ps) * before_ps // whole_ps
         yield piece, (at_ps, next_ps)
         at_ps = next_ps
+
+
+def loop_slices(
+    rounds: Iterable[tuple[LoopRound, tuple[int, ...]]], nodes: Mapping[int, Interval]
+) -> Iterator[Slice]:
+    """Yield a slice for each loop with its rounds inside, from the first to the last computation.
+
+    A round whose computations run among those of another one is left out.
+    """
+    found: list[tuple[int, int, int, str]] = []
+    began_ps: dict[str, int] = {}
+    for each, tasks in rounds:
+        times = [nodes[task] for task in tasks if task in nodes]
+        if not times:
+            continue
+        start_ps, end_ps = min(times)[0], max(end for _, end in times)
+        found.append((start_ps, -end_ps, 1, f"round {each.number} of {each.count}"))
+        if each.number == 1:
+            began_ps[each.loop] = start_ps
+        if each.number == each.count and each.loop in began_ps:
+            found.append((began_ps.pop(each.loop), -end_ps, 0, each.loop))
+    open_ends: list[int] = []
+    for start_ps, negative_end_ps, _, name in sorted(found):
+        end_ps = -negative_end_ps
+        while open_ends and open_ends[-1] <= start_ps:
+            open_ends.pop()
+        if not open_ends or end_ps <= open_ends[-1]:
+            open_ends.append(end_ps)
+            yield Slice(name=name, start_ps=start_ps, end_ps=end_ps, category="loop")
 
 
 def phase_slices(times: Iterable[PlacedTime]) -> Iterator[Slice]:

@@ -1,6 +1,7 @@
 """Make a chart of a simulated step: a process for each class of devices that behave alike.
 
-Its tracks, from top to bottom: phases and layers of the model; computation, with the kernels of
+Its tracks, from top to bottom: phases and layers of the model; loops,
+round by round; computation, with the kernels of
 each region inside of it; the CPU; communication, one track for each stream; receives, as many
 tracks as overlap; communication that no computation hides; and what the device waits for while it
 doesn't compute. Computation and waiting together fill the step. A counter has the memory in use.
@@ -21,6 +22,7 @@ from hespas.report.timeline.joined import joined
 from hespas.report.timeline.nested import (
     PlacedTime,
     layer_slices,
+    loop_slices,
     phase_slices,
     piece_places,
     piece_slices,
@@ -127,6 +129,7 @@ def _process(partners: Partners, shown: _Shown, flows: Flows, details: Details) 
             places.extend(piece_places(pieces, interval) if pieces else whole)
     slices[_PHASES] = list(phase_slices(places))
     slices[_LAYERS] = list(layer_slices(places))
+    slices[_LOOPS] = list(loop_slices(details.rounds(), one.nodes))
     slices[_EXPOSED] = [
         _slice(task, interval, _arguments(task), category="exposed")
         for task, interval in _exposed(timed)
@@ -161,8 +164,8 @@ def _memory(timed: Iterable[Timed], details: Details) -> Iterator[Counter]:
 
 _COMPUTE, _HOST, _COMMUNICATION, _RECEIVE = "compute", "CPU", "communication", "receive"
 _EXPOSED, _WAITING = "exposed communication", "waiting"
-_PHASES, _LAYERS = "phases", "layers"
-_FIRST = (_PHASES, _LAYERS, _COMPUTE, _HOST, _COMMUNICATION)
+_PHASES, _LAYERS, _LOOPS = "phases", "layers", "loops"
+_FIRST = (_PHASES, _LAYERS, _LOOPS, _COMPUTE, _HOST, _COMMUNICATION)
 _LAST = (_EXPOSED, _WAITING)
 
 

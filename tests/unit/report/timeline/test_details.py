@@ -17,7 +17,7 @@ from hespas.report.timeline.chart import Chart, Track
 from hespas.report.timeline.details import program_details
 from hespas.report.timeline.step import step_chart
 from hespas.report.timeline.write import write_chart
-from scheduled import done, kernel, loop, scheduled, start
+from scheduled import done, kernel, loop, scheduled, start, sync
 
 LLAMA = Path("examples/llama3_100m_fsdp4.mlir")
 SYSTEM = "H100_80GB_4GPU"
@@ -172,6 +172,21 @@ def test_a_long_loop_shows_its_first_and_last_round_and_a_summary(tmp_path: Path
     assert rounds[1].end_ns - rounds[1].start_ns == pytest.approx(78 * each_ns, abs=78)
     inside = [each.depth for each in nested(found, "u") if each.category == "kernel"]
     assert inside == [2, 2]
+
+
+def test_a_loop_that_communicates_is_shown_round_by_round() -> None:
+    function, rounds = loop("r", "k0", kernel("u", "v"), sync("w", "u"), count=4)
+    program = scheduled(kernel("k0", "a"), *rounds, kernel("last", "r"), functions=function)
+
+    _, chart = predicted(program)
+
+    whole, *each = track(chart, "loops").slices
+    kernels = [one for one in track(chart, "compute").slices if one.name.startswith("next")]
+    assert whole.name == "out_r"
+    assert (whole.start_ps, whole.end_ps) == (kernels[0].start_ps, each[-1].end_ps)
+    assert [one.name for one in each] == [f"round {number} of 4" for number in range(1, 5)]
+    assert [one.start_ps for one in each] == [one.start_ps for one in kernels]
+    assert all(before.end_ps <= after.start_ps for before, after in pairwise(each))
 
 
 def test_a_short_loop_shows_all_rounds() -> None:
