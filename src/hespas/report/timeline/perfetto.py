@@ -10,13 +10,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from enum import IntEnum
+from functools import cache
 
 from hespas.report.timeline.chart import Argument, Chart, Counter, Slice, Track, whole_ns
 from hespas.schedule.chakra.format import varint
 
 
-class _Packet(IntEnum):
+class _Packet:
     """Fields of ``TracePacket``."""
 
     TIMESTAMP = 8
@@ -27,7 +27,7 @@ class _Packet(IntEnum):
     TRACK_DESCRIPTOR = 60
 
 
-class _Descriptor(IntEnum):
+class _Descriptor:
     """Fields of ``TrackDescriptor``."""
 
     UUID = 1
@@ -38,7 +38,7 @@ class _Descriptor(IntEnum):
     RANK = 12
 
 
-class _Event(IntEnum):
+class _Event:
     """Fields of ``TrackEvent``."""
 
     CATEGORY = 3
@@ -51,7 +51,7 @@ class _Event(IntEnum):
     FLOW_END = 48
 
 
-class _Annotation(IntEnum):
+class _Annotation:
     """Fields of ``DebugAnnotation``."""
 
     NAME = 1
@@ -61,7 +61,7 @@ class _Annotation(IntEnum):
     STRING = 17
 
 
-class _Interned(IntEnum):
+class _Interned:
     """Fields of ``InternedData``, each a table of texts."""
 
     CATEGORIES = 1
@@ -145,9 +145,7 @@ def _fields(each: Slice, texts: _Texts) -> tuple[bytes, bytes]:
         _number(_Event.CATEGORY, texts.number(_Interned.CATEGORIES, each.category)),
         _number(_Event.NAME, texts.number(_Interned.NAMES, each.name)),
     ]
-    for name, value in each.arguments.items():
-        number = _number(_Annotation.NAME, texts.number(_Interned.ARGUMENT_NAMES, name))
-        parts.append(_bytes(_Event.ANNOTATION, number + _value(value, texts)))
+    parts.extend(texts.argument(name, value) for name, value in each.arguments.items())
     parts.extend(_fixed64(_Event.FLOW, flow) for flow in each.starts)
     parts.extend(_fixed64(_Event.FLOW_END, flow) for flow in each.ends)
     return b"".join(parts), texts.take_new()
@@ -169,12 +167,24 @@ def _value(value: Argument, texts: _Texts) -> bytes:
 class _Texts:
     """The numbers of texts in each table, and the encoded entries that are not written yet."""
 
-    numbers: dict[tuple[_Interned, str], int] = field(
-        default_factory=dict[tuple[_Interned, str], int]
-    )
+    numbers: dict[tuple[int, str], int] = field(default_factory=dict[tuple[int, str], int])
     new: list[bytes] = field(default_factory=list[bytes])
+    arguments: dict[tuple[str, str], bytes] = field(default_factory=dict[tuple[str, str], bytes])
 
-    def number(self, table: _Interned, text: str) -> int:
+    def argument(self, name: str, value: Argument) -> bytes:
+        """Return an argument; those with the same text are encoded once."""
+        if not isinstance(value, str):
+            return self._argument(name, value)
+        known = self.arguments.get((name, value))
+        if known is None:
+            known = self.arguments[name, value] = self._argument(name, value)
+        return known
+
+    def _argument(self, name: str, value: Argument) -> bytes:
+        number = _number(_Annotation.NAME, self.number(_Interned.ARGUMENT_NAMES, name))
+        return _bytes(_Event.ANNOTATION, number + _value(value, self))
+
+    def number(self, table: int, text: str) -> int:
         number = self.numbers.get((table, text))
         if number is None:
             number = self.numbers[table, text] = len(self.numbers) + 1
@@ -201,7 +211,7 @@ def _packet(fields: bytes) -> bytes:
 
 def _number(number: int, value: int) -> bytes:
     # A negative integer is the 64-bit one with the same low bits.
-    return _key(number, _VARINT) + varint(value & 0xFFFF_FFFF_FFFF_FFFF)
+    return _key(number, _VARINT) + _base128(value & 0xFFFF_FFFF_FFFF_FFFF)
 
 
 def _fixed64(number: int, value: int) -> bytes:
@@ -209,12 +219,20 @@ def _fixed64(number: int, value: int) -> bytes:
 
 
 def _bytes(number: int, value: bytes) -> bytes:
-    return _key(number, _LENGTH) + varint(len(value)) + value
+    return _key(number, _LENGTH) + _base128(len(value)) + value
 
 
+@cache
 def _key(number: int, wire_type: int) -> bytes:
     return varint(number << 3 | wire_type)
 
+
+def _base128(number: int) -> bytes:
+    # Most numbers are small, and `varint` takes four times as long.
+    return _SHORT[number] if number < len(_SHORT) else varint(number)
+
+
+_SHORT = [varint(number) for number in range(1 << 14)]
 
 _ORDERED = _number(_Descriptor.CHILD_ORDERING, _EXPLICIT)
 """The tracks inside of a track are in the order of their ranks."""
