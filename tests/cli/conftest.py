@@ -9,14 +9,10 @@ from subprocess import CompletedProcess
 import pytest
 
 from hespas.cli.commands import command_named, commands, run
+from hespas.cli.documented import COMMANDS
 from hespas.cli.flags import start_logging
 
 ROOT = Path(__file__).resolve().parents[2]
-_STAGES = {
-    "hespas_chakra_gen": "trace",
-    "hespas_mlir_splitter": "split",
-    "hespas_mlir_analyzer": "analyze",
-}
 
 
 @pytest.fixture
@@ -46,9 +42,11 @@ def call(
 
     def call_it(name: str, *words: str | Path) -> CompletedProcess[str]:
         arguments = [str(word) for word in words]
-        command = command_named(_STAGES[name]) if name in _STAGES else commands
+        documented = COMMANDS.get(name)
+        command = commands if documented is None else command_named(documented.stage)
+        added = () if documented is None else documented.flags
         capsys.readouterr()
-        code = run(command, name, arguments)
+        code = run(command, name, [*added, *arguments])
         shown = capsys.readouterr()
         return CompletedProcess([name, *arguments], code, shown.out, shown.err)
 

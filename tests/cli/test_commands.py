@@ -16,6 +16,10 @@ from hespas.schedule.chakra.reader import read_traces
 from hespas.xla.mlir.module import parse_mlir
 
 Call = Callable[..., CompletedProcess[str]]
+ESTIMATOR_TIME = (
+    r"Total estimator time taken vs cached time: [\d.]+ s vs total time \(without caching\): "
+    r"[\d.]+ s \([\d.]+ % reduction\)"
+)
 PRESETS = ("--node", "A100_SXM_40GB", "--system", "A100_SXM_40GB_4GPU")
 
 
@@ -33,6 +37,7 @@ def test_the_tutorial_works_as_written(call: Call, root: Path, llama: Path) -> N
         r"Cache hits: \d+",
         r"Basic block reuse rate: 0\.\d{3} \(\d+/\d+\)",
         r"Operator reuse factor: 0\.\d{3} \(\d+/\d+\)",
+        ESTIMATOR_TIME,
         r"FLOPS/s utilisation: 0\.\d{3}",
         r"Memory bandwidth utilisation: 0\.\d{3}",
         r"Average FLOPS/s: \d+\.\d{3} TFLOPS/s",
@@ -296,3 +301,19 @@ def test_no_command_shows_the_help(call: Call) -> None:
     for name in ("run", "analyze", "split", "estimate", "trace", "simulate", "hardware"):
         assert f"  {name} " in done.stdout
     assert call("hespas", "--version").stdout.startswith("hespas, version ")
+
+
+def test_only_documented_commands_and_profilers_print_what_the_estimator_took(
+    call: Call, root: Path, block: Path
+) -> None:
+    flags = ("--mlir_file", block, "--split_fn", "individual_split")
+    first = call("hespas_chakra_gen", preset(root), *flags, "--output", "one")
+    times = [line for line in first.stdout.splitlines() if re.fullmatch(ESTIMATOR_TIME, line)]
+    assert len(times) == 1
+    # What the times were, of answers that a cache on disk had, is not known.
+    again = call("hespas_chakra_gen", preset(root), *flags, "--output", "one")
+    assert "Total estimator time" not in again.stdout
+    ours = call("hespas", "trace", preset(root), *flags, "--output", "two")
+    assert ours.returncode == 0, ours.stderr
+    assert "Total estimator time" not in ours.stdout
+    assert "--estimator-times" not in call("hespas_chakra_gen", "--help").stdout

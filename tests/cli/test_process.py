@@ -12,6 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from hespas import estimator
+from hespas.estimate.methods import METHODS
+
+ESTIMATORS = {path.stem for path in Path(estimator.__path__[0]).glob("[a-z]*.py")}
 HEAVY = ("numpy", "jaxlib", "click", "yaml", "google.protobuf", "msgspec", "sqlite3", "jax")
 BIN = Path(sys.executable).parent
 PRESETS = ("--node", "A100_SXM_40GB", "--system", "A100_SXM_40GB_4GPU")
@@ -72,6 +76,25 @@ def test_documented_commands_are_installed(name: str, tmp_path: Path) -> None:
     done = shell(f"{name} --help", tmp_path)
     assert done.returncode == 0
     assert done.stdout.startswith(f"Usage: {name} [OPTIONS]")
+
+
+@pytest.mark.parametrize("name", sorted(ESTIMATORS))
+def test_documented_estimators_run_alone(name: str, tmp_path: Path) -> None:
+    assert name in METHODS
+    done = shell(f"python -m hespas.estimator.{name} --help", tmp_path)
+    assert done.returncode == 0
+    assert done.stdout.startswith(f"Usage: python -m hespas.estimator.{name} [OPTIONS]")
+
+
+def test_a_documented_estimator_takes_the_documented_flags(block: Path, tmp_path: Path) -> None:
+    done = shell(
+        f"python -m hespas.estimator.roofline --mlir-file {block} --num-npus 4 --peak-flops 9.7e12 "
+        "--memory-bandwidth 1555e9 --per-datatype-flops '{\"bf16\": 312e12}' --disable-cache",
+        tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Compute Runtime Estimation: 14.835 us" in done.stdout
+    assert "Total estimator time taken vs cached time: " in done.stdout
 
 
 def test_a_closed_pipe_is_no_error(llama: Path, tmp_path: Path) -> None:

@@ -2,11 +2,12 @@
 
 `main` starts the process and `commands` runs a command and turns its errors into one line. `flags`
 makes flags from the fields of options dataclasses, and `hespas.options.PredictOptions` from what
-was given; `outputs` writes files. Commands compose no stages: they call `hespas.pipeline`. Nothing
-imports this folder.
+was given; `outputs` writes files. Commands compose no stages: they call `hespas.pipeline`. Only
+what starts the process imports this folder.
 """
 
 PUBLIC: dict[str, tuple[str, ...]] = {
+    "documented": ("estimator",),
     "main": ("main",),
 }
 """What other folders import, by module; `tests/project/test_layout.py` checks it."""

@@ -24,8 +24,11 @@ from hespas.split.strategies import SplitOptions
 @flags.derived(SplitOptions)
 @flags.derived(OutputOptions)
 @flags.json_option
+@flags.estimator_times
 @flags.common
-def command(json_file: str | None, config_file: Path | None, **given: Any) -> None:
+def command(
+    json_file: str | None, estimator_times: bool, config_file: Path | None, **given: Any
+) -> None:
     """Price the computation of WORKLOAD on one device; communication is left out.
 
     WORKLOAD is a program or a configuration (.json).
@@ -39,4 +42,4 @@ def command(json_file: str | None, config_file: Path | None, **given: Any) -> No
     if json_file is not None:
         write_json(json_file, stats_of(estimates, prepared))
     if json_file != "-":
-        click.echo(summary_of(estimates, prepared))
+        click.echo(summary_of(estimates, prepared, options, times=estimator_times))

@@ -266,6 +266,11 @@ json_option = plain(
 )
 
 
+estimator_times = plain(
+    "--estimator-times", is_flag=True, hidden=True, help="Print what the estimator's time was."
+)
+
+
 def start_logging(level: str | None, path: Path | None) -> None:
     """Log from ``level`` on, to a file or standard error; nothing where neither is given.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Sequence
 from typing import NoReturn
 
 _SIGNAL_CODE = 128
@@ -14,8 +15,10 @@ def main() -> None:
     start("hespas")
 
 
-def start(name: str, stage: str | None = None) -> NoReturn:
+def start(name: str, stage: str | None = None, flags: Sequence[str] = ()) -> NoReturn:
     """Run the process's arguments as those of ``hespas``, or of one of its stages, and exit.
+
+    ``flags`` go before the arguments.
 
     Until the commands are there, Ctrl-C ends the process as it ends those that don't handle it:
     nothing is under way yet.
@@ -32,7 +35,7 @@ def start(name: str, stage: str | None = None) -> NoReturn:
     gc.disable()
     command = commands if stage is None else command_named(stage)
     signal.signal(signal.SIGINT, on_interrupt)
-    sys.exit(run(command, name, sys.argv[1:]))
+    sys.exit(run(command, name, [*flags, *sys.argv[1:]]))
 
 
 def _terminate(number: int, frame: object) -> NoReturn:  # noqa: ARG001 - the handler's signature

@@ -10,6 +10,7 @@ from time import perf_counter
 
 from hespas.estimate.cache import Store
 from hespas.estimate.graph import GraphEstimate, computation_assumptions
+from hespas.estimate.methods import DEFAULT, method_named
 from hespas.files import (
     OutputMark,
     json_bytes,
@@ -71,6 +72,10 @@ def stats_of(result: GraphEstimate, prepared: Prepared) -> dict[str, object]:
     }
 
 
-def summary_of(result: GraphEstimate, prepared: Prepared) -> str:
-    """Return the same for people."""
-    return estimate_summary(result, computation_assumptions(prepared.graph, result))
+def summary_of(
+    result: GraphEstimate, prepared: Prepared, options: PredictOptions, *, times: bool
+) -> str:
+    """Return the same for people, with ``times`` or after profiling what the estimator took."""
+    assumptions = computation_assumptions(prepared.graph, result)
+    is_profiled = method_named(options.estimate.method or DEFAULT.name).device_here
+    return estimate_summary(result, assumptions, times=times or bool(is_profiled))

@@ -24,8 +24,9 @@ from hespas.split.strategies import SplitOptions
 @flags.derived(SplitOptions)
 @flags.derived(OutputOptions)
 @flags.json_option
+@flags.estimator_times
 @flags.common
-def command(json_file: str | None, **given: Any) -> None:
+def command(json_file: str | None, estimator_times: bool, **given: Any) -> None:
     """Split and price WORKLOAD, and write a Chakra trace for every device to --output.
 
     WORKLOAD is a program or a configuration (.json).
@@ -44,5 +45,5 @@ def command(json_file: str | None, **given: Any) -> None:
     if json_file is not None:
         write_json(json_file, stats_of(estimates, prepared))
     if json_file != "-":
-        click.echo(summary_of(estimates, prepared))
+        click.echo(summary_of(estimates, prepared, options, times=estimator_times))
         click.echo(f"Traces of {tasks.device_count} devices: {directory}/dev.*.et")

@@ -1,0 +1,9 @@
+"""The documented estimators, run alone: ``python -m hespas.estimator.NAME``.
+
+Each module here is ``hespas estimate --method NAME`` and prints what the estimator's time would
+have been without reuse. The methods themselves are in `hespas.estimate`. Nothing imports this
+folder.
+"""
+
+PUBLIC: dict[str, tuple[str, ...]] = {}
+"""What other folders import, by module; `tests/project/test_layout.py` checks it."""
