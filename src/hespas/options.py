@@ -39,6 +39,7 @@ from hespas.estimate.roofline import RooflineOptions
 from hespas.export.options import ModelOptions
 from hespas.hardware.cluster import Cluster, read_cluster
 from hespas.hardware.device import Device
+from hespas.hardware.presets import found_path
 from hespas.hardware.system import System
 from hespas.program.types import ELEMENT_TYPES
 from hespas.simulate.astra.messages import ContentionModel
@@ -597,7 +598,8 @@ def read_configuration(path: str | Path, kind: type = PredictOptions) -> Layer:
     a method that there isn't.
     """
     location = str(path)
-    file: Any = decode(read_json(Path(path)), configuration_form(kind), location=location)
+    found = found_path(Path(path))
+    file: Any = decode(read_json(found), configuration_form(kind), location=location)
     read: dict[str, object] = {
         name: value for name in file.__struct_fields__ if (value := getattr(file, name)) is not None
     }
@@ -610,7 +612,7 @@ def read_configuration(path: str | Path, kind: type = PredictOptions) -> Layer:
     # A switch that is off is a switch that is not given.
     values = {name: value for name, value in values.items() if value is not False}
     if "hardware" in values:
-        values["configuration"] = Path(path)
+        values["configuration"] = found
     return Layer(values=values, location=location)
 
 

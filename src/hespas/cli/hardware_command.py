@@ -9,14 +9,15 @@ from hespas.cli.outputs import check_targets, write_json
 from hespas.report.hardware import hardware_json, hardware_text, preset_details
 
 
-@flags.command("hardware", short_help="List the presets of nodes and systems.")
+@flags.command("hardware", short_help="List the presets of nodes, systems and links.")
 @click.argument("name", required=False)
 @flags.json_option
 @flags.debug
 def command(*, name: str | None, json_file: str | None) -> None:
-    """List the presets, or show the figures of the node or system NAME and their sources.
+    """List the presets, or show all figures of NAME, with their sources.
 
-    A node of one's own goes by its path.
+    NAME is a node (H100_80GB), a system (H100_80GB_8GPU), any number of a node (32xH100_80GB), or
+    the path of a node of one's own.
     """
     check_targets(json_file, None)
     if json_file is not None:

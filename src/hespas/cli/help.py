@@ -9,12 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from textwrap import wrap
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
 from hespas.config.groups import Group
 from hespas.config.suggest import nearest
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 WIDEST = 110
 """Lines of help are no longer than this, however wide the terminal is."""
@@ -146,6 +149,13 @@ class Command(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options, group by group."""
         format_groups(self.get_params(ctx), ctx, cast("Formatter", formatter))
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return what a shell offers: of options, the spellings that help shows."""
+        flags = [each for each in self.params if isinstance(each, Flag)]
+        others = {name for each in flags for name in each.opts if name not in each.spellings}
+        offered = super().shell_complete(ctx, incomplete)
+        return [each for each in offered if each.value not in others]
 
 
 class Commands(click.Group):

@@ -93,7 +93,7 @@ def read_roofline(path: Path) -> RooflineHardware:
         raise ConfigError(
             "no perf_estimator is given",
             location=location,
-            hint="add one, or use a file of configs/nodes/*/roofline",
+            hint="add one, or use a preset's, configs/nodes/NODE/roofline/config.json",
         )
     if estimator.method != "roofline":
         raise ConfigError(

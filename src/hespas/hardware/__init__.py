@@ -42,6 +42,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "PRESETS_DIRECTORY",
         "device_file",
         "device_names",
+        "found_path",
         "load_device",
         "load_hardware",
         "load_system",

@@ -281,14 +281,28 @@ def _device_counts() -> dict[str, int]:
     return counts
 
 
+def found_path(path: Path) -> Path:
+    """Return where a path leads: documented ones, ``configs/...``, lead to presets everywhere.
+
+    A file of that name in the working directory goes before the preset's.
+
+    >>> found_path(Path("configs/nodes/H100_80GB/roofline/config.json")).is_file()
+    True
+    """
+    if path.parts[:1] != (PRESETS_DIRECTORY.name,) or path.exists():
+        return path
+    preset = PRESETS_DIRECTORY.joinpath(*path.parts[1:])
+    return preset if preset.exists() else path
+
+
 def _path_of(name_or_path: str | Path, presets: tuple[str, ...]) -> Path | None:
     """Return the path, or None for the name of a preset, which wins over a file of that name."""
     if isinstance(name_or_path, Path):
-        return name_or_path
+        return found_path(name_or_path)
     if name_or_path in presets:
         return None
     looks_like_a_path = "/" in name_or_path or Path(name_or_path).exists()
-    return Path(name_or_path) if looks_like_a_path else None
+    return found_path(Path(name_or_path)) if looks_like_a_path else None
 
 
 def _config_file(path: Path) -> Path:

@@ -23,6 +23,7 @@ from hespas.hardware.presets import (
     node_info,
     system_names,
 )
+from hespas.hardware.sized import find_system
 from hespas.hardware.system import NetworkDimension, System
 from hespas.units import GIB, format_bytes_binary, format_quantity, format_time, to_ns
 
@@ -35,11 +36,12 @@ def hardware_text() -> str:
     systems = [_system_line(load_system(name)) for name in system_names()]
     links = [_link_line(load_link(name)) for name in link_names()]
     tables = {
-        "Nodes:": nodes,
-        "Systems:": systems,
+        "Nodes, with memory, its bandwidth and peak rates:": nodes,
+        "Systems, by dimension (any number of a node is a system too, as 32xH100_80GB):": systems,
         "Links (in a system's hespas/network.json):": links,
     }
-    return "\n\n".join("\n".join([head, *lines]) for head, lines in tables.items())
+    shown = ["\n".join([head, *lines]) for head, lines in tables.items()]
+    return "\n\n".join([*shown, "hespas hardware NAME shows all figures and their sources."])
 
 
 def _node_line(device: Device) -> str:
@@ -50,9 +52,9 @@ def _node_line(device: Device) -> str:
     if best and best not in shown:
         listed.append(f"{best} {format_quantity(rates[best], 'FLOP/s')}")
     memory = device.memory_capacity_bytes
-    size = "" if memory is None else f", {format_bytes_binary(memory)}"
+    size = "unknown" if memory is None else format_bytes_binary(memory)
     bandwidth = format_quantity(device.memory_bandwidth_bytes_per_s, "B/s")
-    return f"  {device.name:<18} {', '.join(listed)}; {bandwidth}{size}"
+    return f"  {device.name:<15} {size:>8} {bandwidth:>11}  {', '.join(listed)}"
 
 
 def _system_line(system: System) -> str:
@@ -72,16 +74,17 @@ def _link_line(link: Link) -> str:
 def _dimension_text(dimension: NetworkDimension) -> str:
     return (
         f"{dimension.topology.value} of {dimension.npus_count}, "
-        f"{dimension.bandwidth_bytes_per_s / GIB:g} GiB/s, {format_time(dimension.latency_s)}"
+        f"{dimension.bandwidth_bytes_per_s / GIB:.4g} GiB/s, {format_time(dimension.latency_s)}"
     )
 
 
 def preset_details(name: str) -> str:
-    """Return every figure of a node with its source, or of a system.
+    """Return every figure of a node with its source, or of a system, such as ``32xH100_80GB``.
 
     Raises `hespas.errors.HardwareError` for an unknown name, and for a path that is no node's.
     """
-    return _system_details(load_system(name)) if name in system_names() else _node_details(name)
+    is_system = name in system_names() or (name[:1].isdigit() and "x" in name)
+    return _system_details(find_system(name)) if is_system else _node_details(name)
 
 
 def _node_details(name: str) -> str:

@@ -24,7 +24,8 @@ def shown(
 
 
 def options_of(name: str) -> list[Flag]:
-    return [each for each in command_named(name).params if isinstance(each, Flag)]
+    params = command_named(name).params
+    return [each for each in params if isinstance(each, Flag) and not each.hidden]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -130,3 +131,11 @@ def test_documented_second_spellings_still_work(capsys: pytest.CaptureFixture[st
     option = next(each for each in options_of("run") if each.name == "devices")
     assert option.opts == ["--devices", "--num-npus", "--num_npus"]
     assert option.spellings == ("--devices",)
+
+
+def test_a_shell_completes_the_spellings_that_help_shows() -> None:
+    command = command_named("run")
+    offered = command.shell_complete(click.Context(command), "--m")
+    names = {each.value for each in offered}
+    assert {"--mlir-file", "--model", "--memory-bandwidth"} <= names
+    assert not {name for name in names if "_" in name}

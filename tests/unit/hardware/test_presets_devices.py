@@ -13,7 +13,9 @@ from hespas.errors import ConfigError, HardwareError, HespasError
 from hespas.hardware.presets import (
     PRESETS_DIRECTORY,
     device_names,
+    found_path,
     load_device,
+    load_system,
     node_info,
 )
 from hespas.options import read_configuration
@@ -316,3 +318,19 @@ def test_importing_the_presets_leaves_yaml_alone() -> None:
     code = "import hespas.hardware.presets, sys; print({'yaml'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
+
+
+def test_documented_paths_lead_to_presets_where_there_is_no_checkout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    documented = Path("configs/nodes/H100_80GB/roofline/config.json")
+    monkeypatch.chdir(tmp_path)
+    assert load_device(documented) == load_device("H100_80GB")
+    assert load_device(str(documented.parent.parent)) == load_device("H100_80GB")
+    assert load_system("configs/systems/H100_80GB_4GPU").device_count == 4
+    assert found_path(Path("configs/nodes/H100_80GB/no.json")) == Path(
+        "configs/nodes/H100_80GB/no.json"
+    )
+    documented.parent.mkdir(parents=True)
+    documented.write_text("{}")
+    assert found_path(documented) == documented
