@@ -8,8 +8,10 @@ from subprocess import CompletedProcess
 
 import pytest
 
+from hespas.cli import progress
 from hespas.cli.commands import command_named, commands, run
 from hespas.cli.documented import COMMANDS
+from hespas.cli.durations import Durations
 from hespas.cli.flags import start_logging
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,6 +41,8 @@ def call(
 ) -> Iterator[Callable[..., CompletedProcess[str]]]:
     """Give a function that runs a command line, by words, in an empty directory."""
     monkeypatch.chdir(tmp_path)
+    durations = Durations(file=tmp_path.parent / f"{tmp_path.name}-durations.json")
+    monkeypatch.setattr(progress, "default_durations", lambda: durations)
 
     def call_it(name: str, *words: str | Path) -> CompletedProcess[str]:
         arguments = [str(word) for word in words]

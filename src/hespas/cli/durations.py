@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from hespas.errors import OutputError
-from hespas.files import cache_home, json_bytes, write_file
+from hespas.files import cache_home, write_file
 from hespas.stages import Report
 
 FILE_NAME = "durations.json"
@@ -49,12 +49,18 @@ class Durations:
         kept = {**dict([*taken.items()][1 - _MOST_KINDS :]), _key(report): of_kind}
         with suppress(OSError, OutputError):
             self.file.parent.mkdir(parents=True, exist_ok=True)
-            write_file(self.file, json_bytes(kept))
+            write_file(self.file, _lines(kept))
 
 
 def default_durations() -> Durations:
     """Return the durations that are kept for the user."""
     return Durations(file=cache_home() / FILE_NAME)
+
+
+def _lines(taken: _Taken) -> bytes:
+    """Return what stages took as JSON, a kind a line."""
+    lines = [f" {json.dumps(kind)}: {json.dumps(each)}" for kind, each in taken.items()]
+    return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
 
 
 def _key(report: Report) -> str:

@@ -86,7 +86,7 @@ def partition_module(
         name=module.source, replicas=replicas, partitions=partitions, partitioner=partitioner
     )
     what = f"over {devices} devices"
-    with stage(Stage.PARTITION, what, kind=partitioner.value, size=len(source)):
+    with stage(Stage.PARTITION, what, kind=partitioner.name, size=len(source)):
         text = _run_worker(source, request, virtual_devices, limits)
     return Partitioned(text=text, devices=devices, partitioner=partitioner)
 
