@@ -110,7 +110,7 @@ def test_a_divided_program_serves_several_methods_and_models(program: Path) -> N
 def test_there_is_one_default_of_the_network_model(program: Path) -> None:
     (model,) = (each for each in validate_command.command.params if each.name == "model")
     default = NetworkOptions().model
-    assert f"(default {default.value})" in str(getattr(model, "help", ""))
+    assert f"(default: {default.value})" in str(getattr(model, "help", ""))
     named = hespas.predict(program, NODE, SYSTEM, model=default.value)
     assert run_json(run_report(named)) == run_json(
         run_report(hespas.predict(program, NODE, SYSTEM))

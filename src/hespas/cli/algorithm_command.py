@@ -23,7 +23,11 @@ if TYPE_CHECKING:
 _COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
 
 
-@flags.command("algorithm", short_help="Verify, show and convert a collective algorithm.")
+@flags.command(
+    "algorithm",
+    short_help="Verify, show and convert a collective algorithm.",
+    example="hespas algorithm ring --ranks 8",
+)
 @click.argument("source")
 @flags.plain(
     "--ranks", type=click.IntRange(min=2), metavar="N", help="How many ranks: made for, or checked."
@@ -39,7 +43,7 @@ _COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
     "--size",
     default="1MiB",
     metavar="SIZE",
-    help="Bytes of a rank's input, as in 64MiB (default 1MiB).",
+    help="Bytes of a rank's input, as in 64MiB (default: 1MiB).",
 )
 @flags.plain(
     "--chakra",

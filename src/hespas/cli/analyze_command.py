@@ -17,7 +17,11 @@ from hespas.report.operators import count_operators
 _WIDTH = 30
 
 
-@flags.command("analyze", short_help="Count the operations of a program.")
+@flags.command(
+    "analyze",
+    short_help="Count the operations of a program.",
+    example="hespas analyze -e step.mlir",
+)
 @click.argument("file", type=flags.FILE)
 @flags.plain("-s", "--signatures", is_flag=True, help="Count by operand types too.")
 @flags.plain("-e", "--expand", is_flag=True, help="Open calls and fusions.")
@@ -27,7 +31,7 @@ _WIDTH = 30
     "form",
     type=click.Choice(["table", "csv"]),
     default="table",
-    help="How to print (default table).",
+    help="How to print (default: table).",
 )
 @flags.json_option
 @flags.common

@@ -25,7 +25,11 @@ from hespas.options import AS_GIVEN, PredictOptions, ProgramOptions
 from hespas.pipeline import load_alone
 
 
-@flags.command("calibrate", short_help="Make a preset from measurements of one's own cluster.")
+@flags.command(
+    "calibrate",
+    short_help="Make a preset from measurements of one's own cluster.",
+    example="hespas calibrate --node H100_80GB --gemm gemm.csv -o my_h100",
+)
 @flags.plain(
     "--node",
     required=True,

@@ -56,6 +56,8 @@ def command_named(name: str) -> click.Command:
 class _Commands(Commands):
     """The commands, which are imported when they are called."""
 
+    start = "hespas run llama3-100m --mesh fsdp=4 --cluster 4xA100_SXM_40GB"
+
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         return [name for named in _COMMANDS.values() for name in named]
 
@@ -70,11 +72,7 @@ class _Commands(Commands):
 @click.version_option(__version__, prog_name="hespas")
 @click.pass_context
 def commands(ctx: click.Context) -> None:
-    """Predict how a distributed machine-learning step runs on a cluster you don't have.
-
-    Start with: hespas run examples/llama3_100m_fsdp4.mlir --node A100_SXM_40GB --system
-    A100_SXM_40GB_4GPU
-    """
+    """Predict how a distributed machine-learning step runs on a cluster you don't have."""
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
 

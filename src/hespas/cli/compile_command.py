@@ -107,7 +107,11 @@ class _Request:
         return export_cache(self.cache_dir or cache_home() / "exported")
 
 
-@flags.command("compile", short_help="Optimise and schedule a program as a target's compiler does.")
+@flags.command(
+    "compile",
+    short_help="Optimise and schedule a program as a target's compiler does.",
+    example="hespas compile step.mlir --target H100_SXM -o step.hlo",
+)
 @click.argument("program", type=flags.FILE)
 @flags.plain("--target", required=True, metavar="TARGET", help="What to compile for.")
 @flags.both(

@@ -15,7 +15,11 @@ from hespas.options import EstimateOptions, NetworkOptions, OutputOptions, Progr
 from hespas.split.strategies import SplitOptions
 
 
-@flags.command("estimate", short_help="Price the computation of a program on a device.")
+@flags.command(
+    "estimate",
+    short_help="Price the computation of a program on a device.",
+    example="hespas estimate step.mlir --node H100_80GB",
+)
 @flags.workload_argument
 @flags.both("config_file", type=flags.FILE, metavar="FILE", help="The configuration.")
 @flags.derived(ProgramOptions)

@@ -30,7 +30,11 @@ if TYPE_CHECKING:
     from hespas.export.exported import Exported
 
 
-@flags.command("export", short_help="Write a model or function as StableHLO.")
+@flags.command(
+    "export",
+    short_help="Write a model or function as StableHLO.",
+    example="hespas export llama3-1b --mesh fsdp=8 -o step.mlir",
+)
 @click.argument("source", required=False)
 @flags.plain("--list", "list_models", is_flag=True, help="List the models and their options.")
 @flags.both("output", "-o", type=flags.FILE, metavar="FILE", help="The file to write.")

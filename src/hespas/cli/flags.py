@@ -61,9 +61,11 @@ def flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def command(name: str, *, short_help: str = "") -> Callable[[Callable[..., Any]], Command]:
-    """Make a command, whose help shows its options in groups."""
-    return click.command(name, cls=Command, short_help=short_help or None)
+def command(
+    name: str, *, short_help: str = "", example: str = ""
+) -> Callable[[Callable[..., Any]], Command]:
+    """Make a command, whose help shows an example, and its options in groups."""
+    return click.command(name, cls=Command, short_help=short_help or None, example=example)
 
 
 def plain(*names: str, **settings: Any) -> Callable[[Any], Any]:

@@ -9,7 +9,11 @@ from hespas.cli.outputs import check_targets, write_json
 from hespas.report.hardware import hardware_json, hardware_text, preset_details
 
 
-@flags.command("hardware", short_help="List the presets of nodes, systems and links.")
+@flags.command(
+    "hardware",
+    short_help="List the presets of nodes, systems and links.",
+    example="hespas hardware 32xH100_80GB",
+)
 @click.argument("name", required=False)
 @flags.json_option
 @flags.debug

@@ -142,9 +142,19 @@ class _Context(click.Context):
 
 
 class Command(click.Command):
-    """A command whose help shows options in groups."""
+    """A command whose help shows an example, and options in groups."""
 
     context_class = _Context
+
+    def __init__(self, *args: Any, example: str = "", **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.example = example
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write what the command does, and the example."""
+        super().format_help_text(ctx, formatter)
+        if self.example:
+            write_example("Example", self.example, formatter)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options, group by group."""
@@ -159,9 +169,15 @@ class Command(click.Command):
 
 
 class Commands(click.Group):
-    """A group of commands whose help shows them in sections, one a heading."""
+    """A group of commands whose help shows them in sections, and what to start with."""
 
     context_class = _Context
+    start = ""
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write what the commands are for, and which to start with."""
+        super().format_help_text(ctx, formatter)
+        write_example("Start with", self.start, formatter)
 
     def listed(self) -> Mapping[str, Mapping[str, str]]:
         """Return what each command does, by its name, under headings."""
@@ -204,6 +220,12 @@ def usage_message(error: click.UsageError) -> str:
 
 def _meant(near: Sequence[str]) -> str:
     return f"; did you mean {' or '.join(near)}?" if near else ""
+
+
+def write_example(heading: str, line: str, formatter: click.HelpFormatter) -> None:
+    """Write a command line in one piece, so that it can be copied."""
+    with formatter.section(heading):
+        formatter.write(f"{'':>{formatter.current_indent}}{line}\n")
 
 
 def format_groups(

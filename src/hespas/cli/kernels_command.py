@@ -19,7 +19,11 @@ from hespas.report.assumptions import assumption_lines
 from hespas.report.kernels import kernel_table, kernels_json, kernels_text
 
 
-@flags.command("kernels", short_help="Show which kernels take longest, and why.")
+@flags.command(
+    "kernels",
+    short_help="Show which kernels take longest, and why.",
+    example="hespas kernels step.mlir --node H100_80GB",
+)
 @flags.workload_argument
 @flags.derived(ProgramOptions)
 @flags.derived(CompileChoice)
@@ -30,7 +34,7 @@ from hespas.report.kernels import kernel_table, kernels_json, kernels_text
     type=click.IntRange(min=1),
     default=20,
     metavar="N",
-    help="How many kernels to show (default 20).",
+    help="How many kernels to show (default: 20).",
 )
 @flags.json_option
 @flags.common

@@ -14,7 +14,11 @@ from hespas.pipeline import checked, device_of, load_alone
 from hespas.report.memory import memory_json, memory_text
 
 
-@flags.command("memory", short_help="Show how much device memory a step needs, and for what.")
+@flags.command(
+    "memory",
+    short_help="Show how much device memory a step needs, and for what.",
+    example="hespas memory step.mlir --node H100_80GB",
+)
 @flags.workload_argument
 @flags.derived(ProgramOptions, without=("kernels",))
 @flags.derived(CompileChoice)
@@ -25,7 +29,7 @@ from hespas.report.memory import memory_json, memory_text
     type=click.IntRange(min=0),
     default=10,
     metavar="N",
-    help="How many buffers to show (default 10).",
+    help="How many buffers to show (default: 10).",
 )
 @flags.json_option
 @flags.common

@@ -15,7 +15,11 @@ from hespas.xla.hlo.module import stablehlo_of_hlo
 from hespas.xla.partition.partition import partition
 
 
-@flags.command("partition", short_help="Divide a sharded program over its devices.")
+@flags.command(
+    "partition",
+    short_help="Divide a sharded program over its devices.",
+    example="hespas partition sharded.mlir -o step.mlir",
+)
 @click.argument("program", type=flags.FILE)
 @flags.both("output", "-o", type=flags.FILE, metavar="FILE", help="The file to write.")
 @flags.common

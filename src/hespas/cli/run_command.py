@@ -15,7 +15,11 @@ from hespas.options import PredictOptions
 from hespas.report.run import run_json, run_report, run_text
 
 
-@flags.command("run", short_help="Predict a step.")
+@flags.command(
+    "run",
+    short_help="Predict a step.",
+    example="hespas run llama3-100m --mesh fsdp=4 --cluster 4xA100_SXM_40GB",
+)
 @flags.workload_argument
 @flags.derived(PredictOptions)
 @flags.json_option

@@ -50,7 +50,7 @@ _backend_options = flags.combined(
         metavar="FILE",
         group=Group.ENGINE,
         needs="--backend astra-sim",
-        help="ASTRA-sim's program (default $ASTRA_SIM_BINARY, or the one on the PATH).",
+        help="ASTRA-sim's program (default: $ASTRA_SIM_BINARY, or the one on the PATH).",
     ),
     flags.plain(
         "--backend-dir",
@@ -66,7 +66,7 @@ _backend_options = flags.combined(
         metavar="SECONDS",
         group=Group.ENGINE,
         needs="--backend astra-sim",
-        help="How long the backend may take (default 3600).",
+        help="How long the backend may take (default: 3600).",
     ),
 )
 
@@ -114,14 +114,18 @@ class _Backend:
             yield scratch
 
 
-@flags.command("simulate", short_help="Run Chakra traces on a system.")
+@flags.command(
+    "simulate",
+    short_help="Run Chakra traces on a system.",
+    example="hespas simulate traces --system H100_80GB_8GPU",
+)
 @click.argument("prefix", type=flags.FILE)
 @flags.plain(
     "--comm-groups",
     "--comm_groups",
     type=flags.FILE,
     metavar="FILE",
-    help="Groups of devices (default comm_group.json beside the traces, if there is one).",
+    help="Groups of devices (default: comm_group.json beside the traces, if there is one).",
 )
 @flags.derived(NetworkOptions)
 @flags.plain(
@@ -129,7 +133,7 @@ class _Backend:
     type=click.IntRange(min=1),
     metavar="N",
     group=Group.NETWORK,
-    help="Queues for chunks in each dimension of the network (default 1).",
+    help="Queues for chunks in each dimension of the network (default: 1).",
 )
 @flags.plain(
     "--rendezvous-protocol",
@@ -142,7 +146,7 @@ class _Backend:
     type=click.FloatRange(min=0),
     metavar="FACTOR",
     group=Group.NETWORK,
-    help="Multiply the system's endpoint delay (default 1).",
+    help="Multiply the system's endpoint delay (default: 1).",
 )
 @_backend_options
 @flags.plain(

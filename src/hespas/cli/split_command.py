@@ -17,7 +17,11 @@ from hespas.split.regions import operations_of
 from hespas.split.strategies import SplitOptions
 
 
-@flags.command("split", short_help="Cut a program into regions and write them as modules.")
+@flags.command(
+    "split",
+    short_help="Cut a program into regions and write them as modules.",
+    example="hespas split step.mlir -o regions",
+)
 @flags.workload_argument
 @flags.derived(ProgramOptions, without=("kernels",))
 @flags.derived(SplitOptions)

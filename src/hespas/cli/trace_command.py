@@ -16,7 +16,11 @@ from hespas.schedule.build import estimated_tasks
 from hespas.split.strategies import SplitOptions
 
 
-@flags.command("trace", short_help="Write the Chakra traces of all devices.")
+@flags.command(
+    "trace",
+    short_help="Write the Chakra traces of all devices.",
+    example="hespas trace step.mlir --node H100_80GB -o traces",
+)
 @flags.workload_argument
 @flags.derived(ProgramOptions)
 @flags.derived(EstimateOptions)

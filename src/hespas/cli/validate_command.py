@@ -18,7 +18,11 @@ from hespas.validate.tables import validation_json, validation_text
 from hespas.xla.cpu import use_cpu
 
 
-@flags.command("validate", short_help="Compare predictions with measured steps.")
+@flags.command(
+    "validate",
+    short_help="Compare predictions with measured steps.",
+    example="hespas validate --workload llama3-100m",
+)
 @click.argument("measurements", type=flags.FILE, required=False)
 @flags.plain(
     "--workload", multiple=True, metavar="NAME", help="Only this workload; may be given again."
@@ -30,7 +34,7 @@ from hespas.xla.cpu import use_cpu
     "--method",
     default="measured",
     metavar="METHOD",
-    help="Estimation method (default measured); the roofline stands beside it.",
+    help="Estimation method (default: measured); the roofline stands beside it.",
 )
 @flags.derived(NetworkOptions, only=("model",))
 @flags.plain(
@@ -48,11 +52,12 @@ def command(
     """Predict steps that were measured, and report how far off the predictions are.
 
     MEASUREMENTS is a CSV table with the columns workload (a model of hespas export, or a program's
-    file), node, system and step_s, and, optionally, options (mesh=fsdp=4;batch=2), resolution_s
-    and profiled_compute_s. Without one it is the published measurements. Each program is exported,
-    compiled for its GPU without having one, priced and simulated, which takes some seconds of the
-    compiler's time, or a minute for large ones, the first time. A program that is compiled already
-    is taken as it is; the PTX of its kernels is not known then.
+    file), node, system and step_s, and, if wanted, options (mesh=fsdp=4;batch=2), resolution_s
+    and profiled_compute_s. Without it, the published measurements are predicted.
+
+    Each program is exported, compiled for its node, which need not be there, priced and simulated.
+    Compiling takes some seconds, or minutes for large programs, the first time. A program that is
+    compiled already is taken as it is; the PTX of its kernels is not known then.
     """
     flags.start_logging(given["log_level"], given["log_path"])
     check_targets(json_file, None)

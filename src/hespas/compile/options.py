@@ -106,13 +106,15 @@ class CompileOptions:
         Option(help="What multiplies matrices on a GPU.", default_text="cublas")
     )
     latency_hiding_scheduler: bool | None = declare(
-        Option(help="Put work between a collective's start and its end (default).", negatable=True)
+        Option(
+            help="Put work between a collective's start and its end (default: on).", negatable=True
+        )
     )
     pipelined_collectives: bool | None = declare(
-        Option(help="Move collectives across iterations of loops (default).", negatable=True)
+        Option(help="Move collectives across iterations of loops (default: on).", negatable=True)
     )
     double_buffered_loops: bool | None = declare(
-        Option(help="Unroll loops by two (default).", negatable=True)
+        Option(help="Unroll loops by two (default: on).", negatable=True)
     )
     all_reduce_combine_bytes: int | None = _combine("all_reduce", default_text="128MiB")
     all_gather_combine_bytes: int | None = _combine("all_gather", default_text="128MiB")

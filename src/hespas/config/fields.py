@@ -6,7 +6,7 @@ An option is declared once, as a field of a frozen dataclass:
 ... class Painting:
 ...     layers: int = declare(Option(help="How many coats.", key="coats"), default=1)
 >>> [(each.name, each.key, each.help_text) for each in options_in(Painting)]
-[('layers', 'coats', 'How many coats (default 1).')]
+[('layers', 'coats', 'How many coats (default: 1).')]
 >>> build(Painting, {"layers": 2})
 Painting(layers=2)
 """
@@ -75,7 +75,7 @@ class Option:
         shown = self.default.value if isinstance(self.default, Enum) else self.default
         text = self.help.rstrip(".")
         if self.default_text or not (shown is None or isinstance(shown, bool | Mapping)):
-            text += f" (default {self.default_text or shown})"
+            text += f" (default: {self.default_text or shown})"
         return f"{text}."
 
     def value(self, raw: object) -> object:

@@ -57,7 +57,7 @@ def command(section: type[object]) -> click.Command:
 def test_flags_and_help_derive_from_the_fields() -> None:
     shown = CliRunner().invoke(command(Breakfast), ["--help"]).output
     text = " ".join(shown.split())
-    assert "--roast [light|dark] How to roast (default light)." in text
+    assert "--roast [light|dark] How to roast (default: light)." in text
     assert "--cup-count N How many cups." in text
     assert "--sugar TEXT Which sugar; needs --milk." in text
     given = ["--roast", "dark", "--num_cups", "3", "--grams", "8g", "--milk", "--sugar", "brown"]

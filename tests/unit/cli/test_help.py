@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 
 import click
 import pytest
@@ -57,7 +58,8 @@ def test_groups_stand_in_order_and_the_usual_options_first(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = shown("run", "--help", monkeypatch=monkeypatch, capsys=capsys)
-    headings = re.findall(r"^([A-Z][a-z ]+)(?: \(with --\w+\))?:$", text, re.MULTILINE)
+    options = text[text.index("Options:") :]
+    headings = re.findall(r"^([A-Z][a-z ]+)(?: \(with --\w+\))?:$", options, re.MULTILINE)
     assert headings == [each.value for each in Group if each.value in headings]
     first = text[text.index("Options:") : text.index("Workload:")]
     usual = ["--mesh", "--node", "--cluster", "--output", "--json"]
@@ -69,11 +71,11 @@ def test_a_wide_terminal_is_used_up_to_a_width_that_reads_well(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     widths: dict[str, int] = {}
-    for columns in ("60", "80", "120", "300"):
+    for columns in ("66", "80", "120", "300"):
         monkeypatch.setenv("COLUMNS", columns)
         text = shown("run", "--help", monkeypatch=monkeypatch, capsys=capsys)
         widths[columns] = max(map(len, text.splitlines()))
-    assert widths["60"] <= 60
+    assert widths["66"] <= 66
     assert widths["80"] <= 80
     assert 100 < widths["120"] <= WIDEST
     assert widths["300"] <= WIDEST
@@ -139,3 +141,17 @@ def test_a_shell_completes_the_spellings_that_help_shows() -> None:
     names = {each.value for each in offered}
     assert {"--mlir-file", "--model", "--memory-bandwidth"} <= names
     assert not {name for name in names if "_" in name}
+
+
+@pytest.mark.parametrize("name", [*NAMES, ""])
+def test_the_example_of_a_command_can_be_called_so(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run(commands, "hespas", [name, "--help"] if name else ["--help"]) == 0
+    text = capsys.readouterr().out
+    found = re.search(r"^(?:Example|Start with):\n  hespas (\S+) (.*)$", text, re.MULTILINE)
+    assert found is not None
+    called = found[1]
+    assert called == (name or "run")
+    context = command_named(called).make_context(called, shlex.split(found[2]))
+    assert context.params
