@@ -17,8 +17,8 @@ from hespas.xla.mlir.module import parse_mlir
 
 Call = Callable[..., CompletedProcess[str]]
 ESTIMATOR_TIME = (
-    r"Total estimator time taken vs cached time: [\d.]+ s vs total time \(without caching\): "
-    r"[\d.]+ s \([\d.]+ % reduction\)"
+    r"Total estimator time taken vs cached time: [\d.e-]+ s vs total time \(without caching\): "
+    r"[\d.e-]+ s \([\d.]+ % reduction\)"
 )
 PRESETS = ("--node", "A100_SXM_40GB", "--system", "A100_SXM_40GB_4GPU")
 
@@ -317,3 +317,12 @@ def test_only_documented_commands_and_profilers_print_what_the_estimator_took(
     assert ours.returncode == 0, ours.stderr
     assert "Total estimator time" not in ours.stdout
     assert "--estimator-times" not in call("hespas_chakra_gen", "--help").stdout
+
+
+def test_the_first_command_of_help_needs_no_file(call: Call) -> None:
+    shown = call("hespas").stdout.splitlines()
+    name, *words = shown[shown.index("Start with:") + 1].split()
+    done = call(name, *words)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^Step time +[\d.]+ ms$", done.stdout, re.MULTILINE)
+    assert list(Path().iterdir()) == []

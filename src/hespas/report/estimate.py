@@ -71,10 +71,15 @@ def _time_lines(result: GraphEstimate) -> list[str]:
     if any(each.from_store for each in result.modules):
         return []
     reuse = result.reuse
-    taken_s, whole_s = round(reuse.elapsed_s, 3), round(reuse.elapsed_without_reuse_s, 3)
-    taken = f"Total estimator time taken vs cached time: {taken_s} s"
+    taken, whole = _time(reuse.elapsed_s), _time(reuse.elapsed_without_reuse_s)
     saved = f"{round(100 * reuse.time_reduction, 3)} % reduction"
-    return [f"{taken} vs total time (without caching): {whole_s} s ({saved})"]
+    compared = f"{taken} vs total time (without caching): {whole}"
+    return [f"Total estimator time taken vs cached time: {compared} ({saved})"]
+
+
+def _time(seconds: float) -> str:
+    """Return a time to the millisecond, or a shorter one to three digits."""
+    return f"{round(seconds, 3)} s" if seconds >= 1 else f"{seconds:.3g} s"
 
 
 def _proportions(result: GraphEstimate) -> list[str]:
