@@ -115,11 +115,18 @@ class Formatter(click.HelpFormatter):
         gap = " " * (self.current_indent + column + _SPACING)
         for names, text in rows:
             lines = [gap + line for line in _wrapped(text, self.width - len(gap))]
-            name_line = margin + _FLAGS.sub(lambda found: _name(found[0]), names)
+            name_line = margin + _coloured(names)
             if len(names) <= column and lines:
                 first = lines.pop(0).removeprefix(gap)
                 name_line += " " * (column - len(names) + _SPACING) + first
             self.write("".join(f"{line}\n" for line in [name_line, *lines]))
+
+
+def _coloured(names: str) -> str:
+    """Return the spellings of an option, or the name of a command, in colour."""
+    if not names.startswith("-"):
+        return _name(names)
+    return _FLAGS.sub(lambda found: _name(found[0]), names)
 
 
 def _wrapped(text: str, width: int) -> list[str]:
