@@ -39,7 +39,7 @@ _COMMANDS = {
         "simulate": "Run Chakra traces on a system.",
     },
     "Hardware and measurements": {
-        "hardware": "List the presets of nodes and systems.",
+        "hardware": "List the presets of nodes, systems and links.",
         "algorithm": "Verify, show and convert a collective algorithm.",
         "validate": "Compare predictions with measured steps.",
         "calibrate": "Make a preset from measurements of one's own cluster.",

@@ -334,3 +334,14 @@ def test_documented_paths_lead_to_presets_where_there_is_no_checkout(
     documented.parent.mkdir(parents=True)
     documented.write_text("{}")
     assert found_path(documented) == documented
+
+
+def test_paths_in_messages_lead_to_presets() -> None:
+    source = PRESETS_DIRECTORY.parent
+    texts = [path.read_text() for path in source.rglob("*.py")]
+    form = r"\bconfigs/(?:nodes|systems)/[\w/]+(?:\.json)?"
+    named = {name for text in texts for name in re.findall(form, text)}
+    plain = {name for name in named if not re.search("NODE|SYSTEM", name)}
+    assert plain
+    for name in plain:
+        assert found_path(Path(name)).exists(), name
