@@ -13,10 +13,11 @@ Choice = TypeVar("Choice", bound=Enum)
 _LEAST = 3
 """With fewer letters a part of a word says nothing."""
 _MOST = 3
+_SHOWN = 24
 
 
 def suggestion(given: str, known: Iterable[str]) -> str:
-    """Return a hint that names the ``known`` words nearest to ``given``, or all of them.
+    """Return a hint that names the ``known`` words nearest to ``given``, or else all or many.
 
     Nearest are those that begin with it; then those that are spelled alike, or hold it.
 
@@ -28,12 +29,15 @@ def suggestion(given: str, known: Iterable[str]) -> str:
     "did you mean 'num_npus'?"
     >>> suggestion("speed", ["peak_flops", "num_npus"])
     'known: num_npus, peak_flops'
+    >>> suggestion("?", [f"part{number}" for number in range(10, 99)]).endswith("part33, 65 more")
+    True
     """
     words = sorted(set(known))
     close = nearest(given, words)
     if close:
         return f"did you mean {' or '.join(map(repr, close))}?"
-    return f"known: {', '.join(words)}" if words else "remove it"
+    shown = words if len(words) <= _SHOWN else [*words[:_SHOWN], f"{len(words) - _SHOWN} more"]
+    return f"known: {', '.join(shown)}" if words else "remove it"
 
 
 def nearest(given: str, known: Iterable[str]) -> list[str]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
 from hespas.compile.targets import find_target
-from hespas.config.suggest import suggestion
+from hespas.config.suggest import nearest, suggestion
 from hespas.errors import HardwareError
 from hespas.estimate.tables.files import part_names
 from hespas.hardware.device import Device
@@ -108,6 +109,10 @@ def _node_details(name: str) -> str:
     return "\n".join(lines)
 
 
+def _meant(name: str, known: Sequence[str]) -> str:
+    return suggestion(name, known) if nearest(name, known) else "hespas hardware lists them"
+
+
 def _node(name: str) -> tuple[str, NodeInfo, Device]:
     """Return a node's name, description and rates.
 
@@ -120,7 +125,7 @@ def _node(name: str) -> tuple[str, NodeInfo, Device]:
             raise
         raise HardwareError(
             f"no preset is named {name!r}",
-            hint=suggestion(name, (*device_names(), *system_names())),
+            hint=_meant(name, (*device_names(), *system_names())),
         ) from error
     if info.target is not None:
         find_target(name)
