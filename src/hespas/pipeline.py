@@ -443,6 +443,7 @@ def _compiled(content: bytes, node: str, options: PredictOptions, system: System
         loaded.program,
         assumptions=(*compiled.assumptions, *loaded.program.assumptions),
         kernels=compiled.kernels,
+        compiler_versions=compiled.versions,
     )
     return replace(loaded, program=program)
 

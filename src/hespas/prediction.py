@@ -33,7 +33,7 @@ _NETWORK_ASSUMPTIONS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Prediction:
     """One step of a program on a system.
 
@@ -41,6 +41,14 @@ class Prediction:
     communicate allows. FLOPs, energy and memory are those of one device; ``device`` is None where
     the method reads none, and ``device_name`` then says what runs the program.
     ``part_warnings`` say where the system is made for another part than the device.
+
+    >>> import hespas
+    >>> hespas.predict("examples/attention_block.mlir", "A100_SXM_40GB", "A100_SXM_40GB_4GPU")
+    attention_block.mlir: one step on 4 x A100_SXM_40GB on A100_SXM_40GB_4GPU (as exported)
+    Step time                 27.61 us
+    Bound by                  memory 54 %, exposed communication 46 %
+    Memory                    at most 8.913 MB of 42.95 GB a device, 42.94 GB free
+    .rows(TABLE)              operations, phases, layers, communication, explain, assumptions
     """
 
     graph: RegionGraph
@@ -113,6 +121,39 @@ class Prediction:
             *_dropped_collectives(self.graph, self.tasks),
         ]
         return tuple(dict.fromkeys(listed))
+
+    def to_dict(self) -> dict[str, object]:
+        """Return what ``hespas run --json`` writes; `hespas.report.schema` describes it."""
+        from hespas.report.run import run_json, run_report  # noqa: PLC0415 - see pyproject.toml
+
+        return run_json(run_report(self))
+
+    def rows(self, table: str) -> list[dict[str, object]]:
+        """Return a table of the report, a dictionary for each row, as pandas.DataFrame takes them.
+
+        Tables are ``operations``, ``phases``, ``layers``, ``communication``, ``explain`` and
+        ``assumptions``. Raises `ConfigError` for another name.
+
+        >>> import hespas
+        >>> prediction = hespas.predict("examples/attention_block.mlir", "A100_SXM_40GB",
+        ...                             "A100_SXM_40GB_4GPU")
+        >>> [row["operation"] for row in prediction.rows("operations")][:2]
+        ['stablehlo.dot_general', 'stablehlo.exponential']
+        """
+        from hespas.report.tables import table_rows  # noqa: PLC0415 - see pyproject.toml
+
+        return table_rows(self, table)
+
+    def __repr__(self) -> str:
+        from hespas.report.tables import summary_text  # noqa: PLC0415 - see pyproject.toml
+
+        return summary_text(self)
+
+    def _repr_html_(self) -> str:
+        """Return the first lines of the report as notebooks show them."""
+        from hespas.report.tables import summary_html  # noqa: PLC0415 - see pyproject.toml
+
+        return summary_html(self)
 
     def _network_assumptions(self) -> tuple[str, ...]:
         if self.timeline is None:

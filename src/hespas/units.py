@@ -121,6 +121,17 @@ def format_time(seconds: float) -> str:
     return _scaled(seconds, "s", steps)
 
 
+def format_energy(energy_j: float) -> str:
+    """Return an energy as text.
+
+    >>> format_energy(0.005934), format_energy(80580.0), format_energy(0.0)
+    ('5.934 mJ', '80.58 kJ', '0 J')
+    """
+    if energy_j == 0:
+        return "0 J"
+    return _scaled(energy_j, "J", [(1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "u")])
+
+
 def format_bytes_binary(size: float) -> str:
     """Return a size as text with a binary prefix.
 

@@ -35,6 +35,7 @@ _ESTIMATES = st.builds(
     per_op=st.dictionaries(st.sampled_from(["add", "dot", "fusion"]), _OPS, max_size=3),
     notes=_TEXTS,
     warnings=_TEXTS,
+    noted_s=st.dictionaries(st.sampled_from("abcde"), _WHOLE, max_size=3),
 )
 
 

@@ -25,6 +25,7 @@ _COMMANDS = {
         "run": "Predict a step: how long it takes, and why.",
         "memory": "Show how much device memory a step needs, and for what.",
         "kernels": "Show which kernels take longest, and why.",
+        "schema": "Print the JSON Schema of what run answers.",
     },
     "Programs": {
         "export": "Write a model or function as StableHLO.",

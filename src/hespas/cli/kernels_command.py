@@ -15,7 +15,7 @@ from hespas.estimate.ptx.method import KernelEstimator
 from hespas.estimate.tables.method import Measured
 from hespas.options import CompileChoice, EstimateOptions, Fidelity, NetworkOptions, ProgramOptions
 from hespas.pipeline import checked, compiled_directory, device_of, divide, load_alone
-from hespas.report.assumptions import assumption_lines
+from hespas.report.assumptions import assumption_lines, grouped_assumptions
 from hespas.report.kernels import kernel_table, kernels_json, kernels_text
 
 
@@ -79,9 +79,10 @@ def command(top: int, json_file: str | None, **given: Any) -> None:
         raise TypeError(f"method {method.method} does not price single kernels")
     graph = divide(program, options).graph
     table = kernel_table(graph, method, pricer, custom_calls=custom_calls)
-    assumptions = tuple(dict.fromkeys((*graph.assumptions, *table.notes)))
+    groups = grouped_assumptions((*graph.assumptions, *table.notes))
+    assumptions = [group.text for group in groups]
     if json_file is not None:
-        write_json(json_file, {**kernels_json(table), "assumptions": list(assumptions)})
+        write_json(json_file, {**kernels_json(table), "assumptions": assumptions})
     if json_file != "-":
         click.echo(f"{program.source} on {device.name}\n")
         click.echo(kernels_text(table, shown=top))

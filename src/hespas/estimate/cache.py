@@ -20,7 +20,7 @@ _FILE_NAME = "estimates.sqlite"
 _SCHEMA = "CREATE TABLE IF NOT EXISTS estimates (key TEXT PRIMARY KEY, value TEXT NOT NULL)"
 _MOST_VARIABLES = 500
 
-ENTRY_VERSION = 2
+ENTRY_VERSION = 3
 """The version of the text of an estimate, a part of every key: texts of another are not read."""
 
 
@@ -134,7 +134,7 @@ def encode_estimate(estimate: Estimate) -> str:
     """Return an estimate as JSON text; floats keep every bit."""
     per_op = {kind: _encode_op(op) for kind, op in estimate.per_op.items()}
     listed = {"notes": estimate.notes, "warnings": estimate.warnings}
-    return json.dumps({"per_op": per_op, **listed})
+    return json.dumps({"per_op": per_op, **listed, "noted_s": dict(estimate.noted_s)})
 
 
 def decode_estimate(text: str, *, location: str = "") -> Estimate:
@@ -150,6 +150,7 @@ def decode_estimate(text: str, *, location: str = "") -> Estimate:
             per_op={_text(kind): _decode_op(op) for kind, op in data["per_op"].items()},
             notes=tuple(map(_text, data["notes"])),
             warnings=tuple(map(_text, data["warnings"])),
+            noted_s={_text(note): _amount(time_s) for note, time_s in data["noted_s"].items()},
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CacheError(

@@ -151,26 +151,35 @@ def _total(costs: Sequence[Cost], walk: _Walk, *, launches: bool) -> Estimate:
 def _straight(leaves: Sequence[Leaf], walk: _Walk, *, launches: bool) -> Estimate:
     counts: dict[Hashable, int] = {}
     first: dict[Hashable, Leaf] = {}
+    assumed: list[tuple[str, Hashable]] = []
     for leaf in leaves:
         key = walk.key(leaf)
         counts[key] = counts.get(key, 0) + 1
         first.setdefault(key, leaf)
+        if leaf.assumption:
+            assumed.append((leaf.assumption, key))
     per_op: dict[str, OpEstimate] = {}
-    notes, warnings = {leaf.assumption for leaf in leaves}, set[str]()
+    times_s: dict[Hashable, float] = {}
+    noted_s: dict[str, float] = {}
+    warnings = set[str]()
     kernels: dict[float, int] = {}
     for key, leaf in first.items():
         price = walk.method.price(leaf, is_kernel=launches and leaf.op.kind not in FREE)
         name, count = price.label or leaf.op.name, counts[key]
         cost = price.cost if count == 1 else price.cost * count
         per_op[name] = per_op[name] + cost if name in per_op else cost
-        notes.update(price.notes)
+        times_s[key] = price.cost.time_s
+        for note in filter(None, dict.fromkeys(price.notes)):
+            noted_s[note] = noted_s.get(note, 0.0) + cost.time_s
         warnings.update(price.warnings)
         if price.launch_s:
             kernels[price.launch_s] = kernels.get(price.launch_s, 0) + count
+    for note, key in assumed:
+        noted_s[note] = noted_s.get(note, 0.0) + times_s[key]
     for launch_s, count in kernels.items():
         launched = OpEstimate(count=1.0, time_s=launch_s, bound=Bound(launch_s=launch_s))
         per_op[LAUNCH] = per_op.get(LAUNCH, OpEstimate()) + launched * count
-    return Estimate(per_op=per_op, notes=tuple(notes - {""}), warnings=tuple(warnings))
+    return Estimate(per_op=per_op, notes=tuple(noted_s), warnings=tuple(warnings), noted_s=noted_s)
 
 
 def _of_branch(op: Op, parts: Sequence[Estimate], weights: Sequence[float] | None) -> Estimate:
@@ -178,4 +187,5 @@ def _of_branch(op: Op, parts: Sequence[Estimate], weights: Sequence[float] | Non
         weighted = (part * weight for part, weight in zip(parts, weights, strict=True))
         return sum(weighted, Estimate())
     note = f"a {op.name} without branch weights is priced as its most expensive branch"
-    return max(parts, key=lambda part: part.time_s) + Estimate(notes=(note,))
+    longest = max(parts, key=lambda part: part.time_s)
+    return longest + Estimate(notes=(note,), noted_s={note: longest.time_s})

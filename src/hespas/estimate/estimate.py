@@ -116,7 +116,7 @@ class OpEstimate:
         )
 
 
-T = TypeVar("T", TypeTotals, OpEstimate)
+T = TypeVar("T", TypeTotals, OpEstimate, float)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,12 +125,14 @@ class Estimate:
 
     Estimates add, in any order, and multiply by a count; `Estimate()` is the zero. ``notes``
     are, sorted and once each, what was assumed; ``warnings``, likewise, what the user asked to be
-    warned of.
+    warned of. ``noted_s`` is, by note, the time of the operations that it was made for; a note on
+    all there is has none.
     """
 
     per_op: Mapping[str, OpEstimate] = field(default_factory=dict[str, OpEstimate])
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    noted_s: Mapping[str, float] = field(default_factory=dict[str, float])
 
     def __post_init__(self) -> None:
         if len(self.notes) > 1:
@@ -168,6 +170,7 @@ class Estimate:
             per_op=_merged(self.per_op, other.per_op, OpEstimate()),
             notes=self.notes + other.notes,
             warnings=self.warnings + other.warnings,
+            noted_s=_merged(self.noted_s, other.noted_s, 0.0),
         )
 
     def __mul__(self, count: float) -> Estimate:
@@ -175,6 +178,7 @@ class Estimate:
             per_op={kind: op * count for kind, op in self.per_op.items()},
             notes=self.notes,
             warnings=self.warnings,
+            noted_s={note: time_s * count for note, time_s in self.noted_s.items()},
         )
 
 

@@ -104,7 +104,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     function a kernel of its own. ``is_modelled``: no compiler but a model of one made that
     schedule and its fusions. ``kernels`` are what a compiler wrote, if that is known, and
     ``compiled_for`` is the part that hespas had the program compiled for (``sm_90``,
-    ``tpu_v5e``). ``aliases`` are sorted.
+    ``tpu_v5e``), ``compiler_versions`` are those of the packages that did. ``aliases`` are sorted.
     """
 
     functions: Mapping[str, Function]
@@ -118,6 +118,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     aliases: tuple[Alias, ...] = ()
     kernels: CompiledKernels | None = None
     compiled_for: str = ""
+    compiler_versions: Mapping[str, str] = {}
 
     @property
     def fidelity(self) -> Fidelity:

@@ -9,7 +9,7 @@ analyses each kernel of a compiled program, and `operators.count_operators`.
 
 PUBLIC: dict[str, tuple[str, ...]] = {
     "algorithm": ("algorithm_json", "algorithm_text"),
-    "assumptions": ("assumption_lines",),
+    "assumptions": ("assumption_lines", "grouped_assumptions"),
     "estimate": ("estimate_summary", "module_stats"),
     "hardware": ("hardware_json", "hardware_text", "preset_details"),
     "kernels": ("kernel_table", "kernels_json", "kernels_text"),
@@ -17,6 +17,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "operators": ("count_operators",),
     "regions": ("file_of_region", "region_descriptions", "write_region_files"),
     "run": ("SECTIONS", "run_json", "run_report", "run_text"),
+    "tables": ("summary_html", "summary_text", "table_rows"),
     "schema": ("RunReport", "run_schema"),
     "simulation": ("external_text", "simulation_text"),
     "timeline.chart": ("Chart",),

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from hespas.estimate.estimate import OpEstimate
 from hespas.estimate.graph import GraphEstimate, ModuleEstimate
-from hespas.report.assumptions import assumption_lines
+from hespas.report.assumptions import assumption_lines, group_text, grouped_assumptions
 from hespas.report.regions import module_file
 from hespas.split.modules import RegionModules
 from hespas.units import format_quantity
@@ -39,7 +39,8 @@ def estimate_summary(
     ]
     if total.energy_j is not None:
         lines.append(f"Energy: {format_quantity(total.energy_j, 'J')}")
-    assumed = assumption_lines(assumptions, result.total.warnings)
+    groups = grouped_assumptions(assumptions, result.total.noted_s, result.total.time_s)
+    assumed = assumption_lines(map(group_text, groups), result.total.warnings)
     return "\n".join([*lines, *_proportions(result), *assumed])
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from hespas.estimate.bound import Bound
 from hespas.prediction import Prediction
 from hespas.report.schema import BoundShares, RunReport
-from hespas.units import format_quantity, format_time
+from hespas.units import format_energy, format_quantity, format_time
 
 _FIDELITIES = {
     "compiled": "compiled",
@@ -43,47 +45,59 @@ def bound_shares(prediction: Prediction) -> BoundShares:
     return BoundShares(**{name: part / whole_s for name, part in parts.items()})
 
 
-def headline_lines(report: RunReport) -> list[str]:
-    """Return the lines of the answer itself; memory stands first where it is too small."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Headline:
+    """What is predicted, and the first figures of the answer, by name."""
+
+    title: str
+    rows: tuple[tuple[str, str], ...]
+
+
+def headline(report: RunReport) -> Headline:
+    """Return the answer itself; memory stands first where it is too small."""
     where = f"{report.devices} x {report.node}"
     if report.system is not None:
         where += f" on {report.system}"
-    memory = [_row("Memory", _memory(report))]
-    rows = [*_times(report), _row("Bound by", _bound(report.bound)), *_energy(report)]
-    return [
-        f"{report.program}: one step on {where} ({_FIDELITIES[report.fidelity]})",
-        "",
-        *([*rows, *memory] if _fits(report) else [*memory, *rows]),
+    memory = [("Memory", _memory(report))]
+    rows = [*_times(report), ("Bound by", _bound(report.bound)), *_energy(report)]
+    return Headline(
+        title=f"{report.program}: one step on {where} ({_FIDELITIES[report.fidelity]})",
+        rows=tuple([*rows, *memory] if _fits(report) else [*memory, *rows]),
+    )
+
+
+def headline_lines(report: RunReport) -> list[str]:
+    """Return the first lines of the text."""
+    head = headline(report)
+    return [head.title, "", *[f"{name:<26}{text}" for name, text in head.rows]]
+
+
+def _times(report: RunReport) -> list[tuple[str, str]]:
+    step_s, exposed_s = report.step_time_s, report.exposed_communication_s
+    rows = [
+        ("Step time", format_time(step_s)),
+        ("  compute", _timed(report.compute_s, share_text(report.compute_s, step_s))),
     ]
-
-
-def _row(name: str, text: str) -> str:
-    return f"{name:<26}{text}"
-
-
-def _times(report: RunReport) -> list[str]:
-    step_s = report.step_time_s
-    lines = [("Step time", step_s, "")]
-    lines.append(("  compute", report.compute_s, share_text(report.compute_s, step_s)))
-    hidden = ""
     if report.communication_s > 0:
-        exposed_s = report.exposed_communication_s
-        hidden_s = max(0.0, report.communication_s - exposed_s)
-        hidden = f"{format_time(hidden_s) if hidden_s else 'none'} of it hidden behind computation"
-        lines.append(("  exposed communication", exposed_s, share_text(exposed_s, step_s)))
+        rows.append(("  exposed communication", _timed(exposed_s, share_text(exposed_s, step_s))))
     if report.straggler_s:
         share = share_text(report.straggler_s, step_s)
-        lines.append(("  stragglers", report.straggler_s, share))
-    if hidden:
-        lines.append(("Communication", report.communication_s, f"  {hidden}"))
-    return [f"{name:<24}{format_time(time_s):>12}  {note}".rstrip() for name, time_s, note in lines]
+        rows.append(("  stragglers", _timed(report.straggler_s, share)))
+    if report.communication_s > 0:
+        hidden_s = max(0.0, report.communication_s - exposed_s)
+        hidden = f"{format_time(hidden_s) if hidden_s else 'none'} of it hidden behind computation"
+        rows.append(("Communication", _timed(report.communication_s, hidden)))
+    return rows
 
 
-def _energy(report: RunReport) -> list[str]:
+def _timed(time_s: float, note: str) -> str:
+    return f"{format_time(time_s):<11}{note}".rstrip()
+
+
+def _energy(report: RunReport) -> list[tuple[str, str]]:
     if report.energy_j is None:
         return []
-    energy = format_quantity(report.energy_j, "J")
-    return [_row("Energy", f"{energy} a device, while it computes")]
+    return [("Energy", f"{format_energy(report.energy_j)} a device, while it computes")]
 
 
 def _fits(report: RunReport) -> bool:

@@ -13,7 +13,7 @@ import msgspec
 
 from hespas.estimate.estimate import OpEstimate
 from hespas.prediction import Prediction
-from hespas.report.assumptions import assumption_lines
+from hespas.report.assumptions import assumption_lines, group_text, grouped_assumptions
 from hespas.report.headline import bound_shares, headline_lines, share_text
 from hespas.report.options import given_options
 from hespas.report.schema import SCHEMA_VERSION, OpRow, RunReport
@@ -25,8 +25,14 @@ _SHOWN_KINDS = 8
 
 def run_report(prediction: Prediction) -> RunReport:
     """Return all that is reported of a prediction; FLOPs and energy are those of one device."""
+    return msgspec.structs.replace(run_summary(prediction))
+
+
+def run_summary(prediction: Prediction) -> RunReport:
+    """Return the same without the tables that take time to make."""
     total = prediction.estimates.total
     whole = total.total
+    groups = grouped_assumptions(prediction.assumptions, total.noted_s, total.time_s)
     return RunReport(
         schema_version=SCHEMA_VERSION,
         program=Path(prediction.graph.program.source).name,
@@ -58,11 +64,11 @@ def run_report(prediction: Prediction) -> RunReport:
         layers=[],
         communication=[],
         explain=[],
-        assumptions=list(prediction.assumptions),
-        assumption_groups=[],
+        assumptions=[group.text for group in groups],
+        assumption_groups=groups,
         warnings=list(prediction.warnings),
         options=given_options(prediction.options),
-        versions={"hespas": __version__},
+        versions={"hespas": __version__, **prediction.graph.program.compiler_versions},
     )
 
 
@@ -130,7 +136,7 @@ def _of_peak(share: float | None) -> str:
 
 
 def _assumptions(report: RunReport) -> list[str]:
-    return assumption_lines(report.assumptions, report.warnings)
+    return assumption_lines(map(group_text, report.assumption_groups), report.warnings)
 
 
 SECTIONS: tuple[Callable[[RunReport], list[str]], ...] = (

@@ -88,6 +88,13 @@ class AssumptionGroup(msgspec.Struct, frozen=True, kw_only=True):
 
     text: str
     count: Annotated[int, Meta(description="how many are alike")]
+    share: Annotated[
+        float | None,
+        Meta(
+            description="of the computation, what they decide, 0 to 1; null for those about "
+            "everything"
+        ),
+    ]
     examples: Annotated[list[str], Meta(description="what the first of them are about")]
 
 
@@ -160,7 +167,9 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     layers: list[LayerRow]
     communication: list[CommunicationRow]
     explain: list[ExplainRow]
-    assumptions: Annotated[list[str], Meta(description="what was taken for granted")]
+    assumptions: Annotated[
+        list[str], Meta(description="what was taken for granted, those that are alike joined")
+    ]
     assumption_groups: list[AssumptionGroup]
     warnings: list[str]
     options: Annotated[
