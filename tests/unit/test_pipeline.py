@@ -72,6 +72,7 @@ def test_the_command_the_api_and_validate_predict_the_same_bytes(
     by_command = CliRunner().invoke(run_command.command, words).stdout.encode()
     by_api = json_bytes(run_json(run_report(hespas.predict(program, NODE, SYSTEM, method=method))))
     by_pipeline = json_bytes(run_json(run_report(pipeline.predict(options_for(program, method)))))
+    assert by_command == by_api == by_pipeline
     table = tmp_path / "steps.csv"
     table.write_text(f"workload,node,system,step_s\n{program},{NODE},{SYSTEM},2e-4\n")
     (step,) = read_steps(table)
@@ -82,8 +83,11 @@ def test_the_command_the_api_and_validate_predict_the_same_bytes(
         model=NetworkOptions().model,
         location="steps.csv:2",
     )
-    by_validate = json_bytes(run_json(run_report(recomputed.predictions[method])))
-    assert by_command == by_api == by_pipeline == by_validate
+    by_validate = run_json(run_report(recomputed.predictions[method]))
+    # It says itself that the program is a compiled one.
+    asked = {"fidelity": "compiled", **json.loads(by_command)["options"]}
+    assert by_validate["options"] == asked
+    assert {**json.loads(by_command), "options": asked} == by_validate
 
 
 def test_calibration_predicts_the_step_of_the_same_prediction(program: Path) -> None:
