@@ -78,7 +78,7 @@ def optimise(
     what `hespas.compile.compiler.compile_program` raises.
     """
     from hespas.compile.options import DEFAULT_OPTIONS
-    from hespas.hardware.presets import load_system
+    from hespas.hardware.sized import find_system
     from hespas.options import (
         CompileChoice,
         EstimateOptions,
@@ -93,7 +93,7 @@ def optimise(
         compile=CompileChoice(fidelity=Fidelity.COMPILED, options=options or DEFAULT_OPTIONS),
         estimate=EstimateOptions(node=node),
     )
-    return load_program(chosen, system=load_system(system) if isinstance(system, str) else system)
+    return load_program(chosen, system=find_system(system) if isinstance(system, str) else system)
 
 
 optimize = optimise
@@ -222,7 +222,7 @@ def simulate(
     >>> round(simulate(tasks, "A100_SXM_40GB_4GPU").step_time_s * 1e6, 1)
     27.6
     """
-    from hespas.hardware.presets import load_system
+    from hespas.hardware.sized import find_system
     from hespas.hardware.system import System
     from hespas.schedule.tasks import Job, TaskGraph
     from hespas.simulate.astra.messages import contention_model_named
@@ -230,7 +230,7 @@ def simulate(
 
     _check(job, (Job, TaskGraph), "a task graph or job", "give what hespas.trace gives")
     _check(system, (System, str, Path), "a system or its name", "name a preset or a directory")
-    described = system if isinstance(system, System) else load_system(system)
+    described = system if isinstance(system, System) else find_system(system)
     choice = ModelChoice(
         model=_model(model),
         network=None if network is None else contention_model_named(network),
@@ -245,9 +245,16 @@ def simulate(
 
 def predict(
     workload: Program | str | Path,
-    node: Device | str | Path,
+    node: Device | str | Path | None = None,
     system: System | str | Path | None = None,
     *,
+    cluster: System | str | None = None,
+    imperfect: Cluster | None = None,
+    mesh: str | None = None,
+    batch: int | None = None,
+    global_batch: int | None = None,
+    micro_batch: int | None = None,
+    settings: Mapping[str, str] | None = None,
     devices: int | None = None,
     fidelity: str = "auto",
     method: str | None = None,
@@ -258,12 +265,16 @@ def predict(
 ) -> Prediction:
     """Predict how long one step of a program takes, on devices of one type.
 
-    ``node`` and ``system`` are descriptions, presets' names or paths, ``node`` also the path of a
-    configuration (``.json``) of another method than the roofline; a program that communicates
-    needs a system. ``fidelity`` is what is priced: ``compiled``, ``fused``, ``exported``, or by
-    default (``auto``) the first of them that can be had. ``method``: see `estimate`; ``model`` and
-    ``algorithm``: see `simulate`. The other functions here give access to every stage and option.
-    Raises `hespas.errors.HespasError`, as they do.
+    ``workload`` is a program, a file, a model of the zoo or ``package.module:function``. ``mesh``,
+    ``batch``, ``global_batch``, ``micro_batch`` and ``settings`` are options of a model
+    (`hespas.export.options.ModelOptions`). ``cluster`` is a number of devices of a part, as in
+    ``32xH100_80GB``, or a system preset; ``system`` is one too, or a path, and ``imperfect`` what
+    is not perfect. A program that communicates needs a system. ``node``, by default the system's,
+    is a description, a preset's name or a path, also that of a configuration (``.json``) of another
+    method than the roofline. ``fidelity`` is what is priced: ``compiled``, ``fused``, ``exported``,
+    or by default (``auto``) the first of them that can be had. ``method``: see `estimate`;
+    ``model`` and ``algorithm``: see `simulate`. The other functions here give access to every stage
+    and option. Raises `hespas.errors.HespasError`, as they do.
 
     >>> prediction = predict("examples/attention_block.mlir", "A100_SXM_40GB",
     ...                      "A100_SXM_40GB_4GPU", fidelity="exported")
@@ -272,8 +283,11 @@ def predict(
     """
     from hespas import pipeline
     from hespas.config.suggest import choice
+    from hespas.errors import ConfigError
+    from hespas.export.options import ModelOptions
     from hespas.hardware.device import Device
     from hespas.hardware.system import System
+    from hespas.models.model import parse_mesh
     from hespas.options import (
         CompileChoice,
         Fidelity,
@@ -285,17 +299,34 @@ def predict(
     from hespas.split.strategies import split_options
 
     _check(workload, (Program, str, Path), "a program or its file", "give one of these")
-    _check(node, (Device, str, Path), "a device or its name", "name a preset or a path")
+    named = (Device, str, Path, type(None))
+    _check(node, named, "a device or its name", "name a preset or a path")
     _check(system, (System, str, Path, type(None)), "a system or its name", "name a preset")
+    _check(cluster, (System, str, type(None)), "a cluster", "write it as in 32xH100_80GB")
     _check(method, (str, type(None)), *_METHOD)
+    if system is not None and cluster is not None:
+        raise ConfigError("both a cluster and a system are given", hint="drop one")
+    asked = ModelOptions(
+        mesh=None if mesh is None else parse_mesh(mesh),
+        batch=batch,
+        global_batch=global_batch,
+        micro_batch=micro_batch,
+        more=settings or {},
+    )
     program = workload if isinstance(workload, Program) else None
     file = None if isinstance(workload, Program) else Path(workload)
     options = PredictOptions(
-        program=ProgramOptions(file=file, devices=devices),
+        program=ProgramOptions(file=file, devices=devices, model=asked),
         compile=CompileChoice(fidelity=choice(fidelity, Fidelity, what="the fidelity")),
         split=split_options(strategy=strategy, merge=merge),
         estimate=_estimate_options(node, method=method),
-        network=NetworkOptions(system=system, model=_model(model), algorithm=algorithm),
+        network=NetworkOptions(
+            system=system,
+            cluster=cluster,
+            imperfect=imperfect,
+            model=_model(model),
+            algorithm=algorithm,
+        ),
     )
     return pipeline.predict(options, program=program)
 
@@ -308,7 +339,7 @@ def _model(name: str | None) -> Model:
 
 
 def _estimate_options(
-    node: Device | str | Path,
+    node: Device | str | Path | None,
     *,
     method: str | None,
     roofline: RooflineOptions | None = None,

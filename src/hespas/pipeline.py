@@ -103,6 +103,7 @@ def predict(
     The program is read from its file, unless it is given, as a ``program`` or as the ``source``
     that the file would hold. Raises `hespas.errors.HespasError` as the stages do.
     """
+    options = checked(options, needs_program=program is None and source is None)
     prepared = prepare(options, program=program, source=source)
     estimates = price(prepared, options, store=store_of(options.estimate))
     return finish(prepared, estimates, options)

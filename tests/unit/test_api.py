@@ -10,7 +10,14 @@ import pytest
 
 import hespas
 from hespas.cost.rules.custom_call import OperandTraffic
-from hespas.errors import ConfigError, CostError, DeviceCountError, ProgramError, TraceError
+from hespas.errors import (
+    ConfigError,
+    CostError,
+    DeviceCountError,
+    HespasError,
+    ProgramError,
+    TraceError,
+)
 from hespas.estimate.cache import DiskStore, MemoryStore
 from hespas.hardware.device import Device
 from hespas.hardware.presets import PRESETS_DIRECTORY, load_device, load_system
@@ -181,3 +188,29 @@ def test_estimates_of_another_graph_are_refused() -> None:
     whole, single = hespas.split(program), hespas.split(program, strategy="individual_split")
     with pytest.raises(TraceError, match=r"estimates of another graph.*estimate the graph"):
         hespas.trace(whole, hespas.estimate(single, "V100_32GB"))
+
+
+def test_a_model_runs_on_a_number_of_devices() -> None:
+    small = {"m": "256", "k": "256", "n": "256"}
+    prediction = hespas.predict("gemm-contracting", cluster="4xH100_80GB", settings=small)
+    assert prediction.devices == 4
+    assert "the mesh is x=4, since none is given" in prediction.assumptions
+    again = hespas.predict(
+        "gemm-contracting", "H100_80GB", "H100_80GB_4GPU", mesh="x=4", settings=small
+    )
+    assert again.step_time_s == prediction.step_time_s
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"cluster": "4xH100"}, "did you mean 'H100_80GB'"),
+        ({"cluster": "4xH100_80GB", "mesh": "x=2"}, "the mesh x=2 has 2 devices, and there are 4"),
+        ({"cluster": "4xH100_80GB", "batch": 3}, "gemm-contracting has no option 'batch'"),
+        ({"cluster": "4xH100_80GB", "system": "H100_80GB_4GPU"}, "both a cluster and a system"),
+        ({"mesh": "x=2"}, "no device is given"),
+    ],
+)
+def test_a_cluster_or_mesh_that_does_not_fit(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(HespasError, match=message):
+        hespas.predict("gemm-contracting", **given)

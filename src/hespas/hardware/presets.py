@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from math import prod
 from pathlib import Path
 
 from msgspec import Struct
@@ -273,12 +274,17 @@ def presets_that_fit(device_count: int) -> tuple[str, ...]:
 
 @cache
 def _device_counts() -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for name in system_names():
-        counts[name] = 1
-        for dimension in read_network(_SYSTEMS / name / _ASTRA_SIM / "network.yml"):
-            counts[name] *= dimension.npus_count
-    return counts
+    return {name: prod(preset_sizes(name)) for name in system_names()}
+
+
+def preset_sizes(name: str) -> tuple[int, ...]:
+    """Return the sizes of a system preset's dimensions, without loading it whole.
+
+    >>> preset_sizes("A100_SXM_40GB_4GPU_8")
+    (4, 8)
+    """
+    network = read_network(_SYSTEMS / name / _ASTRA_SIM / "network.yml")
+    return tuple(dimension.npus_count for dimension in network)
 
 
 def found_path(path: Path) -> Path:

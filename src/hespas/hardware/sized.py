@@ -8,7 +8,6 @@ takes for the number. The figures of links are the presets': there are none here
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import replace
 from math import prod
 from pathlib import Path
@@ -22,6 +21,7 @@ from hespas.hardware.presets import (
     load_system,
     node_info,
     node_name,
+    preset_sizes,
     system_names,
 )
 from hespas.hardware.system import System
@@ -60,25 +60,25 @@ def find_system(name_or_path: str | Path) -> System:
     return replace(system, name=f"{count}x{part}", part=part)
 
 
-def _presets(part: str) -> list[System]:
-    """Return the presets of a part, or else of one that differs in its memory only."""
+def _presets(part: str) -> dict[str, tuple[int, ...]]:
+    """Return the sizes of the presets of a part and of those that differ in their memory only."""
     own = [name for name in system_names() if name.startswith(f"{part}_")]
     alike = [name for name in system_names() if name.startswith(f"{family_of(part)}_")]
-    return [load_system(name) for name in dict.fromkeys([*own, *alike])]
+    return {name: preset_sizes(name) for name in dict.fromkeys([*own, *alike])}
 
 
 def _nodes(part: str, count: int) -> System:
     """Return full nodes of a part's GPUs, or a part of one node."""
     presets = _presets(part)
-    nodes = [preset for preset in presets if len(preset.dimensions) == 1]
+    nodes = {name: prod(sizes) for name, sizes in presets.items() if len(sizes) == 1}
     if not nodes:
         raise _no_links(part)
-    node = max(nodes, key=lambda preset: preset.device_count)
-    size = node.device_count
+    size = max(nodes.values())
     if count <= size:
-        exact = [preset for preset in nodes if preset.device_count == count]
-        return _of_part(exact[0] if exact else _resized(node, (count,)), part, exact[0:1] or [node])
-    clusters = [preset for preset in presets if _begins_with(preset, size)]
+        as_many = count if count in nodes.values() else size
+        name = next(name for name, devices in nodes.items() if devices == as_many)
+        return _of_part(load_system(name), part, (count,))
+    clusters = [name for name, (node, *rest) in presets.items() if node == size and len(rest) == 1]
     if not clusters:
         raise HardwareError(
             f"how nodes of {part} are connected is not known: one has {size} devices",
@@ -89,17 +89,12 @@ def _nodes(part: str, count: int) -> System:
         raise DeviceCountError(
             f"{count} devices do not fill nodes of {size} {part}", hint=f"give {below} or {above}"
         )
-    return _of_part(_resized(clusters[0], (size, count // size)), part, clusters[:1])
+    return _of_part(load_system(clusters[0]), part, (size, count // size))
 
 
-def _begins_with(preset: System, node_size: int) -> bool:
-    return len(preset.dimensions) == 2 and preset.dimensions[0].npus_count == node_size
-
-
-def _of_part(system: System, part: str, presets: Iterable[System]) -> System:
+def _of_part(preset: System, part: str, sizes: tuple[int, ...]) -> System:
     """Return a system whose reductions read the memory of ``part``, and a note on its links."""
-    sizes = [dimension.npus_count for dimension in system.dimensions]
-    (preset,) = presets
+    system = _resized(preset, sizes)
     nodes = f"{sizes[1]} nodes of {sizes[0]}" if len(sizes) > 1 else f"one node of {sizes[0]}"
     note = f"cluster: {nodes} {part}, linked as in the preset {preset.name}"
     if len(sizes) > 1 and sizes[1] > preset.dimensions[1].npus_count:
@@ -114,13 +109,14 @@ def _slice(part: str, count: int, generation: str) -> System:
     """Return a slice of TPUs, its axes as rings."""
     chips = TPU_GENERATIONS[generation]
     on_chip = (chips.devices_per_chip,) if chips.devices_per_chip > 1 else ()
-    every = _presets(part)
-    presets = [preset for preset in every if _is_slice(preset, on_chip)]
-    if not presets:
-        exact = [preset for preset in every if preset.device_count == count]
+    presets = _presets(part)
+    every = {name: prod(sizes) for name, sizes in presets.items()}
+    slices = {name: prod(each) for name, each in presets.items() if _is_slice(each, on_chip)}
+    if not slices:
+        exact = [name for name, devices in every.items() if devices == count]
         if exact:
-            return exact[0]
-        known = " or ".join(str(preset.device_count) for preset in every)
+            return load_system(exact[0])
+        known = " or ".join(str(devices) for devices in every.values())
         raise HardwareError(
             f"how {count} {part} are connected is not known",
             hint=f"give {known}, or {_DESCRIBE}",
@@ -135,27 +131,25 @@ def _slice(part: str, count: int, generation: str) -> System:
             f"no slice of {part} has {count} devices", hint=f"give {' or '.join(below + above)}"
         )
     shape = tuple(side for side in tpu_topology_shape(count, generation=generation) if side > 1)
-    sizes = (*on_chip, *shape) if shape or on_chip else (1,)
-    preset = _nearest(presets, count)
+    preset = load_system(_nearest(slices, count))
     axes = "x".join(map(str, shape or (1,)))
     note = (
         f"cluster: a slice of {axes} chips of {part}, linked as in the preset {preset.name}; "
         "every axis is a ring"
     )
-    return replace(_resized(preset, sizes), assumptions=(note,))
+    return replace(_resized(preset, (*on_chip, *shape) or (1,)), assumptions=(note,))
 
 
-def _nearest(presets: list[System], count: int) -> System:
+def _nearest(presets: dict[str, int], count: int) -> str:
     """Return the largest preset of no more devices, or else the smallest one."""
-    smaller = [preset for preset in presets if preset.device_count <= count]
+    smaller = [name for name, devices in presets.items() if devices <= count]
     if smaller:
-        return max(smaller, key=lambda preset: preset.device_count)
-    return min(presets, key=lambda preset: preset.device_count)
+        return max(smaller, key=presets.__getitem__)
+    return min(presets, key=presets.__getitem__)
 
 
-def _is_slice(preset: System, on_chip: tuple[int, ...]) -> bool:
+def _is_slice(sizes: tuple[int, ...], on_chip: tuple[int, ...]) -> bool:
     """Return whether a preset's dimensions are the devices of a chip, and the axes of a torus."""
-    sizes = tuple(each.npus_count for each in preset.dimensions)
     return len(sizes) > len(on_chip) and sizes[: len(on_chip)] == on_chip
 
 
