@@ -17,8 +17,8 @@ from hespas.models.catalogue import model_named, models
 from hespas.models.model import MeshAxes, Model
 
 _LOOP = (
-    "the model's layers are one loop (scan), which compiles in a fraction of the time: step times "
-    "are within 5 % of those of layers written out (unrolled)"
+    "the model's layers are one loop (scan), which compiles in a fraction of the time: the "
+    "computation of compiled steps is 4 to 8 % longer than with layers written out (unrolled)"
 )
 
 
