@@ -320,18 +320,16 @@ def load(
     file, kernels_file = options.program.file, options.program.kernels
     if options.estimate.method is not None:
         _check_device_options(options.estimate, method_named(options.estimate.method))
+    kernels = None if kernels_file is None else read_kernels(kernels_file)
     if source is None:
-        workload = read_workload(source_of(options, system), kept=_exported_cache(options.estimate))
+        named = source_of(options, system)
+        if not isinstance(named, FileSource):
+            _plan_of(_EXPORTED, options, system)
+        workload = read_workload(named, kept=_exported_cache(options.estimate))
     else:
         workload = Workload(name=str(file), content=source)
     content = workload.content
-    plan = planned(content, options)
-    if plan.fidelity is Fidelity.COMPILED and kernels_file is not None:
-        raise ConfigError(
-            f"{option('kernels')} has no effect with {options.compile.words}",
-            hint="drop one of them",
-        )
-    kernels = None if kernels_file is None else read_kernels(kernels_file)
+    plan = _plan_of(content, options, system)
     try:
         loaded = _loaded(content, plan, options, system)
     except HespasError as error:
@@ -353,6 +351,29 @@ def load(
             f"place of {option('kernels')}",
         )
     return with_kernels(program, kernels, location=str(kernels_file))
+
+
+_EXPORTED = b"module {}"
+"""What stands for a program that is yet to be exported: StableHLO."""
+
+
+def _plan_of(content: bytes, options: PredictOptions, system: System | None) -> Plan:
+    """Return what is done to a program; refuse a compilation that can't be before it begins."""
+    plan = planned(content, options)
+    if plan.fidelity is not Fidelity.COMPILED:
+        return plan
+    if options.program.kernels is not None:
+        raise ConfigError(
+            f"{option('kernels')} has no effect with {options.compile.words}",
+            hint="drop one of them",
+        )
+    if not plan.may_fall_back:
+        # Few programs have to be compiled: the others need not wait for what it takes.
+        from hespas.compile.for_node import check_compilation  # noqa: PLC0415
+
+        devices, chosen = options.program.devices, options.compile.options
+        check_compilation(plan.node, system=system, devices=devices, options=chosen)
+    return plan
 
 
 def read_kernels(file: Path) -> CompiledKernels:

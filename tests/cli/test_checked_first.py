@@ -9,7 +9,8 @@ import pytest
 
 from hespas.cli import commands as cli
 from hespas.cli.commands import commands
-from hespas.compile import compiler
+from hespas.compile import compiler, job
+from hespas.errors import ExtraMissingError
 from hespas.export import workload
 from hespas.xla.partition import partition
 
@@ -85,6 +86,10 @@ OF_MODELS = [
     (("--dtype", "f8"), "dtype is 'f8'"),
     (("--set", "layer=2"), "did you mean 'layers'"),
     (("--set", "layers"), "--set layers has no value"),
+    (("--optimise", "--kernels", "absent.json"), "absent.json: cannot be read"),
+    (("--optimise", "--cluster", "8xMI300X", "--mesh", "fsdp=8"), "no compiler at hand"),
+    (("--optimise", "--disable-passes", "a b"), "is not the name of a pass"),
+    (("--optimise", "--xla-flag", "foo=1"), "'foo' is not a flag of XLA"),
 ]
 
 
@@ -132,6 +137,16 @@ def test_a_workload_or_device_that_is_not_there(
     words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert message in refused(words, capsys)
+
+
+def test_a_compiler_that_is_not_installed_is_missed_before_the_export(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def missing(target: object) -> dict[str, str]:
+        raise ExtraMissingError("compiling for a GPU", extra="gpu")
+
+    monkeypatch.setattr(job, "compiler_versions", missing)
+    assert "hespas[gpu]" in refused([*MODEL, "--optimise"], capsys)
 
 
 def test_without_a_mistake_the_work_begins(capsys: pytest.CaptureFixture[str]) -> None:

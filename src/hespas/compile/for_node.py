@@ -7,12 +7,12 @@ from math import prod
 from hespas.compile.cache import CompiledCache
 from hespas.compile.compiled import CompiledProgram
 from hespas.compile.compiler import compile_program
-from hespas.compile.job import Layout
+from hespas.compile.job import Layout, job_of
 from hespas.compile.options import DEFAULT_OPTIONS, CompileOptions
 from hespas.compile.targets import TpuTarget, find_target
 from hespas.errors import DeviceCountError
 from hespas.hardware.system import System
-from hespas.xla.compile.topology import TPU_GENERATIONS
+from hespas.xla.compile.topology import TPU_GENERATIONS, check_topology
 
 
 def compile_for_node(
@@ -43,6 +43,21 @@ def compile_for_node(
             location=error.location,
             hint="choose a system of as many devices as the program is made for",
         ) from error
+
+
+def check_compilation(
+    node: str, *, system: System | None, devices: int | None, options: CompileOptions
+) -> None:
+    """Raise what compiling any program for ``node`` would raise before the compiler starts.
+
+    That is `ExtraMissingError` without the compiler, `HardwareError` for a node that nothing
+    compiles for, `ConfigError` for options that its compiler does not have, and `DeviceCountError`
+    for a number of devices that makes no hosts or no slice.
+    """
+    layout, target = layout_of(node, system, devices), find_target(node)
+    job = job_of(b"", name=node, target=target, layout=layout, options=options)
+    if layout.devices is not None:
+        check_topology(job.request.accelerator, layout.devices)
 
 
 def layout_of(node: str, system: System | None, devices: int | None) -> Layout:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from compilers import needs_tpu
-from hespas.compile.for_node import compile_for_node, layout_of
+from hespas.compile import job
+from hespas.compile.for_node import check_compilation, compile_for_node, layout_of
 from hespas.compile.job import Layout
-from hespas.errors import DeviceCountError
+from hespas.compile.options import DEFAULT_OPTIONS
+from hespas.errors import DeviceCountError, HespasError
 from hespas.hardware.presets import load_system
 from hespas.hardware.system import NetworkDimension, System, Topology, bare_system
 from programs import all_reduce, on_devices, vector_main
@@ -76,6 +78,26 @@ def test_a_system_of_too_few_devices_is_reported_as_one() -> None:
         compile_for_node(
             REDUCED, name="a.mlir", node="TPUv5e", system=rings(2, 2), devices=8, cache=None
         )
+
+
+@pytest.mark.parametrize(
+    ("node", "devices", "message"),
+    [
+        ("H100_80GB", 12, "12 devices do not fill hosts of 8"),
+        ("TPUv5e", 12, "no TPU v5e slice has 12 devices"),
+        ("MI300X", 8, "no compiler at hand has a description"),
+    ],
+)
+def test_what_nothing_compiles_for_is_known_before_the_compiler_starts(
+    node: str, devices: int, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def any_versions(target: object) -> dict[str, str]:
+        return {}
+
+    monkeypatch.setattr(job, "compiler_versions", any_versions)
+    check_compilation("H100_80GB", system=None, devices=16, options=DEFAULT_OPTIONS)
+    with pytest.raises(HespasError, match=message):
+        check_compilation(node, system=None, devices=devices, options=DEFAULT_OPTIONS)
 
 
 @needs_tpu

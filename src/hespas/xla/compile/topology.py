@@ -108,6 +108,17 @@ def tpu_topology_shape(count: int, *, generation: str) -> tuple[int, ...]:
     return best if chip_count != 4 or chips.dimensions == 2 else _HOST
 
 
+def check_topology(accelerator: Accelerator, count: int) -> None:
+    """Raise `DeviceCountError` if no topology of an accelerator has ``count`` devices."""
+    match accelerator:
+        case GpuHosts(devices_per_host=per_host):
+            gpu_topology_name(count, per_host=per_host)
+        case TpuSlice(generation=generation, topology=None):
+            tpu_topology_shape(count, generation=generation)
+        case TpuSlice():
+            pass
+
+
 def open_topology(accelerator: Accelerator, *, count: int) -> Topology:
     """Return ``count`` devices of an accelerator; a named topology must have as many.
 
