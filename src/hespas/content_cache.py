@@ -7,6 +7,7 @@ import os
 import zlib
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
@@ -15,6 +16,20 @@ from hespas.files import write_file
 
 log = logging.getLogger("hespas")
 _DIGEST_BYTES = 32
+
+
+@cache
+def code_digest(*folders: str) -> str:
+    """Return what tells versions of the code apart that stands in folders of hespas.
+
+    It is a part of a key where that code decides the content.
+    """
+    digest = sha256()
+    home = Path(__file__).resolve().parent
+    for folder in folders:
+        for file in sorted((home / folder).glob("*.py")):
+            digest.update(file.read_bytes())
+    return digest.hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

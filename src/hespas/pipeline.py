@@ -22,7 +22,6 @@ import msgspec
 
 from hespas.config.estimators import NodeHardware, RooflineHardware
 from hespas.config.suggest import suggestion
-from hespas.content_cache import ContentCache
 from hespas.cost.rules.custom_call import CustomCallCost, custom_call
 from hespas.errors import (
     ConfigError,
@@ -325,7 +324,9 @@ def load(
         named = source_of(options, system)
         if not isinstance(named, FileSource):
             _plan_of(_EXPORTED, options, system)
-        workload = read_workload(named, kept=_exported_cache(options.estimate))
+        directory = _made_directory(options.estimate)
+        kept = None if directory is None else export_cache(directory)
+        workload = read_workload(named, kept=kept)
     else:
         workload = Workload(name=str(file), content=source)
     content = workload.content
@@ -440,7 +441,8 @@ def _read(content: bytes, options: PredictOptions) -> Loaded:
     overrides = LoadOptions(
         trip_counts=options.program.trip_counts, branch_weights=options.program.branch_weights
     )
-    return load_per_device(content, name=str(options.program.file), options=overrides)
+    name, cache_dir = str(options.program.file), _made_directory(options.estimate)
+    return load_per_device(content, name=name, options=overrides, cache_dir=cache_dir)
 
 
 def _compiled(content: bytes, node: str, options: PredictOptions, system: System | None) -> Loaded:
@@ -470,12 +472,11 @@ def _compiled(content: bytes, node: str, options: PredictOptions, system: System
     return replace(loaded, program=program)
 
 
-def _exported_cache(options: EstimateOptions) -> ContentCache | None:
-    """Return where exported models are cached, beside compiled programs."""
-    directory = compiled_directory(options)
-    if directory is None:
+def _made_directory(options: EstimateOptions) -> Path | None:
+    """Return where exported and partitioned programs are cached."""
+    if compiled_directory(options) is None:
         return None
-    return export_cache(options.cache_dir or cache_home() / "exported")
+    return options.cache_dir or cache_home() / "exported"
 
 
 def compiled_directory(options: EstimateOptions) -> Path | None:

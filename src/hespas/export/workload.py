@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import sys
 from dataclasses import dataclass, replace
-from functools import cache
 from hashlib import sha256
 from importlib import metadata
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import assert_never
 import msgspec
 
 from hespas import errors
-from hespas.content_cache import ContentCache
+from hespas.content_cache import ContentCache, code_digest
 from hespas.errors import ExtraMissingError, HespasError, ToolError
 from hespas.export import messages
 from hespas.export.source import DumpSource, FileSource, FunctionSource, ModelSource, Source
@@ -106,18 +105,8 @@ def model_key(source: ModelSource) -> str:
     settings = sorted((name, str(value)) for name, value in source.model.options().items())
     changed = sorted(source.texts.items())
     versions = (__version__, metadata.version("jax"), metadata.version("jaxlib"))
-    parts = (source.name, settings, changed, versions, _code_digest())
+    parts = (source.name, settings, changed, versions, code_digest(*_MAKERS))
     return sha256(msgspec.msgpack.encode(parts)).hexdigest()
-
-
-@cache
-def _code_digest() -> str:
-    digest = sha256()
-    home = Path(__file__).resolve().parent.parent
-    for folder in _MAKERS:
-        for file in sorted((home / folder).glob("*.py")):
-            digest.update(file.read_bytes())
-    return digest.hexdigest()
 
 
 def _exported(request: messages.Request, artifact: bytes = b"") -> Workload:

@@ -56,21 +56,28 @@ def load_program(path: Path, *, options: LoadOptions = NO_OPTIONS) -> Program:
     return load_per_device(read_source(path), name=str(path), options=options).program
 
 
-def load_per_device(source: bytes, *, name: str, options: LoadOptions = NO_OPTIONS) -> Loaded:
+def load_per_device(
+    source: bytes,
+    *,
+    name: str,
+    options: LoadOptions = NO_OPTIONS,
+    cache_dir: Path | None = None,
+) -> Loaded:
     """Return the program of one device, and which ``options`` had an effect on it.
 
     The content decides what the source is: StableHLO text, MLIR bytecode or a portable artifact,
     HLO text, or a serialized HloProto or HloModuleProto. ``name`` stands in messages. A sharded
-    program that is not partitioned yet is partitioned; its assumptions say so, and ``options``
-    name lines of the partitioned text. Raises `ProgramError` for a source that is no program or
-    that the partitioner refuses, `UnsupportedError` for what has no model, `ConfigError` for
-    options that name a loop or branch that is not there, and `ToolError` if the partitioner fails.
+    program that is not partitioned yet is partitioned; its assumptions say so, ``options`` name
+    lines of the partitioned text, and ``cache_dir`` keeps it, if it is given. Raises
+    `ProgramError` for a source that is no program or that the partitioner refuses,
+    `UnsupportedError` for what has no model, `ConfigError` for options that name a loop or branch
+    that is not there, and `ToolError` if the partitioner fails.
     """
     parsed = _parse(source, name)
     loaded = _read(parsed, source, name, options)
     if isinstance(loaded, Loaded):
         return loaded
-    partitioned = _partition(parsed, source, name)
+    partitioned = _partition(parsed, source, name, cache_dir)
     name = f"{name} (partitioned)"
     local = _read(_parse(partitioned.text, name), partitioned.text, name, options)
     if isinstance(local, Unpartitioned):
@@ -123,10 +130,17 @@ def _read(
     return read_hlo(parsed, name=name, options=options)
 
 
-def _partition(parsed: MlirModule | HloModule, source: bytes, name: str) -> Partitioned:
+def _partition(
+    parsed: MlirModule | HloModule, source: bytes, name: str, cache_dir: Path | None
+) -> Partitioned:
     from hespas.xla.hlo.module import stablehlo_of_module  # noqa: PLC0415
-    from hespas.xla.partition.partition import partition, partition_module  # noqa: PLC0415
+    from hespas.xla.partition.partition import (  # noqa: PLC0415
+        partition,
+        partition_cache,
+        partition_module,
+    )
 
+    kept = None if cache_dir is None else partition_cache(cache_dir)
     if isinstance(parsed, MlirModule):
-        return partition_module(parsed, source)
+        return partition_module(parsed, source, kept=kept)
     return partition(stablehlo_of_module(parsed, name=name), name=name)

@@ -51,7 +51,13 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "read_type",
         "split_list",
     ),
-    "partition.partition": ("DEFAULT_LIMITS", "Partitioned", "partition", "partition_module"),
+    "partition.partition": (
+        "DEFAULT_LIMITS",
+        "Partitioned",
+        "partition",
+        "partition_cache",
+        "partition_module",
+    ),
     "run.worker": ("EMPTY_MODULE",),
 }
 """What other folders import, by module; `tests/project/test_layout.py` checks it."""

@@ -9,14 +9,19 @@ from __future__ import annotations
 import re
 import sys
 from dataclasses import dataclass
+from hashlib import sha256
+from importlib import metadata
 from math import prod
+from pathlib import Path
 
 import msgspec
 
+from hespas.content_cache import ContentCache, code_digest
 from hespas.errors import ProgramError, ToolError
 from hespas.limits import MOST_DEVICES
 from hespas.stages import Stage, stage
 from hespas.tools.process import LOG_NAME, Limits, last_words, run_program, scratch_directory
+from hespas.version import __version__
 from hespas.xla.mlir.module import MlirModule, module_attributes, module_symbols, parse_mlir
 from hespas.xla.mlir.text import read_mesh_axes
 from hespas.xla.partition import messages
@@ -29,6 +34,9 @@ MOST_XLA_DEVICES = 16384
 
 _PARTITIONED_BY_XLA = "mhlo.spmd_"
 _ANNOTATIONS = ("sdy.sharding", "mhlo.sharding", "sdy.manual_computation", "@Sharding")
+_MARK = b"hespas partitioned 1\n"
+_MAKERS = ("xla/partition", "xla/mlir")
+"""The folders whose code decides how a program is partitioned."""
 _NUMBER = re.compile(r"\d+")
 
 
@@ -60,10 +68,24 @@ def partition(source: bytes, *, name: str, limits: Limits = DEFAULT_LIMITS) -> P
     return partition_module(parse_mlir(source, name=name), source, limits=limits)
 
 
+def partition_cache(directory: Path) -> ContentCache:
+    """Return the cache of partitioned programs in a directory."""
+    return ContentCache(
+        directory=directory, suffix=".partitioned", mark=_MARK, what="partitioned programs"
+    )
+
+
 def partition_module(
-    module: MlirModule, source: bytes, *, limits: Limits = DEFAULT_LIMITS
+    module: MlirModule,
+    source: bytes,
+    *,
+    limits: Limits = DEFAULT_LIMITS,
+    kept: ContentCache | None = None,
 ) -> Partitioned:
-    """Partition a program that is parsed already, as `partition` does; ``source`` is its bytes."""
+    """Partition a program that is parsed already, as `partition` does; ``source`` is its bytes.
+
+    What was partitioned is ``kept`` in a cache, if one is given.
+    """
     replicas, partitions, is_shardy = _sharded_over(module)
     devices = replicas * partitions
     if devices > MOST_DEVICES:
@@ -85,10 +107,22 @@ def partition_module(
     request = messages.PartitionRequest(
         name=module.source, replicas=replicas, partitions=partitions, partitioner=partitioner
     )
-    what = f"over {devices} devices"
-    with stage(Stage.PARTITION, what, kind=partitioner.name, size=len(source)):
-        text = _run_worker(source, request, virtual_devices, limits)
+    key = _key(source, request)
+    text = None if kept is None else kept.read(key)
+    if text is None:
+        what = f"over {devices} devices"
+        with stage(Stage.PARTITION, what, kind=partitioner.name, size=len(source)):
+            text = _run_worker(source, request, virtual_devices, limits)
+        if kept is not None:
+            kept.write(key, text)
     return Partitioned(text=text, devices=devices, partitioner=partitioner)
+
+
+def _key(source: bytes, request: messages.PartitionRequest) -> str:
+    """Return the key of a partitioned program: all that decides it."""
+    versions = (__version__, metadata.version("jaxlib"), code_digest(*_MAKERS))
+    parts = (sha256(source).digest(), msgspec.json.encode(request), versions)
+    return sha256(msgspec.msgpack.encode(parts)).hexdigest()
 
 
 def _sharded_over(module: MlirModule) -> tuple[int, int, bool]:

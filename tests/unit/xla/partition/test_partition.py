@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,9 @@ import pytest
 from hespas.errors import ProgramError
 from hespas.frontend.load import load_per_device, load_source
 from hespas.program.program import is_communication_op
+from hespas.xla.mlir.module import parse_mlir
 from hespas.xla.partition.messages import Partitioner
-from hespas.xla.partition.partition import partition
+from hespas.xla.partition.partition import partition, partition_cache, partition_module
 from hespas.xla.partition.shardy import partition_with_shardy
 
 DATA = Path(__file__).resolve().parents[5] / "shared" / "data" / "workloads"
@@ -141,3 +143,19 @@ def test_xla_and_shardy_agree_on_the_products_of_a_training_step() -> None:
         program = load_source(text, name="tiny")
         products = [op for op in program.main.body.operations if op.kind == "dot_general"]
         assert len(products) == 61
+
+
+def test_what_was_partitioned_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = partition_cache(tmp_path)
+    module = parse_mlir(GSPMD.encode(), name="a.mlir")
+    first = partition_module(module, GSPMD.encode(), kept=kept)
+
+    def refuse(command: Sequence[str], **settings: object) -> None:
+        raise AssertionError(command)
+
+    monkeypatch.setattr("hespas.xla.partition.partition.run_program", refuse)
+    assert partition_module(module, GSPMD.encode(), kept=kept) == first
+    with pytest.raises(AssertionError):
+        partition_module(module, GSPMD.encode())
+    with pytest.raises(AssertionError):
+        partition_module(module, GSPMD.encode() + b"\n", kept=kept)
