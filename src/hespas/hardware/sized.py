@@ -78,7 +78,7 @@ def _nodes(part: str, count: int) -> System:
         as_many = count if count in nodes.values() else size
         name = next(name for name, devices in nodes.items() if devices == as_many)
         return _of_part(load_system(name), part, (count,))
-    clusters = [name for name, (node, *rest) in presets.items() if node == size and len(rest) == 1]
+    clusters = [name for name, each in presets.items() if each[:1] == (size,) and len(each) == 2]
     if not clusters:
         raise HardwareError(
             f"how nodes of {part} are connected is not known: one has {size} devices",
