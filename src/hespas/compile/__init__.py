@@ -11,7 +11,10 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "cache": ("CompiledCache", "default_directory"),
     "compiled": ("CompiledProgram",),
     "compiler": ("DEFAULT_LIMITS", "compile_program"),
-    "for_node": ("compile_for_node",),
+    "for_node": (
+        "check_compilation",
+        "compile_for_node",
+    ),
     "job": ("Layout", "accelerator_of"),
     "options": ("CompileOptions", "DEFAULT_OPTIONS", "parse_size"),
     "origin": ("with_origin",),

@@ -95,9 +95,10 @@ def _nodes(part: str, count: int) -> System:
 def _of_part(preset: System, part: str, sizes: tuple[int, ...]) -> System:
     """Return a system whose reductions read the memory of ``part``, and a note on its links."""
     system = _resized(preset, sizes)
-    nodes = f"{sizes[1]} nodes of {sizes[0]}" if len(sizes) > 1 else f"one node of {sizes[0]}"
+    size, *counts = sizes
+    nodes = f"{counts[0]} nodes of {size}" if counts else f"one node of {size}"
     note = f"cluster: {nodes} {part}, linked as in the preset {preset.name}"
-    if len(sizes) > 1 and sizes[1] > preset.dimensions[1].npus_count:
+    if counts and counts[0] > preset.dimensions[1].npus_count:
         note += ", with one switch a rail however many nodes there are"
     if preset.part != part:
         bandwidth = load_device(part).memory_bandwidth_bytes_per_s
