@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, assert_never
@@ -96,8 +95,7 @@ def _exported(source: Source, module: str | None) -> Exported:
             sys.path.insert(0, str(Path.cwd()))
             return functions.export_named(name)
         case ModelSource() as model:
-            made = functions.export_model(model.name, model.texts)
-            return replace(made, notes=(*model.notes, *made.notes))
+            return functions.export_model(model.name, model.texts)
         case FileSource(path=path):
             return _from_file(path)
         case _:
