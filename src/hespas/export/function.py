@@ -6,15 +6,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from typing import Any
 
 from hespas.errors import ExtraMissingError, HespasError, ProgramError
 from hespas.export.exported import Exported
 from hespas.models.catalogue import model_named
-from hespas.xla.mlir.module import BYTECODE_MAGIC, declared_devices, parse_mlir
+from hespas.xla.mlir.module import BYTECODE_MAGIC, declared_devices, parse_mlir, printed
 
 _FORM = "let it return (function, arguments) or a jax.stages.Lowered"
 _TORCH_FORM = "let it return (module, inputs) or (module, inputs, loss, targets), with tuples"
@@ -89,9 +89,32 @@ def export_function(function: Any, *arguments: Any, name: str = "function") -> E
     """
     jax = import_module("jax")
     jitted = function if hasattr(function, "trace") else jax.jit(function)
-    with _abstract_mesh(arguments):
+    with _abstract_mesh(arguments), _short_locations():
         lowered = jitted.trace(*arguments).lower(lowering_platforms=("cpu",))
     return export_lowered(lowered, name=name)
+
+
+_LOCATIONS = {
+    "jax_traceback_in_locations_limit": 1,
+    "jax_hlo_source_file_canonicalization_regex": r"^.*/(site-packages|src)/(?=hespas/)",
+}
+
+
+@contextmanager
+def _short_locations() -> Generator[None]:
+    """Let JAX write the innermost line alone, so that a program doesn't depend on who exports it.
+
+    Files of hespas are named without the directory that it is installed in.
+    """
+    config = import_module("jax").config
+    before = {name: getattr(config, name) for name in _LOCATIONS}
+    try:
+        for name, value in _LOCATIONS.items():
+            config.update(name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            config.update(name, value)
 
 
 def _abstract_mesh(arguments: Any) -> Any:
@@ -107,7 +130,7 @@ def _abstract_mesh(arguments: Any) -> Any:
 
 def export_lowered(lowered: Any, *, name: str = "lowered") -> Exported:
     """Export a `jax.stages.Lowered`, what ``jax.jit(f).lower(...)`` returns."""
-    text = lowered.as_text().encode()
+    text = lowered.as_text(debug_info=True).encode()
     return Exported(text=text, name=name, devices=declared_devices(parse_mlir(text, name=name)))
 
 
@@ -122,5 +145,5 @@ def export_serialized(source: bytes, *, name: str) -> Exported:
     if begin < _LENGTH_BYTES or begin + length > len(source):
         raise ProgramError("this is not what jax.export serialises", location=name)
     module = parse_mlir(source[begin : begin + length], name=name)
-    text = str(module.handle).encode()
+    text = printed(module.handle, with_locations=True)
     return Exported(text=text, name=name, devices=declared_devices(module))

@@ -41,7 +41,20 @@ def training_step(
         value, raw = _accumulated(loss, state["weights"], batch)
     else:
         value, raw = jax.value_and_grad(loss)(state["weights"], batch)
-    gradients = _clipped(raw)
+    with jax.named_scope("optimiser/clip"):
+        gradients = _clipped(raw)
+    with jax.named_scope("optimiser/adamw"):
+        changed = _updated(state, gradients)
+    with jax.named_scope("metrics"):
+        metrics = (value, _norm(gradients), _norm(raw), _norm(changed["weights"]))
+    with jax.named_scope("optimiser/counters"):
+        changed["schedule_count"] = _next(state["schedule_count"])
+        changed["step"] = state["step"] + 1
+    return changed, dict(zip(METRICS, metrics, strict=True))
+
+
+def _updated(state: State, gradients: Tree) -> dict[str, Any]:
+    """Return the weights after a step of AdamW, both moments and their counter."""
     first = _moved(state["first_moment"], gradients, _FIRST_DECAY, 1)
     second = _moved(state["second_moment"], gradients, _SECOND_DECAY, 2)
     count = _next(state["adam_count"])
@@ -56,16 +69,12 @@ def training_step(
     weights = jax.tree.map(
         lambda weight, update: jnp.asarray(weight + update, weight.dtype), state["weights"], updates
     )
-    metrics = (value, _norm(gradients), _norm(raw), _norm(weights))
-    changed = {
+    return {
         "weights": weights,
         "first_moment": first,
         "second_moment": second,
         "adam_count": count,
-        "schedule_count": _next(state["schedule_count"]),
-        "step": state["step"] + 1,
     }
-    return changed, dict(zip(METRICS, metrics, strict=True))
 
 
 def _accumulated(
@@ -75,7 +84,9 @@ def _accumulated(
     rounds = len(jax.tree.leaves(batch)[0])
 
     def add(carried: tuple[jax.Array, Tree], one: Tree) -> tuple[tuple[jax.Array, Tree], None]:
-        return jax.tree.map(jnp.add, carried, jax.value_and_grad(loss)(weights, one)), None
+        found = jax.value_and_grad(loss)(weights, one)
+        with jax.named_scope("accumulation"):
+            return jax.tree.map(jnp.add, carried, found), None
 
     nothing = (jnp.zeros((), jnp.float32), jax.tree.map(jnp.zeros_like, weights))
     total, _ = jax.lax.scan(add, nothing, batch)

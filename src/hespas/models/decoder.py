@@ -142,35 +142,42 @@ class Decoder:
     def loss(self, weights: Weights, batch: Weights) -> jax.Array:
         """Return the mean cross entropy over the tokens that belong to a document."""
         inputs, vocabulary = batch["inputs"], self.divided.sizes["vocabulary"]
-        one_hot = (inputs[..., None] == jax.lax.iota(jnp.int32, vocabulary)).astype(self.dtype)
-        x = self._rows(jnp.dot(one_hot, self._cast(weights["embedding"])))
+        with jax.named_scope("embedding"):
+            one_hot = (inputs[..., None] == jax.lax.iota(jnp.int32, vocabulary)).astype(self.dtype)
+            x = self._rows(jnp.dot(one_hot, self._cast(weights["embedding"])))
         x = self._all_layers(x, weights, batch)
-        x = self._rows(self._rms_norm(x, weights["norm"]))
-        logits = jnp.einsum("bse,ev->bsv", x, self._cast(weights["head"])).astype(jnp.float32)
-        logits = self.divided.constrain(logits, "batch", None, "vocabulary")
-        losses, _ = cross_entropy(logits, jax.nn.one_hot(batch["targets"], vocabulary))
-        counted = batch["target_segments"] != 0
-        return jnp.sum(losses * counted) / (jnp.sum(counted) + 1e-8)
+        with jax.named_scope("norm"):
+            x = self._rows(self._rms_norm(x, weights["norm"]))
+        with jax.named_scope("logits"):
+            logits = jnp.einsum("bse,ev->bsv", x, self._cast(weights["head"])).astype(jnp.float32)
+            logits = self.divided.constrain(logits, "batch", None, "vocabulary")
+        with jax.named_scope("loss"):
+            losses, _ = cross_entropy(logits, jax.nn.one_hot(batch["targets"], vocabulary))
+            counted = batch["target_segments"] != 0
+            return jnp.sum(losses * counted) / (jnp.sum(counted) + 1e-8)
 
     def _all_layers(self, x: jax.Array, weights: Weights, batch: Weights) -> jax.Array:
         layer = self._rematerialised()
-        angles = self._angles(batch["positions"])
         # Outside of the loop, where compilers make it once, as they do without a loop.
-        shared = _Shared(
-            sine=jnp.sin(angles),
-            cosine=jnp.cos(angles),
-            segments=batch["segments"],
-            earlier=_earlier(self.divided.sizes["sequence"]),
-        )
+        with jax.named_scope("positions"):
+            angles = self._angles(batch["positions"])
+            shared = _Shared(
+                sine=jnp.sin(angles),
+                cosine=jnp.cos(angles),
+                segments=batch["segments"],
+                earlier=_earlier(self.divided.sizes["sequence"]),
+            )
         if not self.scan:
             for index in range(self.layers):
-                x = layer(x, weights[f"layer_{index:02d}"], shared)
+                with jax.named_scope(f"layers_{index:02d}"):
+                    x = layer(x, weights[f"layer_{index:02d}"], shared)
             return x
 
         def body(carried: jax.Array, layer_weights: Weights) -> tuple[jax.Array, None]:
             return layer(carried, layer_weights, shared), None
 
-        return jax.lax.scan(body, x, weights[STACKED])[0]
+        with jax.named_scope("layers"):
+            return jax.lax.scan(body, x, weights[STACKED])[0]
 
     def _rematerialised(self) -> Any:
         policies = jax.checkpoint_policies
@@ -185,24 +192,32 @@ class Decoder:
                 return self._layer
 
     def _layer(self, x: jax.Array, weights: Weights, shared: _Shared) -> jax.Array:
-        hidden = self._rows(self._rms_norm(self._rows(x), weights["attention_norm"]))
-        context = self._attention(hidden, weights, shared)
-        projected = jnp.einsum("bshd,hde->bse", context, self._cast(weights["output"]))
-        x = x + checkpoint_name(self._rows(projected), "output_projection")
-        hidden = self._rows(self._rms_norm(x, weights["mlp_norm"]))
-        return self._rows(self._mlp(hidden, weights) + x)
+        with jax.named_scope("norm"):
+            hidden = self._rows(self._rms_norm(self._rows(x), weights["attention_norm"]))
+        with jax.named_scope("attention"):
+            context = self._attention(hidden, weights, shared)
+            with jax.named_scope("output"):
+                projected = jnp.einsum("bshd,hde->bse", context, self._cast(weights["output"]))
+                x = x + checkpoint_name(self._rows(projected), "output_projection")
+        with jax.named_scope("norm"):
+            hidden = self._rows(self._rms_norm(x, weights["mlp_norm"]))
+        with jax.named_scope("mlp"):
+            return self._rows(self._mlp(hidden, weights) + x)
 
     def _attention(self, hidden: jax.Array, weights: Weights, shared: _Shared) -> jax.Array:
-        query, key, value = (
-            jnp.einsum("bse,ehd->bshd", hidden, self._cast(weights[name]))
-            for name in ("query", "key", "value")
-        )
-        query, key = self._rotated(query, shared), self._rotated(key, shared)
+        with jax.named_scope("projections"):
+            query, key, value = (
+                jnp.einsum("bse,ehd->bshd", hidden, self._cast(weights[name]))
+                for name in ("query", "key", "value")
+            )
+        with jax.named_scope("rotary"):
+            query, key = self._rotated(query, shared), self._rotated(key, shared)
         query, key, value = self._by_head(query), self._by_kv_head(key), self._by_kv_head(value)
         query = checkpoint_name(query, "query_projection")
         key = checkpoint_name(key, "key_projection")
         value = checkpoint_name(value, "value_projection")
-        context = self._by_head(self._mixed(query, key, value, shared))
+        with jax.named_scope("softmax"):
+            context = self._by_head(self._mixed(query, key, value, shared))
         return checkpoint_name(context, "context")
 
     def _mixed(

@@ -46,7 +46,9 @@ def build(settings: Experts) -> Step:
 
 def _gradients(layer: Any) -> Any:
     def loss(weights: Any, x: jax.Array) -> jax.Array:
-        return jnp.mean(jnp.square(layer(weights, x).astype(jnp.float32)))
+        made = layer(weights, x)
+        with jax.named_scope("loss"):
+            return jnp.mean(jnp.square(made.astype(jnp.float32)))
 
     return jax.grad(loss)
 
@@ -55,15 +57,19 @@ def _layer(settings: Experts, weights: Any, x: jax.Array) -> jax.Array:
     tokens = x.reshape(-1, settings.embedding)
     share = len(tokens) * settings.chosen / settings.experts
     capacity = max(1, round(share * settings.capacity_percent / 100))
-    dispatch, combine = _routed(settings, tokens @ weights["router"], capacity)
-    sent = jnp.einsum("tec,td->ecd", dispatch, tokens)
-    # Every device sends each expert its tokens, and gets those of all for its own experts.
-    taken = lax.all_to_all(sent, "expert", split_axis=0, concat_axis=1, tiled=True)
-    gate = jnp.einsum("ecd,edf->ecf", taken, weights["gate"])
-    up = jnp.einsum("ecd,edf->ecf", taken, weights["up"])
-    made = jnp.einsum("ecf,efd->ecd", jax.nn.silu(gate) * up, weights["down"])
-    returned = lax.all_to_all(made, "expert", split_axis=1, concat_axis=0, tiled=True)
-    return jnp.einsum("tec,ecd->td", combine, returned).reshape(x.shape)
+    with jax.named_scope("router"):
+        dispatch, combine = _routed(settings, tokens @ weights["router"], capacity)
+    with jax.named_scope("dispatch"):
+        sent = jnp.einsum("tec,td->ecd", dispatch, tokens)
+        # Every device sends each expert its tokens, and gets those of all for its own experts.
+        taken = lax.all_to_all(sent, "expert", split_axis=0, concat_axis=1, tiled=True)
+    with jax.named_scope("experts"):
+        gate = jnp.einsum("ecd,edf->ecf", taken, weights["gate"])
+        up = jnp.einsum("ecd,edf->ecf", taken, weights["up"])
+        made = jnp.einsum("ecf,efd->ecd", jax.nn.silu(gate) * up, weights["down"])
+    with jax.named_scope("combine"):
+        returned = lax.all_to_all(made, "expert", split_axis=1, concat_axis=0, tiled=True)
+        return jnp.einsum("tec,ecd->td", combine, returned).reshape(x.shape)
 
 
 def _routed(settings: Experts, logits: jax.Array, capacity: int) -> tuple[jax.Array, jax.Array]:

@@ -45,8 +45,12 @@ class Convolution:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """Convolutions beside a shortcut, which has a convolution of its own if shapes differ."""
+    """Convolutions beside a shortcut, which has a convolution of its own if shapes differ.
 
+    ``name`` is that of its scope: the stage, and the block in it.
+    """
+
+    name: str
     main: tuple[Convolution, ...]
     shortcut: Convolution | None
 
@@ -99,7 +103,8 @@ def network(stages: str, *, bottleneck: bool, classes: int) -> Network:
             stride = 2 if stage and not index else 1
             name = f"stage{stage + 1}_block{index + 1:02d}"
             width = _FIRST_WIDTH * 2**stage
-            blocks.append(_block(name, channels, width, stride, bottleneck=bottleneck))
+            made = _block(name, channels, width, stride, bottleneck=bottleneck)
+            blocks.append(replace(made, name=f"stage{stage + 1}/block_{index + 1:02d}"))
             channels = blocks[-1].main[-1].outputs
     first = Convolution(name="first", kernel=7, inputs=3, outputs=_FIRST_WIDTH, stride=2)
     return Network(first=first, blocks=tuple(blocks), classes=classes)
@@ -120,7 +125,7 @@ def _block(name: str, inputs: int, width: int, stride: int, *, bottleneck: bool)
     shortcut = Convolution(
         name=f"{name}_shortcut", kernel=1, inputs=inputs, outputs=outputs, stride=stride
     )
-    return Block(main=main, shortcut=None if same else shortcut)
+    return Block(name=name, main=main, shortcut=None if same else shortcut)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,13 +141,18 @@ class Forward:
     ) -> tuple[jax.Array, dict[str, jax.Array]]:
         """Return the logits, and the running statistics after this batch."""
         run = _Run(self, weights, statistics)
-        x = jax.nn.relu(run.normalised(self.network.first, images))
-        x = lax.reduce_window(x, -jnp.inf, lax.max, (1, 3, 3, 1), (1, 2, 2, 1), "SAME")
+        with jax.named_scope("first"):
+            x = jax.nn.relu(run.normalised(self.network.first, images))
+            x = lax.reduce_window(x, -jnp.inf, lax.max, (1, 3, 3, 1), (1, 2, 2, 1), "SAME")
         for block in self.network.blocks:
-            x = run.block(block, x)
-        x = jnp.mean(x, axis=(1, 2))
-        kernel, bias = (weights[f"dense_{name}"].astype(self.dtype) for name in ("kernel", "bias"))
-        return x @ kernel + bias, run.seen
+            with jax.named_scope(block.name):
+                x = run.block(block, x)
+        with jax.named_scope("dense"):
+            x = jnp.mean(x, axis=(1, 2))
+            kernel, bias = (
+                weights[f"dense_{name}"].astype(self.dtype) for name in ("kernel", "bias")
+            )
+            return x @ kernel + bias, run.seen
 
 
 class _Run:
@@ -164,17 +174,19 @@ class _Run:
         """Convolve, and normalise the batch in 32 bits."""
         kernel = self._weights[f"{layer.name}_kernel"].astype(self._forward.dtype)
         padding: Any = [(3, 3), (3, 3)] if layer.kernel == 7 else "SAME"
-        x = lax.conv_general_dilated(
-            x,
-            kernel,
-            (layer.stride, layer.stride),
-            padding,
-            dimension_numbers=("NHWC", "HWIO", "NHWC"),
-        )
-        mean, variance = self._moments(layer.name, x)
-        scale = lax.rsqrt(variance + _EPSILON) * self._weights[f"{layer.name}_scale"]
-        wide = (x.astype(jnp.float32) - mean) * scale + self._weights[f"{layer.name}_bias"]
-        return wide.astype(self._forward.dtype)
+        with jax.named_scope("convolution"):
+            x = lax.conv_general_dilated(
+                x,
+                kernel,
+                (layer.stride, layer.stride),
+                padding,
+                dimension_numbers=("NHWC", "HWIO", "NHWC"),
+            )
+        with jax.named_scope("normalisation"):
+            mean, variance = self._moments(layer.name, x)
+            scale = lax.rsqrt(variance + _EPSILON) * self._weights[f"{layer.name}_scale"]
+            wide = (x.astype(jnp.float32) - mean) * scale + self._weights[f"{layer.name}_bias"]
+            return wide.astype(self._forward.dtype)
 
     def _moments(self, name: str, x: jax.Array) -> tuple[jax.Array, jax.Array]:
         if self._forward.axes is None:
@@ -252,21 +264,27 @@ def _train_step(
 
     def loss_of(weights: Tree) -> tuple[jax.Array, tuple[jax.Array, Tree]]:
         logits, statistics = forward(weights, state["statistics"], images)
-        loss = _cross_entropy(logits, labels) + _penalty(weights)
-        return loss if scale is None else loss * scale, (logits, statistics)
+        with jax.named_scope("loss"):
+            loss = _cross_entropy(logits, labels) + _penalty(weights)
+            return loss if scale is None else loss * scale, (logits, statistics)
 
     average = partial(jax.lax.pmean, axis_name=forward.axes)
     gradients, (logits, statistics) = jax.grad(loss_of, has_aux=True)(state["weights"])
-    gradients = jax.tree.map(average, gradients)
-    if scale is not None:
-        gradients = jax.tree.map(lambda leaf: leaf / scale, gradients)
-    changed = _updated(state, gradients)
-    changed["statistics"] = jax.tree.map(average, statistics)
-    if scale is not None:
-        changed = _unless_overflown(state, changed, gradients)
-    accuracy = jnp.mean(jnp.argmax(logits, -1) == labels)
-    metrics = {"loss": average(_cross_entropy(logits, labels)), "accuracy": average(accuracy)}
-    return changed, metrics | {"rate": _learning_rate(state["step"])}
+    with jax.named_scope("gradients"):
+        gradients = jax.tree.map(average, gradients)
+        if scale is not None:
+            gradients = jax.tree.map(lambda leaf: leaf / scale, gradients)
+    with jax.named_scope("optimiser"):
+        changed = _updated(state, gradients)
+    with jax.named_scope("statistics"):
+        changed["statistics"] = jax.tree.map(average, statistics)
+    with jax.named_scope("optimiser"):
+        if scale is not None:
+            changed = _unless_overflown(state, changed, gradients)
+    with jax.named_scope("metrics"):
+        accuracy = jnp.mean(jnp.argmax(logits, -1) == labels)
+        metrics = {"loss": average(_cross_entropy(logits, labels)), "accuracy": average(accuracy)}
+        return changed, metrics | {"rate": _learning_rate(state["step"])}
 
 
 def _updated(state: State, gradients: Tree) -> dict[str, Any]:

@@ -92,7 +92,7 @@ _ROUND = frozenset({"body", "cond"})
 _BRANCH = re.compile(r"branch_\d+_fun")
 _EINSUM = "->"
 _TRANSFORM = re.compile(r"(\w+)\((.*)\)")
-_INDEXED = re.compile(r"(.*[^\d_.])[_.]?\d+")
+_INDEXED = re.compile(r"(.*[^\d_.])[_.]\d+")
 
 
 class Named(msgspec.Struct, frozen=True, kw_only=True):
@@ -192,8 +192,10 @@ def _is_structure(part: str, before: str) -> bool:
 def merged_layers(path: Iterable[str]) -> tuple[str, ...]:
     """Return a path without the numbers of its modules, so that equal layers share it.
 
-    >>> merged_layers(("layers_07", "attention")), merged_layers(("block3", "mlp", "7"))
-    (('layers', 'attention'), ('block', 'mlp', '7'))
+    A number counts as one behind ``_`` or a dot: ``layer4`` is a name.
+
+    >>> merged_layers(("layers_07", "attention")), merged_layers(("h.3", "layer4", "7"))
+    (('layers', 'attention'), ('h', 'layer4', '7'))
     """
     return tuple([_without_number(name) for name in path])
 

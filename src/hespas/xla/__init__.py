@@ -44,6 +44,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "module_attributes",
         "module_symbols",
         "parse_mlir",
+        "printed",
         "run_passes",
     ),
     "mlir.text": (

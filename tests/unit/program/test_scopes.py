@@ -74,14 +74,8 @@ def test_unbalanced_parentheses_are_read_as_they_stand() -> None:
 
 
 def test_numbers_of_layers() -> None:
-    assert merged_layers(("layers_00", "h.3", "block12", "v", "3", "top_5_gate")) == (
-        "layers",
-        "h",
-        "block",
-        "v",
-        "3",
-        "top_5_gate",
-    )
+    path = ("layers_00", "h.3", "block12", "v", "3", "top_5_gate")
+    assert merged_layers(path) == ("layers", "h", "block12", "v", "3", "top_5_gate")
 
 
 def test_joining_with_nothing_changes_nothing() -> None:

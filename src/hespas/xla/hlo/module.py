@@ -161,4 +161,6 @@ def stablehlo_of_module(module: HloModule, *, name: str) -> bytes:
         first = str(error).strip().partition("\n")[0]
         raise UnsupportedError(f"it has no form in StableHLO: {first}", location=name) from error
     handle = parse_mlir(bytecode, name=name).handle
-    return device_text(handle, replicas=module.replicas, partitions=module.partitions)
+    return device_text(
+        handle, replicas=module.replicas, partitions=module.partitions, with_locations=True
+    )

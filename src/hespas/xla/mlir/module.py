@@ -215,10 +215,12 @@ def _printed_property(op: Any, name: str) -> str:
     raise UnsupportedError(f"attribute {name} cannot be read")
 
 
-def device_text(handle: Any, *, replicas: int | None, partitions: int | None) -> bytes:
+def device_text(
+    handle: Any, *, replicas: int | None, partitions: int | None, with_locations: bool
+) -> bytes:
     """Print a parsed module with its numbers of replicas and partitions.
 
-    A number that is None is left as the module has it.
+    A number that is None is left as the module has it. Locations hold name stacks and lines.
     """
     ir = import_module("jaxlib.mlir.ir")
     counts = {"mhlo.num_partitions": partitions, "mhlo.num_replicas": replicas}
@@ -227,4 +229,15 @@ def device_text(handle: Any, *, replicas: int | None, partitions: int | None) ->
         for name, count in counts.items():
             if count is not None:
                 handle.operation.attributes[name] = ir.IntegerAttr.get(number, count)
-        return str(handle).encode()
+        return printed(handle, with_locations=with_locations)
+
+
+def printed(handle: Any, *, with_locations: bool) -> bytes:
+    """Print a parsed module."""
+    text: str = handle.operation.get_asm(enable_debug_info=with_locations)
+    return text.encode()
+
+
+def holds_locations(source: bytes) -> bool:
+    """Return whether a program's bytes hold locations, and so may hold name stacks."""
+    return source.startswith(BYTECODE_MAGIC) or b"loc(" in source

@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from hespas.errors import ProgramError
-from hespas.xla.mlir.module import device_text, parse_mlir
+from hespas.xla.mlir.module import device_text, holds_locations, parse_mlir
 from hespas.xla.partition import messages
 from hespas.xla.partition.passes import PARTITION_ONLY, SIMPLIFY_WITHOUT
 from hespas.xla.partition.shardy import partition_with_shardy
@@ -48,7 +48,12 @@ def main() -> None:
             _drop_copies(handle)
         if any(name.encode() in source for name in (_DONOR, _ALIAS)):
             _declare_donations(handle, parse_mlir(source, name=request.name).handle)
-        text = device_text(handle, replicas=request.replicas, partitions=request.partitions)
+        text = device_text(
+            handle,
+            replicas=request.replicas,
+            partitions=request.partitions,
+            with_locations=holds_locations(source),
+        )
         (home / messages.PARTITIONED_FILE).write_bytes(text)
         answer = messages.PartitionAnswer()
     except ProgramError as error:
