@@ -552,6 +552,25 @@ class OutputOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReportOptions:
+    """What the tables of a report distinguish."""
+
+    GROUP: ClassVar[Group] = Group.OUTPUT
+
+    depth: int = declare(
+        Option(help="How deep the table by module goes: 2 for layers/attention.", form=Count),
+        default=2,
+    )
+    each_layer: bool = declare(
+        Option(help="Tell layers apart that differ in their number alone."), default=False
+    )
+
+    def __post_init__(self) -> None:
+        if self.depth < 1:
+            raise ConfigError(f"{option('depth')} is {self.depth}", hint="give 1 or more")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PredictOptions:
     """All that decides a prediction; see each part.
 
@@ -566,6 +585,7 @@ class PredictOptions:
     estimate: EstimateOptions = field(default_factory=EstimateOptions)
     network: NetworkOptions = field(default_factory=NetworkOptions)
     output: OutputOptions = field(default_factory=OutputOptions)
+    report: ReportOptions = field(default_factory=ReportOptions)
 
 
 # The configuration file.

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from time import perf_counter
@@ -629,6 +630,22 @@ def steps_of(prepared: Prepared, options: PredictOptions) -> Steps | None:
     return lambda region: priced_steps(method, region, program, custom_calls=custom_calls)
 
 
+def _steps_when_needed(
+    prepared: Prepared, options: PredictOptions
+) -> Callable[[Compute], tuple[Step, ...] | None]:
+    """Return `steps_of`, whose estimator is made when the first region is asked for."""
+
+    @cache
+    def made() -> Steps | None:
+        return steps_of(prepared, options)
+
+    def steps(region: Compute) -> tuple[Step, ...] | None:
+        found = made()
+        return None if found is None else found(region)
+
+    return steps
+
+
 def device_of(options: EstimateOptions) -> Device | None:
     """Return the device: the node before the configuration's, single rates before both.
 
@@ -802,6 +819,8 @@ def finish(prepared: Prepared, estimates: GraphEstimate, options: PredictOptions
         timeline=simulate(prepared, tasks, options.network),
         memory=memory_use(prepared.graph.program),
         options=options,
+        modules=prepared.modules,
+        steps=_steps_when_needed(prepared, options),
         device=_device_of_memory(options.estimate),
         device_name=device_name(options.estimate),
         part_warnings=part_warnings(_node_of(options.estimate), prepared.system),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from hespas.estimate.graph import GraphEstimate, estimator_assumptions
+from hespas.estimate.sequence import Step
 from hespas.hardware.device import Device
 from hespas.hardware.system import NetworkDimension, System, Topology, bare_system
 from hespas.memory.usage import MemoryUse
@@ -16,7 +17,8 @@ from hespas.schedule.tasks import TaskGraph
 from hespas.simulate.astra.messages import ContentionModel
 from hespas.simulate.astra.simulate import simulate
 from hespas.simulate.timeline import Timeline
-from hespas.split.regions import RegionGraph
+from hespas.split.modules import RegionModules
+from hespas.split.regions import Compute, RegionGraph
 from hespas.units import PS_PER_S, format_quantity
 
 NETWORK_ASSUMPTION = (
@@ -40,7 +42,9 @@ class Prediction:
     ``timeline`` is None where no system is given, which only a program that doesn't
     communicate allows. FLOPs, energy and memory are those of one device; ``device`` is None where
     the method reads none, and ``device_name`` then says what runs the program.
-    ``part_warnings`` say where the system is made for another part than the device.
+    ``modules`` are the distinct regions, ``steps`` returns a region's operations with their prices,
+    None where the method measures regions whole. ``part_warnings`` say where the system is made for
+    another part than the device.
 
     >>> import hespas
     >>> hespas.predict("examples/attention_block.mlir", "A100_SXM_40GB", "A100_SXM_40GB_4GPU")
@@ -48,7 +52,7 @@ class Prediction:
     Step time                 27.61 us
     Bound by                  memory 54 %, exposed communication 46 %
     Memory                    at most 8.913 MB of 42.95 GB a device, 42.94 GB free
-    .rows(TABLE)              operations, phases, layers, communication, explain, assumptions
+    .rows(TABLE)              operations, kinds, phases, layers, communication, explain, assumptions
     """
 
     graph: RegionGraph
@@ -58,6 +62,8 @@ class Prediction:
     timeline: Timeline | None
     memory: MemoryUse
     options: PredictOptions
+    modules: RegionModules
+    steps: Callable[[Compute], tuple[Step, ...] | None]
     device: Device | None = None
     device_name: str = ""
     part_warnings: tuple[str, ...] = ()
@@ -131,8 +137,8 @@ class Prediction:
     def rows(self, table: str) -> list[dict[str, object]]:
         """Return a table of the report, a dictionary for each row, as pandas.DataFrame takes them.
 
-        Tables are ``operations``, ``phases``, ``layers``, ``communication``, ``explain`` and
-        ``assumptions``. Raises `ConfigError` for another name.
+        Tables are ``operations``, ``kinds``, ``phases``, ``layers``, ``communication``, ``explain``
+        and ``assumptions``. Raises `ConfigError` for another name.
 
         >>> import hespas
         >>> prediction = hespas.predict("examples/attention_block.mlir", "A100_SXM_40GB",

@@ -11,7 +11,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "attention": ("Attention", "attentions"),
     "convolution": ("Convolution", "Direction", "convolutions"),
     "expand": ("expand",),
-    "gemm": ("Gemm", "gemms"),
+    "gemm": ("Gemm", "GemmWriter", "gemms"),
     "rules.custom_call": ("CustomCallCost", "OperandTraffic", "StatedWork", "custom_call"),
     "rules.elementwise": (),
     "rules.fusion": ("only_moves", "written_elements"),

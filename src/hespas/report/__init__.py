@@ -3,8 +3,9 @@
 Each function takes a result (`hespas.prediction.Prediction`, a graph's estimate, a
 `hespas.simulate.timeline.Timeline`, memory use, presets) and returns a documented JSON object
 (``*_json``) or lines for people (``*_text``). `regions.write_region_files` writes the files of a
-split. Nothing is computed here that a result does not hold, except by `kernels.kernel_rows`, which
-analyses each kernel of a compiled program, and `operators.count_operators`.
+split. `layers` divides a step among the user's modules, phases and `kinds` of kernels. Nothing is
+computed here that a result does not hold, except by `kernels.kernel_rows`, which analyses each
+kernel of a compiled program, and `operators.count_operators`.
 """
 
 PUBLIC: dict[str, tuple[str, ...]] = {
@@ -13,6 +14,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "estimate": ("estimate_summary", "module_stats"),
     "hardware": ("hardware_json", "hardware_text", "preset_details"),
     "kernels": ("kernel_table", "kernels_json", "kernels_text"),
+    "layers": ("breakdown", "kind_rows", "layer_rows", "phase_rows"),
     "memory": ("memory_json", "memory_text"),
     "operators": ("count_operators",),
     "regions": ("file_of_region", "region_descriptions", "write_region_files"),

@@ -16,6 +16,7 @@ from hespas.estimate.estimate import Estimate, OpEstimate
 from hespas.estimate.ptx.kernels import KernelPricer, Reading
 from hespas.estimate.ptx.terms import reasons
 from hespas.program.program import Op
+from hespas.program.scopes import merged_layers, read_scope
 from hespas.split.regions import Compute, RegionGraph
 from hespas.units import format_time
 
@@ -32,6 +33,7 @@ class KernelRow:
     """Equal kernels: a step launches them ``launches`` times, ``time_s`` each.
 
     ``launches`` counts every round of a loop. It is no whole number where branches have weights.
+    ``modules`` are the user's modules that they belong to, without the numbers of layers.
     """
 
     name: str
@@ -40,6 +42,7 @@ class KernelRow:
     time_s: float
     bytes_moved: int
     reading: Reading
+    modules: tuple[str, ...] = ()
 
     @property
     def total_s(self) -> float:
@@ -78,6 +81,7 @@ class _ByKernel:
     kernels: KernelPricer
     labels: dict[tuple[object, ...], str] = field(default_factory=dict[tuple[object, ...], str])
     first: dict[str, tuple[Leaf, Reading]] = field(default_factory=dict[str, tuple[Leaf, Reading]])
+    modules: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
 
     def price(self, leaf: Leaf, *, is_kernel: bool) -> Price:
         price = self.method.price(leaf, is_kernel=is_kernel)
@@ -90,6 +94,8 @@ class _ByKernel:
         key = (name, reading.analysis is None, reading.terms, price.cost.time_s)
         label = self.labels.setdefault(key, f"kernel {len(self.labels)}")
         self.first.setdefault(label, (leaf, reading))
+        path = merged_layers(read_scope(leaf.op.scope).path)
+        self.modules.setdefault(label, set()).add("/".join(path))
         return replace(price, label=label, notes=())
 
 
@@ -125,6 +131,7 @@ def kernel_table(
             time_s=total.per_op[label].time_s / total.per_op[label].count,
             bytes_moved=leaf.work.bytes_moved,
             reading=reading,
+            modules=tuple(sorted(by_kernel.modules[label] - {""})),
         )
         for label, (leaf, reading) in by_kernel.first.items()
         if label in total.per_op and total.per_op[label].count
@@ -163,12 +170,20 @@ def kernels_text(table: KernelTable, *, shown: int) -> str:
         lines.append(
             f"  {format_time(row.total_s):>10} {format_time(row.time_s):>10} {row.launches:>8g}  "
             + " ".join(f"{1e6 * each:>8.1f}" for each in figures)
-            + f"  {row.name} ({row.kind}): {'; '.join(_why(row))}"
+            + f"  {row.name}{_where(row)} ({row.kind}): {'; '.join(_why(row))}"
         )
     if len(table.rows) > shown:
         lines.append(f"  and {len(table.rows) - shown} more")
     lines += ["", "Terms of one launch in microseconds."]
     return "\n".join(lines)
+
+
+def _where(row: KernelRow) -> str:
+    """Return the module of a row, and how many more there are."""
+    if not row.modules:
+        return ""
+    first, *others = row.modules
+    return f" in {first}" + (f" and {len(others)} more" if others else "")
 
 
 def _why(row: KernelRow) -> Sequence[str]:
@@ -196,6 +211,7 @@ def _row_json(row: KernelRow) -> Mapping[str, object]:
     return {
         "name": row.name,
         "kind": row.kind,
+        "modules": list(row.modules),
         "launches": _count(row.launches),
         "time_s": row.time_s,
         "total_s": row.total_s,

@@ -14,18 +14,32 @@ import msgspec
 from hespas.estimate.estimate import OpEstimate
 from hespas.prediction import Prediction
 from hespas.report.assumptions import assumption_lines, group_text, grouped_assumptions
-from hespas.report.headline import bound_shares, headline_lines, share_text
+from hespas.report.headline import bound_shares, headline_lines
+from hespas.report.layers import (
+    breakdown,
+    kind_lines,
+    kind_rows,
+    layer_lines,
+    layer_rows,
+    phase_lines,
+    phase_rows,
+)
 from hespas.report.options import given_options
 from hespas.report.schema import SCHEMA_VERSION, OpRow, RunReport
-from hespas.units import format_quantity, format_time
+from hespas.units import format_quantity
 from hespas.version import __version__
-
-_SHOWN_KINDS = 8
 
 
 def run_report(prediction: Prediction) -> RunReport:
     """Return all that is reported of a prediction; FLOPs and energy are those of one device."""
-    return msgspec.structs.replace(run_summary(prediction))
+    found = breakdown(prediction)
+    shown = prediction.options.report
+    return msgspec.structs.replace(
+        run_summary(prediction),
+        kinds=kind_rows(found),
+        phases=phase_rows(found),
+        layers=layer_rows(found, depth=shown.depth, each_layer=shown.each_layer),
+    )
 
 
 def run_summary(prediction: Prediction) -> RunReport:
@@ -60,6 +74,7 @@ def run_summary(prediction: Prediction) -> RunReport:
         peak_memory_bytes=prediction.memory.peak_bytes,
         memory_capacity_bytes=prediction.memory_capacity_bytes,
         per_op={kind: _op_row(op) for kind, op in sorted(total.per_op.items())},
+        kinds=[],
         phases=[],
         layers=[],
         communication=[],
@@ -98,24 +113,6 @@ def run_text(report: RunReport) -> str:
     return "\n\n".join("\n".join(lines) for lines in found)
 
 
-def _operations(report: RunReport) -> list[str]:
-    ordered = sorted(report.per_op.items(), key=lambda pair: (-pair[1].time_s, pair[0]))
-    shown, rest = ordered[:_SHOWN_KINDS], ordered[_SHOWN_KINDS:]
-    rows = [(kind, op.time_s, f"{op.count:.6g}") for kind, op in shown if op.time_s > 0]
-    if rest:
-        name = f"{len(rest)} other {'kind' if len(rest) == 1 else 'kinds'}"
-        count = sum(op.count for _, op in rest)
-        rows.append((name, sum(op.time_s for _, op in rest), f"{count:.6g}"))
-    width = max([24, *(len(name) for name, _, _ in rows)])
-    lines = [
-        f"{'The computation, by operation':<{width + 2}}{'time':>12}{'share':>10}{'count':>10}"
-    ]
-    for name, time_s, count in rows:
-        share = share_text(time_s, report.compute_s)
-        lines.append(f"  {name:<{width}}{format_time(time_s):>12}{share:>10}{count:>10}")
-    return lines
-
-
 def _work(report: RunReport) -> list[str]:
     rows = [
         ("Arithmetic", format_quantity(report.flops, "FLOP"), report.flops_utilisation),
@@ -141,7 +138,9 @@ def _assumptions(report: RunReport) -> list[str]:
 
 SECTIONS: tuple[Callable[[RunReport], list[str]], ...] = (
     headline_lines,
-    _operations,
+    kind_lines,
+    phase_lines,
+    layer_lines,
     _work,
     _assumptions,
 )

@@ -49,18 +49,50 @@ class BoundShares(msgspec.Struct, frozen=True, kw_only=True):
 class PhaseRow(msgspec.Struct, frozen=True, kw_only=True):
     """The computation of one phase of a training step."""
 
-    phase: str
+    phase: Annotated[
+        str,
+        Meta(
+            description="forward, recomputation, backward, optimiser, other; (no name) for what no "
+            "name says"
+        ),
+    ]
     time_s: Seconds
     share: Annotated[float, Meta(description="of the computation, 0 to 1")]
+    flops: float
+    bytes: float
+    exposed_s: Annotated[Seconds, Meta(description="communication that no computation hides")]
 
 
 class LayerRow(msgspec.Struct, frozen=True, kw_only=True):
-    """The computation under one module path."""
+    """The computation under one module path. Rows add up to the computation."""
 
-    path: str
-    depth: int
+    path: Annotated[
+        str,
+        Meta(
+            description="modules as in layers/attention, cut at the depth that is asked for; an "
+            "operation outside of all modules stands under its own name"
+        ),
+    ]
+    depth: Annotated[int, Meta(description="how many names the path has")]
     time_s: Seconds
     share: Annotated[float, Meta(description="of the computation, 0 to 1")]
+    flops: float
+    bytes: float
+    exposed_s: Annotated[Seconds, Meta(description="communication that no computation hides")]
+    phases: Annotated[dict[str, float], Meta(description="its seconds by phase")]
+
+
+class KindRow(msgspec.Struct, frozen=True, kw_only=True):
+    """The computation in kernels of one kind. Rows add up to the computation."""
+
+    kind: Annotated[
+        str, Meta(description="what the kernel does: matrix product, reduction fusion, copy, ...")
+    ]
+    count: Annotated[Count, Meta(description="how often it runs, every round of a loop counted")]
+    time_s: Annotated[Seconds, Meta(description="all of them together, launches included")]
+    share: Annotated[float, Meta(description="of the computation, 0 to 1")]
+    flops: float
+    bytes: float
 
 
 class CommunicationRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -163,6 +195,7 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     peak_memory_bytes: int
     memory_capacity_bytes: Annotated[int | None, Meta(description="null where it is not known")]
     per_op: Annotated[dict[str, OpRow], Meta(description="by kind of operation")]
+    kinds: list[KindRow]
     phases: list[PhaseRow]
     layers: list[LayerRow]
     communication: list[CommunicationRow]

@@ -29,6 +29,7 @@ def _structs(rows: Sequence[msgspec.Struct]) -> list[dict[str, Any]]:
 
 TABLES: dict[str, Callable[[RunReport], list[dict[str, Any]]]] = {
     "operations": _operations,
+    "kinds": lambda report: _structs(report.kinds),
     "phases": lambda report: _structs(report.phases),
     "layers": lambda report: _structs(report.layers),
     "communication": lambda report: _structs(report.communication),

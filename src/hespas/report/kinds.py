@@ -1,0 +1,99 @@
+"""What kind of kernel an operation is, said so that a fusion's kind is what it does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hespas.cost.attention import attentions
+from hespas.cost.convolution import convolutions
+from hespas.cost.gemm import GemmWriter, gemms
+from hespas.cost.rules.fusion import only_moves
+from hespas.errors import CostError
+from hespas.program.attrs import CustomCallAttrs
+from hespas.program.program import Op, nested_ops
+
+_PRODUCTS = {
+    GemmWriter.DOT: "matrix product",
+    GemmWriter.FUSION: "matrix product, fused",
+    GemmWriter.TRITON: "matrix product, Triton",
+    GemmWriter.CUDNN: "matrix product, cuDNN",
+    GemmWriter.CUBLAS: "matrix product, cuBLAS",
+    GemmWriter.CUBLAS_LT: "matrix product, cuBLASLt",
+}
+_IN_FUSIONS = {
+    "scatter": "scatter",
+    "sort": "sort",
+    "reduce": "reduction",
+    "reduce_window": "window reduction",
+    "dynamic_update_slice": "in-place update",
+    "gather": "gather",
+    "rng": "random numbers",
+    "rng_bit_generator": "random numbers",
+    "transpose": "transpose",
+}
+"""What a fusion is, by what it holds: the first that is found, in this order."""
+_ALONE = {
+    **_IN_FUSIONS,
+    "all_gather": "collective",
+    "broadcast_in_dim": "broadcast",
+    "concatenate": "data movement",
+    "copy": "copy",
+    "cholesky": "linear algebra",
+    "dynamic_slice": "slice",
+    "fft": "fft",
+    "iota": "broadcast",
+    "pad": "data movement",
+    "reverse": "data movement",
+    "select_and_scatter": "scatter",
+    "slice": "slice",
+    "triangular_solve": "linear algebra",
+}
+
+
+def kind_of(op: Op) -> str:
+    """Return what kind of kernel an operation is.
+
+    Products, convolutions and fused attention are called so whoever computes them; another fusion
+    is named after what it holds that decides how its kernel is written.
+    """
+    if product := _product(op):
+        return product
+    if isinstance(op.attrs, CustomCallAttrs):
+        return f"custom call {op.attrs.target}"
+    if op.kind == "fusion":
+        return f"{_of_fusion(op)} fusion"
+    if op.kind == "while":
+        return "loop"
+    if op.kind in _ALONE:
+        return _ALONE[op.kind]
+    return "data movement" if only_moves(op) else "elementwise"
+
+
+def _product(op: Op) -> str:
+    """Return the kind of a product, a convolution or attention; empty for anything else."""
+    try:
+        if attentions(op):
+            return "fused attention"
+        if convolutions(op):
+            return "convolution"
+        return next((_PRODUCTS[product.writer] for product in gemms(op)), "")
+    except CostError:
+        return ""
+
+
+def _of_fusion(op: Op) -> str:
+    inside = {each.kind for each in _inside(op)}
+    if "transpose" in inside and not only_moves(op) and not inside & _DECISIVE:
+        return "transposing elementwise"
+    found = next((name for kind, name in _IN_FUSIONS.items() if kind in inside), None)
+    if found is not None:
+        return found
+    return "data movement" if only_moves(op) else "elementwise"
+
+
+_DECISIVE = frozenset(_IN_FUSIONS) - {"transpose"}
+
+
+def _inside(op: Op) -> Iterator[Op]:
+    for region in op.regions:
+        yield from nested_ops(region)

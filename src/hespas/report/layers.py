@@ -1,0 +1,358 @@
+"""Where the time of a step goes in the user's program: by phase, by module, by kind of kernel.
+
+A compiled fusion is charged to its own name, which compilers take from its root; every operation
+that isn't fused to its own. What a loop runs counts for all of its rounds. Computation without a
+name has a row of its own, so that the rows of each table add up to the computation.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from hespas.estimate.estimate import Estimate
+from hespas.estimate.sequence import Priced, Step
+from hespas.prediction import Prediction
+from hespas.program.program import Op, nested_ops
+from hespas.program.scopes import NO_NAME, Named, Phase, merged_layers
+from hespas.program.types import size_bytes
+from hespas.report.headline import share_text
+from hespas.report.kinds import kind_of
+from hespas.report.schema import KindRow, LayerRow, PhaseRow, RunReport
+from hespas.schedule.build import regions_of_tasks
+from hespas.split.names import operation_names
+from hespas.split.regions import Collective, Compute
+from hespas.units import PS_PER_S, format_time
+
+NO_NAME_ROW = "(no name)"
+K = TypeVar("K", bound=Hashable)
+_CONTROL = frozenset({"call", "case", "composite", "if", "while"})
+_SHOWN = 10
+
+
+@dataclass(slots=True, kw_only=True)
+class Amount:
+    """Computation, and communication that no computation hides; one adds up in place."""
+
+    count: float = 0.0
+    time_s: float = 0.0
+    flops: float = 0.0
+    bytes_moved: float = 0.0
+    exposed_s: float = 0.0
+
+    def add(self, other: Amount, times: float = 1.0) -> None:
+        """Add another amount ``times`` times."""
+        self.count += other.count * times
+        self.time_s += other.time_s * times
+        self.flops += other.flops * times
+        self.bytes_moved += other.bytes_moved * times
+        self.exposed_s += other.exposed_s * times
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Breakdown:
+    """What a step takes by name and by kind of kernel; each adds up to the computation."""
+
+    by_name: Mapping[Named, Amount]
+    by_kind: Mapping[str, Amount]
+
+
+def breakdown(prediction: Prediction) -> Breakdown:
+    """Return what a step takes by name and by kind, in time linear in its operations."""
+    names = operation_names(prediction.graph)
+    by_name: dict[Named, Amount] = {}
+    by_kind: dict[str, Amount] = {}
+    named: dict[Op, Named] = {}
+    kinds: dict[Op, str] = {}
+    for op, amount, times in _amounts(prediction):
+        if op not in named:
+            named[op], kinds[op] = names.of(op), kind_of(op)
+        by_name.setdefault(named[op], Amount()).add(amount, times)
+        by_kind.setdefault(kinds[op], Amount()).add(amount, times)
+    for op, exposed_s in _exposed(prediction):
+        by_name.setdefault(names.of(op), Amount()).add(Amount(exposed_s=exposed_s))
+    return Breakdown(by_name=by_name, by_kind=by_kind)
+
+
+def _amounts(prediction: Prediction) -> Iterator[tuple[Op, Amount, float]]:
+    """Yield operations with what one takes, and how often a step runs it."""
+    parts = _Parts(prediction=prediction)
+    counts = Counter(region.operations for region in prediction.graph.compute_regions)
+    first = {region.operations: region for region in prediction.graph.compute_regions[::-1]}
+    for operations, times in counts.items():
+        region = first[operations]
+        estimate = prediction.estimates.estimate_of_region[region.id]
+        if estimate is None or not estimate.time_s:
+            continue
+        if len(operations) == 1 and operations[0].kind not in _CONTROL:
+            yield operations[0], _amount(estimate), times
+            continue
+        for op, amount in parts.of(region, estimate):
+            yield op, amount, times
+
+
+def _amount(estimate: Estimate) -> Amount:
+    total = estimate.total
+    return Amount(
+        count=1.0,
+        time_s=estimate.time_s,
+        flops=total.flops,
+        bytes_moved=total.bytes_moved,
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Parts:
+    """Divides regions among their operations, equal regions alike."""
+
+    prediction: Prediction
+    _of_module: dict[int, list[tuple[int, Amount]]] = field(
+        default_factory=dict[int, list[tuple[int, Amount]]]
+    )
+
+    def of(self, region: Compute, estimate: Estimate) -> Iterator[tuple[Op, Amount]]:
+        modules = self.prediction.modules
+        number = modules.module_of_region[region.id]
+        if number not in self._of_module:
+            first = self.prediction.graph.regions[modules.modules[number].first_region]
+            self._of_module[number] = (
+                self._divided(first, estimate) if isinstance(first, Compute) else []
+            )
+        own = _all_operations(region)
+        for at, amount in self._of_module[number]:
+            if amount.time_s:
+                yield own[at], amount
+
+    def _divided(self, region: Compute, estimate: Estimate) -> list[tuple[int, Amount]]:
+        """Return what each operation takes, by its place; their times add up to the estimate's."""
+        place = {op: at for at, op in enumerate(_all_operations(region))}
+        steps = self.prediction.steps(region)
+        amounts: dict[int, Amount] = {}
+        if steps is None:
+            for op, amount in _by_bytes(region, estimate):
+                amounts[place[op]] = amount
+        else:
+            for op, amount, times in _flat(steps, 1.0):
+                # What a called function runs is charged to the first operation of the region.
+                amounts.setdefault(place.get(op, 0), Amount()).add(amount, times)
+        whole_s = sum(amount.time_s for amount in amounts.values())
+        for amount in amounts.values():
+            amount.time_s *= estimate.time_s / whole_s if whole_s else 1.0
+        return list(amounts.items())
+
+
+def _all_operations(region: Compute) -> list[Op]:
+    found: list[Op] = []
+    for op in region.operations:
+        found.append(op)
+        for inner in op.regions:
+            found.extend(nested_ops(inner))
+    return found
+
+
+def _flat(steps: Iterable[Step], times: float) -> Iterator[tuple[Op, Amount, float]]:
+    for step in steps:
+        if isinstance(step, Priced):
+            cost = step.cost
+            amount = Amount(
+                count=1.0, time_s=cost.time_s, flops=cost.flops, bytes_moved=cost.bytes_moved
+            )
+            yield step.op, amount, times
+        else:
+            yield from _flat(step.body, times * step.count)
+
+
+def _by_bytes(region: Compute, estimate: Estimate) -> Iterator[tuple[Op, Amount]]:
+    """Yield what operations take of a region that was measured whole: by what they access."""
+    sizes = {
+        op: sum(size_bytes(value.type) for value in (*op.operands, *op.results))
+        for op in region.operations
+    }
+    whole = sum(sizes.values()) or 1
+    total = estimate.total
+    for op, size in sizes.items():
+        yield (
+            op,
+            Amount(
+                count=1.0,
+                time_s=estimate.time_s * size / whole,
+                flops=total.flops * size / whole,
+                bytes_moved=total.bytes_moved * size / whole,
+            ),
+        )
+
+
+def _exposed(prediction: Prediction) -> Iterator[tuple[Op, float]]:
+    """Yield collectives with what no computation hides of them, with devices as specified."""
+    timeline = prediction.timeline
+    if timeline is None:
+        return
+    specified = timeline.as_specified or timeline.slowest
+    regions = regions_of_tasks(prediction.graph, prediction.tasks)
+    for task, exposed_ps in specified.exposed_ps.items():
+        region = regions.get(task)
+        if exposed_ps and isinstance(region, Collective):
+            yield region.operation, exposed_ps / PS_PER_S
+
+
+# Rows.
+
+
+def phase_rows(found: Breakdown) -> list[PhaseRow]:
+    """Return what each phase takes, in the order of a step; what has no name comes last."""
+    by_phase = _grouped(found.by_name, lambda named: named.phase)
+    whole_s = _whole_s(by_phase)
+    return [
+        PhaseRow(
+            phase=NO_NAME_ROW if phase is None else phase.value,
+            time_s=amount.time_s,
+            share=amount.time_s / whole_s if whole_s else 0.0,
+            flops=amount.flops,
+            bytes=amount.bytes_moved,
+            exposed_s=amount.exposed_s,
+        )
+        for phase in (*Phase, None)
+        if (amount := by_phase.get(phase)) is not None
+    ]
+
+
+def layer_rows(found: Breakdown, *, depth: int, each_layer: bool) -> list[LayerRow]:
+    """Return what each module takes, longest first; their times add up to the computation.
+
+    Paths are cut after ``depth`` modules. Layers that differ only in their number are one, unless
+    ``each_layer`` is asked for. What stands outside of all modules has the operation's own name.
+    """
+
+    def path(named: Named) -> str:
+        if named == NO_NAME:
+            return NO_NAME_ROW
+        modules = named.path if each_layer else merged_layers(named.path)
+        return "/".join(modules[:depth]) or named.operation or NO_NAME_ROW
+
+    by_path = _grouped(found.by_name, path)
+    by_phase = _grouped(found.by_name, lambda named: (path(named), named.phase))
+    whole_s = _whole_s(by_path)
+    rows = [
+        LayerRow(
+            path=name,
+            depth=name.count("/") + 1,
+            time_s=amount.time_s,
+            share=amount.time_s / whole_s if whole_s else 0.0,
+            flops=amount.flops,
+            bytes=amount.bytes_moved,
+            exposed_s=amount.exposed_s,
+            phases={
+                phase.value: by_phase[name, phase].time_s
+                for phase in Phase
+                if (name, phase) in by_phase
+            },
+        )
+        for name, amount in by_path.items()
+    ]
+    return sorted(rows, key=lambda row: (-row.time_s, -row.exposed_s, row.path))
+
+
+def kind_rows(found: Breakdown) -> list[KindRow]:
+    """Return what each kind of kernel takes, longest first."""
+    whole_s = _whole_s(found.by_kind)
+    rows = [
+        KindRow(
+            kind=kind,
+            count=int(amount.count) if amount.count == int(amount.count) else amount.count,
+            time_s=amount.time_s,
+            share=amount.time_s / whole_s if whole_s else 0.0,
+            flops=amount.flops,
+            bytes=amount.bytes_moved,
+        )
+        for kind, amount in found.by_kind.items()
+    ]
+    return sorted(rows, key=lambda row: (-row.time_s, row.kind))
+
+
+def _grouped(amounts: Mapping[Named, Amount], key: Callable[[Named], K]) -> dict[K, Amount]:
+    groups: dict[K, Amount] = {}
+    for named, amount in amounts.items():
+        groups.setdefault(key(named), Amount()).add(amount)
+    return groups
+
+
+def _whole_s(amounts: Mapping[K, Amount]) -> float:
+    return sum(amount.time_s for amount in amounts.values())
+
+
+# Text.
+
+
+def kind_lines(report: RunReport) -> list[str]:
+    """Return the table by kind of kernel."""
+    rows = [
+        (row.kind, row.time_s, share_text(row.time_s, report.compute_s), f"{row.count:.6g}")
+        for row in report.kinds
+        if row.time_s > 0
+    ]
+    shown, rest = rows[:_SHOWN], rows[_SHOWN:]
+    if rest:
+        time_s = sum(row[1] for row in rest)
+        shown.append(_others(len(rest), "kind", time_s, report.compute_s))
+    return _table("The computation, by kind of kernel", "count", shown)
+
+
+def phase_lines(report: RunReport) -> list[str]:
+    """Return the table by phase; what it lacks where the program has no names."""
+    if all(row.phase == NO_NAME_ROW for row in report.phases):
+        return _NO_NAMES if report.phases and report.compute_s > 0 else []
+    rows = [
+        (
+            row.phase,
+            row.time_s,
+            share_text(row.time_s, report.compute_s),
+            format_time(row.exposed_s) if row.exposed_s else "",
+        )
+        for row in report.phases
+    ]
+    return _table("By phase", _EXPOSED, rows)
+
+
+def layer_lines(report: RunReport) -> list[str]:
+    """Return the table by module: the longest ones."""
+    if all(row.path == NO_NAME_ROW for row in report.layers):
+        return []
+    rows = [
+        (
+            row.path,
+            row.time_s,
+            share_text(row.time_s, report.compute_s),
+            format_time(row.exposed_s) if row.exposed_s else "",
+        )
+        for row in report.layers
+    ]
+    shown, rest = rows[:_SHOWN], report.layers[_SHOWN:]
+    if rest:
+        time_s, exposed_s = sum(row.time_s for row in rest), sum(row.exposed_s for row in rest)
+        name, time_s, share, _ = _others(len(rest), "module", time_s, report.compute_s)
+        shown.append((name, time_s, share, format_time(exposed_s) if exposed_s else ""))
+    return _table("By module", _EXPOSED, shown)
+
+
+_EXPOSED = "exposed"
+_NO_NAMES = [
+    "By phase and module: the program has no names; lowered.as_text(debug_info=True) keeps them"
+]
+_Row = tuple[str, float, str, str]
+
+
+def _others(count: int, what: str, time_s: float, whole_s: float) -> _Row:
+    name = f"{count} other {what}{'s' if count > 1 else ''}"
+    return name, time_s, share_text(time_s, whole_s), ""
+
+
+def _table(title: str, last: str, rows: list[_Row]) -> list[str]:
+    if not rows:
+        return []
+    width = max([32, len(title), *(len(name) for name, *_ in rows)])
+    lines = [f"{title:<{width + 2}}{'time':>12}{'share':>10}{last:>12}"]
+    for name, time_s, share, text in rows:
+        lines.append(f"  {name:<{width}}{format_time(time_s):>12}{share:>10}{text:>12}".rstrip())
+    return lines
