@@ -274,6 +274,17 @@ class ModuleReader:
                 f"{opcode} lacks something that it needs: {error}", location=location
             ) from error
 
+    def _of_fused(self, instruction: Any) -> tuple[str, str]:
+        """Return the name stack and the location of what stands nearest to a fusion's root.
+
+        A fusion of several results has no name of its own. Its body is not the shared one.
+        """
+        for number in instruction.called_computation_ids:
+            for inner in reversed(self.computation(number).instructions):
+                if "/" in inner.metadata.op_name:
+                    return self.locations.of(inner)
+        return "", self.locations.of(instruction)[1]
+
     def emit(
         self,
         instruction: Any,
@@ -292,6 +303,8 @@ class ModuleReader:
         """
         tree = fresh_tree(self.types.read(instruction.shape)) if results is None else results
         stack, location = self.locations.of(instruction)
+        if not stack and instruction.opcode == "fusion":
+            stack, location = self._of_fused(instruction)
         op = Op(
             dialect=name[0],
             kind=name[1],

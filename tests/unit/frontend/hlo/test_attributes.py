@@ -219,6 +219,26 @@ def test_locations_name_the_operation_and_the_line() -> None:
     assert op.location == "jit(f)/tanh (a.py:3): stablehlo.tanh (%t)"
 
 
+def test_a_fusion_without_a_name_has_that_nearest_to_its_root() -> None:
+    """Fusions of several results; bodies that are equal but for their names are shared."""
+    body = """
+fused.LAYER {
+  p = f32[4] parameter(0)
+  t = f32[4] tanh(p), metadata={op_name="jit(f)/layers_LAYER/tanh"}
+  n = f32[4] negate(t), metadata={op_name="jit(f)/layers_LAYER/neg"}
+  ROOT r = (f32[4], f32[4]) tuple(t, n)
+}
+"""
+    first, second = entry_ops(
+        "  p = f32[4] parameter(0)\n"
+        "  a = (f32[4], f32[4]) fusion(p), kind=kLoop, calls=fused.0\n"
+        "  ROOT b = (f32[4], f32[4]) fusion(p), kind=kLoop, calls=fused.1",
+        computations=body.replace("LAYER", "0") + body.replace("LAYER", "1"),
+    )
+    assert (first.scope, second.scope) == ("jit(f)/layers_0/neg", "jit(f)/layers_1/neg")
+    assert first.regions[0] is second.regions[0]
+
+
 def test_a_dot_names_its_dimensions_and_algorithm() -> None:
     op = entry_op(
         """
