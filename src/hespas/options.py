@@ -473,6 +473,23 @@ class EstimateOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepOptions:
+    """What a step takes in, for rates: of models of the zoo it is known."""
+
+    tokens: int | None = declare(
+        Option(help="Tokens of a step on all devices, for tokens/s of a program.", form=Count)
+    )
+    samples: int | None = declare(
+        Option(help="Images, or other samples, of a step on all devices.", form=Count)
+    )
+
+    def __post_init__(self) -> None:
+        for name, value in (("tokens", self.tokens), ("samples", self.samples)):
+            if value is not None and value < 1:
+                raise ConfigError(f"{option(name)} is {value}", hint="give 1 or more")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkOptions:
     """The cluster, and how communication on it is timed."""
 
@@ -583,6 +600,7 @@ class PredictOptions:
     compile: CompileChoice = field(default_factory=CompileChoice)
     split: SplitOptions = field(default_factory=SplitOptions)
     estimate: EstimateOptions = field(default_factory=EstimateOptions)
+    step: StepOptions = field(default_factory=StepOptions)
     network: NetworkOptions = field(default_factory=NetworkOptions)
     output: OutputOptions = field(default_factory=OutputOptions)
     report: ReportOptions = field(default_factory=ReportOptions)

@@ -64,12 +64,14 @@ from hespas.hardware.presets import (
 from hespas.hardware.sized import find_system
 from hespas.hardware.system import System
 from hespas.memory.usage import memory_use
+from hespas.models.flops import model_flops
 from hespas.options import AS_GIVEN, EstimateOptions, Fidelity, NetworkOptions, PredictOptions
-from hespas.prediction import Prediction
+from hespas.prediction import Prediction, StepWork
 from hespas.program.attrs import CustomCallAttrs
 from hespas.program.devices import communication_ops, with_device_count
 from hespas.program.kernels import CompiledKernels, decode_kernels
 from hespas.program.program import Program, all_ops, with_kernels
+from hespas.program.types import TensorType
 from hespas.schedule.build import estimated_tasks
 from hespas.schedule.tasks import TaskGraph
 from hespas.simulate.chains import chained, opened
@@ -226,6 +228,67 @@ def batch_of(options: PredictOptions) -> Batch | None:
         return None
     source = source_of(options, system_of(options.network))
     return source.batch if isinstance(source, ModelSource) else None
+
+
+def mesh_of(options: PredictOptions) -> tuple[tuple[str, int], ...]:
+    """Return the axes of the devices' mesh, major first; empty where they are not known."""
+    source = _model_of(options)
+    return () if source is None else source.mesh.axes
+
+
+def _model_of(options: PredictOptions) -> ModelSource | None:
+    if options.program.file is None:
+        return None
+    source = source_of(options, system_of(options.network))
+    return source if isinstance(source, ModelSource) else None
+
+
+def work_of(program: Program, options: PredictOptions) -> StepWork:
+    """Return what a step takes in: what the options say, else what is known of the program.
+
+    Of a program on one device it is known where its integers have one shape of two dimensions:
+    sequences, and the tokens of each.
+    """
+    step, source = options.step, _model_of(options)
+    if source is not None and source.batch is not None:
+        batch = source.batch
+        known = StepWork(
+            tokens=batch.tokens,
+            samples=batch.samples,
+            what=batch.what,
+            model_flops=model_flops(source.settings, batch.tokens),
+        )
+    else:
+        known = _read_work(program)
+    if step.tokens is None and step.samples is None:
+        return known
+    return replace(
+        known,
+        tokens=known.tokens if step.tokens is None else step.tokens,
+        samples=known.samples if step.samples is None else step.samples,
+        model_flops=known.model_flops if step.tokens in {None, known.tokens} else None,
+    )
+
+
+def _read_work(program: Program) -> StepWork:
+    if (program.declared_devices or 1) > 1:
+        return StepWork()
+    types = [value.type for value in program.main.body.arguments]
+    shapes = {
+        each.shape
+        for each in types
+        if isinstance(each, TensorType)
+        and len(each.shape) == 2
+        and each.element.name in _TOKENS
+        and min(each.shape) > 1
+    }
+    if len(shapes) != 1:
+        return StepWork()
+    sequences, length = shapes.pop()
+    return StepWork(tokens=sequences * length, samples=sequences, what="sequences")
+
+
+_TOKENS = ("i32", "ui32", "i64", "ui64", "si32", "si64")
 
 
 def workload_digest(options: PredictOptions) -> str:
@@ -821,6 +884,8 @@ def finish(prepared: Prepared, estimates: GraphEstimate, options: PredictOptions
         options=options,
         modules=prepared.modules,
         steps=_steps_when_needed(prepared, options),
+        mesh=mesh_of(options),
+        work=work_of(prepared.graph.program, options),
         device=_device_of_memory(options.estimate),
         device_name=device_name(options.estimate),
         part_warnings=part_warnings(_node_of(options.estimate), prepared.system),

@@ -35,6 +35,23 @@ _NETWORK_ASSUMPTIONS = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepWork:
+    """What a step takes in, on all devices; None is what is not known.
+
+    ``samples`` are sequences or images (``what``). ``model_flops`` are those that the model needs.
+    """
+
+    tokens: int | None = None
+    samples: int | None = None
+    what: str = "samples"
+    model_flops: float | None = None
+
+
+NO_WORK = StepWork()
+"""Of a step that takes in nobody knows what."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Prediction:
     """One step of a program on a system.
@@ -43,8 +60,9 @@ class Prediction:
     communicate allows. FLOPs, energy and memory are those of one device; ``device`` is None where
     the method reads none, and ``device_name`` then says what runs the program.
     ``modules`` are the distinct regions, ``steps`` returns a region's operations with their prices,
-    None where the method measures regions whole. ``part_warnings`` say where the system is made for
-    another part than the device.
+    None where the method measures regions whole. ``mesh`` is that of the devices, axes major first,
+    empty where it is not known. ``part_warnings`` say where the system is made for another part
+    than the device.
 
     >>> import hespas
     >>> hespas.predict("examples/attention_block.mlir", "A100_SXM_40GB", "A100_SXM_40GB_4GPU")
@@ -66,6 +84,8 @@ class Prediction:
     steps: Callable[[Compute], tuple[Step, ...] | None]
     device: Device | None = None
     device_name: str = ""
+    mesh: tuple[tuple[str, int], ...] = ()
+    work: StepWork = NO_WORK
     part_warnings: tuple[str, ...] = ()
 
     @property

@@ -121,6 +121,16 @@ def format_time(seconds: float) -> str:
     return _scaled(seconds, "s", steps)
 
 
+def format_amount(amount: float) -> str:
+    """Return a number as text before a unit that is a word: in thousands or millions if large.
+
+    >>> format_amount(20130.0), format_amount(7.25)
+    ('20.13 k ', '7.25 ')
+    """
+    text = format_quantity(amount, "")
+    return text if text.endswith(" ") else f"{text} "
+
+
 def format_energy(energy_j: float) -> str:
     """Return an energy as text.
 

@@ -10,6 +10,7 @@ that builds a step: `llama` (with `decoder` and `adamw`), `resnet`, `gemm`, `moe
 
 PUBLIC: dict[str, tuple[str, ...]] = {
     "catalogue": ("model_named", "models"),
+    "flops": ("model_flops",),
     "model": ("MeshAxes", "Model", "parse_mesh"),
 }
 """What other folders import, by module; `tests/project/test_layout.py` checks it."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hespas.estimate.bound import Bound
 from hespas.prediction import Prediction
 from hespas.report.schema import BoundShares, RunReport
-from hespas.units import format_energy, format_quantity, format_time
+from hespas.units import format_amount, format_energy, format_quantity, format_time
 
 _FIDELITIES = {
     "compiled": "compiled",
@@ -59,7 +59,13 @@ def headline(report: RunReport) -> Headline:
     if report.system is not None:
         where += f" on {report.system}"
     memory = [("Memory", _memory(report))]
-    rows = [*_times(report), ("Bound by", _bound(report.bound)), *_energy(report)]
+    rows = [
+        *_times(report),
+        ("Bound by", _bound(report.bound)),
+        *_throughput(report),
+        *_utilisation(report),
+        *_energy(report),
+    ]
     return Headline(
         title=f"{report.program}: one step on {where} ({_FIDELITIES[report.fidelity]})",
         rows=tuple([*rows, *memory] if _fits(report) else [*memory, *rows]),
@@ -92,6 +98,24 @@ def _times(report: RunReport) -> list[tuple[str, str]]:
 
 def _timed(time_s: float, note: str) -> str:
     return f"{format_time(time_s):<11}{note}".rstrip()
+
+
+def _throughput(report: RunReport) -> list[tuple[str, str]]:
+    shown: list[str] = []
+    tokens, each = report.tokens_per_s, report.tokens_per_s_per_device
+    if tokens is not None and each is not None:
+        shown.append(f"{format_amount(tokens)}tokens/s, {format_amount(each)}tokens/s/device")
+    if report.samples_per_s is not None:
+        shown.append(f"{format_amount(report.samples_per_s)}{report.samples}/s")
+    return [("Throughput", ", ".join(shown))] if shown else []
+
+
+def _utilisation(report: RunReport) -> list[tuple[str, str]]:
+    model, hardware = report.mfu, report.hardware_utilisation
+    shown = [] if model is None else [f"{100 * model:.1f} % of peak by the model's FLOPs (MFU)"]
+    if hardware is not None:
+        shown.append(f"{100 * hardware:.1f} % {'' if shown else 'of peak '}by what is executed")
+    return [("Utilisation", ", ".join(shown))] if shown else []
 
 
 def _energy(report: RunReport) -> list[tuple[str, str]]:

@@ -14,6 +14,7 @@ import msgspec
 from hespas.estimate.estimate import OpEstimate
 from hespas.prediction import Prediction
 from hespas.report.assumptions import assumption_lines, group_text, grouped_assumptions
+from hespas.report.communication import communication_lines, communication_rows
 from hespas.report.headline import bound_shares, headline_lines
 from hespas.report.layers import (
     breakdown,
@@ -39,6 +40,7 @@ def run_report(prediction: Prediction) -> RunReport:
         kinds=kind_rows(found),
         phases=phase_rows(found),
         layers=layer_rows(found, depth=shown.depth, each_layer=shown.each_layer),
+        communication=communication_rows(prediction),
     )
 
 
@@ -46,6 +48,8 @@ def run_summary(prediction: Prediction) -> RunReport:
     """Return the same without the tables that take time to make."""
     total = prediction.estimates.total
     whole = total.total
+    step_s, work = prediction.step_time_s, prediction.work
+    tokens_per_s = _rate(work.tokens, step_s)
     groups = grouped_assumptions(prediction.assumptions, total.noted_s, total.time_s)
     return RunReport(
         schema_version=SCHEMA_VERSION,
@@ -61,10 +65,11 @@ def run_summary(prediction: Prediction) -> RunReport:
         exposed_communication_s=prediction.exposed_communication_s,
         straggler_s=prediction.straggler_s,
         bound=bound_shares(prediction),
-        tokens_per_s=None,
-        tokens_per_s_per_device=None,
-        samples_per_s=None,
-        mfu=None,
+        tokens_per_s=tokens_per_s,
+        tokens_per_s_per_device=_rate(tokens_per_s, prediction.devices),
+        samples_per_s=_rate(work.samples, step_s),
+        samples=work.what,
+        mfu=_mfu(prediction),
         hardware_utilisation=_utilisation(whole, prediction.step_time_s),
         flops=whole.flops,
         flops_utilisation=whole.flops_utilisation if whole.knows_peaks else None,
@@ -85,6 +90,20 @@ def run_summary(prediction: Prediction) -> RunReport:
         options=given_options(prediction.options),
         versions={"hespas": __version__, **prediction.graph.program.compiler_versions},
     )
+
+
+def _rate(amount: float | None, over: float) -> float | None:
+    return None if amount is None or over <= 0 else amount / over
+
+
+def _mfu(prediction: Prediction) -> float | None:
+    """Return the model's FLOPs over what the devices could do, at the type of its products."""
+    device, flops = prediction.device, prediction.work.model_flops
+    if device is None or flops is None or prediction.step_time_s <= 0:
+        return None
+    done = prediction.estimates.total.total.per_type
+    kind = max(done, key=lambda name: (done[name].flops, name), default="bf16")
+    return flops / (prediction.devices * device.rate(kind) * prediction.step_time_s)
 
 
 def _op_row(op: OpEstimate) -> OpRow:
@@ -141,6 +160,7 @@ SECTIONS: tuple[Callable[[RunReport], list[str]], ...] = (
     kind_lines,
     phase_lines,
     layer_lines,
+    communication_lines,
     _work,
     _assumptions,
 )

@@ -101,10 +101,28 @@ class CommunicationRow(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     axis: Annotated[str, Meta(description="the axis of the mesh, or how its groups are formed")]
     dimension: Annotated[str, Meta(description="the dimensions of the network that it uses")]
+    devices: Annotated[int, Meta(description="in a group")]
     count: int
     bytes: Annotated[float, Meta(description="what one device puts in, all of them together")]
+    bytes_per_s: Annotated[
+        float | None,
+        Meta(description="reached: what a device must send at least, as nccl-tests count it"),
+    ]
+    link_bytes_per_s: Annotated[
+        float | None, Meta(description="one direction of a link of the slowest dimension")
+    ]
     time_s: Annotated[Seconds, Meta(description="from start to end, all of them together")]
-    exposed_s: Annotated[Seconds, Meta(description="the part that no computation hides")]
+    hidden_s: Annotated[
+        Seconds, Meta(description="behind computation, or other communication that is charged")
+    ]
+    exposed_s: Annotated[
+        Seconds,
+        Meta(
+            description="charged of the time in which the device does not compute; all rows "
+            "add up to the step's"
+        ),
+    ]
+    waits: Annotated[str | None, Meta(description="what waits longest for it")]
 
 
 class ExplainRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -169,6 +187,7 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     samples_per_s: Annotated[
         float | None, Meta(description="sequences, images: null where they are not known")
     ]
+    samples: Annotated[str, Meta(description="what samples are: sequences, images")]
     mfu: Annotated[
         float | None,
         Meta(

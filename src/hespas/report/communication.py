@@ -1,0 +1,347 @@
+"""The communication of a step, by kind, groups of devices and dimensions of the network.
+
+Figures are those of the slowest device, every device as specified. A moment in which it doesn't
+compute is charged to one row, to what started first of the communication under way, so that exposed
+times add up to the step's; where nothing is under way, it waits, in a row of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations, pairwise
+from math import prod
+
+from hespas.hardware.interconnect import Dimensions
+from hespas.hardware.system import System
+from hespas.prediction import Prediction
+from hespas.program.groups import FoldedGroups
+from hespas.report.schema import CommunicationRow, RunReport
+from hespas.schedule.intervals import Interval, exposed_parts
+from hespas.schedule.tasks import (
+    CollectiveTask,
+    CommunicationKind,
+    ComputeTask,
+    GroupTable,
+    ReceiveTask,
+    SendTask,
+    Task,
+)
+from hespas.simulate.timeline import ClassTimeline
+from hespas.units import PS_PER_S, format_quantity, format_time
+
+IDLE = "idle"
+"""The kind of the row of time in which nothing is under way."""
+
+_SHOWN = 8
+_SUBSETS = 5
+_KIND = {kind: kind.name.lower() for kind in CommunicationKind}
+_PERMUTE = "collective_permute"
+
+Axes = Sequence[tuple[str, int]]
+_Link = tuple[int, float]
+"""How many devices a dimension of the network has, and one direction of one of its links, B/s."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Row:
+    """What is under way of one kind among the same groups."""
+
+    size: int
+    count: int = 0
+    size_bytes: int = 0
+    sent_bytes: float = 0.0
+    time_ps: int = 0
+    exposed_ps: int = 0
+    waiting: dict[str, int] = field(default_factory=dict[str, int])
+
+
+def communication_rows(prediction: Prediction) -> list[CommunicationRow]:
+    """Return a row for each kind, groups and dimensions, those exposed longest first."""
+    if prediction.timeline is None:
+        return []
+    device = prediction.timeline.as_specified or prediction.timeline.slowest
+    tables = device.graph.group_tables
+    links = [] if prediction.system is None else _links(prediction.system)
+    names = _Names(device_count=prediction.devices, axes=prediction.mesh, links=links)
+    rows: dict[tuple[str, str, str], _Row] = {}
+    exposed = _charged(device)
+    consumers = _consumers(device)
+    for task in _communication(device):
+        groups = _groups(task, tables, prediction.devices)
+        size = max(map(len, groups))
+        key = (_kind(task), names.axis(task, groups), names.dimension(groups))
+        row = rows.setdefault(key, _Row(size=size))
+        start, end = device.nodes[task.id]
+        exposed_ps = exposed.get(task.id, 0)
+        row.exposed_ps += exposed_ps
+        if exposed_ps and task.id in consumers:
+            waits = consumers[task.id]
+            row.waiting[waits] = row.waiting.get(waits, 0) + exposed_ps
+        if isinstance(task, ReceiveTask) and _sends(task, device):
+            continue
+        row.count += 1
+        row.size_bytes += task.size_bytes
+        row.sent_bytes += _sent_bytes(task, size)
+        row.time_ps += end - start
+    found = [_finished(key, row, names) for key, row in rows.items()]
+    idle_ps = device.exposed_communication_ps - sum(row.exposed_ps for row in rows.values())
+    if idle_ps > 0:
+        found.append(_idle(idle_ps))
+    return sorted(found, key=lambda row: (-row.exposed_s, -row.time_s, row.kind, row.axis))
+
+
+def _communication(device: ClassTimeline) -> Iterator[CollectiveTask | SendTask | ReceiveTask]:
+    for task in device.graph.tasks:
+        if task.id in device.nodes and isinstance(task, CollectiveTask | SendTask | ReceiveTask):
+            yield task
+
+
+def _sends(task: ReceiveTask, device: ClassTimeline) -> bool:
+    """Return whether the device also sends in what it receives: the two are one permutation."""
+    return any(source == device.devices[0] for source, _ in task.pairs)
+
+
+def _kind(task: Task) -> str:
+    return _KIND[task.kind] if isinstance(task, CollectiveTask) else _PERMUTE
+
+
+def _groups(
+    task: CollectiveTask | SendTask | ReceiveTask, tables: Sequence[GroupTable], devices: int
+) -> GroupTable:
+    if not isinstance(task, CollectiveTask):
+        return task.pairs
+    return (tuple(range(devices)),) if task.group_table is None else tables[task.group_table]
+
+
+def _sent_bytes(task: CollectiveTask | SendTask | ReceiveTask, size: int) -> float:
+    """Return what a device must send at least, by the kind of collective.
+
+    As nccl-tests count the bandwidth of a bus: an all-reduce 2 (n - 1) / n of its bytes, and so on.
+    """
+    if not isinstance(task, CollectiveTask):
+        return float(task.size_bytes)
+    match task.kind:
+        case CommunicationKind.ALL_REDUCE:
+            return 2 * (size - 1) / size * task.size_bytes
+        case CommunicationKind.ALL_GATHER:
+            return float((size - 1) * task.size_bytes)
+        case CommunicationKind.REDUCE_SCATTER | CommunicationKind.ALL_TO_ALL:
+            return (size - 1) / size * task.size_bytes
+        case _:
+            return float(task.size_bytes)
+
+
+def _charged(device: ClassTimeline) -> Mapping[int, int]:
+    """Return by task what it is charged of the time in which the device doesn't compute."""
+    busy: list[Interval] = sorted(
+        device.nodes[task.id]
+        for task in device.graph.tasks
+        if task.id in device.nodes and isinstance(task, ComputeTask) and not task.is_on_host
+    )
+    ordered = sorted(_communication(device), key=lambda task: (device.nodes[task.id], task.id))
+    charged: dict[int, int] = {}
+    until = 0
+    spans: list[Interval] = []
+    for task in ordered:
+        start, end = device.nodes[task.id]
+        spans.append((max(start, until), max(end, until)))
+        until = max(until, end)
+    for task, parts in zip(ordered, exposed_parts(busy, spans), strict=True):
+        charged[task.id] = sum(end - start for start, end in parts)
+    return charged
+
+
+def _consumers(device: ClassTimeline) -> Mapping[int, str]:
+    """Return by task what waits for it: the first computation to start, else what else does."""
+    found: dict[int, tuple[bool, int, str]] = {}
+    for task in device.graph.tasks:
+        if task.id not in device.nodes:
+            continue
+        rank = (not isinstance(task, ComputeTask), device.nodes[task.id][0], task.name)
+        for need in task.depends_on:
+            if need not in found or rank < found[need]:
+                found[need] = rank
+    return {task: name for task, (_, _, name) in found.items()}
+
+
+def _links(system: System) -> list[_Link]:
+    """Return the dimensions of a system's network, nearest first; none where it has none."""
+    network = system.interconnect
+    if network is not None and isinstance(network.fabric, Dimensions):
+        return [
+            (each.size, each.parameters.bandwidth_bytes_per_s) for each in network.fabric.dimensions
+        ]
+    return [(each.npus_count, each.bandwidth_bytes_per_s) for each in system.dimensions]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Names:
+    """Names groups by the mesh and by the network; each distinct division once."""
+
+    device_count: int
+    axes: Axes
+    links: Sequence[_Link]
+    axis_of: dict[GroupTable, str] = field(default_factory=dict[GroupTable, str])
+    dimensions_of: dict[GroupTable, tuple[int, ...]] = field(
+        default_factory=dict[GroupTable, tuple[int, ...]]
+    )
+
+    def axis(self, task: Task, groups: GroupTable) -> str:
+        """Return the axes of the mesh along which groups lie, else how they are formed."""
+        if groups not in self.axis_of:
+            is_whole = isinstance(task, CollectiveTask)
+            self.axis_of[groups] = self._mesh_axes(groups, is_whole=is_whole) or _shape(
+                groups, self.device_count, is_whole=is_whole
+            )
+        return self.axis_of[groups]
+
+    def _mesh_axes(self, groups: GroupTable, *, is_whole: bool) -> str:
+        if prod(size for _, size in self.axes) != self.device_count:
+            return ""
+        wanted = {frozenset(group) for group in groups}
+        named = [index for index, (_, size) in enumerate(self.axes) if size > 1]
+        for count in range(1, min(len(named), _SUBSETS) + 1):
+            for used in combinations(named, count):
+                along = _along(self.axes, used)
+                fits = (
+                    wanted == along
+                    if is_whole
+                    else all(any(pair <= group for group in along) for pair in wanted)
+                )
+                if fits:
+                    return "+".join(self.axes[index][0] for index in used)
+        return ""
+
+    def used(self, groups: GroupTable) -> tuple[int, ...]:
+        """Return the dimensions of the network in which members of a group differ."""
+        if groups not in self.dimensions_of:
+            self.dimensions_of[groups] = tuple(self._differing(groups))
+        return self.dimensions_of[groups]
+
+    def _differing(self, groups: GroupTable) -> Iterator[int]:
+        if prod(size for size, _ in self.links) != self.device_count:
+            return
+        stride = 1
+        for number, (size, _) in enumerate(self.links, start=1):
+            if any(len({member // stride % size for member in group}) > 1 for group in groups):
+                yield number
+            stride *= size
+
+    def dimension(self, groups: GroupTable) -> str:
+        """Return the numbers of those dimensions, the nearest is 1."""
+        return "+".join(map(str, self.used(groups)))
+
+    def link_bytes_per_s(self, dimension: str) -> float | None:
+        """Return one direction of a link of the slowest of some dimensions."""
+        numbers = [int(each) - 1 for each in dimension.split("+") if each]
+        return min((self.links[number][1] for number in numbers), default=None)
+
+
+def _along(axes: Axes, used: Sequence[int]) -> set[frozenset[int]]:
+    others = [index for index in range(len(axes)) if index not in used]
+    folded = FoldedGroups(
+        dimensions=tuple(size for _, size in axes),
+        permutation=(*others, *used),
+        group_size=prod(axes[index][1] for index in used),
+    )
+    return {frozenset(group) for group in folded.listed()}
+
+
+def _shape(groups: GroupTable, devices: int, *, is_whole: bool) -> str:
+    """Describe groups by their size and how far apart their members are.
+
+    >>> _shape(((0, 4), (1, 5)), 8, is_whole=True), _shape(((0, 1, 2, 3),), 4, is_whole=True)
+    ('groups of 2, stride 4', 'all 4')
+    """
+    if not is_whole:
+        return f"{len(groups)} pairs"
+    sizes = {len(group) for group in groups}
+    if sizes == {devices}:
+        return f"all {devices}"
+    if len(sizes) > 1:
+        return f"groups of {min(sizes)} to {max(sizes)}"
+    strides = {right - left for group in groups for left, right in pairwise(group)}
+    stride = f", stride {strides.pop()}" if len(strides) == 1 else ""
+    return f"groups of {sizes.pop()}{stride}"
+
+
+def _finished(key: tuple[str, str, str], row: _Row, names: _Names) -> CommunicationRow:
+    kind, axis, dimension = key
+    time_s = row.time_ps / PS_PER_S
+    exposed_s = row.exposed_ps / PS_PER_S
+    longest = max(row.waiting, key=lambda name: (row.waiting[name], name), default=None)
+    return CommunicationRow(
+        kind=kind,
+        axis=axis,
+        dimension=dimension,
+        devices=row.size,
+        count=row.count,
+        bytes=float(row.size_bytes),
+        bytes_per_s=row.sent_bytes / time_s if time_s > 0 else None,
+        link_bytes_per_s=names.link_bytes_per_s(dimension),
+        time_s=time_s,
+        hidden_s=max(0.0, time_s - exposed_s),
+        exposed_s=exposed_s,
+        waits=longest,
+    )
+
+
+def _idle(idle_ps: int) -> CommunicationRow:
+    return CommunicationRow(
+        kind=IDLE,
+        axis="",
+        dimension="",
+        devices=1,
+        count=0,
+        bytes=0.0,
+        bytes_per_s=None,
+        link_bytes_per_s=None,
+        time_s=idle_ps / PS_PER_S,
+        hidden_s=0.0,
+        exposed_s=idle_ps / PS_PER_S,
+        waits=None,
+    )
+
+
+def communication_lines(report: RunReport) -> list[str]:
+    """Return the table of communication, compact; nothing where there is none."""
+    rows = report.communication
+    if not rows:
+        return []
+    is_one = len({row.dimension for row in rows if row.dimension}) < 2
+    named = [(row, _name(row, is_one=is_one)) for row in rows[:_SHOWN]]
+    width = max(30, *(2 + len(name) for _, name in named))
+    head = f"{'Communication, by axis':<{width}}"
+    lines = [f"{head}  {'time':>9}  {'exposed':>9}  {'count':>6}  {'bytes':>9}  {'reached':>10}"]
+    lines += [_line(row, name, width) for row, name in named]
+    rest = rows[_SHOWN:]
+    if rest:
+        name = f"{len(rest)} other {'row' if len(rest) == 1 else 'rows'}"
+        time_s, exposed_s = sum(row.time_s for row in rest), sum(row.exposed_s for row in rest)
+        lines.append(
+            f"  {name:<{width - 2}}  {format_time(time_s):>9}  {format_time(exposed_s):>9}"
+        )
+    waiting = next((row for row in rows if row.waits and row.exposed_s > 0), None)
+    if waiting is not None:
+        lines.append(f"  longest waited for: {waiting.kind} {waiting.axis}, by {waiting.waits}")
+    return lines
+
+
+def _name(row: CommunicationRow, *, is_one: bool) -> str:
+    """Return kind and axis, with the dimensions of the network where rows use several."""
+    where = "" if is_one or not row.dimension else f", dimension {row.dimension}"
+    return f"{row.kind} {row.axis}{where}".strip()
+
+
+def _line(row: CommunicationRow, name: str, width: int) -> str:
+    count = f"{row.count}" if row.count else ""
+    size = format_quantity(row.bytes, "B") if row.count else ""
+    reached = "" if row.bytes_per_s is None else format_quantity(row.bytes_per_s, "B/s", ".3g")
+    text = (
+        f"  {name:<{width - 2}}  {format_time(row.time_s):>9}  {format_time(row.exposed_s):>9}"
+        f"  {count:>6}  {size:>9}  {reached:>10}"
+    )
+    if row.bytes_per_s is not None and row.link_bytes_per_s:
+        text += f" of {format_quantity(row.link_bytes_per_s, 'B/s', '.3g')}"
+    return text.rstrip()

@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import hespas
+from hespas import pipeline
+from hespas.models.catalogue import model_named
+from hespas.models.flops import model_flops
+from hespas.options import EstimateOptions, PredictOptions, ProgramOptions, StepOptions
+from hespas.prediction import Prediction, StepWork
+from hespas.report.headline import headline, whole_per_cents
+from hespas.report.run import run_report
+
+TOKENS = """
+func.func @main(%ids: tensor<4x128xi32>, %a: tensor<64x64xf32>) -> tensor<64x64xf32> {
+  %0 = stablehlo.dot_general %a, %a, contracting_dims = [1] x [0]
+    : (tensor<64x64xf32>, tensor<64x64xf32>) -> tensor<64x64xf32>
+  return %0 : tensor<64x64xf32>
+}
+"""
+
+
+def rows(prediction: Prediction) -> dict[str, str]:
+    return dict(headline(run_report(prediction)).rows)
+
+
+def options(tmp_path: Path, step: StepOptions) -> PredictOptions:
+    file = tmp_path / "p.mlir"
+    file.write_text(TOKENS)
+    return PredictOptions(
+        program=ProgramOptions(file=file), estimate=EstimateOptions(node="H100_80GB"), step=step
+    )
+
+
+def test_tokens_are_read_off_integers_of_two_dimensions(tmp_path: Path) -> None:
+    prediction = pipeline.predict(options(tmp_path, StepOptions()))
+    report = run_report(prediction)
+    assert report.tokens_per_s == pytest.approx(512 / prediction.step_time_s)
+    assert report.samples_per_s == pytest.approx(4 / prediction.step_time_s)
+    assert report.mfu is None
+    assert "tokens/s" in rows(prediction)["Throughput"]
+
+
+def test_tokens_that_are_given_count(tmp_path: Path) -> None:
+    prediction = pipeline.predict(options(tmp_path, StepOptions(tokens=1000, samples=3)))
+    report = run_report(prediction)
+    assert report.tokens_per_s == pytest.approx(1000 / prediction.step_time_s)
+    assert report.samples_per_s == pytest.approx(3 / prediction.step_time_s)
+
+
+def test_what_nobody_knows_is_null() -> None:
+    prediction = hespas.predict("examples/attention_block.mlir", "H100_80GB", "H100_80GB_4GPU")
+    report = run_report(prediction)
+    assert report.tokens_per_s is report.samples_per_s is report.mfu is None
+    assert "Throughput" not in rows(prediction)
+
+
+def test_a_models_flops_are_those_of_its_products() -> None:
+    # By hand: 30 layers' worth is not needed, one weight of the smallest model is.
+    settings = model_named("llama3-100m").settings
+    layer = 4 * 576 * 9 * 128 + 3 * 576 * 2016
+    weights = 7 * layer + 576 * 128256
+    assert model_flops(settings, 10) == 10 * (6 * weights + 12 * 7 * 9 * 128 * 4096)
+    assert model_flops(model_named("resnet50").settings, None) is None
+
+
+def test_the_models_flops_over_the_peak_are_the_mfu(tmp_path: Path) -> None:
+    prediction = pipeline.predict(options(tmp_path, StepOptions()))
+    assert prediction.device is not None
+    done = prediction.step_time_s * prediction.device.rate("tf32") / 4
+    known = replace(prediction, work=StepWork(tokens=1, model_flops=done))
+    assert run_report(known).mfu == pytest.approx(0.25)
+    assert rows(known)["Utilisation"].startswith("25.0 % of peak by the model's FLOPs (MFU)")
+
+
+def test_too_little_memory_stands_first(tmp_path: Path) -> None:
+    prediction = pipeline.predict(options(tmp_path, StepOptions()))
+    assert prediction.device is not None
+    small = replace(prediction, device=replace(prediction.device, memory_capacity_bytes=1000))
+    name, text = headline(run_report(small)).rows[0]
+    assert name == "Memory"
+    assert "does not fit" in text
+    assert "too much" in text
+
+
+_SHARES = st.lists(st.floats(min_value=1e-9, max_value=1), min_size=1, max_size=6)
+
+
+@given(_SHARES)
+def test_whole_per_cents_add_to_100(parts: list[float]) -> None:
+    shares = {str(number): part / sum(parts) for number, part in enumerate(parts)}
+    rounded = whole_per_cents(shares)
+    assert sum(rounded.values()) == 100
+    assert all(abs(rounded[name] - 100 * share) <= 1 + 1e-9 for name, share in shares.items())
+
+
+@pytest.mark.parametrize("method", ["roofline", "measured", "kernel"])
+def test_shares_of_the_step_add_to_1_and_to_its_parts(method: str) -> None:
+    prediction = hespas.predict(
+        "examples/llama3_100m_fsdp4.mlir", "H100_80GB", "H100_80GB_4GPU", method=method
+    )
+    bound = run_report(prediction).bound
+    shares = [getattr(bound, name) for name in bound.__struct_fields__]
+    assert sum(shares) == pytest.approx(1, abs=1e-12)
+    exposed = prediction.exposed_communication_s / prediction.step_time_s
+    assert bound.exposed_communication == pytest.approx(exposed, abs=1e-6)
