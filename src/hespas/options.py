@@ -476,6 +476,8 @@ class EstimateOptions:
 class StepOptions:
     """What a step takes in, for rates: of models of the zoo it is known."""
 
+    GROUP: ClassVar[Group] = Group.WORKLOAD
+
     tokens: int | None = declare(
         Option(help="Tokens of a step on all devices, for tokens/s of a program.", form=Count)
     )
