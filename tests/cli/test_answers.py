@@ -94,11 +94,11 @@ def test_every_figure_of_the_text_has_a_unit(predict: Call) -> None:
     assert re.fullmatch(r"  compute +14\.84 us +53\.7 %", lines[3])
     assert re.fullmatch(r"  exposed communication +12\.78 us +46\.3 %", lines[4])
     assert max(map(len, lines)) <= 100
-    units = r"(?:[pnum]?s|[kMG]?(?:B|FLOP)|[um]?J|%|x)"
+    units = r"(?:[pnum]?s|[kMG]?(?:B/s|B|FLOP)|[um]?J|%|x)"
     figures = re.compile(rf"(?<![\w.-])(?>\d+(?:\.\d+)?)(?! ?{units}(?:[\s,]|$))", re.MULTILINE)
     answer_part = "\n".join(lines[2 : lines.index("Assumed:")])
     bare = [match[0] for match in figures.finditer(answer_part)]
-    assert bare == ["3", "1", "1"], "only the counts of operations have none"
+    assert bare == ["3", "1", "1", "4", "1"], "only counts, of operations and devices, have none"
 
 
 def test_the_answer_lists_what_was_assumed(predict: Call, call: Call) -> None:
