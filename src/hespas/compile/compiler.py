@@ -22,7 +22,7 @@ from hespas.program.kernels import CompiledKernels
 from hespas.stages import Stage, stage
 from hespas.tools.process import LOG_NAME, Limits, run_program, scratch_directory
 from hespas.xla.compile import messages
-from hespas.xla.compile.kernels import read_kernels
+from hespas.xla.compile.kernels import read_kernels, read_starts
 
 DEFAULT_LIMITS = Limits(time_s=3600, memory_bytes=32 * 2**30)
 """An hour, and 32 GiB of addresses."""
@@ -119,14 +119,15 @@ def _read(job: Job, home: Path, limits: Limits) -> CompiledProgram:
 
 def _result(job: Job, answer: messages.Compiled, home: Path) -> CompiledProgram:
     text = (home / messages.TEXT_FILE).read_text()
-    kernels, notes = _kernels(job, home, text)
+    proto = (home / messages.PROTO_FILE).read_bytes()
+    kernels, notes = _kernels(job, home, text, proto)
     return CompiledProgram(
         name=job.name,
         target=job.target.name,
         topology=answer.topology,
         replicas=answer.replicas,
         partitions=answer.partitions,
-        hlo_proto=(home / messages.PROTO_FILE).read_bytes(),
+        hlo_proto=proto,
         hlo_text=text,
         kernels=kernels,
         memory=answer.memory,
@@ -137,12 +138,15 @@ def _result(job: Job, answer: messages.Compiled, home: Path) -> CompiledProgram:
     )
 
 
-def _kernels(job: Job, home: Path, text: str) -> tuple[CompiledKernels | None, tuple[str, ...]]:
+def _kernels(
+    job: Job, home: Path, text: str, proto: bytes
+) -> tuple[CompiledKernels | None, tuple[str, ...]]:
     """Return the kernels, or None, and notes on the target or on why there are none."""
     if not isinstance(job.target, GpuTarget):
         return None, ("the kernels of a TPU are not readable",)
+    dump = home / messages.DUMP_DIRECTORY
     try:
-        return read_kernels(home / messages.DUMP_DIRECTORY, module_text=text), job.target.notes
+        return read_kernels(dump, module_text=text, starts=read_starts(proto)), job.target.notes
     except UnsupportedError as error:
         return None, (*job.target.notes, f"no kernels: {error}")
 

@@ -158,11 +158,11 @@ class _Walk:
                     f"{inner.kind} runs on the compute stream, though the compiler started it "
                     "asynchronously"
                 )
-                self._op(inner)
+                self._op(self._named(inner, op))
         return tuple(started)
 
     def _named(self, inner: Op, start: Op) -> Op:
-        """Return the collective that an operation starts, with that operation's name."""
+        """Return what an operation starts, with that operation's name."""
         if (start, inner) not in self.named:
             self.named[start, inner] = replace(
                 inner,

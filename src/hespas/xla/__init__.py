@@ -13,7 +13,7 @@ it, as ``python -m hespas.xla.compile.worker``.
 """
 
 PUBLIC: dict[str, tuple[str, ...]] = {
-    "compile.kernels": ("read_kernels",),
+    "compile.kernels": ("read_kernels", "read_starts"),
     "compile.messages": (
         "Accelerator",
         "CompileRequest",

@@ -15,13 +15,19 @@ from pathlib import Path
 
 from hespas.errors import UnsupportedError
 from hespas.program.kernels import CompiledKernels, Extent, KernelLaunch
+from hespas.xla.hlo.schema import message_class
+
+_NOTHING_STARTED: Mapping[str, str] = {}
 
 
-def read_kernels(dump: Path, *, module_text: str) -> CompiledKernels:
+def read_kernels(
+    dump: Path, *, module_text: str, starts: Mapping[str, str] = _NOTHING_STARTED
+) -> CompiledKernels:
     """Read the kernels of the one module that was compiled into a dump directory.
 
-    ``module_text`` is the optimised module. Raises `UnsupportedError` if the lists of thunks are
-    missing, or do not match the module's instructions and the PTX.
+    ``module_text`` is the optimised module, ``starts`` what `read_starts` returns of it. Raises
+    `UnsupportedError` if the lists of thunks are missing, or do not match the module's instructions
+    and the PTX.
     """
     thunks = read_thunks(_only_file(dump, "*.thunk_sequence.txt"))
     instruction_of_thunk = read_thunk_instructions(_only_file(dump, "*.thunk_metadata.txt"))
@@ -33,7 +39,7 @@ def read_kernels(dump: Path, *, module_text: str) -> CompiledKernels:
         target = target or ptx_target(text)
     return match_kernels(
         thunks,
-        instruction_of_thunk,
+        {number: starts.get(name, name) for number, name in instruction_of_thunk.items()},
         ptx=ptx,
         instructions=read_instruction_names(module_text),
         target=target,
@@ -197,6 +203,24 @@ def read_instruction_names(text: str) -> InstructionNames:
         bodies.update(_APPLIED.findall(line))
     run = (name for home, fused in fusions.items() if home not in bodies for name in fused)
     return InstructionNames(all=frozenset(names), fusions=frozenset(run))
+
+
+def read_starts(proto: bytes) -> dict[str, str]:
+    """Return, of a serialised module, what starts each instruction that runs asynchronously.
+
+    A kernel that is started has the name of the instruction inside of its start, which the
+    module's text leaves out.
+    """
+    module = message_class("xla.HloModuleProto").FromString(proto)
+    bodies = {each.id: each for each in module.computations}
+    return {
+        inner.name: start.name
+        for computation in module.computations
+        for start in computation.instructions
+        if start.opcode == "async-start"
+        for called in start.called_computation_ids
+        for inner in bodies[called].instructions
+    }
 
 
 def match_kernels(

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from hespas.errors import UnsupportedError
-from hespas.xla.compile.kernels import read_instruction_names, read_kernels
+from hespas.xla.compile.kernels import read_instruction_names, read_kernels, read_starts
+from hespas.xla.hlo.module import read_hlo_module
 
 # As XLA of jaxlib 0.10.2 writes them: a loop whose body has a branch, with a library's matmul.
 THUNKS = """\
@@ -150,6 +151,38 @@ def test_a_dump_of_two_modules_or_of_none_is_refused(dump: Path, tmp_path: Path)
         read_kernels(dump, module_text=MODULE)
     with pytest.raises(UnsupportedError, match="left 0 lists of thunks"):
         read_kernels(tmp_path / "empty", module_text=MODULE)
+
+
+STARTED = """HloModule m, is_scheduled=true
+
+%wrapped (p: f32[7]) -> f32[7] {
+  %p = f32[7]{0} parameter(0)
+  ROOT %t = f32[7]{0} tanh(%p)
+}
+
+ENTRY %main (a: f32[7]) -> f32[7] {
+  %a = f32[7]{0} parameter(0)
+  %tanh-start.1 = ((f32[7]{0}), f32[7]{0:S(5)}, u32[]) fusion-start(%a), kind=kLoop, calls=%wrapped
+  ROOT %tanh-done.1 = f32[7]{0:S(5)} fusion-done(%tanh-start.1)
+}
+"""
+
+
+def test_a_kernel_that_is_started_is_that_of_its_start(dump: Path) -> None:
+    """The text doesn't name the instruction inside of a start, and the list of thunks does."""
+    module = read_hlo_module(STARTED.encode(), name="m").message
+    starts = read_starts(module.SerializeToString())
+    inner = next(name for name in starts if "param" not in name)
+    assert starts[inner] == "tanh-start.1"
+    names = {**NAMES, 6: inner}
+    (dump / "module_0001.m.thunk_metadata.txt").write_text(metadata(names))
+    text = MODULE.replace("%wrapped_tanh = f32[7]{0} fusion(", "%tanh-start.1 = f32[7]{0} tanh(")
+    with pytest.raises(UnsupportedError, match="kernel wrapped_tanh belongs to no instruction"):
+        read_kernels(dump, module_text=text)
+    kernels = read_kernels(dump, module_text=text, starts=starts)
+    assert [
+        launch.instruction for launch in kernels.launches if launch.kernel == "wrapped_tanh"
+    ] == ["tanh-start.1"]
 
 
 def test_fusions_in_bodies_of_fusions_are_not_run() -> None:
