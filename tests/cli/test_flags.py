@@ -236,7 +236,9 @@ def test_a_network_without_a_system_is_refused(call: Call) -> None:
 
 def test_the_network_is_chosen(call: Call) -> None:
     unaware = run(call, REDUCE, *SYSTEM, "--network", "congestion-unaware")
-    assert unaware == run(call, REDUCE, *SYSTEM)
+    by_default = run(call, REDUCE, *SYSTEM)
+    assert unaware.pop("options") == {**by_default.pop("options"), "network": "congestion-unaware"}
+    assert unaware == by_default
     aware = call("hespas", "run", "p.mlir", *NODE, *SYSTEM, "--network", "congestion-aware")
     if aware.returncode:
         refused(aware, "congestion-aware")
@@ -362,4 +364,5 @@ def test_the_compiler_is_not_waited_for_where_the_method_refuses_the_node(call: 
 def test_times_taken_here_are_not_headed_as_those_of_another_machine(call: Call) -> None:
     done = call("hespas", "run", write(REDUCE), "--method", "xla", *SYSTEM)
     heading, *_ = done.stdout.splitlines()
-    assert heading == "p.mlir: one step on 4 x this machine's cpu (method xla) on V100_32GB_4GPU"
+    where = "4 x this machine's cpu (method xla) on V100_32GB_4GPU"
+    assert heading == f"p.mlir: one step on {where} (as exported)"
