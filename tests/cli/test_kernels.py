@@ -109,6 +109,30 @@ def test_without_kernels_each_is_priced_by_its_kind(call: Call, program: Path) -
     assert (row["kind"], row["launches"]) == ("loop", 3)
 
 
+def test_kernels_name_the_modules_that_launch_them(
+    call: Call, program: Path, kernels: Path
+) -> None:
+    names = {
+        "fusion.1": "jit(f)/jvp(layers_0)/mlp/neg",
+        "fusion.2": "jit(f)/jvp(layers_1)/mlp/neg",
+        "fusion.3": "jit(f)/transpose(jvp(head))/neg",
+    }
+    text = program.read_text()
+    for instruction, name in names.items():
+        start = text.index(f"%{instruction} = ")
+        end = text.index("calls=%loop", start) + len("calls=%loop")
+        text = f'{text[:end]}, metadata={{op_name="{name}"}}{text[end:]}'
+    program.write_text(text)
+    done = call("hespas", "kernels", program, "--kernels", kernels, *NODE, "--json")
+    rows = json.loads(done.stdout)["kernels"]
+    assert [row["modules"] for row in rows] == [["layers/mlp"], ["head"]]
+    shown = call("hespas", "kernels", program, "--kernels", kernels, *NODE).stdout
+    assert "negated in layers/mlp (" in shown
+    alike = json.loads(call("hespas", "kernels", program, *NODE, "--json").stdout)["kernels"]
+    assert [row["modules"] for row in alike] == [["head", "layers/mlp"]]
+    assert "in head and 1 more (" in call("hespas", "kernels", program, *NODE).stdout
+
+
 def step_s(call: Call, program: Path, *more: object) -> float:
     done = call("hespas", "run", program, *NODE, "--json", *more)
     assert done.returncode == 0, done.stderr
