@@ -1,7 +1,9 @@
 # Needs python3 (3.11 or newer), pip and make; everything else is installed into .venv.
 PYTHON ?= python3
 BIN := .venv/bin
-EXAMPLE := examples/llama3_100m_fsdp4.mlir
+DEMO := examples/llama3_100m_fsdp4.mlir --node A100_SXM_40GB --system A100_SXM_40GB_4GPU
+# Where XLA's compiler for NVIDIA GPUs has a wheel; it needs no GPU.
+COMPILES := $(filter Linux-x86_64 Linux-aarch64,$(shell uname -s)-$(shell uname -m))
 
 COMPILERS := .venv-compilers
 
@@ -9,8 +11,10 @@ DOCS := .venv-docs
 
 .PHONY: demo test test-compilers docs docs-serve lock clean
 
-demo: .venv/run-installed
-	$(BIN)/hespas run $(EXAMPLE) --node A100_SXM_40GB --system A100_SXM_40GB_4GPU
+demo: .venv/run-installed $(if $(COMPILES),.venv/compiler-installed)
+	$(BIN)/hespas run $(DEMO)
+	@$(BIN)/hespas run $(DEMO) --as-exported | \
+		sed -n 's/^Step time *\(.*\)/\nAs exported, each operation by itself: \1/p'
 
 test: .venv/dev-installed
 	PATH="$(CURDIR)/$(BIN):$$PATH" ./check full
@@ -44,6 +48,12 @@ $(DOCS)/installed: requirements/docs.lock
 .venv/run-installed: .venv/bin/python pyproject.toml requirements/run.lock
 	test -e .venv/dev-installed || $(BIN)/python -m pip install --quiet --constraint requirements/run.lock .
 	touch $@
+
+# Without it the demo predicts the program uncompiled, and says so.
+.venv/compiler-installed: .venv/run-installed requirements/compilers.lock
+	$(BIN)/python -m pip install --quiet --only-binary :all: \
+		--constraint requirements/compilers.lock jax-cuda12-pjrt nvidia-cuda-nvcc-cu12 \
+		&& touch $@ || echo "XLA's compiler for GPUs cannot be installed here."
 
 .venv/dev-installed: .venv/bin/python pyproject.toml requirements/dev.lock
 	$(BIN)/python -m pip install --quiet --requirement requirements/dev.lock

@@ -6,7 +6,7 @@ prediction = hespas.predict(
     "examples/attention_block.mlir",
     node="A100_SXM_40GB",
     system="A100_SXM_40GB_4GPU",
-    fidelity="exported",
+    fidelity="exported",  # not compiled first, so that the stages below are the same
 )
 
 print(f"step time              {prediction.step_time_s * 1e6:6.2f} us")

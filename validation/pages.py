@@ -29,6 +29,7 @@ from statistics import mean
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from base_install import base_install
 from hespas.cli.commands import command_named, commands, run
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -85,7 +86,12 @@ def _example(text: str, output: Output) -> str:
 
 
 def printed(command: str) -> str:
-    """Run a command here, and return what it prints."""
+    """Run a command here as where no compiler is installed, and return what it prints."""
+    with base_install():
+        return _printed(command)
+
+
+def _printed(command: str) -> str:
     name, *words = shlex.split(command.replace("\\\n", " "))
     stage = command_named(_STAGES[name]) if name in _STAGES else commands
     with redirect_stdout(StringIO()) as shown:
@@ -115,7 +121,7 @@ def record() -> None:
     answers: dict[str, str] = {}
 
     def output(command: str) -> str:
-        answers[_key(command)] = printed(command)
+        answers[_key(command)] = _printed(command)
         return answers[_key(command)]
 
     for page in PAGES:

@@ -9,6 +9,7 @@ replaced. Each imports its stage when it is called: ``import hespas`` stays ligh
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from hespas.prediction import Prediction
     from hespas.program.program import Program
     from hespas.schedule.tasks import Job, TaskGraph
-    from hespas.simulate.models import Model
     from hespas.simulate.timeline import Timeline
     from hespas.split.regions import RegionGraph
 
@@ -208,7 +208,8 @@ def simulate(
 ) -> Timeline:
     """Run a job on a system (a `System`, a preset's name or a directory).
 
-    ``model`` is ``astra-sim`` (the default) or ``hespas``, our own. ``network``,
+    ``model`` is ``astra-sim``, the default for traces, or ``hespas``, our own, the default for what
+    `trace` gives on a system with measured links. ``network``,
     ``queues_per_dimension``, ``rendezvous`` and ``injection_scale`` are ASTRA-sim's
     ``--network-backend``, ``--num-queues-per-dim``, ``--rendezvous-protocol`` and
     ``--injection-scale``; ``algorithm``
@@ -219,20 +220,35 @@ def simulate(
 
     >>> graph = split(load("examples/attention_block.mlir"))
     >>> tasks = trace(graph, estimate(graph, "A100_SXM_40GB"))
-    >>> round(simulate(tasks, "A100_SXM_40GB_4GPU").step_time_s * 1e6, 1)
+    >>> round(simulate(tasks, "A100_SXM_40GB_4GPU", model="astra-sim").step_time_s * 1e6, 1)
     27.6
     """
     from hespas.hardware.sized import find_system
     from hespas.hardware.system import System
     from hespas.schedule.tasks import Job, TaskGraph
     from hespas.simulate.astra.messages import contention_model_named
-    from hespas.simulate.models import ModelChoice, simulate_job
+    from hespas.simulate.models import (
+        Model,
+        ModelChoice,
+        default_model,
+        model_named,
+        simulate_job,
+    )
 
     _check(job, (Job, TaskGraph), "a task graph or job", "give what hespas.trace gives")
     _check(system, (System, str, Path), "a system or its name", "name a preset or a directory")
     described = system if isinstance(system, System) else find_system(system)
+    settings = {
+        "network": network,
+        "num_queues_per_dim": queues_per_dimension,
+        "rendezvous_protocol": rendezvous or None,
+        "injection_scale": injection_scale,
+        "algorithm": algorithm,
+        "links": None if cluster is None else cluster.links or None,
+    }
+    default = Model.ASTRA_SIM if isinstance(job, Job) else default_model(described, settings)
     choice = ModelChoice(
-        model=_model(model),
+        model=default if model is None else model_named(model),
         network=None if network is None else contention_model_named(network),
         queues_per_dimension=queues_per_dimension,
         rendezvous=rendezvous,
@@ -249,93 +265,152 @@ def predict(
     system: System | str | Path | None = None,
     *,
     cluster: System | str | None = None,
-    imperfect: Cluster | None = None,
+    fidelity: str = "auto",
+    devices: int | None = None,
+    trip_counts: Mapping[str, int] | None = None,
+    branch_weights: Mapping[str, tuple[float, ...]] | None = None,
+    kernels: str | Path | None = None,
     mesh: str | None = None,
     batch: int | None = None,
     global_batch: int | None = None,
     micro_batch: int | None = None,
+    sequence: int | None = None,
+    remat: str | None = None,
+    scan: bool | None = None,
+    dtype: str | None = None,
     settings: Mapping[str, str] | None = None,
-    devices: int | None = None,
-    fidelity: str = "auto",
+    compiler: CompileOptions | None = None,
     method: str | None = None,
+    peak_flops: float | None = None,
+    memory_bandwidth: float | None = None,
+    per_datatype_flops: Mapping[str, float] | None = None,
+    launch_overhead_s: float | None = None,
+    custom_calls: Mapping[str, CustomCallCost] | None = None,
+    threads: int = 1,
+    cache_dir: str | Path | None = None,
+    disable_cache: bool = False,
+    in_memory_only_cache: bool = False,
     strategy: str = "linear_split",
     merge: bool = False,
+    block_limit: int | None = None,
+    separator: str = "is_communication_op",
+    separator_policy: str = "isolated",
     model: str | None = None,
+    network: str | None = None,
     algorithm: str | None = None,
+    imperfect: Cluster | str | Path | None = None,
 ) -> Prediction:
     """Predict how long one step of a program takes, on devices of one type.
 
-    ``workload`` is a program, a file, a model of the zoo or ``package.module:function``. ``mesh``,
-    ``batch``, ``global_batch``, ``micro_batch`` and ``settings`` are options of a model
-    (`hespas.export.options.ModelOptions`). ``cluster`` is a number of devices of a part, as in
-    ``32xH100_80GB``, or a system preset; ``system`` is one too, or a path, and ``imperfect`` what
-    is not perfect. A program that communicates needs a system. ``node``, by default the system's,
-    is a description, a preset's name or a path, also that of a configuration (``.json``) of another
-    method than the roofline. ``fidelity`` is what is priced: ``compiled``, ``fused``, ``exported``,
-    or by default (``auto``) the first of them that can be had. ``method``: see `estimate`;
-    ``model`` and ``algorithm``: see `simulate`. The other functions here give access to every stage
-    and option. Raises `hespas.errors.HespasError`, as they do.
+    The arguments are those of ``hespas run``. ``workload`` is a program, its file, a model of the
+    zoo or ``package.module:function``; ``mesh``, the batches, ``sequence``, ``remat``, ``scan``,
+    ``dtype`` and ``settings`` (``--set``) are for models. ``cluster`` is ``COUNTxPART``,
+    ``system`` a description, a preset's name or a directory; a program that communicates needs one
+    of them. ``node`` is a description, a preset's name or a path, also that of a configuration
+    (``.json``) of another method than the roofline; by default it is the cluster's part.
+    ``fidelity`` is what is priced: ``compiled``, ``fused``, ``exported``, or by default (``auto``)
+    the first of them that can be had; ``compiler`` has the options of a compilation. The strategy
+    and what follows it are those of `split`, ``model`` and what follows it those of `simulate`;
+    ``imperfect`` is what is not perfect, or its file. Raises `hespas.errors.HespasError`, as the
+    other functions do.
 
     >>> prediction = predict("examples/attention_block.mlir", "A100_SXM_40GB",
-    ...                      "A100_SXM_40GB_4GPU", fidelity="exported")
+    ...                      "A100_SXM_40GB_4GPU", fidelity="exported", model="astra-sim")
     >>> prediction.devices, round(prediction.step_time_s * 1e6, 1)
     (4, 27.6)
     """
     from hespas import pipeline
+    from hespas.compile.options import DEFAULT_OPTIONS
+    from hespas.config.fields import changed
     from hespas.config.suggest import choice
-    from hespas.errors import ConfigError
+    from hespas.errors import ConfigError, option
     from hespas.export.options import ModelOptions
+    from hespas.hardware.cluster import read_cluster
     from hespas.hardware.device import Device
     from hespas.hardware.system import System
     from hespas.models.model import parse_mesh
     from hespas.options import (
         CompileChoice,
+        EstimateOptions,
         Fidelity,
         NetworkOptions,
         PredictOptions,
         ProgramOptions,
     )
     from hespas.program.program import Program
+    from hespas.simulate.astra.messages import contention_model_named
+    from hespas.simulate.models import model_named
     from hespas.split.strategies import split_options
 
     _check(workload, (Program, str, Path), "a program or its file", "give one of these")
-    named = (Device, str, Path, type(None))
-    _check(node, named, "a device or its name", "name a preset or a path")
+    _check(node, (Device, str, Path, type(None)), "a device or its name", "name a preset or a path")
     _check(system, (System, str, Path, type(None)), "a system or its name", "name a preset")
     _check(cluster, (System, str, type(None)), "a cluster", "write it as in 32xH100_80GB")
     _check(method, (str, type(None)), *_METHOD)
     if system is not None and cluster is not None:
         raise ConfigError("both a cluster and a system are given", hint="drop one")
-    asked = ModelOptions(
+    program = workload if isinstance(workload, Program) else None
+    of_model = ModelOptions(
         mesh=None if mesh is None else parse_mesh(mesh),
         batch=batch,
         global_batch=global_batch,
         micro_batch=micro_batch,
+        sequence=sequence,
+        remat=remat,
+        scan=scan,
+        dtype=dtype,
         more=settings or {},
     )
-    program = workload if isinstance(workload, Program) else None
-    file = None if isinstance(workload, Program) else Path(workload)
+    if program is not None and of_model != ModelOptions():
+        raise ConfigError(
+            f"{option(changed(of_model)[0])} has no effect on a program", hint="drop it"
+        )
+    described = EstimateOptions() if node is None else _estimate_options(node, method=method)
     options = PredictOptions(
-        program=ProgramOptions(file=file, devices=devices, model=asked),
-        compile=CompileChoice(fidelity=choice(fidelity, Fidelity, what="the fidelity")),
-        split=split_options(strategy=strategy, merge=merge),
-        estimate=_estimate_options(node, method=method),
+        program=ProgramOptions(
+            file=None if isinstance(workload, Program) else Path(workload),
+            devices=devices,
+            trip_counts=trip_counts or {},
+            branch_weights=branch_weights or {},
+            kernels=None if kernels is None else Path(kernels),
+            model=of_model,
+        ),
+        compile=CompileChoice(
+            fidelity=choice(fidelity, Fidelity, what="the fidelity"),
+            options=compiler or DEFAULT_OPTIONS,
+        ),
+        split=split_options(
+            strategy=strategy,
+            merge=merge,
+            block_limit=block_limit,
+            separator=separator,
+            separator_policy=separator_policy,
+        ),
+        estimate=replace(
+            described,
+            method=method or described.method,
+            peak_flops=peak_flops,
+            memory_bandwidth=memory_bandwidth,
+            per_datatype_flops=per_datatype_flops,
+            launch_overhead_s=launch_overhead_s,
+            custom_calls=custom_calls or {},
+            threads=threads,
+            cache_dir=None if cache_dir is None else Path(cache_dir),
+            disable_cache=disable_cache,
+            in_memory_only_cache=in_memory_only_cache,
+        ),
         network=NetworkOptions(
-            system=system,
             cluster=cluster,
-            imperfect=imperfect,
-            model=_model(model),
+            system=system,
+            model=None if model is None else model_named(model),
+            network=None if network is None else contention_model_named(network),
             algorithm=algorithm,
+            imperfect=(
+                read_cluster(Path(imperfect)) if isinstance(imperfect, str | Path) else imperfect
+            ),
         ),
     )
     return pipeline.predict(options, program=program)
-
-
-def _model(name: str | None) -> Model:
-    from hespas.options import NetworkOptions
-    from hespas.simulate.models import model_named
-
-    return NetworkOptions().model if name is None else model_named(name)
 
 
 def _estimate_options(

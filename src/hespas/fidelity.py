@@ -150,18 +150,23 @@ def why_not_compiled(node: str) -> str:
 
     ``node`` is a preset's name, or a path.
     """
-    # Programs that are compiled already need not wait for it.
-    from hespas.compile.packages import compiler_versions  # noqa: PLC0415
-    from hespas.compile.targets import find_target  # noqa: PLC0415
-
     try:
-        load_device(node)
-        compiler_versions(find_target(node))
+        _compiler_of(node)
     except HardwareError as error:
         return error.message
     except ToolError as error:
         return f"{error.message} ({error.hint})"
     return ""
+
+
+def _compiler_of(node: str) -> None:
+    """Raise `HardwareError` where nothing compiles for a node, `ToolError` without its compiler."""
+    # Programs that are compiled already need not wait for it.
+    from hespas.compile.packages import compiler_versions  # noqa: PLC0415
+    from hespas.compile.targets import find_target  # noqa: PLC0415
+
+    load_device(node)
+    compiler_versions(find_target(node))
 
 
 def _named(options: EstimateOptions) -> str | None:

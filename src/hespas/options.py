@@ -519,13 +519,13 @@ class NetworkOptions:
             needs="cluster",
         )
     )
-    model: Model = declare(
+    model: Model | None = declare(
         Option(
             help="Network model: ASTRA-sim's, to the ns, or hespas' own, with streams that overlap "
             "and links that are shared.",
+            default_text="hespas for systems with measured links, astra-sim for others and traces",
             needs="cluster",
-        ),
-        default=Model.ASTRA_SIM,
+        )
     )
     algorithm: str | None = declare(
         Option(
@@ -594,8 +594,8 @@ class PredictOptions:
     """All that decides a prediction; see each part.
 
     >>> options = PredictOptions(network=NetworkOptions(system="A100_SXM_40GB_4GPU"))
-    >>> options.network.model.value, options.split.strategy.value
-    ('astra-sim', 'linear_split')
+    >>> options.compile.asked.value, options.split.strategy.value
+    ('auto', 'linear_split')
     """
 
     program: ProgramOptions = field(default_factory=ProgramOptions)

@@ -75,7 +75,7 @@ from hespas.program.types import TensorType
 from hespas.schedule.build import estimated_tasks
 from hespas.schedule.tasks import TaskGraph
 from hespas.simulate.chains import chained, opened
-from hespas.simulate.models import ModelChoice, check_choice, simulate_job
+from hespas.simulate.models import Model, ModelChoice, check_choice, default_model, simulate_job
 from hespas.simulate.timeline import Timeline
 from hespas.split.modules import RegionModules, region_modules
 from hespas.split.regions import Compute, RegionGraph
@@ -144,9 +144,9 @@ def checked(options: PredictOptions, *, needs_program: bool = True) -> PredictOp
         estimate=_with_node(options.estimate, system),
     )
     if system is None:
-        model_of(options.network)
+        model_of(options.network, system)
     else:
-        check_choice(system, model_of(options.network))
+        check_choice(system, model_of(options.network, system))
         _check_devices(options.program.devices, system)
     part_warnings(_node_of(options.estimate), system)
     _check_method(options)
@@ -839,18 +839,29 @@ def system_of(options: NetworkOptions) -> System | None:
     return find_system(named) if isinstance(named, str | Path) else named
 
 
-def model_of(options: NetworkOptions) -> ModelChoice:
-    """Return the network model with its settings; `ConfigError` for those without effect on it."""
+def model_of(options: NetworkOptions, system: System | None) -> ModelChoice:
+    """Return the network model with its settings; `ConfigError` for those without effect on it.
+
+    Where no model is named, the settings that only one has decide, or else the system.
+    """
     imperfect = options.imperfect
     if imperfect is not None and imperfect.programs:
         message = "programs are for hespas simulate: there is one program here"
         raise ConfigError(message, location=imperfect.source, hint="leave them out")
     return ModelChoice(
-        model=options.model,
+        model=_model(options, system),
         network=options.network,
         algorithm=options.algorithm,
         cluster=imperfect,
     )
+
+
+def _model(options: NetworkOptions, system: System | None) -> Model:
+    if options.model is not None:
+        return options.model
+    links = None if options.imperfect is None else options.imperfect.links or None
+    given = {"network": options.network, "algorithm": options.algorithm, "links": links}
+    return default_model(system, given)
 
 
 def simulate(prepared: Prepared, tasks: TaskGraph, options: NetworkOptions) -> Timeline | None:
@@ -861,7 +872,7 @@ def simulate(prepared: Prepared, tasks: TaskGraph, options: NetworkOptions) -> T
     """
     if prepared.system is None:
         return None
-    choice = model_of(options)
+    choice = model_of(options, prepared.system)
     name = prepared.system.name
     kind = f"{name}, {choice.model.value}"
     with stage(Stage.SIMULATE, f"on {name}", kind=kind, size=len(tasks.tasks)):

@@ -62,10 +62,11 @@ def call(
 def predict(
     call: Callable[..., CompletedProcess[str]], block: Path
 ) -> Callable[..., CompletedProcess[str]]:
-    """Return a function that predicts the small program as exported, with more flags."""
+    """Return a function that predicts the small program as the documented tools do."""
 
     def predict_it(*words: str | Path) -> CompletedProcess[str]:
-        presets = ("--node", "A100_SXM_40GB", "--system", "A100_SXM_40GB_4GPU", "--as-exported")
-        return call("hespas", "run", block, *presets, *words)
+        presets = ("--node", "A100_SXM_40GB", "--system", "A100_SXM_40GB_4GPU")
+        documented = ("--as-exported", "--model", "astra-sim")
+        return call("hespas", "run", block, *presets, *documented, *words)
 
     return predict_it

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import hespas
+from hespas.compile.options import CompileOptions, Matmuls
+from hespas.config.fields import options_in
 from hespas.cost.rules.custom_call import OperandTraffic
 from hespas.errors import (
     ConfigError,
@@ -19,8 +22,10 @@ from hespas.errors import (
     TraceError,
 )
 from hespas.estimate.cache import DiskStore, MemoryStore
+from hespas.hardware.cluster import Cluster
 from hespas.hardware.device import Device
 from hespas.hardware.presets import PRESETS_DIRECTORY, load_device, load_system
+from hespas.options import PredictOptions
 from hlo_programs import module
 from programs import all_reduce, on_devices, vector_main
 
@@ -214,3 +219,43 @@ def test_a_model_runs_on_a_number_of_devices() -> None:
 def test_a_cluster_or_mesh_that_does_not_fit(given: dict[str, Any], message: str) -> None:
     with pytest.raises(HespasError, match=message):
         hespas.predict("gemm-contracting", **given)
+
+
+def test_predict_takes_what_run_takes() -> None:
+    names = {
+        "trip_count": "trip_counts",
+        "set": "settings",
+        "split_fn": "strategy",
+        "block_lim": "block_limit",
+        "launch_overhead": "launch_overhead_s",
+        "custom_call": "custom_calls",
+    }
+    elsewhere = {"mlir_file", "as_exported", "optimise", "output", "clean", "depth", "each_layer"}
+    of_compiler = {each.name for each in options_in(CompileOptions)}
+    options = {each.name for each in options_in(PredictOptions) if each.has_flag}
+    expected = {names.get(name, name) for name in options - elsewhere - of_compiler}
+    taken = set(signature(hespas.predict).parameters)
+    assert taken == expected | {"workload", "compiler"}
+
+
+def test_what_is_given_in_python_has_its_effect() -> None:
+    node, system = "H100_80GB", "H100_80GB_4GPU"
+    plain = hespas.predict(BLOCK, node, system)
+    faster = hespas.predict(BLOCK, node, system, memory_bandwidth=1e15, peak_flops=1e18)
+    assert faster.compute_s < plain.compute_s
+    assert hespas.predict(BLOCK, system=system).step_time_s == plain.step_time_s
+    assert hespas.predict(BLOCK, cluster="4xH100_80GB").step_time_s == plain.step_time_s
+    ring = hespas.predict(BLOCK, node, system, algorithm="ring")
+    assert ring.communication_s > 0
+    slow = hespas.predict(BLOCK, node, system, imperfect=Cluster(compute_scales={0: 2.0}))
+    assert slow.straggler_s > 0
+    with pytest.raises(ConfigError, match="matmuls has no effect on fidelity exported"):
+        hespas.predict(
+            BLOCK,
+            node,
+            system,
+            fidelity="exported",
+            compiler=CompileOptions(matmuls=Matmuls.TRITON),
+        )
+    with pytest.raises(ConfigError, match="sequence has no effect on a program"):
+        hespas.predict(hespas.load(BLOCK), node, system, sequence=128)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hespas import fidelity, pipeline
+from hespas.compile import for_node
 from hespas.compile.options import CompileOptions, Matmuls
 from hespas.errors import ConfigError, ExtraMissingError, ToolError, UnsupportedError
 from hespas.fidelity import WITHOUT_COMPILER, planned
@@ -171,6 +172,10 @@ def test_a_program_that_the_compiler_refuses_falls_back_with_a_note(
     def refuse(*_: object) -> Loaded:
         raise error
 
+    def possible(*_: object, **__: object) -> None:
+        return None
+
+    monkeypatch.setattr(for_node, "check_compilation", possible)
     monkeypatch.setattr(pipeline, "_compiled", refuse)
     program = pipeline.load(options(), source=SOURCE)
     assert program.fidelity == WITHOUT_COMPILER.value

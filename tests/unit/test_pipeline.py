@@ -15,23 +15,36 @@ import hespas
 from hespas import pipeline
 from hespas.calibrate.step_model import PipelineSteps
 from hespas.calibrate.steps import Workload
-from hespas.cli import run_command, validate_command
+from hespas.cli import run_command
 from hespas.errors import ConfigError
 from hespas.estimate.cache import MemoryStore
 from hespas.estimate.driver import Estimator
 from hespas.estimate.estimate import Estimate, OpEstimate
 from hespas.estimate.methods import DeviceUse, EstimatorSpec, Method
 from hespas.files import json_bytes
+from hespas.hardware.cluster import Cluster, LinkOverride
 from hespas.hardware.presets import load_device, load_system
-from hespas.options import EstimateOptions, NetworkOptions, PredictOptions, ProgramOptions
+from hespas.hardware.sized import find_system
+from hespas.hardware.system import bare_system
+from hespas.options import (
+    CompileChoice,
+    EstimateOptions,
+    Fidelity,
+    NetworkOptions,
+    PredictOptions,
+    ProgramOptions,
+)
 from hespas.program.program import Program
 from hespas.report.run import run_json, run_report
+from hespas.schedule.tasks import as_job
+from hespas.simulate.astra.messages import ContentionModel
 from hespas.simulate.models import Model
 from hespas.split.regions import Compute
 from hespas.validate.measurements import read_steps
 from hespas.validate.recompute import Sources, recompute
 
 NODE, SYSTEM = "H100_80GB", "H100_80GB_4GPU"
+BAD_LINK = LinkOverride(link="0->1", bandwidth_scale=0.5)
 COMPILED = """HloModule step, is_scheduled=true, replica_count=4
 
 %add (x: f32[], y: f32[]) -> f32[] {
@@ -59,6 +72,7 @@ def program(tmp_path: Path) -> Path:
 def options_for(program: Path, method: str = "measured") -> PredictOptions:
     return PredictOptions(
         program=ProgramOptions(file=program),
+        compile=CompileChoice(fidelity=Fidelity.COMPILED),
         estimate=EstimateOptions(node=NODE, method=method),
         network=NetworkOptions(system=SYSTEM),
     )
@@ -69,8 +83,10 @@ def test_the_command_the_api_and_validate_predict_the_same_bytes(
     program: Path, tmp_path: Path, method: str
 ) -> None:
     words = [str(program), "--node", NODE, "--system", SYSTEM, "--method", method, "--json", "-"]
+    words += ["--fidelity", "compiled"]
     by_command = CliRunner().invoke(run_command.command, words).stdout.encode()
-    by_api = json_bytes(run_json(run_report(hespas.predict(program, NODE, SYSTEM, method=method))))
+    predicted = hespas.predict(program, NODE, SYSTEM, method=method, fidelity="compiled")
+    by_api = json_bytes(run_json(run_report(predicted)))
     by_pipeline = json_bytes(run_json(run_report(pipeline.predict(options_for(program, method)))))
     assert by_command == by_api == by_pipeline
     table = tmp_path / "steps.csv"
@@ -80,7 +96,7 @@ def test_the_command_the_api_and_validate_predict_the_same_bytes(
         step,
         Sources(cache_dir=None),
         method="measured",
-        model=NetworkOptions().model,
+        model=None,
         location="steps.csv:2",
     )
     by_validate = run_json(run_report(recomputed.predictions[method]))
@@ -111,14 +127,40 @@ def test_a_divided_program_serves_several_methods_and_models(program: Path) -> N
             assert run_json(run_report(shared)) == run_json(run_report(pipeline.predict(chosen)))
 
 
-def test_there_is_one_default_of_the_network_model(program: Path) -> None:
-    (model,) = (each for each in validate_command.command.params if each.name == "model")
-    default = NetworkOptions().model
-    assert f"(default: {default.value})" in str(getattr(model, "help", ""))
-    named = hespas.predict(program, NODE, SYSTEM, model=default.value)
-    assert run_json(run_report(named)) == run_json(
-        run_report(hespas.predict(program, NODE, SYSTEM))
-    )
+@pytest.mark.parametrize(
+    ("system", "given", "model"),
+    [
+        (SYSTEM, NetworkOptions(), "hespas"),
+        ("24xH100_80GB", NetworkOptions(), "hespas"),
+        ("V100_32GB_4GPU", NetworkOptions(), "astra-sim"),
+        ("TPUv4_4x4x4", NetworkOptions(), "astra-sim"),
+        (SYSTEM, NetworkOptions(model=Model.ASTRA_SIM), "astra-sim"),
+        (SYSTEM, NetworkOptions(network=ContentionModel.CONGESTION_AWARE), "astra-sim"),
+        ("V100_32GB_4GPU", NetworkOptions(algorithm="ring"), "hespas"),
+        ("V100_32GB_4GPU", NetworkOptions(imperfect=Cluster(links=(BAD_LINK,))), "hespas"),
+    ],
+)
+def test_the_network_model_follows_from_the_system_unless_it_is_chosen(
+    system: str, given: NetworkOptions, model: str
+) -> None:
+    assert pipeline.model_of(given, find_system(system)).model.value == model
+
+
+def test_systems_that_are_not_described_to_astra_sim_have_our_model() -> None:
+    preset = load_system(SYSTEM)
+    own = bare_system("own", interconnect=preset.interconnect)
+    assert pipeline.model_of(NetworkOptions(), own).model is Model.HESPAS
+    bare = replace(preset, interconnect=None)
+    assert pipeline.model_of(NetworkOptions(), bare).model is Model.ASTRA_SIM
+
+
+def test_traces_are_simulated_as_astra_sim_does(program: Path) -> None:
+    prediction = hespas.predict(program, NODE, SYSTEM)
+    assert prediction.timeline is not None
+    assert prediction.timeline.model == "hespas"
+    ours = hespas.simulate(prediction.tasks, SYSTEM)
+    assert ours.step_time_s == pytest.approx(prediction.step_time_s, rel=1e-9)
+    assert hespas.simulate(as_job(prediction.tasks), SYSTEM).model == "astra-sim"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,7 @@ from hespas.simulate.astra.messages import ContentionModel
 from hespas.simulate.astra.replay import is_replay
 from hespas.simulate.external_result import ExternalResult
 from hespas.simulate.imperfect import joined_job
-from hespas.simulate.models import ModelChoice, simulate_job
+from hespas.simulate.models import Model, ModelChoice, simulate_job
 from hespas.stages import Stage, stage
 from hespas.tools.process import scratch_directory
 
@@ -217,7 +217,7 @@ def command(
             click.echo(external_text(answer))
         return
     choice = ModelChoice(
-        model=options.model,
+        model=options.model or Model.ASTRA_SIM,
         network=options.network,
         queues_per_dimension=num_queues_per_dim,
         rendezvous=rendezvous_protocol,

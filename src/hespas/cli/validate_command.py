@@ -81,7 +81,7 @@ def command(
     if json_file is not None:
         write_json(json_file, validation_json(recomputed, method))
     if json_file != "-":
-        click.echo(validation_text(recomputed, method, model))
+        click.echo(validation_text(recomputed, method))
 
 
 def _chosen(

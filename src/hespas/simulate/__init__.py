@@ -21,7 +21,14 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "flow.choices": ("CHOICES", "parse_choice"),
     "flow.measured": ("nearest_size",),
     "imperfect": ("joined_job",),
-    "models": ("Model", "ModelChoice", "check_choice", "model_named", "simulate_job"),
+    "models": (
+        "Model",
+        "ModelChoice",
+        "check_choice",
+        "default_model",
+        "model_named",
+        "simulate_job",
+    ),
     "timeline": ("ClassTimeline", "Timeline"),
 }
 """What other folders import, by module; `tests/project/test_layout.py` checks it."""

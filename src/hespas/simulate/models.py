@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import assert_never
@@ -9,6 +10,7 @@ from typing import assert_never
 from hespas.config.suggest import choice
 from hespas.errors import ConfigError, SimulationError, option
 from hespas.hardware.cluster import Cluster
+from hespas.hardware.interconnect import Dimensions
 from hespas.hardware.system import System
 from hespas.schedule.tasks import Job, TaskGraph, as_job
 from hespas.simulate.astra.messages import ContentionModel
@@ -34,6 +36,35 @@ def model_named(name: str) -> Model:
     return choice(name, Model, what="the model")
 
 
+_OWNERS = {
+    "network": Model.ASTRA_SIM,
+    "num_queues_per_dim": Model.ASTRA_SIM,
+    "rendezvous_protocol": Model.ASTRA_SIM,
+    "injection_scale": Model.ASTRA_SIM,
+    "algorithm": Model.HESPAS,
+    "links": Model.HESPAS,
+}
+"""Which model has a setting, by the name of its option; links are those of an imperfect cluster."""
+
+
+def default_model(system: System | None, given: Mapping[str, object]) -> Model:
+    """Return the model for a system where the user names none.
+
+    ``given`` are settings by the names of their options, None for those that aren't: the first one
+    that only one model has decides. Otherwise it is hespas' own model where links of the system
+    were measured, as in presets of GPUs, and where nothing describes a system to ASTRA-sim;
+    ASTRA-sim's everywhere else.
+    """
+    for name, value in given.items():
+        if value is not None:
+            return _OWNERS[name]
+    if system is None:
+        return Model.HESPAS
+    fabric = None if system.interconnect is None else system.interconnect.fabric
+    measured = isinstance(fabric, Dimensions) and any(each.measured for each in fabric.dimensions)
+    return Model.HESPAS if measured or not system.dimensions else Model.ASTRA_SIM
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelChoice:
     """A network model with its settings; None stands for the default.
@@ -53,14 +84,15 @@ class ModelChoice:
     cluster: Cluster | None = None
 
     def __post_init__(self) -> None:
-        settings = (
-            ("network", Model.ASTRA_SIM, self.network),
-            ("num_queues_per_dim", Model.ASTRA_SIM, self.queues_per_dimension),
-            ("rendezvous_protocol", Model.ASTRA_SIM, self.rendezvous or None),
-            ("injection_scale", Model.ASTRA_SIM, self.injection_scale),
-            ("algorithm", Model.HESPAS, self.algorithm),
-        )
-        for name, owner, value in settings:
+        settings = {
+            "network": self.network,
+            "num_queues_per_dim": self.queues_per_dimension,
+            "rendezvous_protocol": self.rendezvous or None,
+            "injection_scale": self.injection_scale,
+            "algorithm": self.algorithm,
+        }
+        for name, value in settings.items():
+            owner = _OWNERS[name]
             if value is not None and owner is not self.model:
                 message = f"{option(name)} has no effect on the model {self.model.value}"
                 hint = f"leave it out, or use {option('model')} {owner.value}"

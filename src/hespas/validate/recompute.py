@@ -98,7 +98,7 @@ def _check_workload(step: MeasuredStep) -> None:
 
 
 def recompute(
-    step: MeasuredStep, sources: Sources, *, method: str, model: Model, location: str
+    step: MeasuredStep, sources: Sources, *, method: str, model: Model | None, location: str
 ) -> Recomputed:
     """Predict one step by ``method`` and by the roofline, of the program that XLA makes for it.
 
@@ -137,7 +137,7 @@ def _check_far(step: MeasuredStep, predicted_s: float, location: str) -> None:
 
 
 def _predictions(
-    step: MeasuredStep, sources: Sources, method: str, model: Model
+    step: MeasuredStep, sources: Sources, method: str, model: Model | None
 ) -> dict[str, Prediction]:
     options = PredictOptions(
         program=ProgramOptions(file=Path(step.workload)),

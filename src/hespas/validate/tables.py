@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hespas.simulate.models import Model
 from hespas.units import format_time
 from hespas.validate.comparison import Point, median_errors, speed_ups, summary
 from hespas.validate.recompute import FLOOR_METHOD, Recomputed
@@ -18,7 +17,7 @@ def points_of(recomputed: Sequence[Recomputed], method: str) -> tuple[Point, ...
     )
 
 
-def validation_text(recomputed: Sequence[Recomputed], method: str, model: Model) -> str:
+def validation_text(recomputed: Sequence[Recomputed], method: str) -> str:
     """Return the tables: steps, their errors in sum, and speed-ups between systems."""
     methods = tuple(dict.fromkeys((method, FLOOR_METHOD)))
     widths = _widths(recomputed)
@@ -26,12 +25,18 @@ def validation_text(recomputed: Sequence[Recomputed], method: str, model: Model)
         _head(methods, widths),
         *(_row(each, methods, widths) for each in recomputed),
         "",
-        f"Network model: {model.value}",
+        f"Network model: {', '.join(_models(recomputed, method))}",
         *(_summary_line(name, points_of(recomputed, name)) for name in methods),
         *_speed_up_lines(points_of(recomputed, method), widths[0]),
         *_assumptions(recomputed, method),
     ]
     return "\n".join(lines)
+
+
+def _models(recomputed: Sequence[Recomputed], method: str) -> list[str]:
+    """Return the names of the network models that were used, each once."""
+    timelines = (each.predictions[method].timeline for each in recomputed)
+    return list(dict.fromkeys(each.model for each in timelines if each is not None))
 
 
 def _widths(recomputed: Sequence[Recomputed]) -> tuple[int, int]:

@@ -1,0 +1,30 @@
+"""Predict as where no compiler is installed: for tests and pages that say the same everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from unittest.mock import patch
+
+from hespas import fidelity
+from hespas.compile import packages
+from hespas.compile.targets import GpuTarget, Target
+from hespas.errors import ExtraMissingError
+
+
+def _not_installed(target: Target) -> dict[str, str]:
+    extra = "gpu" if isinstance(target, GpuTarget) else "tpu"
+    raise ExtraMissingError(f"compiling for {target.name}", extra=extra)
+
+
+@contextmanager
+def base_install() -> Generator[None]:
+    """Hide the installed compilers from what is decided automatically, and from nothing else."""
+    decide = fidelity.why_not_compiled
+
+    def decided(node: str) -> str:
+        with patch.object(packages, "compiler_versions", _not_installed):
+            return decide(node)
+
+    with patch.object(fidelity, "why_not_compiled", decided):
+        yield
