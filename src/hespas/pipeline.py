@@ -219,7 +219,9 @@ def source_of(options: PredictOptions, system: System | None) -> Source:
             hint=f"name a file or a model, or give {option('mlir_file')}",
         )
     devices = options.program.devices if system is None else system.device_count
-    return find_source(str(file), options.program.model, devices=devices, loops=True)
+    node = _node_of(options.estimate)
+    target = node if isinstance(node, str) else None
+    return find_source(str(file), options.program.model, devices=devices, target=target, loops=True)
 
 
 def batch_of(options: PredictOptions) -> Batch | None:

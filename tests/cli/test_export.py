@@ -71,3 +71,38 @@ def test_a_partitioned_program_is_not_partitioned_again(call: Call, block: Path)
     assert done.returncode == 2
     assert "there is nothing to partition" in done.stderr
     assert "no output is given" in call("hespas", "partition", block).stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("maxtext", "model_name=x"), "a step of MaxText is made for a cluster; give --cluster"),
+        (("maxtext", "model_name", "--cluster", "8xH100_80GB", "x"), "'x' is no setting"),
+        (("maxtext", "--cluster", "8xH100_80GB", "--batch", "2"), "--batch is for models"),
+        (("maxtext", "--cluster", "8xH100_80GB", "--devices", "4"), "has 8 devices"),
+        (("maxtext", "--cluster", "8xH100_80GB"), "has no maxtext; name one that has"),
+        (("gemm-contracting", "a=1"), "a=1 stands behind gemm-contracting"),
+        (("gemm-contracting", "--target", "H100_SXM"), "--target is for MaxText"),
+    ],
+)
+def test_settings_of_maxtext_are_for_maxtext(
+    call: Call, words: tuple[str, ...], message: str
+) -> None:
+    done = call("hespas", "export", *words, "-o", "x.mlir")
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--set", "a=1"), "a step of MaxText is made for a cluster, and none is given"),
+        (("--cluster", "8xH100_80GB", "--mesh", "fsdp=8"), "--mesh is for models of the zoo"),
+        (("--cluster", "8xH100_80GB", "--set", "a=1"), "has no maxtext; name one that has"),
+    ],
+)
+def test_a_step_of_maxtext_is_a_workload(call: Call, words: tuple[str, ...], message: str) -> None:
+    done = call("hespas", "run", "maxtext:base.yml", *words)
+    assert done.returncode == 2
+    assert message in done.stderr

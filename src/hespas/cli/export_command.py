@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, assert_never
 import click
 
 from hespas.cli import flags
-from hespas.errors import ConfigError, OutputError, ProgramError
-from hespas.export.options import ModelOptions
+from hespas.compile.targets import find_target
+from hespas.errors import ConfigError, OutputError, ProgramError, option
+from hespas.export.maxtext.source import DEFAULT_CONFIG, MaxTextStep, export_maxtext
+from hespas.export.options import MaxTextOptions, ModelOptions
 from hespas.export.source import (
     DumpSource,
     FileSource,
@@ -22,8 +24,11 @@ from hespas.export.source import (
 )
 from hespas.files import check_file, write_file
 from hespas.frontend.load import read_source
+from hespas.hardware.sized import find_system
 from hespas.xla.cpu import use_cpu
 from hespas.xla.mlir.module import is_jax_export
+
+_MAXTEXT = "maxtext"
 
 if TYPE_CHECKING:
     from hespas.export.exported import Exported
@@ -35,6 +40,7 @@ if TYPE_CHECKING:
     example="hespas export llama3-1b --mesh fsdp=8 -o step.mlir",
 )
 @click.argument("source", required=False)
+@click.argument("settings", nargs=-1, metavar="[[CONFIG.yml] KEY=VALUE ...]")
 @flags.plain("--list", "list_models", is_flag=True, help="List the models and their options.")
 @flags.both("output", "-o", type=flags.FILE, metavar="FILE", help="The file to write.")
 @flags.derived(ModelOptions)
@@ -42,11 +48,13 @@ if TYPE_CHECKING:
     "--devices", type=click.IntRange(1), metavar="N", help="Virtual devices for one's own function."
 )
 @flags.plain("--module", metavar="NAME", help="Part of a module's name, for a dump of several.")
+@flags.derived(MaxTextOptions)
 @flags.plain("--unpartitioned", is_flag=True, help="Keep the annotations, and do not partition.")
 @flags.common
 def command(
     *,
     source: str | None,
+    settings: tuple[str, ...],
     output: Path | None,
     list_models: bool,
     unpartitioned: bool,
@@ -59,7 +67,8 @@ def command(
     """Write SOURCE as the StableHLO of one device, or of all with --unpartitioned.
 
     SOURCE is a model of the zoo (--list), package.module:function, a file that jax.export
-    serialised, or a directory that XLA dumped into.
+    serialised, or a directory that XLA dumped into. Or it is maxtext, with MaxText's own
+    configuration and settings: for --target and --devices, or for --cluster.
     """
     flags.start_logging(log_level, log_path)
     if list_models:
@@ -70,19 +79,76 @@ def command(
     if output is None:
         raise OutputError("no output is given", hint="name a file with -o")
     check_file(output)
-    found = find_source(source, flags.built(ModelOptions, given))
-    if devices is not None and not isinstance(found, FunctionSource):
-        raise ConfigError("--devices is for a function, package.module:function", hint="drop it")
+    found = _found(source, settings, {**given, "devices": devices})
+    if devices is not None and not isinstance(found, FunctionSource | MaxTextStep):
+        raise ConfigError(
+            "--devices is for a function, package.module:function, and for MaxText", hint="drop it"
+        )
     if module is not None and not isinstance(found, DumpSource):
         raise ConfigError("--module is for a directory that XLA dumped into", hint="drop it")
-    use_cpu(devices)
+    use_cpu(devices if isinstance(found, FunctionSource) else None)
     made = _exported(found, module)
-    if not unpartitioned:
+    if not unpartitioned and not isinstance(found, MaxTextStep):
         made = import_module("hespas.export.exported").partitioned(made)
     write_file(output, made.text)
     click.echo(f"{output}: {source} for {made.devices} devices")
     for note in made.notes:
         click.echo(f"  {note}")
+
+
+def _found(source: str, settings: tuple[str, ...], given: dict[str, Any]) -> Source:
+    maxtext = flags.built(MaxTextOptions, given)
+    model = flags.built(ModelOptions, given)
+    if source == _MAXTEXT:
+        return _maxtext(settings, maxtext, model, devices=given["devices"])
+    if settings:
+        raise ConfigError(
+            f"{' '.join(settings[:2])} stands behind {source}",
+            hint=f"drop it; settings of MaxText stand behind {_MAXTEXT}",
+        )
+    for name in ("cluster", "target", "topology", "python"):
+        if given[name] is not None:
+            raise ConfigError(f"{option(name)} is for MaxText", hint="drop it")
+    return find_source(source, model, devices=None)
+
+
+def _maxtext(
+    settings: tuple[str, ...],
+    options: MaxTextOptions,
+    model: ModelOptions,
+    *,
+    devices: int | None,
+) -> MaxTextStep:
+    if model.names:
+        raise ConfigError(
+            f"{', '.join(map(option, model.names))} is for models of the zoo",
+            hint="write MaxText's own settings, as in ici_fsdp_parallelism=8",
+        )
+    config, *rest = settings if settings and "=" not in settings[0] else (DEFAULT_CONFIG, *settings)
+    if options.cluster is not None:
+        system = find_system(options.cluster)
+        if system.part is None or devices not in (None, system.device_count):
+            raise ConfigError(
+                f"{option('cluster')} {options.cluster} has {system.device_count} devices",
+                hint=f"give {option('target')} and {option('devices')}, or the cluster alone",
+            )
+        target, devices = system.part, system.device_count
+    elif options.target is None or devices is None:
+        raise ConfigError(
+            "a step of MaxText is made for a cluster",
+            hint=f"give {option('cluster')}, as in 32xH100_80GB, or {option('target')} and "
+            f"{option('devices')}",
+        )
+    else:
+        target = options.target
+    return MaxTextStep(
+        config=config,
+        settings=tuple(rest),
+        target=find_target(target),
+        devices=devices,
+        topology=options.topology,
+        python=options.python,
+    )
 
 
 def _exported(source: Source, module: str | None) -> Exported:
@@ -96,6 +162,8 @@ def _exported(source: Source, module: str | None) -> Exported:
             return functions.export_named(name)
         case ModelSource() as model:
             return functions.export_model(model.name, model.texts)
+        case MaxTextStep():
+            return export_maxtext(source)
         case FileSource(path=path):
             return _from_file(path)
         case _:

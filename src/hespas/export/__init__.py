@@ -5,13 +5,14 @@ in a process of its own where it is no file. Everything becomes `exported.Export
 sharded as the function says;
 `exported.partitioned` makes it the program of one device. `function` exports models of the zoo, JAX
 functions by name or by value, and what ``jax.export`` wrote; `dump` a directory of XLA's dumps;
-`torch_module` a PyTorch module.
+`torch_module` a PyTorch module, `maxtext` steps of MaxText, by an interpreter that has it.
 """
 
 PUBLIC: dict[str, tuple[str, ...]] = {
     "exported": ("Exported", "partitioned"),
     "function": ("export_model",),
-    "options": ("ModelOptions",),
+    "maxtext.source": ("DEFAULT_CONFIG", "MaxTextStep", "export_maxtext"),
+    "options": ("MaxTextOptions", "ModelOptions"),
     "source": (
         "Batch",
         "DumpSource",

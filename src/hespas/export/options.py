@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 from hespas.config.fields import Option, declare
@@ -118,3 +119,26 @@ class ModelOptions:
 
 
 NO_MODEL_OPTIONS = ModelOptions()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaxTextOptions:
+    """For what, and by what, a step of MaxText is lowered: a cluster, or a target and a count."""
+
+    GROUP: ClassVar[Group] = Group.MAXTEXT
+
+    cluster: str | None = declare(
+        Option(help="The cluster, as in 256xH200_141GB.", one_of="target", metavar="COUNTxPART")
+    )
+    target: str | None = declare(
+        Option(help="The GPU or TPU, as in H100_SXM or TPUv6e.", one_of="target")
+    )
+    topology: str | None = declare(
+        Option(help="Chips of a TPU slice, as in 2x4.", default_text="by the devices")
+    )
+    python: Path | None = declare(
+        Option(
+            help="The interpreter that has MaxText.",
+            default_text="what HESPAS_MAXTEXT_PYTHON names, or hespas' own",
+        )
+    )

@@ -10,8 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hespas.compile.targets import find_target
 from hespas.config.suggest import nearest
 from hespas.errors import ConfigError, DeviceCountError, ProgramError, option
+from hespas.export.maxtext.source import DEFAULT_CONFIG, MaxTextStep
 from hespas.export.options import NO_MODEL_OPTIONS, ModelOptions
 from hespas.models.catalogue import model_named, models
 from hespas.models.model import MeshAxes, Model
@@ -105,7 +107,8 @@ class DumpSource:
         return str(self.path)
 
 
-Source = ModelSource | FunctionSource | FileSource | DumpSource
+Source = ModelSource | FunctionSource | FileSource | DumpSource | MaxTextStep
+_MAXTEXT = "maxtext:"
 
 
 def find_source(
@@ -113,9 +116,13 @@ def find_source(
     options: ModelOptions = NO_MODEL_OPTIONS,
     *,
     devices: int | None = None,
+    target: str | None = None,
     loops: bool = False,
 ) -> Source:
     """Return what ``text`` names; a file or directory goes before a model of the same name.
+
+    ``maxtext:CONFIG`` is a step of MaxText, for the accelerator ``target``: its settings are those
+    of ``--set``.
 
     ``devices`` is how many there are, if that is known: a model's mesh follows from it, where the
     options name none. With ``loops`` a model's layers are a loop unless the options say otherwise.
@@ -134,6 +141,8 @@ def find_source(
     if path.exists():
         _refuse(options, "a file")
         return FileSource(path=path)
+    if text.startswith(_MAXTEXT):
+        return _maxtext(text.removeprefix(_MAXTEXT), options, devices=devices, target=target)
     if ":" in text:
         _refuse(options, "a function")
         return FunctionSource(name=text, devices=devices)
@@ -160,6 +169,31 @@ def _refuse(options: ModelOptions, what: str) -> None:
             f"the zoo; {what} has no such option",
             hint="drop it" if len(names) == 1 else "drop them",
         )
+
+
+def _maxtext(
+    config: str, options: ModelOptions, *, devices: int | None, target: str | None
+) -> MaxTextStep:
+    other = [name for name in options.names if name not in options.more]
+    if other:
+        raise ConfigError(
+            f"{', '.join(map(option, other))} {'is' if len(other) == 1 else 'are'} for models of "
+            "the zoo; MaxText has settings of its own",
+            hint=f"give them with {option('set')}, as in ici_fsdp_parallelism=8",
+        )
+    if devices is None or target is None:
+        raise ConfigError(
+            "a step of MaxText is made for a cluster, and none is given",
+            location=f"{_MAXTEXT}{config}",
+            hint=f"give {option('cluster')}, as in 32xH100_80GB",
+        )
+    settings = tuple(f"{name}={value}" for name, value in options.more.items())
+    return MaxTextStep(
+        config=config or DEFAULT_CONFIG,
+        settings=settings,
+        target=find_target(target),
+        devices=devices,
+    )
 
 
 def _model(model: Model, options: ModelOptions, *, devices: int | None, loops: bool) -> ModelSource:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from importlib import metadata
@@ -16,6 +17,7 @@ from hespas import errors
 from hespas.content_cache import ContentCache, code_digest
 from hespas.errors import ExtraMissingError, HespasError, ToolError
 from hespas.export import messages
+from hespas.export.maxtext.source import MaxTextStep, export_maxtext, step_key
 from hespas.export.source import DumpSource, FileSource, FunctionSource, ModelSource, Source
 from hespas.frontend.load import read_source
 from hespas.stages import Stage, stage
@@ -37,11 +39,6 @@ class Workload:
     name: str
     content: bytes
     notes: tuple[str, ...] = ()
-
-
-class _Exported(msgspec.Struct, frozen=True, kw_only=True):
-    content: bytes
-    notes: list[str]
 
 
 def export_cache(directory: Path) -> ContentCache:
@@ -80,24 +77,33 @@ def read_workload(source: Source, *, kept: ContentCache | None) -> Workload:
                 )
             )
         case ModelSource():
-            return _model(source, kept)
+            made = _kept(kept, model_key(source), lambda: _model(source))
+            return replace(made, notes=(*source.notes, *made.notes))
+        case MaxTextStep():
+            return _kept(kept, step_key(source), lambda: _step(source))
         case _:
             assert_never(source)
 
 
-def _model(source: ModelSource, kept: ContentCache | None) -> Workload:
-    request = messages.Request(name=source.name, model=True, settings=dict(source.texts))
-    key = model_key(source)
+def _kept(kept: ContentCache | None, key: str, make: Callable[[], Workload]) -> Workload:
+    """Return what was made under a key before, or make it."""
     content = None if kept is None else kept.read(key)
-    if content is None:
-        made = _exported(request)
-        if kept is not None:
-            stored = _Exported(content=made.content, notes=list(made.notes))
-            kept.write(key, msgspec.msgpack.encode(stored))
-    else:
-        read = msgspec.msgpack.decode(content, type=_Exported)
-        made = Workload(name=source.name, content=read.content, notes=tuple(read.notes))
-    return replace(made, notes=(*source.notes, *made.notes))
+    if content is not None:
+        return msgspec.msgpack.decode(content, type=Workload)
+    made = make()
+    if kept is not None:
+        kept.write(key, msgspec.msgpack.encode(made))
+    return made
+
+
+def _model(source: ModelSource) -> Workload:
+    return _exported(messages.Request(name=source.name, model=True, settings=dict(source.texts)))
+
+
+def _step(step: MaxTextStep) -> Workload:
+    with stage(Stage.EXPORT, step.name, kind="maxtext", size=1):
+        made = export_maxtext(step)
+    return Workload(name=made.name, content=made.text, notes=made.notes)
 
 
 def model_key(source: ModelSource) -> str:

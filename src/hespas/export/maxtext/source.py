@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from hashlib import sha256
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from typing import Any
 import msgspec
 
 from hespas.compile.job import Layout, accelerator_of
-from hespas.compile.targets import Target
+from hespas.compile.targets import Target, TpuTarget
 from hespas.errors import ConfigError, DeviceCountError, ToolError
 from hespas.export.exported import Exported
 from hespas.tools.process import LOG_NAME, Limits, run_program, scratch_directory
@@ -32,8 +33,8 @@ _WORKER = Path(__file__).with_name("worker.py")
 _LOWER = Limits(time_s=1200.0)
 _ASK = Limits(time_s=60.0)
 _INSTALL = (
-    f"make an environment for it as docs/how-to/maxtext.md shows, and name its interpreter with "
-    f"--python or {PYTHON_VARIABLE}"
+    f"name one that has MaxText with --python or {PYTHON_VARIABLE}; the documentation's page "
+    "'Predict a MaxText recipe' shows how to make one"
 )
 _VERSIONS = """
 import importlib.metadata as m, json, sys
@@ -63,8 +64,15 @@ class MaxTextStep:
 
     def __post_init__(self) -> None:
         _check(self.settings)
+        _slices(self.settings, self.devices)
         if self.devices < 1:
             raise DeviceCountError(f"{self.devices} devices are asked for", hint="give 1 or more")
+
+    @property
+    def name(self) -> str:
+        """How messages name it: by the model, or else by the configuration."""
+        named = dict(setting.split("=", 1) for setting in self.settings)
+        return f"maxtext:{named.get('model_name', self.config)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,9 +118,21 @@ def export_maxtext(step: MaxTextStep) -> Exported:
         text = (directory / "program.mlir").read_bytes()
     shape = ", ".join(f"{name}={size}" for name, size in answer.mesh.items())
     note = f"lowered by MaxText for {step.target.name}, {answer.tokens} tokens a step, mesh {shape}"
-    return Exported(
-        text=text, name=step.config, devices=answer.devices, notes=(note, *answer.notes)
-    )
+    return Exported(text=text, name=step.name, devices=answer.devices, notes=(note, *answer.notes))
+
+
+def step_key(step: MaxTextStep) -> str:
+    """Return the key of a step's program: equal only if all that decides the program is equal.
+
+    That is what is asked, the contents of a configuration file, and the versions there. Raises
+    `ToolError` as `export_maxtext` does.
+    """
+    versions = _versions(_python_of(step))
+    path = Path(step.config)
+    config = path.read_bytes() if path.is_file() else b""
+    asked = json.dumps([asdict(request_of(step)), versions], sort_keys=True).encode()
+    parts = (asked, config, _WORKER.read_bytes())
+    return sha256(b"".join(sha256(part).digest() for part in parts)).hexdigest()
 
 
 def request_of(step: MaxTextStep) -> Request:
@@ -180,13 +200,9 @@ def _is_count(value: str) -> bool:
 
 def interpreter(step: MaxTextStep) -> Path:
     """Return the interpreter that lowers; `ToolError` for one that lacks what it takes."""
-    python = step.python or Path(os.environ.get(PYTHON_VARIABLE) or sys.executable)
-    with scratch_directory("maxtext") as directory:
-        run_program(
-            [str(python), "-c", _VERSIONS], name=str(python), directory=directory, limits=_ASK
-        )
-        versions = json.loads((directory / LOG_NAME).read_text().splitlines()[-1])
-    compiler = "libtpu" if step.target.name.startswith("TPU") else "jax-cuda12-pjrt"
+    python = _python_of(step)
+    versions = _versions(python)
+    compiler = "libtpu" if isinstance(step.target, TpuTarget) else "jax-cuda12-pjrt"
     for name in ("maxtext", "jax", compiler):
         if versions[name] is None:
             raise ToolError(
@@ -195,3 +211,15 @@ def interpreter(step: MaxTextStep) -> Path:
                 hint=_INSTALL,
             )
     return python
+
+
+def _python_of(step: MaxTextStep) -> Path:
+    return step.python or Path(os.environ.get(PYTHON_VARIABLE) or sys.executable)
+
+
+def _versions(python: Path) -> dict[str, str | None]:
+    """Return the versions of what lowering takes in an interpreter; None for what is missing."""
+    with scratch_directory("maxtext") as directory:
+        command = [str(python), "-c", _VERSIONS]
+        run_program(command, name=str(python), directory=directory, limits=_ASK)
+        return json.loads((directory / LOG_NAME).read_text().splitlines()[-1])

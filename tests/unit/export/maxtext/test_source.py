@@ -15,6 +15,7 @@ from hespas.export.maxtext.source import (
     export_maxtext,
     interpreter,
     request_of,
+    step_key,
 )
 from simulators import program_file
 
@@ -165,3 +166,23 @@ def test_maxtext_refuses_in_one_line(setting: str, wrong: str) -> None:
     with pytest.raises(ConfigError, match=wrong) as caught:
         export_maxtext(step(setting))
     assert "\n" not in str(caught.value)
+
+
+def test_a_step_is_named_by_its_model() -> None:
+    assert step("model_name=llama3.1-8b").name == "maxtext:llama3.1-8b"
+    assert step().name == "maxtext:base.yml"
+
+
+def test_the_key_is_of_all_that_decides_the_program(tmp_path: Path) -> None:
+    python = stand_in(tmp_path)
+    key = step_key(step("model_name=x", python=python))
+    assert step_key(step("model_name=x", python=python)) == key
+    assert step_key(step("model_name=y", python=python)) != key
+    assert step_key(step("model_name=x", python=python, devices=4)) != key
+    (newer := tmp_path / "newer").mkdir()
+    assert step_key(step("model_name=x", python=stand_in(newer, jax="0.11"))) != key
+    config = tmp_path / "own.yml"
+    config.write_text("a: 1")
+    own = step_key(step(config=str(config), python=python))
+    config.write_text("a: 2")
+    assert step_key(step(config=str(config), python=python)) != own
