@@ -19,3 +19,5 @@ MOST_DILATION_CASES = 1 << 22
 the kernel's dilation has common factors with it."""
 MOST_SLICES = 300_000
 """Slices of a timeline: viewers load about as many in seconds. What is more is summarised."""
+MOST_KERNEL_STEPS = 1 << 22
+"""Steps of a Mosaic kernel's grid, times the rounds of the loops in a step."""

@@ -4,7 +4,8 @@ In come operations, out come `work.Work` values, in the shape of the computation
 (`structure`: `Leaf`, `Loop`, `Branch`). No hardware and no seconds: methods of estimation price
 what is counted here. `expand.expand` opens operations; `rules` holds a small function for each
 kind of operation; `gemm`, `convolution` and `attention` describe the products that any operation
-runs, fusions and library calls included, from the libraries' `library_config`.
+runs, fusions and library calls included, from the libraries' `library_config`; `mosaic` counts
+what kernels for TPUs do that their authors wrote.
 """
 
 PUBLIC: dict[str, tuple[str, ...]] = {

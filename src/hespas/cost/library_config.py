@@ -107,12 +107,15 @@ class AuthorCost(msgspec.Struct, frozen=True):
     bytes_accessed: int = 0
 
 
-class _CustomCallConfig(msgspec.Struct, frozen=True):
+class MosaicConfig(msgspec.Struct, frozen=True):
+    """A kernel of a TPU: its module, as MLIR bytecode in base64, and what its author says of it."""
+
+    body: str = ""
     cost_estimate: AuthorCost | None = None
 
 
 class _Configs(msgspec.Struct, frozen=True):
-    custom_call_config: _CustomCallConfig | None = None
+    custom_call_config: MosaicConfig | None = None
     gemm_backend_config: GemmConfig | None = None
     cudnn_conv_backend_config: ConvolutionConfig | None = None
     cudnn_fmha_backend_config: AttentionConfig | None = None
@@ -172,6 +175,11 @@ def author_cost(op: Op) -> AuthorCost | None:
         # The configuration of a custom kernel is its author's choice and need not be JSON.
         return None
     return None if config is None else config.cost_estimate
+
+
+def mosaic_config(op: Op) -> MosaicConfig:
+    """Return the configuration of a kernel of a TPU; `CostError` where there is none."""
+    return _present(op, _of(op).custom_call_config, "custom_call_config")
 
 
 def block_config(op: Op) -> BlockConfig:

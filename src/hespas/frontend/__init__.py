@@ -7,7 +7,8 @@ be partitioned already, `load_compiled` takes a compiler's result.
 
 `stablehlo` and `hlo` read their formats and return `loaded.Loaded` or `loaded.Unpartitioned`; a
 sharded program is then partitioned and read again as the text of one device. Both use `loops` (how
-often a loop runs) and `meshes` (replica groups by mesh axes).
+often a loop runs) and `meshes` (replica groups by mesh axes). `tables` gives kernels of TPUs the
+constants that they read.
 """
 
 PUBLIC: dict[str, tuple[str, ...]] = {

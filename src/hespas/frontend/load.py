@@ -12,6 +12,7 @@ from hespas.errors import ProgramError
 from hespas.frontend.loaded import Loaded, Unpartitioned
 from hespas.frontend.overrides import NO_OPTIONS, LoadOptions
 from hespas.frontend.stablehlo.load import read_stablehlo
+from hespas.frontend.tables import with_tables
 from hespas.program.program import Program
 from hespas.xla.hlo.forms import is_hlo
 from hespas.xla.mlir.module import MlirModule, parse_mlir
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 # StableHLO that is already of one device, the usual case, needs neither protobuf nor the
 # partitioner: they are imported where they are used.
+
+
+_LEFT_OUT = b"constant({...})"
 
 
 def read_source(path: Path) -> bytes:
@@ -121,6 +125,18 @@ def _parse(source: bytes, name: str) -> MlirModule | HloModule:
 
 
 def _read(
+    parsed: MlirModule | HloModule, source: bytes, name: str, options: LoadOptions
+) -> Loaded | Unpartitioned:
+    loaded = _read_form(parsed, source, name, options)
+    if isinstance(loaded, Unpartitioned):
+        return loaded
+    # In place of numbers that text leaves out, XLA's parser puts others.
+    if not isinstance(parsed, MlirModule) and _LEFT_OUT in source:
+        return loaded
+    return replace(loaded, program=with_tables(loaded.program))
+
+
+def _read_form(
     parsed: MlirModule | HloModule, source: bytes, name: str, options: LoadOptions
 ) -> Loaded | Unpartitioned:
     if isinstance(parsed, MlirModule):

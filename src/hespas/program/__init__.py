@@ -2,7 +2,8 @@
 
 `program` has the values, operations, blocks, functions and the `Program` that holds them, `attrs`
 and `types` what operations and values carry, `groups` the devices of a collective, `scopes` the
-framework's name stacks and `kernels` a compiler's kernels. `devices` settles how many devices a
+framework's name stacks, `kernels` a compiler's kernels and `mosaic` those that authors write for
+TPUs. `devices` settles how many devices a
 program runs on, `rewrite` copies operations and opens calls, `text` prints MLIR, and `canonical`
 recognises equal computations. Nothing here knows where a program came from or what it costs.
 """
@@ -29,6 +30,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "NO_ATTRS",
         "PermuteAttrs",
         "SliceAttrs",
+        "Table",
         "WhileAttrs",
         "WindowAttrs",
         "dot_algorithm_text",
@@ -37,6 +39,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "devices": ("communication_ops", "device_group_table", "device_pairs", "with_device_count"),
     "groups": ("FoldedGroups", "GroupMode", "ListedGroups", "ReplicaGroups"),
     "kernels": ("CompiledKernels", "Extent", "KernelLaunch", "decode_kernels", "encode_kernels"),
+    "mosaic": ("KernelBlock", "KernelOp", "KernelType", "MosaicKernel", "Window", "kernel_ops"),
     "program": (
         "Alias",
         "Block",

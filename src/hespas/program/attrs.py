@@ -151,11 +151,19 @@ class InPlace(msgspec.Struct, frozen=True, kw_only=True):
     operand: int
 
 
+class Table(msgspec.Struct, frozen=True, kw_only=True):
+    """An operand that is an integer constant of the program, in row-major order."""
+
+    operand: int
+    numbers: tuple[int, ...]
+
+
 class CustomCallAttrs(msgspec.Struct, frozen=True, kw_only=True):
     """``custom_call``: its target and configuration, and the functions it names.
 
     ``convolution`` is set where a library's convolution is called: its operands are named as
-    XLA names them, whatever the direction. ``precision`` is as in `DotAttrs`.
+    XLA names them, whatever the direction. ``precision`` is as in `DotAttrs`. ``tables`` are known
+    where a kernel of a TPU is called.
     """
 
     target: str
@@ -164,6 +172,7 @@ class CustomCallAttrs(msgspec.Struct, frozen=True, kw_only=True):
     convolution: ConvolutionAttrs | None = None
     precision: tuple[str, ...] = ()
     in_place: tuple[InPlace, ...] = ()
+    tables: tuple[Table, ...] = ()
 
 
 class FusionAttrs(msgspec.Struct, frozen=True, kw_only=True):

@@ -47,8 +47,10 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "printed",
         "run_passes",
     ),
+    "mlir.mosaic": ("read_mosaic",),
     "mlir.text": (
         "read_dense_integers",
+        "read_dense_numbers",
         "read_fields",
         "read_integer",
         "read_integers",

@@ -62,10 +62,16 @@ def custom_call(op: Op, stated: Mapping[str, CustomCallCost]) -> tuple[Work, str
             return traffic(op), assumed
 
 
+MOSAIC = "tpu_custom_call"
+"""The target of kernels of TPUs that their authors wrote."""
+
+
 def _known(op: Op, target: str) -> tuple[Work, str]:
     rule = TARGETS.get(target)
     if rule is not None:
         return rule(op), _PLACED.format(target) if target in _PLACEMENTS else ""
+    if target == MOSAIC:
+        return _mosaic(op)
     written = work_by_author(op)
     if written is not None:
         return written, f"custom call {target}: work as its author states it"
@@ -76,6 +82,22 @@ def _known(op: Op, target: str) -> tuple[Work, str]:
         location=op.location,
         hint=f"give {option('custom_call')} {target}=traffic, or {target}=flops:N,type:T,bytes:N",
     )
+
+
+def _mosaic(op: Op) -> tuple[Work, str]:
+    """Return the work of a TPU's kernel; its author's word only where it can't be read."""
+    # numpy and jaxlib, which only such programs need.
+    from hespas.cost.mosaic.kernel import kernel_load  # noqa: PLC0415
+
+    try:
+        load = kernel_load(op)
+    except CostError as error:
+        written = work_by_author(op)
+        if written is None:
+            raise
+        assumed = f"custom call {MOSAIC}: work as its author states it, for {error.message}"
+        return written, assumed
+    return load.work, "; ".join(load.notes)
 
 
 # Where a value should lie: whether that moves it is the compiler's decision.

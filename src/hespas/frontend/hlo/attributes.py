@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import struct
+from array import array
 from collections.abc import Callable
 from functools import lru_cache
 from hashlib import sha256
 from math import isfinite, prod
+from sys import byteorder
 from typing import Any
 
 from msgspec.structs import replace
 
 from hespas.errors import ProgramError, UnsupportedError
 from hespas.frontend.hlo import mlir
+from hespas.frontend.tables import is_table
 from hespas.program.attrs import (
     NO_ATTRS,
     Attrs,
@@ -359,12 +362,12 @@ def read_constant(literal: Any, kind: Type) -> tuple[Attrs, mlir.Attributes]:
     """Read a literal; its value is None unless it is one number, alone or everywhere.
 
     Literals of more than 64 elements, and those of types that Python has no numbers for, print
-    as the SHA-256 of their bytes.
+    as the SHA-256 of their bytes; tables of integers print as their bytes.
     """
     numbers = _numbers(literal, kind)
     single = len(set(map(repr, numbers))) == 1
     if not isinstance(kind, TensorType) or not numbers:
-        text = _digest(literal)
+        text = (_hexadecimal(literal) if is_table(kind) else "") or _digest(literal)
     elif single:
         text = _text(numbers[0], kind)
     else:
@@ -415,6 +418,25 @@ def _nested(texts: list[str], shape: tuple[int, ...]) -> str:
     inner = prod(shape[1:])
     rows = [texts[at : at + inner] for at in range(0, len(texts), inner)]
     return f"[{', '.join([_nested(row, shape[1:]) for row in rows])}]"
+
+
+_INTEGER_LISTS = {"s32s": "i", "s64s": "q", "u32s": "I", "u64s": "Q"}
+
+
+def _hexadecimal(literal: Any) -> str:
+    """Print the bytes of integers as MLIR does; empty for a literal of other numbers."""
+    for name, code in _INTEGER_LISTS.items():
+        values = getattr(literal, name)
+        if values:
+            packed = array(code, values)
+            if byteorder == "big":
+                packed.byteswap()
+            return f'"0x{packed.tobytes().hex().upper()}"'
+    for name in ("s8s", "u8s", "s16s", "u16s"):
+        found: bytes = getattr(literal, name)
+        if found:
+            return f'"0x{found.hex().upper()}"'
+    return ""
 
 
 def _digest(literal: Any) -> str:

@@ -67,7 +67,8 @@ def _bindings() -> _Bindings:
 
 
 @lru_cache(maxsize=1)
-def _pass_manager() -> Any:
+def module_pass_manager() -> Any:
+    """Return jaxlib's class of pass managers, the passes of its dialects registered."""
     import_module("jaxlib.mlir._mlir_libs._mlirHlo").register_mhlo_passes()
     import_module("jaxlib.mlir._mlir_libs._stablehlo").register_stablehlo_passes()
     return import_module("jaxlib.mlir.passmanager").PassManager
@@ -114,12 +115,17 @@ def _decoded(source: bytes, name: str) -> str:
 def _parse_error(error: Exception, name: str) -> ProgramError:
     diagnostics: list[Any] = getattr(error, "error_diagnostics", [])
     if not diagnostics:
-        return ProgramError(f"cannot be parsed: {' '.join(str(error).split())}", location=name)
+        return ProgramError(f"cannot be parsed: {one_line(error)}", location=name)
     first = diagnostics[0]
     message = " ".join(str(first.message).split())
     return ProgramError(
         f"cannot be parsed: {message}", location=location_text(str(first.location), name) or name
     )
+
+
+def one_line(error: Exception) -> str:
+    """Return the text of an error of jaxlib without its line breaks."""
+    return " ".join(str(error).split())
 
 
 _FILE_LOCATION = re.compile(r'"((?:[^"\\]|\\.)*)":(\d+):(\d+)')
@@ -142,7 +148,7 @@ def run_passes(module: MlirModule, pipeline: str) -> None:
     bindings = _bindings()
     with bindings.context:
         try:
-            passes = _pass_manager().parse(pipeline)
+            passes = module_pass_manager().parse(pipeline)
             passes.run(module.handle.operation)
         except (bindings.ir.MLIRError, ValueError) as error:
             raise _parse_error(error, module.source) from error

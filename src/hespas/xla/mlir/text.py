@@ -149,6 +149,34 @@ def read_dense_integers(text: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return shape, numbers
 
 
+_TABLE = re.compile(r"dense<(.*)> : tensor<((?:\d+x)*)([us]?)i(\d+)>", re.DOTALL)
+_CODES = {8: "b", 16: "h", 32: "i", 64: "q"}
+
+
+def read_dense_numbers(text: str) -> tuple[int, ...]:
+    """Read a dense attribute of integers of any width: its elements in row-major order.
+
+    >>> read_dense_numbers('dense<"0x00FF"> : tensor<2xi8>')
+    (0, -1)
+    >>> read_dense_numbers("dense<[[1, 2]]> : tensor<1x2xi32>")
+    (1, 2)
+    """
+    match = _TABLE.fullmatch(text)
+    if match is None or int(match[4]) not in _CODES:
+        raise ProgramError(f"{text[:60]!r} is not a dense list of integers")
+    code = _CODES[int(match[4])]
+    count = prod(map(int, match[2].split("x")[:-1]))
+    body = match[1]
+    if body.startswith('"0x'):
+        elements = array(code.upper() if match[3] == "u" else code, bytes.fromhex(body[3:-1]))
+        if byteorder == "big":
+            elements.byteswap()
+        numbers = tuple(elements)
+    else:
+        numbers = tuple(map(int, _INTEGER.findall(body)))
+    return numbers * count if len(numbers) == 1 else numbers
+
+
 def read_rows(text: str) -> tuple[tuple[int, ...], ...]:
     """Read a two-dimensional dense integer attribute as its rows.
 

@@ -1,0 +1,152 @@
+"""What kernels of TPUs do, against counts made by hand."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import pytest
+
+from hespas.cost.expand import expand
+from hespas.cost.library_config import author_cost
+from hespas.cost.mosaic.kernel import KernelLoad, kernel_load
+from hespas.cost.mosaic.vectors import Unit
+from hespas.cost.structure import assumptions, total
+from mosaic_kernels import (
+    decode_attention,
+    flash_attention,
+    gradient,
+    grouped_matmul,
+    kernels,
+    loads,
+    lowered,
+    matmul,
+    shape,
+    splash_attention,
+)
+
+
+def product_flops(load: KernelLoad) -> int:
+    return round(sum(2 * each.multiply_accumulates * count for each, count in load.products))
+
+
+def test_a_matrix_product_by_blocks() -> None:
+    m, n, k, blocks = 512, 384, 1024, (256, 128, 256)
+    (load,) = loads(matmul(m, n, k, blocks=blocks), shape(m, k), shape(k, n))
+    assert product_flops(load) == 2 * m * n * k
+    assert load.work.flops[0] == ("bf16", 2 * m * n * k)
+    # Each block of x is fetched for each column of blocks, each of y for each row of blocks.
+    assert load.bytes_read == 2 * (m * k * (n // blocks[1]) + k * n * (m // blocks[0]))
+    assert load.bytes_written == 2 * m * n
+    assert load.steps == 2 * 3 * 4
+    assert not load.notes
+
+
+def test_a_block_that_stays_is_fetched_once() -> None:
+    m, n, k = 512, 256, 128
+    (load,) = loads(matmul(m, n, k, blocks=(128, 256, 128)), shape(m, k), shape(k, n))
+    assert load.bytes_read == 2 * (m * k + k * n)
+
+
+def test_a_block_over_the_edge_is_cut_off() -> None:
+    m, n, k = 300, 256, 128
+    (load,) = loads(matmul(m, n, k, blocks=(128, 256, 128)), shape(m, k), shape(k, n))
+    assert load.bytes_read == 2 * (m * k + k * n)
+    assert load.bytes_written == 2 * m * n
+    # The unit multiplies whole blocks.
+    assert product_flops(load) == 2 * 384 * n * k
+
+
+def test_conditions_on_the_grid_decide_how_often_something_runs() -> None:
+    m, n, k, blocks = 512, 256, 512, (128, 128, 128)
+    (load,) = loads(matmul(m, n, k, blocks=blocks), shape(m, k), shape(k, n))
+    converted = [
+        count
+        for use, count in load.vectors
+        if use.unit is Unit.ARITHMETIC and use.elements == 128**2
+    ]
+    # The sum at each of 4 x 2 x 4 steps, the conversion at the last of each four.
+    assert sum(converted) == 4 * 2 * (4 + 1)
+
+
+LENGTH, HEADS, SIZE, BLOCK = 1024, 2, 128, 128
+QKV = (shape(HEADS, LENGTH, SIZE),) * 3
+
+
+def visited(length: int, block: int) -> int:
+    """Return the blocks of scores that a causal mask leaves."""
+    return sum(row + 1 for row in range(length // block))
+
+
+@pytest.mark.parametrize("is_causal", [True, False])
+def test_splash_attention_skips_the_blocks_that_its_mask_empties(*, is_causal: bool) -> None:
+    (load,) = loads(splash_attention(LENGTH, HEADS, is_causal=is_causal), *QKV)
+    blocks = visited(LENGTH, BLOCK) if is_causal else (LENGTH // BLOCK) ** 2
+    assert product_flops(load) == HEADS * blocks * 4 * BLOCK * BLOCK * SIZE
+    assert not load.notes
+
+
+def test_a_causal_mask_halves_splash_attention_but_for_the_diagonal() -> None:
+    (load,) = loads(splash_attention(LENGTH, HEADS, is_causal=True), *QKV)
+    full = 4 * HEADS * LENGTH * LENGTH * SIZE
+    rows = LENGTH // BLOCK
+    assert product_flops(load) / full == pytest.approx((rows + 1) / (2 * rows))
+    # One exponential for each score, and one to rescale each row of a block.
+    blocks = HEADS * visited(LENGTH, BLOCK)
+    assert load.work.transcendentals >= blocks * BLOCK * BLOCK
+    assert load.work.transcendentals <= 2.2 * blocks * BLOCK * BLOCK
+
+
+def test_the_backward_pass_of_splash_attention_has_five_products_and_two_again() -> None:
+    step = gradient(splash_attention(LENGTH, HEADS, is_causal=True))
+    forward, *backward = sorted(loads(step, *QKV), key=product_flops)
+    assert product_flops(forward) == HEADS * visited(LENGTH, BLOCK) * 4 * BLOCK * BLOCK * SIZE
+    # Keys and values: scores, dv, dp, dk; queries: scores, dp, dq (FlashAttention-2, section 2.3).
+    assert sum(map(product_flops, backward)) == product_flops(forward) * 7 / 2
+
+
+def test_flash_attention_agrees_with_what_its_author_says_of_it() -> None:
+    batched = (shape(1, HEADS, LENGTH, SIZE),) * 3
+    (op,) = kernels(lowered(flash_attention(is_causal=False), *batched))
+    load, said = kernel_load(op), author_cost(op)
+    assert said is not None
+    assert product_flops(load) == 4 * HEADS * LENGTH * LENGTH * SIZE
+    assert load.work.total_flops == pytest.approx(said.flops, rel=0.05)
+    assert load.bytes_read + load.bytes_written >= said.bytes_accessed
+    (causal,) = loads(flash_attention(is_causal=True), *batched)
+    blocks = HEADS * visited(LENGTH, BLOCK)
+    assert product_flops(causal) == blocks * 4 * BLOCK * BLOCK * SIZE
+
+
+def test_a_grouped_product_is_as_long_as_its_tables() -> None:
+    rows, experts, inner, outer, tile = 1024, 4, 256, 384, 128
+    sizes = shape(experts, dtype=jnp.int32)
+    (load,) = loads(grouped_matmul(), shape(rows, inner), shape(experts, inner, outer), sizes)
+    # Each group begins somewhere inside of a tile, which two groups then share.
+    tiles = rows // tile + experts - 1
+    assert product_flops(load) == 2 * tiles * tile * inner * outer
+    assert any("depends on data" in note for note in load.notes)
+
+
+def test_decoding_reads_the_cache_once() -> None:
+    batch, heads, key_heads, size, page, count = 4, 16, 4, 128, 16, 64
+    arguments = (
+        shape(batch, heads, size),
+        shape(key_heads, count, page, size),
+        shape(key_heads, count, page, size),
+        shape(batch, dtype=jnp.int32),
+        shape(batch, count // batch, dtype=jnp.int32),
+    )
+    (load,) = loads(decode_attention(4), *arguments)
+    cache = 2 * 2 * key_heads * count * page * size
+    assert load.bytes_read == pytest.approx(cache, rel=0.02)
+    tokens = count // batch * page
+    assert product_flops(load) == 4 * batch * heads * tokens * size
+    assert any("loops whose length depends on data" in note for note in load.notes)
+
+
+def test_the_work_of_a_program_holds_that_of_its_kernels() -> None:
+    m, n, k = 256, 256, 256
+    program = lowered(matmul(m, n, k, blocks=(128, 128, 128)), shape(m, k), shape(k, n))
+    (op,) = kernels(program)
+    costs = expand(op)
+    assert total(costs) == kernel_load(op).work
+    assert assumptions(costs) == ()
