@@ -9,13 +9,21 @@ comes an `estimate.Estimate` for each region, and a `graph.GraphEstimate` for al
 * `graph`: every region of a graph, each distinct one once; `cache`: where estimates are stored.
 * Methods price single operations: `roofline`, `tables` (measured kernels), `ptx` (kernels as the
   compiler wrote them), `tpu` (cycles of a TPU's compiler), `systolic` (arrays in closed form).
+* `rates`: a device whose memory, arithmetic or launches are faster, for asking what they cost.
 * `methods`: the registry, which makes an estimator by the name of its method.
 """
 
 PUBLIC: dict[str, tuple[str, ...]] = {
     "bound": ("UNDIVIDED", "Bound", "larger_of"),
     "cache": ("DiskStore", "MemoryStore", "Store"),
-    "driver": ("Estimator", "OperationMethod", "Price", "estimate_region", "is_kernel"),
+    "driver": (
+        "Estimator",
+        "OperationMethod",
+        "Price",
+        "estimate_costs",
+        "estimate_region",
+        "is_kernel",
+    ),
     "estimate": ("Estimate", "OpEstimate", "TypeTotals"),
     "graph": (
         "GraphEstimate",
@@ -38,8 +46,9 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "ptx.kernels": ("AnalysisCache", "KernelPricer", "Reading", "kernel_pricer"),
     "ptx.method": ("KernelEstimator",),
     "ptx.terms": ("reasons",),
+    "rates": ("Rates", "Scalable"),
+    "roofline": ("Roofline", "RooflineOptions", "same_work"),
     "sequence": ("Priced", "Rounds", "Step", "priced_steps"),
-    "roofline": ("Roofline", "RooflineOptions"),
     "systolic.array": ("Dataflow", "Product", "SystolicArray"),
     "systolic.method": (
         "SimulatorHardware",

@@ -115,7 +115,22 @@ def estimate_region(
     itself. Raises `CostError` for work that is not known, and what the method raises.
     """
     costs = expand(region.operations, program.functions, custom_calls=custom_calls)
-    return _total(costs, _Walk(method=method, key=key or id), launches=program.is_scheduled)
+    return estimate_costs(method, costs, launches=program.is_scheduled, key=key)
+
+
+def estimate_costs(
+    method: OperationMethod,
+    costs: Sequence[Cost],
+    *,
+    launches: bool,
+    key: Callable[[Leaf], Hashable] | None = None,
+) -> Estimate:
+    """Return what `expand` made of a region costs; for pricing one region by several methods.
+
+    ``launches`` says that the program is compiled, so that its operations are kernels. Raises as
+    `estimate_region` does.
+    """
+    return _total(costs, _Walk(method=method, key=key or id), launches=launches)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from time import perf_counter
 
@@ -75,6 +75,7 @@ class GraphEstimate:
     """Estimates of a whole graph: one per distinct region, and which region has which.
 
     ``assumptions`` are those that the estimator makes of every region, ``method`` is its name.
+    ``estimator`` is what priced them; None where that is not kept.
     """
 
     modules: tuple[ModuleEstimate, ...]
@@ -83,6 +84,7 @@ class GraphEstimate:
     reuse: ReuseStatistics
     assumptions: tuple[str, ...] = ()
     method: str = ""
+    estimator: Estimator | None = field(default=None, compare=False, repr=False)
 
 
 def cache_key(region: str, estimator: Estimator, *, is_scheduled: bool) -> str:
@@ -161,6 +163,7 @@ def estimate_graph(
         reuse=_statistics(made),
         assumptions=estimator.assumptions(graph.program),
         method=estimator.method,
+        estimator=estimator,
     )
 
 

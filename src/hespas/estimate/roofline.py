@@ -19,6 +19,7 @@ from hespas.errors import HardwareError
 from hespas.estimate.bound import Bound, larger_of
 from hespas.estimate.driver import Price, Timing, estimate_region
 from hespas.estimate.estimate import FROM_TIME, Estimate, OpEstimate, TypeTotals
+from hespas.estimate.rates import Rates, device_at
 from hespas.hardware.device import Device
 from hespas.program.program import Program
 from hespas.split.regions import Compute
@@ -83,6 +84,10 @@ class Roofline:
             "custom_calls": {key: repr(cost) for key, cost in sorted(self.custom_calls.items())},
         }
 
+    def at_rates(self, rates: Rates) -> Roofline:
+        """Return the roofline of a device that differs by these factors alone."""
+        return replace(self, device=device_at(self.device, rates))
+
     def assumptions(self, program: Program) -> tuple[str, ...]:
         """Return what it assumes of every region: of a compiled program, what a launch costs."""
         if not program.is_scheduled:
@@ -98,7 +103,7 @@ class Roofline:
 
     def estimate(self, region: Compute, program: Program) -> Estimate:
         """Add up the region's operations; `CostError` for work that is not known."""
-        return estimate_region(self, region, program, custom_calls=self.custom_calls, key=_key)
+        return estimate_region(self, region, program, custom_calls=self.custom_calls, key=same_work)
 
     def price(self, leaf: Leaf, *, is_kernel: bool) -> Price:
         """Return what one execution costs at the peaks, and its launch."""
@@ -188,6 +193,6 @@ class Roofline:
         return self.device.tdp_w * (ratio * memory_s + (1 - ratio) * compute_s)
 
 
-def _key(leaf: Leaf) -> Hashable:
-    """Return what an operation is called, for errors, and its work."""
+def same_work(leaf: Leaf) -> Hashable:
+    """Return what decides the roofline's price: what an operation is called, and its work."""
     return leaf.op.name, leaf.work

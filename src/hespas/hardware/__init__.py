@@ -15,6 +15,7 @@ their figures are in `figures`.
 PUBLIC: dict[str, tuple[str, ...]] = {
     "cluster": ("Cluster", "Distribution", "Jitter", "LinkOverride", "read_cluster"),
     "device": ("Device", "at_fastest", "factor_of", "table_of"),
+    "faster_links": ("LinkFactors", "with_links"),
     "interconnect": (
         "Dimension",
         "Dimensions",
@@ -34,7 +35,12 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "link_names",
         "load_link",
     ),
-    "microarchitecture": ("Microarchitecture", "load_microarchitecture", "read_microarchitecture"),
+    "microarchitecture": (
+        "Microarchitecture",
+        "load_microarchitecture",
+        "microarchitecture_at",
+        "read_microarchitecture",
+    ),
     "parts": ("part_warnings",),
     "presets": (
         "MICROARCHITECTURE",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from msgspec import Struct
-from msgspec.structs import fields
+from msgspec.structs import fields, replace
 
 from hespas.config.decode import decode
 from hespas.config.figures import Count, Fraction, NotNegative, Positive, Text
@@ -83,3 +83,24 @@ def read_microarchitecture(file: Path) -> Microarchitecture:
             hint="give the source of each figure, or state that it is assumed",
         )
     return gpu
+
+
+def microarchitecture_at(
+    gpu: Microarchitecture, *, arithmetic: float, launch: float
+) -> Microarchitecture:
+    """Return a GPU whose pipelines, but for loads and stores, and whose launches differ by factors.
+
+    >>> gpu = load_microarchitecture("H100_80GB")
+    >>> other = microarchitecture_at(gpu, arithmetic=2.0, launch=0.0)
+    >>> other.fused_lanes / gpu.fused_lanes, other.memory_lanes / gpu.memory_lanes, other.launch_s
+    (2.0, 1.0, 0.0)
+    """
+    return replace(
+        gpu,
+        logic_lanes=gpu.logic_lanes * arithmetic,
+        fused_lanes=gpu.fused_lanes * arithmetic,
+        special_lanes=gpu.special_lanes * arithmetic,
+        double_lanes=gpu.double_lanes * arithmetic,
+        issue_lanes=gpu.issue_lanes * arithmetic,
+        launch_s=gpu.launch_s * launch,
+    )

@@ -11,7 +11,9 @@ kernel of a compiled program, and `operators.count_operators`.
 PUBLIC: dict[str, tuple[str, ...]] = {
     "algorithm": ("algorithm_json", "algorithm_text"),
     "assumptions": ("assumption_lines", "grouped_assumptions"),
+    "compare": ("compared", "comparison_text", "read_result"),
     "estimate": ("estimate_summary", "module_stats"),
+    "explain": ("explain_rows", "explain_text", "main_change_lines"),
     "hardware": ("hardware_json", "hardware_text", "preset_details"),
     "kernels": ("kernel_table", "kernels_json", "kernels_text"),
     "layers": ("breakdown", "kind_rows", "layer_rows", "phase_rows"),

@@ -90,12 +90,13 @@ def assumption_lines(assumptions: Iterable[str], warnings: Iterable[str]) -> lis
     >>> assumption_lines(["the device never waits"], ["it does"])
     ['Assumed:', '  - the device never waits', 'warning: it does']
     """
-    listed = [_wrapped(f"  - {assumption}", "    ") for assumption in assumptions]
+    listed = [wrapped(f"  - {assumption}", "    ") for assumption in assumptions]
     heading = ["Assumed:"] if listed else []
-    return [*heading, *listed, *[_wrapped(f"warning: {each}", "  ") for each in warnings]]
+    return [*heading, *listed, *[wrapped(f"warning: {each}", "  ") for each in warnings]]
 
 
-def _wrapped(text: str, indent: str) -> str:
+def wrapped(text: str, indent: str) -> str:
+    """Return a text in lines of 100, all but the first indented."""
     return fill(
         text, _WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )

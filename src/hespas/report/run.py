@@ -12,9 +12,11 @@ from pathlib import Path
 import msgspec
 
 from hespas.estimate.estimate import OpEstimate
+from hespas.explain.changes import main_changes
 from hespas.prediction import Prediction
 from hespas.report.assumptions import assumption_lines, group_text, grouped_assumptions
 from hespas.report.communication import communication_lines, communication_rows
+from hespas.report.explain import explain_rows, main_change_lines
 from hespas.report.headline import bound_shares, headline_lines
 from hespas.report.layers import (
     breakdown,
@@ -41,6 +43,7 @@ def run_report(prediction: Prediction) -> RunReport:
         phases=phase_rows(found),
         layers=layer_rows(found, depth=shown.depth, each_layer=shown.each_layer),
         communication=communication_rows(prediction),
+        explain=explain_rows(main_changes(prediction)),
     )
 
 
@@ -162,6 +165,7 @@ SECTIONS: tuple[Callable[[RunReport], list[str]], ...] = (
     layer_lines,
     communication_lines,
     _work,
+    main_change_lines,
     _assumptions,
 )
 """The parts of the text, in order."""

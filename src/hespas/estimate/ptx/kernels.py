@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from hashlib import sha256
 from math import prod
@@ -26,9 +26,14 @@ from hespas.estimate.ptx.terms import (
     terms_by_category,
     terms_of,
 )
+from hespas.estimate.rates import Rates, device_at
 from hespas.files import write_file
 from hespas.hardware.device import Device
-from hespas.hardware.microarchitecture import Microarchitecture, load_microarchitecture
+from hespas.hardware.microarchitecture import (
+    Microarchitecture,
+    load_microarchitecture,
+    microarchitecture_at,
+)
 from hespas.program.kernels import CompiledKernels, KernelLaunch, encode_kernels
 from hespas.version import __version__
 
@@ -193,6 +198,11 @@ class KernelPricer:
     @cached_property
     def _launches(self) -> Mapping[str, KernelLaunch]:
         return self.kernels.launch_of_instruction
+
+    def at_rates(self, rates: Rates) -> KernelPricer:
+        """Return the pricer of a device that differs by these factors; it shares what was read."""
+        gpu = microarchitecture_at(self.gpu, arithmetic=rates.arithmetic, launch=rates.launch)
+        return replace(self, device=device_at(self.device, rates), gpu=gpu)
 
     def price(self, leaf: Leaf) -> Timing:
         """Return the time of a kernel, its launch included."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hespas.cost.structure import Leaf
 from hespas.estimate.bound import Bound
@@ -11,6 +11,7 @@ from hespas.estimate.driver import Price, Timing, estimate_region
 from hespas.estimate.estimate import Estimate
 from hespas.estimate.methods import EstimatorSpec
 from hespas.estimate.ptx.kernels import AnalysisCache, KernelPricer
+from hespas.estimate.rates import Rates
 from hespas.estimate.roofline import Roofline
 from hespas.hardware.microarchitecture import load_microarchitecture
 from hespas.program.kernels import CompiledKernels
@@ -41,6 +42,11 @@ class KernelEstimator:
     def parameters(self) -> Mapping[str, object]:
         """Those of both."""
         return {"kernels": dict(self.kernels.parameters), **self.roofline.parameters}
+
+    def at_rates(self, rates: Rates) -> KernelEstimator:
+        """Return the estimator of a device that differs by these factors alone."""
+        kernels, roofline = self.kernels.at_rates(rates), self.roofline.at_rates(rates)
+        return replace(self, kernels=kernels, roofline=roofline)
 
     def assumptions(self, program: Program) -> tuple[str, ...]:
         """Return what it assumes of every region, compiled or not."""

@@ -14,9 +14,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from math import exp, log
 
+import msgspec
+
 from hespas.errors import HardwareError, MeasurementError, option
 from hespas.estimate.bound import Bound, larger_of
 from hespas.estimate.driver import Timing
+from hespas.estimate.rates import Rates, device_at
 from hespas.estimate.tables.files import Part, load_part
 from hespas.estimate.tables.grid import Grid, completed, monotone, read
 from hespas.hardware.device import Device, factor_of, table_of
@@ -87,6 +90,21 @@ class GemmModel:
             memory_s=product.elements * size / self.device.memory_bandwidth_bytes_per_s,
         )
         return busy + Bound(launch_s=launch_s)
+
+    def at_rates(self, rates: Rates) -> GemmModel:
+        """Return the model of a device that differs by these factors alone.
+
+        A product launched by itself takes ``alone_s`` longer, which is its launch. Tables that no
+        rate changes are shared.
+        """
+        about = msgspec.structs.replace(
+            self.part.about, alone_s=self.part.about.alone_s * rates.launch
+        )
+        return GemmModel(
+            device=device_at(self.device, rates),
+            part=replace(self.part, about=about),
+            grids=self.grids if rates.is_of_launches_alone else {},
+        )
 
     def floor_s(self, product: Product) -> float:
         """Return the time below which physics allows no product."""

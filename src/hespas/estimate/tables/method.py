@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hespas.cost.attention import attentions
 from hespas.cost.convolution import Convolution, convolutions
@@ -14,6 +14,7 @@ from hespas.estimate.driver import Price, Timing, estimate_region
 from hespas.estimate.estimate import Estimate
 from hespas.estimate.methods import EstimatorSpec
 from hespas.estimate.ptx.kernels import AnalysisCache, KernelPricer, kernel_pricer
+from hespas.estimate.rates import Rates, device_at
 from hespas.estimate.roofline import Roofline
 from hespas.estimate.tables.attention import AttentionModel, attention_model
 from hespas.estimate.tables.convolution import as_product, convolution_time
@@ -113,6 +114,24 @@ class Measured:
     def method(self) -> str:
         """Its name in configuration files."""
         return "measured"
+
+    def at_rates(self, rates: Rates) -> Measured:
+        """Return the estimator of a device that differs by these factors alone.
+
+        Tables are scaled as for a device that has none: by peak rates and memory bandwidth.
+        """
+        streaming = self.streaming
+        return replace(
+            self,
+            gemm=self.gemm.at_rates(rates),
+            attention=replace(self.attention, device=device_at(self.attention.device, rates)),
+            streaming=replace(
+                streaming,
+                roofline=streaming.roofline.at_rates(rates),
+                overhead_s=streaming.overhead_s * rates.launch,
+            ),
+            kernels=None if self.kernels is None else self.kernels.at_rates(rates),
+        )
 
     @property
     def parameters(self) -> Mapping[str, object]:

@@ -1,0 +1,44 @@
+"""``hespas explain``: what would change a step, priced again with one cause taken away."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from hespas import pipeline
+from hespas.cli import flags
+from hespas.cli.outputs import check_targets, write_json
+from hespas.explain.changes import all_changes
+from hespas.options import PredictOptions
+from hespas.report.explain import explain_rows, explain_text
+
+
+@flags.command("explain", short_help="Show what would make a step faster, and by how much.")
+@flags.workload_argument
+@flags.derived(PredictOptions, without=("output", "clean"))
+@flags.json_option
+@flags.common
+def command(json_file: str | None, **given: Any) -> None:
+    """Show what would make one step of WORKLOAD faster, and by how much.
+
+    The step is predicted as by hespas run, and then again with one thing changed at a time: the
+    memory bandwidth, the peak rates, the launches of kernels, the links, and what is not perfect.
+    Attention that is not fused, and kernels that are far from what their bytes take, are named.
+    """
+    options = pipeline.checked(flags.requested(given))
+    check_targets(json_file, None)
+    prepared = pipeline.prepare(options)
+    estimates = pipeline.price(prepared, options, store=pipeline.store_of(options.estimate))
+    prediction = pipeline.finish(prepared, estimates, options)
+    changes = all_changes(prediction)
+    if json_file is not None:
+        figures = {"step_time_s": prediction.step_time_s, "explain": explain_rows(changes)}
+        listed = {
+            "notes": [each.note for each in changes if each.note],
+            "assumptions": list(prediction.assumptions),
+            "warnings": list(prediction.warnings),
+        }
+        write_json(json_file, figures | listed)
+    if json_file != "-":
+        click.echo(explain_text(prediction, changes))

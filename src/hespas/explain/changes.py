@@ -1,0 +1,251 @@
+"""A step priced again with one cause of its time taken away or halved.
+
+Each change is made to the values that the prediction was made from (the device's rates, the
+system's links, the cluster's imperfections), and the step is priced and simulated again by the same
+method and the same network model. What the method cannot answer has no row: cycles that a compiler
+wrote don't change with the memory bandwidth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from hespas.estimate.estimate import Estimate
+from hespas.estimate.rates import Rates, Scalable
+from hespas.explain.pricing import Prices, priced_again, with_first_kernel
+from hespas.hardware.faster_links import LinkFactors, with_links
+from hespas.hardware.interconnect import Dimensions, interconnect_of
+from hespas.hardware.system import System
+from hespas.options import NetworkOptions
+from hespas.pipeline import model_of
+from hespas.prediction import Prediction
+from hespas.schedule.build import estimated_tasks
+from hespas.schedule.tasks import TaskGraph
+from hespas.simulate.chains import chained
+from hespas.simulate.models import Model, simulate_job
+from hespas.units import format_time
+
+_MUCH = 1e6
+"""Stands for infinitely many times as fast: rates have to be finite."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A step with one thing changed: what, how long it then takes, and the part that is gained.
+
+    ``gain`` is a part of the step as predicted, 0 to 1; below 0 where the change makes it longer.
+    ``note`` says more about what was changed.
+    """
+
+    change: str
+    step_time_s: float
+    gain: float
+    note: str = ""
+
+
+MEMORY_DOUBLED = "memory bandwidth doubled"
+ARITHMETIC_DOUBLED = "peak FLOP/s doubled"
+LAUNCHES_FREE = "kernel launches free after the first"
+LINKS_DOUBLED = "link bandwidth doubled"
+COMMUNICATION_HIDDEN = "communication hidden behind computation"
+AS_SPECIFIED = "every device as specified"
+
+_RATES = {
+    MEMORY_DOUBLED: Rates(memory=2.0),
+    ARITHMETIC_DOUBLED: Rates(arithmetic=2.0),
+    LAUNCHES_FREE: Rates(launch=0.0),
+}
+_MORE_RATES = {
+    "memory bandwidth infinite": Rates(memory=_MUCH),
+    "peak FLOP/s infinite": Rates(arithmetic=_MUCH),
+}
+_MORE_LINKS = {
+    "link bandwidth infinite": LinkFactors(bandwidth=_MUCH),
+    "link latency zero": LinkFactors(latency=0.0),
+}
+
+
+def main_changes(prediction: Prediction) -> tuple[Change, ...]:
+    """Return the changes that take little time to compute, the largest gain first.
+
+    Those are the memory bandwidth, the peak rates and the bandwidth of all links doubled, launches
+    that take no time, communication that computation hides, and devices as specified.
+    """
+    step = _Step(prediction=prediction)
+    return ordered([*step.rates(_RATES), *step.network(), *step.devices()])
+
+
+def all_changes(prediction: Prediction) -> tuple[Change, ...]:
+    """Return all changes, the largest gain first: see `main_changes`.
+
+    In addition rates are infinite, latencies 0, links faster along each dimension, attention fused,
+    and kernels at their memory limits. Raises `hespas.errors.HespasError` as pricing and simulating
+    do.
+    """
+    step = _Step(prediction=prediction)
+    rates = step.rates(_RATES | _MORE_RATES)
+    network = (*step.network(), *step.more_network())
+    return ordered([*rates, *network, *step.devices(), *step.attention(), *step.kernels()])
+
+
+def ordered(changes: list[Change]) -> tuple[Change, ...]:
+    """Return changes, the largest gain first, equal ones by their names."""
+    return tuple(sorted(changes, key=lambda each: (-each.gain, each.change)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Step:
+    """The step that is changed, one thing at a time."""
+
+    prediction: Prediction
+
+    def rates(self, changes: dict[str, Rates]) -> Iterator[Change]:
+        """Yield the step on devices of other rates, where the method's times follow them."""
+        graph, estimates = self.prediction.graph, self.prediction.estimates
+        estimator, before = estimates.estimator, estimates.estimate_of_region
+        if not isinstance(estimator, Scalable):
+            return
+        asked = {
+            name: rates
+            for name, rates in changes.items()
+            if name != LAUNCHES_FREE or graph.program.is_scheduled
+        }
+        found = priced_again(
+            graph,
+            before,
+            [estimator.at_rates(rates) for rates in asked.values()],
+            custom_calls=self.prediction.options.estimate.custom_calls,
+        )
+        for name, after in zip(asked, found, strict=True):
+            replayed = name == LAUNCHES_FREE
+            prices = with_first_kernel(graph, before, after) if replayed else after
+            yield self._priced(name, prices)
+
+    def network(self) -> Iterator[Change]:
+        """Yield the step with links twice as fast, and with its communication hidden."""
+        system = self.prediction.system
+        if system is None or not self.prediction.communication_s:
+            return
+        yield self._on_links(LINKS_DOUBLED, with_links(system, LinkFactors(bandwidth=2.0)))
+        yield self._row(COMMUNICATION_HIDDEN, self._hidden_s())
+
+    def more_network(self) -> Iterator[Change]:
+        """Yield the step with other links, and with each dimension's twice as fast."""
+        system = self.prediction.system
+        if system is None or not self.prediction.communication_s:
+            return
+        for name, factors in _MORE_LINKS.items():
+            yield self._on_links(name, with_links(system, factors))
+        sizes = _dimension_sizes(system, self.prediction.options.network)
+        if len(sizes) < 2:
+            return
+        for at, size in enumerate(sizes):
+            name = f"{LINKS_DOUBLED} along dimension {at + 1} ({size} devices)"
+            faster = with_links(system, LinkFactors(bandwidth=2.0), dimension=at)
+            yield self._on_links(name, faster)
+
+    def devices(self) -> Iterator[Change]:
+        """Yield the step without what is not perfect: devices, then links."""
+        network, timeline = self.prediction.options.network, self.prediction.timeline
+        imperfect = network.imperfect
+        if imperfect is None or timeline is None or self.prediction.system is None:
+            return
+        if timeline.as_specified is not None:
+            step_s = self.prediction.step_time_s - self.prediction.straggler_s
+            yield self._row(AS_SPECIFIED, step_s)
+        if imperfect.links:
+            model = model_of(network, self.prediction.system).model
+            perfect = replace(network, model=model, imperfect=replace(imperfect, links=()))
+            step_s = self._simulated_s(self.prediction.tasks, self.prediction.system, perfect)
+            yield self._row("every link as specified", step_s)
+
+    def attention(self) -> Iterator[Change]:
+        """Yield the step with attention fused, where the program keeps scores in memory."""
+        # A run doesn't ask for this, nor waits for what it takes.
+        from hespas.explain.attention import (  # noqa: PLC0415
+            Fused,
+            Labelled,
+            PricesAttention,
+            passes_of,
+            unfused,
+        )
+
+        graph, estimates = self.prediction.graph, self.prediction.estimates
+        method, before = estimates.estimator, estimates.estimate_of_region
+        scores = unfused(graph.program)
+        if scores is None or not isinstance(method, PricesAttention):
+            return
+        custom_calls = self.prediction.options.estimate.custom_calls
+        labelled = Labelled(method=method, scores=scores)
+        (unfused_prices,) = priced_again(graph, before, [labelled], custom_calls=custom_calls)
+        passes = passes_of(sum((each for each in unfused_prices if each is not None), Estimate()))
+        if passes is None:
+            return
+        each_s = passes.fused_s(scores, method) / (passes.forward + passes.backward)
+        fused = Fused(method=method, scores=scores, each_s=each_s)
+        (after,) = priced_again(graph, before, [fused], custom_calls=custom_calls)
+        now, then = format_time(passes.time_s), format_time(passes.fused_s(scores, method))
+        note = (
+            f"attention is not fused: it takes {now} with its {scores.text} scores in memory, and "
+            f"{then} without them, as one kernel for each of {passes.forward:g} forward and "
+            f"{passes.backward:g} backward passes that computes all scores"
+        )
+        yield replace(self._priced("attention fused", after), note=note)
+
+    def kernels(self) -> Iterator[Change]:
+        """Yield the step with kernels at their memory limits: all, and each of the slowest."""
+        from hespas.explain.kernels import AtLimit, ByKernel, pricer_of  # noqa: PLC0415 - as above
+
+        graph, estimates = self.prediction.graph, self.prediction.estimates
+        method, before = estimates.estimator, estimates.estimate_of_region
+        pricer = pricer_of(method)
+        if pricer is None or not isinstance(method, Scalable) or not graph.program.is_scheduled:
+            return
+        custom_calls = self.prediction.options.estimate.custom_calls
+        named = ByKernel(method=method, kernels=pricer)
+        (priced,) = priced_again(graph, before, [named], custom_calls=custom_calls)
+        slowest = named.slowest(sum((each for each in priced if each is not None), Estimate()))
+        asked = [AtLimit(method=method, kernels=pricer, name=each.name) for each in slowest]
+        everything = AtLimit(method=method, kernels=pricer)
+        found = priced_again(graph, before, [everything, *asked], custom_calls=custom_calls)
+        yield self._priced("every kernel at its memory limit", found[0])
+        for kernel, after in zip(slowest, found[1:], strict=True):
+            row = self._priced(f"kernel {kernel.name} at its memory limit", after)
+            yield replace(row, note=kernel.note)
+
+    def _hidden_s(self) -> float:
+        """Return the step if whatever takes longer hid the other."""
+        longer_s = max(self.prediction.compute_s, self.prediction.communication_s)
+        return longer_s + self.prediction.straggler_s
+
+    def _priced(self, name: str, prices: Prices) -> Change:
+        system = self.prediction.system
+        if system is None:
+            return self._row(name, sum(each.time_s for each in prices if each is not None))
+        estimates = replace(self.prediction.estimates, estimate_of_region=prices)
+        tasks = estimated_tasks(self.prediction.graph, estimates)
+        return self._row(name, self._simulated_s(tasks, system, self.prediction.options.network))
+
+    def _on_links(self, name: str, system: System) -> Change:
+        tasks, network = self.prediction.tasks, self.prediction.options.network
+        return self._row(name, self._simulated_s(tasks, system, network))
+
+    def _simulated_s(self, tasks: TaskGraph, system: System, network: NetworkOptions) -> float:
+        choice = model_of(network, system)
+        is_row = self.prediction.graph.program.is_scheduled and choice.cluster is None
+        job = chained(tasks).graph if is_row else tasks
+        return simulate_job(job, system, choice).step_time_s
+
+    def _row(self, name: str, step_time_s: float) -> Change:
+        before_s = self.prediction.step_time_s
+        gain = 1 - step_time_s / before_s if before_s > 0 else 0.0
+        return Change(change=name, step_time_s=step_time_s, gain=gain)
+
+
+def _dimension_sizes(system: System, network: NetworkOptions) -> list[int]:
+    """Return the devices along each dimension of the network that the model simulates."""
+    if model_of(network, system).model is Model.ASTRA_SIM:
+        return [each.npus_count for each in system.dimensions]
+    fabric = interconnect_of(system).fabric
+    return [each.size for each in fabric.dimensions] if isinstance(fabric, Dimensions) else []

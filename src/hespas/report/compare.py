@@ -1,0 +1,367 @@
+"""Two results of ``hespas run``: what differs, and how much of the difference each part makes.
+
+The parts of a step add up to it, so that their differences add up to the difference of the steps;
+the rows of each table add up to the difference of its part, with a row for what the table leaves
+out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+
+from hespas.config.files import read_json
+from hespas.errors import ConfigError
+from hespas.report.schema import (
+    SCHEMA_VERSION,
+    BoundShares,
+    CommunicationRow,
+    LayerRow,
+    OpRow,
+    PhaseRow,
+)
+from hespas.units import format_quantity, format_time
+
+_REST = "not in the table"
+_FILE = "run.json"
+_RUN_AGAIN = "run both again with this hespas: hespas run ... --json FILE"
+_LEAST_S = 5e-13
+"""Half a picosecond, below which two times are the same."""
+
+
+class RunResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What a comparison reads of a result; a table that is empty or absent is not compared."""
+
+    schema_version: int
+    step_time_s: float
+    compute_s: float
+    exposed_communication_s: float
+    communication_s: float = 0.0
+    straggler_s: float = 0.0
+    program: str = ""
+    node: str = ""
+    system: str | None = None
+    method: str = ""
+    fidelity: str = ""
+    devices: int = 0
+    tokens_per_s: float | None = None
+    mfu: float | None = None
+    energy_j: float | None = None
+    flops: float | None = None
+    memory_traffic_bytes: float | None = None
+    peak_memory_bytes: int | None = None
+    memory_capacity_bytes: int | None = None
+    bound: BoundShares | None = None
+    per_op: dict[str, OpRow] = {}
+    phases: list[PhaseRow] = []
+    layers: list[LayerRow] = []
+    communication: list[CommunicationRow] = []
+    options: dict[str, Any] = {}
+    versions: dict[str, str] = {}
+
+
+class TimeRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A time in both results. ``share`` is the difference as a part of the first one's step."""
+
+    name: str
+    a_s: float
+    b_s: float
+    difference_s: float
+    share: float
+
+
+class FigureRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A figure or setting in both results, null where it is not known or not set."""
+
+    name: str
+    a: Any
+    b: Any
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """What differs between two results, ``a`` and ``b``; rows are sorted by what they change.
+
+    ``parts`` add up to the difference of the steps; ``phases``, ``layers`` and ``kinds`` each to
+    that of ``compute``, ``communication`` to that of exposed communication. ``missing`` says which
+    tables could not be compared.
+    """
+
+    schema_version: int
+    a: str
+    b: str
+    step: TimeRow
+    parts: list[TimeRow]
+    phases: list[TimeRow]
+    layers: list[TimeRow]
+    kinds: list[TimeRow]
+    communication: list[TimeRow]
+    figures: list[FigureRow]
+    settings: list[FigureRow]
+    missing: list[str]
+
+
+def read_result(path: Path) -> RunResult:
+    """Return the result that ``hespas run --json`` wrote to a file, or to run.json of a directory.
+
+    Raises `ConfigError` for a file that is no such result, and for one of another schema version.
+    """
+    file = path / _FILE if path.is_dir() else path
+    if path.is_dir() and not file.exists():
+        raise ConfigError(
+            f"the directory has no {_FILE}",
+            location=str(path),
+            hint=f"write one: hespas run ... --json {file}",
+        )
+    data = read_json(file)
+    if not isinstance(data, dict) or not {"step_time_s", "compute_s"} <= data.keys():
+        raise ConfigError(
+            "this is no result of a run",
+            location=str(file),
+            hint="give a file of hespas run --json",
+        )
+    version = cast("dict[str, object]", data).get("schema_version")
+    if version != SCHEMA_VERSION:
+        found = "no schema version" if version is None else f"schema version {version}"
+        raise ConfigError(
+            f"the result has {found}, this hespas reads {SCHEMA_VERSION}",
+            location=str(file),
+            hint=_RUN_AGAIN,
+        )
+    try:
+        return msgspec.convert(data, RunResult)
+    except msgspec.ValidationError as error:
+        raise ConfigError(
+            f"this is no result of a run: {error}", location=str(file), hint=_RUN_AGAIN
+        ) from None
+
+
+def compared(a: RunResult, b: RunResult, *, names: tuple[str, str]) -> Comparison:
+    """Return what differs between two results."""
+    step_s = a.step_time_s
+    parts = {
+        "compute": (a.compute_s, b.compute_s),
+        "exposed communication": (a.exposed_communication_s, b.exposed_communication_s),
+        "stragglers": (a.straggler_s, b.straggler_s),
+    }
+    compute = parts["compute"]
+    exposed = parts["exposed communication"]
+    tables = {
+        "phases": (_phases(a), _phases(b), compute),
+        "layers": (_layers(a), _layers(b), compute),
+        "kinds": (_kinds(a), _kinds(b), compute),
+        "communication": (_communication(a), _communication(b), exposed),
+    }
+    missing = [
+        _missing(name, one, other, names)
+        for name, (one, other, _) in tables.items()
+        if not one or not other
+    ]
+    rows = {
+        name: _rows(one, other, step_s, whole) if one and other else []
+        for name, (one, other, whole) in tables.items()
+    }
+    return Comparison(
+        schema_version=SCHEMA_VERSION,
+        a=names[0],
+        b=names[1],
+        step=_row("step", a.step_time_s, b.step_time_s, step_s),
+        parts=_sorted(_row(name, *both, step_s) for name, both in parts.items()),
+        phases=rows["phases"],
+        layers=rows["layers"],
+        kinds=rows["kinds"],
+        communication=rows["communication"],
+        figures=list(_figures(a, b)),
+        settings=list(_settings(a, b)),
+        missing=[each for each in missing if each],
+    )
+
+
+def _phases(result: RunResult) -> dict[str, float]:
+    return {each.phase: each.time_s for each in result.phases}
+
+
+def _layers(result: RunResult) -> dict[str, float]:
+    """Return the time of each path without that of the paths below it, so that all add up."""
+    own = {each.path: each.time_s for each in result.layers}
+    depths = {each.path: each.depth for each in result.layers}
+    for each in result.layers:
+        above = _above(each.path, each.depth, depths)
+        if above is not None:
+            own[above] -= each.time_s
+    return own
+
+
+def _above(path: str, depth: int, depths: Mapping[str, int]) -> str | None:
+    """Return the row that a row is a part of: the nearest path before it that is in the table."""
+    parts = path.split("/")
+    for end in range(len(parts) - 1, 0, -1):
+        above = "/".join(parts[:end])
+        if above in depths and depths[above] < depth:
+            return above
+    return None
+
+
+def _kinds(result: RunResult) -> dict[str, float]:
+    return {kind: row.time_s for kind, row in result.per_op.items()}
+
+
+def _communication(result: RunResult) -> dict[str, float]:
+    exposed: dict[str, float] = {}
+    for each in result.communication:
+        name = " ".join(text for text in (each.kind, each.axis, each.dimension) if text)
+        exposed[name] = exposed.get(name, 0.0) + each.exposed_s
+    return exposed
+
+
+def _missing(
+    name: str, one: Mapping[str, float], other: Mapping[str, float], names: tuple[str, str]
+) -> str:
+    """Return which result lacks a table; nothing where neither has anything to say."""
+    if not one and not other:
+        return ""
+    return f"{name}: not compared, {names[0] if not one else names[1]} has none"
+
+
+def _rows(
+    one: Mapping[str, float],
+    other: Mapping[str, float],
+    step_s: float,
+    whole: tuple[float, float],
+) -> list[TimeRow]:
+    """Return a row for each name in either, and one for what the tables leave out of the whole."""
+    rows = [
+        _row(name, one.get(name, 0.0), other.get(name, 0.0), step_s)
+        for name in dict.fromkeys([*one, *other])
+    ]
+    rest = [all_s - sum(each.values()) for all_s, each in zip(whole, (one, other), strict=True)]
+    if max(map(abs, rest)) > _LEAST_S:
+        rows.append(_row(_REST, rest[0], rest[1], step_s))
+    return _sorted(rows)
+
+
+def _row(name: str, a_s: float, b_s: float, step_s: float) -> TimeRow:
+    difference_s = b_s - a_s
+    share = difference_s / step_s if step_s > 0 else 0.0
+    return TimeRow(name=name, a_s=a_s, b_s=b_s, difference_s=difference_s, share=share)
+
+
+def _sorted(rows: Iterable[TimeRow]) -> list[TimeRow]:
+    return sorted(rows, key=lambda row: (-abs(row.difference_s), row.name))
+
+
+_FIGURES = (
+    "devices",
+    "tokens_per_s",
+    "mfu",
+    "communication_s",
+    "flops",
+    "memory_traffic_bytes",
+    "energy_j",
+    "peak_memory_bytes",
+    "memory_capacity_bytes",
+)
+_UNITS = {"_bytes": "B", "_j": "J", "flops": "FLOP"}
+"""The unit of a figure, by how its name ends."""
+_SETTINGS = ("program", "node", "system", "method", "fidelity")
+
+
+def _figures(a: RunResult, b: RunResult) -> Iterable[FigureRow]:
+    for name in _FIGURES:
+        one, other = getattr(a, name), getattr(b, name)
+        if one != other:
+            yield FigureRow(name=name, a=one, b=other)
+    if a.bound is not None and b.bound is not None:
+        for name in a.bound.__struct_fields__:
+            one, other = getattr(a.bound, name), getattr(b.bound, name)
+            if one != other:
+                yield FigureRow(name=f"bound.{name}", a=one, b=other)
+
+
+def _settings(a: RunResult, b: RunResult) -> Iterable[FigureRow]:
+    named = [(name, getattr(a, name), getattr(b, name)) for name in _SETTINGS]
+    for prefix, one, other in (
+        ("option", a.options, b.options),
+        ("version of", a.versions, b.versions),
+    ):
+        keys = sorted({*one, *other})
+        named += [(f"{prefix} {key}", one.get(key), other.get(key)) for key in keys]
+    return [FigureRow(name=name, a=one, b=other) for name, one, other in named if one != other]
+
+
+_SHOWN = 10
+_LEAST_SHARE = 0.0005
+
+
+def comparison_text(comparison: Comparison) -> str:
+    """Return a comparison as tables, the largest difference first; times have their units."""
+    tables = (
+        ("The step", [comparison.step, *comparison.parts]),
+        ("Computation, by phase", comparison.phases),
+        ("Computation, by layer", comparison.layers),
+        ("Computation, by operation", comparison.kinds),
+        ("Exposed communication", comparison.communication),
+    )
+    sections = [
+        [f"a: {comparison.a}", f"b: {comparison.b}"],
+        *(_table(name, rows) for name, rows in tables if rows),
+        _pairs("Figures that differ", comparison.figures),
+        _pairs("What was asked for that differs", comparison.settings),
+        comparison.missing,
+    ]
+    return "\n\n".join("\n".join(lines) for lines in sections if lines)
+
+
+def _table(heading: str, rows: Sequence[TimeRow]) -> list[str]:
+    there = [row for row in rows if row.a_s or row.b_s]
+    shown, rest = there[:_SHOWN], there[_SHOWN:]
+    if rest:
+        a_s, b_s = sum(row.a_s for row in rest), sum(row.b_s for row in rest)
+        share = sum(row.share for row in rest)
+        name = f"{len(rest)} others"
+        shown.append(TimeRow(name=name, a_s=a_s, b_s=b_s, difference_s=b_s - a_s, share=share))
+    width = max([24, len(heading) - 2, *(len(row.name) for row in shown)])
+    return [
+        f"{heading:<{width + 2}}{'a':>12}{'b':>12}{'difference':>14}{'of step a':>12}",
+        *(
+            f"  {row.name:<{width}}{format_time(row.a_s):>12}{format_time(row.b_s):>12}"
+            f"{_signed(row.difference_s):>14}{_share(row.share):>12}"
+            for row in shown
+        ),
+    ]
+
+
+def _signed(difference_s: float) -> str:
+    if abs(difference_s) < _LEAST_S:
+        return "0 s"
+    return f"{'+' if difference_s > 0 else ''}{format_time(difference_s)}"
+
+
+def _share(share: float) -> str:
+    return f"{100 * share:+.1f} %" if abs(share) >= _LEAST_SHARE else "0.0 %"
+
+
+def _pairs(heading: str, rows: Sequence[FigureRow]) -> list[str]:
+    if not rows:
+        return []
+    width = max(24, *(len(row.name) for row in rows))
+    lines = [
+        f"  {row.name:<{width}}{_figure(row.name, row.a):>16}  ->  {_figure(row.name, row.b)}"
+        for row in rows
+    ]
+    return [heading, *lines]
+
+
+def _figure(name: str, value: object) -> str:
+    if value is None:
+        return "default" if name.startswith("option ") else "none"
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    if name == "mfu" or name.startswith("bound."):
+        return f"{100 * value:.1f} %"
+    if name == "communication_s":
+        return format_time(value)
+    unit = next((unit for end, unit in _UNITS.items() if name.endswith(end)), "")
+    return format_quantity(value, unit) if unit else f"{value:.6g}"

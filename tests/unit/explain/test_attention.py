@@ -1,0 +1,88 @@
+"""Attention that is not fused is known by its shapes, and fused takes what its operands take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hespas import pipeline
+from hespas.explain.attention import unfused
+from hespas.explain.changes import Change, all_changes
+from hespas.frontend.load import load_source
+from hespas.hardware.device import Device
+from hespas.options import EstimateOptions, PredictOptions, ProgramOptions
+
+# Memory alone takes time.
+DEVICE = Device(name="slow", peak_flops=1e18, memory_bandwidth_bytes_per_s=1e3)
+HEADS, LENGTH, SIZE = 4, 64, 8
+SCORES = f"tensor<{HEADS}x{LENGTH}x{LENGTH}xf32>"
+ROWS = f"tensor<{HEADS}x{LENGTH}x{SIZE}xf32>"
+ONE_BYTES = 4 * HEADS * LENGTH * SIZE
+
+
+def product(made: str, left: str, right: str, axes: str) -> str:
+    kinds = {"%s": SCORES, "%e": SCORES, "%d": SCORES}
+    result = kinds.get(made, ROWS)
+    given = ", ".join(kinds.get(each, ROWS) for each in (left, right))
+    return (
+        f"{made} = stablehlo.dot_general {left}, {right}, batching_dims = [0] x [0], "
+        f"contracting_dims = {axes} : ({given}) -> {result}"
+    )
+
+
+FORWARD = (
+    product("%s", "%q", "%k", "[2] x [2]"),
+    f"%e = stablehlo.exponential %s : {SCORES}",
+    product("%o", "%e", "%v", "[2] x [1]"),
+)
+BACKWARD = (
+    product("%d", "%o", "%v", "[2] x [2]"),
+    product("%dv", "%e", "%o", "[1] x [1]"),
+    product("%dq", "%d", "%k", "[2] x [1]"),
+    product("%dk", "%d", "%q", "[1] x [1]"),
+)
+
+
+def program(*lines: str, result: str = "%o") -> str:
+    arguments = ", ".join(f"%{name}: {ROWS}" for name in "qkv")
+    body = "\n".join(lines)
+    return (
+        f"func.func @main({arguments}) -> {ROWS} {{\n{body}\nreturn {result} : {ROWS}\n}}\n"
+    )  # fmt: skip
+
+
+def fused(tmp_path: Path, text: str) -> Change | None:
+    file = tmp_path / "attention.mlir"
+    file.write_text(text)
+    options = PredictOptions(
+        program=ProgramOptions(file=file), estimate=EstimateOptions(node=DEVICE)
+    )
+    changes = all_changes(pipeline.predict(options))
+    return next((each for each in changes if each.change == "attention fused"), None)
+
+
+def test_attention_takes_its_operands_and_its_result(tmp_path: Path) -> None:
+    found = fused(tmp_path, program(*FORWARD))
+    assert found is not None
+    assert found.step_time_s == pytest.approx(4 * ONE_BYTES / 1e3)
+    assert "1 forward and 0 backward passes" in found.note
+    assert f"{HEADS} x {LENGTH} x {LENGTH} scores" in found.note
+
+
+def test_gradients_read_the_result_and_write_three_more(tmp_path: Path) -> None:
+    found = fused(tmp_path, program(*FORWARD, *BACKWARD, result="%dk"))
+    assert found is not None
+    assert found.step_time_s == pytest.approx((4 + 8) * ONE_BYTES / 1e3)
+    assert "1 forward and 1 backward passes" in found.note
+
+
+def test_products_without_an_exponential_are_no_attention(tmp_path: Path) -> None:
+    first, _, last = FORWARD
+    text = program(first, f"%e = stablehlo.negate %s : {SCORES}", last)
+    assert fused(tmp_path, text) is None
+
+
+def test_scores_that_no_product_sums_over_are_no_attention() -> None:
+    lines = (*FORWARD[:2], f"%o = stablehlo.negate %q : {ROWS}")
+    assert unfused(load_source(program(*lines).encode(), name="p.mlir")) is None
