@@ -15,14 +15,7 @@ import msgspec
 
 from hespas.config.files import read_json
 from hespas.errors import ConfigError
-from hespas.report.schema import (
-    SCHEMA_VERSION,
-    BoundShares,
-    CommunicationRow,
-    LayerRow,
-    OpRow,
-    PhaseRow,
-)
+from hespas.report.schema import SCHEMA_VERSION, BoundShares
 from hespas.units import format_quantity, format_time
 
 _REST = "not in the table"
@@ -30,6 +23,42 @@ _FILE = "run.json"
 _RUN_AGAIN = "run both again with this hespas: hespas run ... --json FILE"
 _LEAST_S = 5e-13
 """Half a picosecond, below which two times are the same."""
+
+
+class OpTime(msgspec.Struct, frozen=True, kw_only=True):
+    """What is read of a kind of operation."""
+
+    time_s: float
+
+
+class KindTime(msgspec.Struct, frozen=True, kw_only=True):
+    """What is read of a kind of kernel."""
+
+    kind: str
+    time_s: float
+
+
+class PhaseTime(msgspec.Struct, frozen=True, kw_only=True):
+    """What is read of a phase."""
+
+    phase: str
+    time_s: float
+
+
+class LayerTime(msgspec.Struct, frozen=True, kw_only=True):
+    """What is read of a module."""
+
+    path: str
+    time_s: float
+
+
+class ExposedTime(msgspec.Struct, frozen=True, kw_only=True):
+    """What is read of communication of one kind along one axis."""
+
+    kind: str
+    axis: str = ""
+    dimension: str = ""
+    exposed_s: float
 
 
 class RunResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,10 +84,11 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     peak_memory_bytes: int | None = None
     memory_capacity_bytes: int | None = None
     bound: BoundShares | None = None
-    per_op: dict[str, OpRow] = {}
-    phases: list[PhaseRow] = []
-    layers: list[LayerRow] = []
-    communication: list[CommunicationRow] = []
+    per_op: dict[str, OpTime] = {}
+    kinds: list[KindTime] = []
+    phases: list[PhaseTime] = []
+    layers: list[LayerTime] = []
+    communication: list[ExposedTime] = []
     options: dict[str, Any] = {}
     versions: dict[str, str] = {}
 
@@ -184,27 +214,13 @@ def _phases(result: RunResult) -> dict[str, float]:
 
 
 def _layers(result: RunResult) -> dict[str, float]:
-    """Return the time of each path without that of the paths below it, so that all add up."""
-    own = {each.path: each.time_s for each in result.layers}
-    depths = {each.path: each.depth for each in result.layers}
-    for each in result.layers:
-        above = _above(each.path, each.depth, depths)
-        if above is not None:
-            own[above] -= each.time_s
-    return own
-
-
-def _above(path: str, depth: int, depths: Mapping[str, int]) -> str | None:
-    """Return the row that a row is a part of: the nearest path before it that is in the table."""
-    parts = path.split("/")
-    for end in range(len(parts) - 1, 0, -1):
-        above = "/".join(parts[:end])
-        if above in depths and depths[above] < depth:
-            return above
-    return None
+    return {each.path: each.time_s for each in result.layers}
 
 
 def _kinds(result: RunResult) -> dict[str, float]:
+    """Return the time by kind of kernel, or of operation where that is all there is."""
+    if result.kinds:
+        return {each.kind: each.time_s for each in result.kinds}
     return {kind: row.time_s for kind, row in result.per_op.items()}
 
 
@@ -301,7 +317,7 @@ def comparison_text(comparison: Comparison) -> str:
         ("The step", [comparison.step, *comparison.parts]),
         ("Computation, by phase", comparison.phases),
         ("Computation, by layer", comparison.layers),
-        ("Computation, by operation", comparison.kinds),
+        ("Computation, by kind", comparison.kinds),
         ("Exposed communication", comparison.communication),
     )
     sections = [

@@ -13,23 +13,27 @@ from hypothesis import strategies as st
 from hespas.errors import ConfigError
 from hespas.report.compare import (
     Comparison,
+    ExposedTime,
+    LayerTime,
+    OpTime,
+    PhaseTime,
     RunResult,
     TimeRow,
     compared,
     comparison_text,
     read_result,
 )
-from hespas.report.schema import SCHEMA_VERSION, CommunicationRow, LayerRow, OpRow, PhaseRow
+from hespas.report.schema import SCHEMA_VERSION
 
 _TIMES = st.floats(min_value=0, max_value=1e3)
 
 
-def op(time_s: float) -> OpRow:
-    return OpRow(count=1, time_s=time_s, flops=0.0, bytes=0.0)
+def op(time_s: float) -> OpTime:
+    return OpTime(time_s=time_s)
 
 
-def layer(path: str, time_s: float) -> LayerRow:
-    return LayerRow(path=path, depth=path.count("/"), time_s=time_s, share=0.0)
+def layer(path: str, time_s: float) -> LayerTime:
+    return LayerTime(path=path, time_s=time_s)
 
 
 def result(
@@ -63,17 +67,14 @@ _RESULTS = st.builds(
     straggler_s=st.floats(min_value=-10, max_value=10),
     per_op=st.dictionaries(st.sampled_from("abc"), st.builds(op, _TIMES)),
     phases=st.dictionaries(st.sampled_from("fb"), _TIMES).map(
-        lambda times: [PhaseRow(phase=name, time_s=t, share=0.0) for name, t in times.items()]
+        lambda times: [PhaseTime(phase=name, time_s=t) for name, t in times.items()]
     ),
     layers=st.dictionaries(st.sampled_from(["m", "m/x", "m/x/y", "n"]), _TIMES).map(
         lambda times: [layer(path, t) for path, t in sorted(times.items())]
     ),
     communication=st.dictionaries(st.sampled_from(["data", "model"]), _TIMES).map(
         lambda times: [
-            CommunicationRow(
-                kind="all-reduce", axis=axis, dimension="", count=1, bytes=1.0, time_s=t,
-                exposed_s=t,
-            )
+            ExposedTime(kind="all-reduce", axis=axis, exposed_s=t)
             for axis, t in times.items()
         ]
     ),
@@ -121,9 +122,9 @@ def test_what_is_only_in_one_is_compared_with_nothing() -> None:
     assert differences(comparison(a, b).kinds) == {"attention": 1.0, "gemm": -1.0}
 
 
-def test_a_layer_counts_without_those_below_it() -> None:
-    a = result(layers=[layer("m", 1.0), layer("m/x", 0.7)])
-    b = result(compute_s=0.6, layers=[layer("m", 0.6), layer("m/x", 0.3)])
+def test_layers_are_compared_by_their_paths() -> None:
+    a = result(layers=[layer("m", 0.3), layer("m/x", 0.7)])
+    b = result(compute_s=0.6, layers=[layer("m", 0.3), layer("m/x", 0.3)])
     assert differences(comparison(a, b).layers) == pytest.approx({"m/x": -0.4, "m": 0.0})
 
 
@@ -134,7 +135,7 @@ def test_what_a_table_leaves_out_has_a_row() -> None:
 
 
 def test_a_table_that_one_lacks_is_named() -> None:
-    a, b = result(phases=[PhaseRow(phase="forward", time_s=1.0, share=1.0)]), result()
+    a, b = result(phases=[PhaseTime(phase="forward", time_s=1.0)]), result()
     assert comparison(a, b).missing == ["phases: not compared, b.json has none"]
 
 
