@@ -9,7 +9,7 @@ from hespas.cost.convolution import convolutions
 from hespas.cost.gemm import gemms
 from hespas.cost.structure import Leaf
 from hespas.estimate.driver import OperationMethod, Price
-from hespas.estimate.estimate import FROM_TIME, Estimate, OpEstimate
+from hespas.estimate.estimate import Estimate, OpEstimate
 from hespas.estimate.ptx.kernels import KernelPricer, Reading
 from hespas.estimate.ptx.method import KernelEstimator
 from hespas.estimate.ptx.terms import reasons
@@ -108,7 +108,8 @@ class AtLimit:
         if self.name not in {None, name_of(leaf, reading)}:
             return price
         time_s = min(price.cost.time_s, _limit_s(reading))
-        return replace(price, cost=replace(price.cost, time_s=time_s, duration_ps=FROM_TIME))
+        cost = OpEstimate(count=price.cost.count, time_s=time_s)
+        return replace(price, cost=cost)
 
 
 def _limit_s(reading: Reading) -> float:
