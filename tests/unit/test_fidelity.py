@@ -25,6 +25,7 @@ from hespas.options import (
     PredictOptions,
     ProgramOptions,
 )
+from hespas.pipeline import loading
 from hespas.split.strategies import SplitOptions, SplitStrategy
 
 NODE = EstimateOptions(node="H100_80GB")
@@ -176,7 +177,7 @@ def test_a_program_that_the_compiler_refuses_falls_back_with_a_note(
         return None
 
     monkeypatch.setattr(for_node, "check_compilation", possible)
-    monkeypatch.setattr(pipeline, "_compiled", refuse)
+    monkeypatch.setattr(loading, "_compiled", refuse)
     program = pipeline.load(options(), source=SOURCE)
     assert program.fidelity == WITHOUT_COMPILER.value
     assert any(f"the compiler refuses it: {error}" in text for text in program.assumptions)
@@ -199,7 +200,7 @@ ENTRY %main (a: f32[8]) -> f32[8] {
     def compile_it(*_: object) -> Loaded:
         return made
 
-    monkeypatch.setattr(pipeline, "_compiled", compile_it)
+    monkeypatch.setattr(loading, "_compiled", compile_it)
     assert pipeline.load(options(), source=SOURCE).fidelity == "compiled"
 
 
@@ -209,7 +210,7 @@ def test_asking_for_a_compiler_that_is_not_there_is_an_error(
     def missing(*_: object) -> Loaded:
         raise ExtraMissingError("compiling", extra="gpu")
 
-    monkeypatch.setattr(pipeline, "_compiled", missing)
+    monkeypatch.setattr(loading, "_compiled", missing)
     asked = CompileChoice(fidelity=Fidelity.COMPILED)
     with pytest.raises(ExtraMissingError, match=r"hespas\[gpu\]"):
         pipeline.load(options(compiled=asked), source=SOURCE)

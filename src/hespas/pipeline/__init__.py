@@ -1,0 +1,71 @@
+"""The pipeline: the one composition of all stages, from what is to run to a prediction.
+
+In come `hespas.options.PredictOptions`; out comes a `hespas.prediction.Prediction`. The command
+line, the Python API, ``validate`` and ``calibrate`` call the functions named here and no others, so
+that the same options give the same prediction from each of them.
+
+* `composition`: the stages, whole (`predict`) or one by one: `prepare` does what predictions of
+  one program on one system share, `price` and `finish` the rest, so that several methods, devices
+  or network models reuse a divided program.
+* `loading`: from what the workload is to its program: exported, compiled, fused, or as it is.
+* `checks`: what is refused, before anything that takes time wherever that is possible.
+* `estimators`: the method that prices regions. `workload`: what runs, and what a step takes in.
+* `caches`: where what was made is kept. `machines`: the device, the system, the network's model.
+"""
+
+from __future__ import annotations
+
+from hespas.pipeline.caches import compiled_directory, store_of
+from hespas.pipeline.checks import check_priced, checked
+from hespas.pipeline.composition import (
+    Prepared,
+    Steps,
+    divide,
+    finish,
+    load_alone,
+    predict,
+    prepare,
+    prepare_alone,
+    price,
+    settle,
+    simulate,
+    steps_of,
+)
+from hespas.pipeline.estimators import estimator_of
+from hespas.pipeline.loading import load, read_kernels
+from hespas.pipeline.machines import device_name, device_of, model_of, system_of
+from hespas.pipeline.workload import batch_of, mesh_of, source_of, work_of, workload_digest
+
+__all__ = [
+    "Prepared",
+    "Steps",
+    "batch_of",
+    "check_priced",
+    "checked",
+    "compiled_directory",
+    "device_name",
+    "device_of",
+    "divide",
+    "estimator_of",
+    "finish",
+    "load",
+    "load_alone",
+    "mesh_of",
+    "model_of",
+    "predict",
+    "prepare",
+    "prepare_alone",
+    "price",
+    "read_kernels",
+    "settle",
+    "simulate",
+    "source_of",
+    "steps_of",
+    "store_of",
+    "system_of",
+    "work_of",
+    "workload_digest",
+]
+
+PUBLIC = {"": tuple(__all__)}
+"""What other folders import; `tests/project/test_layout.py` checks it."""

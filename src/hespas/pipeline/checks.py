@@ -1,0 +1,146 @@
+"""What is refused: without the program, before anything that takes time; and once it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from hespas.config.suggest import suggestion
+from hespas.cost.rules.custom_call import CustomCallCost, custom_call
+from hespas.errors import ConfigError, CostError, DeviceCountError, option
+from hespas.estimate.methods import DeviceUse, method_named
+from hespas.export.source import FileSource, ModelSource
+from hespas.frontend.load import check_source
+from hespas.frontend.loaded import Loaded
+from hespas.hardware.parts import part_warnings
+from hespas.hardware.presets import presets_that_fit
+from hespas.hardware.system import System
+from hespas.options import PredictOptions
+from hespas.pipeline.caches import check_caches
+from hespas.pipeline.estimators import check_device_options, check_method_options, spec_of
+from hespas.pipeline.machines import device_of, model_of, no_device, node_of, system_of, with_node
+from hespas.pipeline.workload import source_of
+from hespas.program.attrs import CustomCallAttrs
+from hespas.program.program import Program, all_ops
+from hespas.simulate.models import check_choice
+
+
+def checked(options: PredictOptions, *, needs_program: bool = True) -> PredictOptions:
+    """Return the options with the system loaded, and the node that follows from it.
+
+    Whatever can be refused without a program is refused here, before anything that takes time:
+    raises what loading a system, a device and an estimation method raise, `ConfigError` for options
+    that contradict each other, `DeviceCountError` for a mesh of another size than the system's, and
+    `ProgramError` for a file that isn't there.
+    """
+    system = system_of(options.network)
+    options = replace(
+        options,
+        network=replace(options.network, system=system, cluster=None),
+        estimate=with_node(options.estimate, system),
+    )
+    if system is None:
+        model_of(options.network, system)
+    else:
+        check_choice(system, model_of(options.network, system))
+        _check_devices(options.program.devices, system)
+    part_warnings(node_of(options.estimate), system)
+    _check_method(options)
+    check_caches(options.estimate)
+    if needs_program:
+        source = source_of(options, system)
+        if isinstance(source, FileSource):
+            check_source(source.path)
+    return options
+
+
+def _check_devices(devices: int | None, system: System) -> None:
+    if devices is not None and devices != system.device_count:
+        raise DeviceCountError(
+            f"{devices} devices are asked for, but the system has {system.device_count}",
+            location=system.name,
+            hint=f"drop {option('devices')}",
+        )
+
+
+def _check_method(options: PredictOptions) -> None:
+    """Refuse a device or a method that is not there, or is given what it doesn't use."""
+    estimate = options.estimate
+    if estimate.method is None:
+        device_of(estimate)
+        return
+    method = method_named(estimate.method)
+    check_device_options(estimate, method)
+    device = device_of(estimate)
+    if device is None and method.device_use is DeviceUse.NEEDED:
+        raise no_device(estimate)
+    check_method_options(method, options)
+    method.estimator(spec_of(options, device, None))
+
+
+def check_priced(options: PredictOptions) -> None:
+    """Raise `ConfigError` where no device is given to price a program on, but one is needed."""
+    named = options.estimate.method
+    needed = named is None or method_named(named).device_use is DeviceUse.NEEDED
+    if needed and device_of(options.estimate) is None:
+        raise no_device(options.estimate)
+
+
+def check_is_alone(options: PredictOptions, system: System | None) -> None:
+    """Refuse a model on several devices without a system before it is exported."""
+    source = source_of(options, system)
+    if system is None and isinstance(source, ModelSource) and source.mesh.device_count > 1:
+        raise no_system(source.mesh.device_count, f"{source.name} on the mesh {source.mesh}")
+
+
+def no_system(needed: int, location: str) -> ConfigError:
+    """Return the error for a program that communicates on no system, naming presets that fit."""
+    presets = ", ".join(presets_that_fit(needed)) or f"no preset has {needed} devices"
+    return ConfigError(
+        f"the program communicates among {needed} devices, but no system is given",
+        location=location,
+        hint=f"give {option('cluster')} {needed}xPART, or {option('system')} ({presets}), or price "
+        "its computation alone with hespas estimate",
+    )
+
+
+def check_effects(loaded: Loaded, options: PredictOptions) -> None:
+    """Raise `ConfigError` for options about what the program doesn't have."""
+    program = loaded.program
+    if "" in options.program.trip_counts and "" not in loaded.used.trip_counts:
+        raise _no_effect("trip_count", "no loop whose count can't be read", program)
+    if "" in options.program.branch_weights and "" not in loaded.used.branch_weights:
+        raise _no_effect("branch_weights", "no branch without weights of its own", program)
+    if options.estimate.launch_overhead_s is not None and not program.is_scheduled:
+        lack = f"no schedule of kernels: see {option('fidelity')}"
+        raise _no_effect("launch_overhead", lack, program)
+    stated = options.estimate.custom_calls
+    called = {op.attrs.target for op in all_ops(program) if isinstance(op.attrs, CustomCallAttrs)}
+    for target in stated.keys() - called:
+        raise ConfigError(
+            f"{option('custom_call')} names {target!r}, which the program doesn't call",
+            location=program.source,
+            hint=suggestion(target, called) if called else "drop it",
+        )
+
+
+def _no_effect(name: str, lack: str, program: Program) -> ConfigError:
+    return ConfigError(
+        f"{option(name)} has no effect: there is {lack}", location=program.source, hint="drop it"
+    )
+
+
+def check_custom_calls(program: Program, stated: Mapping[str, CustomCallCost]) -> None:
+    """Raise `CostError` for a custom call of unknown work, naming the option that states it."""
+    for op in all_ops(program):
+        if not isinstance(op.attrs, CustomCallAttrs):
+            continue
+        try:
+            custom_call(op, stated)
+        except CostError as error:
+            target = op.attrs.target
+            hint = (
+                f"give {option('custom_call')} {target}=traffic to charge its operands and "
+                f"results, or {target}=flops:N,type:T,bytes:N"
+            )
+            raise CostError(error.marked_message, location=error.location, hint=hint) from error

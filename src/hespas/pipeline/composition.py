@@ -1,0 +1,241 @@
+"""The stages, composed: from options to a prediction, whole or one by one."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from time import perf_counter
+
+from hespas.errors import ConfigError
+from hespas.estimate.cache import Store
+from hespas.estimate.driver import Estimator, OperationMethod
+from hespas.estimate.graph import GraphEstimate, estimate_graph
+from hespas.estimate.sequence import Step, priced_steps
+from hespas.hardware.parts import part_warnings
+from hespas.hardware.system import System
+from hespas.memory.usage import memory_use
+from hespas.options import AS_GIVEN, Fidelity, NetworkOptions, PredictOptions
+from hespas.pipeline.caches import store_of
+from hespas.pipeline.checks import (
+    check_custom_calls,
+    check_is_alone,
+    check_priced,
+    checked,
+    no_system,
+)
+from hespas.pipeline.estimators import estimator_of
+from hespas.pipeline.loading import load, with_origin_noted
+from hespas.pipeline.machines import device_name, device_of_memory, model_of, node_of, system_of
+from hespas.pipeline.workload import mesh_of, work_of
+from hespas.prediction import Prediction
+from hespas.program.devices import communication_ops, with_device_count
+from hespas.program.program import Program
+from hespas.schedule.build import estimated_tasks
+from hespas.schedule.tasks import TaskGraph
+from hespas.simulate.chains import chained, opened
+from hespas.simulate.models import simulate_job
+from hespas.simulate.timeline import Timeline
+from hespas.split.modules import RegionModules, region_modules
+from hespas.split.regions import Compute, RegionGraph
+from hespas.split.strategies import split_program
+from hespas.stages import Stage, stage
+
+log = logging.getLogger("hespas")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A program, divided, with the system it runs on: what several predictions share.
+
+    ``modules`` are its distinct regions. ``system`` is None where none is given.
+    """
+
+    graph: RegionGraph
+    modules: RegionModules
+    system: System | None = None
+
+
+def predict(
+    options: PredictOptions, *, program: Program | None = None, source: bytes | None = None
+) -> Prediction:
+    """Predict one step of a program.
+
+    The program is read from its file, unless it is given, as a ``program`` or as the ``source``
+    that the file would hold. Raises `hespas.errors.HespasError` as the stages do.
+    """
+    options = checked(options, needs_program=program is None and source is None)
+    prepared = prepare(options, program=program, source=source)
+    estimates = price(prepared, options, store=store_of(options.estimate))
+    return finish(prepared, estimates, options)
+
+
+def prepare(
+    options: PredictOptions, *, program: Program | None = None, source: bytes | None = None
+) -> Prepared:
+    """Load a program, settle it on the devices of its system, and divide it.
+
+    Options that can be refused without the program are refused before it is read.
+    """
+    options = checked(options, needs_program=program is None and source is None)
+    system = system_of(options.network)
+    if program is None:
+        check_priced(options)
+        check_is_alone(options, system)
+        program = load(options, source=source, system=system)
+    program = with_origin_noted(program, options)
+    settled = settle(program, devices=options.program.devices, system=system)
+    return divide(settled, options, system=system)
+
+
+def prepare_alone(options: PredictOptions) -> Prepared:
+    """Load and divide a program as it is given, for work that needs no system.
+
+    Raises `ConfigError` where another fidelity is asked for.
+    """
+    if options.compile.asked not in {None, Fidelity.AUTO}:
+        raise ConfigError(
+            f"{options.compile.words} has no effect: the program is taken as it is given",
+            location=str(options.estimate.configuration or ""),
+            hint="drop it, or compile the program first: hespas compile",
+        )
+    return divide(load_alone(replace(options, compile=AS_GIVEN)), options)
+
+
+def load_alone(options: PredictOptions) -> Program:
+    """Load a program for work that needs no system, even if it communicates.
+
+    A system that is given says how many devices there are.
+    """
+    options = checked(options)
+    system = system_of(options.network)
+    program = with_origin_noted(load(options, system=system), options)
+    count = None if system is None else system.device_count
+    return with_device_count(program, requested=options.program.devices, system=count)
+
+
+def divide(program: Program, options: PredictOptions, *, system: System | None = None) -> Prepared:
+    """Cut a settled program into regions and find the distinct ones."""
+    graph = split_program(program, options.split)
+    modules = region_modules(graph)
+    log.info("%d regions, %d distinct", len(graph.regions), len(modules.modules))
+    return Prepared(graph=graph, modules=modules, system=system)
+
+
+def settle(program: Program, *, devices: int | None, system: System | None) -> Program:
+    """Return the program for the devices that it runs on.
+
+    Raises `DeviceCountError` if counts disagree, and `ConfigError`, naming presets that fit, for a
+    program that communicates if no system is given.
+    """
+    count = None if system is None else system.device_count
+    settled = with_device_count(program, requested=devices, system=count)
+    needed = settled.declared_devices or 1
+    if system is not None or needed == 1 or not any(True for _ in communication_ops(settled)):
+        return settled
+    raise no_system(needed, program.source)
+
+
+def price(
+    prepared: Prepared,
+    options: PredictOptions,
+    *,
+    store: Store | None,
+    estimator: Estimator | None = None,
+) -> GraphEstimate:
+    """Price every region.
+
+    ``store`` holds prices between calls; without one each region is priced by itself. The
+    ``estimator`` is made from the options unless it is given.
+    """
+    program = prepared.graph.program
+    check_custom_calls(program, options.estimate.custom_calls)
+    start_s = perf_counter()
+    chosen = estimator or estimator_of(program, options)
+    distinct, regions = len(prepared.modules.modules), len(prepared.graph.compute_regions)
+    what = f"{regions} regions, {distinct} of them distinct"
+    with stage(Stage.ESTIMATE, what, kind=chosen.method, size=distinct, total=regions) as advance:
+        result = estimate_graph(
+            prepared.graph,
+            prepared.modules,
+            chosen,
+            store=store,
+            threads=options.estimate.threads,
+            progress=advance,
+        )
+    saved = 100 * result.reuse.time_reduction
+    log.info("estimated in %.3f s; reuse saved %.1f %%", perf_counter() - start_s, saved)
+    return result
+
+
+Steps = Callable[[Compute], tuple[Step, ...]]
+"""Returns the operations of a region in order, with their prices."""
+
+
+def steps_of(prepared: Prepared, options: PredictOptions) -> Steps | None:
+    """Return what prices the operations of regions one by one, as their estimates add them up.
+
+    None for a method that prices regions as a whole.
+    """
+    program = prepared.graph.program
+    method = estimator_of(program, options)
+    if not isinstance(method, OperationMethod):
+        return None
+    custom_calls = options.estimate.custom_calls
+    return lambda region: priced_steps(method, region, program, custom_calls=custom_calls)
+
+
+def _steps_when_needed(
+    prepared: Prepared, options: PredictOptions
+) -> Callable[[Compute], tuple[Step, ...] | None]:
+    """Return `steps_of`, whose estimator is made when the first region is asked for."""
+
+    @cache
+    def made() -> Steps | None:
+        return steps_of(prepared, options)
+
+    def steps(region: Compute) -> tuple[Step, ...] | None:
+        found = made()
+        return None if found is None else found(region)
+
+    return steps
+
+
+def simulate(prepared: Prepared, tasks: TaskGraph, options: NetworkOptions) -> Timeline | None:
+    """Return when each device does what; None without a system.
+
+    The kernels of a compiled program are simulated in rows where that is the same: where no device
+    is a special one.
+    """
+    if prepared.system is None:
+        return None
+    choice = model_of(options, prepared.system)
+    name = prepared.system.name
+    kind = f"{name}, {choice.model.value}"
+    with stage(Stage.SIMULATE, f"on {name}", kind=kind, size=len(tasks.tasks)):
+        if not prepared.graph.program.is_scheduled or choice.cluster is not None:
+            return simulate_job(tasks, prepared.system, choice)
+        rows = chained(tasks)
+        return opened(simulate_job(rows.graph, prepared.system, choice), rows)
+
+
+def finish(prepared: Prepared, estimates: GraphEstimate, options: PredictOptions) -> Prediction:
+    """Simulate what was priced, and gather everything that led to the prediction."""
+    tasks = estimated_tasks(prepared.graph, estimates)
+    return Prediction(
+        graph=prepared.graph,
+        estimates=estimates,
+        tasks=tasks,
+        system=prepared.system,
+        timeline=simulate(prepared, tasks, options.network),
+        memory=memory_use(prepared.graph.program),
+        options=options,
+        modules=prepared.modules,
+        steps=_steps_when_needed(prepared, options),
+        mesh=mesh_of(options),
+        work=work_of(prepared.graph.program, options),
+        device=device_of_memory(options.estimate),
+        device_name=device_name(options.estimate),
+        part_warnings=part_warnings(node_of(options.estimate), prepared.system),
+    )

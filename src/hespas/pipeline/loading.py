@@ -1,0 +1,213 @@
+"""From what the workload is to its program: exported, compiled, fused, or as it is given."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+from time import perf_counter
+
+import msgspec
+
+from hespas.errors import (
+    ConfigError,
+    DeviceCountError,
+    HespasError,
+    ProgramError,
+    ToolError,
+    option,
+)
+from hespas.estimate.methods import method_named
+from hespas.export.source import FileSource
+from hespas.export.workload import Workload, export_cache, read_workload
+from hespas.fidelity import Plan, fallen_back, planned
+from hespas.frontend.load import load_per_device
+from hespas.frontend.loaded import Loaded
+from hespas.frontend.overrides import LoadOptions
+from hespas.hardware.system import System
+from hespas.options import Fidelity, PredictOptions
+from hespas.pipeline.caches import compiled_directory, made_directory
+from hespas.pipeline.checks import check_effects
+from hespas.pipeline.estimators import check_device_options
+from hespas.pipeline.workload import source_of
+from hespas.program.kernels import CompiledKernels, decode_kernels
+from hespas.program.program import Program, with_kernels
+
+log = logging.getLogger("hespas")
+
+
+def load(
+    options: PredictOptions, *, source: bytes | None = None, system: System | None = None
+) -> Program:
+    """Read the program, with the fidelity that is asked for, or by default the best there is.
+
+    ``source`` is what its file holds, where that was read before. The program's devices are not
+    settled yet. Raises `ProgramError` for a file that can't be read or is no program,
+    `ConfigError` for options that have no effect on it, and what
+    `hespas.compile.compiler.compile_program` raises where compiling is asked for.
+    """
+    file, kernels_file = options.program.file, options.program.kernels
+    if options.estimate.method is not None:
+        check_device_options(options.estimate, method_named(options.estimate.method))
+    kernels = None if kernels_file is None else read_kernels(kernels_file)
+    if source is None:
+        named = source_of(options, system)
+        if not isinstance(named, FileSource):
+            _plan_of(_EXPORTED, options, system)
+        directory = made_directory(options.estimate)
+        kept = None if directory is None else export_cache(directory)
+        workload = read_workload(named, kept=kept)
+    else:
+        workload = Workload(name=str(file), content=source)
+    content = workload.content
+    plan = _plan_of(content, options, system)
+    try:
+        loaded = _loaded(content, plan, options, system)
+    except HespasError as error:
+        error.location = error.location or str(file)
+        raise
+    program = loaded.program
+    if workload.notes:
+        assumptions = (*workload.notes, *program.assumptions)
+        program = msgspec.structs.replace(program, assumptions=assumptions)
+    log.info("read %s", program.source)
+    check_effects(loaded, options)
+    if kernels is None:
+        return program
+    if not program.is_scheduled:
+        raise ConfigError(
+            f"{option('kernels')} has no effect on a program that is not compiled",
+            location=str(file),
+            hint=f"give the compiled one, or {option('fidelity')} {Fidelity.COMPILED.value} in the "
+            f"place of {option('kernels')}",
+        )
+    return with_kernels(program, kernels, location=str(kernels_file))
+
+
+_EXPORTED = b"module {}"
+"""What stands for a program that is yet to be exported: StableHLO."""
+
+
+def _plan_of(content: bytes, options: PredictOptions, system: System | None) -> Plan:
+    """Return what is done to a program; refuse a compilation that can't be before it begins."""
+    plan = planned(content, options)
+    if plan.fidelity is not Fidelity.COMPILED:
+        return plan
+    if options.program.kernels is not None:
+        raise ConfigError(
+            f"{option('kernels')} has no effect with {options.compile.words}",
+            hint="drop one of them",
+        )
+    if not plan.may_fall_back:
+        # Few programs have to be compiled: the others need not wait for what it takes.
+        from hespas.compile.for_node import check_compilation  # noqa: PLC0415
+
+        devices, chosen = options.program.devices, options.compile.options
+        check_compilation(plan.node, system=system, devices=devices, options=chosen)
+    return plan
+
+
+def read_kernels(file: Path) -> CompiledKernels:
+    """Return what ``hespas compile --kernels`` wrote; `ProgramError` for anything else."""
+    try:
+        return decode_kernels(file.read_bytes())
+    except OSError as error:
+        raise ProgramError(f"cannot be read: {error.strerror}", location=str(file)) from error
+    except msgspec.DecodeError as error:
+        raise ProgramError(
+            f"holds no kernels: {error}",
+            location=str(file),
+            hint="give a file of hespas compile --kernels",
+        ) from error
+
+
+def _loaded(content: bytes, plan: Plan, options: PredictOptions, system: System | None) -> Loaded:
+    """Return the program as planned; one that the compiler refuses falls back where it may."""
+    if plan.fidelity is Fidelity.COMPILED:
+        try:
+            return _compiled(content, plan.node, options, system)
+        except (ProgramError, ToolError, DeviceCountError) as error:
+            if not plan.may_fall_back:
+                raise
+            plan = fallen_back(f"the compiler refuses it: {error.message}")
+    loaded = _read(content, options)
+    program = loaded.program
+    if program.is_scheduled:
+        if plan.fidelity is None:
+            return loaded
+        raise ConfigError(
+            f"{options.compile.words} has no effect on a program that is compiled already",
+            hint="drop it",
+        )
+    match options.compile.asked:
+        case Fidelity.COMPILED:
+            raise ProgramError(
+                "is HLO that no compiler scheduled",
+                hint="give its StableHLO, or what hespas compile makes of it",
+            )
+        case Fidelity.AUTO if plan.fidelity is None and options.program.kernels is None:
+            plan = fallen_back("it is HLO that no compiler scheduled")
+        case _:
+            pass
+    if plan.note:
+        noted = (plan.note, *program.assumptions)
+        program = msgspec.structs.replace(program, assumptions=noted)
+    if plan.fidelity is Fidelity.FUSED:
+        program = _fused(program, options)
+    return replace(loaded, program=program)
+
+
+def _fused(program: Program, options: PredictOptions) -> Program:
+    # Where a compiler is, few programs are: the others need not wait for what it takes.
+    from hespas.fuse.fused import fused  # noqa: PLC0415
+
+    start_s = perf_counter()
+    made = fused(program, options.compile.options)
+    log.info("fused in %.3f s", perf_counter() - start_s)
+    return made
+
+
+def _read(content: bytes, options: PredictOptions) -> Loaded:
+    overrides = LoadOptions(
+        trip_counts=options.program.trip_counts, branch_weights=options.program.branch_weights
+    )
+    name, cache_dir = str(options.program.file), made_directory(options.estimate)
+    return load_per_device(content, name=name, options=overrides, cache_dir=cache_dir)
+
+
+def _compiled(content: bytes, node: str, options: PredictOptions, system: System | None) -> Loaded:
+    # Few programs are compiled first: the others need not wait for what it takes.
+    from hespas.compile.cache import CompiledCache  # noqa: PLC0415
+    from hespas.compile.for_node import compile_for_node  # noqa: PLC0415
+
+    start_s = perf_counter()
+    directory = compiled_directory(options.estimate)
+    compiled = compile_for_node(
+        content,
+        name=str(options.program.file),
+        node=node,
+        system=system,
+        devices=options.program.devices,
+        options=options.compile.options,
+        cache=None if directory is None else CompiledCache(directory=directory),
+    )
+    log.info("compiled for %s in %.3f s", compiled.target, perf_counter() - start_s)
+    loaded = _read(compiled.hlo_proto, options)
+    program = msgspec.structs.replace(
+        loaded.program,
+        assumptions=(*compiled.assumptions, *loaded.program.assumptions),
+        kernels=compiled.kernels,
+        compiler_versions=compiled.versions,
+    )
+    return replace(loaded, program=program)
+
+
+def with_origin_noted(program: Program, options: PredictOptions) -> Program:
+    """Return the program, with a note where it was compiled for another part than the node."""
+    node = options.estimate.node
+    if program.fidelity != "compiled" or not isinstance(node, str | Path):
+        return program
+    # Few programs are compiled ones: the others need not wait for it.
+    from hespas.compile.origin import with_origin  # noqa: PLC0415
+
+    return with_origin(program, str(node))

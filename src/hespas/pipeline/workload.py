@@ -1,0 +1,116 @@
+"""What runs: a file, a model of the zoo or a function, and what a step of it takes in."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from hashlib import sha256
+
+from hespas.errors import ConfigError, option
+from hespas.export.source import Batch, FileSource, ModelSource, Source, find_source
+from hespas.export.workload import model_key
+from hespas.frontend.load import read_source
+from hespas.hardware.system import System
+from hespas.models.flops import model_flops
+from hespas.options import PredictOptions
+from hespas.pipeline.machines import node_of, system_of
+from hespas.prediction import StepWork
+from hespas.program.program import Program
+from hespas.program.types import TensorType
+
+
+def source_of(options: PredictOptions, system: System | None) -> Source:
+    """Return what the workload is; a model's mesh follows from the system where none is given.
+
+    Raises `ConfigError` where nothing is named, and what `hespas.export.source.find_source` raises.
+    """
+    file = options.program.file
+    if file is None:
+        raise ConfigError(
+            "no program is given",
+            location=str(options.estimate.configuration or ""),
+            hint=f"name a file or a model, or give {option('mlir_file')}",
+        )
+    devices = options.program.devices if system is None else system.device_count
+    node = node_of(options.estimate)
+    target = node if isinstance(node, str) else None
+    return find_source(str(file), options.program.model, devices=devices, target=target, loops=True)
+
+
+def batch_of(options: PredictOptions) -> Batch | None:
+    """Return what a step takes in, where the workload is a model of the zoo that has a batch."""
+    if options.program.file is None:
+        return None
+    source = source_of(options, system_of(options.network))
+    return source.batch if isinstance(source, ModelSource) else None
+
+
+def mesh_of(options: PredictOptions) -> tuple[tuple[str, int], ...]:
+    """Return the axes of the devices' mesh, major first; empty where they are not known."""
+    source = _model_of(options)
+    return () if source is None else source.mesh.axes
+
+
+def _model_of(options: PredictOptions) -> ModelSource | None:
+    if options.program.file is None:
+        return None
+    source = source_of(options, system_of(options.network))
+    return source if isinstance(source, ModelSource) else None
+
+
+def work_of(program: Program, options: PredictOptions) -> StepWork:
+    """Return what a step takes in: what the options say, else what is known of the program.
+
+    Of a program on one device it is known where its integers have one shape of two dimensions:
+    sequences, and the tokens of each.
+    """
+    step, source = options.step, _model_of(options)
+    if source is not None and source.batch is not None:
+        batch = source.batch
+        known = StepWork(
+            tokens=batch.tokens,
+            samples=batch.samples,
+            what=batch.what,
+            model_flops=model_flops(source.settings, batch.tokens),
+        )
+    else:
+        known = _read_work(program)
+    if step.tokens is None and step.samples is None:
+        return known
+    return replace(
+        known,
+        tokens=known.tokens if step.tokens is None else step.tokens,
+        samples=known.samples if step.samples is None else step.samples,
+        model_flops=known.model_flops if step.tokens in {None, known.tokens} else None,
+    )
+
+
+def _read_work(program: Program) -> StepWork:
+    if (program.declared_devices or 1) > 1:
+        return StepWork()
+    types = [value.type for value in program.main.body.arguments]
+    shapes = {
+        each.shape
+        for each in types
+        if isinstance(each, TensorType)
+        and len(each.shape) == 2
+        and each.element.name in _TOKENS
+        and min(each.shape) > 1
+    }
+    if len(shapes) != 1:
+        return StepWork()
+    sequences, length = shapes.pop()
+    return StepWork(tokens=sequences * length, samples=sequences, what="sequences")
+
+
+_TOKENS = ("i32", "ui32", "i64", "ui64", "si32", "si64")
+
+
+def workload_digest(options: PredictOptions) -> str:
+    """Return what tells workloads apart: of a file its content, of others what names them."""
+    match source_of(options, system_of(options.network)):
+        case FileSource(path=path):
+            return sha256(read_source(path)).hexdigest()
+        case ModelSource() as source:
+            return model_key(source)
+        case source:
+            return sha256(source.name.encode()).hexdigest()

@@ -1,0 +1,48 @@
+"""The network model that follows from a system."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hespas import pipeline
+from hespas.hardware.cluster import Cluster, LinkOverride
+from hespas.hardware.presets import load_system
+from hespas.hardware.sized import find_system
+from hespas.hardware.system import bare_system
+from hespas.options import (
+    NetworkOptions,
+)
+from hespas.simulate.astra.messages import ContentionModel
+from hespas.simulate.models import Model
+
+SYSTEM = "H100_80GB_4GPU"
+BAD_LINK = LinkOverride(link="0->1", bandwidth_scale=0.5)
+
+
+@pytest.mark.parametrize(
+    ("system", "given", "model"),
+    [
+        (SYSTEM, NetworkOptions(), "hespas"),
+        ("24xH100_80GB", NetworkOptions(), "hespas"),
+        ("V100_32GB_4GPU", NetworkOptions(), "astra-sim"),
+        ("TPUv4_4x4x4", NetworkOptions(), "astra-sim"),
+        (SYSTEM, NetworkOptions(model=Model.ASTRA_SIM), "astra-sim"),
+        (SYSTEM, NetworkOptions(network=ContentionModel.CONGESTION_AWARE), "astra-sim"),
+        ("V100_32GB_4GPU", NetworkOptions(algorithm="ring"), "hespas"),
+        ("V100_32GB_4GPU", NetworkOptions(imperfect=Cluster(links=(BAD_LINK,))), "hespas"),
+    ],
+)
+def test_the_network_model_follows_from_the_system_unless_it_is_chosen(
+    system: str, given: NetworkOptions, model: str
+) -> None:
+    assert pipeline.model_of(given, find_system(system)).model.value == model
+
+
+def test_systems_that_are_not_described_to_astra_sim_have_our_model() -> None:
+    preset = load_system(SYSTEM)
+    own = bare_system("own", interconnect=preset.interconnect)
+    assert pipeline.model_of(NetworkOptions(), own).model is Model.HESPAS
+    bare = replace(preset, interconnect=None)
+    assert pipeline.model_of(NetworkOptions(), bare).model is Model.ASTRA_SIM
