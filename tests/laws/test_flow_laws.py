@@ -12,6 +12,7 @@ from hespas.errors import SimulationError
 from hespas.hardware.cluster import Cluster, LinkOverride
 from hespas.hardware.interconnect import Dimension, Dimensions, Interconnect, Shape
 from hespas.hardware.links import LinkParameters
+from hespas.report.bus import Bus, sent_bytes
 from hespas.schedule.tasks import (
     CollectiveTask,
     CommunicationKind,
@@ -28,6 +29,7 @@ from hespas.simulate.flow.simulate import simulate_flow
 from hespas.simulate.flow.topology import make_topology
 from hespas.simulate.imperfect import on_cluster
 from hespas.simulate.timeline import Timeline
+from hespas.units import PS_PER_S
 
 DEVICES = 8
 TABLES = (
@@ -254,3 +256,34 @@ def test_transfers_take_no_less_than_chains_and_links(
     assert all(end * tolerance >= least for end, least in zip(ends, shortest, strict=True))
     for link, size_bytes in carried.items():
         assert max(ends) * tolerance >= size_bytes / float(topology.bytes_per_ns([link])[0]) * 1e-9
+
+
+WHOLE = (tuple(range(DEVICES)),)
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    network=networks(),
+    kind=st.sampled_from(CommunicationKind),
+    groups=st.sampled_from((WHOLE, *TABLES)),
+    size_bytes=st.sampled_from((840, 840_000, 840_000_000)),
+)
+def test_no_more_is_reached_than_the_links_allow(
+    network: Interconnect,
+    kind: CommunicationKind,
+    groups: tuple[tuple[int, ...], ...],
+    size_bytes: int,
+) -> None:
+    task = CollectiveTask(
+        id=0, name="k", depends_on=(), kind=kind, size_bytes=size_bytes, group_table=0
+    )
+    graph = TaskGraph(name="g", device_count=DEVICES, tasks=(task,), group_tables=(groups,))
+    timeline = outcome(graph, network, "auto", is_folded=True)
+    fabric = network.fabric
+    assert isinstance(fabric, Dimensions)
+    limit = Bus(dimensions=fabric.dimensions).limit_bytes_per_s(kind, groups[0])
+    if isinstance(timeline, str) or limit is None or kind is CommunicationKind.BARRIER:
+        return
+    start, end = timeline.of_device(groups[0][0]).nodes[0]
+    sent = sent_bytes(kind, len(groups[0]), size_bytes)
+    assert sent * PS_PER_S <= limit * (end - start) * (1 + 1e-5)

@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from itertools import combinations, pairwise
 from math import prod
 
-from hespas.hardware.interconnect import Dimensions
-from hespas.hardware.system import System
 from hespas.prediction import Prediction
 from hespas.program.groups import FoldedGroups
+from hespas.report.bus import Bus, bus_of, sent_bytes
 from hespas.report.schema import CommunicationRow, RunReport
 from hespas.schedule.intervals import Interval, exposed_parts
 from hespas.schedule.tasks import (
@@ -33,14 +32,17 @@ from hespas.units import PS_PER_S, format_quantity, format_time
 IDLE = "idle"
 """The kind of the row of time in which nothing is under way."""
 
+_ROUNDING = 1e-3
+_FREE_PIECES = (
+    "  more than the limit: in ASTRA-sim's network the pieces of a collective, and several at a "
+    "time,\n  each have links to themselves"
+)
 _SHOWN = 8
 _SUBSETS = 5
 _KIND = {kind: kind.name.lower() for kind in CommunicationKind}
 _PERMUTE = "collective_permute"
 
 Axes = Sequence[tuple[str, int]]
-_Link = tuple[int, float]
-"""How many devices a dimension of the network has, and one direction of one of its links, B/s."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -54,6 +56,13 @@ class _Row:
     time_ps: int = 0
     exposed_ps: int = 0
     waiting: dict[str, int] = field(default_factory=dict[str, int])
+    limits: set[float | None] = field(default_factory=set[float | None])
+
+    @property
+    def limit_bytes_per_s(self) -> float | None:
+        """The most bandwidth that any of them can reach; None where one's is not known."""
+        known = [limit for limit in self.limits if limit is not None]
+        return max(known) if known and None not in self.limits else None
 
 
 def communication_rows(prediction: Prediction) -> list[CommunicationRow]:
@@ -62,8 +71,7 @@ def communication_rows(prediction: Prediction) -> list[CommunicationRow]:
         return []
     device = prediction.timeline.as_specified or prediction.timeline.slowest
     tables = device.graph.group_tables
-    links = [] if prediction.system is None else _links(prediction.system)
-    names = _Names(device_count=prediction.devices, axes=prediction.mesh, links=links)
+    names = _Names(device_count=prediction.devices, axes=prediction.mesh, bus=_bus(prediction))
     rows: dict[tuple[str, str, str], _Row] = {}
     exposed = _charged(device)
     consumers = _consumers(device)
@@ -72,6 +80,7 @@ def communication_rows(prediction: Prediction) -> list[CommunicationRow]:
         size = max(map(len, groups))
         key = (_kind(task), names.axis(task, groups), names.dimension(groups))
         row = rows.setdefault(key, _Row(size=size))
+        row.limits.add(names.limit(task, groups, device.devices[0]))
         start, end = device.nodes[task.id]
         exposed_ps = exposed.get(task.id, 0)
         row.exposed_ps += exposed_ps
@@ -84,7 +93,7 @@ def communication_rows(prediction: Prediction) -> list[CommunicationRow]:
         row.size_bytes += task.size_bytes
         row.sent_bytes += _sent_bytes(task, size)
         row.time_ps += end - start
-    found = [_finished(key, row, names) for key, row in rows.items()]
+    found = [_finished(key, row) for key, row in rows.items()]
     idle_ps = device.exposed_communication_ps - sum(row.exposed_ps for row in rows.values())
     if idle_ps > 0:
         found.append(_idle(idle_ps))
@@ -115,21 +124,9 @@ def _groups(
 
 
 def _sent_bytes(task: CollectiveTask | SendTask | ReceiveTask, size: int) -> float:
-    """Return what a device must send at least, by the kind of collective.
-
-    As nccl-tests count the bandwidth of a bus: an all-reduce 2 (n - 1) / n of its bytes, and so on.
-    """
     if not isinstance(task, CollectiveTask):
         return float(task.size_bytes)
-    match task.kind:
-        case CommunicationKind.ALL_REDUCE:
-            return 2 * (size - 1) / size * task.size_bytes
-        case CommunicationKind.ALL_GATHER:
-            return float((size - 1) * task.size_bytes)
-        case CommunicationKind.REDUCE_SCATTER | CommunicationKind.ALL_TO_ALL:
-            return (size - 1) / size * task.size_bytes
-        case _:
-            return float(task.size_bytes)
+    return sent_bytes(task.kind, size, task.size_bytes)
 
 
 def _charged(device: ClassTimeline) -> Mapping[int, int]:
@@ -165,26 +162,19 @@ def _consumers(device: ClassTimeline) -> Mapping[int, str]:
     return {task: name for task, (_, _, name) in found.items()}
 
 
-def _links(system: System) -> list[_Link]:
-    """Return the dimensions of a system's network, nearest first; none where it has none."""
-    network = system.interconnect
-    if network is not None and isinstance(network.fabric, Dimensions):
-        return [
-            (each.size, each.parameters.bandwidth_bytes_per_s) for each in network.fabric.dimensions
-        ]
-    return [(each.npus_count, each.bandwidth_bytes_per_s) for each in system.dimensions]
-
-
 @dataclass(slots=True, kw_only=True)
 class _Names:
     """Names groups by the mesh and by the network; each distinct division once."""
 
     device_count: int
     axes: Axes
-    links: Sequence[_Link]
+    bus: Bus | None
     axis_of: dict[GroupTable, str] = field(default_factory=dict[GroupTable, str])
     dimensions_of: dict[GroupTable, tuple[int, ...]] = field(
         default_factory=dict[GroupTable, tuple[int, ...]]
+    )
+    limits: dict[tuple[CommunicationKind | None, GroupTable], float | None] = field(
+        default_factory=dict[tuple[CommunicationKind | None, GroupTable], float | None]
     )
 
     def axis(self, task: Task, groups: GroupTable) -> str:
@@ -213,29 +203,37 @@ class _Names:
                     return "+".join(self.axes[index][0] for index in used)
         return ""
 
-    def used(self, groups: GroupTable) -> tuple[int, ...]:
-        """Return the dimensions of the network in which members of a group differ."""
-        if groups not in self.dimensions_of:
-            self.dimensions_of[groups] = tuple(self._differing(groups))
-        return self.dimensions_of[groups]
-
-    def _differing(self, groups: GroupTable) -> Iterator[int]:
-        if prod(size for size, _ in self.links) != self.device_count:
-            return
-        stride = 1
-        for number, (size, _) in enumerate(self.links, start=1):
-            if any(len({member // stride % size for member in group}) > 1 for group in groups):
-                yield number
-            stride *= size
-
     def dimension(self, groups: GroupTable) -> str:
-        """Return the numbers of those dimensions, the nearest is 1."""
-        return "+".join(map(str, self.used(groups)))
+        """Return the numbers of the dimensions in which members differ, the nearest is 1."""
+        if self.bus is None:
+            return ""
+        if groups not in self.dimensions_of:
+            self.dimensions_of[groups] = self.bus.used(groups)
+        return "+".join(str(number + 1) for number in self.dimensions_of[groups])
 
-    def link_bytes_per_s(self, dimension: str) -> float | None:
-        """Return one direction of a link of the slowest of some dimensions."""
-        numbers = [int(each) - 1 for each in dimension.split("+") if each]
-        return min((self.links[number][1] for number in numbers), default=None)
+    def limit(
+        self, task: CollectiveTask | SendTask | ReceiveTask, groups: GroupTable, device: int
+    ) -> float | None:
+        """Return the most bandwidth that a device's group can reach; None where not known."""
+        if self.bus is None:
+            return None
+        kind = task.kind if isinstance(task, CollectiveTask) else None
+        key = (kind, groups)
+        if key not in self.limits:
+            own = [group for group in groups if device in group]
+            found = [self.bus.limit_bytes_per_s(kind, group) for group in own]
+            known = [limit for limit in found if limit is not None]
+            self.limits[key] = max(known, default=None)
+        return self.limits[key]
+
+
+def _bus(prediction: Prediction) -> Bus | None:
+    """Return the network's dimensions; None where they are not those of all devices."""
+    if prediction.system is None or prediction.timeline is None:
+        return None
+    bus = bus_of(prediction.system, model=prediction.timeline.model)
+    sizes = [] if bus is None else [each.size for each in bus.dimensions]
+    return bus if prod(sizes) == prediction.devices else None
 
 
 def _along(axes: Axes, used: Sequence[int]) -> set[frozenset[int]]:
@@ -266,7 +264,7 @@ def _shape(groups: GroupTable, devices: int, *, is_whole: bool) -> str:
     return f"groups of {sizes.pop()}{stride}"
 
 
-def _finished(key: tuple[str, str, str], row: _Row, names: _Names) -> CommunicationRow:
+def _finished(key: tuple[str, str, str], row: _Row) -> CommunicationRow:
     kind, axis, dimension = key
     time_s = row.time_ps / PS_PER_S
     exposed_s = row.exposed_ps / PS_PER_S
@@ -279,7 +277,7 @@ def _finished(key: tuple[str, str, str], row: _Row, names: _Names) -> Communicat
         count=row.count,
         bytes=float(row.size_bytes),
         bytes_per_s=row.sent_bytes / time_s if time_s > 0 else None,
-        link_bytes_per_s=names.link_bytes_per_s(dimension),
+        limit_bytes_per_s=row.limit_bytes_per_s,
         time_s=time_s,
         hidden_s=max(0.0, time_s - exposed_s),
         exposed_s=exposed_s,
@@ -296,7 +294,7 @@ def _idle(idle_ps: int) -> CommunicationRow:
         count=0,
         bytes=0.0,
         bytes_per_s=None,
-        link_bytes_per_s=None,
+        limit_bytes_per_s=None,
         time_s=idle_ps / PS_PER_S,
         hidden_s=0.0,
         exposed_s=idle_ps / PS_PER_S,
@@ -325,7 +323,14 @@ def communication_lines(report: RunReport) -> list[str]:
     waiting = next((row for row in rows if row.waits and row.exposed_s > 0), None)
     if waiting is not None:
         lines.append(f"  longest waited for: {waiting.kind} {waiting.axis}, by {waiting.waits}")
+    if any(_exceeds(row) for row in rows):
+        lines.append(_FREE_PIECES)
     return lines
+
+
+def _exceeds(row: CommunicationRow) -> bool:
+    reached, limit = row.bytes_per_s, row.limit_bytes_per_s
+    return reached is not None and limit is not None and reached > limit * (1 + _ROUNDING)
 
 
 def _name(row: CommunicationRow, *, is_one: bool) -> str:
@@ -342,6 +347,6 @@ def _line(row: CommunicationRow, name: str, width: int) -> str:
         f"  {name:<{width - 2}}  {format_time(row.time_s):>9}  {format_time(row.exposed_s):>9}"
         f"  {count:>6}  {size:>9}  {reached:>10}"
     )
-    if row.bytes_per_s is not None and row.link_bytes_per_s:
-        text += f" of {format_quantity(row.link_bytes_per_s, 'B/s', '.3g')}"
+    if row.bytes_per_s is not None and row.limit_bytes_per_s:
+        text += f" of {format_quantity(row.limit_bytes_per_s, 'B/s', '.3g')}"
     return text.rstrip()

@@ -108,8 +108,12 @@ class CommunicationRow(msgspec.Struct, frozen=True, kw_only=True):
         float | None,
         Meta(description="reached: what a device must send at least, as nccl-tests count it"),
     ]
-    link_bytes_per_s: Annotated[
-        float | None, Meta(description="one direction of a link of the slowest dimension")
+    limit_bytes_per_s: Annotated[
+        float | None,
+        Meta(
+            description="the most that links of the group's devices allow; null where that is "
+            "not known"
+        ),
     ]
     time_s: Annotated[Seconds, Meta(description="from start to end, all of them together")]
     hidden_s: Annotated[

@@ -60,7 +60,7 @@ def test_a_row_counts_bytes_and_the_bandwidth_that_is_reached(tmp_path: Path) ->
     assert row.bytes_per_s == pytest.approx(2 * 3 / 4 * 4096 / row.time_s)
     assert row.waits == "region_2"
     assert row.dimension == "1"
-    assert row.link_bytes_per_s is not None
+    assert row.limit_bytes_per_s is not None
 
 
 @pytest.mark.parametrize("model", ["astra-sim", "hespas"])
