@@ -29,9 +29,11 @@ def calibrated(base: Measured, device: Device) -> Measured:
 class PipelineSteps:
     """Predicts steps on a system, None for programs that don't communicate.
 
-    Each program is loaded and divided once, and its kernels are read once.
+    ``node`` is the device before it is calibrated. Each program is loaded and divided once, and its
+    kernels are read once.
     """
 
+    node: Device
     system: System | None
     prepared: dict[Workload, Prepared] = field(default_factory=dict[Workload, Prepared])
     estimators: dict[Workload, Measured] = field(default_factory=dict[Workload, Measured])
@@ -73,6 +75,7 @@ class PipelineSteps:
         return PredictOptions(
             program=ProgramOptions(file=workload.file, kernels=workload.kernels),
             compile=AS_GIVEN,
+            estimate=EstimateOptions(node=self.node),
             network=NetworkOptions(system=self.system),
         )
 

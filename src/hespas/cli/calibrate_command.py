@@ -41,7 +41,9 @@ from hespas.pipeline import load_alone
     metavar="LINK",
     help="The link to start from, for its wire: a preset's name or a path.",
 )
-@flags.plain("--system", metavar="SYSTEM", help="The cluster: a preset's name, or a directory.")
+@flags.both(
+    "system", "cluster", metavar="SYSTEM", help="The cluster: a preset's name, or a directory."
+)
 @flags.plain(
     "--gemm",
     "gemm_files",
@@ -121,7 +123,7 @@ def command(
     _check_once(groups)
     if steps is not None:
         cluster = None if system is None else load_system(system)
-        groups.append(step_group(steps, PipelineSteps(system=cluster), device))
+        groups.append(step_group(steps, PipelineSteps(node=device, system=cluster), device))
     fits = fit_factors(groups, device)
     runs = [_run(text, base) for text in nccl_files]
     check_messages(runs)

@@ -94,7 +94,7 @@ def test_the_command_the_api_and_validate_predict_the_same_bytes(
 
 
 def test_calibration_predicts_the_step_of_the_same_prediction(program: Path) -> None:
-    steps = PipelineSteps(system=load_system(SYSTEM))
+    steps = PipelineSteps(node=load_device(NODE), system=load_system(SYSTEM))
     step_s = steps.step_s(Workload(file=program), load_device(NODE))
     assert step_s == pipeline.predict(options_for(program)).step_time_s
 
