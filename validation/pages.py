@@ -9,7 +9,8 @@ Three kinds of text in README.md and docs/ are not written by hand:
 * a ``text`` block after the line ``<!-- recorded -->`` shows the same of commands that need an
   extra; what they printed is kept in docs/data/recorded.json;
 * lines between ``<!-- figures NAME -->`` and ``<!-- end -->`` are computed from
-  docs/data/accuracy.json, which ``hespas validate --json docs/data/accuracy.json`` writes.
+  docs/data/accuracy.json, which ``hespas validate --json docs/data/accuracy.json`` writes, and
+  docs/data/fusion.json, which ``python validation/fusion.py`` writes.
 
 Where the output shown ends in "...", only its first lines are shown. Look at the difference before
 you commit.
@@ -29,6 +30,7 @@ from statistics import mean
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import fusion
 from base_install import base_install
 from hespas.cli.commands import command_named, commands, run
 
@@ -250,7 +252,12 @@ def _optimised(accuracy: Mapping[str, Any]) -> str:
     return "\n".join([*lines, ""])
 
 
+def _fusion(accuracy: Mapping[str, Any]) -> str:  # noqa: ARG001 - its figures have their own file
+    return fusion.table()
+
+
 FIGURES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+    "fusion": _fusion,
     "llama3": _llama3,
     "methods": _methods,
     "optimised": _optimised,

@@ -19,7 +19,7 @@ from hespas.options import EstimateOptions, Fidelity, PredictOptions
 from hespas.split.strategies import SplitStrategy
 from hespas.xla.hlo.forms import is_hlo
 
-WITHOUT_COMPILER = Fidelity.EXPORTED
+WITHOUT_COMPILER = Fidelity.FUSED
 """What stands for the compiled program where it can't be had."""
 
 MODELLED_OPTIONS = frozenset({"all_gather_combine", "all_reduce_combine", "reduce_scatter_combine"})

@@ -53,11 +53,12 @@ def test_run_answers_with_the_documented_object(predict: Call) -> None:
 
 def test_a_program_that_does_not_communicate_needs_no_system(call: Call) -> None:
     Path("p.mlir").write_text(ADD)
-    found = answer(call("hespas", "run", "p.mlir", "--node", "V100_32GB", "--json", "-"))
+    words = ("run", "p.mlir", "--node", "V100_32GB", "--as-exported")
+    found = answer(call("hespas", *words, "--json", "-"))
     assert found["devices"] == 1
     assert found["step_time_s"] == found["compute_s"] == 64 / 900e9
     assert found["communication_s"] == 0
-    reported = call("hespas", "run", "p.mlir", "--node", "V100_32GB").stdout
+    reported = call("hespas", *words).stdout
     assert "ommunication" not in reported
     assert "71.11 ps" in reported, "64 bytes: an operand used twice is read once"
 
@@ -170,7 +171,7 @@ def test_a_timeline_is_a_chrome_trace(call: Call, predict: Call, block: Path) ->
 
 def test_a_timeline_needs_no_system_where_nothing_communicates(call: Call) -> None:
     Path("p.mlir").write_text(ADD)
-    words = ("--node", "V100_32GB", "--timeline", "t.json")
+    words = ("--node", "V100_32GB", "--as-exported", "--timeline", "t.json")
     assert call("hespas", "run", "p.mlir", *words).returncode == 0
     (span,) = [event for event in events("t.json") if event["ph"] == "X"]
     assert span["dur"] == pytest.approx(64 / 900e9 * 1e6, abs=1e-3)

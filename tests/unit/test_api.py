@@ -36,7 +36,7 @@ def test_the_stages_one_by_one_give_what_predict_gives() -> None:
     graph = hespas.split(hespas.load(BLOCK))
     estimates = hespas.estimate(graph, "A100_SXM_40GB")
     timeline = hespas.simulate(hespas.trace(graph, estimates), "A100_SXM_40GB_4GPU")
-    whole = hespas.predict(BLOCK, "A100_SXM_40GB", "A100_SXM_40GB_4GPU")
+    whole = hespas.predict(hespas.load(BLOCK), "A100_SXM_40GB", "A100_SXM_40GB_4GPU")
     assert whole.step_time_s == timeline.step_time_s
     assert whole.compute_s == estimates.total.time_s
     # By hand: 23068672 bytes at 1555 GB/s.
@@ -47,7 +47,7 @@ def test_descriptions_serve_as_well_as_names() -> None:
     device, system = load_device("A100_SXM_40GB"), load_system("A100_SXM_40GB_4GPU")
     program = hespas.load(str(BLOCK))
     by_value = hespas.predict(program, device, system)
-    by_name = hespas.predict(BLOCK, "A100_SXM_40GB", "A100_SXM_40GB_4GPU")
+    by_name = hespas.predict(program, "A100_SXM_40GB", "A100_SXM_40GB_4GPU")
     assert by_value.step_time_s == by_name.step_time_s
 
 
