@@ -4,8 +4,8 @@
 each, `catalogue.model_named` finds one, and its `model.Model.step` gives the jitted function with
 abstract arguments, sharded over a mesh (`model.parse_mesh`).
 `hespas.export.function.export_model` turns it into StableHLO. A family is a module with a function
-that builds a step: `llama` (with `decoder` and `adamw`), `resnet`, `gemm`, `moe`. Importing
-`catalogue` or `model` does not import JAX.
+that builds a step: `llama` (with `decoder` and `adamw`), `resnet` (with `resnet_layers`), `gemm`,
+`moe`; `flops` has what a step needs. Importing `catalogue`, `model` or `flops` does not import JAX.
 """
 
 PUBLIC: dict[str, tuple[str, ...]] = {

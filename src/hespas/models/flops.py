@@ -1,29 +1,79 @@
-"""The FLOPs that a model needs for a step, whatever is executed: for model FLOPs utilisation."""
+"""The FLOPs that a model needs for a step, whatever is executed: for model FLOPs utilisation.
+
+They are those of its products, convolutions included; recomputation, padding and what only moves
+data don't count.
+"""
 
 from __future__ import annotations
 
-from hespas.models.catalogue import Llama2, Llama3
+from hespas.models.catalogue import Experts, Gemm, Llama2, Llama3, ResNet
+from hespas.models.resnet_layers import CLASSES, network
 
 
-def model_flops(settings: object, tokens: int | None) -> float | None:
-    """Return the FLOPs of a training step of a decoder; None for other models.
-
-    ``6 N + 12 L H Q T`` for each token: forward and backward products with N weights, and attention
-    among T tokens in L layers of H heads of Q, masked or not; recomputation doesn't count. N is
-    without the embedding of the input, which is looked up. Source: A. Chowdhery et al., PaLM:
-    Scaling Language Modeling with Pathways, 2022, appendix B.
+def model_flops(settings: object) -> float | None:
+    """Return the FLOPs of a step of a model, over all devices; None for other settings.
 
     >>> from hespas.models.catalogue import model_named
     >>> settings = model_named("llama3-8b").settings
-    >>> round(model_flops(settings, 1) / 1e9, 1)
+    >>> tokens = settings.batch * settings.parts * settings.sequence
+    >>> round(model_flops(settings) / tokens / 1e9, 1)
     51.5
     """
-    if tokens is None or not isinstance(settings, Llama2 | Llama3):
-        return None
+    match settings:
+        case Llama2() | Llama3():
+            return float(settings.batch * settings.parts * _decoder(settings))
+        case Experts():
+            return float(settings.batch * settings.parts * settings.sequence * _experts(settings))
+        case ResNet():
+            return float(settings.batch * settings.parts * _resnet(settings))
+        case Gemm():
+            return 2.0 * settings.m * settings.k * settings.n
+        case _:
+            return None
+
+
+def _decoder(settings: Llama2 | Llama3) -> int:
+    """Return the FLOPs of training on one sequence.
+
+    ``6 N + 12 L H Q T`` for each token: forward and backward products with N weights, and attention
+    among T tokens in L layers of H heads of Q, masked or not. N is without the embedding of the
+    input, which is looked up. Source: A. Chowdhery et al., PaLM: Scaling Language Modeling with
+    Pathways, 2022, appendix B.
+    """
     sizes = settings.sizes
     width, head = sizes["embedding"], sizes["head_size"]
     attention = 2 * width * head * (sizes["heads"] + sizes["kv_heads"])
     layer = attention + 3 * width * sizes["mlp"]
     weights = sizes["layers"] * layer + width * sizes["vocabulary"]
     mixing = 12 * sizes["layers"] * sizes["heads"] * head * sizes["sequence"]
-    return float(tokens * (6 * weights + mixing))
+    return sizes["sequence"] * (6 * weights + mixing)
+
+
+def _experts(settings: Experts) -> int:
+    """Return the FLOPs of one token: those of the router and of the experts chosen for it.
+
+    Backward there is a product for the gradient of each weight, and one for what goes into the
+    last of an expert's three; the layer alone has no gradient of its input.
+    """
+    router = 2 * settings.embedding * settings.experts
+    matrix = 2 * settings.chosen * settings.embedding * settings.mlp
+    if not settings.train:
+        return router + 3 * matrix
+    return 2 * router + (3 + 3 + 1) * matrix
+
+
+def _resnet(settings: ResNet) -> int:
+    """Return the FLOPs of one image.
+
+    A convolution has 2 for each pair of channels and each pixel that a window reads, padding left
+    out; backward it has as many for the gradient of the kernel, and for that of its input, which
+    the first has not.
+    """
+    net = network(settings.stages, bottleneck=settings.bottleneck, classes=CLASSES)
+    windows = net.windows(settings.image)
+    each = {
+        layer.name: 2 * layer.inputs * layer.outputs * windows[layer.name].read ** 2
+        for layer in net.convolutions()
+    }
+    forward = sum(each.values()) + 2 * net.features * net.classes
+    return 3 * forward - each[net.first.name] if settings.train else forward

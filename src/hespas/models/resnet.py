@@ -22,110 +22,13 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from hespas.errors import ConfigError
 from hespas.models.catalogue import ResNet
 from hespas.models.model import Step
+from hespas.models.resnet_layers import CHANNELS, CLASSES, Block, Convolution, Network, network
 from hespas.models.sharding import dtype_named
 
 Weights = Mapping[str, jax.Array]
-_FIRST_WIDTH, _EXPANSION = 64, 4
 _EPSILON, _DECAY = 1e-5, 0.9
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Convolution:
-    """A square convolution without a bias, which a batch normalisation follows."""
-
-    name: str
-    kernel: int
-    inputs: int
-    outputs: int
-    stride: int = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
-    """Convolutions beside a shortcut, which has a convolution of its own if shapes differ.
-
-    ``name`` is that of its scope: the stage, and the block in it.
-    """
-
-    name: str
-    main: tuple[Convolution, ...]
-    shortcut: Convolution | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Network:
-    """The first convolution, the blocks, and a dense layer for ``classes``."""
-
-    first: Convolution
-    blocks: tuple[Block, ...]
-    classes: int
-
-    def convolutions(self) -> tuple[Convolution, ...]:
-        """Return all convolutions, in the order of the forward pass."""
-        inside = [
-            each
-            for block in self.blocks
-            for each in (*block.main, *([block.shortcut] if block.shortcut else []))
-        ]
-        return (self.first, *inside)
-
-    def weights(self) -> dict[str, tuple[int, ...]]:
-        """Return the shape of each weight: kernels in HWIO."""
-        shapes: dict[str, tuple[int, ...]] = {}
-        for each in self.convolutions():
-            shapes[f"{each.name}_kernel"] = (each.kernel, each.kernel, each.inputs, each.outputs)
-            shapes[f"{each.name}_scale"] = shapes[f"{each.name}_bias"] = (each.outputs,)
-        features = self.blocks[-1].main[-1].outputs
-        return shapes | {"dense_kernel": (features, self.classes), "dense_bias": (self.classes,)}
-
-    def statistics(self) -> dict[str, tuple[int, ...]]:
-        """Return the shape of each running mean and variance."""
-        shapes = {f"{each.name}_mean": (each.outputs,) for each in self.convolutions()}
-        return shapes | {f"{each.name}_variance": (each.outputs,) for each in self.convolutions()}
-
-
-def network(stages: str, *, bottleneck: bool, classes: int) -> Network:
-    """Return a network from the number of blocks of each stage, as in 3-4-6-3.
-
-    >>> len(network("3-4-6-3", bottleneck=True, classes=1000).convolutions())
-    53
-    """
-    counts = stages.split("-")
-    if not all(count.isdecimal() and int(count) for count in counts):
-        raise ConfigError(f"stages is {stages!r}", hint="give numbers of blocks, as in 3-4-6-3")
-    blocks: list[Block] = []
-    channels = _FIRST_WIDTH
-    for stage, count in enumerate(map(int, counts)):
-        for index in range(count):
-            stride = 2 if stage and not index else 1
-            name = f"stage{stage + 1}_block{index + 1:02d}"
-            width = _FIRST_WIDTH * 2**stage
-            made = _block(name, channels, width, stride, bottleneck=bottleneck)
-            blocks.append(replace(made, name=f"stage{stage + 1}/block_{index + 1:02d}"))
-            channels = blocks[-1].main[-1].outputs
-    first = Convolution(name="first", kernel=7, inputs=3, outputs=_FIRST_WIDTH, stride=2)
-    return Network(first=first, blocks=tuple(blocks), classes=classes)
-
-
-def _block(name: str, inputs: int, width: int, stride: int, *, bottleneck: bool) -> Block:
-    outputs = width * (_EXPANSION if bottleneck else 1)
-    shapes = (
-        ((1, inputs, width, 1), (3, width, width, stride), (1, width, outputs, 1))
-        if bottleneck
-        else ((3, inputs, width, stride), (3, width, outputs, 1))
-    )
-    main = tuple(
-        Convolution(name=f"{name}_{at}", kernel=kernel, inputs=taken, outputs=made, stride=step)
-        for at, (kernel, taken, made, step) in enumerate(shapes)
-    )
-    same = inputs == outputs and stride == 1
-    shortcut = Convolution(
-        name=f"{name}_shortcut", kernel=1, inputs=inputs, outputs=outputs, stride=stride
-    )
-    return Block(name=name, main=main, shortcut=None if same else shortcut)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,18 +109,17 @@ State = Mapping[str, Any]
 _WEIGHT_DECAY, _MOMENTUM = 1e-4, 0.9
 _BASE_RATE, _WARMUP_STEPS, _DECAY_STEPS = 0.4, 500.0, 100.0
 _GROWTH_INTERVAL, _GROWTH, _BACKOFF = 2000, 2.0, 0.5
-_CLASSES, _CHANNELS = 1000, 3
 
 
 def build(settings: ResNet) -> Step:
     """Make the training or the inference step."""
     mesh, axes = settings.mesh.abstract(), tuple(name for name, _ in settings.mesh.axes)
-    net = network(settings.stages, bottleneck=settings.bottleneck, classes=_CLASSES)
+    net = network(settings.stages, bottleneck=settings.bottleneck, classes=CLASSES)
     whole, divided = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec(axes))
     count = settings.batch * settings.mesh.device_count
     dtype = dtype_named(settings.dtype)
     images = jax.ShapeDtypeStruct(
-        (count, settings.image, settings.image, _CHANNELS), dtype, sharding=divided
+        (count, settings.image, settings.image, CHANNELS), dtype, sharding=divided
     )
     labels = jax.ShapeDtypeStruct((count,), jnp.int32, sharding=divided)
     state = _state(net, whole, settings)
@@ -320,7 +222,7 @@ def _unless_overflown(state: State, changed: dict[str, Any], gradients: Tree) ->
 
 
 def _cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    one_hot = jax.nn.one_hot(labels, _CLASSES)
+    one_hot = jax.nn.one_hot(labels, CLASSES)
     return jnp.mean(-jnp.sum(one_hot * jax.nn.log_softmax(logits), -1))
 
 

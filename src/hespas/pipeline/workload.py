@@ -64,24 +64,25 @@ def work_of(program: Program, options: PredictOptions) -> StepWork:
     sequences, and the tokens of each.
     """
     step, source = options.step, _model_of(options)
-    if source is not None and source.batch is not None:
-        batch = source.batch
-        known = StepWork(
-            tokens=batch.tokens,
-            samples=batch.samples,
-            what=batch.what,
-            model_flops=model_flops(source.settings, batch.tokens),
-        )
+    if source is not None:
+        known = replace(_batch_work(source.batch), model_flops=model_flops(source.settings))
     else:
         known = _read_work(program)
     if step.tokens is None and step.samples is None:
         return known
+    is_same = step.tokens in {None, known.tokens} and step.samples in {None, known.samples}
     return replace(
         known,
         tokens=known.tokens if step.tokens is None else step.tokens,
         samples=known.samples if step.samples is None else step.samples,
-        model_flops=known.model_flops if step.tokens in {None, known.tokens} else None,
+        model_flops=known.model_flops if is_same else None,
     )
+
+
+def _batch_work(batch: Batch | None) -> StepWork:
+    if batch is None:
+        return StepWork()
+    return StepWork(tokens=batch.tokens, samples=batch.samples, what=batch.what)
 
 
 def _read_work(program: Program) -> StepWork:

@@ -9,8 +9,6 @@ from hypothesis import strategies as st
 
 import hespas
 from hespas import pipeline
-from hespas.models.catalogue import model_named
-from hespas.models.flops import model_flops
 from hespas.options import EstimateOptions, PredictOptions, ProgramOptions, StepOptions
 from hespas.prediction import Prediction, StepWork
 from hespas.report.headline import headline, whole_per_cents
@@ -58,15 +56,6 @@ def test_what_nobody_knows_is_null() -> None:
     report = run_report(prediction)
     assert report.tokens_per_s is report.samples_per_s is report.mfu is None
     assert "Throughput" not in rows(prediction)
-
-
-def test_a_models_flops_are_those_of_its_products() -> None:
-    # By hand: 30 layers' worth is not needed, one weight of the smallest model is.
-    settings = model_named("llama3-100m").settings
-    layer = 4 * 576 * 9 * 128 + 3 * 576 * 2016
-    weights = 7 * layer + 576 * 128256
-    assert model_flops(settings, 10) == 10 * (6 * weights + 12 * 7 * 9 * 128 * 4096)
-    assert model_flops(model_named("resnet50").settings, None) is None
 
 
 def test_the_models_flops_over_the_peak_are_the_mfu(tmp_path: Path) -> None:

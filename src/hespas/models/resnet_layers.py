@@ -1,0 +1,159 @@
+"""The layers of a ResNet and their sizes; importing them does not import JAX.
+
+Version 1.5: a block's stride is on its 3x3 convolution.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from hespas.errors import ConfigError
+
+CLASSES, CHANNELS = 1000, 3
+_FIRST_WIDTH, _EXPANSION = 64, 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Convolution:
+    """A square convolution without a bias, which a batch normalisation follows."""
+
+    name: str
+    kernel: int
+    inputs: int
+    outputs: int
+    stride: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """Convolutions beside a shortcut, which has a convolution of its own if shapes differ.
+
+    ``name`` is that of its scope: the stage, and the block in it.
+    """
+
+    name: str
+    main: tuple[Convolution, ...]
+    shortcut: Convolution | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """The first convolution, the blocks, and a dense layer for ``classes``."""
+
+    first: Convolution
+    blocks: tuple[Block, ...]
+    classes: int
+
+    def convolutions(self) -> tuple[Convolution, ...]:
+        """Return all convolutions, in the order of the forward pass."""
+        inside = [
+            each
+            for block in self.blocks
+            for each in (*block.main, *([block.shortcut] if block.shortcut else []))
+        ]
+        return (self.first, *inside)
+
+    @property
+    def features(self) -> int:
+        """How many channels the dense layer takes."""
+        return self.blocks[-1].main[-1].outputs
+
+    def windows(self, image: int) -> dict[str, Windows]:
+        """Return how each convolution goes along a side of its images, by its name.
+
+        The first pads by 3 pixels, and pooling by 2 follows it; the others and the pooling keep
+        what their stride leaves, rounded up.
+
+        >>> windows = network("3-4-6-3", bottleneck=True, classes=1000).windows(224)
+        >>> [windows[name].made for name in ("first", "stage1_block01_0", "stage4_block03_2")]
+        [112, 56, 7]
+        """
+        first = _windows(self.first, image, padding=2 * 3)
+        found = {self.first.name: first}
+        side = -(-first.made // 2)
+        for block in self.blocks:
+            if block.shortcut is not None:
+                found[block.shortcut.name] = _windows(block.shortcut, side)
+            for layer in block.main:
+                found[layer.name] = _windows(layer, side)
+                side = found[layer.name].made
+        return found
+
+    def weights(self) -> dict[str, tuple[int, ...]]:
+        """Return the shape of each weight: kernels in HWIO."""
+        shapes: dict[str, tuple[int, ...]] = {}
+        for each in self.convolutions():
+            shapes[f"{each.name}_kernel"] = (each.kernel, each.kernel, each.inputs, each.outputs)
+            shapes[f"{each.name}_scale"] = shapes[f"{each.name}_bias"] = (each.outputs,)
+        return shapes | {
+            "dense_kernel": (self.features, self.classes),
+            "dense_bias": (self.classes,),
+        }
+
+    def statistics(self) -> dict[str, tuple[int, ...]]:
+        """Return the shape of each running mean and variance."""
+        shapes = {f"{each.name}_mean": (each.outputs,) for each in self.convolutions()}
+        return shapes | {f"{each.name}_variance": (each.outputs,) for each in self.convolutions()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Windows:
+    """Along a side, how many pixels a convolution makes, and how many it reads for all of them.
+
+    Padding is not read: of a kernel of 3 at an edge, 2 pixels are.
+    """
+
+    made: int
+    read: int
+
+
+def _windows(layer: Convolution, side: int, *, padding: int | None = None) -> Windows:
+    """Return the windows of a layer; without ``padding`` as many as its stride leaves."""
+    stride, kernel = layer.stride, layer.kernel
+    if padding is None:
+        padding = max((-(-side // stride) - 1) * stride + kernel - side, 0)
+    made = (side + padding - kernel) // stride + 1
+    starts = [at * stride - padding // 2 for at in range(made)]
+    read = sum(min(start + kernel, side) - max(start, 0) for start in starts)
+    return Windows(made=made, read=read)
+
+
+def network(stages: str, *, bottleneck: bool, classes: int) -> Network:
+    """Return a network from the number of blocks of each stage, as in 3-4-6-3.
+
+    >>> len(network("3-4-6-3", bottleneck=True, classes=1000).convolutions())
+    53
+    """
+    counts = stages.split("-")
+    if not all(count.isdecimal() and int(count) for count in counts):
+        raise ConfigError(f"stages is {stages!r}", hint="give numbers of blocks, as in 3-4-6-3")
+    blocks: list[Block] = []
+    channels = _FIRST_WIDTH
+    for stage, count in enumerate(map(int, counts)):
+        for index in range(count):
+            stride = 2 if stage and not index else 1
+            name = f"stage{stage + 1}_block{index + 1:02d}"
+            width = _FIRST_WIDTH * 2**stage
+            made = _block(name, channels, width, stride, bottleneck=bottleneck)
+            blocks.append(replace(made, name=f"stage{stage + 1}/block_{index + 1:02d}"))
+            channels = blocks[-1].main[-1].outputs
+    first = Convolution(name="first", kernel=7, inputs=CHANNELS, outputs=_FIRST_WIDTH, stride=2)
+    return Network(first=first, blocks=tuple(blocks), classes=classes)
+
+
+def _block(name: str, inputs: int, width: int, stride: int, *, bottleneck: bool) -> Block:
+    outputs = width * (_EXPANSION if bottleneck else 1)
+    shapes = (
+        ((1, inputs, width, 1), (3, width, width, stride), (1, width, outputs, 1))
+        if bottleneck
+        else ((3, inputs, width, stride), (3, width, outputs, 1))
+    )
+    main = tuple(
+        Convolution(name=f"{name}_{at}", kernel=kernel, inputs=taken, outputs=made, stride=step)
+        for at, (kernel, taken, made, step) in enumerate(shapes)
+    )
+    same = inputs == outputs and stride == 1
+    shortcut = Convolution(
+        name=f"{name}_shortcut", kernel=1, inputs=inputs, outputs=outputs, stride=stride
+    )
+    return Block(name=name, main=main, shortcut=None if same else shortcut)
