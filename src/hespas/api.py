@@ -176,10 +176,16 @@ def estimate(
     )
 
 
-def trace(graph: RegionGraph, estimates: GraphEstimate) -> TaskGraph:
+def trace(
+    graph: RegionGraph,
+    estimates: GraphEstimate,
+    *,
+    host_bandwidth_bytes_per_s: float | None = None,
+) -> TaskGraph:
     """Make the task graph of all devices.
 
-    `hespas.schedule.chakra.writer.write_traces` writes it to files.
+    `hespas.schedule.chakra.writer.write_traces` writes it to files. A program that moves data
+    between devices and their hosts needs the bandwidth of the link, in each direction.
 
     >>> graph = split(load("examples/attention_block.mlir"))
     >>> [task.name for task in trace(graph, estimate(graph, "A100_SXM_40GB")).tasks]
@@ -191,7 +197,7 @@ def trace(graph: RegionGraph, estimates: GraphEstimate) -> TaskGraph:
 
     _check(graph, RegionGraph, "a region graph", "split a program: hespas.split(program)")
     _check(estimates, GraphEstimate, "an estimate", "give what hespas.estimate(graph, node) gives")
-    return estimated_tasks(graph, estimates)
+    return estimated_tasks(graph, estimates, host_bandwidth_bytes_per_s=host_bandwidth_bytes_per_s)
 
 
 def simulate(

@@ -403,6 +403,14 @@ class EstimateOptions:
             metavar="RATE",
         )
     )
+    host_bandwidth: float | None = declare(
+        Option(
+            help="Bandwidth between device and host, in each direction, as in 64GB/s.",
+            parse=partial(parse_rate, unit="B/s", name="host_bandwidth"),
+            metavar="RATE",
+            default_text="that of the node",
+        )
+    )
     per_datatype_flops: Mapping[str, float] | None = declare(
         Option(help="FLOP/s by type, as in bf16=312e12.", parse=parse_rates, metavar="TYPE=RATE,..")
     )

@@ -13,7 +13,7 @@ from hespas.memory.usage import MemoryUse
 from hespas.options import PredictOptions
 from hespas.program.program import Fidelity, Op
 from hespas.schedule.build import region_name
-from hespas.schedule.tasks import TaskGraph
+from hespas.schedule.tasks import MemoryTask, TaskGraph
 from hespas.simulate.astra.messages import ContentionModel
 from hespas.simulate.astra.simulate import simulate
 from hespas.simulate.timeline import Timeline
@@ -105,7 +105,7 @@ class Prediction:
 
     @property
     def step_time_s(self) -> float:
-        """From the start to the end of the slowest device: the sum of the three parts."""
+        """From the start to the end of the slowest device: the sum of the parts."""
         return self.compute_s if self.timeline is None else self.timeline.step_time_s
 
     @property
@@ -129,6 +129,23 @@ class Prediction:
         return self.timeline.parts.exposed_communication_ps / PS_PER_S
 
     @property
+    def host_transfer_s(self) -> float:
+        """The time during which data moves between the slowest device and its host."""
+        return 0.0 if self.timeline is None else self.timeline.parts.host_transfer_ps / PS_PER_S
+
+    @property
+    def exposed_host_transfer_s(self) -> float:
+        """The part of it in which that device neither computes nor communicates."""
+        if self.timeline is None:
+            return 0.0
+        return self.timeline.parts.exposed_host_transfer_ps / PS_PER_S
+
+    @property
+    def host_transfer_bytes(self) -> int:
+        """What one device moves to its host's memory and from it."""
+        return sum(each.traffic.total_bytes for each in self.graph.host_transfers)
+
+    @property
     def straggler_s(self) -> float:
         """How much longer the step is because of slow and late devices and jitter.
 
@@ -142,6 +159,7 @@ class Prediction:
         listed = [
             *estimator_assumptions(self.estimates),
             *self._network_assumptions(),
+            *self._host_assumptions(),
             *self.graph.assumptions,
             *self.estimates.total.notes,
             *_dropped_collectives(self.graph, self.tasks),
@@ -181,13 +199,24 @@ class Prediction:
 
         return summary_html(self)
 
+    def _host_assumptions(self) -> tuple[str, ...]:
+        tasks = (task for task in self.tasks.tasks if isinstance(task, MemoryTask))
+        task = next((task for task in tasks if task.duration_ps), None)
+        if task is None or task.duration_ps is None:
+            return ()
+        rate = format_quantity(task.size_bytes * PS_PER_S / task.duration_ps, "B/s")
+        listed = (
+            f"host: each device has a link of its own to its host, with {rate} in each direction; "
+            "transfers of one direction run one at a time, beside computation and communication"
+        )
+        return (listed,)
+
     def _network_assumptions(self) -> tuple[str, ...]:
-        if self.timeline is None:
+        if self.timeline is None or self.system is None:
             return ()
         contention = self.options.network.network or ContentionModel.CONGESTION_UNAWARE
         network = self.timeline.assumptions or (_NETWORK_ASSUMPTIONS[contention],)
-        cluster = () if self.system is None else self.system.assumptions
-        return (*cluster, *self.timeline.imperfections, *network)
+        return (*self.system.assumptions, *self.timeline.imperfections, *network)
 
     @property
     def warnings(self) -> tuple[str, ...]:

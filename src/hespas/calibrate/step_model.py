@@ -50,9 +50,13 @@ class PipelineSteps:
             store=MemoryStore(),
             estimator=calibrated(self.estimators[workload], device),
         )
-        if self.system is None or not prepared.graph.collective_regions:
+        if len(prepared.graph.compute_regions) == len(prepared.graph.regions):
             return estimates.total.time_s
-        tasks = estimated_tasks(prepared.graph, estimates)
+        tasks = estimated_tasks(
+            prepared.graph,
+            estimates,
+            host_bandwidth_bytes_per_s=device.host_bandwidth_bytes_per_s,
+        )
         timeline = pipeline.simulate(prepared, tasks, options.network)
         return estimates.total.time_s if timeline is None else timeline.step_time_s
 

@@ -207,6 +207,7 @@ def compiled_json(compiled: CompiledProgram) -> Mapping[str, object]:
             "temporary_bytes": memory.temporary_bytes,
             "generated_code_bytes": memory.generated_code_bytes,
             "total_bytes": memory.total_bytes,
+            "host_bytes": memory.host_bytes,
         },
         "flags": dict(compiled.flags),
         "versions": dict(compiled.versions),
@@ -226,12 +227,13 @@ def compiled_text(compiled: CompiledProgram) -> str:
         "together": memory.total_bytes,
     }
     sizes = ", ".join(f"{what} {format_bytes_binary(size)}" for what, size in shown.items())
+    host = f"; of its host: {format_bytes_binary(memory.host_bytes)}" if memory.host_bytes else ""
     made = " and ".join(f"{name} {number}" for name, number in compiled.versions.items())
     devices = f"{compiled.replicas} replicas x {compiled.partitions} partitions"
     lines = [
         f"Compiled for {compiled.target} ({compiled.topology}): {devices}",
         f"Compilers: {made}",
-        f"Memory of a device: {sizes}",
+        f"Memory of a device: {sizes}{host}",
     ]
     if compiled.kernels is not None:
         count, distinct = len(compiled.kernels.launches), len(compiled.kernels.ptx)

@@ -23,7 +23,7 @@ from hespas.split.strategies import SplitOptions
 @flags.workload_argument
 @flags.both("config_file", type=flags.FILE, metavar="FILE", help="The configuration.")
 @flags.derived(ProgramOptions)
-@flags.derived(EstimateOptions)
+@flags.derived(EstimateOptions, without=("host_bandwidth",))
 @flags.derived(NetworkOptions, only=("cluster", "system"))
 @flags.derived(SplitOptions)
 @flags.derived(OutputOptions)

@@ -12,7 +12,7 @@ from hespas.cli.output_directory import estimate_into, output_of, stats_of, summ
 from hespas.cli.outputs import check_targets, write_json
 from hespas.errors import ConfigError, option
 from hespas.options import EstimateOptions, NetworkOptions, OutputOptions, ProgramOptions
-from hespas.schedule.build import estimated_tasks
+from hespas.schedule.build import check_host_link, estimated_tasks
 from hespas.split.strategies import SplitOptions
 
 
@@ -43,8 +43,13 @@ def command(json_file: str | None, estimator_times: bool, **given: Any) -> None:
     pipeline.check_priced(options)
     with output_of(options) as output:
         prepared = pipeline.prepare_alone(options)
+        check_host_link(prepared.graph, pipeline.host_bandwidth(options.estimate))
         estimates = estimate_into(prepared, options, output)
-        tasks = estimated_tasks(prepared.graph, estimates)
+        tasks = estimated_tasks(
+            prepared.graph,
+            estimates,
+            host_bandwidth_bytes_per_s=pipeline.host_bandwidth(options.estimate),
+        )
         write_tasks(tasks, output)
     if json_file is not None:
         write_json(json_file, stats_of(estimates, prepared))

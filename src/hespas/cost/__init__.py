@@ -16,6 +16,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "rules.custom_call": ("CustomCallCost", "OperandTraffic", "StatedWork", "custom_call"),
     "rules.elementwise": (),
     "rules.fusion": ("only_moves", "written_elements"),
+    "rules.host": ("HostTraffic", "host_traffic"),
     "rules.sizes": ("operand", "result"),
     "structure": ("Branch", "Cost", "Leaf", "Loop", "total"),
     "work": ("Work", "ZERO", "flop_counts"),

@@ -116,7 +116,8 @@ class Device:
     spells types, and ``tf32``) doesn't name. Memory bandwidth is in bytes/s.
     ``launch_overhead_s`` is the time that a kernel launched behind another takes in addition to its
     work; None is unknown, and 0 is for devices that launch nothing. A TPU's compiler counts cycles
-    of ``clock_hz``. ``measured`` names the tables of measured kernels,
+    of ``clock_hz``. ``host_bandwidth_bytes_per_s`` is one direction of the link to the host, None
+    where it is unknown. ``measured`` names the tables of measured kernels,
     ``microarchitecture`` the file that describes a GPU's inside. Raises `HardwareError` on a figure
     that is not a positive, finite number.
     """
@@ -132,6 +133,7 @@ class Device:
     clock_hz: float | None = None
     measured: MeasuredTables | None = None
     microarchitecture: Path | None = None
+    host_bandwidth_bytes_per_s: float | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(
@@ -145,6 +147,7 @@ class Device:
         optional = {
             "memory_capacity": self.memory_capacity_bytes,
             "tdp_W": self.tdp_w,
+            "host_bandwidth": self.host_bandwidth_bytes_per_s,
         }
         figures |= {key: value for key, value in optional.items() if value is not None}
         for key, value in figures.items():

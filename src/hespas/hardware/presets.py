@@ -34,7 +34,8 @@ class NodeInfo(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     ``launch_overhead_s`` is the time that a kernel launched behind another takes in addition to its
     work, None where it is unknown. ``clock_hz`` is the clock of the cycles that a TPU's compiler
-    states. ``target`` is the name of XLA's description of the part, or libtpu's name of it, which
+    states. ``host_bandwidth`` is one direction of the link between device and host, in bytes/s.
+    ``target`` is the name of XLA's description of the part, or libtpu's name of it, which
     lets XLA compile for it where there is none; None if there is no description. ``tables`` names
     the measured tables of kernels, ``calibration`` has factors on their times. ``sources`` names
     the source of each figure.
@@ -44,6 +45,7 @@ class NodeInfo(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     memory_capacity_bytes: Count
     launch_overhead_s: NotNegative | None = None
     clock_hz: Positive | None = None
+    host_bandwidth: Positive | None = None
     target: Text | None = None
     tables: Text | None = None
     calibration: dict[str, Positive] = {}
@@ -100,6 +102,7 @@ def load_device(name_or_path: str | Path) -> Device:
         memory_capacity_bytes=node.memory_capacity_bytes,
         launch_overhead_s=node.launch_overhead_s,
         clock_hz=node.clock_hz,
+        host_bandwidth_bytes_per_s=node.host_bandwidth,
         measured=measured,
     )
 

@@ -79,14 +79,16 @@ Leaves = dict[Value, tuple[Buffer, ...]]
 """The buffers of each value, one for each tensor in its type."""
 
 
-def new_buffers(value: Value, *, role: Role, location: str, at: int) -> tuple[Buffer, ...]:
+def new_buffers(
+    value: Value, *, role: Role, location: str, at: int, space: int = DEVICE_MEMORY
+) -> tuple[Buffer, ...]:
     """Return a buffer for each tensor in a value's type.
 
-    Those on the chip or in the host's memory take no device memory.
+    Those in another memory space than ``space`` take nothing of it.
     """
     return tuple([
         Buffer(
-            size_bytes=tensor.allocated_bytes if tensor.memory_space == DEVICE_MEMORY else 0,
+            size_bytes=tensor.allocated_bytes if tensor.memory_space == space else 0,
             type=tensor,
             role=role,
             location=location,
@@ -98,13 +100,13 @@ def new_buffers(value: Value, *, role: Role, location: str, at: int) -> tuple[Bu
     ])  # fmt: skip
 
 
-def argument_buffers(values: Iterable[Value]) -> tuple[Buffer, ...]:
+def argument_buffers(values: Iterable[Value], *, space: int = DEVICE_MEMORY) -> tuple[Buffer, ...]:
     """Return the buffers of a block's arguments, which are live from before its first operation."""
     return tuple([
         buffer
         for number, value in enumerate(values)
         for buffer in new_buffers(
-            value, role=Role.ARGUMENT, location=f"argument {number}", at=THROUGHOUT
+            value, role=Role.ARGUMENT, location=f"argument {number}", at=THROUGHOUT, space=space
         )
     ])  # fmt: skip
 

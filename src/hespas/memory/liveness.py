@@ -35,7 +35,7 @@ from hespas.memory.buffers import (
 )
 from hespas.program.attrs import CallAttrs, CustomCallAttrs, FusionAttrs
 from hespas.program.program import Block, Op, Program, Value, values_read
-from hespas.program.types import TensorType
+from hespas.program.types import DEVICE_MEMORY, TensorType
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,14 +112,19 @@ _HOLDS_BLOCKS = frozenset({"case", "if", "while"})
 
 
 def block_liveness(
-    program: Program, block: Block, arguments: Sequence[Buffer], destinations: Destinations
+    program: Program,
+    block: Block,
+    arguments: Sequence[Buffer],
+    destinations: Destinations,
+    *,
+    space: int = DEVICE_MEMORY,
 ) -> BlockLiveness:
-    """Return how long the buffers of a block are live.
+    """Return how long the buffers of a block are live, and their sizes in a memory space.
 
     ``arguments`` are the buffers of the block's arguments, one for each tensor in them. Raises
     `ProgramError` for an asynchronous operation that starts nothing.
     """
-    walk = _Walk(program=program)
+    walk = _Walk(program=program, space=space)
     walk.bind(block.arguments, arguments)
     last = len(block.operations) - 1
     for moment, op in enumerate(block.operations):
@@ -140,14 +145,16 @@ def block_liveness(
     )
 
 
-def inner_liveness(program: Program, op: Op, number: int) -> BlockLiveness:
+def inner_liveness(
+    program: Program, op: Op, number: int, *, space: int = DEVICE_MEMORY
+) -> BlockLiveness:
     """Return how long the buffers of a region of a loop or a branch are live."""
     block = op.regions[number]
-    arguments = argument_buffers(block.arguments)
+    arguments = argument_buffers(block.arguments, space=space)
     returned = block.operations[-1].operands
     carries = op.kind == "while" and number == 1
     destinations: Destinations = arguments if carries else [None] * len(argument_buffers(returned))
-    liveness = block_liveness(program, block, arguments, destinations)
+    liveness = block_liveness(program, block, arguments, destinations, space=space)
     if not carries:
         return liveness
     return replace(liveness, replaced=tuple(_replaced(arguments, liveness.results)))
@@ -217,6 +224,7 @@ class _Walk:
     """
 
     program: Program
+    space: int = DEVICE_MEMORY
     leaves: Leaves = field(default_factory=Leaves)
     written: list[Buffer] = field(default_factory=list[Buffer])
     inner: dict[int, Peak] = field(default_factory=dict[int, Peak])
@@ -243,7 +251,7 @@ class _Walk:
         for value in op.operands:
             if value not in self.leaves:
                 # From outside of the block: it is live throughout.
-                self.leaves[value] = argument_buffers((value,))
+                self.leaves[value] = argument_buffers((value,), space=self.space)
         views = VIEWS if self.program.is_scheduled else FOLDED_VIEWS
         view = views.get(op.kind)
         if view is not None:
@@ -256,7 +264,7 @@ class _Walk:
             case "async_update" | "async_done":
                 self._continue(op, moment)
             case kind if kind in self._constants:
-                self.leaves[op.results[0]] = argument_buffers(op.results)
+                self.leaves[op.results[0]] = argument_buffers(op.results, space=self.space)
             case _:
                 self._write(op, moment)
 
@@ -270,7 +278,7 @@ class _Walk:
         self._new(op, op.results, moment)
         self._add_reuses(_always_in_place(op), op.operands, op.results, moment)
         self._add_reuses(self._may_be_written_over(op), op.operands, op.results, moment, must=False)
-        if not self.program.is_scheduled:
+        if not self.program.is_scheduled and op.kind in _REDUCED:
             self._add_reuses(_started_in_place(op), op.operands, op.results, moment)
         if len(op.results) == 1:
             self.single.add(op.results[0])
@@ -283,7 +291,9 @@ class _Walk:
     def _new(self, op: Op, values: Iterable[Value], moment: int) -> tuple[Buffer, ...]:
         location, new = _location(op), list[Buffer]()
         for value in values:
-            buffers = new_buffers(value, role=Role.TEMPORARY, location=location, at=moment)
+            buffers = new_buffers(
+                value, role=Role.TEMPORARY, location=location, at=moment, space=self.space
+            )
             self.leaves[value] = buffers
             new.extend(buffers)
         self.written.extend(new)
@@ -328,7 +338,7 @@ class _Walk:
 
     def _peak_inside(self, op: Op, number: int) -> Peak:
         """Return the memory that a region needs in addition to its arguments."""
-        liveness = inner_liveness(self.program, op, number)
+        liveness = inner_liveness(self.program, op, number, space=self.space)
         return peak_of(liveness, liveness.temporaries())
 
     def _start(self, op: Op, moment: int) -> None:
@@ -387,6 +397,8 @@ def _started_in_place(op: Op) -> Pairs:
     """Yield what an asynchronously started operation does in place."""
     if op.kind in _REDUCED:
         yield from ((number, number) for number in range(len(op.results)))
+    else:
+        yield from _always_in_place(op)
 
 
 def _perhaps_in_place(op: Op) -> Pairs:

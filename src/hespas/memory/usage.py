@@ -1,26 +1,28 @@
-"""The device memory that a program needs."""
+"""The memory that a program needs, of the device and of its host."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 
 from hespas.memory.allocation import OutputMemory, Span, outside_outputs, packed_bytes
 from hespas.memory.buffers import THROUGHOUT, Buffer, HeldBuffer, Role, argument_buffers
 from hespas.memory.liveness import BlockLiveness, Destinations, block_liveness, peak_of
-from hespas.program.program import Function, Program, Value
+from hespas.program.program import Function, Program, Value, all_ops
 from hespas.program.rewrite import with_calls_opened
-from hespas.program.types import allocated_bytes
+from hespas.program.types import DEVICE_MEMORY, HOST_MEMORY, tensors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryUse:
-    """The device memory of one step, in bytes.
+    """The memory of one step, in bytes: that of a device, or what it uses of its host's.
 
     ``alias_bytes`` of the outputs are written over arguments. ``temporary_bytes`` is what
     temporaries take, ``gap_bytes`` of it unused gaps between them. ``peak_location`` is the
     operation that runs when they take most, empty without temporaries. ``held`` are the buffers
-    that are live at that moment, the largest first.
+    that are live at that moment, the largest first. ``host`` is the same of the host's memory, for
+    one device; None where the program uses none, and in what it says itself.
     """
 
     argument_bytes: int
@@ -30,6 +32,12 @@ class MemoryUse:
     gap_bytes: int
     peak_location: str
     held: tuple[HeldBuffer, ...]
+    host: MemoryUse | None = None
+
+    @property
+    def host_bytes(self) -> int:
+        """The memory of the host that the step needs for one device."""
+        return 0 if self.host is None else self.host.peak_bytes
 
     @property
     def peak_bytes(self) -> int:
@@ -59,16 +67,19 @@ class Settled:
         return given + sum(each.size_bytes for each in self.outputs) - self.alias_bytes
 
 
-def settled(program: Program) -> Settled:
-    """Return the buffers of a program, with those left out that use the memory of outputs."""
+def settled(program: Program, *, space: int = DEVICE_MEMORY) -> Settled:
+    """Return the buffers of a program, with those left out that use the memory of outputs.
+
+    Buffers outside of ``space``, a number of `hespas.program.types.TensorType`, have no size.
+    """
     main = with_calls_opened(program)
-    arguments = argument_buffers(main.body.arguments)
+    arguments = argument_buffers(main.body.arguments, space=space)
     destinations = _destinations(program, main, arguments)
-    liveness = block_liveness(program, main.body, arguments, destinations)
+    liveness = block_liveness(program, main.body, arguments, destinations, space=space)
     temporaries = list(liveness.temporaries())
     if program.is_scheduled:
         temporaries = outside_outputs(temporaries, _output_memories(liveness, destinations))
-    outputs = tuple([_output(value, number) for number, value in enumerate(main.results)])
+    outputs = tuple([_output(value, number, space) for number, value in enumerate(main.results)])
     written_over = {alias.result for alias in program.aliases}
     return Settled(
         main=main,
@@ -87,9 +98,26 @@ def memory_use(program: Program) -> MemoryUse:
     size; `hespas.memory.liveness` says how long. Constants, which are part of the compiled program,
     are not counted, nor, before compilation, broadcasts, copies and ``iota``. In a program that a
     compiler scheduled, temporaries also use the memory of outputs while that is free, and the rest
-    is packed, as in XLA's buffer assignment.
+    is packed, as in XLA's buffer assignment. What lies in the host's memory is counted apart, in
+    the same way.
     """
-    state = settled(program)
+    host = _memory_use(program, HOST_MEMORY) if _uses_host(program) else None
+    return replace(_memory_use(program, DEVICE_MEMORY), host=host)
+
+
+def _uses_host(program: Program) -> bool:
+    """Return whether an operation makes, or a caller gives, something in the host's memory."""
+    given = (value for function in program.functions.values() for value in function.body.arguments)
+    made = (value for op in all_ops(program) for value in op.results)
+    return any(
+        tensor.memory_space == HOST_MEMORY
+        for kind in dict.fromkeys(value.type for value in chain(given, made))
+        for tensor in tensors(kind)
+    )
+
+
+def _memory_use(program: Program, space: int) -> MemoryUse:
+    state = settled(program, space=space)
     peak = peak_of(state.liveness, state.temporaries)
     spans = _spans(state.liveness, state.temporaries)
     needed = max(packed_bytes(spans) if program.is_scheduled else 0, peak.size_bytes)
@@ -152,9 +180,11 @@ def _spans(liveness: BlockLiveness, temporaries: Iterable[Buffer]) -> Iterator[S
         yield Span(size_bytes=peak.size_bytes, first=moment, last=moment)
 
 
-def _output(value: Value, number: int) -> HeldBuffer:
+def _output(value: Value, number: int, space: int) -> HeldBuffer:
     return HeldBuffer(
-        size_bytes=allocated_bytes(value.type),
+        size_bytes=sum(
+            tensor.allocated_bytes for tensor in tensors(value.type) if tensor.memory_space == space
+        ),
         type=str(value.type),
         role=Role.OUTPUT,
         location=f"result {number}",

@@ -33,7 +33,13 @@ from hespas.pipeline.composition import (
 )
 from hespas.pipeline.estimators import estimator_of
 from hespas.pipeline.loading import load, read_kernels
-from hespas.pipeline.machines import device_name, device_of, model_of, system_of
+from hespas.pipeline.machines import (
+    device_name,
+    device_of,
+    host_bandwidth,
+    model_of,
+    system_of,
+)
 from hespas.pipeline.workload import batch_of, mesh_of, source_of, work_of, workload_digest
 
 __all__ = [
@@ -48,6 +54,7 @@ __all__ = [
     "divide",
     "estimator_of",
     "finish",
+    "host_bandwidth",
     "load",
     "load_alone",
     "mesh_of",

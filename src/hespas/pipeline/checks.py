@@ -15,7 +15,7 @@ from hespas.frontend.loaded import Loaded
 from hespas.hardware.parts import part_warnings
 from hespas.hardware.presets import presets_that_fit
 from hespas.hardware.system import System
-from hespas.options import PredictOptions
+from hespas.options import EstimateOptions, PredictOptions
 from hespas.pipeline.caches import check_caches
 from hespas.pipeline.estimators import check_device_options, check_method_options, spec_of
 from hespas.pipeline.machines import device_of, model_of, no_device, node_of, system_of, with_node
@@ -23,6 +23,7 @@ from hespas.pipeline.workload import source_of
 from hespas.program.attrs import CustomCallAttrs
 from hespas.program.program import Program, all_ops
 from hespas.simulate.models import check_choice
+from hespas.split.regions import RegionGraph
 
 
 def checked(options: PredictOptions, *, needs_program: bool = True) -> PredictOptions:
@@ -122,6 +123,12 @@ def check_effects(loaded: Loaded, options: PredictOptions) -> None:
             location=program.source,
             hint=suggestion(target, called) if called else "drop it",
         )
+
+
+def check_host_bandwidth(graph: RegionGraph, options: EstimateOptions) -> None:
+    """Raise `ConfigError` for a bandwidth to the host that a program makes no use of."""
+    if options.host_bandwidth is not None and not graph.host_transfers:
+        raise _no_effect("host_bandwidth", "nothing that moves to or from the host", graph.program)
 
 
 def _no_effect(name: str, lack: str, program: Program) -> ConfigError:

@@ -20,6 +20,7 @@ from hespas.options import AS_GIVEN, Fidelity, NetworkOptions, PredictOptions
 from hespas.pipeline.caches import store_of
 from hespas.pipeline.checks import (
     check_custom_calls,
+    check_host_bandwidth,
     check_is_alone,
     check_priced,
     checked,
@@ -27,12 +28,19 @@ from hespas.pipeline.checks import (
 )
 from hespas.pipeline.estimators import estimator_of
 from hespas.pipeline.loading import load, with_origin_noted
-from hespas.pipeline.machines import device_name, device_of_memory, model_of, node_of, system_of
+from hespas.pipeline.machines import (
+    device_name,
+    device_of_memory,
+    host_bandwidth,
+    model_of,
+    node_of,
+    system_of,
+)
 from hespas.pipeline.workload import mesh_of, work_of
-from hespas.prediction import Prediction
+from hespas.prediction import Prediction, computation_alone
 from hespas.program.devices import communication_ops, with_device_count
 from hespas.program.program import Program
-from hespas.schedule.build import estimated_tasks
+from hespas.schedule.build import check_host_link, estimated_tasks
 from hespas.schedule.tasks import TaskGraph
 from hespas.simulate.chains import chained, opened
 from hespas.simulate.models import simulate_job
@@ -86,7 +94,9 @@ def prepare(
         program = load(options, source=source, system=system)
     program = with_origin_noted(program, options)
     settled = settle(program, devices=options.program.devices, system=system)
-    return divide(settled, options, system=system)
+    prepared = divide(settled, options, system=system)
+    check_host_link(prepared.graph, host_bandwidth(options.estimate))
+    return prepared
 
 
 def prepare_alone(options: PredictOptions) -> Prepared:
@@ -118,6 +128,7 @@ def load_alone(options: PredictOptions) -> Program:
 def divide(program: Program, options: PredictOptions, *, system: System | None = None) -> Prepared:
     """Cut a settled program into regions and find the distinct ones."""
     graph = split_program(program, options.split)
+    check_host_bandwidth(graph, options.estimate)
     modules = region_modules(graph)
     log.info("%d regions, %d distinct", len(graph.regions), len(modules.modules))
     return Prepared(graph=graph, modules=modules, system=system)
@@ -203,13 +214,13 @@ def _steps_when_needed(
 
 
 def simulate(prepared: Prepared, tasks: TaskGraph, options: NetworkOptions) -> Timeline | None:
-    """Return when each device does what; None without a system.
+    """Return when each device does what.
 
-    The kernels of a compiled program are simulated in rows where that is the same: where no device
-    is a special one.
+    None without a system, unless data moves to and from the host. The kernels of a compiled program
+    are simulated in rows where that is the same: where no device is a special one.
     """
     if prepared.system is None:
-        return None
+        return computation_alone(tasks) if prepared.graph.host_transfers else None
     choice = model_of(options, prepared.system)
     name = prepared.system.name
     kind = f"{name}, {choice.model.value}"
@@ -222,7 +233,11 @@ def simulate(prepared: Prepared, tasks: TaskGraph, options: NetworkOptions) -> T
 
 def finish(prepared: Prepared, estimates: GraphEstimate, options: PredictOptions) -> Prediction:
     """Simulate what was priced, and gather everything that led to the prediction."""
-    tasks = estimated_tasks(prepared.graph, estimates)
+    tasks = estimated_tasks(
+        prepared.graph,
+        estimates,
+        host_bandwidth_bytes_per_s=host_bandwidth(options.estimate),
+    )
     return Prediction(
         graph=prepared.graph,
         estimates=estimates,

@@ -139,6 +139,14 @@ def device_name(options: EstimateOptions) -> str:
     return f"the device of method {method.name}" if device is None else device.name
 
 
+def host_bandwidth(options: EstimateOptions) -> float | None:
+    """Return the bandwidth between a device and its host, in bytes/s and direction, if known."""
+    if options.host_bandwidth is not None:
+        return options.host_bandwidth
+    device = device_of(options)
+    return None if device is None else device.host_bandwidth_bytes_per_s
+
+
 def device_of_memory(options: EstimateOptions) -> Device | None:
     """Return the device that holds the program; None where the program runs here."""
     method = method_named(options.method or DEFAULT.name)

@@ -138,9 +138,9 @@ class TensorType(msgspec.Struct, frozen=True, kw_only=True):
         return (elements * self.element.bits + 7) // 8
 
     @property
-    def is_on_chip(self) -> bool:
-        """Whether it is in on-chip memory, so that using it moves nothing in device memory."""
-        return self.memory_space not in (DEVICE_MEMORY, HOST_MEMORY)
+    def is_in_device_memory(self) -> bool:
+        """Whether it is neither on the chip nor with the host: using it is device traffic."""
+        return self.memory_space == DEVICE_MEMORY
 
     @property
     def plain_text(self) -> str:

@@ -70,6 +70,7 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     exposed_communication_s: float
     communication_s: float = 0.0
     straggler_s: float = 0.0
+    exposed_host_transfer_s: float = 0.0
     program: str = ""
     node: str = ""
     system: str | None = None
@@ -176,6 +177,8 @@ def compared(a: RunResult, b: RunResult, *, names: tuple[str, str]) -> Compariso
         "exposed communication": (a.exposed_communication_s, b.exposed_communication_s),
         "stragglers": (a.straggler_s, b.straggler_s),
     }
+    if a.exposed_host_transfer_s or b.exposed_host_transfer_s:
+        parts["exposed host transfers"] = (a.exposed_host_transfer_s, b.exposed_host_transfer_s)
     compute = parts["compute"]
     exposed = parts["exposed communication"]
     tables = {

@@ -182,6 +182,9 @@ def _figures(device: Device) -> list[str]:
         lines.append(f"  launch       {format_time(device.launch_overhead_s)}")
     if device.clock_hz is not None:
         lines.append(f"  clock        {device.clock_hz / 1e9:g} GHz")
+    if device.host_bandwidth_bytes_per_s is not None:
+        bandwidth = format_quantity(device.host_bandwidth_bytes_per_s, "B/s")
+        lines.append(f"  to the host  {bandwidth} in each direction")
     return lines
 
 
@@ -211,6 +214,7 @@ def _node_json(name: str) -> dict[str, object]:
         "tdp_w": device.tdp_w,
         "launch_overhead_s": device.launch_overhead_s,
         "clock_hz": device.clock_hz,
+        "host_bandwidth_bytes_per_s": device.host_bandwidth_bytes_per_s,
         "tables": None if measured is None else measured.part,
         "calibration": {} if measured is None else dict(measured.factors),
         "microarchitecture": None if gpu is None else msgspec.to_builtins(gpu),

@@ -19,6 +19,7 @@ _NAMES = {
     "memory": "memory",
     "launch": "launches",
     "exposed_communication": "exposed communication",
+    "exposed_host_transfer": "exposed host transfers",
     "straggler": "stragglers",
     "other": "other",
 }
@@ -36,6 +37,7 @@ def bound_shares(prediction: Prediction) -> BoundShares:
         "memory": bound.memory_s,
         "launch": bound.launch_s,
         "exposed_communication": prediction.exposed_communication_s,
+        "exposed_host_transfer": prediction.exposed_host_transfer_s,
         "straggler": prediction.straggler_s,
         "other": total.other_s,
     }
@@ -58,7 +60,7 @@ def headline(report: RunReport) -> Headline:
     where = f"{report.devices} x {report.node}"
     if report.system is not None:
         where += f" on {report.system}"
-    memory = [("Memory", _memory(report))]
+    memory = [("Memory", _memory(report)), *_host_memory(report)]
     rows = [
         *_times(report),
         ("Bound by", _bound(report.bound)),
@@ -86,6 +88,9 @@ def _times(report: RunReport) -> list[tuple[str, str]]:
     ]
     if report.communication_s > 0:
         rows.append(("  exposed communication", _timed(exposed_s, share_text(exposed_s, step_s))))
+    if report.host_transfer_s > 0:
+        host_s = report.exposed_host_transfer_s
+        rows.append(("  exposed host transfers", _timed(host_s, share_text(host_s, step_s))))
     if report.straggler_s:
         share = share_text(report.straggler_s, step_s)
         rows.append(("  stragglers", _timed(report.straggler_s, share)))
@@ -93,7 +98,16 @@ def _times(report: RunReport) -> list[tuple[str, str]]:
         hidden_s = max(0.0, report.communication_s - exposed_s)
         hidden = f"{format_time(hidden_s) if hidden_s else 'none'} of it hidden behind computation"
         rows.append(("Communication", _timed(report.communication_s, hidden)))
+    if report.host_transfer_s > 0:
+        rows.append(("Host transfers", _timed(report.host_transfer_s, _host_moves(report))))
     return rows
+
+
+def _host_moves(report: RunReport) -> str:
+    hidden_s = max(0.0, report.host_transfer_s - report.exposed_host_transfer_s)
+    moved = format_quantity(report.host_transfer_bytes, "B")
+    hidden = f"{format_time(hidden_s)} of it" if hidden_s else "nothing"
+    return f"for {moved} a device, {hidden} hidden"
 
 
 def _timed(time_s: float, note: str) -> str:
@@ -127,6 +141,12 @@ def _energy(report: RunReport) -> list[tuple[str, str]]:
 def _fits(report: RunReport) -> bool:
     capacity_bytes = report.memory_capacity_bytes
     return capacity_bytes is None or report.peak_memory_bytes <= capacity_bytes
+
+
+def _host_memory(report: RunReport) -> list[tuple[str, str]]:
+    if not report.host_memory_bytes:
+        return []
+    return [("Host memory", f"{format_quantity(report.host_memory_bytes, 'B')} a device")]
 
 
 def _memory(report: RunReport) -> str:

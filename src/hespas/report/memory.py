@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from hespas.memory.buffers import HeldBuffer
 from hespas.memory.usage import MemoryUse
 from hespas.units import format_quantity
@@ -29,7 +31,16 @@ def memory_json(use: MemoryUse, capacity_bytes: int | None, *, shown: int) -> di
             for buffer in use.held[:shown]
         ],
         "held_buffers": len(use.held),
+        "host_memory_bytes": use.host_bytes,
+        "host": None if use.host is None else _host_json(use.host, shown=shown),
     }
+
+
+def _host_json(host: MemoryUse, *, shown: int) -> dict[str, object]:
+    """Return what of the host's memory is for what: the keys as of device memory."""
+    device_only = ("memory_capacity_bytes", "fits", "host_memory_bytes", "host")
+    every = memory_json(host, None, shown=shown)
+    return {key: value for key, value in every.items() if key not in device_only}
 
 
 def memory_text(use: MemoryUse, capacity_bytes: int | None, *, source: str, shown: int) -> str:
@@ -37,15 +48,28 @@ def memory_text(use: MemoryUse, capacity_bytes: int | None, *, source: str, show
 
     ``source`` names the program, and is left out of the places in it.
     """
-    at = _short(use.peak_location, source)
     rows = [
         ("Peak", use.peak_bytes, _fit(use.peak_bytes, capacity_bytes)),
+        *_parts(use, source),
+    ]
+    lines = [*_lines(rows), *_held(use, source, shown)]
+    if use.host is not None:
+        lines += ["", *_lines([("Host memory", use.host.peak_bytes, "for one device")])]
+        lines += [*_lines(_parts(use.host, source)), *_held(use.host, source, shown)]
+    return "\n".join(lines)
+
+
+def _lines(rows: Iterable[tuple[str, int, str]]) -> list[str]:
+    return [f"{name:<16}{_size(size):>12}  {note}".rstrip() for name, size, note in rows]
+
+
+def _parts(use: MemoryUse, source: str) -> list[tuple[str, int, str]]:
+    at = _short(use.peak_location, source)
+    return [
         ("  arguments", use.argument_bytes, ""),
         ("  outputs", use.output_bytes, _in_place(use)),
         ("  temporaries", use.temporary_bytes, at and f"at {at}"),
     ]
-    lines = [f"{name:<16}{_size(size):>12}  {note}".rstrip() for name, size, note in rows]
-    return "\n".join([*lines, *_held(use, source, shown)])
 
 
 def _fit(peak_bytes: int, capacity_bytes: int | None) -> str:

@@ -9,7 +9,14 @@ from hespas.files import json_bytes
 from hespas.program.program import Value
 from hespas.program.text import module_text, private_function_text
 from hespas.split.modules import RegionModules, stablehlo_text
-from hespas.split.regions import Collective, Compute, Region, RegionGraph, operations_of
+from hespas.split.regions import (
+    Collective,
+    Compute,
+    HostTransfer,
+    Region,
+    RegionGraph,
+    operations_of,
+)
 
 MOST_DESCRIPTION_FILES = 256
 """With more distinct compute regions, only ``regions.json`` describes them: writing the small
@@ -100,14 +107,23 @@ def _one_line_each(lists: dict[str, list[dict[str, object]]]) -> str:
 
 
 def _line(region: Region, producers: tuple[int, ...], modules: RegionModules) -> dict[str, object]:
-    kind = "NodeType.COMM_COLL_NODE" if isinstance(region, Collective) else "NodeType.COMP_NODE"
     return {
         "id": region.id,
-        "block_type": kind,
+        "block_type": f"NodeType.{_node_type(region)}_NODE",
         "module_file": file_of_region(region.id, modules),
         "op_count": len(operations_of(region)),
         "producers": list(producers),
     }
+
+
+def _node_type(region: Region) -> str:
+    match region:
+        case Compute():
+            return "COMP"
+        case Collective():
+            return "COMM_COLL"
+        case HostTransfer(traffic=traffic):
+            return "MEM_STORE" if traffic.to_host_bytes else "MEM_LOAD"
 
 
 def _private_functions(graph: RegionGraph) -> str:
@@ -129,7 +145,7 @@ def _dot(graph: RegionGraph) -> str:
 
 def _label(region: Region) -> str:
     match region:
-        case Collective(operation=operation):
+        case Collective(operation=operation) | HostTransfer(operation=operation):
             return f"{region.id}: {operation.kind}"
         case Compute(operations=(single,)):
             return f"{region.id}: {single.kind}"

@@ -43,6 +43,9 @@ class BoundShares(msgspec.Struct, frozen=True, kw_only=True):
         float, Meta(description="communication that no computation hides, idle time included")
     ]
     straggler: Annotated[float, Meta(description="slow and late devices, and jitter")]
+    exposed_host_transfer: Annotated[
+        float, Meta(description="moves to and from the host that nothing hides")
+    ]
     other: Annotated[float, Meta(description="what the method does not divide")]
 
 
@@ -172,7 +175,7 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
         Seconds,
         Meta(
             description="until the slowest device ends: compute_s + exposed_communication_s + "
-            "straggler_s"
+            "exposed_host_transfer_s + straggler_s"
         ),
     ]
     compute_s: Annotated[Seconds, Meta(description="computation on a device as specified")]
@@ -181,6 +184,14 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     ]
     exposed_communication_s: Annotated[
         float, Meta(description="the part of it in which that device does not compute")
+    ]
+    host_transfer_s: Annotated[
+        Seconds,
+        Meta(description="while data moves between that device and its host, either way"),
+    ]
+    exposed_host_transfer_s: Annotated[
+        Seconds,
+        Meta(description="the part of it in which that device neither computes nor communicates"),
     ]
     straggler_s: Annotated[
         float, Meta(description="how much slow and late devices and jitter add to the step")
@@ -217,6 +228,12 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     energy_j: Annotated[float | None, Meta(description="null where the power is not known")]
     peak_memory_bytes: int
     memory_capacity_bytes: Annotated[int | None, Meta(description="null where it is not known")]
+    host_memory_bytes: Annotated[
+        int, Meta(description="what a step needs of the host's memory, for one device")
+    ]
+    host_transfer_bytes: Annotated[
+        int, Meta(description="what one device moves to its host and from it")
+    ]
     per_op: Annotated[dict[str, OpRow], Meta(description="by kind of operation")]
     kinds: list[KindRow]
     phases: list[PhaseRow]

@@ -38,15 +38,18 @@ def simulation_text(timeline: Timeline) -> str:
 
 
 def _parts(timeline: Timeline) -> list[str]:
-    """Return the parts of the step, where devices are not as specified."""
-    if timeline.as_specified is None:
-        return []
+    """Return the parts of the step, where it has others than a line of the table."""
     parts = timeline.parts
-    rows = (
+    if timeline.as_specified is None and not parts.host_transfer_ps:
+        return []
+    rows = [
         ("compute", parts.compute_ps),
         ("exposed communication", parts.exposed_communication_ps),
-        ("stragglers", parts.straggler_ps),
-    )
+    ]
+    if parts.host_transfer_ps:
+        rows.append(("exposed host transfers", parts.exposed_host_transfer_ps))
+    if timeline.as_specified is not None:
+        rows.append(("stragglers", parts.straggler_ps))
     return [f"  {name:<22}{format_time(part_ps / PS_PER_S):>12}" for name, part_ps in rows]
 
 

@@ -7,12 +7,12 @@ as Chakra traces; `intervals` has unions and differences of time intervals.
 """
 
 PUBLIC: dict[str, tuple[str, ...]] = {
-    "build": ("estimated_tasks", "region_name", "regions_of_tasks"),
+    "build": ("check_host_link", "estimated_tasks", "region_name", "regions_of_tasks"),
     "chakra.format": ("COMM_GROUP_FILE", "NodeType", "varint"),
     "chakra.nodes": ("ParsedNode",),
     "chakra.reader": ("read_messages", "read_traces"),
     "chakra.writer": ("write_traces",),
-    "intervals": ("Interval", "covered_ps", "exposed_parts"),
+    "intervals": ("Interval", "covered_ps", "exposed_parts", "union"),
     "roles": ("ALWAYS", "Roles", "find_roles", "own_tasks"),
     "tasks": (
         "CollectiveTask",

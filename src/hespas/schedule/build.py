@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from hespas.errors import TraceError, UnsupportedError
+from hespas.errors import HardwareError, TraceError, UnsupportedError, option
 from hespas.estimate.estimate import Estimate
 from hespas.estimate.graph import GraphEstimate
 from hespas.program.attrs import PermuteAttrs
@@ -18,12 +18,14 @@ from hespas.schedule.tasks import (
     CommunicationKind,
     ComputeTask,
     GroupTable,
+    MemoryTask,
     ReceiveTask,
     SendTask,
     Task,
     TaskGraph,
 )
-from hespas.split.regions import Collective, Compute, Region, RegionGraph
+from hespas.split.regions import Collective, Compute, HostTransfer, Region, RegionGraph
+from hespas.units import PS_PER_S, format_quantity
 
 _KINDS = {
     "all_gather": CommunicationKind.ALL_GATHER,
@@ -48,10 +50,11 @@ class _Builder:
     """The tasks of the regions so far.
 
     ``ends`` holds, for each region, the tasks that finish it; ``latest`` the tasks of the latest
-    communication.
+    communication. ``host_bandwidth_bytes_per_s`` is that of the link to the host, each way.
     """
 
     program: Program
+    host_bandwidth_bytes_per_s: float | None
     tasks: list[Task] = field(default_factory=list[Task])
     ends: list[tuple[int, ...]] = field(default_factory=list[tuple[int, ...]])
     tables: dict[GroupTable, int] = field(default_factory=dict[GroupTable, int])
@@ -83,18 +86,23 @@ class _Builder:
 
 
 def build_task_graph(
-    graph: RegionGraph, times: Sequence[RegionTime | None], *, name: str
+    graph: RegionGraph,
+    times: Sequence[RegionTime | None],
+    *,
+    name: str,
+    host_bandwidth_bytes_per_s: float | None = None,
 ) -> TaskGraph:
     """Make the task graph of a program whose device count is settled.
 
-    ``times`` has one entry per region, None for a collective. Ids count up from 0 in program
-    order; names carry the region's id. Each communication waits for the one before it in the
-    program: if devices started whatever is ready first, devices that differ would start them in
-    different orders and wait for each other forever. A collective among groups of one device, or of
-    no bytes, moves no data and becomes no task. Raises `UnsupportedError` for a collective that no
-    task represents.
+    ``times`` has one entry per region, None for what computes nothing. Ids count up from 0 in
+    program order; names carry the region's id. Each communication waits for the one before it in
+    the program: if devices started whatever is ready first, devices that differ would start them
+    in different orders and wait for each other forever. A collective among groups of one device, or
+    of no bytes, moves no data and becomes no task. A transfer to or from the host takes as long as
+    its bytes need at ``host_bandwidth_bytes_per_s``. Raises `UnsupportedError` for a collective
+    that no task represents, and `HardwareError` for a transfer over a link of unknown bandwidth.
     """
-    builder = _Builder(program=graph.program)
+    builder = _Builder(program=graph.program, host_bandwidth_bytes_per_s=host_bandwidth_bytes_per_s)
     for region, producers, time in zip(graph.regions, graph.producers, times, strict=True):
         depends_on = builder.depends_on(producers)
         builder.ends.append(_add(builder, region, depends_on, time))
@@ -106,10 +114,15 @@ def build_task_graph(
     )
 
 
-def estimated_tasks(graph: RegionGraph, estimates: GraphEstimate) -> TaskGraph:
+def estimated_tasks(
+    graph: RegionGraph,
+    estimates: GraphEstimate,
+    *,
+    host_bandwidth_bytes_per_s: float | None = None,
+) -> TaskGraph:
     """Make the task graph of all devices from the estimate of every region.
 
-    Raises `TraceError` for estimates of another graph.
+    Raises `TraceError` for estimates of another graph, and what `build_task_graph` raises.
     """
     costs = estimates.estimate_of_region
     is_computed = [isinstance(region, Compute) for region in graph.regions]
@@ -126,7 +139,12 @@ def estimated_tasks(graph: RegionGraph, estimates: GraphEstimate) -> TaskGraph:
         else RegionTime(duration_ps=estimate.duration_ps, label=_label(region, estimate))
         for region, estimate in zip(graph.regions, costs, strict=True)
     ]
-    return build_task_graph(graph, times, name=graph.program.source)
+    return build_task_graph(
+        graph,
+        times,
+        name=graph.program.source,
+        host_bandwidth_bytes_per_s=host_bandwidth_bytes_per_s,
+    )
 
 
 def _label(region: Region, estimate: Estimate) -> str:
@@ -148,6 +166,8 @@ def _add(
             return _add_permute(builder, region, depends_on)
         case Collective():
             return _add_collective(builder, region, depends_on)
+        case HostTransfer():
+            return _add_host_transfer(builder, region, depends_on)
 
 
 def _add_compute(
@@ -175,27 +195,74 @@ def region_name(region: Region) -> str:
             return op.instruction
         case Compute():
             return f"region_{region.id}"
-        case Collective(operation=op):
+        case Collective(operation=op) | HostTransfer(operation=op):
             return op.instruction or f"{op.kind}_{region.id}"
 
 
 def regions_of_tasks(graph: RegionGraph, tasks: TaskGraph) -> dict[int, Region]:
     """Return the region of each task of a graph's tasks, by the task's id.
 
-    A collective that moves no data has no task, a permutation a send and a receive.
+    A collective that moves no data has no task; a permutation has a send and a receive, what moves
+    both to the host and from it two tasks.
     """
     found: dict[int, Region] = {}
     remaining = deque(tasks.tasks)
     for region in graph.regions:
         name = region_name(region)
-        names = {name} if isinstance(region, Compute) else {name, f"{name}_send", f"{name}_receive"}
+        names = {name} if isinstance(region, Compute) else {name, *_halves(name)}
         if not remaining or remaining[0].name not in names:
             continue
         task = remaining.popleft()
         found[task.id] = region
-        if isinstance(task, SendTask):
+        if task.name != name:
             found[remaining.popleft().id] = region
     return found
+
+
+def _halves(name: str) -> tuple[str, ...]:
+    """Return the names of the first of two tasks of one region."""
+    return f"{name}_send", f"{name}_to_host"
+
+
+def check_host_link(graph: RegionGraph, bandwidth_bytes_per_s: float | None) -> None:
+    """Raise `HardwareError` where a program moves data over a link of unknown bandwidth."""
+    transfers = graph.host_transfers
+    if not transfers or bandwidth_bytes_per_s is not None:
+        return
+    moved = format_quantity(sum(each.traffic.total_bytes for each in transfers), "B")
+    raise HardwareError(
+        f"a step moves {moved} between the device and its host, and the bandwidth of the link "
+        "between them is not known",
+        location=transfers[0].operation.location,
+        hint=f"give {option('host_bandwidth')}, in each direction, as in 64e9 for 64 GB/s",
+    )
+
+
+def _add_host_transfer(
+    builder: _Builder, region: HostTransfer, depends_on: tuple[int, ...]
+) -> tuple[int, ...]:
+    bandwidth = builder.host_bandwidth_bytes_per_s
+    if bandwidth is None:
+        raise HardwareError(
+            "the bandwidth of the link to the host is not known", location=region.operation.location
+        )
+    traffic = region.traffic
+    moved = ((traffic.to_host_bytes, True), (traffic.from_host_bytes, False))
+    parts = [(count, is_store) for count, is_store in moved if count]
+    name, first = region_name(region), len(builder.tasks)
+    for count, is_store in parts:
+        suffix = "_to_host" if is_store else "_from_host"
+        builder.tasks.append(
+            MemoryTask(
+                id=len(builder.tasks),
+                name=name if len(parts) == 1 else f"{name}{suffix}",
+                depends_on=depends_on,
+                size_bytes=count,
+                is_store=is_store,
+                duration_ps=round(count / bandwidth * PS_PER_S),
+            )
+        )
+    return tuple(range(first, len(builder.tasks)))
 
 
 def operand_bytes(op: Op) -> int:

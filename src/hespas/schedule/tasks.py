@@ -110,13 +110,19 @@ class ReceiveTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryTask:
-    """Every device moves ``size_bytes`` from or to memory outside the devices."""
+    """Every device moves ``size_bytes`` from or to memory outside the devices.
+
+    With ``duration_ps`` that is the host's memory: each device has its link to it, on which the
+    transfers of one direction run one at a time, beside everything else. Without it the system
+    says what memory there is.
+    """
 
     id: int
     name: str
     depends_on: tuple[int, ...]
     size_bytes: int
     is_store: bool
+    duration_ps: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

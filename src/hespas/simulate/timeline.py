@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hespas.schedule.intervals import Interval, covered_ps, exposed_parts
+from hespas.schedule.intervals import Interval, covered_ps, exposed_parts, union
 from hespas.schedule.tasks import (
     CollectiveTask,
     ComputeTask,
+    MemoryTask,
     ReceiveTask,
     SendTask,
     Task,
     TaskGraph,
 )
 from hespas.units import PS_PER_NS, PS_PER_S
+
+TO_HOST, FROM_HOST = "to the host", "from the host"
+"""The names of the streams of transfers between a device and its host."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,10 +28,12 @@ class ClassTimeline:
     ``nodes`` gives (issue, end) by task id. ``compute_ps`` is the sum of the computations,
     ``communication_ps`` the time during which any communication is under way (a receive from
     when it is posted), ``overlap_ps`` the time during which both are.
-    ``exposed_communication_ps`` is ASTRA-sim's term: the finish less ``compute_ps``, and less
-    ``replayed_ps``, the sum of replayed communication; idle time included. ``exposed_ps`` gives, by
-    communication task, the part of it that no computation hides. ``streams`` names, by task id,
-    the streams of communication tasks where there are several.
+    ``host_transfer_ps`` is the time during which data moves to or from the host, and
+    ``exposed_host_transfer_ps`` the part of it with neither computation nor communication.
+    ``exposed_communication_ps`` is ASTRA-sim's term: the finish less ``compute_ps``, less that, and
+    less ``replayed_ps``, the sum of replayed communication; idle time included. ``exposed_ps``
+    gives, by communication task, the part of it that no computation hides. ``streams`` names, by
+    task id, the streams of communication tasks where there are several.
     """
 
     devices: tuple[int, ...]
@@ -40,26 +46,31 @@ class ClassTimeline:
     exposed_ps: Mapping[int, int]
     replayed_ps: int = 0
     streams: Mapping[int, str] = field(default_factory=dict[int, str])
+    host_transfer_ps: int = 0
+    exposed_host_transfer_ps: int = 0
 
     @property
     def exposed_communication_ps(self) -> int:
-        """The finish less the sum of the computations, and of replayed communication."""
-        return self.finish_ps - self.compute_ps - self.replayed_ps
+        """The finish less computations, exposed host transfers and replayed communication."""
+        others = self.compute_ps + self.exposed_host_transfer_ps + self.replayed_ps
+        return self.finish_ps - others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepParts:
     """The parts of a step, which add up to it, in ps.
 
-    ``compute_ps``, ``communication_ps`` (hidden and exposed) and ``exposed_communication_ps`` are
-    those of the slowest device of the step with every device as specified. ``straggler_ps`` is how
-    much longer the step is with the devices of the cluster: slow, late and with jitter. It is below
-    0 where they are faster than specified.
+    ``compute_ps``, ``communication_ps`` and ``host_transfer_ps`` (hidden and exposed), and the
+    exposed parts of both, are those of the slowest device of the step with every device as
+    specified. ``straggler_ps`` is how much longer the step is with the devices of the cluster:
+    slow, late and with jitter. It is below 0 where they are faster than specified.
     """
 
     compute_ps: int
     communication_ps: int
     exposed_communication_ps: int
+    host_transfer_ps: int
+    exposed_host_transfer_ps: int
     straggler_ps: int
 
 
@@ -96,6 +107,8 @@ class Timeline:
             compute_ps=specified.compute_ps,
             communication_ps=specified.communication_ps,
             exposed_communication_ps=specified.exposed_communication_ps,
+            host_transfer_ps=specified.host_transfer_ps,
+            exposed_host_transfer_ps=specified.exposed_host_transfer_ps,
             straggler_ps=self.finish_ps - specified.finish_ps,
         )
 
@@ -127,6 +140,7 @@ class Timeline:
             result |= {
                 "compute_ns": _ns(parts.compute_ps),
                 "exposed_communication_ns": _ns(parts.exposed_communication_ps),
+                **_exposed_host_figure(parts),
                 "straggler_ns": _ns(parts.straggler_ps),
             }
         result["devices"] = {str(d): figures[id(per_device[d])] for d in sorted(per_device)}
@@ -158,8 +172,12 @@ def class_timeline(
         for task, span in zip(tasks, spans, strict=True)
         if isinstance(task, CollectiveTask | SendTask | ReceiveTask)
     }
+    host_streams_of = host_streams(tasks)
+    timed = zip(tasks, spans, strict=True)
+    moving = union(span for task, span in timed if task.id in host_streams_of)
     finish_ps = max(end_ps, default=0)
     communication_ps = covered_ps(communicating.values())
+    exposed_host_ps = _exposed_ps(moving, [*computing, *communicating.values()])
     compute_ps = sum(end - start for start, end in computing)
     exposed = exposed_parts(computing, communicating.values())
     return ClassTimeline(
@@ -169,12 +187,30 @@ def class_timeline(
         finish_ps=finish_ps,
         compute_ps=compute_ps,
         communication_ps=communication_ps,
-        overlap_ps=max(0, compute_ps + communication_ps - finish_ps),
+        overlap_ps=max(0, compute_ps + communication_ps + exposed_host_ps - finish_ps),
         exposed_ps={
             task: sum(end - start for start, end in parts)
             for task, parts in zip(communicating, exposed, strict=True)
         },
+        host_transfer_ps=covered_ps(moving),
+        exposed_host_transfer_ps=exposed_host_ps,
     )
+
+
+def host_streams(tasks: Iterable[Task]) -> dict[int, str]:
+    """Return the names of the streams of transfers to and from the host, by task id."""
+    return {
+        task.id: TO_HOST if task.is_store else FROM_HOST
+        for task in tasks
+        if isinstance(task, MemoryTask) and task.duration_ps is not None
+    }
+
+
+def _exposed_ps(moving: Sequence[Interval], hiding: Iterable[Interval]) -> int:
+    if not moving:
+        return 0
+    parts = exposed_parts(union(hiding), moving)
+    return sum(end - start for each in parts for start, end in each)
 
 
 def _ns(time_ps: int) -> int | float:
@@ -188,6 +224,22 @@ def _figures(one: ClassTimeline) -> dict[str, int | float]:
         "communication_ns": _ns(one.communication_ps),
         "exposed_communication_ns": _ns(one.exposed_communication_ps),
         "overlap_ns": _ns(one.overlap_ps),
+        **_host_figures(one),
+    }
+
+
+def _exposed_host_figure(parts: StepParts) -> dict[str, int | float]:
+    if not parts.host_transfer_ps:
+        return {}
+    return {"exposed_host_transfer_ns": _ns(parts.exposed_host_transfer_ps)}
+
+
+def _host_figures(one: ClassTimeline) -> dict[str, int | float]:
+    if not one.host_transfer_ps:
+        return {}
+    return {
+        "host_transfer_ns": _ns(one.host_transfer_ps),
+        "exposed_host_transfer_ns": _ns(one.exposed_host_transfer_ps),
     }
 
 

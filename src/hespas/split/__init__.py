@@ -11,7 +11,14 @@ operations belong to.
 PUBLIC: dict[str, tuple[str, ...]] = {
     "modules": ("RegionModules", "region_modules", "stablehlo_text"),
     "names": ("OperationNames", "operation_names"),
-    "regions": ("Collective", "Compute", "Region", "RegionGraph", "operations_of"),
+    "regions": (
+        "Collective",
+        "Compute",
+        "HostTransfer",
+        "Region",
+        "RegionGraph",
+        "operations_of",
+    ),
     "rounds": ("LoopRound",),
     "scheduled": ("FREE",),
     "strategies": ("SplitOptions", "SplitStrategy", "split_options", "split_program"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from hespas.cost.rules.host import host_traffic
 from hespas.errors import ProgramError, UnsupportedError, option
 from hespas.program.attrs import CallAttrs, CaseAttrs, WhileAttrs
 from hespas.program.program import Block, Op, Program, Value, is_communication_op, nested_ops
@@ -63,14 +64,19 @@ def flatten(program: Program) -> FlatProgram:
     )
 
 
+def stands_alone(op: Op) -> bool:
+    """Return whether an operation is a region by itself: it communicates, or moves to a host."""
+    return is_communication_op(op) or bool(host_traffic(op))
+
+
 def needs_opening(op: Op) -> bool:
-    """Return whether an operation is asynchronous or holds communication."""
+    """Return whether an operation is asynchronous, or holds what stands alone."""
     if op.kind in ASYNC:
         return True
-    if not op.regions or is_communication_op(op):
+    if not op.regions or stands_alone(op):
         return False
     return any(
-        inner.kind in ASYNC or is_communication_op(inner)
+        inner.kind in ASYNC or stands_alone(inner)
         for region in op.regions
         for inner in nested_ops(region)
     )

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from hespas.program.program import Op
 from hespas.split.flatten import FlatProgram
-from hespas.split.regions import Collective, Compute, RegionGraph, build_graph, operations_of
+from hespas.split.regions import Compute, RegionGraph, build_graph, operations_of
 
 CollectiveSet = int
 """A set of collectives as the bits of an integer."""
@@ -36,7 +36,7 @@ def merge_regions(graph: RegionGraph, *, block_limit: int | None) -> RegionGraph
     members: list[int] = []
     awaited = awaited_earlier = 0
     for region in graph.regions:
-        if isinstance(region, Collective):
+        if not isinstance(region, Compute):
             groups.append(list(operations_of(region)))
             continue
         fits = block_limit is None or len(block) + len(region.operations) <= block_limit
@@ -143,7 +143,8 @@ def collectives_after(graph: RegionGraph) -> list[CollectiveSet]:
 
 def _bits(graph: RegionGraph) -> list[CollectiveSet]:
     bits = [0] * len(graph.regions)
-    for at, region in enumerate(graph.collective_regions):
+    alone = (region for region in graph.regions if not isinstance(region, Compute))
+    for at, region in enumerate(alone):
         bits[region.id] = 1 << at
     return bits
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from hespas.cost.rules.host import HostTraffic, host_traffic
 from hespas.program.program import Op, Program, Value, is_communication_op, values_read
 from hespas.split.flatten import FlatProgram
 from hespas.split.rounds import LoopRound, rounds_of_regions
@@ -36,7 +37,22 @@ class Collective:
     outputs: tuple[Value, ...]
 
 
-Region = Compute | Collective
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class HostTransfer:
+    """One operation that moves data between device memory and the host's.
+
+    ``traffic`` is what it moves, in either direction.
+    """
+
+    id: int
+    operation: Op
+    constants: tuple[Op, ...]
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    traffic: HostTraffic
+
+
+Region = Compute | Collective | HostTransfer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +81,11 @@ class RegionGraph:
     def collective_regions(self) -> tuple[Collective, ...]:
         """The regions of communication, in program order."""
         return tuple(region for region in self.regions if isinstance(region, Collective))
+
+    @property
+    def host_transfers(self) -> tuple[HostTransfer, ...]:
+        """The regions that move data to and from hosts, in program order."""
+        return tuple(region for region in self.regions if isinstance(region, HostTransfer))
 
 
 def operations_of(region: Region) -> tuple[Op, ...]:
@@ -127,6 +148,31 @@ def values_read_by(op: Op) -> Iterable[Value]:
     return values_read(op) if op.regions else op.operands
 
 
+def region_alone(
+    number: int,
+    op: Op,
+    constants: tuple[Op, ...],
+    inputs: tuple[Value, ...],
+    outputs: tuple[Value, ...],
+) -> Collective | HostTransfer | None:
+    """Return the region of an operation that communicates or moves to a host, None for others."""
+    if is_communication_op(op):
+        return Collective(
+            id=number, operation=op, constants=constants, inputs=inputs, outputs=outputs
+        )
+    traffic = host_traffic(op)
+    if not traffic:
+        return None
+    return HostTransfer(
+        id=number,
+        operation=op,
+        constants=constants,
+        inputs=inputs,
+        outputs=outputs,
+        traffic=traffic,
+    )
+
+
 def _outside_values(group: Sequence[Op]) -> dict[Value, None]:
     """Return the values that a group reads from outside, in order of use."""
     if len(group) == 1:
@@ -151,10 +197,7 @@ def _region(
     copied = tuple([constants[value] for value in values if value in constants])
     inputs = tuple([value for value in values if value not in constants])
     outputs = tuple([value for op in group for value in op.results if value in used_elsewhere])
-    if is_communication_op(group[0]):
-        return Collective(
-            id=number, operation=group[0], constants=copied, inputs=inputs, outputs=outputs
-        )
-    return Compute(
+    alone = region_alone(number, group[0], copied, inputs, outputs) if len(group) == 1 else None
+    return alone or Compute(
         id=number, operations=tuple(group), constants=copied, inputs=inputs, outputs=outputs
     )

@@ -13,19 +13,21 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from hespas.errors import ProgramError, UnsupportedError
-from hespas.program.program import Block, Op, Program, Value, is_communication_op
+from hespas.program.attrs import CustomCallAttrs
+from hespas.program.program import Block, Op, Program, Value
 from hespas.program.rewrite import with_calls_opened
 from hespas.split.flatten import (
     ASYNC,
     MOST_OPERATIONS,
     loop_name,
     needs_opening,
+    stands_alone,
     started_block,
     taken_branch,
     too_large,
     trip_count,
 )
-from hespas.split.regions import Collective, Compute, Region, RegionGraph, values_read_by
+from hespas.split.regions import Compute, Region, RegionGraph, region_alone, values_read_by
 from hespas.split.rounds import LoopRound
 
 FREE = frozenset(
@@ -87,13 +89,13 @@ class _Walk:
 
     def block(self, block: Block) -> None:
         for op in block.operations:
-            if op.kind not in FREE:
+            if op.kind not in FREE and not _only_allocates(op):
                 self._op(op)
 
     def _op(self, op: Op) -> None:
         if op.kind in ASYNC:
             self._asynchronous(op)
-        elif is_communication_op(op) or not self._communicates(op):
+        elif stands_alone(op) or not self._communicates(op):
             self.waits_for = (self._add(op),)
         elif op.kind == "while":
             self._loop(op)
@@ -151,7 +153,7 @@ class _Walk:
         for inner in started_block(op, self.program).operations:
             if inner.kind in FREE:
                 continue
-            if is_communication_op(inner):
+            if stands_alone(inner):
                 started.append(self._add(self._named(inner, op)))
             else:
                 self.assumptions.append(
@@ -181,8 +183,14 @@ class _Walk:
         return started
 
 
+def _only_allocates(op: Op) -> bool:
+    """Return whether an operation is the buffer that later ones write, and nothing that runs."""
+    return isinstance(op.attrs, CustomCallAttrs) and op.attrs.target == "AllocateBuffer"
+
+
 def _region(number: int, op: Op) -> Region:
     inputs = tuple(dict.fromkeys(values_read_by(op)))
-    if is_communication_op(op):
-        return Collective(id=number, operation=op, constants=(), inputs=inputs, outputs=op.results)
-    return Compute(id=number, operations=(op,), constants=(), inputs=inputs, outputs=op.results)
+    alone = region_alone(number, op, (), inputs, op.results)
+    return alone or Compute(
+        id=number, operations=(op,), constants=(), inputs=inputs, outputs=op.results
+    )

@@ -12,8 +12,8 @@ from hespas.config.figures import Count
 from hespas.config.groups import Group
 from hespas.config.suggest import choice
 from hespas.errors import ConfigError, option
-from hespas.program.program import Op, Program, is_communication_op
-from hespas.split.flatten import flatten
+from hespas.program.program import Op, Program
+from hespas.split.flatten import flatten, stands_alone
 from hespas.split.merge import merge_regions
 from hespas.split.regions import RegionGraph, build_graph, is_constant
 from hespas.split.scheduled import split_scheduled
@@ -158,7 +158,7 @@ def _linear_groups(operations: Sequence[Op], options: SplitOptions) -> list[tupl
     blocks: list[list[Op]] = [[]]
     limit = options.block_limit or DEFAULT_BLOCK_LIMIT
     for op in operations:
-        alone = is_communication_op(op)
+        alone = stands_alone(op)
         separates = alone or op.name == options.separator
         policy = SeparatorPolicy.ISOLATED if alone else options.separator_policy
         before = separates and policy is not SeparatorPolicy.END_BLOCK

@@ -112,6 +112,7 @@ def test_every_figure_has_its_source(name: str) -> None:
     info = node_info(name)
     figures |= set() if info.tables is None else {"tables"}
     figures |= set() if info.clock_hz is None else {"clock_hz"}
+    figures |= set() if info.host_bandwidth is None else {"host_bandwidth"}
     assert set(info.sources) == figures
     named = ("datasheet", "specifications", "documentation", "CACM", "ISCA", "assumed: ")
     for key in figures - {"target", "tables"}:

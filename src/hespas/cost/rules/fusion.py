@@ -33,7 +33,7 @@ _ONE_TO_ONE = (
 
 def fusion(op: Op, bodies: tuple[Work, ...]) -> Work:
     """Do the body's arithmetic; read what the results need, and write the results."""
-    needed, written = _block_traffic(op.regions[0])
+    needed, written = block_traffic(op.regions[0])
     made = zip(op.results, written, strict=True)
     arguments = zip(op.regions[0].arguments, op.operands, strict=True)
     read = dict.fromkeys(op.operands, 0)
@@ -107,7 +107,7 @@ def _size(value: Value) -> int:
     return value.type.element_count if isinstance(value.type, TensorType) else 1
 
 
-def _block_traffic(block: Block) -> tuple[_Needed, list[int]]:
+def block_traffic(block: Block) -> tuple[_Needed, list[int]]:
     """Return what a kernel needs of its arguments, and the bytes that it writes of each result."""
     producer = {value: op for op in block.operations for value in op.results}
     needed = _Needed()
@@ -176,7 +176,7 @@ def _add_operands(op: Op, count: int, needed: _Needed) -> None:
 
 
 def _add_nested(op: Op, needed: _Needed) -> None:
-    inner, _ = _block_traffic(op.regions[0])
+    inner, _ = block_traffic(op.regions[0])
     for argument, value in zip(op.regions[0].arguments, op.operands, strict=True):
         needed.add(value, inner.elements.get(argument, 0))
 

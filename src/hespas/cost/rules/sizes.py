@@ -78,10 +78,10 @@ def wider(left: ElementType, right: ElementType) -> ElementType:
 
 
 def memory_bytes(kind: Type) -> int:
-    """Return the bytes that a value takes in memory: none where it lies on the chip."""
+    """Return the bytes that a value takes in device memory: none where it lies elsewhere."""
     match kind:
         case TensorType():
-            return 0 if kind.is_on_chip else kind.size_bytes
+            return kind.size_bytes if kind.is_in_device_memory else 0
         case TupleType(members=members) | AsyncType(members=members):
             return sum(map(memory_bytes, members))
         case TokenType():
@@ -89,8 +89,8 @@ def memory_bytes(kind: Type) -> int:
 
 
 def in_memory(kind: TensorType, count: int) -> int:
-    """Return ``count`` bytes of a tensor if it lies in memory, none if it lies on the chip."""
-    return 0 if kind.is_on_chip else count
+    """Return ``count`` bytes of a tensor if it lies in device memory, none if it lies elsewhere."""
+    return count if kind.is_in_device_memory else 0
 
 
 def bytes_of(values: Iterable[Value]) -> int:

@@ -190,8 +190,19 @@ def _memory(reader: _Reader) -> ParsedNode:
         depends_on=_depends_on(node),
         size_bytes=reader.amount("tensor_size"),
         is_store=node.type == NodeType.MEM_STORE,
+        duration_ps=_host_link_ps(reader),
     )
     return ParsedNode(task)
+
+
+def _host_link_ps(reader: _Reader) -> int | None:
+    """Return how long a transfer over the link to the host takes (hespas' attribute)."""
+    time_ns = reader.values.get("host_link_ns")
+    if time_ns is None:
+        return None
+    if not isinstance(time_ns, int | float) or not 0 <= time_ns < float("inf"):
+        reader.fail(f"host_link_ns is {time_ns!r}, not a duration")
+    return round(time_ns * PS_PER_NS)
 
 
 def _empty(reader: _Reader) -> ParsedNode:

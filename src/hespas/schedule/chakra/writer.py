@@ -156,6 +156,8 @@ class _NodeWriter:
                 node_type = NodeType.MEM_STORE if task.is_store else NodeType.MEM_LOAD
                 head = self._head_of(task, node_type, depends_on)
                 body = head + self._attributes(tensor_size=task.size_bytes)
+                if task.duration_ps is not None:
+                    body += self._attributes(host_link_ns=task.duration_ps / PS_PER_NS)
             case EmptyTask():
                 body = self._head_of(task, NodeType.INVALID, depends_on)
             case CollectiveTask():

@@ -18,7 +18,13 @@ from functools import partial
 from typing import TypeAlias
 
 from hespas.errors import SimulationError
-from hespas.schedule.tasks import CollectiveTask, ComputeTask, ReceiveTask, SendTask
+from hespas.schedule.tasks import (
+    CollectiveTask,
+    ComputeTask,
+    MemoryTask,
+    ReceiveTask,
+    SendTask,
+)
 from hespas.simulate.astra.closed_forms import Span
 from hespas.simulate.astra.device_state import EVERYONE, NEVER, DeviceState, Slot
 from hespas.simulate.astra.folding import Channel, GroupClass
@@ -135,8 +141,10 @@ class _ClassEngine:
             state.issue_ps[index] = now_ps
             task = state.tasks[index]
             match task:
-                case ComputeTask():
-                    self._set_alarm(state, index, now_ps + task.duration_ps)
+                case (
+                    ComputeTask(duration_ps=duration_ps) | MemoryTask(duration_ps=int(duration_ps))
+                ):
+                    self._set_alarm(state, index, now_ps + duration_ps)
                 case CollectiveTask():
                     self._start_collective(state, index, task)
                 case SendTask():

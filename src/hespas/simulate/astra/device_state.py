@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import Enum
 from heapq import heappop, heappush
 
 from hespas.schedule.roles import ALWAYS, own_tasks
-from hespas.schedule.tasks import CollectiveTask, ComputeTask, EmptyTask, ReceiveTask, Task
+from hespas.schedule.tasks import (
+    CollectiveTask,
+    ComputeTask,
+    EmptyTask,
+    MemoryTask,
+    ReceiveTask,
+    Task,
+)
 from hespas.simulate.astra.folding import DeviceClass
-from hespas.simulate.timeline import ClassTimeline, class_timeline
+from hespas.simulate.timeline import ClassTimeline, class_timeline, host_streams
 
 
 class Slot(Enum):
@@ -17,6 +25,8 @@ class Slot(Enum):
     COMPUTE = "compute"
     COMMUNICATION = "communication"
     HOST = "host"
+    TO_HOST = "to the host"
+    FROM_HOST = "from the host"
 
 
 EVERYONE = -1
@@ -28,8 +38,9 @@ class DeviceState:
     """What a class of devices has to do, and what it has done. Times are in ps.
 
     ``groups`` has, by task, the number of the class of groups in which it communicates.
-    A device has one slot for computation, one for collectives, sends and memory, and one for
-    its CPU; receives need none. What waits for a slot is taken by ascending task id.
+    A device has one slot for computation, one for collectives, sends and memory, one for its CPU,
+    and one for each direction of the link to its host; receives need none. What waits for a
+    slot is taken by ascending task id.
     """
 
     __slots__ = (
@@ -146,13 +157,16 @@ class DeviceState:
 
     def timeline(self) -> ClassTimeline:
         """Return what the devices did, once they have ended."""
-        return class_timeline(self.devices, self._graph, self.tasks, self.issue_ps, self.end_ps)
+        timeline = class_timeline(self.devices, self._graph, self.tasks, self.issue_ps, self.end_ps)
+        return replace(timeline, streams=host_streams(self.tasks))
 
 
 def _slot(task: Task) -> Slot | None:
     match task:
         case ComputeTask():
             return Slot.HOST if task.is_on_host else Slot.COMPUTE
+        case MemoryTask(duration_ps=int()):
+            return Slot.TO_HOST if task.is_store else Slot.FROM_HOST
         case EmptyTask(is_compute=True):
             return Slot.COMPUTE
         case CollectiveTask(takes_slot=False):

@@ -113,6 +113,8 @@ def _has_closed_forms(
 
 def _is_for_events(task: Task) -> bool:
     match task:
+        case MemoryTask(duration_ps=int()):
+            return False
         case MemoryTask() | EmptyTask():
             return True
         case ComputeTask():

@@ -21,7 +21,7 @@ from hespas.schedule.tasks import (
 )
 from hespas.simulate.astra.folding import DeviceClass
 from hespas.simulate.deadlock import NEVER
-from hespas.simulate.timeline import ClassTimeline, class_timeline
+from hespas.simulate.timeline import FROM_HOST, TO_HOST, ClassTimeline, class_timeline
 
 NO_GROUP = -1
 _MOST_NAMED = 16
@@ -60,7 +60,8 @@ class _ByNumber:
 class Device:
     """A class of devices while it runs. Times are in ps.
 
-    A device computes one thing at a time; so do its CPU and its memory. Collectives of one group,
+    A device computes one thing at a time; so do its CPU, its memory, and each direction of the link
+    to its host. Collectives of one group,
     and messages to one device, keep the order of the program among each other, and overlap with
     those of other groups and devices. Receives wait for nothing but what they depend on.
     ``members_of`` gives the devices of a group, for names.
@@ -126,8 +127,10 @@ class Device:
                 return ("collectives", self.groups[index])
             case SendTask():
                 return ("sends", self.groups[index])
-            case MemoryTask():
+            case MemoryTask(duration_ps=None):
                 return ("memory", NO_GROUP)
+            case MemoryTask():
+                return (TO_HOST if task.is_store else FROM_HOST, NO_GROUP)
             case ReceiveTask() | EmptyTask():
                 return None
             case _:
@@ -175,7 +178,7 @@ class Device:
         streams = {
             task.id: self._stream_name(key)
             for task, key in zip(self.tasks, self.keys, strict=True)
-            if key is not None and key[0] in ("collectives", "sends", "memory")
+            if key is not None and key[0] not in ("compute", "CPU")
         }
         return replace(timeline, streams=streams)
 

@@ -93,6 +93,8 @@ class Engine:
                     self._send(endpoint, device.groups[index], task)
                 case ReceiveTask():
                     self._receive(endpoint, device.groups[index], task)
+                case MemoryTask(duration_ps=int(duration_ps)):
+                    self._kernel.after(duration_ps, self._end, endpoint)
                 case MemoryTask():
                     duration_ps = _memory_duration_ps(self._remote, task)
                     self._kernel.after(duration_ps, self._end, endpoint)

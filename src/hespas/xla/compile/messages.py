@@ -73,7 +73,7 @@ class CompileRequest(msgspec.Struct, frozen=True, kw_only=True, rename={"acceler
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryAnalysis:
-    """XLA's memory analysis of one device, in bytes.
+    """XLA's memory analysis of one device, in bytes; ``host_bytes`` is what it uses of its host's.
 
     >>> MemoryAnalysis(argument_bytes=4, output_bytes=4, alias_bytes=3, temporary_bytes=1,
     ...                generated_code_bytes=0).total_bytes
@@ -85,6 +85,7 @@ class MemoryAnalysis:
     alias_bytes: int
     temporary_bytes: int
     generated_code_bytes: int
+    host_bytes: int = 0
 
     @property
     def total_bytes(self) -> int:

@@ -14,6 +14,7 @@ from hespas.xla.compile.messages import MemoryAnalysis
 
 _NO_KERNEL = re.compile(r"Unsupported instruction opcode: [\w-]+|Error loading CUDA libraries")
 _ALLOCATION = re.compile(r"^allocation \d+: size (\d+), (.*?):?$", re.MULTILINE)
+_HOST = "color 5"
 _MODULE = "*_gpu_after_optimizations.txt"
 _BUFFERS = "*_gpu_after_optimizations-buffer-assignment.txt"
 
@@ -48,9 +49,12 @@ def read_memory(text: str) -> MemoryAnalysis:
     ...             "allocation 2: size 16, preallocated-temp:").temporary_bytes
     16
     """
-    arguments = outputs = aliases = temporary = 0
+    arguments = outputs = aliases = temporary = host = 0
     for allocation in _ALLOCATION.finditer(text):
         size, kind = int(allocation[1]), allocation[2]
+        if _HOST in kind:
+            host += size
+            continue
         is_argument, is_output = "parameter " in kind, "maybe-live-out" in kind
         arguments += size if is_argument else 0
         outputs += size if is_output else 0
@@ -62,4 +66,5 @@ def read_memory(text: str) -> MemoryAnalysis:
         alias_bytes=aliases,
         temporary_bytes=temporary,
         generated_code_bytes=0,
+        host_bytes=host,
     )

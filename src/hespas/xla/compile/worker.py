@@ -135,6 +135,10 @@ def _memory(stats: Any) -> messages.MemoryAnalysis:
         alias_bytes=stats.alias_size_in_bytes,
         temporary_bytes=stats.temp_size_in_bytes,
         generated_code_bytes=stats.generated_code_size_in_bytes,
+        host_bytes=stats.host_argument_size_in_bytes
+        + stats.host_output_size_in_bytes
+        - stats.host_alias_size_in_bytes
+        + stats.host_temp_size_in_bytes,
     )
 
 

@@ -133,6 +133,8 @@ class Device:
                 self._start_send(index, task)
             case ReceiveTask():
                 self._start_receive(index, task)
+            case MemoryTask(duration_ps=int(duration_ps)):
+                self.actor.after(duration_ps, self.end, index)
             case MemoryTask():
                 memory = self.cluster.memory
                 memory.request(self.number, self.actor, task.size_bytes, self.end, index)
