@@ -7,7 +7,7 @@ that was not recomputed.
 * `changes`: rates of the device, launches, links, imperfections.
 * `attention`: attention that is not fused, and what it would take as one kernel.
 * `kernels`: kernels against what their bytes take at the peak bandwidth.
-* `pricing`: the regions of a prediction by another estimator.
+* `pricing`: the regions of a prediction by another estimator; `rows`: the tasks that they make.
 """
 
 PUBLIC: dict[str, tuple[str, ...]] = {

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from hespas.estimate.estimate import Estimate
 from hespas.estimate.rates import Rates, Scalable
 from hespas.explain.pricing import Prices, priced_again, with_first_kernel
+from hespas.explain.rows import Rows, rows_of
 from hespas.hardware.faster_links import LinkFactors, with_links
 from hespas.hardware.interconnect import Dimensions, interconnect_of
 from hespas.hardware.system import System
@@ -22,7 +23,6 @@ from hespas.pipeline import model_of
 from hespas.prediction import Prediction
 from hespas.schedule.build import estimated_tasks
 from hespas.schedule.tasks import TaskGraph
-from hespas.simulate.chains import chained
 from hespas.simulate.models import Model, simulate_job
 from hespas.units import format_time
 
@@ -72,7 +72,7 @@ def main_changes(prediction: Prediction) -> tuple[Change, ...]:
     Those are the memory bandwidth, the peak rates and the bandwidth of all links doubled, launches
     that take no time, communication that computation hides, and devices as specified.
     """
-    step = _Step(prediction=prediction)
+    step = _step(prediction)
     return ordered([*step.rates(_RATES), *step.network(), *step.devices()])
 
 
@@ -83,7 +83,7 @@ def all_changes(prediction: Prediction) -> tuple[Change, ...]:
     and kernels at their memory limits. Raises `hespas.errors.HespasError` as pricing and simulating
     do.
     """
-    step = _Step(prediction=prediction)
+    step = _step(prediction)
     rates = step.rates(_RATES | _MORE_RATES)
     network = (*step.network(), *step.more_network())
     return ordered([*rates, *network, *step.devices(), *step.attention(), *step.kernels()])
@@ -96,9 +96,13 @@ def ordered(changes: list[Change]) -> tuple[Change, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Step:
-    """The step that is changed, one thing at a time."""
+    """The step that is changed, one thing at a time.
+
+    ``rows`` are of a scheduled program whose devices are as specified; None of another.
+    """
 
     prediction: Prediction
+    rows: Rows | None
 
     def rates(self, changes: dict[str, Rates]) -> Iterator[Change]:
         """Yield the step on devices of other rates, where the method's times follow them."""
@@ -223,24 +227,33 @@ class _Step:
         system = self.prediction.system
         if system is None:
             return self._row(name, sum(each.time_s for each in prices if each is not None))
-        estimates = replace(self.prediction.estimates, estimate_of_region=prices)
-        tasks = estimated_tasks(self.prediction.graph, estimates)
+        if self.rows is None:
+            estimates = replace(self.prediction.estimates, estimate_of_region=prices)
+            tasks = estimated_tasks(self.prediction.graph, estimates)
+        else:
+            tasks = self.rows.at(prices)
         return self._row(name, self._simulated_s(tasks, system, self.prediction.options.network))
 
     def _on_links(self, name: str, system: System) -> Change:
-        tasks, network = self.prediction.tasks, self.prediction.options.network
-        return self._row(name, self._simulated_s(tasks, system, network))
+        tasks = self.prediction.tasks if self.rows is None else self.rows.chains.graph
+        return self._row(name, self._simulated_s(tasks, system, self.prediction.options.network))
 
     def _simulated_s(self, tasks: TaskGraph, system: System, network: NetworkOptions) -> float:
-        choice = model_of(network, system)
-        is_row = self.prediction.graph.program.is_scheduled and choice.cluster is None
-        job = chained(tasks).graph if is_row else tasks
-        return simulate_job(job, system, choice).step_time_s
+        return simulate_job(tasks, system, model_of(network, system)).step_time_s
 
     def _row(self, name: str, step_time_s: float) -> Change:
         before_s = self.prediction.step_time_s
         gain = 1 - step_time_s / before_s if before_s > 0 else 0.0
         return Change(change=name, step_time_s=step_time_s, gain=gain)
+
+
+def _step(prediction: Prediction) -> _Step:
+    is_row = (
+        prediction.system is not None
+        and prediction.graph.program.is_scheduled
+        and prediction.options.network.imperfect is None
+    )
+    return _Step(prediction=prediction, rows=rows_of(prediction) if is_row else None)
 
 
 def _dimension_sizes(system: System, network: NetworkOptions) -> list[int]:

@@ -60,7 +60,7 @@ def device_names() -> tuple[str, ...]:
     >>> "A100_SXM_40GB" in device_names()
     True
     """
-    return tuple(sorted(path.parent.parent.name for path in _NODES.glob(f"*/{_ROOFLINE}")))
+    return _directories_with(_NODES, _ROOFLINE)
 
 
 def system_names() -> tuple[str, ...]:
@@ -69,7 +69,13 @@ def system_names() -> tuple[str, ...]:
     >>> "A100_SXM_40GB_4GPU" in system_names()
     True
     """
-    return tuple(sorted(path.parent.name for path in _SYSTEMS.glob(f"*/{_ASTRA_SIM}")))
+    return _directories_with(_SYSTEMS, Path(_ASTRA_SIM))
+
+
+@cache
+def _directories_with(home: Path, inside: Path) -> tuple[str, ...]:
+    """Return the names of the directories of ``home`` that have something inside, sorted."""
+    return tuple(sorted(each.name for each in home.iterdir() if (each / inside).exists()))
 
 
 def load_device(name_or_path: str | Path) -> Device:

@@ -16,7 +16,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "astra.messages": ("ContentionModel", "contention_model_named"),
     "astra.replay": ("is_replay",),
     "astra.simulate": ("simulate",),
-    "chains": ("chained", "opened"),
+    "chains": ("Chained", "chained", "opened"),
     "external_result": ("DeviceFigures", "ExternalResult"),
     "flow.choices": ("CHOICES", "parse_choice"),
     "flow.measured": ("nearest_size",),

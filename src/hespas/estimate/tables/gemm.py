@@ -77,7 +77,8 @@ class GemmModel:
         reading = read(grid, (low, high, product.k))
         factor = self.device.factor(factor_of(product.type_name), "gemm")
         time_s = max(reading.time_s * factor, self.floor_s(product))
-        bound = self._bound(product, time_s, least_s=exp(min(grid.log_times)) * factor)
+        # Of a monotone table, the first cell is the least.
+        bound = self._bound(product, time_s, least_s=exp(grid.log_times[0]) * factor)
         return Timing(time_s=time_s, notes=self._notes(product, reading.outside), bound=bound)
 
     def _bound(self, product: Product, time_s: float, *, least_s: float) -> Bound:
@@ -188,9 +189,8 @@ class _Rates:
     memory: float
     size: float
 
-    def roofline_s(self, m: int, n: int, k: int) -> float:
-        moved = self.size * (m * k + n * k + m * n)
-        return max(2 * m * n * k / self.flops, moved / self.memory)
+    def roofline_s(self, flops: int, elements: int) -> float:
+        return max(flops / self.flops, self.size * elements / self.memory)
 
 
 def gemm_model(device: Device) -> GemmModel:
@@ -227,10 +227,12 @@ def _folded(product: Product) -> tuple[int, int]:
 
 def _scaled(grid: Grid, here: _Rates, there: _Rates) -> Grid:
     floor_s = exp(min(grid.log_times))
-    times = (
-        log(floor_s + (exp(time) - floor_s) * there.roofline_s(*cell) / here.roofline_s(*cell))
-        for cell, time in zip(grid.cells(), grid.log_times, strict=True)
-    )
+    before, after = here.roofline_s, there.roofline_s
+    times: list[float] = []
+    for (m, n, k), time in zip(grid.cells(), grid.log_times, strict=True):
+        flops, elements = 2 * m * n * k, m * k + n * k + m * n
+        scaled_s = (exp(time) - floor_s) * after(flops, elements) / before(flops, elements)
+        times.append(log(floor_s + scaled_s))
     return replace(grid, log_times=tuple(times))
 
 

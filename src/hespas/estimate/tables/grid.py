@@ -143,7 +143,10 @@ def _pooled(line: list[float]) -> list[float]:
             count += counts.pop()
         sums.append(total)
         counts.append(count)
-    return [total / count for total, count in zip(sums, counts, strict=True) for _ in range(count)]
+    pooled: list[float] = []
+    for total, count in zip(sums, counts, strict=True):
+        pooled += [total / count] * count
+    return pooled
 
 
 def read(grid: Grid, sizes: Sequence[int]) -> Reading:
