@@ -15,7 +15,6 @@ from hespas.program.program import Fidelity, Op
 from hespas.schedule.build import region_name
 from hespas.schedule.tasks import MemoryTask, TaskGraph
 from hespas.simulate.astra.messages import ContentionModel
-from hespas.simulate.astra.simulate import simulate
 from hespas.simulate.timeline import Timeline
 from hespas.split.modules import RegionModules
 from hespas.split.regions import Compute, RegionGraph
@@ -250,6 +249,9 @@ def _dropped_collectives(graph: RegionGraph, tasks: TaskGraph) -> Iterator[str]:
 
 def computation_alone(tasks: TaskGraph) -> Timeline:
     """Return when each computation runs in a program that doesn't communicate: no system needed."""
+    # Few programs run alone: the others need not wait for it.
+    from hespas.simulate.astra.simulate import simulate  # noqa: PLC0415
+
     dimension = NetworkDimension(
         topology=Topology.FULLY_CONNECTED,
         npus_count=tasks.device_count,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -87,21 +87,24 @@ class GraphEstimate:
     estimator: Estimator | None = field(default=None, compare=False, repr=False)
 
 
-def cache_key(region: str, estimator: Estimator, *, is_scheduled: bool) -> str:
-    """Return the key of an estimate: all that decides it, and hespas's version.
+def cache_keys(
+    regions: Iterable[str], estimator: Estimator, *, is_scheduled: bool
+) -> Iterator[str]:
+    """Yield the key of each estimate: all that decides it, and hespas's version.
 
-    ``region`` stands for what is computed: the fingerprint of the region's canonical text.
-    ``is_scheduled`` says that its operations are kernels of a compiled program, and launched.
+    ``regions`` stand for what is computed: the fingerprints of the regions' canonical texts.
+    ``is_scheduled`` says that their operations are kernels of a compiled program, and launched.
     """
     parts = {
-        "region": region,
         "method": estimator.method,
         "parameters": dict(estimator.parameters),
         "is_scheduled": is_scheduled,
         "version": __version__,
         "entry": ENTRY_VERSION,
     }
-    return sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+    shared = json.dumps(parts, sort_keys=True)
+    for region in regions:
+        yield sha256(f"{region}\n{shared}".encode()).hexdigest()
 
 
 def estimate_graph(
@@ -123,10 +126,10 @@ def estimate_graph(
     keys: dict[_Job, str] = {}
     cached: dict[str, Estimate] = {}
     if store is not None:
-        for job in jobs:
-            fingerprint = modules.modules[job.module].fingerprint
-            is_scheduled = graph.program.is_scheduled
-            keys[job] = cache_key(fingerprint, estimator, is_scheduled=is_scheduled)
+        fingerprints = (modules.modules[job.module].fingerprint for job in jobs)
+        is_scheduled = graph.program.is_scheduled
+        found = cache_keys(fingerprints, estimator, is_scheduled=is_scheduled)
+        keys.update(zip(jobs, found, strict=True))
         for key, text in store.read(keys.values()).items():
             cached[key] = decode_estimate(text, location=store.location)
     missing = [job for job in jobs if keys.get(job) not in cached]
@@ -221,11 +224,26 @@ def _run(
 
 def _total(made: Iterable[ModuleEstimate]) -> Estimate:
     """Add up all regions; equal ones by multiplication, so that reuse changes no bit."""
-    equal: dict[tuple[int, str], list[ModuleEstimate]] = {}
+    of_module: dict[int, list[ModuleEstimate]] = {}
     for each in made:
-        equal.setdefault((each.module, encode_estimate(each.estimate)), []).append(each)
-    parts = (group[0].estimate * sum(each.uses for each in group) for group in equal.values())
-    return sum(parts, Estimate())
+        of_module.setdefault(each.module, []).append(each)
+    total = Estimate()
+    for alike in of_module.values():
+        for estimate, uses in _distinct(alike):
+            total += estimate * uses
+    return total
+
+
+def _distinct(alike: Sequence[ModuleEstimate]) -> Iterator[tuple[Estimate, int]]:
+    """Yield the different estimates of one module, and how many regions have each."""
+    if len(alike) == 1:
+        yield alike[0].estimate, alike[0].uses
+        return
+    equal: dict[str, list[ModuleEstimate]] = {}
+    for each in alike:
+        equal.setdefault(encode_estimate(each.estimate), []).append(each)
+    for group in equal.values():
+        yield group[0].estimate, sum(each.uses for each in group)
 
 
 def _statistics(made: Sequence[ModuleEstimate]) -> ReuseStatistics:

@@ -15,7 +15,6 @@ from hespas.hardware.system import System
 from hespas.schedule.tasks import Job, TaskGraph, as_job
 from hespas.simulate.astra.messages import ContentionModel
 from hespas.simulate.astra.replay import is_replay
-from hespas.simulate.astra.simulate import simulate
 from hespas.simulate.imperfect import check_devices, on_cluster
 from hespas.simulate.timeline import Timeline
 
@@ -124,13 +123,15 @@ def _simulated(job: Job, system: System, choice: ModelChoice, devices: Cluster |
         check_supported(system, choice)
         match choice.model:
             case Model.HESPAS:
-                # ASTRA-sim's model need not wait for what this one imports.
+                # Neither model need wait for what the other one imports.
                 from hespas.simulate.flow.choices import SPECIFIED  # noqa: PLC0415
                 from hespas.simulate.flow.simulate import simulate_flow  # noqa: PLC0415
 
                 algorithm = choice.algorithm or SPECIFIED
                 return simulate_flow(job, system, algorithm=algorithm, cluster=choice.cluster)
             case Model.ASTRA_SIM:
+                from hespas.simulate.astra.simulate import simulate  # noqa: PLC0415 - as above
+
                 scale = choice.injection_scale
                 return simulate(
                     job,

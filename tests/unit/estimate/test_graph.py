@@ -15,7 +15,7 @@ from hespas.errors import CacheError, CostError
 from hespas.estimate import graph as graph_module
 from hespas.estimate.cache import DiskStore, MemoryStore, Store
 from hespas.estimate.estimate import Estimate, OpEstimate
-from hespas.estimate.graph import GraphEstimate, cache_key, estimate_graph
+from hespas.estimate.graph import GraphEstimate, cache_keys, estimate_graph
 from hespas.estimate.roofline import Roofline, RooflineOptions
 from hespas.hardware.device import Device
 from hespas.program.devices import with_device_count
@@ -153,7 +153,8 @@ KEY = "region"
 
 def key(device: Device = DEVICE, text: str = KEY, **options: bool) -> str:
     roofline = Roofline(device=device, options=RooflineOptions(**options))
-    return cache_key(text, roofline, is_scheduled=False)
+    (key,) = cache_keys([text], roofline, is_scheduled=False)
+    return key
 
 
 def test_the_key_is_what_decides_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,8 +167,8 @@ def test_the_key_is_what_decides_the_answer(monkeypatch: pytest.MonkeyPatch) -> 
         key(Device(name="d", peak_flops=1e12, memory_bandwidth_bytes_per_s=1e11)),
         key(warn_on_unknown_type=True),
         key(error_on_unknown_type=True),
-        cache_key(KEY, Slow(), is_scheduled=False),
-        cache_key(KEY, Slow(), is_scheduled=True),
+        *cache_keys([KEY], Slow(), is_scheduled=False),
+        *cache_keys([KEY], Slow(), is_scheduled=True),
     }
     assert len(others) == 10
     monkeypatch.setattr(graph_module, "__version__", version.__version__ + ".post1")

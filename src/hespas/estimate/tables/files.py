@@ -9,6 +9,7 @@ before it (first the high bytes of all cells of a table, then the low ones).
 from __future__ import annotations
 
 import lzma
+import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -147,9 +148,12 @@ def decode_part(content: bytes, *, location: str) -> Part:
 
 def _table(wire: TableWire, cells: bytes) -> Table:
     half = len(cells) // 2
-    zigzag = (high << 8 | low for high, low in zip(cells[:half], cells[half:], strict=True))
-    codes = accumulate((each >> 1) ^ -(each & 1) for each in zigzag)
-    times = tuple([code * wire.step + log(_NS) if code else nan for code in codes])
+    words = bytearray(2 * half)
+    words[1::2], words[::2] = cells[:half], cells[half:]
+    zigzag = struct.unpack(f"<{half}H", words)
+    codes = accumulate([(each >> 1) ^ -(each & 1) for each in zigzag])
+    step, unit = wire.step, log(_NS)
+    times = tuple([code * step + unit if code else nan for code in codes])
     axes = tuple([Axis(name=a.name, sizes=a.sizes, weight=a.weight) for a in wire.axes])
     return Table(name=wire.name, source=wire.source, grid=Grid(axes=axes, log_times=times))
 

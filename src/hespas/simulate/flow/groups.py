@@ -26,6 +26,7 @@ from hespas.schedule.tasks import (
     SendTask,
     Task,
 )
+from hespas.simulate.flow.refinement import count_distinct
 from hespas.simulate.flow.topology import Integers
 
 Signature: TypeAlias = tuple[str, int]
@@ -210,7 +211,7 @@ class GroupLayout:
             if own.any():
                 coordinates[index] = own
             rest = rest // dimension.size
-        sizes = {index: len(np.unique(own)) for index, own in coordinates.items()}
+        sizes = {index: count_distinct(own) for index, own in coordinates.items()}
         if prod(sizes.values()) != len(self.members):
             return {}
         lines: dict[int, Integers] = {}

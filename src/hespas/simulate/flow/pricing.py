@@ -145,7 +145,9 @@ class Pricer:
         rows = np.stack(columns, axis=1)
         if len(rows) > 1 and (rows == rows[0]).all():
             rows = rows[:1]
+        # With counts, as in `refinement.count_distinct`.
+        different, _ = np.unique(rows, axis=0, return_counts=True)
         return [
             _Row(float(latency), float(rate), int(dimensions))
-            for latency, rate, dimensions in np.unique(rows, axis=0).tolist()
+            for latency, rate, dimensions in different.tolist()
         ]
