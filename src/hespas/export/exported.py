@@ -11,7 +11,8 @@ from hespas.xla.partition.partition import DEFAULT_LIMITS, partition
 class Exported:
     """A program as StableHLO text; ``notes`` say what was done to it on the way.
 
-    ``is_partitioned`` says that it is already what one of several devices runs.
+    ``is_partitioned`` says that it is already what one of several devices runs. ``tokens`` are
+    those of a step, over all devices, None where that is not known.
     """
 
     text: bytes
@@ -19,6 +20,7 @@ class Exported:
     devices: int
     notes: tuple[str, ...] = ()
     is_partitioned: bool = False
+    tokens: int | None = None
 
 
 def partitioned(exported: Exported) -> Exported:
@@ -35,4 +37,5 @@ def partitioned(exported: Exported) -> Exported:
         devices=made.devices,
         notes=(*exported.notes, made.assumption),
         is_partitioned=True,
+        tokens=exported.tokens,
     )

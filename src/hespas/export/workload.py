@@ -34,11 +34,15 @@ _MAKERS = ("models", "export")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """A program in a form that can be read or compiled; ``notes`` say what was settled for it."""
+    """A program in a form that can be read or compiled; ``notes`` say what was settled for it.
+
+    ``tokens`` are those of a step, over all devices, None where what exports it doesn't say.
+    """
 
     name: str
     content: bytes
     notes: tuple[str, ...] = ()
+    tokens: int | None = None
 
 
 def export_cache(directory: Path) -> ContentCache:
@@ -103,7 +107,7 @@ def _model(source: ModelSource) -> Workload:
 def _step(step: MaxTextStep) -> Workload:
     with stage(Stage.EXPORT, step.name, kind="maxtext", size=1):
         made = export_maxtext(step)
-    return Workload(name=made.name, content=made.text, notes=made.notes)
+    return Workload(name=made.name, content=made.text, notes=made.notes, tokens=made.tokens)
 
 
 def model_key(source: ModelSource) -> str:

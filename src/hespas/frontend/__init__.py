@@ -7,7 +7,8 @@ be partitioned already, `load_compiled` takes a compiler's result.
 
 `stablehlo` and `hlo` read their formats and return `loaded.Loaded` or `loaded.Unpartitioned`; a
 sharded program is then partitioned and read again as the text of one device. Both use `loops` (how
-often a loop runs) and `meshes` (replica groups by mesh axes). `tables` gives kernels of TPUs the
+often a loop runs) and `meshes` (replica groups by mesh axes). `whole` reads what a sharded source
+says of all devices together. `tables` gives kernels of TPUs the
 constants that they read.
 """
 
@@ -15,5 +16,6 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "load": ("check_source", "load_per_device", "load_source", "read_source"),
     "loaded": ("Loaded",),
     "overrides": ("LoadOptions",),
+    "whole": ("whole_of_source",),
 }
 """What other folders import, by module; `tests/project/test_layout.py` checks it."""

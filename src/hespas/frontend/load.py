@@ -13,6 +13,7 @@ from hespas.frontend.loaded import Loaded, Unpartitioned
 from hespas.frontend.overrides import NO_OPTIONS, LoadOptions
 from hespas.frontend.stablehlo.load import read_stablehlo
 from hespas.frontend.tables import with_tables
+from hespas.frontend.whole import whole_of
 from hespas.program.program import Program
 from hespas.xla.hlo.forms import is_hlo
 from hespas.xla.mlir.module import MlirModule, parse_mlir
@@ -78,16 +79,18 @@ def load_per_device(
     that is not there, and `ToolError` if the partitioner fails.
     """
     parsed = _parse(source, name)
+    whole = whole_of(parsed)
     loaded = _read(parsed, source, name, options)
     if isinstance(loaded, Loaded):
-        return loaded
+        return replace(loaded, program=msgspec.structs.replace(loaded.program, whole=whole))
     partitioned = _partition(parsed, source, name, cache_dir)
     name = f"{name} (partitioned)"
     local = _read(_parse(partitioned.text, name), partitioned.text, name, options)
     if isinstance(local, Unpartitioned):
         raise local.error()
     assumptions = (partitioned.assumption, *local.program.assumptions)
-    return replace(local, program=msgspec.structs.replace(local.program, assumptions=assumptions))
+    program = msgspec.structs.replace(local.program, assumptions=assumptions, whole=whole)
+    return replace(local, program=program)
 
 
 def load_source(source: bytes, *, name: str, options: LoadOptions = NO_OPTIONS) -> Program:

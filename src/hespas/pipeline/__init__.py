@@ -40,12 +40,11 @@ from hespas.pipeline.machines import (
     model_of,
     system_of,
 )
-from hespas.pipeline.workload import batch_of, mesh_of, source_of, work_of, workload_digest
+from hespas.pipeline.workload import mesh_of, source_of, work_of, workload_digest
 
 __all__ = [
     "Prepared",
     "Steps",
-    "batch_of",
     "check_priced",
     "checked",
     "compiled_directory",

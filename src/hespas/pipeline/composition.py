@@ -248,7 +248,7 @@ def finish(prepared: Prepared, estimates: GraphEstimate, options: PredictOptions
         options=options,
         modules=prepared.modules,
         steps=_steps_when_needed(prepared, options),
-        mesh=mesh_of(options),
+        mesh=mesh_of(prepared.graph.program, options),
         work=work_of(prepared.graph.program, options),
         device=device_of_memory(options.estimate),
         device_name=device_name(options.estimate),

@@ -18,12 +18,13 @@ from hespas.errors import (
     option,
 )
 from hespas.estimate.methods import method_named
-from hespas.export.source import FileSource
+from hespas.export.source import FileSource, ModelSource
 from hespas.export.workload import Workload, export_cache, read_workload
 from hespas.fidelity import Plan, fallen_back, planned
 from hespas.frontend.load import load_per_device
 from hespas.frontend.loaded import Loaded
 from hespas.frontend.overrides import LoadOptions
+from hespas.frontend.whole import whole_of_source
 from hespas.hardware.system import System
 from hespas.options import Fidelity, PredictOptions
 from hespas.pipeline.caches import compiled_directory, made_directory
@@ -32,6 +33,7 @@ from hespas.pipeline.estimators import check_device_options
 from hespas.pipeline.workload import source_of
 from hespas.program.kernels import CompiledKernels, decode_kernels
 from hespas.program.program import Program, with_kernels
+from hespas.program.whole import Whole
 
 log = logging.getLogger("hespas")
 
@@ -50,6 +52,7 @@ def load(
     if options.estimate.method is not None:
         check_device_options(options.estimate, method_named(options.estimate.method))
     kernels = None if kernels_file is None else read_kernels(kernels_file)
+    named = None
     if source is None:
         named = source_of(options, system)
         if not isinstance(named, FileSource):
@@ -70,6 +73,14 @@ def load(
     if workload.notes:
         assumptions = (*workload.notes, *program.assumptions)
         program = msgspec.structs.replace(program, assumptions=assumptions)
+    if program.fidelity == "compiled" and plan.fidelity is Fidelity.COMPILED:
+        # A model of the zoo says its mesh and its batch itself.
+        is_known = isinstance(named, ModelSource)
+        whole = Whole() if is_known else whole_of_source(content, name=str(file))
+        program = msgspec.structs.replace(program, whole=whole)
+    if workload.tokens is not None:
+        whole = msgspec.structs.replace(program.whole, tokens=workload.tokens)
+        program = msgspec.structs.replace(program, whole=whole)
     log.info("read %s", program.source)
     check_effects(loaded, options)
     if kernels is None:

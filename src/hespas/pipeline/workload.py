@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from hashlib import sha256
+from math import prod
 
 from hespas.errors import ConfigError, option
 from hespas.export.source import Batch, FileSource, ModelSource, Source, find_source
@@ -15,7 +17,7 @@ from hespas.options import PredictOptions
 from hespas.pipeline.machines import node_of, system_of
 from hespas.prediction import StepWork
 from hespas.program.program import Program
-from hespas.program.types import TensorType
+from hespas.program.types import TensorType, Type
 
 
 def source_of(options: PredictOptions, system: System | None) -> Source:
@@ -36,18 +38,14 @@ def source_of(options: PredictOptions, system: System | None) -> Source:
     return find_source(str(file), options.program.model, devices=devices, target=target, loops=True)
 
 
-def batch_of(options: PredictOptions) -> Batch | None:
-    """Return what a step takes in, where the workload is a model of the zoo that has a batch."""
-    if options.program.file is None:
-        return None
-    source = source_of(options, system_of(options.network))
-    return source.batch if isinstance(source, ModelSource) else None
+def mesh_of(program: Program, options: PredictOptions) -> tuple[tuple[str, int], ...]:
+    """Return the axes of the devices' mesh, major first; empty where they are not known.
 
-
-def mesh_of(options: PredictOptions) -> tuple[tuple[str, int], ...]:
-    """Return the axes of the devices' mesh, major first; empty where they are not known."""
+    They are the model's, or those of a mesh in the program's source that has all its devices.
+    """
     source = _model_of(options)
-    return () if source is None else source.mesh.axes
+    axes = program.whole.mesh if source is None else source.mesh.axes
+    return axes if prod(size for _, size in axes) == (program.declared_devices or 1) else ()
 
 
 def _model_of(options: PredictOptions) -> ModelSource | None:
@@ -60,8 +58,8 @@ def _model_of(options: PredictOptions) -> ModelSource | None:
 def work_of(program: Program, options: PredictOptions) -> StepWork:
     """Return what a step takes in: what the options say, else what is known of the program.
 
-    Of a program on one device it is known where its integers have one shape of two dimensions:
-    sequences, and the tokens of each.
+    Of a program it is known where its integers have one shape of two dimensions: sequences, and the
+    tokens of each. One on several devices must have come with the types of its whole inputs.
     """
     step, source = options.step, _model_of(options)
     if source is not None:
@@ -86,9 +84,10 @@ def _batch_work(batch: Batch | None) -> StepWork:
 
 
 def _read_work(program: Program) -> StepWork:
-    if (program.declared_devices or 1) > 1:
-        return StepWork()
-    types = [value.type for value in program.main.body.arguments]
+    whole = program.whole
+    types: Sequence[Type] = whole.inputs
+    if (program.declared_devices or 1) == 1:
+        types = [value.type for value in program.main.body.arguments]
     shapes = {
         each.shape
         for each in types
@@ -98,9 +97,12 @@ def _read_work(program: Program) -> StepWork:
         and min(each.shape) > 1
     }
     if len(shapes) != 1:
-        return StepWork()
+        return StepWork(tokens=whole.tokens)
     sequences, length = shapes.pop()
-    return StepWork(tokens=sequences * length, samples=sequences, what="sequences")
+    tokens = sequences * length
+    if whole.tokens not in {None, tokens}:
+        return StepWork(tokens=whole.tokens)
+    return StepWork(tokens=tokens, samples=sequences, what="sequences")
 
 
 _TOKENS = ("i32", "ui32", "i64", "ui64", "si32", "si64")

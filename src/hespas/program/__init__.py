@@ -5,7 +5,8 @@ and `types` what operations and values carry, `groups` the devices of a collecti
 framework's name stacks, `kernels` a compiler's kernels and `mosaic` those that authors write for
 TPUs. `devices` settles how many devices a
 program runs on, `rewrite` copies operations and opens calls, `text` prints MLIR, and `canonical`
-recognises equal computations. Nothing here knows where a program came from or what it costs.
+recognises equal computations. `whole` is what is known from
+before a program was divided. Nothing here knows where a program came from or what it costs.
 """
 
 PUBLIC: dict[str, tuple[str, ...]] = {
@@ -84,5 +85,6 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "size_bytes",
         "tensors",
     ),
+    "whole": ("Whole",),
 }
 """What other folders import, by module; `tests/project/test_layout.py` checks it."""

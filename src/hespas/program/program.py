@@ -12,6 +12,7 @@ from hespas.program.attrs import Attrs, CallAttrs, CaseAttrs, CustomCallAttrs, W
 from hespas.program.kernels import CompiledKernels
 from hespas.program.scopes import place_text
 from hespas.program.types import Type
+from hespas.program.whole import Whole
 
 
 class Value(msgspec.Struct, frozen=True, kw_only=True, eq=False, gc=False):
@@ -105,6 +106,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     schedule and its fusions. ``kernels`` are what a compiler wrote, if that is known, and
     ``compiled_for`` is the part that hespas had the program compiled for (``sm_90``,
     ``tpu_v5e``), ``compiler_versions`` are those of the packages that did. ``aliases`` are sorted.
+    ``whole`` is what is known of the program of all devices.
     """
 
     functions: Mapping[str, Function]
@@ -119,6 +121,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     kernels: CompiledKernels | None = None
     compiled_for: str = ""
     compiler_versions: Mapping[str, str] = {}
+    whole: Whole = Whole()
 
     @property
     def fidelity(self) -> Fidelity:

@@ -118,7 +118,13 @@ def export_maxtext(step: MaxTextStep) -> Exported:
         text = (directory / "program.mlir").read_bytes()
     shape = ", ".join(f"{name}={size}" for name, size in answer.mesh.items())
     note = f"lowered by MaxText for {step.target.name}, {answer.tokens} tokens a step, mesh {shape}"
-    return Exported(text=text, name=step.name, devices=answer.devices, notes=(note, *answer.notes))
+    return Exported(
+        text=text,
+        name=step.name,
+        devices=answer.devices,
+        notes=(note, *answer.notes),
+        tokens=answer.tokens or None,
+    )
 
 
 def step_key(step: MaxTextStep) -> str:
@@ -131,7 +137,7 @@ def step_key(step: MaxTextStep) -> str:
     path = Path(step.config)
     config = path.read_bytes() if path.is_file() else b""
     asked = json.dumps([asdict(request_of(step)), versions], sort_keys=True).encode()
-    parts = (asked, config, _WORKER.read_bytes())
+    parts = (asked, config, _WORKER.read_bytes(), Path(__file__).read_bytes())
     return sha256(b"".join(sha256(part).digest() for part in parts)).hexdigest()
 
 

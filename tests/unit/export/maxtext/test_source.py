@@ -61,6 +61,7 @@ def test_the_program_comes_with_what_was_done_to_it(tmp_path: Path) -> None:
     assert made.text == b"module {}"
     assert made.devices == 8
     assert made.notes == ("lowered by MaxText for H100_SXM, 4096 tokens a step, mesh fsdp=8", "n")
+    assert made.tokens == 4096
 
 
 def test_what_maxtext_refuses_is_an_error(tmp_path: Path) -> None:

@@ -1,0 +1,98 @@
+"""Read from a sharded source what is gone once it is divided: its mesh, and its inputs' types."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from hespas.frontend.meshes import Mesh, read_mesh
+from hespas.program.whole import Whole
+from hespas.xla.hlo.forms import is_hlo
+from hespas.xla.mlir.module import MlirModule, module_attributes, module_symbols, parse_mlir
+from hespas.xla.mlir.text import read_type
+
+if TYPE_CHECKING:
+    from hespas.program.types import Type
+    from hespas.xla.hlo.module import HloModule
+
+_PARTITIONED_BY_XLA = "mhlo.spmd_"
+_FRONTEND = "mhlo.frontend_attributes"
+_MESHES = "xla.sdy.meshes"
+_MESH = re.compile(r"#?sdy\.mesh<.*?>")
+
+
+def whole_of_source(source: bytes, *, name: str) -> Whole:
+    """Return what a source says of the program of all devices; ``name`` stands in messages.
+
+    Raises `ProgramError` for a source that is no program.
+    """
+    if not is_hlo(source):
+        return whole_of(parse_mlir(source, name=name))
+    from hespas.xla.hlo.module import read_hlo_module  # noqa: PLC0415 - protobuf: not for StableHLO
+
+    return whole_of(read_hlo_module(source, name=name))
+
+
+def whole_of(module: MlirModule | HloModule) -> Whole:
+    """Return what a parsed module says of the program of all devices.
+
+    Of several meshes it is the one of most devices, and of these the one of most axes; meshes whose
+    devices are not numbered in order are left out. The arguments are those of all devices where
+    they have shardings that no partitioner has applied.
+    """
+    if not isinstance(module, MlirModule):
+        return Whole(mesh=_chosen(_hlo_meshes(module.message)))
+    attributes, symbols = module_attributes(module), module_symbols(module)
+    meshes = [
+        read_mesh(symbol.attributes["mesh"])
+        for symbol in symbols.values()
+        if symbol.op_name == "sdy.mesh"
+    ]
+    meshes += _listed(attributes.get(_FRONTEND, ""))
+    main = symbols.get("main")
+    shardings = "" if main is None else main.attributes.get("arg_attrs", "")
+    is_divided = any(name.startswith(_PARTITIONED_BY_XLA) for name in attributes)
+    if main is None or is_divided or "sharding" not in shardings:
+        return Whole(mesh=_chosen(meshes))
+    return Whole(mesh=_chosen(meshes), inputs=tuple(_argument_types(main.handle)))
+
+
+def _argument_types(function: Any) -> Iterator[Type]:
+    known: dict[str, Type] = {}
+    for argument in function.regions[0].blocks[0].arguments:
+        text = str(argument.type)
+        if text not in known:
+            known[text] = read_type(text)
+        yield known[text]
+
+
+def _listed(text: str) -> list[Mesh]:
+    """Return the meshes in the attribute in which JAX keeps them where Shardy's have no form."""
+    if _MESHES not in text:
+        return []
+    return [
+        read_mesh(found) for found in _MESH.findall(text.replace("\\22", '"').replace('\\"', '"'))
+    ]
+
+
+def _hlo_meshes(message: Any) -> Iterator[Mesh]:
+    yield from _listed(f"{_MESHES} {message.frontend_attributes.map.get(_MESHES, '')}")
+    for computation in message.computations:
+        for instruction in computation.instructions:
+            if instruction.HasField("mesh_axes_replica_group_list"):
+                described = instruction.mesh_axes_replica_group_list.mesh
+                if not described.device_ids and not described.HasField("iota_transform"):
+                    yield Mesh(axes=tuple((axis.name, axis.size) for axis in described.axes))
+
+
+def _chosen(meshes: Iterable[Mesh]) -> tuple[tuple[str, int], ...]:
+    in_order = [mesh for mesh in meshes if mesh.device_ids is None]
+    best = max(
+        in_order, key=lambda mesh: (mesh.device_count, _divided_axes(mesh), mesh.axes), default=None
+    )
+    return () if best is None else best.axes
+
+
+def _divided_axes(mesh: Mesh) -> int:
+    return sum(size > 1 for _, size in mesh.axes)

@@ -1,0 +1,76 @@
+"""What a step takes in, and the mesh of its devices: from models, from programs, and as stated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from hespas.frontend.load import load_source
+from hespas.options import PredictOptions, ProgramOptions, StepOptions
+from hespas.pipeline import mesh_of, work_of
+from hespas.prediction import StepWork
+from hespas.program.program import Program
+from hespas.program.types import Type
+from hespas.program.whole import Whole
+
+TEXT = "func.func @main({arguments}) -> tensor<8xf32> {{ return %a : tensor<8xf32> }}"
+FILE = PredictOptions(program=ProgramOptions(file=Path("pyproject.toml")))
+
+
+def program(*inputs: str, devices: int = 8) -> Program:
+    arguments = ", ".join(["%a: tensor<8xf32>", *(f"%{at}: {x}" for at, x in enumerate(inputs))])
+    made = load_source(TEXT.format(arguments=arguments).encode(), name="p.mlir")
+    return replace(made, replicas=1, partitions=devices)
+
+
+def types(*inputs: str) -> tuple[Type, ...]:
+    return tuple(value.type for value in program(*inputs).main.body.arguments)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "expected"),
+    [
+        ((("data", 2), ("model", 4)), (("data", 2), ("model", 4))),
+        ((("data", 2),), ()),
+        ((), ()),
+    ],
+)
+def test_a_mesh_names_the_devices_where_it_has_all(
+    mesh: tuple[tuple[str, int], ...], expected: tuple[tuple[str, int], ...]
+) -> None:
+    assert mesh_of(replace(program(), whole=Whole(mesh=mesh)), FILE) == expected
+
+
+def test_a_model_says_its_mesh_itself() -> None:
+    options = PredictOptions(program=ProgramOptions(file=Path("llama3-100m"), devices=8))
+    assert mesh_of(program(), options) == (("fsdp", 8),)
+
+
+def test_tokens_of_several_devices_are_those_of_the_whole_inputs() -> None:
+    divided = program("tensor<2x128xi32>")
+    assert work_of(divided, FILE) == StepWork()
+    whole = Whole(inputs=types("tensor<16x128xi32>", "tensor<16x128xi32>"))
+    assert work_of(replace(divided, whole=whole), FILE) == StepWork(
+        tokens=2048, samples=16, what="sequences"
+    )
+    two = Whole(inputs=types("tensor<16x128xi32>", "tensor<16x64xi32>"))
+    assert work_of(replace(divided, whole=two), FILE) == StepWork()
+
+
+def test_what_exported_a_step_says_its_tokens() -> None:
+    stated = Whole(tokens=4096)
+    assert work_of(replace(program(), whole=stated), FILE) == StepWork(tokens=4096)
+    # Where inputs say otherwise, as a padded batch does, the number of sequences is not known.
+    padded = replace(stated, inputs=types("tensor<16x512xi32>"))
+    assert work_of(replace(program(), whole=padded), FILE) == StepWork(tokens=4096)
+    full = replace(stated, inputs=types("tensor<8x512xi32>"))
+    assert work_of(replace(program(), whole=full), FILE) == StepWork(
+        tokens=4096, samples=8, what="sequences"
+    )
+
+
+def test_what_the_user_says_goes_before() -> None:
+    options = PredictOptions(program=FILE.program, step=StepOptions(tokens=10))
+    assert work_of(replace(program(), whole=Whole(tokens=4096)), options).tokens == 10
