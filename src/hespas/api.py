@@ -281,14 +281,18 @@ def predict(
     global_batch: int | None = None,
     micro_batch: int | None = None,
     sequence: int | None = None,
+    attention: str | None = None,
     remat: str | None = None,
     scan: bool | None = None,
     dtype: str | None = None,
     settings: Mapping[str, str] | None = None,
+    tokens: int | None = None,
+    samples: int | None = None,
     compiler: CompileOptions | None = None,
     method: str | None = None,
     peak_flops: float | None = None,
     memory_bandwidth: float | None = None,
+    host_bandwidth: float | None = None,
     per_datatype_flops: Mapping[str, float] | None = None,
     launch_overhead_s: float | None = None,
     custom_calls: Mapping[str, CustomCallCost] | None = None,
@@ -309,11 +313,12 @@ def predict(
     """Predict how long one step of a program takes, on devices of one type.
 
     The arguments are those of ``hespas run``. ``workload`` is a program, its file, a model of the
-    zoo or ``package.module:function``; ``mesh``, the batches, ``sequence``, ``remat``, ``scan``,
-    ``dtype`` and ``settings`` (``--set``) are for models. ``cluster`` is ``COUNTxPART``,
-    ``system`` a description, a preset's name or a directory; a program that communicates needs one
-    of them. ``node`` is a description, a preset's name or a path, also that of a configuration
-    (``.json``) of another method than the roofline; by default it is the cluster's part.
+    zoo or ``package.module:function``; ``mesh``, the batches, ``sequence``, ``attention``,
+    ``remat``, ``scan``, ``dtype`` and ``settings`` (``--set``) are for models. ``tokens`` and
+    ``samples`` are what a step takes in. ``cluster`` is ``COUNTxPART``, ``system`` a description, a
+    preset's name or a directory; a program that communicates needs one of them. ``node`` is a
+    description, a preset's name or a path, also that of a configuration (``.json``) of another
+    method than the roofline; by default it is the cluster's part.
     ``fidelity`` is what is priced: ``compiled``, ``fused``, ``exported``, or by default (``auto``)
     the first of them that can be had; ``compiler`` has the options of a compilation. The strategy
     and what follows it are those of `split`, ``model`` and what follows it those of `simulate`;
@@ -342,6 +347,7 @@ def predict(
         NetworkOptions,
         PredictOptions,
         ProgramOptions,
+        StepOptions,
     )
     from hespas.program.program import Program
     from hespas.simulate.astra.messages import contention_model_named
@@ -362,6 +368,7 @@ def predict(
         global_batch=global_batch,
         micro_batch=micro_batch,
         sequence=sequence,
+        attention=attention,
         remat=remat,
         scan=scan,
         dtype=dtype,
@@ -381,6 +388,7 @@ def predict(
             kernels=None if kernels is None else Path(kernels),
             model=of_model,
         ),
+        step=StepOptions(tokens=tokens, samples=samples),
         compile=CompileChoice(
             fidelity=choice(fidelity, Fidelity, what="the fidelity"),
             options=compiler or DEFAULT_OPTIONS,
@@ -397,6 +405,7 @@ def predict(
             method=method or described.method,
             peak_flops=peak_flops,
             memory_bandwidth=memory_bandwidth,
+            host_bandwidth=host_bandwidth,
             per_datatype_flops=per_datatype_flops,
             launch_overhead_s=launch_overhead_s,
             custom_calls=custom_calls or {},

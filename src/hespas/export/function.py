@@ -29,7 +29,7 @@ def export_model(name: str, options: Mapping[str, str] | None = None) -> Exporte
     Raises `ConfigError` for an unknown model or option, and for a mesh that does not fit.
     """
     step = model_named(name).step(dict(options or {}))
-    return export_function(step.function, *step.arguments, name=name)
+    return export_function(step.function, *step.arguments, name=name, platform=step.platform)
 
 
 def export_named(location: str) -> Exported:
@@ -82,15 +82,18 @@ def _exported(result: Any, location: str) -> Exported:
             )
 
 
-def export_function(function: Any, *arguments: Any, name: str = "function") -> Exported:
+def export_function(
+    function: Any, *arguments: Any, name: str = "function", platform: str = "cpu"
+) -> Exported:
     """Export a function, jitted or not, for arguments that need only a shape and a sharding.
 
-    Meshes may be abstract: the devices need not be attached.
+    Meshes may be abstract: the devices need not be attached. ``platform`` is what it is lowered
+    for, where it calls what only that has (JAX's names: ``cpu``, ``cuda``, ``tpu``).
     """
     jax = import_module("jax")
     jitted = function if hasattr(function, "trace") else jax.jit(function)
     with _abstract_mesh(arguments), _short_locations():
-        lowered = jitted.trace(*arguments).lower(lowering_platforms=("cpu",))
+        lowered = jitted.trace(*arguments).lower(lowering_platforms=(platform,))
     return export_lowered(lowered, name=name)
 
 

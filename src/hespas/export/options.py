@@ -66,6 +66,12 @@ class ModelOptions:
         )
     )
     sequence: int | None = declare(Option(help="Tokens in a sequence."))
+    attention: str | None = declare(
+        Option(
+            help="How attention is computed: unfused, or by cudnn (fused, on NVIDIA's GPUs).",
+            metavar="KERNEL",
+        )
+    )
     remat: str | None = declare(
         Option(help="What the backward pass computes again.", metavar="POLICY")
     )
@@ -99,6 +105,7 @@ class ModelOptions:
             "mesh": self.mesh,
             "batch": self.batch,
             "sequence": self.sequence,
+            "attention": self.attention,
             "remat": self.remat,
             "scan": None if self.scan is None else str(self.scan).lower(),
             "dtype": self.dtype,

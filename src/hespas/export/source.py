@@ -15,6 +15,7 @@ from hespas.config.suggest import nearest
 from hespas.errors import ConfigError, DeviceCountError, ProgramError, option
 from hespas.export.maxtext.source import DEFAULT_CONFIG, MaxTextStep
 from hespas.export.options import NO_MODEL_OPTIONS, ModelOptions
+from hespas.hardware.presets import is_tpu
 from hespas.models.catalogue import model_named, models
 from hespas.models.model import MeshAxes, Model
 
@@ -147,7 +148,9 @@ def find_source(
         _refuse(options, "a function")
         return FunctionSource(name=text, devices=devices)
     if text in models():
-        return _model(model_named(text), options, devices=devices, loops=loops)
+        source = _model(model_named(text), options, devices=devices, loops=loops)
+        _check_kernels(source, target)
+        return source
     close = nearest(text, models())
     if "/" in text or path.suffix or not close:
         raise ProgramError(
@@ -217,6 +220,15 @@ def _model(model: Model, options: ModelOptions, *, devices: int | None, loops: b
         source = ModelSource(model=model, texts=texts)
     source.settings.check()
     return replace(source, notes=(*notes, *_batch_note(source)))
+
+
+def _check_kernels(source: ModelSource, target: str | None) -> None:
+    if target is None or getattr(source.settings, "attention", "") != "cudnn":
+        return
+    if is_tpu(target):
+        raise ConfigError(
+            f"{target} has no cuDNN", location=source.name, hint=f"drop {option('attention')}"
+        )
 
 
 def _spread(mesh: MeshAxes, devices: int, *, model: str) -> MeshAxes:

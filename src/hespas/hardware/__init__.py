@@ -49,6 +49,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "device_file",
         "device_names",
         "found_path",
+        "is_tpu",
         "load_device",
         "load_hardware",
         "load_system",

@@ -44,6 +44,7 @@ class Llama3:
     batch: int = 1
     accumulation: int = 1
     sequence: int = 4096
+    attention: str = "unfused"
     remat: str = "minimal_with_context"
     scan: bool = False
     dtype: str = "bf16"
@@ -87,6 +88,7 @@ class Llama2:
     batch: int = 1
     accumulation: int = 1
     sequence: int = 4096
+    attention: str = "unfused"
     remat: str = "minimal_with_context"
     scan: bool = False
     dtype: str = "bf16"

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import jax
@@ -109,16 +110,23 @@ class _Shared(NamedTuple):
 class Decoder:
     """A decoder on a mesh; the sizes of its dimensions are in ``divided``.
 
-    ``dtype`` is what is computed in. ``remat`` says what the forward pass keeps for the
-    backward pass. With ``scan`` the layers are one loop over stacked weights.
+    ``dtype`` is what is computed in. ``attention`` is unfused, one operation after another, or
+    cuDNN's, causal alone: documents of a sequence see each other. ``remat`` says what the forward
+    pass keeps for the backward pass. With ``scan`` the layers are one loop over stacked weights.
     """
 
     divided: Divided
     layers: int
     rope_theta: float
     dtype: Any
+    attention: str
     remat: str
     scan: bool
+
+    @property
+    def platform(self) -> str:
+        """What the step is lowered for: cuDNN's calls are CUDA's, all else is the same for all."""
+        return "cuda" if self.attention == "cudnn" else "cpu"
 
     def weights(self, dtype: Any) -> dict[str, Any]:
         """Return the abstract weights."""
@@ -216,9 +224,28 @@ class Decoder:
         query = checkpoint_name(query, "query_projection")
         key = checkpoint_name(key, "key_projection")
         value = checkpoint_name(value, "value_projection")
-        with jax.named_scope("softmax"):
-            context = self._by_head(self._mixed(query, key, value, shared))
-        return checkpoint_name(context, "context")
+        match one_of("attention", self.attention, CHOICES["attention"]):
+            case "cudnn":
+                # It names what it keeps itself: its statistics stand beside the context.
+                return self._by_head(self._fused(query, key, value))
+            case _:
+                with jax.named_scope("softmax"):
+                    context = self._by_head(self._mixed(query, key, value, shared))
+                return checkpoint_name(context, "context")
+
+    def _fused(self, query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+        """Return softmax(query key^T) value by cuDNN, causal, each device its own heads."""
+        attention = import_module("hespas.xla.attention").cudnn_attention
+        heads = self.divided.spec("batch", None, "heads", None)
+        kv_heads = self.divided.spec("batch", None, "kv_heads", None)
+        mapped = jax.shard_map(
+            partial(attention, saved="context"),
+            in_specs=(heads, kv_heads, kv_heads),
+            out_specs=heads,
+            check_vma=False,
+        )
+        with jax.named_scope("fused"):
+            return mapped(query, key, value)
 
     def _mixed(
         self, query: jax.Array, key: jax.Array, value: jax.Array, shared: _Shared

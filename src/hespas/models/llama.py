@@ -46,6 +46,7 @@ def _training_step(settings: Llama2 | Llama3, *, weights: Any) -> Step:
         layers=settings.layers,
         rope_theta=settings.rope_theta,
         dtype=dtype_named(settings.dtype),
+        attention=settings.attention,
         remat=settings.remat,
         scan=settings.scan,
     )
@@ -59,4 +60,9 @@ def _training_step(settings: Llama2 | Llama3, *, weights: Any) -> Step:
     function = jax.jit(
         train_step, out_shardings=(state_sharding, metrics_sharding), donate_argnums=0
     )
-    return Step(function=function, arguments=(state, decoder.batch(rounds=rounds)), mesh=mesh)
+    return Step(
+        function=function,
+        arguments=(state, decoder.batch(rounds=rounds)),
+        mesh=mesh,
+        platform=decoder.platform,
+    )

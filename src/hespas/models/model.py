@@ -103,6 +103,7 @@ def check_division(
 
 
 CHOICES = {
+    "attention": ("unfused", "cudnn"),
     "dtype": ("bf16", "f16", "f32"),
     "remat": ("minimal_with_context", "full", "none"),
     "divided": ("rows", "columns", "contracting", "scattered"),
@@ -113,11 +114,15 @@ _YES_NO = {"true": True, "yes": True, "false": False, "no": False}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A function that ``jax.jit`` made, with the abstract arguments to trace it for."""
+    """A function that ``jax.jit`` made, with the abstract arguments to trace it for.
+
+    ``platform`` is what it is lowered for, by JAX's name.
+    """
 
     function: Any
     arguments: tuple[Any, ...]
     mesh: MeshAxes
+    platform: str = "cpu"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -135,3 +135,10 @@ def test_a_micro_batch_is_a_round_of_accumulation() -> None:
 def test_settings_that_do_not_fit(name: str, given: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         model(name, 8, **given)
+
+
+def test_a_tpu_has_no_cudnn() -> None:
+    fused = ModelOptions(attention="cudnn")
+    assert find_source("llama3-8b", fused, devices=8, target="H100_80GB").name == "llama3-8b"
+    with pytest.raises(ConfigError, match="TPUv5e has no cuDNN"):
+        find_source("llama3-8b", fused, devices=8, target="TPUv5e")

@@ -15,7 +15,9 @@ from hespas.errors import ConfigError
 from hespas.export.exported import Exported, partitioned
 from hespas.export.function import export_model
 from hespas.frontend.load import load_source
-from hespas.program.program import Program
+from hespas.program.attrs import CustomCallAttrs
+from hespas.program.program import Program, all_ops
+from hespas.program.types import TensorType
 from hespas.split.strategies import split_options, split_program
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "models.md"
@@ -132,3 +134,35 @@ def test_gradients_are_accumulated_over_rounds() -> None:
     assert whole < in_rounds < 1.01 * whole
     with pytest.raises(ConfigError, match="a batch of 3 is not divided by accumulation = 2"):
         export_model("llama3-8b", SMALL | {"batch": "3", "accumulation": "2"})
+
+
+def test_fused_attention_is_one_call_forward_and_one_backward() -> None:
+    exported = export_model("llama3-8b", SMALL | {"attention": "cudnn"})
+    program = load_source(partitioned(exported).text, name="llama3-8b")
+    targets = [op.attrs.target for op in all_ops(program) if isinstance(op.attrs, CustomCallAttrs)]
+    fused = [op for op in all_ops(program) if "cudnn" in str(op.attrs)]
+    # Two layers, and nothing is computed again: what the forward pass makes is kept.
+    assert Counter(target for target in targets if "cudnn" in target) == {
+        "__cudnn$fmhaSoftmax": 2,
+        "__cudnn$fmhaSoftmaxBackward": 2,
+    }
+    # The heads are divided over tp, the batch over fsdp.
+    query, key = (operand.type for operand in fused[0].operands[:2])
+    assert isinstance(query, TensorType)
+    assert isinstance(key, TensorType)
+    assert (query.shape, key.shape) == ((1, 256, 16, 128), (1, 256, 4, 128))
+
+
+def test_fused_attention_takes_the_products_away() -> None:
+    def products(attention: str) -> int:
+        exported = export_model("llama3-8b", SMALL | {"attention": attention})
+        program = load_source(partitioned(exported).text, name="llama3-8b")
+        return sum(op.kind == "dot_general" for op in all_ops(program))
+
+    # Of each layer: forward two, backward four, and two that are computed again.
+    assert products("unfused") - products("cudnn") == 2 * 8
+
+
+def test_attention_is_one_of_a_few() -> None:
+    with pytest.raises(ConfigError, match="attention is 'flash'"):
+        export_model("llama3-8b", SMALL | {"attention": "flash"})

@@ -1,0 +1,101 @@
+"""cuDNN's fused attention for JAX programs that are lowered without a GPU, and without cuDNN.
+
+JAX's own function asks for the version of cuDNN that is installed, for devices, and divides its
+calls by a callback that only the process which traced them can run. The two primitives here, one
+forward and one backward, have JAX's rules for shapes and for lowering, and nothing of that; what
+divides arrays maps the function over devices.
+"""
+
+# JAX's internals are only partly known.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUntypedFunctionDecorator=false
+# pyright: reportPrivateUsage=false
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax._src.cudnn import fused_attention_stablehlo as cudnn
+from jax.ad_checkpoint import checkpoint_name
+from jax.extend.core import Primitive
+from jax.interpreters.mlir import register_lowering
+
+PLATFORM = "cuda"
+"""What programs with these calls are lowered for."""
+_UNUSED_OPERANDS = 7
+"""Bias, lengths and offsets of packed sequences, and tables of pages."""
+
+
+def _primitive(name: str, shapes: Any, lowering: Any) -> Primitive:
+    made = Primitive(name)
+    made.multiple_results = True
+    made.def_abstract_eval(shapes)
+    register_lowering(made, lowering, platform=PLATFORM)
+    return made
+
+
+_attention = _primitive(
+    "cudnn_attention",
+    cudnn._dot_product_attention_fwd_abstract,  # noqa: SLF001 - there is no other way
+    cudnn._dot_product_attention_fwd_cuda_lowering,  # noqa: SLF001 - as above
+)
+_gradients = _primitive(
+    "cudnn_attention_gradients",
+    cudnn._dot_product_attention_bwd_abstract,  # noqa: SLF001 - as above
+    cudnn._dot_product_attention_bwd_cuda_lowering,  # noqa: SLF001 - as above
+)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(3,))
+def cudnn_attention(query: jax.Array, key: jax.Array, value: jax.Array, saved: str) -> jax.Array:
+    """Return softmax(query key^T) value, causal, without a scale, as cuDNN computes it.
+
+    Arrays are (batch, sequence, heads, head size); keys and values may have fewer heads. What the
+    backward pass needs of the forward pass has the name ``saved`` for rematerialisation policies.
+    """
+    return _forward(query, key, value, saved)[0]
+
+
+def _forward(
+    query: jax.Array, key: jax.Array, value: jax.Array, saved: str
+) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+    made = _attention.bind(query, key, value, *_unused(query), **_settings(), is_training=True)
+    context, statistics = (checkpoint_name(each, saved) for each in made)
+    return context, (query, key, value, statistics, context)
+
+
+def _backward(
+    saved: str, kept: tuple[jax.Array, ...], gradient: jax.Array
+) -> tuple[jax.Array, ...]:
+    del saved
+    query, key, value, statistics, context = kept
+    return tuple(
+        _gradients.bind(
+            *(query, key, value),
+            *_unused(query),
+            *(statistics, context, gradient),
+            **_settings(),
+        )
+    )
+
+
+cudnn_attention.defvjp(_forward, _backward)
+
+
+def _unused(query: jax.Array) -> tuple[jax.Array, ...]:
+    return (jnp.zeros(0, dtype=query.dtype),) * _UNUSED_OPERANDS
+
+
+def _settings() -> dict[str, Any]:
+    return {
+        "scale": 1.0,
+        "seed": 0,
+        "dropout_rate": 0.0,
+        "variadic_args": (False, False),
+        "mask_type": cudnn.MaskType.CAUSAL,
+        "layout": cudnn.AttentionLayout.BTNH.value,
+        "sliding_window_length": None,
+    }
