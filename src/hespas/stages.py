@@ -41,6 +41,7 @@ class Stage(Enum):
     ESTIMATE = "estimate"
     SIMULATE = "simulate"
     VALIDATE = "validate"
+    MEASURE = "measure"
 
 
 class Event(Enum):

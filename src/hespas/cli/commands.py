@@ -44,6 +44,7 @@ _COMMANDS = {
     "Hardware and measurements": {
         "hardware": "List the presets of nodes, systems and links.",
         "algorithm": "Verify, show and convert a collective algorithm.",
+        "measure": "Run a step on the devices that are there, and time it.",
         "validate": "Compare predictions with measured steps.",
         "calibrate": "Make a preset from measurements of one's own cluster.",
     },

@@ -26,6 +26,7 @@ _DOING = {
     Stage.ESTIMATE: "Estimating",
     Stage.SIMULATE: "Simulating",
     Stage.VALIDATE: "Validating",
+    Stage.MEASURE: "Measuring",
 }
 _FIRST_S = 0.5
 _EVERY_S = 0.5

@@ -6,7 +6,7 @@ steps by `hespas.pipeline` (`recompute.recompute`), their errors (`comparison`) 
 """
 
 PUBLIC: dict[str, tuple[str, ...]] = {
-    "measurements": ("MeasuredStep", "PUBLISHED", "read_steps"),
+    "measurements": ("MeasuredStep", "PUBLISHED", "add_step", "read_steps"),
     "recompute": ("Recomputed", "Sources", "check_step", "recompute"),
     "tables": ("validation_json", "validation_text"),
 }

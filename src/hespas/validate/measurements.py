@@ -5,16 +5,19 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from io import StringIO
 from math import isfinite
 from pathlib import Path
 
 from hespas.calibrate.lines import check_columns
 from hespas.errors import MeasurementError
+from hespas.files import write_file
 from hespas.hardware.presets import PRESETS_DIRECTORY
 
 PUBLISHED = PRESETS_DIRECTORY / "published" / "steps.csv"
 _NEEDED = ("workload", "node", "system", "step_s")
 _OPTIONAL = ("options", "resolution_s", "profiled_compute_s")
+_COLUMNS = ("workload", "options", "node", "system", "step_s", "resolution_s", "profiled_compute_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +80,35 @@ def read_steps(path: Path = PUBLISHED) -> tuple[MeasuredStep, ...]:
     steps = [_step(row, reader.line_num, path) for row in reader]
     _check_agreement(steps, path)
     return tuple(steps)
+
+
+def add_step(step: MeasuredStep, path: Path) -> None:
+    """Add a line to a table that `read_steps` reads, or make the table.
+
+    A line about the same thing is replaced: times of one thing that differ contradict each other.
+    Raises what `read_steps` raises for what is there, and `OutputError` where it can't be written.
+    """
+    before = read_steps(path) if path.exists() else ()
+    steps = [*(each for each in before if each.key != step.key), step]
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(_COLUMNS)
+    writer.writerows(map(_row, steps))
+    write_file(path, text.getvalue().encode())
+
+
+def _row(step: MeasuredStep) -> tuple[str, ...]:
+    options = ";".join(f"{name}={value}" for name, value in step.options.items())
+    profiled = step.profiled_compute_s
+    return (
+        step.workload,
+        options,
+        step.node,
+        step.system,
+        repr(step.step_s),
+        repr(step.resolution_s) if step.resolution_s else "",
+        "" if profiled is None else repr(profiled),
+    )
 
 
 def _check_header(names: Iterable[str], path: Path) -> None:

@@ -16,7 +16,8 @@ from hespas.estimate.methods import DeviceUse, EstimatorSpec, method_named
 from hespas.export.exported import partitioned
 from hespas.export.function import export_model
 from hespas.frontend.load import read_source
-from hespas.hardware.presets import load_device, load_system
+from hespas.hardware.presets import load_device
+from hespas.hardware.sized import find_system
 from hespas.models.catalogue import models
 from hespas.options import (
     CompileChoice,
@@ -73,7 +74,7 @@ def check_step(step: MeasuredStep, *, method: str, location: str) -> None:
     A node that ``method`` can't price is refused too. ``location`` is the step's ``file:line``.
     """
     with at_line(location):
-        load_system(step.system)
+        find_system(step.system)
         device = load_device(step.node)
         chosen = method_named(method)
         if chosen.device_use is DeviceUse.NEEDED:

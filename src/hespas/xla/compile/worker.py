@@ -75,7 +75,7 @@ def _compiled(request: messages.CompileRequest, home: Path) -> messages.Compiled
         memory, notes = recovered.memory, (*prepared.notes, recovered.note)
     else:
         module = executable.hlo_modules()[0]
-        memory, notes = _memory(executable.get_compiled_memory_stats()), prepared.notes
+        memory, notes = memory_analysis(executable.get_compiled_memory_stats()), prepared.notes
     _write_module(module, request.accelerator, home)
     return messages.Compiled(
         replicas=prepared.replicas,
@@ -128,7 +128,8 @@ def _compile(request: messages.CompileRequest, prepared: Prepared, topology: Top
     return topology.client.compile(prepared.module.handle, devices, options)
 
 
-def _memory(stats: Any) -> messages.MemoryAnalysis:
+def memory_analysis(stats: Any) -> messages.MemoryAnalysis:
+    """Return what the compiler says of the memory of one device."""
     return messages.MemoryAnalysis(
         argument_bytes=stats.argument_size_in_bytes,
         output_bytes=stats.output_size_in_bytes,

@@ -1,0 +1,125 @@
+"""``hespas measure``: a step on the devices that are there, and its prediction beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hespas.cli import flags
+from hespas.cli.outputs import check_targets, write_json
+from hespas.config.groups import Group
+from hespas.errors import ConfigError, OutputError, option
+from hespas.files import check_file
+from hespas.measure.comparison import check_comparison, compare, is_compared
+from hespas.measure.measured import measure_step
+from hespas.measure.options import MeasureOptions
+from hespas.measure.report import (
+    check_table,
+    comparison_text,
+    measured_json,
+    measurement_text,
+    table_step,
+)
+from hespas.options import (
+    CompileChoice,
+    EstimateOptions,
+    NetworkOptions,
+    PredictOptions,
+    ProgramOptions,
+)
+from hespas.validate.measurements import add_step, read_steps
+
+_COMPILED = ("fidelity", "as_exported", "xla_flag")
+_ESTIMATED = (
+    "node",
+    "method",
+    "peak_flops",
+    "memory_bandwidth",
+    "per_datatype_flops",
+    "custom_call",
+    "cache_dir",
+)
+_OF_PREDICTIONS = (
+    "fidelity",
+    "as_exported",
+    "trip_count",
+    "branch_weights",
+    "per_datatype_flops",
+    "custom_call",
+)
+"""Options that have no effect on what is measured, and don't say what it is predicted for."""
+
+
+@flags.command(
+    "measure",
+    short_help="Run a step on the devices that are there, and time it.",
+    example="hespas measure llama3-100m --cluster 4xA100_SXM_40GB",
+)
+@flags.workload_argument
+@flags.derived(MeasureOptions)
+@flags.derived(ProgramOptions, without=("kernels",))
+@flags.derived(CompileChoice, only=_COMPILED)
+@flags.derived(EstimateOptions, only=_ESTIMATED)
+@flags.derived(NetworkOptions)
+@flags.plain(
+    "--csv",
+    "csv_file",
+    type=flags.FILE,
+    metavar="FILE",
+    group=Group.OUTPUT,
+    help="Add the step to a table for hespas validate.",
+)
+@flags.json_option
+@flags.common
+def command(json_file: str | None, csv_file: Path | None, **given: Any) -> None:
+    """Run a step of WORKLOAD on the devices of this machine, or of several, and time it.
+
+    WORKLOAD is what hespas run takes, but for compiled programs. It is compiled for the GPUs or
+    TPUs that are here, or for virtual devices of the CPU; its inputs are made up. Where the cluster
+    is named that this is (--cluster 4xA100_SXM_40GB), the prediction for it is held against the
+    time.
+    """
+    how = flags.built(MeasureOptions, given)
+    options = flags.requested(given)
+    check_targets(json_file, None)
+    is_predicted = is_compared(options)
+    if is_predicted:
+        how = check_comparison(options, how)
+    else:
+        _refuse_predicting(given)
+    if csv_file is not None:
+        _check_csv(csv_file, options, json_file)
+    measured = measure_step(options, how)
+    if csv_file is not None:
+        add_step(table_step(options, measured), csv_file)
+    if json_file != "-":
+        click.echo(measurement_text(measured))
+    compared = compare(options, measured) if is_predicted else None
+    if json_file is not None:
+        write_json(json_file, measured_json(measured, compared))
+    if json_file != "-" and compared is not None:
+        click.echo(f"\n{comparison_text(compared)}")
+
+
+def _refuse_predicting(given: Mapping[str, Any]) -> None:
+    for name in _OF_PREDICTIONS:
+        if given.get(name) not in {None, ()}:
+            raise ConfigError(
+                f"{option(name)} has no effect on a measurement, and no prediction is asked for",
+                hint=f"drop it, or name the cluster that this is ({option('cluster')})",
+            )
+
+
+def _check_csv(file: Path, options: PredictOptions, json_file: str | None) -> None:
+    """Refuse a table that can't be written or read before the work, not after it."""
+    check_file(file)
+    if json_file not in {None, "-"} and Path(str(json_file)).absolute() == file.absolute():
+        raise OutputError(
+            "is named for both --json and --csv", location=str(file), hint="name two files"
+        )
+    if file.exists():
+        read_steps(file)
+    check_table(options)

@@ -1,0 +1,84 @@
+"""The request to the process that times whole steps, and its answer, as JSON files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from hespas.xla.compile.messages import MemoryAnalysis, Refused
+
+REQUEST_FILE = "request.json"
+PROGRAM_FILE = "program.mlir"
+ANSWER_FILE = "answer.json"
+
+
+class Processes(msgspec.Struct, frozen=True, kw_only=True):
+    """Which of several processes this one is, as ``jax.distributed.initialize`` takes it.
+
+    Without a ``coordinator`` (``host:port``) JAX asks the cluster's own environment.
+    """
+
+    coordinator: str | None = None
+    count: int | None = None
+    own: int | None = None
+
+
+class StepRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A program to run: ``warm_up`` uncounted steps, then ``steps`` timed ones.
+
+    ``platform`` is JAX's name of one (``cpu``, ``gpu``, ``tpu``), or "" for the best that is there.
+    ``devices`` is for a program that doesn't say how many. ``flags`` are XLA's, by name.
+    """
+
+    name: str
+    platform: str
+    devices: int | None
+    steps: int
+    warm_up: int
+    flags: Mapping[str, str] = {}
+    processes: Processes | None = None
+
+
+class StepAnswer(msgspec.Struct, frozen=True, kw_only=True, tag="timed"):
+    """The durations of the timed steps, in order, and where they were measured.
+
+    ``memory`` is the compiler's analysis of one device; ``free_bytes`` what was free on one before
+    the first step, None where the platform doesn't say. ``made_inputs`` are inputs that a step used
+    up and no output replaced.
+    """
+
+    durations_s: tuple[float, ...]
+    compile_s: float
+    devices: int
+    processes: int
+    platform: str
+    device_kind: str
+    memory: MemoryAnalysis
+    free_bytes: int | None
+    made_inputs: int
+    versions: Mapping[str, str]
+    notes: tuple[str, ...]
+
+
+Answer = StepAnswer | Refused
+
+
+def encode(value: StepRequest | Answer) -> bytes:
+    """Return a request or an answer as JSON."""
+    return msgspec.json.encode(value)
+
+
+def decode_request(source: bytes) -> StepRequest:
+    """Read a request; `msgspec.DecodeError` where it is none."""
+    return msgspec.json.decode(source, type=StepRequest)
+
+
+def decode_answer(source: bytes) -> Answer:
+    """Read an answer; `msgspec.DecodeError` where it is none.
+
+    >>> refused = Refused(error="ToolError", message="no", location="", hint="")
+    >>> decode_answer(encode(refused)) == refused
+    True
+    """
+    return msgspec.json.decode(source, type=StepAnswer | Refused)

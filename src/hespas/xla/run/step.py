@@ -1,0 +1,399 @@
+"""Run whole steps of a program on the devices that are there: a process of its own.
+
+Started as ``python -m hespas.xla.run.step`` in a directory that holds the request and the program
+(`hespas.xla.run.messages` names the files); the answer is left there. JAX takes its platform and
+its processes when it starts, and a step that hangs can only be ended with its process.
+"""
+
+# JAX's own types are only partly known.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module, metadata
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from hespas.errors import DeviceCountError, HardwareError, HespasError, ToolError, option
+from hespas.units import format_bytes_binary
+from hespas.xla.compile.messages import MemoryAnalysis, Refused
+from hespas.xla.compile.prepare import Prepared, prepare
+from hespas.xla.compile.worker import memory_analysis, status_error
+from hespas.xla.hlo.schema import message_class
+from hespas.xla.run import messages
+from hespas.xla.run.inputs import made_input
+
+_SPELLED = {"true": True, "false": False}
+_START_S = 300
+"""How long processes wait for one another; JAX's own default."""
+_HOST_DEVICES = "--xla_force_host_platform_device_count"
+_PLUGINS = {
+    "cuda": ("jaxlib", "jax-cuda12-plugin", "jax-cuda13-plugin", "nvidia-cudnn-cu12"),
+    "rocm": ("jaxlib", "jax-rocm60-plugin", "jax-rocm7-plugin"),
+    "tpu": ("jaxlib", "libtpu"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Loaded:
+    """A compiled program on its devices.
+
+    ``arguments`` are the shapes and types of a device's own, ``aliases`` the outputs that take the
+    memory of arguments, by argument.
+    """
+
+    executable: Any
+    devices: tuple[Any, ...]
+    arguments: tuple[tuple[tuple[int, ...], Any], ...]
+    aliases: Mapping[int, int]
+    memory: MemoryAnalysis
+    compile_s: float
+
+    @property
+    def local(self) -> list[Any]:
+        """The devices of this process."""
+        own = import_module("jax").process_index()
+        return [device for device in self.devices if device.process_index == own]
+
+    def placed(self, shards: Sequence[Any]) -> Any:
+        """Return an array that has one of ``shards`` on each of this process's devices."""
+        jax = import_module("jax")
+        sharding = import_module("jax.sharding")
+        numpy = import_module("numpy")
+        mesh = sharding.Mesh(numpy.array(self.devices), ("device",))
+        # What the shards are of each other is the program's affair.
+        whole = sharding.NamedSharding(mesh, sharding.PartitionSpec())
+        return jax.make_array_from_single_device_arrays(shards[0].shape, whole, list(shards))
+
+    def made(self, argument: int) -> Any:
+        """Return an argument filled anew."""
+        jax = import_module("jax")
+        content = made_input(*self.arguments[argument])
+        return self.placed([jax.device_put(content, device) for device in self.local])
+
+
+def main() -> None:
+    """Read the request in the working directory, run the program, and write the answer."""
+    home = Path.cwd()
+    request = messages.decode_request((home / messages.REQUEST_FILE).read_bytes())
+    try:
+        answer: messages.Answer = _timed(request, (home / messages.PROGRAM_FILE).read_bytes())
+    except HespasError as error:
+        answer = Refused(
+            error=type(error).__name__,
+            message=error.marked_message,
+            location=error.location,
+            hint=error.marked_hint,
+        )
+    (home / messages.ANSWER_FILE).write_bytes(messages.encode(answer))
+    sys.stderr.flush()
+    # Other processes of a step that failed here never answer: JAX would wait for them at exit.
+    os._exit(0)
+
+
+def _timed(request: messages.StepRequest, source: bytes) -> messages.StepAnswer:
+    prepared = _prepared(request, source, partitions_as_replicas=False)
+    count = prepared.replicas * prepared.partitions
+    devices = _devices(request, count)
+    platform: str = devices[0].platform
+    if prepared.partitions > 1 and not prepared.partition and platform != "gpu":
+        prepared = _prepared(request, source, partitions_as_replicas=True)
+    loaded = _loaded(request, prepared, devices)
+    free_bytes = _free_bytes(loaded.local)
+    _check_memory(loaded, free_bytes, request.name)
+    durations, made_inputs = _run(request, loaded)
+    return messages.StepAnswer(
+        durations_s=durations,
+        compile_s=loaded.compile_s,
+        devices=count,
+        processes=import_module("jax").process_count(),
+        platform=platform,
+        device_kind=devices[0].device_kind,
+        memory=loaded.memory,
+        free_bytes=free_bytes,
+        made_inputs=made_inputs,
+        versions=_versions(devices[0]),
+        notes=prepared.notes,
+    )
+
+
+def _prepared(
+    request: messages.StepRequest, source: bytes, *, partitions_as_replicas: bool
+) -> Prepared:
+    return prepare(
+        source,
+        name=request.name,
+        devices=request.devices,
+        partitions_as_replicas=partitions_as_replicas,
+    )
+
+
+# Devices.
+
+
+def _devices(request: messages.StepRequest, count: int) -> tuple[Any, ...]:
+    """Start JAX and return as many devices as the program runs on.
+
+    On the CPU they are virtual ones: as many as are needed.
+    """
+    processes = request.processes
+    of_process = -(-count // (processes.count or 1)) if processes is not None else count
+    given = os.environ.get("XLA_FLAGS", "")
+    os.environ["XLA_FLAGS"] = f"{given} {_HOST_DEVICES}={of_process}".strip()
+    if request.platform == "cpu":
+        os.environ["JAX_PLATFORMS"] = "cpu"
+    elif request.platform:
+        # JAX's names of what it starts are of makers (cuda, rocm): it finds out which is there.
+        os.environ.pop("JAX_PLATFORMS", None)
+    jax = import_module("jax")
+    # 64-bit arguments are narrowed otherwise.
+    jax.config.update("jax_enable_x64", val=True)
+    if processes is not None:
+        _join(processes, request.name)
+    try:
+        found = tuple(jax.devices(request.platform or None))
+    except RuntimeError as error:
+        sys.stderr.write(f"{error}\n")
+        raise _no_devices(request, str(error)) from error
+    if len(found) < count:
+        raise DeviceCountError(
+            f"the program runs on {count} devices, and there {_are(len(found))} here "
+            f"({found[0].device_kind})",
+            location=request.name,
+            hint=f"give {option('devices')} or {option('mesh')} for {len(found)}, start it on "
+            f"several hosts ({option('coordinator')}), or try {option('platform')} cpu",
+        )
+    return found[:count]
+
+
+def _are(count: int) -> str:
+    return "is 1" if count == 1 else f"are {count}"
+
+
+def _join(processes: messages.Processes, name: str) -> None:
+    """Wait for the other processes."""
+    jax = import_module("jax")
+    # What processes on the CPU communicate by; other platforms don't read it.
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    try:
+        jax.distributed.initialize(
+            coordinator_address=processes.coordinator,
+            num_processes=processes.count,
+            process_id=processes.own,
+            initialization_timeout=_START_S,
+        )
+    except (RuntimeError, ValueError) as error:
+        sys.stderr.write(f"{error}\n")
+        raise ToolError(
+            f"the processes did not find each other: {_first_line(error)}",
+            location=name,
+            hint=f"start as many as {option('num_processes')} says, each with its own "
+            f"{option('process_id')}, and the same {option('coordinator')}",
+        ) from error
+
+
+def _no_devices(request: messages.StepRequest, why: str) -> HardwareError:
+    lacking = request.platform.upper() or "accelerator"
+    first = why.strip().partition("\n")[0][:300]
+    return HardwareError(
+        f"there is no {lacking} here that JAX can use: {first}",
+        location=request.name,
+        hint="run it where one is, with JAX for it (pip install 'jax[cuda12]' or 'jax[tpu]'), or "
+        f"give {option('platform')} cpu for virtual devices",
+    )
+
+
+def _versions(device: Any) -> dict[str, str]:
+    """Return what runs the step, by name: JAX, its plugins, and what the platform says."""
+    found: dict[str, str] = {}
+    named = ("jax", *_PLUGINS.get(device.client.platform, ("jaxlib",)))
+    for name in named:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    described = " ".join(str(device.client.platform_version).split())
+    if described not in {"", device.platform}:
+        found["platform"] = described
+    driver = Path("/proc/driver/nvidia/version")
+    if device.platform == "gpu" and driver.exists():
+        found["driver"] = driver.read_text(errors="replace").partition("\n")[0].strip()
+    return found
+
+
+# The program.
+
+
+def _loaded(request: messages.StepRequest, prepared: Prepared, devices: tuple[Any, ...]) -> _Loaded:
+    errors = import_module("jax.errors")
+    internals = import_module("jaxlib._jax")
+    options = _compile_options(request, prepared, devices)
+    begin = perf_counter()
+    try:
+        executable = devices[0].client.compile_and_load(
+            prepared.module.handle, internals.DeviceList(devices), options
+        )
+    except errors.JaxRuntimeError as error:
+        sys.stderr.write(f"{error}\n")
+        raise _status(str(error), request.name, devices[0]) from error
+    compile_s = perf_counter() - begin
+    module = executable.hlo_modules()[0].as_serialized_hlo_module_proto()
+    shape = import_module("jaxlib.xla_client").XlaComputation(module).program_shape()
+    return _Loaded(
+        executable=executable,
+        devices=devices,
+        arguments=tuple(
+            (tuple(each.dimensions()), each.numpy_dtype()) for each in shape.parameter_shapes()
+        ),
+        aliases=_aliases(module),
+        memory=memory_analysis(executable.get_compiled_memory_stats()),
+        compile_s=compile_s,
+    )
+
+
+def _compile_options(
+    request: messages.StepRequest, prepared: Prepared, devices: tuple[Any, ...]
+) -> Any:
+    client = import_module("jaxlib.xla_client")
+    numpy = import_module("numpy")
+    options = client.CompileOptions()
+    options.num_replicas = prepared.replicas
+    options.num_partitions = prepared.partitions
+    build = options.executable_build_options
+    build.num_replicas = prepared.replicas
+    build.num_partitions = prepared.partitions
+    build.use_spmd_partitioning = prepared.partition
+    build.use_shardy_partitioner = prepared.partition and prepared.shardy
+    ids = numpy.array([device.id for device in devices])
+    build.device_assignment = client.DeviceAssignment.create(
+        ids.reshape(prepared.replicas, prepared.partitions)
+    )
+    options.env_option_overrides = [
+        (name, _SPELLED.get(value.casefold(), value)) for name, value in request.flags.items()
+    ]
+    return options
+
+
+def _status(message: str, name: str, device: Any) -> HespasError:
+    """Return the error for what the compiler or the runtime says."""
+    error = status_error(message, name)
+    if "custom call" in message.casefold():
+        error.marked_hint = (
+            f"the program calls a library that {device.device_kind} lacks: run it on the platform "
+            "that it was written for, or export it without that library"
+        )
+    return error
+
+
+def _aliases(module: bytes) -> dict[int, int]:
+    """Return the outputs that take the memory of arguments, by argument."""
+    proto = message_class("xla.HloModuleProto").FromString(module)
+    return {
+        entry.parameter_number: entry.output_shape_index[0] if entry.output_shape_index else 0
+        for entry in proto.input_output_alias.entries
+    }
+
+
+# Memory.
+
+
+def _free_bytes(local: Sequence[Any]) -> int | None:
+    """Return the memory that is free on each of this process's devices."""
+    if local[0].platform == "cpu":
+        free = _free_host_bytes()
+        return None if free is None else free // len(local)
+    stats = [device.memory_stats() for device in local]
+    known = [each for each in stats if each and "bytes_limit" in each]
+    if len(known) < len(stats):
+        return None
+    return min(each["bytes_limit"] - each.get("bytes_in_use", 0) for each in known)
+
+
+def _free_host_bytes() -> int | None:
+    file = Path("/proc/meminfo")
+    if not file.exists():
+        return None
+    rows = (line.partition(":") for line in file.read_text().splitlines())
+    size = next((value.split()[0] for name, _, value in rows if name == "MemAvailable"), None)
+    return None if size is None else int(size) * 1024
+
+
+def _check_memory(loaded: _Loaded, free_bytes: int | None, name: str) -> None:
+    needed = loaded.memory.total_bytes
+    if free_bytes is None or needed <= free_bytes:
+        return
+    kind = loaded.devices[0].device_kind
+    raise HardwareError(
+        f"the step needs {format_bytes_binary(needed)} of a device's memory, and "
+        f"{format_bytes_binary(free_bytes)} are free on each {kind}",
+        location=name,
+        hint="give more devices, or a smaller batch; hespas memory shows what needs how much",
+    )
+
+
+# Steps.
+
+
+def _run(request: messages.StepRequest, loaded: _Loaded) -> tuple[tuple[float, ...], int]:
+    """Return the durations of the timed steps, and how many inputs had to be made anew for each."""
+    errors = import_module("jax.errors")
+    durations: list[float] = []
+    remade = 0
+    try:
+        arguments = [loaded.made(index) for index in range(len(loaded.arguments))]
+        for argument in arguments:
+            argument.block_until_ready()
+        for _ in range(request.warm_up + request.steps):
+            taken_s, outputs = _step(loaded, arguments)
+            durations.append(taken_s)
+            remade = _renew(loaded, arguments, outputs)
+    except errors.JaxRuntimeError as error:
+        sys.stderr.write(f"{error}\n")
+        raise _status(str(error), request.name, loaded.devices[0]) from error
+    return tuple(durations[request.warm_up :]), remade
+
+
+def _step(loaded: _Loaded, arguments: Sequence[Any]) -> tuple[float, list[list[Any]]]:
+    """Run one step to its end on all devices of this process."""
+    begin = perf_counter()
+    results = loaded.executable.execute_sharded(list(arguments))
+    outputs: list[list[Any]] = results.disassemble_into_single_device_arrays()
+    for shards in outputs:
+        for shard in shards:
+            shard.block_until_ready()
+    return perf_counter() - begin, outputs
+
+
+def _renew(loaded: _Loaded, arguments: list[Any], outputs: list[list[Any]]) -> int:
+    """Replace arguments whose memory the step took: by its outputs, or else by new ones.
+
+    Return how many were new.
+    """
+    remade = 0
+    for index, argument in enumerate(arguments):
+        if not argument.is_deleted():
+            continue
+        output = loaded.aliases.get(index)
+        shape, kind = loaded.arguments[index]
+        shards = None if output is None else outputs[output]
+        if shards and (tuple(shards[0].shape), shards[0].dtype) == (shape, kind):
+            arguments[index] = loaded.placed(shards)
+        else:
+            arguments[index] = loaded.made(index)
+            arguments[index].block_until_ready()
+            remade += 1
+    return remade
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0][:300] or type(error).__name__
+
+
+if __name__ == "__main__":
+    main()
