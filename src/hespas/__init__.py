@@ -5,9 +5,20 @@ from __future__ import annotations
 # The folders of the same names are imported before the functions take their place: Python
 # would otherwise put a folder there when its first module is imported.
 import hespas.estimate  # pyright: ignore[reportUnusedImport]
+import hespas.measure  # pyright: ignore[reportUnusedImport]
 import hespas.simulate  # pyright: ignore[reportUnusedImport]
 import hespas.split  # noqa: F401  # pyright: ignore[reportUnusedImport]
-from hespas.api import estimate, load, optimise, optimize, predict, simulate, split, trace
+from hespas.api import (
+    estimate,
+    load,
+    measure,
+    optimise,
+    optimize,
+    predict,
+    simulate,
+    split,
+    trace,
+)
 from hespas.errors import HespasError
 from hespas.version import __version__
 
@@ -16,6 +27,7 @@ __all__ = [
     "__version__",
     "estimate",
     "load",
+    "measure",
     "optimise",
     "optimize",
     "predict",

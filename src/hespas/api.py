@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from hespas.hardware.cluster import Cluster
     from hespas.hardware.device import Device
     from hespas.hardware.system import System
+    from hespas.measure.measured import Measurement
     from hespas.options import EstimateOptions
     from hespas.prediction import Prediction
     from hespas.program.program import Program
@@ -426,6 +427,77 @@ def predict(
         ),
     )
     return pipeline.predict(options, program=program)
+
+
+def measure(
+    workload: str | Path,
+    *,
+    platform: str = "auto",
+    devices: int | None = None,
+    steps: int = 10,
+    warm_up: int = 3,
+    mesh: str | None = None,
+    batch: int | None = None,
+    global_batch: int | None = None,
+    micro_batch: int | None = None,
+    sequence: int | None = None,
+    remat: str | None = None,
+    scan: bool | None = None,
+    dtype: str | None = None,
+    settings: Mapping[str, str] | None = None,
+    xla_flags: Mapping[str, str] | None = None,
+    coordinator: str | None = None,
+    num_processes: int | None = None,
+    process_id: int | None = None,
+    time_limit_s: float = 1800.0,
+) -> Measurement:
+    """Run a step on the devices that are there, and time it, as ``hespas measure`` does.
+
+    ``workload`` is a program's file, a model of the zoo, which ``mesh`` and what follows it to
+    ``settings`` are for, or ``package.module:function``. ``platform`` is ``cpu`` (virtual devices),
+    ``gpu``, ``tpu``, or the best there is (``auto``). ``coordinator``, ``num_processes`` and
+    ``process_id`` are those of ``jax.distributed``, on several hosts. JAX is started in a process
+    of its own. What it returns holds all durations; its ``error_of(prediction)`` is how far off a
+    prediction of `predict` is. Raises what `hespas.measure.measured.measure_step` raises.
+
+    >>> measured = measure("gemm", platform="cpu", steps=3, settings={"m": "8", "n": "8", "k": "8"})
+    >>> measured.devices, measured.platform, len(measured.durations_s)
+    (1, 'cpu', 3)
+    """
+    from hespas.compile.options import CompileOptions
+    from hespas.config.suggest import choice
+    from hespas.export.options import ModelOptions
+    from hespas.measure.measured import measure_step
+    from hespas.measure.options import MeasureOptions, Platform
+    from hespas.models.model import parse_mesh
+    from hespas.options import CompileChoice, PredictOptions, ProgramOptions
+
+    _check(workload, (str, Path), "a program's file or a model", "give one of these")
+    of_model = ModelOptions(
+        mesh=None if mesh is None else parse_mesh(mesh),
+        batch=batch,
+        global_batch=global_batch,
+        micro_batch=micro_batch,
+        sequence=sequence,
+        remat=remat,
+        scan=scan,
+        dtype=dtype,
+        more=settings or {},
+    )
+    how = MeasureOptions(
+        platform=choice(platform, Platform, what="the platform"),
+        steps=steps,
+        warm_up=warm_up,
+        coordinator=coordinator,
+        num_processes=num_processes,
+        process_id=process_id,
+        time_limit_s=time_limit_s,
+    )
+    options = PredictOptions(
+        program=ProgramOptions(file=Path(workload), devices=devices, model=of_model),
+        compile=CompileChoice(options=CompileOptions(flags=xla_flags or {})),
+    )
+    return measure_step(options, how)
 
 
 def _estimate_options(

@@ -15,7 +15,6 @@ from hespas.measure.options import MeasureOptions, Platform
 from hespas.options import PredictOptions
 from hespas.prediction import Prediction
 
-_LITE = re.compile(r"v(\d+)lite")
 _NOT_LETTERS = re.compile(r"[^a-z0-9]")
 
 
@@ -33,7 +32,7 @@ class Comparison:
     @property
     def error(self) -> float:
         """Predicted over measured, less one; negative is too fast."""
-        return self.prediction.step_time_s / self.measured.median_s - 1
+        return self.measured.error_of(self.prediction)
 
 
 def is_compared(options: PredictOptions) -> bool:
@@ -114,7 +113,13 @@ def is_of_part(device_kind: str, part: str) -> bool:
     >>> is_of_part("NVIDIA H100 80GB HBM3", "H200_141GB")
     False
     """
-    kind = _LITE.sub(r"v\1e", _NOT_LETTERS.sub("", device_kind.lower()))
-    chip = _NOT_LETTERS.sub("", part.partition("_")[0].lower())
+    kind = _bare(device_kind)
+    chip = _bare(part.partition("_")[0])
     # A v5 that is neither lite nor named further is a v5p.
     return chip in kind or (chip.endswith("p") and kind == chip.removesuffix("p"))
+
+
+def _bare(name: str) -> str:
+    """Return a name in small letters, without the v of versions; lite TPUs are called e."""
+    letters = _NOT_LETTERS.sub("", name.lower())
+    return letters.replace("tpuv", "tpu").replace("lite", "e") if "tpu" in letters else letters

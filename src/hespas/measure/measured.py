@@ -16,6 +16,7 @@ from hespas.export.workload import Workload, export_cache, read_workload
 from hespas.files import cache_home
 from hespas.measure.options import AUTO, MeasureOptions, Platform
 from hespas.options import PredictOptions
+from hespas.prediction import Prediction
 from hespas.stages import Stage, stage
 from hespas.tools.process import LOG_NAME, Limits, last_words, run_program, scratch_directory
 from hespas.xla.compile.messages import MemoryAnalysis, Refused
@@ -63,6 +64,10 @@ class Measurement:
     def spread(self) -> float:
         """How far the 10th and the 90th percentile are apart, over the median."""
         return (self.p90_s - self.p10_s) / self.median_s
+
+    def error_of(self, prediction: Prediction) -> float:
+        """Return how far off a prediction is: over what was measured, less one."""
+        return prediction.step_time_s / self.median_s - 1
 
 
 def percentile(durations_s: Sequence[float], share: float) -> float:

@@ -14,6 +14,8 @@ from hespas.options import PredictOptions
 from hespas.units import format_bytes_binary, format_time
 from hespas.validate.measurements import MeasuredStep
 
+WIDE = 0.1
+"""A spread above which a median says little."""
 _WIDTH = 16
 
 
@@ -35,7 +37,10 @@ def measurement_text(measured: Measurement) -> str:
         ("Compiled in", format_time(measured.compile_s)),
         ("Versions", versions),
     ]
-    return _lines(f"{measured.workload}: one step on {where}, measured", rows, measured.notes)
+    notes = measured.notes
+    if measured.spread > WIDE:
+        notes = (*notes, "steps differ widely: other programs run here, or more steps are needed")
+    return _lines(f"{measured.workload}: one step on {where}, measured", rows, notes)
 
 
 def comparison_text(compared: Comparison) -> str:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from hespas.errors import MeasurementError
 from hespas.hardware.presets import load_device, load_system
 from hespas.models.catalogue import models
-from hespas.validate.measurements import read_steps
+from hespas.validate.measurements import add_step, read_steps
 
 HEAD = "workload,options,node,system,step_s,resolution_s\n"
 
@@ -69,3 +70,28 @@ def test_two_times_that_may_be_one_agree(tmp_path: Path) -> None:
 def test_a_table_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(MeasurementError, match=r"no\.csv: cannot be read"):
         read_steps(tmp_path / "no.csv")
+
+
+def test_a_line_that_is_added_replaces_one_about_the_same_thing(tmp_path: Path) -> None:
+    file = table(tmp_path, HEAD + "w,mesh=fsdp=4;batch=2,n,s,0.09,0.01\nother,,n,s,0.5,\n")
+    first, other = read_steps(file)
+    add_step(replace(first, step_s=0.08, resolution_s=0.0), file)
+    read = read_steps(file)
+    assert [(step.workload, step.step_s) for step in read] == [("other", 0.5), ("w", 0.08)]
+    assert read[1].options == first.options
+    assert read[0].key == other.key
+
+
+def test_a_table_is_made_by_its_first_line(tmp_path: Path) -> None:
+    (first,) = read_steps(
+        table(
+            tmp_path,
+            HEAD
+            + "w,mesh=fsdp=2,tp=2;batch=2,n,s,0.09,\n".replace(
+                "mesh=fsdp=2,tp=2;batch=2", '"mesh=fsdp=2,tp=2;batch=2"'
+            ),
+        )
+    )
+    made = tmp_path / "made.csv"
+    add_step(first, made)
+    assert [(step.key, step.step_s) for step in read_steps(made)] == [(first.key, 0.09)]

@@ -30,6 +30,7 @@ from hespas.xla.run import messages
 from hespas.xla.run.inputs import made_input
 
 _SPELLED = {"true": True, "false": False}
+_CUSTOM_CALL = "custom call"
 _START_S = 300
 """How long processes wait for one another; JAX's own default."""
 _HOST_DEVICES = "--xla_force_host_platform_device_count"
@@ -281,14 +282,30 @@ def _compile_options(
 
 
 def _status(message: str, name: str, device: Any) -> HespasError:
-    """Return the error for what the compiler or the runtime says."""
+    """Return the error for what the compiler says."""
     error = status_error(message, name)
-    if "custom call" in message.casefold():
-        error.marked_hint = (
-            f"the program calls a library that {device.device_kind} lacks: run it on the platform "
-            "that it was written for, or export it without that library"
-        )
+    if _CUSTOM_CALL in message.casefold():
+        error.marked_hint = _lacks_library(device)
     return error
+
+
+def _run_error(first: str, name: str, device: Any) -> HespasError:
+    """Return the error for a step that did not come to its end."""
+    if first.startswith("RESOURCE_EXHAUSTED"):
+        return HardwareError(
+            f"the step does not fit into the memory of {device.device_kind}: {first}",
+            location=name,
+            hint="give more devices, or a smaller batch",
+        )
+    hint = _lacks_library(device) if _CUSTOM_CALL in first.casefold() else ""
+    return ToolError(f"the step failed: {first}", location=name, hint=hint)
+
+
+def _lacks_library(device: Any) -> str:
+    return (
+        f"the program calls a library that {device.device_kind} lacks: run it on the platform "
+        "that it was written for, or export it without that library"
+    )
 
 
 def _aliases(module: bytes) -> dict[int, int]:
@@ -355,7 +372,7 @@ def _run(request: messages.StepRequest, loaded: _Loaded) -> tuple[tuple[float, .
             remade = _renew(loaded, arguments, outputs)
     except errors.JaxRuntimeError as error:
         sys.stderr.write(f"{error}\n")
-        raise _status(str(error), request.name, loaded.devices[0]) from error
+        raise _run_error(_first_line(error), request.name, loaded.devices[0]) from error
     return tuple(durations[request.warm_up :]), remade
 
 
