@@ -49,9 +49,10 @@ SMALL = {
     "kv_heads": 2,
     "mlp": 64,
     "head_size": 16,
+    "sequence": 32,
+    "dtype": "f32",
 }
 SMALL_LLAMA = [f"--set={name}={value}" for name, value in SMALL.items()]
-SMALL_LLAMA += ["--sequence", "32", "--dtype", "f32"]
 ON_CPU = ("--platform", "cpu", "--steps", "3", "--warm-up", "1")
 
 
