@@ -5,7 +5,8 @@
 * `partition`: a sharded program to the program of one device, in a process of its own.
 * `compile`: a program to optimised HLO for an accelerator that is not attached, in a process of
   its own, and the kernels that a GPU's compiler wrote.
-* `run`: compile and time modules on this machine, in a process that stays.
+* `run`: compile and time modules on this machine, in a process that stays, and whole steps on its
+  devices, in a process of their own.
 * `cpu`: start JAX on the CPU alone.
 
 Code that starts a process imports only the process's `messages`; the `worker` modules run inside
@@ -19,6 +20,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "CompileRequest",
         "GpuHosts",
         "MemoryAnalysis",
+        "Refused",
         "TARGET_ATTRIBUTE",
         "TpuSlice",
         "part_name",
@@ -66,6 +68,16 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "partition",
         "partition_cache",
         "partition_module",
+    ),
+    "run.messages": (
+        "ANSWER_FILE",
+        "PROGRAM_FILE",
+        "Processes",
+        "REQUEST_FILE",
+        "StepAnswer",
+        "StepRequest",
+        "decode_answer",
+        "encode",
     ),
     "run.worker": ("EMPTY_MODULE",),
 }

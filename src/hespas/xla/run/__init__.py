@@ -1,1 +1,5 @@
-"""Compile and time modules on this machine: `worker` is the process that does it."""
+"""Compile and time modules on this machine: `worker` is the process that does it.
+
+`step` is the process that times whole steps of a program on several devices, with `inputs` made up;
+`messages` is what goes between it and who asks.
+"""
