@@ -12,6 +12,7 @@ from typing import Protocol, runtime_checkable
 from hespas.errors import HardwareError
 from hespas.estimate.driver import Estimator, OperationMethod
 from hespas.hardware.device import Device
+from hespas.hardware.tensor_core import faster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,9 +59,10 @@ def device_at(device: Device, rates: Rates) -> Device:
     >>> twice.memory_bandwidth_bytes_per_s, twice.rate("bf16"), twice.launch_overhead_s
     (200000000000.0, 4000000000000.0, 0.0)
     """
-    overhead_s = device.launch_overhead_s
+    overhead_s, core = device.launch_overhead_s, device.tensor_core
     return replace(
         device,
+        tensor_core=None if core is None else faster(core, rates.arithmetic),
         peak_flops=device.peak_flops * rates.arithmetic,
         per_datatype_flops={
             name: rate * rates.arithmetic for name, rate in device.per_datatype_flops.items()

@@ -11,8 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
-from hespas.cost.rules.custom_call import CustomCallCost
+from msgspec.structs import asdict
+
+from hespas.cost.rules.custom_call import MOSAIC, CustomCallCost
 from hespas.cost.structure import Leaf
 from hespas.cost.work import Work
 from hespas.errors import HardwareError
@@ -21,9 +24,13 @@ from hespas.estimate.driver import Price, Timing, estimate_region
 from hespas.estimate.estimate import FROM_TIME, Estimate, OpEstimate, TypeTotals
 from hespas.estimate.rates import Rates, device_at
 from hespas.hardware.device import Device
+from hespas.program.attrs import CustomCallAttrs
 from hespas.program.program import Program
 from hespas.split.regions import Compute
 from hespas.units import format_quantity, format_time
+
+if TYPE_CHECKING:
+    from hespas.estimate.mosaic import PricedKernel
 
 _OPERATIONS_ASSUMPTION = (
     "roofline: every operation runs alone at the device's peak rates, each reading its operands "
@@ -72,7 +79,10 @@ class Roofline:
     @property
     def parameters(self) -> Mapping[str, object]:
         """The device's figures, the options, and what the user states of custom calls."""
+        core = self.device.tensor_core
+        units = {"tensor_core": asdict(core), "clock_hz": self.device.clock_hz} if core else {}
         return {
+            **units,
             "peak_flops": self.device.peak_flops,
             "memory_bandwidth": self.device.memory_bandwidth_bytes_per_s,
             "per_datatype_flops": dict(sorted(self.device.per_datatype_flops.items())),
@@ -107,12 +117,28 @@ class Roofline:
 
     def price(self, leaf: Leaf, *, is_kernel: bool) -> Price:
         """Return what one execution costs at the peaks, and its launch."""
+        kernel = self.kernel(leaf)
+        if kernel is not None:
+            return self.price_kernel(leaf, kernel.name, kernel.at_peak)
         return Price(
             cost=self.at_peaks(leaf.op.name, leaf.work),
             launch_s=(self.device.launch_overhead_s or 0.0) if is_kernel else 0.0,
             notes=tuple(self._unrated(leaf.work)),
             warnings=self._warnings(leaf.work),
         )
+
+    def kernel(self, leaf: Leaf) -> PricedKernel | None:
+        """Return how long a TPU's kernel takes that its author wrote; None for anything else."""
+        if not _is_kernel_of_author(leaf) or MOSAIC in self.custom_calls:
+            return None
+        # numpy and jaxlib, which only such programs need.
+        from hespas.estimate.mosaic import priced_kernel  # noqa: PLC0415
+
+        return priced_kernel(leaf.op, self.device)
+
+    def price_kernel(self, leaf: Leaf, name: str, timing: Timing) -> Price:
+        """Return what a kernel costs that takes so long, under its author's name for it."""
+        return replace(self.price_timed(leaf, timing), label=f"{leaf.op.name} {name}")
 
     def price_timed(self, leaf: Leaf, timing: Timing) -> Price:
         """Return what one execution costs that takes as long as another method says."""
@@ -193,6 +219,16 @@ class Roofline:
         return self.device.tdp_w * (ratio * memory_s + (1 - ratio) * compute_s)
 
 
+def _is_kernel_of_author(leaf: Leaf) -> bool:
+    attrs = leaf.op.attrs
+    return isinstance(attrs, CustomCallAttrs) and attrs.target == MOSAIC
+
+
 def same_work(leaf: Leaf) -> Hashable:
-    """Return what decides the roofline's price: what an operation is called, and its work."""
+    """Return what decides the roofline's price: what an operation is called, and its work.
+
+    A TPU's kernel that its author wrote is only equal to itself.
+    """
+    if _is_kernel_of_author(leaf):
+        return id(leaf.op)
     return leaf.op.name, leaf.work

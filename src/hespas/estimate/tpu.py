@@ -68,6 +68,9 @@ class CompilerEstimator:
         op = leaf.op
         if op.kind in FREE:
             return Price(cost=self.roofline.timed(op.name, leaf.work, 0.0, UNDIVIDED))
+        kernel = self.roofline.kernel(leaf) if op.estimated_cycles is None else None
+        if kernel is not None:
+            return self.roofline.price_kernel(leaf, kernel.name, kernel.scheduled)
         if op.estimated_cycles is None:
             cost = self.roofline.at_peaks(op.name, leaf.work)
             return Price(cost=cost, label=f"{op.name} {WITHOUT_CYCLES}")

@@ -70,5 +70,6 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "Topology",
         "bare_system",
     ),
+    "tensor_core": ("TensorCore", "faster"),
 }
 """What other folders import, by module; `tests/project/test_layout.py` checks it."""

@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 from hespas.config.suggest import suggestion
 from hespas.errors import HardwareError
+from hespas.hardware.tensor_core import TensorCore
 from hespas.program.types import ELEMENT_TYPES
 
 _TABLE_OF_TYPE = {
@@ -116,10 +117,10 @@ class Device:
     spells types, and ``tf32``) doesn't name. Memory bandwidth is in bytes/s.
     ``launch_overhead_s`` is the time that a kernel launched behind another takes in addition to its
     work; None is unknown, and 0 is for devices that launch nothing. A TPU's compiler counts cycles
-    of ``clock_hz``. ``host_bandwidth_bytes_per_s`` is one direction of the link to the host, None
-    where it is unknown. ``measured`` names the tables of measured kernels,
-    ``microarchitecture`` the file that describes a GPU's inside. Raises `HardwareError` on a figure
-    that is not a positive, finite number.
+    of ``clock_hz``, and ``tensor_core`` describes its units. ``host_bandwidth_bytes_per_s`` is one
+    direction of the link to the host, None where it is unknown. ``measured`` names the tables of
+    measured kernels, ``microarchitecture`` the file that describes a GPU's inside. Raises
+    `HardwareError` on a figure that is not a positive, finite number.
     """
 
     name: str
@@ -131,6 +132,7 @@ class Device:
     hbm_power_ratio: float | None = None
     launch_overhead_s: float | None = None
     clock_hz: float | None = None
+    tensor_core: TensorCore | None = None
     measured: MeasuredTables | None = None
     microarchitecture: Path | None = None
     host_bandwidth_bytes_per_s: float | None = None

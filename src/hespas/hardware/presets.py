@@ -19,6 +19,7 @@ from hespas.hardware.astra_sim_files import read_network, read_system
 from hespas.hardware.device import Device, MeasuredTables, check_clock
 from hespas.hardware.interconnect import read_interconnect
 from hespas.hardware.system import System, bare_system
+from hespas.hardware.tensor_core import TensorCore
 
 PRESETS_DIRECTORY = Path(__file__).resolve().parent.parent / "configs"
 _NODES = PRESETS_DIRECTORY / "nodes"
@@ -34,11 +35,11 @@ class NodeInfo(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     ``launch_overhead_s`` is the time that a kernel launched behind another takes in addition to its
     work, None where it is unknown. ``clock_hz`` is the clock of the cycles that a TPU's compiler
-    states. ``host_bandwidth`` is one direction of the link between device and host, in bytes/s.
-    ``target`` is the name of XLA's description of the part, or libtpu's name of it, which
-    lets XLA compile for it where there is none; None if there is no description. ``tables`` names
-    the measured tables of kernels, ``calibration`` has factors on their times. ``sources`` names
-    the source of each figure.
+    states, ``tensor_core`` the units of a TPU. ``host_bandwidth`` is one direction of the link
+    between device and host, in bytes/s. ``target`` is the name of XLA's description of the part, or
+    libtpu's name of it, which lets XLA compile for it where there is none; None if there is no
+    description. ``tables`` names the measured tables of kernels, ``calibration`` has factors on
+    their times. ``sources`` names the source of each figure.
     """
 
     full_name: Text
@@ -46,6 +47,7 @@ class NodeInfo(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     launch_overhead_s: NotNegative | None = None
     clock_hz: Positive | None = None
     host_bandwidth: Positive | None = None
+    tensor_core: TensorCore | None = None
     target: Text | None = None
     tables: Text | None = None
     calibration: dict[str, Positive] = {}
@@ -82,9 +84,9 @@ def load_device(name_or_path: str | Path) -> Device:
     """Return a device: a preset by its name, or a roofline configuration by its path.
 
     The path is that of the file, or of a directory with ``roofline/config.json``. A ``node.json``
-    beside it gives memory capacity, launch overhead and clock, a ``microarchitecture.json`` the
-    microarchitecture. Raises `HardwareError` for an unknown name, `ConfigError` for a file that is
-    not a roofline configuration.
+    beside it gives memory capacity, launch overhead, clock and the units of a TPU, a
+    ``microarchitecture.json`` the microarchitecture. Raises `HardwareError` for an unknown name,
+    `ConfigError` for a file that is not a roofline configuration.
 
     >>> device = load_device("A100_SXM_40GB")
     >>> device.per_datatype_flops["bf16"], device.memory_bandwidth_bytes_per_s
@@ -109,6 +111,7 @@ def load_device(name_or_path: str | Path) -> Device:
         launch_overhead_s=node.launch_overhead_s,
         clock_hz=node.clock_hz,
         host_bandwidth_bytes_per_s=node.host_bandwidth,
+        tensor_core=node.tensor_core,
         measured=measured,
     )
 

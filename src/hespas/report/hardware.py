@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import asdict
 
 from hespas.compile.targets import find_target
 from hespas.config.suggest import nearest, suggestion
@@ -99,6 +100,9 @@ def _node_details(name: str) -> str:
         )
     lines += [f"  target       {info.target or 'none'}", "", *info.notes, "Sources:"]
     lines += [f"  {key}: {text}" for key, text in info.sources.items()]
+    if (core := device.tensor_core) is not None:
+        units = ", ".join(f"{key} {value}" for key, value in asdict(core).items())
+        lines.insert(len(_figures(device)) + 1, f"  TensorCore   {units}")
     if (gpu := _microarchitecture(device)) is not None:
         lines += ["", f"Inside ({MICROARCHITECTURE}):"]
         lines += [
@@ -215,6 +219,7 @@ def _node_json(name: str) -> dict[str, object]:
         "launch_overhead_s": device.launch_overhead_s,
         "clock_hz": device.clock_hz,
         "host_bandwidth_bytes_per_s": device.host_bandwidth_bytes_per_s,
+        "tensor_core": None if device.tensor_core is None else asdict(device.tensor_core),
         "tables": None if measured is None else measured.part,
         "calibration": {} if measured is None else dict(measured.factors),
         "microarchitecture": None if gpu is None else msgspec.to_builtins(gpu),

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from msgspec.structs import asdict
 
 from hespas.config.estimators import read_roofline
 from hespas.errors import ConfigError, HardwareError, HespasError
@@ -113,8 +114,11 @@ def test_every_figure_has_its_source(name: str) -> None:
     figures |= set() if info.tables is None else {"tables"}
     figures |= set() if info.clock_hz is None else {"clock_hz"}
     figures |= set() if info.host_bandwidth is None else {"host_bandwidth"}
+    core = info.tensor_core
+    figures |= set() if core is None else {f"tensor_core.{key}" for key in asdict(core)}
     assert set(info.sources) == figures
     named = ("datasheet", "specifications", "documentation", "CACM", "ISCA", "assumed: ")
+    named += ("Scale Your Model", "JAX", "libtpu")
     for key in figures - {"target", "tables"}:
         assert any(word in info.sources[key] for word in named), key
 

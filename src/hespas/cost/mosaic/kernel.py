@@ -16,7 +16,7 @@ from hespas.cost.library_config import MosaicConfig, mosaic_config
 from hespas.cost.mosaic.tally import KernelProduct, Tally, VectorUse
 from hespas.cost.mosaic.walk import Walk
 from hespas.cost.mosaic.windows import moved
-from hespas.cost.rules.contraction import multiplier_of
+from hespas.cost.rules.contraction import Multiplier, multiplier_of
 from hespas.cost.rules.custom_call import MOSAIC
 from hespas.cost.rules.sizes import arithmetic_type
 from hespas.cost.work import Work, flop_counts, summed
@@ -54,10 +54,14 @@ class KernelLoad(msgspec.Struct, frozen=True, kw_only=True):
         return summed(parts)
 
 
-def _product_work(product: KernelProduct, count: float) -> Work:
+def multiplied(product: KernelProduct) -> Multiplier:
+    """Return what a product multiplies, and the FLOPs of a multiply-accumulate."""
     precision = ("HIGHEST",) if product.is_full_precision else ()
-    left, right = element_type(product.left), element_type(product.right)
-    multiplier = multiplier_of(left, right, precision, "")
+    return multiplier_of(element_type(product.left), element_type(product.right), precision, "")
+
+
+def _product_work(product: KernelProduct, count: float) -> Work:
+    multiplier = multiplied(product)
     flops = multiplier.flops * product.multiply_accumulates * count
     return Work(flops=flop_counts(multiplier.type_name, round(flops)))
 
@@ -213,7 +217,7 @@ def _traffic(
         if kernel.windows:
             argument, window = kernel.window_arguments[at], kernel.windows[at]
             in_memory = kernel.types[argument].space in ("any", "hbm", "semaphore_mem")
-            if array.is_on_chip or in_memory or argument in copied:
+            if not array.is_in_device_memory or in_memory or argument in copied:
                 continue
             size = moved(walk, window, array).size_bytes
         if at < inputs:

@@ -14,7 +14,8 @@ class Unit(Enum):
     ARITHMETIC = "arithmetic"
     FUNCTIONS = "functions"
     LANES = "lanes"
-    MEMORY = "memory"
+    LOADS = "loads"
+    STORES = "stores"
 
     @property
     def is_transcendental(self) -> bool:
@@ -44,18 +45,18 @@ def _function(operands: Types, results: Types) -> list[Use]:
 
 def _division(operands: Types, results: Types) -> list[Use]:
     """Multiply by the reciprocal, which counts as one FLOP."""
-    del operands
-    return [(Unit.FUNCTIONS, results[0], False), (Unit.ARITHMETIC, results[0], True)]
+    divisor: list[Use] = [(Unit.FUNCTIONS, kind, False) for kind in operands[1:] if kind.is_vector]
+    return [*divisor, (Unit.ARITHMETIC, results[0], True)]
 
 
 def _load(operands: Types, results: Types) -> list[Use]:
     del operands
-    return [(Unit.MEMORY, results[0], False)]
+    return [(Unit.LOADS, results[0], False)]
 
 
 def _store(operands: Types, results: Types) -> list[Use]:
     del results
-    return [(Unit.MEMORY, kind, False) for kind in operands if kind.is_vector][:1]
+    return [(Unit.STORES, kind, False) for kind in operands if kind.is_vector][:1]
 
 
 def _across_lanes(operands: Types, results: Types) -> list[Use]:

@@ -30,6 +30,7 @@ from hespas.program.mosaic import KernelBlock, KernelOp, KernelType, MosaicKerne
 Weights = NDArray[np.float64]
 
 _PRODUCTS = frozenset({"tpu.matmul", "vector.contract"})
+_DIVISIONS = frozenset({"arith.divf", "arith.divsi", "arith.divui"})
 _BRANCHES = frozenset({"scf.if"})
 _INLINED = frozenset({"scf.execute_region", "tpu.region", "tpu.trace"})
 _ENDS = frozenset({"func.return", "scf.yield", "scf.condition", "tpu.yield"})
@@ -81,6 +82,7 @@ class Walk:
 
     ``tables`` are the scalars that the program holds as constants, by the kernel's argument;
     ``array_bytes`` the sizes of the arrays in memory, so too. ``notes`` collects what was assumed.
+    ``copied`` has the types of what broadcasts copy: one reciprocal serves all copies of a divisor.
     """
 
     kernel: MosaicKernel
@@ -90,6 +92,7 @@ class Walk:
     notes: dict[str, None] = field(default_factory=dict[str, None])
     values: dict[int, Scalar] = field(default_factory=dict[int, Scalar])
     roots: dict[int, int] = field(default_factory=dict[int, int])
+    copied: dict[int, KernelType] = field(default_factory=dict[int, KernelType])
     lengths: list[int] = field(default_factory=list[int])
     dead: set[int] = field(default_factory=set[int])
     depth: int = 0
@@ -173,7 +176,11 @@ class Walk:
         return any(self._type(value).is_vector for value in (*op.results, *op.operands))
 
     def _vector(self, op: KernelOp, weights: Weights, tally: Tally) -> None:
-        operands = [self._type(value) for value in op.operands]
+        operands = [self.copied.get(value, self._type(value)) for value in op.operands]
+        if op.name == "vector.broadcast":
+            self.copied[op.results[0]] = operands[0]
+        elif op.name not in _DIVISIONS:
+            operands = [self._type(value) for value in op.operands]
         found = uses(op.name, operands, [self._type(value) for value in op.results])
         if found is None:
             self._unknown(op)

@@ -1,0 +1,41 @@
+"""Inside one TPU: the units of its TensorCores, at which a kernel is priced."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from hespas.config.figures import Count, NotNegative, Positive
+
+
+class TensorCore(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The TensorCores of a device: ``tensor_core`` of ``node.json``, which has their sources.
+
+    ``cores`` make one device together. A matrix unit takes tiles of ``matrix_unit_size`` on a side.
+    In each cycle a core's vector unit does so many operations on registers of 8 x 128 numbers of 32
+    bits: ``arithmetic``, ``functions`` (exponentials and their like), ``lanes`` (across them),
+    ``loads`` and ``stores``. ``packs_bf16`` says that it computes on two bf16 in the place of
+    one f32. A step of a kernel's grid costs ``step_cycles`` beside its work.
+    """
+
+    cores: Count
+    matrix_unit_size: Count
+    arithmetic: Positive
+    functions: Positive
+    lanes: Positive
+    loads: Positive
+    stores: Positive
+    packs_bf16: bool
+    step_cycles: NotNegative
+
+
+def faster(core: TensorCore, factor: float) -> TensorCore:
+    """Return the same with vector units that do so many times as much in a cycle."""
+    return replace(
+        core,
+        arithmetic=core.arithmetic * factor,
+        functions=core.functions * factor,
+        lanes=core.lanes * factor,
+        loads=core.loads * factor,
+        stores=core.stores * factor,
+    )
