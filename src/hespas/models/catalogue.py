@@ -14,6 +14,7 @@ from hespas.errors import ConfigError
 from hespas.models.model import MeshAxes, Model, check_division
 
 _FSDP_4 = MeshAxes(axes=(("fsdp", 4),))
+_FSDP_64 = MeshAxes(axes=(("fsdp", 64),))
 _LLAMA3_AXES = {
     "batch": ("data", "fsdp"),
     "embedding": ("fsdp",),
@@ -284,6 +285,18 @@ _LLAMA: tuple[Model, ...] = (
         name="llama3-8b",
         settings=Llama3(embedding=4096, heads=32, kv_heads=8, layers=32, mlp=14336),
         summary="Llama-3-8B training step, 8.030 B parameters",
+    ),
+    _llama3(
+        name="llama3-70b",
+        settings=Llama3(embedding=8192, heads=64, kv_heads=8, layers=80, mlp=28672, mesh=_FSDP_64),
+        summary="Llama-3-70B training step, 70.554 B parameters",
+    ),
+    _llama3(
+        name="llama3-405b",
+        settings=Llama3(
+            embedding=16384, heads=128, kv_heads=8, layers=126, mlp=53248, mesh=_FSDP_64
+        ),
+        summary="Llama-3-405B training step, 405.853 B parameters",
     ),
     _llama2(
         name="llama2-7b",

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from math import prod
 from pathlib import Path
 
+import jax
 import pytest
 
 from hespas.cost.expand import expand
@@ -15,6 +17,7 @@ from hespas.errors import ConfigError
 from hespas.export.exported import Exported, partitioned
 from hespas.export.function import export_model
 from hespas.frontend.load import load_source
+from hespas.models.catalogue import model_named
 from hespas.program.attrs import CustomCallAttrs
 from hespas.program.program import Program, all_ops
 from hespas.program.types import TensorType
@@ -166,3 +169,17 @@ def test_fused_attention_takes_the_products_away() -> None:
 def test_attention_is_one_of_a_few() -> None:
     with pytest.raises(ConfigError, match="attention is 'flash'"):
         export_model("llama3-8b", SMALL | {"attention": "flash"})
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("llama3-8b", 8_030_261_248),
+        ("llama3-70b", 70_553_706_496),
+        ("llama3-405b", 405_853_388_800),
+    ],
+)
+def test_parameters_are_those_of_the_published_weights(name: str, parameters: int) -> None:
+    state = model_named(name).step({"scan": "true"}).arguments[0]
+    assert sum(prod(leaf.shape) for leaf in jax.tree.leaves(state["weights"])) == parameters
+    assert f"{parameters / 1e9:.3f} B" in model_named(name).summary
