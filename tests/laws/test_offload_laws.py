@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from hespas.errors import ConfigError, HardwareError
+from hespas.explain.changes import HOST_LINK_DOUBLED, main_changes
 from hespas.frontend.load import load_program, load_source
 from hespas.hardware.device import Device
 from hespas.hardware.presets import load_device
@@ -190,6 +191,15 @@ def test_traces_keep_transfers_and_how_long_they_take(tmp_path: Path) -> None:
     assert kept == [
         (task.name, task.size_bytes, task.is_store, task.duration_ps) for task in moves(tasks)
     ]
+
+
+def test_a_faster_link_to_the_host_is_among_what_would_change_the_step() -> None:
+    prediction = predicted(recorded("offloaded"), host_bandwidth=1e9)
+    (change,) = (each for each in main_changes(prediction) if each.change == HOST_LINK_DOUBLED)
+    faster = predicted(recorded("offloaded"), host_bandwidth=2e9)
+    assert change.step_time_s == pytest.approx(faster.step_time_s, rel=1e-9)
+    names = [each.change for each in main_changes(predicted(recorded("kept")))]
+    assert HOST_LINK_DOUBLED not in names
 
 
 def test_a_link_of_unknown_bandwidth_is_an_error_that_names_the_option() -> None:

@@ -25,7 +25,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     ),
     "rules.elementwise": (),
     "rules.fusion": ("only_moves", "written_elements"),
-    "rules.host": ("HostTraffic", "host_traffic"),
+    "rules.host": ("HostTraffic", "host_traffic", "is_on_host"),
     "rules.sizes": ("operand", "result"),
     "structure": ("Branch", "Cost", "Leaf", "Loop", "total"),
     "work": ("Work", "ZERO", "flop_counts"),

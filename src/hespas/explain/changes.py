@@ -19,10 +19,10 @@ from hespas.hardware.faster_links import LinkFactors, with_links
 from hespas.hardware.interconnect import Dimensions, interconnect_of
 from hespas.hardware.system import System
 from hespas.options import NetworkOptions
-from hespas.pipeline import model_of
-from hespas.prediction import Prediction
+from hespas.pipeline import host_bandwidth, model_of
+from hespas.prediction import Prediction, computation_alone
 from hespas.schedule.build import estimated_tasks
-from hespas.schedule.tasks import TaskGraph
+from hespas.schedule.tasks import MemoryTask, TaskGraph
 from hespas.simulate.models import Model, simulate_job
 from hespas.units import format_time
 
@@ -48,6 +48,7 @@ MEMORY_DOUBLED = "memory bandwidth doubled"
 ARITHMETIC_DOUBLED = "peak FLOP/s doubled"
 LAUNCHES_FREE = "kernel launches free after the first"
 LINKS_DOUBLED = "link bandwidth doubled"
+HOST_LINK_DOUBLED = "host link bandwidth doubled"
 COMMUNICATION_HIDDEN = "communication hidden behind computation"
 AS_SPECIFIED = "every device as specified"
 
@@ -69,11 +70,12 @@ _MORE_LINKS = {
 def main_changes(prediction: Prediction) -> tuple[Change, ...]:
     """Return the changes that take little time to compute, the largest gain first.
 
-    Those are the memory bandwidth, the peak rates and the bandwidth of all links doubled, launches
-    that take no time, communication that computation hides, and devices as specified.
+    Those are the memory bandwidth, the peak rates, the bandwidth of all links and that of the links
+    to hosts doubled, launches that take no time, communication that computation hides, and devices
+    as specified.
     """
     step = _step(prediction)
-    return ordered([*step.rates(_RATES), *step.network(), *step.devices()])
+    return ordered([*step.rates(_RATES), *step.network(), *step.host(), *step.devices()])
 
 
 def all_changes(prediction: Prediction) -> tuple[Change, ...]:
@@ -85,7 +87,7 @@ def all_changes(prediction: Prediction) -> tuple[Change, ...]:
     """
     step = _step(prediction)
     rates = step.rates(_RATES | _MORE_RATES)
-    network = (*step.network(), *step.more_network())
+    network = (*step.network(), *step.more_network(), *step.host())
     return ordered([*rates, *network, *step.devices(), *step.attention(), *step.kernels()])
 
 
@@ -148,6 +150,12 @@ class _Step:
             name = f"{LINKS_DOUBLED} along dimension {at + 1} ({size} devices)"
             faster = with_links(system, LinkFactors(bandwidth=2.0), dimension=at)
             yield self._on_links(name, faster)
+
+    def host(self) -> Iterator[Change]:
+        """Yield the step with links between devices and hosts twice as fast."""
+        if self.prediction.host_transfer_s:
+            tasks = self.prediction.tasks if self.rows is None else self.rows.chains.graph
+            yield self._row(HOST_LINK_DOUBLED, self._of_tasks_s(_with_host_links_doubled(tasks)))
 
     def devices(self) -> Iterator[Change]:
         """Yield the step without what is not perfect: devices, then links."""
@@ -221,18 +229,27 @@ class _Step:
     def _hidden_s(self) -> float:
         """Return the step if whatever takes longer hid the other."""
         longer_s = max(self.prediction.compute_s, self.prediction.communication_s)
-        return longer_s + self.prediction.straggler_s
+        others_s = self.prediction.exposed_host_transfer_s + self.prediction.straggler_s
+        return longer_s + others_s
 
     def _priced(self, name: str, prices: Prices) -> Change:
+        if self.prediction.timeline is None:
+            return self._row(name, sum(each.time_s for each in prices if each is not None))
+        if self.rows is not None:
+            return self._row(name, self._of_tasks_s(self.rows.at(prices)))
+        estimates = replace(self.prediction.estimates, estimate_of_region=prices)
+        tasks = estimated_tasks(
+            self.prediction.graph,
+            estimates,
+            host_bandwidth_bytes_per_s=host_bandwidth(self.prediction.options.estimate),
+        )
+        return self._row(name, self._of_tasks_s(tasks))
+
+    def _of_tasks_s(self, tasks: TaskGraph) -> float:
         system = self.prediction.system
         if system is None:
-            return self._row(name, sum(each.time_s for each in prices if each is not None))
-        if self.rows is None:
-            estimates = replace(self.prediction.estimates, estimate_of_region=prices)
-            tasks = estimated_tasks(self.prediction.graph, estimates)
-        else:
-            tasks = self.rows.at(prices)
-        return self._row(name, self._simulated_s(tasks, system, self.prediction.options.network))
+            return computation_alone(tasks).step_time_s
+        return self._simulated_s(tasks, system, self.prediction.options.network)
 
     def _on_links(self, name: str, system: System) -> Change:
         tasks = self.prediction.tasks if self.rows is None else self.rows.chains.graph
@@ -254,6 +271,17 @@ def _step(prediction: Prediction) -> _Step:
         and prediction.options.network.imperfect is None
     )
     return _Step(prediction=prediction, rows=rows_of(prediction) if is_row else None)
+
+
+def _with_host_links_doubled(graph: TaskGraph) -> TaskGraph:
+    """Return tasks whose transfers to and from hosts take half as long."""
+    tasks = [
+        replace(task, duration_ps=task.duration_ps // 2)
+        if isinstance(task, MemoryTask) and task.duration_ps is not None
+        else task
+        for task in graph.tasks
+    ]
+    return replace(graph, tasks=tuple(tasks))
 
 
 def _dimension_sizes(system: System, network: NetworkOptions) -> list[int]:

@@ -4,14 +4,19 @@ Kernels run one after another on the device's compute stream. A collective start
 before it in the schedule is done; if it is asynchronous, kernels continue, and those after its end
 wait for it. Operations that make no data are not kernels. The schedule alone therefore determines
 what a region waits for, and it has every operand ready in time.
+
+A model of a compiler leaves transfers to and from the host where they stand in the program. As
+compilers make them asynchronous, only what reads the result of one waits for it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
+from hespas.cost.rules.host import host_traffic, is_on_host
 from hespas.errors import ProgramError, UnsupportedError
 from hespas.program.attrs import CustomCallAttrs
 from hespas.program.program import Block, Op, Program, Value
@@ -72,6 +77,7 @@ def split_scheduled(program: Program) -> RegionGraph:
 class _Walk:
     """A walk along the schedule.
 
+    ``moved`` gives the transfers that make a value, in a program of a model of a compiler.
     ``waits_for`` are the regions that the next operation on the compute stream waits for;
     ``in_flight`` those that each asynchronous operation started. ``communicating`` and ``named``
     cache results for operations that recur in every iteration of a loop.
@@ -86,11 +92,41 @@ class _Walk:
     in_flight: dict[Value, tuple[int, ...]] = field(default_factory=dict[Value, tuple[int, ...]])
     communicating: dict[Op, bool] = field(default_factory=dict[Op, bool])
     named: dict[tuple[Op, Op], Op] = field(default_factory=dict[tuple[Op, Op], Op])
+    moved: dict[Value, tuple[int, ...]] = field(default_factory=dict[Value, tuple[int, ...]])
 
     def block(self, block: Block) -> None:
         for op in block.operations:
-            if op.kind not in FREE and not _only_allocates(op):
+            if op.kind in FREE:
+                self._pass_on(op)
+            elif not _only_allocates(op) and not (self.program.is_modelled and self._moves(op)):
                 self._op(op)
+
+    def _pass_on(self, op: Op) -> None:
+        """Note that results stand for operands that may still be moved."""
+        if self.moved:
+            self.moved.update(dict.fromkeys(op.results, self._moving(op.operands)))
+
+    def _moving(self, values: Iterable[Value]) -> tuple[int, ...]:
+        found = {number for value in values for number in self.moved.get(value, ())}
+        return tuple(sorted(found))
+
+    def _moves(self, op: Op) -> bool:
+        """Start a transfer beside the compute stream, or have that wait for what ``op`` reads.
+
+        Returns whether the operation is done with: it moves data, or lies on the host.
+        """
+        moving = self._moving(values_read_by(op)) if self.moved else ()
+        if host_traffic(op):
+            before, self.waits_for = self.waits_for, tuple(sorted({*self.waits_for, *moving}))
+            self.moved.update(dict.fromkeys(op.results, (self._add(op),)))
+            self.waits_for = before
+            return True
+        if is_on_host(op):
+            self.moved.update(dict.fromkeys(op.results, moving))
+            return True
+        if moving and op.kind not in ("case", "if", "while"):
+            self.waits_for = tuple(sorted({*self.waits_for, *moving}))
+        return False
 
     def _op(self, op: Op) -> None:
         if op.kind in ASYNC:

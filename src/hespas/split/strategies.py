@@ -11,6 +11,7 @@ from hespas.config.fields import Option, declare
 from hespas.config.figures import Count
 from hespas.config.groups import Group
 from hespas.config.suggest import choice
+from hespas.cost.rules.host import is_on_host
 from hespas.errors import ConfigError, option
 from hespas.program.program import Op, Program
 from hespas.split.flatten import flatten, stands_alone
@@ -158,7 +159,8 @@ def _linear_groups(operations: Sequence[Op], options: SplitOptions) -> list[tupl
     blocks: list[list[Op]] = [[]]
     limit = options.block_limit or DEFAULT_BLOCK_LIMIT
     for op in operations:
-        alone = stands_alone(op)
+        # What waits for a transfer to the host, and computes nothing, holds up no computation.
+        alone = stands_alone(op) or is_on_host(op)
         separates = alone or op.name == options.separator
         policy = SeparatorPolicy.ISOLATED if alone else options.separator_policy
         before = separates and policy is not SeparatorPolicy.END_BLOCK

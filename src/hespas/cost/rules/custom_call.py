@@ -69,7 +69,7 @@ MOSAIC = "tpu_custom_call"
 def _known(op: Op, target: str) -> tuple[Work, str]:
     rule = TARGETS.get(target)
     if rule is not None:
-        return rule(op), _PLACED.format(target) if target in _PLACEMENTS else ""
+        return rule(op), ""
     if target == MOSAIC:
         return _mosaic(op)
     written = work_by_author(op)
@@ -100,9 +100,8 @@ def _mosaic(op: Op) -> tuple[Work, str]:
     return load.work, "; ".join(load.notes)
 
 
-# Where a value should lie: whether that moves it is the compiler's decision.
+# Those that move something are transfers, which no rule counts: see `host.host_traffic`.
 _PLACEMENTS = ("MoveToDevice", "MoveToHost", "annotate_device_placement")
-_PLACED = "custom call {}: a transfer between host and device, if there is one, is not counted"
 
 # Notes to the compiler, and what a TPU's compiler says of memory: values go through as they are.
 _ANNOTATIONS = (

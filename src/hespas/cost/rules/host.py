@@ -9,9 +9,6 @@ from hespas.cost.rules.fusion import block_traffic
 from hespas.program.program import Op, Value, is_communication_op
 from hespas.program.types import HOST_MEMORY, TensorType, size_bytes, tensors
 
-PLACEMENTS = frozenset({"MoveToDevice", "MoveToHost", "annotate_device_placement"})
-"""Custom calls that say where their operand is to lie."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostTraffic:
@@ -71,6 +68,13 @@ def host_traffic(op: Op) -> HostTraffic:
     to_host = _writes(op) if results and _has_array_on_device(op.operands) else 0
     stays = results and all(map(_is_on_host, op.results))
     return HostTraffic(to_host_bytes=to_host, from_host_bytes=0 if stays else _reads(op))
+
+
+def is_on_host(op: Op) -> bool:
+    """Return whether an operation makes something on the host, and moves nothing there."""
+    if op.kind in _STILL or is_communication_op(op) or not op.results:
+        return False
+    return all(map(_is_on_host, op.results)) and not host_traffic(op)
 
 
 def _is_on_host(value: Value) -> bool:

@@ -30,6 +30,8 @@ from hespas.program.types import TensorType
 
 _CONVOLUTION_PREFIX = "__cudnn$conv"
 
+_PLACEMENT = "_xla_buffer_placement"
+
 
 def plain(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
     """Read an instruction that is one operation, the computations it applies as regions."""
@@ -172,6 +174,9 @@ def custom_call(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
     )
     results = leaf_count(reader.types.read(instruction.shape))
     texts = {"call_target_name": mlir.string(target)} | _in_place_text(attrs.in_place, results)
+    placement = instruction.frontend_attributes.map.get(_PLACEMENT, "")
+    if placement:
+        texts["mhlo.frontend_attributes"] = f"{{{_PLACEMENT} = {mlir.string(placement)}}}"
     if attrs.backend_config:
         texts["backend_config"] = mlir.string(attrs.backend_config)
     if convolution is not None:

@@ -10,6 +10,7 @@ from hespas.errors import ProgramError
 from hespas.frontend.hlo import asynchronous, instructions
 from hespas.frontend.hlo.reader import Locations, ModuleReader, Originals
 from hespas.frontend.hlo.types import leaf_count, leaf_number
+from hespas.frontend.host_memory import with_host_memory
 from hespas.frontend.loaded import Loaded, Unpartitioned
 from hespas.frontend.overrides import LoadOptions, OverrideRecorder
 from hespas.program.program import Alias, Function, Program
@@ -55,7 +56,7 @@ def read_hlo(module: HloModule, *, name: str, options: LoadOptions) -> Loaded | 
         aliases=_aliases(reader, computations[entry]),
         compiled_for=message.frontend_attributes.map.get(TARGET_ATTRIBUTE, ""),
     )
-    return Loaded(program=program, used=used)
+    return Loaded(program=with_host_memory(program), used=used)
 
 
 def _entry(message: Any, computations: dict[int, Any], name: str) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 
 from hespas.errors import ProgramError, UnsupportedError
+from hespas.frontend.host_memory import is_on_host, with_host_memory
 from hespas.frontend.loaded import Loaded, Unpartitioned
 from hespas.frontend.loops import trip_count
 from hespas.frontend.meshes import Mesh, read_mesh
@@ -56,7 +57,23 @@ def read_stablehlo(
     local = per_device(program, meshes, main_attributes, attributes)
     if isinstance(local, Unpartitioned):
         return local
-    return Loaded(program=local, used=overrides.used(module.source))
+    given = _arguments_on_host(main_attributes, module.source)
+    return Loaded(
+        program=with_host_memory(local, arguments=given), used=overrides.used(module.source)
+    )
+
+
+_MEMORY_KIND = re.compile(r'mhlo\.memory_kind = "([^"]*)"')
+
+
+def _arguments_on_host(main_attributes: Mapping[str, str], source: str) -> list[int]:
+    entries = split_list(main_attributes.get("arg_attrs", "[]")[1:-1])
+    kinds = [_MEMORY_KIND.search(entry) for entry in entries]
+    return [
+        argument
+        for argument, kind in enumerate(kinds)
+        if kind is not None and is_on_host(kind[1], location=source)
+    ]
 
 
 def _count(attributes: Mapping[str, str], name: str) -> int | None:

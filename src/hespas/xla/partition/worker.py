@@ -28,6 +28,12 @@ from hespas.xla.partition.shardy import partition_with_shardy
 _SHARD_MAP = b"manual_computation"
 _DONOR, _ALIAS = "jax.buffer_donor", "tf.aliasing_output"
 _LISTED_ALIASES = "mhlo.input_output_alias"
+_PLACEMENT = b"annotate_device_placement"
+_PLACED = {
+    "device": "MoveToDevice",
+    "pinned_host": "MoveToHost",
+    "unpinned_host": "MoveToHost",
+}
 _MOST_OF_ONE_PROCESS = 2048
 
 
@@ -139,8 +145,31 @@ def _client(devices: int) -> Any:
 
 def _bytecode(source: bytes, request: messages.PartitionRequest) -> bytes:
     buffer = BytesIO()
-    parse_mlir(source, name=request.name).handle.operation.write_bytecode(buffer)
+    handle = parse_mlir(source, name=request.name).handle
+    if _PLACEMENT in source:
+        _name_placements(handle)
+    handle.operation.write_bytecode(buffer)
     return buffer.getvalue()
+
+
+def _name_placements(module: Any) -> None:
+    """Name placements as XLA does before it partitions: it divides those like their operands."""
+    ir = import_module("jaxlib.mlir.ir")
+
+    def visit(operation: Any) -> Any:
+        attributes = operation.attributes
+        if operation.name == "stablehlo.custom_call":
+            frontend = attributes.get("mhlo.frontend_attributes")
+            target = attributes["call_target_name"].value
+            if target == _PLACEMENT.decode() and frontend is not None:
+                name = _PLACED.get(frontend["_xla_buffer_placement"].value)
+                if name is not None:
+                    attributes["call_target_name"] = ir.StringAttr.get(name)
+                    attributes["has_side_effect"] = ir.BoolAttr.get(False)
+        return ir.WalkResult.ADVANCE
+
+    with module.context:
+        module.operation.walk(visit)
 
 
 def _drop_copies(module: Any) -> None:

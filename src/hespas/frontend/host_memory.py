@@ -1,0 +1,252 @@
+"""What an exported program keeps in the host's memory, written into the types of its values.
+
+JAX says where values are to lie by custom calls (``annotate_device_placement``) and by the memory
+kind of arguments; a compiler finds out which buffers that concerns. Here a value is on the host if
+a placement puts it there, if it is cut, reshaped or joined from what is there, or if a loop carries
+it there; until a placement puts it on the device. As XLA does, a buffer of a constant that is there
+to be written over part by part is allocated and not moved.
+
+Source: openxla/xla, ``xla/hlo/transforms/host_offloader.cc``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from hespas.errors import UnsupportedError
+from hespas.program.attrs import NO_ATTRS, CustomCallAttrs
+from hespas.program.program import (
+    Block,
+    Function,
+    Op,
+    Program,
+    Value,
+    all_ops,
+    called_functions,
+    nested_ops,
+)
+from hespas.program.rewrite import with_calls_opened
+from hespas.program.types import HOST_MEMORY, TensorType
+
+_ON_HOST = {"device": False, "pinned_host": True, "unpinned_host": True}
+"""JAX's memory kinds."""
+
+_TARGETS = {"MoveToDevice": False, "MoveToHost": True}
+_ANNOTATION = "annotate_device_placement"
+_KIND = re.compile(r'_xla_buffer_placement ?= ?"([^"]*)"')
+
+# The first operand is on the host: so is the result.
+_FORWARD = frozenset(
+    {
+        "bitcast",
+        "broadcast_in_dim",
+        "concatenate",
+        "copy",
+        "dynamic_slice",
+        "dynamic_update_slice",
+        "optimization_barrier",
+        "pad",
+        "reshape",
+        "reverse",
+        "slice",
+        "transpose",
+    }
+)
+_FILLED = frozenset({"broadcast_in_dim", "constant", "iota"})
+_PASSING = frozenset(
+    {
+        "SPMDFullToShardShape",
+        "SPMDShardToFullShape",
+        "Sharding",
+        "xla.sdy.FuncResultSharding",
+        "xla.sdy.GlobalToLocalShape",
+        "xla.sdy.LocalToGlobalShape",
+    }
+)
+
+
+def is_on_host(kind: str, *, location: str) -> bool:
+    """Return whether a memory kind is the host's; `UnsupportedError` for one that is not known.
+
+    >>> is_on_host("pinned_host", location="step.mlir"), is_on_host("device", location="step.mlir")
+    (True, False)
+    """
+    if kind not in _ON_HOST:
+        raise UnsupportedError(
+            f"memory kind {kind!r} is not known",
+            location=location,
+            hint=f"kinds are {', '.join(sorted(_ON_HOST))}",
+        )
+    return _ON_HOST[kind]
+
+
+def placed_on_host(op: Op) -> bool | None:
+    """Return whether an operation puts its operand on the host; None if it is no placement."""
+    if not isinstance(op.attrs, CustomCallAttrs):
+        return None
+    target = op.attrs.target
+    if target != _ANNOTATION:
+        return _TARGETS.get(target)
+    text = next((text for _, text in op.attributes if _KIND.search(text)), "")
+    match = _KIND.search(text)
+    if match is None:
+        raise UnsupportedError("it does not say where to place its operand", location=op.location)
+    return is_on_host(match[1], location=op.location)
+
+
+def with_host_memory(program: Program, *, arguments: Collection[int] = ()) -> Program:
+    """Return the program with the values typed that lie in the host's memory.
+
+    ``arguments`` are those of the main function that are there when it starts. A program that a
+    compiler scheduled says so by itself, and is returned as it is. Calls are opened, since what a
+    function is called with may be here or there. Raises `UnsupportedError` for a memory kind that
+    is not known.
+    """
+    if program.is_scheduled:
+        return program
+    if not arguments and not any(placed_on_host(op) for op in all_ops(program)):
+        return program
+    main = with_calls_opened(program)
+    found = _Found(host={main.body.arguments[number] for number in arguments})
+    while found.grows(main.body):
+        pass
+    retyped = Function(name=main.name, body=_Retyper(host=found.host).block(main.body))
+    return replace(program, functions=dict(_reached(program, retyped)))
+
+
+def _reached(program: Program, main: Function) -> Iterator[tuple[str, Function]]:
+    """Yield main, and the functions that are still called."""
+    yield "main", main
+    pending, seen = called_functions(nested_ops(main.body)), {"main"}
+    while pending:
+        name = pending.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        function = program.function(name)
+        yield name, function
+        pending.extend(called_functions(nested_ops(function.body)))
+
+
+@dataclass(slots=True, kw_only=True)
+class _Found:
+    """The values that are known to be on the host."""
+
+    host: set[Value] = field(default_factory=set[Value])
+
+    def grows(self, block: Block) -> bool:
+        """Go through a block once; return whether more values are known than before."""
+        before = len(self.host)
+        for op in block.operations:
+            self._op(op)
+            for region in op.regions:
+                self.grows(region)
+        return len(self.host) > before
+
+    def _op(self, op: Op) -> None:
+        placed = placed_on_host(op)
+        if placed is not None:
+            self.host.update(op.results if placed else ())
+        elif op.kind == "while":
+            condition, body = op.regions
+            returned = body.operations[-1].operands
+            carried = (op.operands, condition.arguments, body.arguments, returned, op.results)
+            for operand, *inside in zip(*carried, strict=True):
+                if operand in self.host or not self.host.isdisjoint(inside):
+                    condition_value, argument, _, result = inside
+                    self.host.update((condition_value, argument, result))
+        elif op.kind in ("case", "if"):
+            for region in op.regions:
+                self._pairwise(region.operations[-1].operands, op.results)
+        elif op.kind == "optimization_barrier":
+            self._pairwise(op.operands, op.results)
+        elif _passes_on(op) and not self.host.isdisjoint(_sources(op)):
+            self.host.update(op.results)
+
+    def _pairwise(self, sources: Iterable[Value], results: Iterable[Value]) -> None:
+        pairs = zip(sources, results, strict=True)
+        self.host.update(result for source, result in pairs if source in self.host)
+
+
+def _passes_on(op: Op) -> bool:
+    if isinstance(op.attrs, CustomCallAttrs):
+        return op.attrs.target in _PASSING
+    return op.kind in _FORWARD
+
+
+def _sources(op: Op) -> Sequence[Value]:
+    """Return the operands whose data the result holds: not the indices."""
+    if op.kind == "concatenate":
+        return op.operands
+    return op.operands[: 2 if op.kind == "dynamic_update_slice" else 1]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Retyper:
+    """Copies operations with other types, and puts buffers on the host where they are needed."""
+
+    host: set[Value]
+    renamed: dict[Value, Value] = field(default_factory=dict[Value, Value])
+    producer: dict[Value, Op] = field(default_factory=dict[Value, Op])
+
+    def block(self, block: Block) -> Block:
+        arguments = self._values(block.arguments)
+        operations: list[Op] = []
+        for op in block.operations:
+            self.producer.update(dict.fromkeys(op.results, op))
+            operands = list(self._renamed(op.operands))
+            for at in self._buffers(op):
+                made = self._on_host(op, op.operands[at], operands[at])
+                operations.append(made)
+                operands[at] = made.results[0]
+            regions = tuple([self.block(region) for region in op.regions])
+            results = self._values(op.results)
+            operations.append(
+                replace(op, operands=tuple(operands), results=results, regions=regions)
+            )
+        return Block(arguments=arguments, operations=tuple(operations))
+
+    def _renamed(self, values: Iterable[Value]) -> Iterator[Value]:
+        return (self.renamed.get(value, value) for value in values)
+
+    def _values(self, values: Iterable[Value]) -> tuple[Value, ...]:
+        for value in values:
+            if value in self.host and isinstance(value.type, TensorType):
+                self.renamed[value] = Value(type=replace(value.type, memory_space=HOST_MEMORY))
+        return tuple(self._renamed(values))
+
+    def _buffers(self, op: Op) -> Iterator[int]:
+        """Yield the operands that are not on the host, but are carried or written over there."""
+        if op.kind == "while":
+            pairs = zip(op.operands, op.results, strict=True)
+        elif op.kind == "dynamic_update_slice":
+            pairs = zip(op.operands[:1], op.results, strict=True)
+        else:
+            return
+        for at, (operand, result) in enumerate(pairs):
+            if result in self.host and operand not in self.host:
+                yield at
+
+    def _on_host(self, op: Op, operand: Value, renamed: Value) -> Op:
+        """Return what makes the buffer: an allocation where it is filled, else a copy."""
+        kind = operand.type
+        if not isinstance(kind, TensorType):
+            raise UnsupportedError(f"{kind} on the host", location=op.location)
+        result = Value(type=replace(kind, memory_space=HOST_MEMORY))
+        made = self.producer.get(operand)
+        is_filled = made is not None and made.kind in _FILLED
+        allocates = CustomCallAttrs(target="AllocateBuffer", backend_config="", called_functions=())
+        return Op(
+            dialect="stablehlo" if is_filled else "mhlo",
+            kind="custom_call" if is_filled else "copy",
+            operands=() if is_filled else (renamed,),
+            results=(result,),
+            attrs=allocates if is_filled else NO_ATTRS,
+            attributes=(("call_target_name", '"AllocateBuffer"'),) if is_filled else (),
+            source_location=op.source_location,
+            scope=op.scope,
+        )
