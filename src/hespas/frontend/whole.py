@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 _PARTITIONED_BY_XLA = "mhlo.spmd_"
 _FRONTEND = "mhlo.frontend_attributes"
 _MESHES = "xla.sdy.meshes"
+_MADE_UP = re.compile(r"axis_\d+")
+"""How XLA names the axes of meshes that it makes of lists of devices."""
 _MESH = re.compile(r"#?sdy\.mesh<.*?>")
 
 
@@ -82,8 +84,11 @@ def _hlo_meshes(message: Any) -> Iterator[Mesh]:
         for instruction in computation.instructions:
             if instruction.HasField("mesh_axes_replica_group_list"):
                 described = instruction.mesh_axes_replica_group_list.mesh
-                if not described.device_ids and not described.HasField("iota_transform"):
-                    yield Mesh(axes=tuple((axis.name, axis.size) for axis in described.axes))
+                axes = tuple((axis.name, axis.size) for axis in described.axes)
+                is_own = all(_MADE_UP.fullmatch(name) for name, _ in axes)
+                is_ordered = not described.device_ids and not described.HasField("iota_transform")
+                if is_ordered and not is_own:
+                    yield Mesh(axes=axes)
 
 
 def _chosen(meshes: Iterable[Mesh]) -> tuple[tuple[str, int], ...]:

@@ -63,6 +63,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "Named",
         "Phase",
         "joined_scope",
+        "joined_scopes",
         "merged_layers",
         "place_text",
         "read_scope",

@@ -9,7 +9,7 @@ sets below it hold all that is known of JAX's spelling.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from functools import lru_cache
 
@@ -115,13 +115,16 @@ def read_scope(scope: str) -> Named:
     """Take a name stack apart.
 
     A name without any structure is that of an argument or of a compiler's own operation, and none
-    of the user's.
+    of the user's. Joined stacks have the modules that all of them begin with, and no name where
+    they have different phases.
 
     >>> named = read_scope("jit(step)/transpose(jvp(layers_0))/attention/dot_general")
     >>> named.phase.value, named.path, named.operation
     ('backward', ('layers_0', 'attention'), 'dot_general')
     >>> read_scope("jit(step)/jvp(layers)/while/body/closed_call/mlp/be,ef->bf/dot_general").path
     ('layers', 'mlp')
+    >>> read_scope("jit(step)/jvp(layers)/(mlp/dot_general:norm/mul)").path
+    ('layers',)
     >>> read_scope("state['weights']") == NO_NAME
     True
     """
@@ -129,20 +132,61 @@ def read_scope(scope: str) -> Named:
         return NO_NAME
     # XLA names what it makes of several operations after all of them.
     parts = list(_split(scope.partition(";")[0]))
+    joined = next((at for at, part in enumerate(parts) if _is_joined(part)), None)
+    if joined is not None:
+        before, after = parts[:joined], parts[joined + 1 :]
+        if any(map(_is_joined, after)):
+            return NO_NAME
+        each = _split(parts[joined][1:-1], ":")
+        return _agreed([read_scope("/".join([*before, one, *after])) for one in each])
     operation = "" if _TRANSFORM.fullmatch(parts[-1]) else parts.pop()
     phase = next((phase for rule, phase in PHASE_RULES if rule.search(scope)), None)
     return Named(phase=phase, path=tuple(_modules(parts)), operation=operation)
 
 
-def _split(scope: str) -> Iterator[str]:
-    """Split at the slashes that stand in no parentheses."""
+def joined_scopes(scopes: Sequence[str]) -> str:
+    """Return a name stack for what is made of several, as XLA joins them.
+
+    >>> joined_scopes(["jit(f)/layers/mlp/dot", "jit(f)/layers/norm/mul"])
+    'jit(f)/layers/(mlp/dot:norm/mul)'
+    """
+    if len(scopes) < 2:
+        return "".join(scopes)
+    parts = [list(_split(scope)) for scope in scopes]
+    shortest = min(map(len, parts)) - 1
+    same = next((at for at in range(shortest) if len({each[at] for each in parts}) > 1), shortest)
+    ends = ":".join("/".join(each[same:]) for each in parts)
+    return "/".join([*parts[0][:same], f"({ends})"])
+
+
+def _is_joined(part: str) -> bool:
+    return part.startswith("(") and part.endswith(")") and ":" in part
+
+
+def _agreed(each: Sequence[Named]) -> Named:
+    """Return what several name stacks have in common."""
+    phases = {named.phase for named in each}
+    if len(phases) > 1 or NO_NAME in each:
+        return NO_NAME
+    path: list[str] = []
+    for names in zip(*(named.path for named in each), strict=False):
+        if len(set(names)) > 1:
+            break
+        path.append(names[0])
+    named = Named(phase=phases.pop(), path=tuple(path), operation="")
+    is_one = len({(one.path, one.operation) for one in each}) == 1
+    return each[0] if is_one else NO_NAME if named == NO_NAME else named
+
+
+def _split(scope: str, separator: str = "/") -> Iterator[str]:
+    """Split at the slashes, or another separator, that stand in no parentheses."""
     depth = start = 0
     for at, char in enumerate(scope):
         if char == "(":
             depth += 1
         elif char == ")":
             depth -= 1
-        elif char == "/" and depth <= 0:
+        elif char == separator and depth <= 0:
             yield scope[start:at]
             start = at + 1
     yield scope[start:]

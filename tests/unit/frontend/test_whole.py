@@ -94,6 +94,8 @@ ENTRY main {{
             AXES,
         ),
         ("", "mesh['data'=2,'model'=4]{'model'}", AXES),
+        # XLA's own names, of a list of devices.
+        ("", "mesh['axis_0'=2,'axis_1'=4] {'axis_1'}", ()),
     ],
 )
 def test_hlo_names_meshes_in_an_attribute_or_in_groups(

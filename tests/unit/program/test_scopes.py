@@ -4,7 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hespas.program.scopes import NO_NAME, Phase, joined_scope, merged_layers, read_scope
+from hespas.program.scopes import (
+    NO_NAME,
+    Phase,
+    joined_scope,
+    joined_scopes,
+    merged_layers,
+    read_scope,
+)
 
 PIECES = ("a", "f(", ")", "/", "//", "while", "body", "cond", "branch_0_fun", "jvp(", ";")
 FORWARD, BACKWARD, AGAIN = Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTATION
@@ -47,6 +54,14 @@ FORWARD, BACKWARD, AGAIN = Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTATION
         ("jit(f)/transpose", None, "", "transpose"),
         ("jit(f)/transpose(jvp())/mul;transpose(jvp())/add", BACKWARD, "", "mul"),
         ("jit(<lambda>)/jvp(f(x))/mul", FORWARD, "f(x)", "mul"),
+        # Of several operations: what all agree on.
+        ("jit(f)/jvp(d)/(a/b/mul:a/c/mul)", FORWARD, "d/a", ""),
+        ("jit(f)/(jvp(d)/a/mul:jvp(d)/a/mul)", FORWARD, "d/a", "mul"),
+        ("jit(f)/(jvp(d)/mul:jvp(e)/mul)", FORWARD, "", ""),
+        ("jit(f)/d/(a:b)/mul", None, "d", ""),
+        ("jit(f)/(jvp(d)/mul:transpose(jvp(d))/mul)", None, "", ""),
+        ("jit(f)/(a/mul:b/mul)", None, "", ""),
+        ("jit(f)/a/(b:c)/(d:e)", None, "", ""),
     ],
 )
 def test_a_name_stack_says_phase_path_and_operation(
@@ -81,3 +96,16 @@ def test_numbers_of_layers() -> None:
 def test_joining_with_nothing_changes_nothing() -> None:
     assert joined_scope("", "a/b") == "a/b"
     assert joined_scope("a/b", "") == "a/b"
+
+
+STACKS = st.lists(
+    st.sampled_from(("jit(f)", "jvp(a)", "transpose(jvp(a))", "a", "b", "while", "body", "mul")),
+    min_size=1,
+    max_size=6,
+).map("/".join)
+
+
+@given(st.lists(STACKS, min_size=1, max_size=4))
+def test_joined_stacks_begin_with_what_all_do(scopes: list[str]) -> None:
+    path = read_scope(joined_scopes(scopes)).path
+    assert all(read_scope(scope).path[: len(path)] == path for scope in scopes)

@@ -8,6 +8,7 @@ from typing import Any
 
 from hespas.errors import ProgramError
 from hespas.frontend.hlo import asynchronous, instructions
+from hespas.frontend.hlo.combined import with_named_collectives
 from hespas.frontend.hlo.reader import Locations, ModuleReader, Originals
 from hespas.frontend.hlo.types import leaf_count, leaf_number
 from hespas.frontend.host_memory import with_host_memory
@@ -44,9 +45,10 @@ def read_hlo(module: HloModule, *, name: str, options: LoadOptions) -> Loaded | 
     )
     entry = _entry(message, computations, name)
     main = Function(name="main", body=reader.block(entry, "func"))
+    functions = {"main": main} | reader.functions
     used = reader.overrides.used(name)
     program = Program(
-        functions={"main": main} | reader.functions,
+        functions={name: with_named_collectives(each) for name, each in functions.items()},
         replicas=module.replicas,
         partitions=module.partitions,
         source=name,
