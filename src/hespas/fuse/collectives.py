@@ -22,6 +22,7 @@ from hespas.fuse.order import in_order, needed_by
 from hespas.program.attrs import NO_ATTRS, CollectiveAttrs, DimensionAttrs, FusionAttrs, SliceAttrs
 from hespas.program.canonical import structure_key
 from hespas.program.program import Block, Op, Value, is_communication_op
+from hespas.program.scopes import joined_scopes
 from hespas.program.types import AsyncType, TensorType, size_bytes
 
 _MIB = 2**20
@@ -126,7 +127,8 @@ def _batches(
 
 def _joined(collectives: Sequence[Op], names: Names) -> list[Op]:
     """Return one collective for several, with what goes around it."""
-    first = collectives[0]
+    scopes = sorted({op.scope for op in collectives if op.scope})
+    first = replace(collectives[0], scope=joined_scopes(scopes))
     operands = tuple([value for op in collectives for value in op.operands])
     results = tuple([value for op in collectives for value in op.results])
     name = names.next(first.kind)

@@ -4,6 +4,7 @@ from hespas.compile.options import CompileOptions
 from hespas.frontend.load import load_source
 from hespas.fuse.fused import fused
 from hespas.program.program import Op, Program
+from hespas.program.scopes import read_scope
 from hespas.split.scheduled import FREE
 from programs import VECTOR, all_reduce, main_function, on_devices
 
@@ -33,6 +34,19 @@ def test_what_does_not_wait_for_each_other_is_one_collective() -> None:
         "!mhlo.async_bundle<tensor<16xf32>>",
         "!mhlo.async_bundle<tensor<8xf32>>",
     ]
+
+
+def test_what_is_combined_has_the_name_that_all_share() -> None:
+    text = main_function(
+        CHAIN, arguments=f"%a: {VECTOR}, %b: {VECTOR}", results=f"{VECTOR}, {VECTOR}"
+    )
+    lines = on_devices(text).splitlines()
+    ends = [at for at, line in enumerate(lines) if line.lstrip().startswith("}) :")]
+    for end, module in zip(ends, ("mlp", "norm", "head"), strict=True):
+        lines[end] += f' loc("jit(f)/layers/{module}/psum")'
+    made = fused(load_source("\n".join(lines).encode(), name="test.mlir"))
+    paths = [read_scope(op.scope).path for op in kernels(made) if op.kind == "async_start"]
+    assert paths == [("layers",), ("layers", "head")]
 
 
 def test_nothing_is_combined_beyond_the_limit() -> None:
