@@ -94,8 +94,12 @@ def _write_module(module: Any, accelerator: messages.Accelerator, home: Path) ->
     message.frontend_attributes.map[messages.TARGET_ATTRIBUTE] = messages.part_name(accelerator)
     proto = message.SerializeToString(deterministic=True)
     (home / messages.PROTO_FILE).write_bytes(proto)
-    named = import_module("jaxlib._hlo").HloModule.from_serialized_hlo_module_proto(proto)
-    (home / messages.TEXT_FILE).write_text(named.to_string())
+    hlo = import_module("jaxlib._hlo")
+    named = hlo.HloModule.from_serialized_hlo_module_proto(proto)
+    options = hlo.HloPrintOptions()
+    # Kernels of Pallas read tables that the program holds as constants.
+    options.print_large_constants = b"tpu_custom_call" in proto
+    (home / messages.TEXT_FILE).write_text(named.to_string(options))
 
 
 def _topology(request: messages.CompileRequest, count: int) -> Topology:
