@@ -61,6 +61,8 @@ _NOTHING = frozenset(
         "tpu.memref_squeeze",
         "tpu.prng_set_seed_32",
         "tpu.reinterpret_cast",
+        "tpu.sem_alloc",
+        "tpu.sem_barrier",
         "tpu.sem_read",
         "tpu.sem_signal",
         "tpu.sem_wait",
