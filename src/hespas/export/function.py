@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from typing import Any
@@ -88,13 +88,44 @@ def export_function(
     """Export a function, jitted or not, for arguments that need only a shape and a sharding.
 
     Meshes may be abstract: the devices need not be attached. ``platform`` is what it is lowered
-    for, where it calls what only that has (JAX's names: ``cpu``, ``cuda``, ``tpu``).
+    for, where it calls what only that has (JAX's names: ``cpu``, ``cuda``, ``tpu``); a function
+    that keeps something in a host's memory is lowered for TPUs in the place of CPUs, for which JAX
+    drops that.
     """
     jax = import_module("jax")
     jitted = function if hasattr(function, "trace") else jax.jit(function)
     with _abstract_mesh(arguments), _short_locations():
-        lowered = jitted.trace(*arguments).lower(lowering_platforms=(platform,))
+        traced = jitted.trace(*arguments)
+        if platform == "cpu" and _uses_host_memory(traced.jaxpr.jaxpr, arguments):
+            platform = "tpu"
+        lowered = traced.lower(lowering_platforms=(platform,))
     return export_lowered(lowered, name=name)
+
+
+def _uses_host_memory(jaxpr: Any, arguments: Any) -> bool:
+    """Return whether an argument, or what is computed, is put into the memory of a host."""
+    jax = import_module("jax")
+    shardings = [getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(arguments)]
+    kinds = [getattr(sharding, "memory_kind", None) or "" for sharding in shardings]
+    if any(kind.endswith("pinned_host") for kind in kinds):
+        return True
+    return any(
+        equation.primitive.name == "device_put"
+        and any("host" in str(target).lower() for target in equation.params["devices"])
+        for equation in _equations(jaxpr)
+    )
+
+
+def _equations(jaxpr: Any) -> Iterator[Any]:
+    """Yield the equations of a jaxpr and of those inside of it."""
+    for equation in jaxpr.eqns:
+        yield equation
+        for parameter in equation.params.values():
+            members = parameter if isinstance(parameter, list | tuple) else (parameter,)
+            for member in members:
+                inner = getattr(member, "jaxpr", member)
+                if hasattr(inner, "eqns"):
+                    yield from _equations(inner)
 
 
 _LOCATIONS = {

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from hespas.cost.rules.host import host_traffic
 from hespas.errors import ConfigError, ProgramError
 from hespas.export.dump import export_dump
 from hespas.export.exported import Exported, partitioned
@@ -44,6 +45,13 @@ def donated_to_results():
 def lowered():
     return jax.jit(jnp.sin).lower(jax.ShapeDtypeStruct((8,), jnp.float32))
 
+def offloaded():
+    mesh = AbstractMesh((4,), ("x",), axis_types=(AxisType.Auto,))
+    there = NamedSharding(mesh, P("x", None), memory_kind="pinned_host")
+    rows = jax.ShapeDtypeStruct((64, 64), jnp.float32, sharding=there)
+    host, device = jax.memory.Space.Host, jax.memory.Space.Device
+    return (lambda a: jax.device_put(jnp.sin(jax.device_put(a, device)), host)), (rows,)
+
 def number():
     return 3
 
@@ -65,6 +73,22 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Expo
     (tmp_path / "own_model.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
     return lambda name: export_named(f"own_model:{name}")
+
+
+def test_what_is_kept_on_the_host_stays_there_through_export_and_partitioning(
+    own: Callable[[str], Exported],
+) -> None:
+    made = partitioned(own("offloaded"))
+    program = load_source(made.text, name=made.name)
+    moved = [host_traffic(op) for op in program.main.body.operations if host_traffic(op)]
+    part_bytes = 64 * 64 * 4 // 4
+    assert [(each.to_host_bytes, each.from_host_bytes) for each in moved] == [
+        (0, part_bytes),
+        (part_bytes, 0),
+    ]
+    use = memory_use(program)
+    assert (use.argument_bytes, use.output_bytes) == (0, 0)
+    assert use.host_bytes == 2 * part_bytes
 
 
 @pytest.mark.parametrize("name", ["donated", "donated_to_results"])

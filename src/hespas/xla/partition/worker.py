@@ -28,6 +28,7 @@ from hespas.xla.partition.shardy import partition_with_shardy
 _SHARD_MAP = b"manual_computation"
 _DONOR, _ALIAS = "jax.buffer_donor", "tf.aliasing_output"
 _LISTED_ALIASES = "mhlo.input_output_alias"
+_MEMORY_KIND = "mhlo.memory_kind"
 _PLACEMENT = b"annotate_device_placement"
 _PLACED = {
     "device": "MoveToDevice",
@@ -54,6 +55,8 @@ def main() -> None:
             _drop_copies(handle)
         if any(name.encode() in source for name in (_DONOR, _ALIAS)):
             _declare_donations(handle, parse_mlir(source, name=request.name).handle)
+        if _MEMORY_KIND.encode() in source:
+            _declare_memory_kinds(handle, parse_mlir(source, name=request.name).handle)
         text = device_text(
             handle,
             replicas=request.replicas,
@@ -218,6 +221,23 @@ def _declare_donations(partitioned: Any, source: Any) -> None:
             if _ALIAS in donated or _DONOR in donated:
                 texts[number][_DONOR] = ir.BoolAttr.get(True)
         main.attributes["arg_attrs"] = ir.ArrayAttr.get([ir.DictAttr.get(each) for each in texts])
+
+
+def _declare_memory_kinds(partitioned: Any, source: Any) -> None:
+    """Declare which arguments lie where, as in the source: XLA drops that."""
+    ir = import_module("jaxlib.mlir.ir")
+    main, source_main = _main(partitioned), _main(source)
+    given = source_main.attributes
+    if len(main.arguments) != len(source_main.arguments) or "arg_attrs" not in given:
+        return
+    with partitioned.context:
+        texts: list[Any] = []
+        for attributes, declared in zip(main.arg_attrs, source_main.arg_attrs, strict=True):
+            named = {each.name: each.attr for each in attributes}
+            if _MEMORY_KIND in declared:
+                named[_MEMORY_KIND] = ir.StringAttr.get(declared[_MEMORY_KIND].value)
+            texts.append(ir.DictAttr.get(named))
+        main.attributes["arg_attrs"] = ir.ArrayAttr.get(texts)
 
 
 def _main(module: Any) -> Any:
