@@ -98,24 +98,56 @@ def placed_on_host(op: Op) -> bool | None:
     return is_on_host(match[1], location=op.location)
 
 
-def with_host_memory(program: Program, *, arguments: Collection[int] = ()) -> Program:
+def with_host_memory(
+    program: Program, *, arguments: Collection[int] = (), results: Collection[int] = ()
+) -> Program:
     """Return the program with the values typed that lie in the host's memory.
 
-    ``arguments`` are those of the main function that are there when it starts. A program that a
+    ``arguments`` are those of the main function that are there when it starts, ``results`` those
+    that are to be there when it ends. A program that a
     compiler scheduled says so by itself, and is returned as it is. Calls are opened, since what a
     function is called with may be here or there. Raises `UnsupportedError` for a memory kind that
     is not known.
     """
     if program.is_scheduled:
         return program
-    if not arguments and not any(placed_on_host(op) for op in all_ops(program)):
+    is_given = arguments or results
+    if not is_given and not any(placed_on_host(op) for op in all_ops(program)):
         return program
     main = with_calls_opened(program)
     found = _Found(host={main.body.arguments[number] for number in arguments})
     while found.grows(main.body):
         pass
+    left = [number for number in results if main.results[number] not in found.host]
+    if left:
+        main = _with_results_placed(main, left)
+        found.grows(main.body)
     retyped = Function(name=main.name, body=_Retyper(host=found.host).block(main.body))
     return replace(program, functions=dict(_reached(program, retyped)))
+
+
+def _with_results_placed(main: Function, results: Collection[int]) -> Function:
+    """Return main with some results placed on the host before its end."""
+    *others, end = main.body.operations
+    returned = list(end.operands)
+    for number in results:
+        placed = Value(type=returned[number].type)
+        attrs = CustomCallAttrs(target="MoveToHost", backend_config="", called_functions=())
+        others.append(
+            Op(
+                dialect="stablehlo",
+                kind="custom_call",
+                operands=(returned[number],),
+                results=(placed,),
+                attrs=attrs,
+                attributes=(("call_target_name", '"MoveToHost"'),),
+            )
+        )
+        returned[number] = placed
+    operations = (*others, replace(end, operands=tuple(returned)))
+    return Function(
+        name=main.name, body=Block(arguments=main.body.arguments, operations=operations)
+    )
 
 
 def _reached(program: Program, main: Function) -> Iterator[tuple[str, Function]]:

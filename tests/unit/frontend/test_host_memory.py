@@ -146,6 +146,19 @@ func.func public @main(%x: {ROW} {{mhlo.memory_kind = "pinned_host"}}) -> {ROW} 
     assert (use.argument_bytes, use.host_bytes) == (0, ROW_BYTES)
 
 
+def test_a_result_of_the_hosts_memory_is_moved_there_once() -> None:
+    for last in ("%y = stablehlo.cosine %x : " + ROW, placed("%y", "%x", "pinned_host")):
+        text = f"""
+func.func public @main(%x: {ROW}) -> ({ROW} {{mhlo.memory_kind = "pinned_host"}}) {{
+  {last}
+  return %y : {ROW}
+}}"""
+        program = loaded(text)
+        moved = [host_traffic(op).to_host_bytes for op in program.main.body.operations]
+        assert sum(moved) == ROW_BYTES
+        assert memory_use(program).host_bytes == ROW_BYTES
+
+
 def test_unknown_memory_kinds_are_refused() -> None:
     with pytest.raises(UnsupportedError, match="memory kind 'elsewhere' is not known"):
         loaded(OFFLOADED.replace('"pinned_host"', '"elsewhere"'))

@@ -57,21 +57,25 @@ def read_stablehlo(
     local = per_device(program, meshes, main_attributes, attributes)
     if isinstance(local, Unpartitioned):
         return local
-    given = _arguments_on_host(main_attributes, module.source)
+    arguments, results = (
+        _on_host(main_attributes.get(name, "[]"), module.source)
+        for name in ("arg_attrs", "res_attrs")
+    )
     return Loaded(
-        program=with_host_memory(local, arguments=given), used=overrides.used(module.source)
+        program=with_host_memory(local, arguments=arguments, results=results),
+        used=overrides.used(module.source),
     )
 
 
 _MEMORY_KIND = re.compile(r'mhlo\.memory_kind = "([^"]*)"')
 
 
-def _arguments_on_host(main_attributes: Mapping[str, str], source: str) -> list[int]:
-    entries = split_list(main_attributes.get("arg_attrs", "[]")[1:-1])
-    kinds = [_MEMORY_KIND.search(entry) for entry in entries]
+def _on_host(attributes: str, source: str) -> list[int]:
+    """Return which arguments or results are on the host, by their attributes."""
+    kinds = [_MEMORY_KIND.search(entry) for entry in split_list(attributes[1:-1])]
     return [
-        argument
-        for argument, kind in enumerate(kinds)
+        number
+        for number, kind in enumerate(kinds)
         if kind is not None and is_on_host(kind[1], location=source)
     ]
 

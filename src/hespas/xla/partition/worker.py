@@ -224,20 +224,25 @@ def _declare_donations(partitioned: Any, source: Any) -> None:
 
 
 def _declare_memory_kinds(partitioned: Any, source: Any) -> None:
-    """Declare which arguments lie where, as in the source: XLA drops that."""
+    """Declare which arguments and results lie where, as in the source: XLA drops that."""
     ir = import_module("jaxlib.mlir.ir")
     main, source_main = _main(partitioned), _main(source)
-    given = source_main.attributes
-    if len(main.arguments) != len(source_main.arguments) or "arg_attrs" not in given:
-        return
-    with partitioned.context:
-        texts: list[Any] = []
-        for attributes, declared in zip(main.arg_attrs, source_main.arg_attrs, strict=True):
-            named = {each.name: each.attr for each in attributes}
-            if _MEMORY_KIND in declared:
-                named[_MEMORY_KIND] = ir.StringAttr.get(declared[_MEMORY_KIND].value)
-            texts.append(ir.DictAttr.get(named))
-        main.attributes["arg_attrs"] = ir.ArrayAttr.get(texts)
+    for name in ("arg_attrs", "res_attrs"):
+        if name not in source_main.attributes:
+            continue
+        declared = list(source_main.attributes[name])
+        has_own = name in main.attributes
+        own: list[Any] = list(main.attributes[name]) if has_own else [()] * len(declared)
+        if len(own) != len(declared):
+            continue
+        with partitioned.context:
+            texts: list[Any] = []
+            for attributes, wanted in zip(own, declared, strict=True):
+                named = {each.name: each.attr for each in attributes}
+                if _MEMORY_KIND in wanted:
+                    named[_MEMORY_KIND] = ir.StringAttr.get(wanted[_MEMORY_KIND].value)
+                texts.append(ir.DictAttr.get(named))
+            main.attributes[name] = ir.ArrayAttr.get(texts)
 
 
 def _main(module: Any) -> Any:
