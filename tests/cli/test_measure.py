@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
 import subprocess
 import sys
@@ -10,6 +12,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
+from time import monotonic, sleep
 from typing import Any
 
 import pytest
@@ -197,3 +200,22 @@ def test_a_table_that_is_none_is_refused_before_anything_runs(call: Call, block:
     Path("steps.csv").write_text("not,a,table\n")
     done = call("hespas", "measure", block, "--cluster", "4xA100_SXM_40GB", "--csv", "steps.csv")
     refused(done, "steps.csv:1", "has no column")
+
+
+def test_an_interrupted_measurement_leaves_nothing(tmp_path: Path, block: Path) -> None:
+    command = [sys.executable, "-m", "hespas", "measure", block, "--platform", "cpu"]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    process = subprocess.Popen(
+        [*command, "--steps", "100000"],
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    until_s = monotonic() + 60
+    while not list(tmp_path.glob("*/log.txt")) and monotonic() < until_s:
+        sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "interrupted; nothing was left half-written" in said
+    assert not list(tmp_path.iterdir())

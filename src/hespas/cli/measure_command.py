@@ -95,6 +95,9 @@ def command(json_file: str | None, csv_file: Path | None, **given: Any) -> None:
     measured = measure_step(options, how)
     if csv_file is not None:
         add_step(table_step(options, measured), csv_file)
+    if json_file is not None and json_file != "-":
+        # What was measured is there even if it can't be predicted.
+        write_json(json_file, measured_json(measured, None))
     if json_file != "-":
         click.echo(measurement_text(measured))
     compared = compare(options, measured) if is_predicted else None

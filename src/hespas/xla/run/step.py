@@ -93,8 +93,11 @@ def main() -> None:
             hint=error.marked_hint,
         )
     (home / messages.ANSWER_FILE).write_bytes(messages.encode(answer))
+    if request.processes is not None:
+        # The others end with the first one, unless all wait for the last.
+        import_module("jax").distributed.shutdown()
     sys.stderr.flush()
-    # Other processes of a step that failed here never answer: JAX would wait for them at exit.
+    # What devices still do would be waited for at exit.
     os._exit(0)
 
 
@@ -169,6 +172,13 @@ def _devices(request: messages.StepRequest, count: int) -> tuple[Any, ...]:
             location=request.name,
             hint=f"give {option('devices')} or {option('mesh')} for {len(found)}, start it on "
             f"several hosts ({option('coordinator')}), or try {option('platform')} cpu",
+        )
+    own = jax.process_index()
+    if all(device.process_index != own for device in found[:count]):
+        raise DeviceCountError(
+            f"the program runs on {count} devices, and process {own} has none of them",
+            location=request.name,
+            hint="start fewer processes",
         )
     return found[:count]
 
