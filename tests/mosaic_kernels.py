@@ -118,3 +118,41 @@ def decode_attention(pages: int) -> Callable[..., Any]:
     return lambda q, k, v, lengths, table: paged_attention(
         q, k, v, lengths, table, pages_per_compute_block=pages
     )
+
+
+def copied_by_hand(chunks: int) -> Callable[..., Any]:
+    """Return twice an array of chunks of (8, 128), each copied in and out by the kernel."""
+
+    def kernel(x, out, chunk, arrived):
+        def one(at, _):
+            copy_in = pltpu.make_async_copy(x.at[pl.ds(at * 8, 8)], chunk, arrived)
+            copy_in.start()
+            copy_in.wait()
+            chunk[...] = chunk[...] * 2
+            copy_out = pltpu.make_async_copy(chunk, out.at[pl.ds(at * 8, 8)], arrived)
+            copy_out.start()
+            copy_out.wait()
+
+        jax.lax.fori_loop(0, chunks, one, None)
+
+    return pl.pallas_call(
+        kernel,
+        in_specs=[pl.BlockSpec(memory_space=pl.ANY)],
+        out_specs=pl.BlockSpec(memory_space=pl.ANY),
+        out_shape=shape(chunks * 8, 128, dtype=jnp.float32),
+        scratch_shapes=[pltpu.VMEM((8, 128), jnp.float32), pltpu.SemaphoreType.DMA],
+    )
+
+
+def doubled_until(*, known: bool) -> Callable[..., Any]:
+    """Return an array that is doubled as often as a number says, or five times."""
+
+    def kernel(times, x, out):
+        end = 5 if known else times[0]
+        out[...] = jax.lax.fori_loop(0, end, lambda _, value: value * 2, x[...])
+
+    return pl.pallas_call(
+        kernel,
+        in_specs=[pl.BlockSpec(memory_space=pltpu.SMEM), pl.BlockSpec(memory_space=pltpu.VMEM)],
+        out_shape=shape(8, 128, dtype=jnp.float32),
+    )

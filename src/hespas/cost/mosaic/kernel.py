@@ -22,7 +22,7 @@ from hespas.cost.rules.sizes import arithmetic_type
 from hespas.cost.work import Work, flop_counts, summed
 from hespas.errors import CostError, HespasError, ProgramError, UnsupportedError, option
 from hespas.program.attrs import CustomCallAttrs, Table
-from hespas.program.mosaic import KernelOp, MosaicKernel, kernel_ops
+from hespas.program.mosaic import KernelOp, MosaicKernel, Window, kernel_ops
 from hespas.program.program import Op
 from hespas.program.types import TensorType, element_type, tensors
 from hespas.xla.mlir.mosaic import read_mosaic
@@ -114,7 +114,7 @@ def _load(
     dynamic = kernel.grid.count(None)
     given = operands[dynamic:]
     arrays = (*given[kernel.prefetched :], *results)[: len(kernel.windows) or None]
-    arguments = kernel.window_arguments or kernel.body.arguments[kernel.prefetched :]
+    arguments = _array_arguments(kernel)
     walk = Walk(
         kernel=kernel,
         grid=grid,
@@ -205,21 +205,30 @@ def _about_tables(kernel: MosaicKernel, tables: Sequence[Table], dynamic: int) -
     return [f"kernel {kernel.name}: {held}; blocks that they choose are taken to differ"]
 
 
+_COPIED_BY_HAND = frozenset({"any", "hbm", "semaphore_mem"})
+
+
+def _array_arguments(kernel: MosaicKernel) -> tuple[int, ...]:
+    """Return the values that stand for arrays or their blocks."""
+    first = len(kernel.grid) + kernel.prefetched
+    return kernel.window_arguments or kernel.body.arguments[first:]
+
+
 def _traffic(
     walk: Walk, tally: Tally, arrays: Sequence[TensorType], inputs: int
 ) -> tuple[float, float]:
-    """Return the bytes that are read and written, by the pipeline and by copies."""
+    """Return the bytes that are read and written, by the pipeline and by copies.
+
+    A kernel without a grid gets each array as a whole, but those that it copies itself.
+    """
     kernel = walk.kernel
     read, written = sum(tally.read.values()), sum(tally.written.values())
-    copied = {*tally.read, *tally.written}
-    for at, array in enumerate(arrays):
-        size = float(array.size_bytes)
-        if kernel.windows:
-            argument, window = kernel.window_arguments[at], kernel.windows[at]
-            in_memory = kernel.types[argument].space in ("any", "hbm", "semaphore_mem")
-            if not array.is_in_device_memory or in_memory or argument in copied:
-                continue
-            size = moved(walk, window, array).size_bytes
+    windows = kernel.windows or (Window(),) * len(arrays)
+    for at, (array, window) in enumerate(zip(arrays, windows, strict=False)):
+        space = kernel.types[_array_arguments(kernel)[at]].space
+        if not array.is_in_device_memory or space in _COPIED_BY_HAND:
+            continue
+        size = moved(walk, window, array).size_bytes
         if at < inputs:
             read += size
         else:

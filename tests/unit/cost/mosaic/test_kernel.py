@@ -10,8 +10,11 @@ from hespas.cost.library_config import author_cost
 from hespas.cost.mosaic.kernel import KernelLoad, kernel_load
 from hespas.cost.mosaic.vectors import Unit
 from hespas.cost.structure import assumptions, total
+from hespas.errors import CostError
 from mosaic_kernels import (
+    copied_by_hand,
     decode_attention,
+    doubled_until,
     flash_attention,
     gradient,
     grouped_matmul,
@@ -150,3 +153,20 @@ def test_the_work_of_a_program_holds_that_of_its_kernels() -> None:
     costs = expand(op)
     assert total(costs) == kernel_load(op).work
     assert assumptions(costs) == ()
+
+
+def test_copies_by_hand_count_once_each() -> None:
+    chunks = 32
+    array = shape(chunks * 8, 128, dtype=jnp.float32)
+    (load,) = loads(copied_by_hand(chunks), array)
+    assert (load.bytes_read, load.bytes_written) == (chunks * 4096, chunks * 4096)
+    assert load.work.total_flops == chunks * 8 * 128
+
+
+def test_a_loop_of_unknown_length_without_copies_is_refused() -> None:
+    numbers, array = shape(1, dtype=jnp.int32), shape(8, 128, dtype=jnp.float32)
+    (load,) = loads(doubled_until(known=True), numbers, array)
+    assert load.work.total_flops == 5 * 8 * 128
+    assert load.bytes_read == 4 + 4096
+    with pytest.raises(CostError, match=r"a loop of kernel kernel at .* depends on data"):
+        loads(doubled_until(known=False), numbers, array)
