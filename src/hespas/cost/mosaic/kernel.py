@@ -124,6 +124,9 @@ def _load(
         },
     )
     tally = walk.total()
+    if walk.guesses_loops and config.cost_estimate is not None:
+        # Its author knows better than an assumption.
+        raise UnsupportedError(f"how often loops of kernel {kernel.name} run depends on data")
     inputs = len(given) - kernel.prefetched
     read, written = _traffic(walk, tally, arrays, inputs)
     read += sum(kind.size_bytes for kind in given[: kernel.prefetched])

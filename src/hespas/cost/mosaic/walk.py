@@ -85,6 +85,7 @@ class Walk:
     ``tables`` are the scalars that the program holds as constants, by the kernel's argument;
     ``array_bytes`` the sizes of the arrays in memory, so too. ``notes`` collects what was assumed.
     ``copied`` has the types of what broadcasts copy: one reciprocal serves all copies of a divisor.
+    ``guesses_loops`` says that the length of a loop was assumed.
     """
 
     kernel: MosaicKernel
@@ -98,6 +99,7 @@ class Walk:
     lengths: list[int] = field(default_factory=list[int])
     dead: set[int] = field(default_factory=set[int])
     depth: int = 0
+    guesses_loops: bool = False
     waits: bool = False
 
     def __post_init__(self) -> None:
@@ -370,6 +372,7 @@ class Walk:
                 f"how often a loop of kernel {self.kernel.name}{where} runs depends on data",
                 hint=_HINT,
             )
+        self.guesses_loops = True
         self.notes[
             f"kernel {self.kernel.name}: loops whose length depends on data are taken to run until "
             "their copies have read each array once"

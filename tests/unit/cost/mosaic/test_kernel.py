@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 import pytest
+from msgspec import structs
 
 from hespas.cost.expand import expand
 from hespas.cost.library_config import author_cost
@@ -11,6 +12,8 @@ from hespas.cost.mosaic.kernel import KernelLoad, kernel_load
 from hespas.cost.mosaic.vectors import Unit
 from hespas.cost.structure import assumptions, total
 from hespas.errors import CostError
+from hespas.program.attrs import CustomCallAttrs
+from hespas.program.program import Op
 from mosaic_kernels import (
     copied_by_hand,
     decode_attention,
@@ -129,8 +132,11 @@ def test_a_grouped_product_is_as_long_as_its_tables() -> None:
     assert any("depends on data" in note for note in load.notes)
 
 
-def test_decoding_reads_the_cache_once() -> None:
-    batch, heads, key_heads, size, page, count = 4, 16, 4, 128, 16, 64
+DECODED = 4, 16, 4, 128, 16, 64
+
+
+def decoding() -> Op:
+    batch, heads, key_heads, size, page, count = DECODED
     arguments = (
         shape(batch, heads, size),
         shape(key_heads, count, page, size),
@@ -138,7 +144,13 @@ def test_decoding_reads_the_cache_once() -> None:
         shape(batch, dtype=jnp.int32),
         shape(batch, count // batch, dtype=jnp.int32),
     )
-    (load,) = loads(decode_attention(4), *arguments)
+    (op,) = kernels(lowered(decode_attention(4), *arguments))
+    return op
+
+
+def test_decoding_reads_the_cache_once() -> None:
+    batch, heads, key_heads, size, page, count = DECODED
+    load = kernel_load(decoding())
     cache = 2 * 2 * key_heads * count * page * size
     assert load.bytes_read == pytest.approx(cache, rel=0.02)
     tokens = count // batch * page
@@ -170,3 +182,15 @@ def test_a_loop_of_unknown_length_without_copies_is_refused() -> None:
     assert load.bytes_read == 4 + 4096
     with pytest.raises(CostError, match=r"a loop of kernel kernel at .* depends on data"):
         loads(doubled_until(known=False), numbers, array)
+
+
+def test_an_author_s_word_goes_before_an_assumed_loop() -> None:
+    op = decoding()
+    assert isinstance(op.attrs, CustomCallAttrs)
+    said = r"\22cost_estimate\22: {\22flops\22: 1000, \22bytes_accessed\22: 100}, \22body\22"
+    config = op.attrs.backend_config.replace(r"\22body\22", said, 1)
+    stated = structs.replace(op, attrs=structs.replace(op.attrs, backend_config=config))
+    costs = expand(stated)
+    assert total(costs).total_flops == 1000
+    (assumed,) = assumptions(costs)
+    assert "as its author states it" in assumed
