@@ -9,8 +9,9 @@ Three kinds of text in README.md and docs/ are not written by hand:
 * a ``text`` block after the line ``<!-- recorded -->`` shows the same of commands that need an
   extra; what they printed is kept in docs/data/recorded.json;
 * lines between ``<!-- figures NAME -->`` and ``<!-- end -->`` are computed from
-  docs/data/accuracy.json, which ``hespas validate --json docs/data/accuracy.json`` writes, and
-  docs/data/fusion.json, which ``python validation/fusion.py`` writes.
+  docs/data/accuracy.json, which ``hespas validate --json docs/data/accuracy.json`` writes,
+  docs/data/fusion.json, which ``python validation/fusion.py`` writes, and
+  src/hespas/export/loops.json, which ``python validation/loops.py`` writes.
 
 Where the output shown ends in "...", only its first lines are shown. Look at the difference before
 you commit.
@@ -31,6 +32,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import fusion
+import loops
 from base_install import base_install
 from hespas.cli.commands import command_named, commands, run
 
@@ -256,9 +258,14 @@ def _fusion(accuracy: Mapping[str, Any]) -> str:  # noqa: ARG001 - its figures h
     return fusion.table()
 
 
+def _loops(accuracy: Mapping[str, Any]) -> str:  # noqa: ARG001 - as above
+    return loops.table()
+
+
 FIGURES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "fusion": _fusion,
     "llama3": _llama3,
+    "loops": _loops,
     "methods": _methods,
     "optimised": _optimised,
     "resnet": _resnet,

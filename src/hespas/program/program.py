@@ -201,17 +201,18 @@ def all_ops(program: Program) -> Iterator[Op]:
         yield from nested_ops(function.body)
 
 
-def values_read(op: Op) -> Iterator[Value]:
-    """Yield an operation's operands, and the outer values that its regions read."""
-    yield from op.operands
+def values_read(op: Op) -> tuple[Value, ...]:
+    """Return an operation's operands, then the outer values that its regions read."""
     if not op.regions:
-        return
+        return op.operands
+    read = [*op.operands]
     defined: set[Value] = set()
     for region in op.regions:
         defined.update(region.arguments)
         for inner in region.operations:
-            yield from (value for value in values_read(inner) if value not in defined)
+            read += [value for value in values_read(inner) if value not in defined]
             defined.update(inner.results)
+    return tuple(read)
 
 
 def called_functions(operations: Iterable[Op]) -> list[str]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from hespas.errors import ConfigError, DeviceCountError, HespasError, ProgramError
+from hespas.export import source
 from hespas.export.options import ModelOptions
 from hespas.export.source import (
     Batch,
@@ -90,6 +92,16 @@ def test_a_mesh_of_another_size_than_the_cluster_is_refused() -> None:
         model("llama3-8b", 32, mesh="fsdp=8,tp=2")
     with pytest.raises(DeviceCountError, match="6 devices do not fit the mesh of llama2-7b"):
         model("llama2-7b", 6)
+
+
+def test_the_note_on_loops_quotes_what_was_compared() -> None:
+    compared = json.loads(Path(source.__file__).with_name("loops.json").read_text())
+    longer = [
+        each["loop"]["compute_s"] / each["unrolled"]["compute_s"] - 1 for each in compared["models"]
+    ]
+    assert (compared["least"], compared["most"]) == (min(longer), max(longer))
+    (note,) = [each for each in model("llama3-8b").notes if "one loop" in each]
+    assert f"is {100 * min(longer):.0f} to {100 * max(longer):.0f} % longer" in note
 
 
 def test_layers_are_a_loop_unless_said_otherwise() -> None:

@@ -227,12 +227,12 @@ def _folded(product: Product) -> tuple[int, int]:
 
 def _scaled(grid: Grid, here: _Rates, there: _Rates) -> Grid:
     floor_s = exp(min(grid.log_times))
-    before, after = here.roofline_s, there.roofline_s
     times: list[float] = []
     for (m, n, k), time in zip(grid.cells(), grid.log_times, strict=True):
         flops, elements = 2 * m * n * k, m * k + n * k + m * n
-        scaled_s = (exp(time) - floor_s) * after(flops, elements) / before(flops, elements)
-        times.append(log(floor_s + scaled_s))
+        before = here.roofline_s(flops, elements)
+        after = there.roofline_s(flops, elements)
+        times.append(log(floor_s + (exp(time) - floor_s) * after / before))
     return replace(grid, log_times=tuple(times))
 
 
