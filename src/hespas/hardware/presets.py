@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from hespas.config.decode import decode
 from hespas.config.estimators import RooflineHardware, read_roofline
-from hespas.config.figures import Count, NotNegative, Positive, Text
+from hespas.config.figures import Count, NotNegative, Positive, Text, check_rate
 from hespas.config.files import read_json
 from hespas.config.suggest import suggestion
 from hespas.errors import DeviceCountError, HardwareError
@@ -376,6 +376,7 @@ def _read_node(home: Path) -> tuple[NodeInfo, MeasuredTables | None]:
     node = decode(read_json(file), NodeInfo, location=location)
     if node.clock_hz is not None:
         check_clock(node.clock_hz, location=location)
+    check_rate(node.host_bandwidth, "B/s", path=f"{location}: $.host_bandwidth")
     if node.tables is not None:
         return node, MeasuredTables(part=node.tables, location=location, factors=node.calibration)
     if node.calibration:

@@ -350,3 +350,14 @@ def test_paths_in_messages_lead_to_presets() -> None:
     assert plain
     for name in plain:
         assert found_path(Path(name)).exists(), name
+
+
+def test_a_bandwidth_to_the_host_in_another_unit_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "node.json").write_text(
+        '{"full_name": "x", "memory_capacity_bytes": 1, "host_bandwidth": 64}'
+    )
+    rates = {"peak_flops": 1e12, "memory_bandwidth": 1e12}
+    content = {"perf_estimator": {"method": "roofline", "hardware": rates}}
+    (tmp_path / "config.json").write_text(json.dumps(content))
+    with pytest.raises(ConfigError, match=r"host_bandwidth is 64 B/s; give 64e9 for 64 GB/s"):
+        load_device(tmp_path / "config.json")
