@@ -18,11 +18,9 @@ from hespas.hardware.presets import load_device
 from hespas.options import read_configuration
 from hespas.split.regions import RegionGraph
 from simulators import (
-    COCOSSIM,
-    COCOSSIM_HARDWARE,
     CORES,
     ONNXIM,
-    PATTERN,
+    cocossim_checkout,
     do_without_onnx,
     program_file,
 )
@@ -91,11 +89,12 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "zigzag": ZIGZAG,
         "iree-compile": IREE_COMPILER,
         "iree-benchmark-module": IREE_BENCHMARK,
-        "cocossim": COCOSSIM,
         "onnxim": ONNXIM,
     }.items():
         program_file(tmp_path / name, code)
-    (tmp_path / "cores.json").write_text(json.dumps(CORES))
+    cocossim_checkout(tmp_path / "cocossim")
+    # PROGRAM's products have elements of 4 bytes.
+    (tmp_path / "cores.json").write_text(json.dumps({**CORES, "precision": 4}))
     do_without_onnx(monkeypatch)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     return tmp_path
@@ -107,11 +106,10 @@ def device_of(method: str, home: Path) -> str:
         "systolic": {},
         "scalesim": {"binary": str(home / "scalesim")},
         "zigzag_onnx": {"binary": str(home / "zigzag")},
-        "cocossim": {"binary": str(home / "cocossim"), **COCOSSIM_HARDWARE},
+        "cocossim": {"binary": str(home / "cocossim" / "build" / "perf_model")},
         "onnxim": {
             "binary": str(home / "onnxim"),
             "core_config": str(home / "cores.json"),
-            "cycles_pattern": PATTERN,
         },
     }
     hardware: dict[str, object]

@@ -1,6 +1,7 @@
 """Simulators that somebody built: how one is called, and where in its answer the cycles stand.
 
-Builds differ in their flags and in what they print, so that both come from the configuration.
+Builds differ in their flags and in what they print, so that a configuration can say both; what it
+doesn't say is as in the builds that were run.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ class Interface:
     """What is known of a simulator, whatever its build.
 
     ``placeholders`` are those of its arguments, with what they stand for. Of each group of
-    ``needed`` the arguments must hold one. ``example`` shows arguments where it has no ``usual``
-    ones.
+    ``needed`` the arguments must hold one. ``usual`` are its arguments, ``pattern`` finds the
+    cycles, and ``answer_file`` is where arguments with ``{output}`` write them, unless the
+    configuration says otherwise.
     """
 
     method: str
@@ -38,8 +40,9 @@ class Interface:
     source: str
     placeholders: Mapping[str, str]
     needed: Sequence[Sequence[str]]
-    example: str
-    usual: tuple[str, ...] | None = None
+    usual: tuple[str, ...]
+    pattern: str
+    answer_file: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,17 +130,19 @@ def built_program(hardware: SimulatorHardware, interface: Interface) -> BuiltPro
             location=LOCATION,
             hint="drop it",
         )
-    binary = _binary(hardware.binary, interface)
-    arguments = _arguments(hardware, interface)
-    pattern = _pattern(hardware.cycles_pattern, interface)
-    files = _files(hardware)
+    binary = program_path(hardware.binary, interface)
+    arguments = interface.usual if hardware.arguments is None else hardware.arguments
+    answer_file = _answer_file(hardware.answer_file, arguments, interface)
+    _check_arguments(arguments, answer_file, interface)
+    pattern = _pattern(hardware.cycles_pattern or interface.pattern)
+    files = _files(hardware.files, answer_file)
     paths = {"": binary, **files}
     return BuiltProgram(
         name=interface.name,
         binary=binary,
         arguments=arguments,
         pattern=pattern,
-        answer_file=hardware.answer_file,
+        answer_file=answer_file,
         files=files,
         digests={name: digest(path) for name, path in paths.items()},
     )
@@ -155,7 +160,11 @@ def digest(path: Path) -> str:
         raise ConfigError(f"cannot be read: {error.strerror}", location=str(path)) from error
 
 
-def _binary(named: str | None, interface: Interface) -> Path:
+def program_path(named: str | None, interface: Interface) -> Path:
+    """Return the program of that name, here or on the PATH.
+
+    Raises `ConfigError` where no name is given, `ToolError` where there is no such program.
+    """
     if named is None:
         raise ConfigError(
             f"method {interface.method!r} needs binary, the path of {interface.name}'s program",
@@ -177,18 +186,15 @@ def _binary(named: str | None, interface: Interface) -> Path:
     return Path(found).absolute()
 
 
-def _arguments(hardware: SimulatorHardware, interface: Interface) -> tuple[str, ...]:
-    given = interface.usual if hardware.arguments is None else hardware.arguments
-    meanings = ", ".join(f"{{{name}}} {what}" for name, what in interface.placeholders.items())
-    if given is None:
-        raise ConfigError(
-            f"method {interface.method!r} needs arguments, the list of what the program is called "
-            "with",
-            location=LOCATION,
-            hint=f"give them as your build takes them, in the manner of {interface.example}, with "
-            f"{meanings}",
-        )
-    held = {name for text in given for name in _placeholders(text)}
+def _answer_file(given: str | None, arguments: Sequence[str], interface: Interface) -> str | None:
+    writes = any("output" in _placeholders(text) for text in arguments)
+    return interface.answer_file if given is None and writes else given
+
+
+def _check_arguments(
+    arguments: Sequence[str], answer_file: str | None, interface: Interface
+) -> None:
+    held = {name for text in arguments for name in _placeholders(text)}
     for name in sorted(held - set(interface.placeholders)):
         raise ConfigError(
             f"arguments hold {{{name}}}",
@@ -204,13 +210,12 @@ def _arguments(hardware: SimulatorHardware, interface: Interface) -> tuple[str, 
                 location=LOCATION,
                 hint="add it",
             )
-    if "output" in held and hardware.answer_file is None:
+    if "output" in held and answer_file is None:
         raise ConfigError(
             "arguments hold {output}, the path of answer_file, which is not given",
             location=LOCATION,
             hint="name the answer_file",
         )
-    return given
 
 
 def _placeholders(text: str) -> list[str]:
@@ -229,15 +234,7 @@ def _placeholders(text: str) -> list[str]:
     ]
 
 
-def _pattern(given: str | None, interface: Interface) -> re.Pattern[str]:
-    meaning = "the regular expression with one group that finds the cycles in what it answers"
-    if given is None:
-        raise ConfigError(
-            f"method {interface.method!r} needs cycles_pattern, {meaning}",
-            location=LOCATION,
-            hint='look at what your build prints; where it says "Total: 123 cycles", give '
-            '"Total: ([0-9]+) cycles"',
-        )
+def _pattern(given: str) -> re.Pattern[str]:
     try:
         pattern = re.compile(given, re.MULTILINE)
     except re.error as error:
@@ -251,9 +248,9 @@ def _pattern(given: str | None, interface: Interface) -> re.Pattern[str]:
     return pattern
 
 
-def _files(hardware: SimulatorHardware) -> dict[str, Path]:
-    written = [] if hardware.answer_file is None else [hardware.answer_file]
-    for name in [*hardware.files, *written]:
+def _files(files: Mapping[str, str], answer_file: str | None) -> dict[str, Path]:
+    written = [] if answer_file is None else [answer_file]
+    for name in [*files, *written]:
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or not path.parts:
             raise ConfigError(
@@ -261,11 +258,11 @@ def _files(hardware: SimulatorHardware) -> dict[str, Path]:
                 location=LOCATION,
                 hint="give a relative one without '..'",
             )
-    for name, other in permutations([*hardware.files, *written, LOG_NAME], 2):
+    for name, other in permutations([*files, *written, LOG_NAME], 2):
         if PurePosixPath(other).is_relative_to(name):
             raise ConfigError(
                 f"files or answer_file name {name!r}, and {other!r} is to stand there",
                 location=LOCATION,
                 hint="give them names apart",
             )
-    return {name: Path(path).absolute() for name, path in sorted(hardware.files.items())}
+    return {name: Path(path).absolute() for name, path in sorted(files.items())}

@@ -1,20 +1,30 @@
 """``method: cocossim``: cycles from COCOSSim (Apache-2.0, github.com/mc186/cocossim).
 
-What is known of it here: a layer's line ``Conv B Cin H W Cout [kernel [stride [padding]]]``, and
-the flag ``-ws``, 1 for weight stationary and 0 for output stationary, without which its build
-8da7e20 takes either, from memory that nothing has set. All else of a build, the configuration says.
+Its build 8da7e20 was run. It is started in ``build/`` and looks for its memory's description beside
+that. A layer is a line ``Conv B Cin H W Cout [kernel [stride [padding]]]``. Without ``-c`` (cores)
+and ``-ws`` (1 for weight stationary, 0 for output stationary) it reads memory that nothing has set;
+so it does for output-stationary arrays, unless the C library is told to clear memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 
-from hespas.backends.built_program import LOCATION, BuiltProgram, Interface, built_program
+from msgspec.structs import replace
+
+from hespas.backends.built_program import (
+    LOCATION,
+    BuiltProgram,
+    Interface,
+    built_program,
+    program_path,
+)
 from hespas.backends.tool import ToolTimer
 from hespas.config.figures import Text
-from hespas.errors import ConfigError
+from hespas.errors import ConfigError, UnsupportedError
 from hespas.estimate.methods import EstimatorSpec
 from hespas.estimate.systolic.array import Dataflow, Product, SystolicArray
 from hespas.estimate.systolic.method import (
@@ -30,6 +40,32 @@ _USUAL_LINE = "Conv 1 {k} {m} 1 {n} 1 1 0"
 """A product as a convolution of 1 x 1: m places, k features in, n out."""
 
 _FLAGS = {Dataflow.WEIGHT_STATIONARY: 1, Dataflow.OUTPUT_STATIONARY: 0}
+_ENV = "/usr/bin/env"
+_PROGRAM = "build/perf_model"
+_BESIDE = ("dramsim3/configs", "dramsim3/libdramsim3.so")
+"""What the program looks for beside its folder."""
+
+_USUAL_ARGUMENTS = (
+    "--chdir=build",
+    f"./{Path(_PROGRAM).name}",
+    *("-c", "1"),
+    *("-sa_sz", "{rows}"),
+    *("-vu_sz", "128"),
+    *("-ws", "{dataflow}"),
+    *("-f", "{clock_ghz}"),
+    *("-i", "{workload}"),
+    *("-o", "{output}"),
+)
+_ENVIRONMENTS: Mapping[Dataflow, Mapping[str, str]] = {
+    Dataflow.WEIGHT_STATIONARY: {},
+    Dataflow.OUTPUT_STATIONARY: {
+        "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0:glibc.malloc.perturb=255"
+    },
+}
+"""The GNU C library fills new memory with the complement of ``perturb``: zeros."""
+
+_ELEMENT_BYTES = 2
+_INT_BITS = 31
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,12 +88,21 @@ class Cocossim:
 
     @property
     def parameters(self) -> Mapping[str, object]:
-        """The program, and how a product is written."""
-        return {"program": dict(self.program.parameters), "product_line": self.product_line}
+        """The program with its environment, and how a product is written."""
+        return {
+            "program": dict(self.program.parameters),
+            "product_line": self.product_line,
+            "environment": dict(_ENVIRONMENTS[self.array.dataflow]),
+            "whole_folds": self.array.dataflow is Dataflow.OUTPUT_STATIONARY,
+        }
 
     def prepare(self, product: Product, element_bytes: int, directory: Path) -> Sequence[str]:
-        """Write the workload, a line for the product."""
-        line = self.product_line.format(m=product.m, n=product.n, k=product.k)
+        """Write the workload, a line for the product.
+
+        Raises `UnsupportedError` for a product that its counters are too small for.
+        """
+        simulated = simulated_product(product, self.array)
+        line = self.product_line.format(m=simulated.m, n=simulated.n, k=simulated.k)
         (directory / _WORKLOAD).write_text(f"{line}\n")
         values = {
             "workload": directory / _WORKLOAD,
@@ -68,11 +113,44 @@ class Cocossim:
             "clock_ghz": f"{self.array.clock_hz / 1e9:.12g}",
             "element_bytes": element_bytes,
         }
-        return self.program.command(values, directory)
+        variables = _ENVIRONMENTS[self.array.dataflow]
+        settings = [f"{name}={value}" for name, value in variables.items()]
+        command = self.program.command(values, directory)
+        return [_ENV, *settings, *command] if settings else command
 
     def cycles(self, directory: Path) -> float:
         """Read what the pattern finds."""
         return self.program.cycles(directory)
+
+
+def simulated_product(product: Product, array: SystolicArray) -> Product:
+    """Return what COCOSSim is to simulate for a product.
+
+    Of output-stationary arrays it leaves out rows and columns that fill no array, so that they are
+    rounded up to whole ones. Raises `UnsupportedError` where it counts bytes of a weight-stationary
+    array beyond 32 bits: (m n + m min(k, rows)) elements of 2 bytes.
+
+    >>> array = SystolicArray(rows=128, columns=128, clock_hz=940e6,
+    ...                       dataflow=Dataflow.OUTPUT_STATIONARY)
+    >>> simulated_product(Product(m=300, n=1000, k=700), array)
+    Product(m=384, n=1024, k=700)
+    """
+    match array.dataflow:
+        case Dataflow.OUTPUT_STATIONARY:
+            return Product(
+                m=ceil(product.m / array.rows) * array.rows,
+                n=ceil(product.n / array.columns) * array.columns,
+                k=product.k,
+            )
+        case Dataflow.WEIGHT_STATIONARY:
+            elements = product.m * (product.n + min(product.k, array.rows))
+            if elements * _ELEMENT_BYTES >= 2**_INT_BITS:
+                raise UnsupportedError(
+                    f"COCOSSim counts the {elements * _ELEMENT_BYTES:,} bytes of {product.m} x "
+                    f"{product.k} by {product.k} x {product.n} in 32 bits, which they exceed",
+                    hint="use another method for this program",
+                )
+            return product
 
 
 class CocossimHardware(SimulatorHardware, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -96,7 +174,9 @@ def make(spec: EstimatorSpec) -> Systolic:
             "the configuration is of another method", hint="set perf_estimator.method to cocossim"
         )
     array = array_of(hardware)
-    program = built_program(hardware, _interface(array))
+    interface = _interface(array)
+    placed = _placed(hardware, array, interface) if hardware.arguments is None else hardware
+    program = built_program(placed, interface)
     line = _USUAL_LINE if hardware.product_line is None else _checked_line(hardware.product_line)
     timer = ToolTimer(
         tool=Cocossim(program=program, product_line=line, array=array),
@@ -104,6 +184,38 @@ def make(spec: EstimatorSpec) -> Systolic:
         notes=_notes(line, program, array),
     )
     return with_timer(timer, hardware, spec)
+
+
+def _placed(
+    hardware: CocossimHardware, array: SystolicArray, interface: Interface
+) -> CocossimHardware:
+    """Return the configuration for the usual arguments: the program in ``build``, called by env."""
+    if array.rows != array.columns:
+        raise ConfigError(
+            f"COCOSSim's arrays are square, and this one has {array.rows} rows and "
+            f"{array.columns} columns",
+            location=LOCATION,
+            hint="give arguments with {rows} and {columns} where your build takes both",
+        )
+    if _PROGRAM in hardware.files and hardware.binary in (None, "env", _ENV):
+        return replace(hardware, binary=_ENV)
+    if _PROGRAM in hardware.files:
+        raise ConfigError(
+            f"binary is {hardware.binary!r}, and files name {_PROGRAM} as well",
+            location=LOCATION,
+            hint="give one of the two",
+        )
+    if hardware.binary in ("env", _ENV):
+        raise ConfigError(
+            f"binary is {hardware.binary}, and files name no {_PROGRAM} for it to start",
+            location=LOCATION,
+            hint="give the path of COCOSSim's perf_model as binary",
+        )
+    program = program_path(hardware.binary, interface)
+    home = program.resolve().parent.parent
+    found = {name: str(home / name) for name in _BESIDE if (home / name).exists()}
+    files = {_PROGRAM: str(program), **found, **hardware.files}
+    return replace(hardware, binary=_ENV, files=files)
 
 
 def _interface(array: SystolicArray) -> Interface:
@@ -123,7 +235,9 @@ def _interface(array: SystolicArray) -> Interface:
             "output": "the path of answer_file",
         },
         needed=(("workload",), ("dataflow",), ("rows",), *columns),
-        example='["--layers", "{workload}", "--size", "{rows}", "-ws", "{dataflow}"]',
+        usual=_USUAL_ARGUMENTS,
+        pattern="^Cycles ([0-9]+)$",
+        answer_file="stats.txt",
     )
 
 
@@ -143,18 +257,14 @@ def _checked_line(line: str) -> str:
 
 
 def _notes(line: str, program: BuiltProgram, array: SystolicArray) -> tuple[str, ...]:
-    written = f"a product is the line '{line}'"
+    notes = [f"a product is the line '{line}'"]
     if line == _USUAL_LINE:
-        written += ", a convolution of 1 x 1, which was not checked against a build"
+        notes = [f"{notes[0]}, a convolution of 1 x 1"]
     arguments = "".join(program.arguments)
-    own = [] if "{element_bytes}" in arguments else ["size of an element"]
-    own += [] if "{clock_" in arguments else ["clock beside its memory's"]
-    notes = [written]
-    if own:
-        notes.append(f"the {' and the '.join(own)} are those of its build or arguments")
+    if "{element_bytes}" not in arguments:
+        notes.append(f"an element takes {_ELEMENT_BYTES} bytes there, whatever the program's")
+    if "{clock_" not in arguments:
+        notes.append("the clock beside its memory's is that of its build or arguments")
     if array.dataflow is Dataflow.OUTPUT_STATIONARY:
-        notes.append(
-            "its answers for output-stationary arrays vary (build 8da7e20: 6,038 to 6,158 cycles "
-            "in four runs of 128 x 128 x 128), and each product is asked for once"
-        )
+        notes.append("rows and columns of results are rounded up to whole arrays")
     return tuple(notes)

@@ -1,8 +1,10 @@
 """``method: onnxim``: cycles from ONNXim (MIT, github.com/PSAL-POSTECH/ONNXim).
 
-What is taken as its public interface, unless the configuration says otherwise: ``Simulator
---config CORES --models_list LIST``, where LIST names models with their batch sizes, which stand as
-``models/NAME/NAME.onnx`` in the folder that the variable ONNXIM_HOME names.
+Its build a1e8629 was run, as ``Simulator --config CORES --models_list LIST``, where LIST names
+models with their batch sizes, which stand as ``models/NAME/NAME.onnx`` in the folder that the
+variable ONNXIM_HOME names. It never ends for output-stationary cores, takes their height for their
+width, and divides by zero where several cores share a product too thin for them, unless a file
+beside the model says how it is cut.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
-from math import isclose
+from math import ceil, isclose
 from pathlib import Path
 from typing import Literal, TypeAlias, cast
 
@@ -52,18 +54,26 @@ _INTERFACE = Interface(
         "output": "the path of answer_file",
     },
     needed=(("config",), ("workload", "model")),
-    example='["--config", "{config}", "--models_list", "{workload}"]',
     usual=("--config", "{config}", "--models_list", "{workload}"),
+    pattern="Simulation Finished at ([0-9]+) cycle",
 )
+_SIMULATED_BYTES_PER_S = 0.95e6
+"""2048 x 2048 by 2048 x 2048 took 26 s, 4096 x 128 by 128 x 32000 took 294 s: 0.97 and 0.92 MB/s of
+operands and results."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Onnxim:
-    """ONNXim, as somebody built it, with its own description of the cores."""
+    """ONNXim, as somebody built it, with its own description of the cores.
+
+    ``precision_bytes`` is the size of an element there, where it says that.
+    """
 
     program: BuiltProgram
     core_config: Path
     core_digest: str
+    precision_bytes: int | None
+    array: SystolicArray
     operator: Operator
     model_options: Mapping[str, str | float | bool]
 
@@ -85,13 +95,27 @@ class Onnxim:
             "core_config": self.core_digest,
             "operator": self.operator,
             "model_options": dict(self.model_options),
+            "mapped": self.array.count > 1,
         }
 
     def prepare(self, product: Product, element_bytes: int, directory: Path) -> Sequence[str]:
-        """Write the model and the list that names it; ``directory`` is ONNXim's home."""
+        """Write the model and the list that names it; ``directory`` is ONNXim's home.
+
+        Raises `UnsupportedError` for elements of another size than the cores'.
+        """
+        if self.precision_bytes not in (None, element_bytes):
+            raise UnsupportedError(
+                f"precision is {self.precision_bytes} bytes, and the elements of a product "
+                f"{product.m} x {product.k} by {product.k} x {product.n} have {element_bytes}",
+                location=str(self.core_config),
+                hint="make the two agree",
+            )
         model = directory / "models" / _MODEL / f"{_MODEL}.onnx"
         model.parent.mkdir(parents=True)
         write_product_model(model, product, element_bytes=element_bytes, operator=self.operator)
+        mapping = product_mapping(product, self.array)
+        if mapping is not None:
+            model.with_suffix(".mapping").write_text(f"{mapping}\n")
         listed = {"models": [{"name": _MODEL, **self.model_options}]}
         (directory / _LIST).write_bytes(json_bytes(listed))
         values = {"config": self.core_config, "workload": directory / _LIST, "model": model}
@@ -101,6 +125,32 @@ class Onnxim:
     def cycles(self, directory: Path) -> float:
         """Read what the pattern finds."""
         return self.program.cycles(directory)
+
+
+def product_mapping(product: Product, array: SystolicArray) -> str | None:
+    """Return how ONNXim is to cut a product for its cores; None where it finds a way by itself.
+
+    It finds none where a product has fewer tiles of an array's size than there are cores, along
+    its rows or its columns. The line holds the loops of all (T), those over tiles (O) and those in
+    a tile (I): N are rows, C what is summed over, M columns.
+
+    >>> array = SystolicArray(rows=128, columns=128, clock_hz=940e6, count=2,
+    ...                       dataflow=Dataflow.WEIGHT_STATIONARY)
+    >>> product_mapping(Product(m=128, n=256, k=128), array)
+    '[T] N128 C128 M256 - [O] N1 C1 M2 - [I] N128 C128 M128'
+    """
+    tiles = min(ceil(product.m / array.rows), ceil(product.n / array.columns))
+    if tiles >= array.count:
+        return None
+    sizes = {"N": product.m, "C": product.k, "M": product.n}
+    sides = {"N": array.rows, "C": array.rows, "M": array.columns}
+    inside = {name: min(size, sides[name]) for name, size in sizes.items()}
+    over = {name: ceil(size / inside[name]) for name, size in sizes.items()}
+    parts = {"T": sizes, "O": over, "I": inside}
+    return " - ".join(
+        f"[{part}] {' '.join(f'{name}{count}' for name, count in loops.items())}"
+        for part, loops in parts.items()
+    )
 
 
 class OnnximHardware(SimulatorHardware, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -128,6 +178,8 @@ def make(spec: EstimatorSpec) -> Systolic:
             "the configuration is of another method", hint="set perf_estimator.method to onnxim"
         )
     program = built_program(hardware, _INTERFACE)
+    array = array_of(hardware)
+    _check_array(array)
     if hardware.core_config is None:
         raise ConfigError(
             "method 'onnxim' needs core_config, the path of ONNXim's JSON file of the cores",
@@ -135,19 +187,55 @@ def make(spec: EstimatorSpec) -> Systolic:
             hint="give one, such as a file of ONNXim's configs/",
         )
     need_onnx()
-    array = array_of(hardware)
     cores = Path(hardware.core_config).absolute()
     silent = checked_cores(cores, array)
     tool = Onnxim(
         program=program,
         core_config=cores,
         core_digest=digest(cores),
+        precision_bytes=_precision_bytes(cores),
+        array=array,
         operator=hardware.operator or "MatMul",
         model_options=_options(hardware.model_options, program),
     )
     notes = _notes(tool, silent)
-    timer = ToolTimer(tool=tool, array=array, simulates_all=True, notes=notes)
+    timer = ToolTimer(
+        tool=tool,
+        array=array,
+        simulates_all=True,
+        notes=notes,
+        simulated_bytes_per_s=_SIMULATED_BYTES_PER_S,
+    )
     return with_timer(timer, hardware, spec)
+
+
+def _check_array(array: SystolicArray) -> None:
+    if array.dataflow is Dataflow.OUTPUT_STATIONARY:
+        raise ConfigError(
+            "ONNXim never ends for output-stationary cores",
+            location=LOCATION,
+            hint="make the dataflow weight_stationary, or use another method",
+        )
+    if array.rows != array.columns:
+        raise ConfigError(
+            f"ONNXim's cores are square: it takes their height, array_rows {array.rows}, for their "
+            f"width, array_columns {array.columns}",
+            location=LOCATION,
+            hint="make the two equal, or use another method",
+        )
+
+
+def _precision_bytes(path: Path) -> int | None:
+    """Return the size of an element that the file gives; `ConfigError` where that is no number."""
+    stated = list(_stated(cast("Mapping[str, object]", read_json(path)), "precision"))
+    for each in stated:
+        if isinstance(each, bool) or not isinstance(each, int) or each != stated[0]:
+            raise ConfigError(
+                f"precision is {_shown(each)}",
+                location=str(path),
+                hint="give one size of an element, in bytes",
+            )
+    return cast("int", stated[0]) if stated else None
 
 
 def _options(
@@ -170,19 +258,17 @@ def _options(
 
 def _notes(tool: Onnxim, silent: Sequence[str]) -> tuple[str, ...]:
     """Say what was taken for granted, the interface above all."""
-    model = f"a product is an ONNX model of one {tool.operator}"
-    arguments = " ".join(tool.program.arguments)
-    called = f"it is called with '{arguments}' and models in ONNXIM_HOME"
-    notes = [
-        f"{model}, and {called}, which was not checked against a build",
-        "the size of an element in memory is core_config's",
-    ]
+    notes = [f"a product is an ONNX model of one {tool.operator}"]
+    if tool.array.count > 1:
+        notes.append("a product too thin for its cores is cut into tiles of an array's size")
     if silent:
         notes.append(f"core_config has no {', '.join(silent)} to compare with the array")
+    if tool.precision_bytes is None:
+        notes.append("core_config has no precision to compare with the size of elements")
     return tuple(notes)
 
 
-_FLOWS = {Dataflow.WEIGHT_STATIONARY: "systolic_ws", Dataflow.OUTPUT_STATIONARY: "systolic_os"}
+_CORE_TYPE = "systolic_ws"
 _MHZ = 1e6
 
 
@@ -221,7 +307,7 @@ def _figures(array: SystolicArray) -> dict[str, tuple[str, float | str]]:
         "core_width": ("array_columns", array.columns),
         "core_freq": ("clock_hz, in MHz,", array.clock_hz / _MHZ),
         "num_cores": ("array_count", array.count),
-        "core_type": ("dataflow", _FLOWS[array.dataflow]),
+        "core_type": ("dataflow", _CORE_TYPE),
     }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,9 +20,12 @@ from hespas.estimate.systolic.method import (
     array_parameters,
     array_text,
 )
+from hespas.stages import Stage, stage
 from hespas.tools.process import Limits, run_program, scratch_directory
 
 LIMITS = Limits(time_s=1800)
+_LONG_S = 10.0
+log = logging.getLogger("hespas")
 
 
 class Tool(Protocol):
@@ -54,15 +59,18 @@ class Tool(Protocol):
 class ToolTimer:
     """Times products by running a tool, in a directory of its own each time.
 
-    The directory of a run that failed is kept, with its log; that of one that went well is not.
-    ``simulates_all`` tools are given a product whole; the others get the part of one array of
-    several. ``notes`` are further assumptions.
+    The directory of a run that failed is kept, with its log; that of one that went well, or that
+    was refused before it began, is not. ``simulates_all`` tools are given a product whole; the
+    others get the part of one array of several. ``notes`` are further assumptions.
+    ``simulated_bytes_per_s`` is how fast the tool gets through operands and results, where that is
+    known: a product that takes long is announced.
     """
 
     tool: Tool
     array: SystolicArray
     simulates_all: bool = False
     notes: tuple[str, ...] = ()
+    simulated_bytes_per_s: float = inf
     times_s: dict[tuple[Product, int], float] = field(
         default_factory=dict[tuple[Product, int], float]
     )
@@ -96,23 +104,49 @@ class ToolTimer:
     def _run(self, product: Product, element_bytes: int) -> float:
         columns = product.n if self.simulates_all else self.array.columns_each(product)
         shared = Product(m=product.m, n=columns, k=product.k)
+        what = f"{_shape(shared)} by {self.tool.name}"
         with scratch_directory(self.method) as directory:
-            command = self.tool.prepare(shared, element_bytes, directory)
-            run_program(command, name=self.tool.name, directory=directory, limits=LIMITS)
+            command = self._prepared(shared, element_bytes, directory)
+            with stage(Stage.ESTIMATE, what, kind=self.method, size=shared.multiplications):
+                self._announce(shared, element_bytes)
+                run_program(command, name=self.tool.name, directory=directory, limits=LIMITS)
             found = self.tool.cycles(directory)
             self._check(found, product, directory)
             return found
+
+    def _prepared(self, product: Product, element_bytes: int, directory: Path) -> Sequence[str]:
+        try:
+            return self.tool.prepare(product, element_bytes, directory)
+        except HespasError:
+            # Nothing ran, so that there is no log to look at.
+            shutil.rmtree(directory, ignore_errors=True)
+            raise
+
+    def _announce(self, product: Product, element_bytes: int) -> None:
+        elements = product.m * product.k + product.k * product.n + product.m * product.n
+        expected_s = elements * element_bytes / self.simulated_bytes_per_s
+        if expected_s >= _LONG_S:
+            log.warning(
+                "%s simulates %s, which takes some %.0f s; it is ended after %.0f s",
+                self.tool.name,
+                _shape(product),
+                expected_s,
+                LIMITS.time_s,
+            )
 
     def _check(self, found: float, product: Product, directory: Path) -> None:
         """Refuse what no array can do: whatever was read there, it is not the product's cycles."""
         least = product.multiplications / self.array.multipliers
         if not least <= found < inf:
             raise ToolError(
-                f"{self.tool.name} gives {found:,.10g} cycles for {product.m} x {product.k} by "
-                f"{product.k} x {product.n}, where {self.array.multipliers:,} multipliers need "
-                f"{least:,.10g} at least",
+                f"{self.tool.name} gives {found:,.10g} cycles for {_shape(product)}, where "
+                f"{self.array.multipliers:,} multipliers need {least:,.10g} at least",
                 location=str(directory),
             )
+
+
+def _shape(product: Product) -> str:
+    return f"{product.m} x {product.k} by {product.k} x {product.n}"
 
 
 def interpreter(hardware: SystolicHardware, package: str, *, what: str, extra: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import shutil
@@ -18,6 +19,16 @@ from hespas.errors import ToolError
 
 LOG_NAME = "log.txt"
 _LAST_LINES = 3
+_PROGRAM_OF_A_SHELL = """
+exec 3<&0
+( (read -r _ <&3; kill -s KILL -- "-$$") >/dev/null 2>&1 & )
+exec "$@" </dev/null 3<&-
+"""
+"""Becomes a program, and leaves behind what ends its process group when standard input closes.
+
+Its parent holds the other end, so that the program ends with its parent however that ends. The one
+left behind is nobody's child: a program that waits for all of its own doesn't wait for it.
+"""
 # How programs built with Abseil, as XLA's compilers are, log what ends them.
 _FATAL = re.compile(r"^F\d{4} [\d:.]+ +\d+ (.+?)\s*$", re.MULTILINE)
 
@@ -51,7 +62,7 @@ def run_program(
     ``name`` stands in messages. Standard output and error go to ``log.txt`` in the directory,
     which is made if it is missing. ``environment`` is added to this process's own. Raises
     `ToolError`, naming the log, if the program is missing, fails, is killed or takes too long; it
-    and its children have ended by then.
+    and its children have ended by then. They end with this process too, even if that is killed.
 
     >>> import sys, tempfile
     >>> with tempfile.TemporaryDirectory() as made:
@@ -63,12 +74,13 @@ def run_program(
     directory.mkdir(parents=True, exist_ok=True)
     log = directory / LOG_NAME
     started_s = monotonic()
-    with log.open("wb") as output:
+    _check_executable(command[0], name=name, directory=directory)
+    with log.open("wb") as output, _pipe() as read_end:
         try:
             process = subprocess.Popen(
-                [*_limited(limits.memory_bytes), *command],
+                [*_shell(limits.memory_bytes), *command],
                 cwd=directory,
-                stdin=subprocess.DEVNULL,
+                stdin=read_end,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **(environment or {})},
@@ -84,15 +96,40 @@ def run_program(
     return Finished(log=log, elapsed_s=monotonic() - started_s)
 
 
-def _limited(memory_bytes: int | None) -> tuple[str, ...]:
-    """Return a prefix for a command that limits the memory it can address.
+def _check_executable(program: str, *, name: str, directory: Path) -> None:
+    """Raise `ToolError` where there is no such program, before a shell stumbles over it."""
+    if "/" not in program:
+        reason = None if shutil.which(program) else errno.ENOENT
+    else:
+        file = directory / program
+        reason = None if os.access(file, os.X_OK) else _reason(file)
+    if reason is not None:
+        raise ToolError(f"{name} cannot be started: {os.strerror(reason)}", location=program)
 
-    A shell limits itself and becomes the program: Python code between fork and exec would be
+
+def _reason(file: Path) -> int:
+    return errno.EACCES if file.exists() else errno.ENOENT
+
+
+@contextlib.contextmanager
+def _pipe() -> Generator[int]:
+    """Yield the end of a pipe to read from; the other is closed afterwards, or with the process."""
+    read_end, write_end = os.pipe()
+    try:
+        yield read_end
+    finally:
+        os.close(read_end)
+        os.close(write_end)
+
+
+def _shell(memory_bytes: int | None) -> tuple[str, ...]:
+    """Return a prefix for a command, a shell that becomes the program.
+
+    It limits the memory that the program can address. Python code between fork and exec would be
     unsafe where threads run, as JAX's do.
     """
-    if memory_bytes is None:
-        return ()
-    return ("/bin/sh", "-c", f'ulimit -v {memory_bytes // 1024} && exec "$@"', "sh")
+    limit = "" if memory_bytes is None else f"ulimit -v {memory_bytes // 1024} || exit\n"
+    return ("/bin/sh", "-c", limit + _PROGRAM_OF_A_SHELL, "sh")
 
 
 def _waited(process: subprocess.Popen[bytes], time_s: float, *, name: str, log: Path) -> int:

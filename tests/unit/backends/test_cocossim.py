@@ -9,12 +9,18 @@ from msgspec.structs import replace
 
 from hespas.backends import tool
 from hespas.backends.cocossim import CocossimHardware
-from hespas.errors import ConfigError, ExtraMissingError, HespasError, ToolError
+from hespas.errors import (
+    ConfigError,
+    ExtraMissingError,
+    HespasError,
+    ToolError,
+    UnsupportedError,
+)
 from hespas.estimate.methods import EstimatorSpec, estimator
 from hespas.estimate.systolic.array import Product
 from hespas.estimate.systolic.method import Systolic, SystolicHardware
 from hespas.tools.process import Limits
-from simulators import COCOSSIM, COCOSSIM_HARDWARE, PATTERN, program_file
+from simulators import COCOSSIM, FIGURES, PATTERN, cocossim_checkout, program_file
 
 PRODUCT = Product(m=30, n=40, k=50)
 HARDWARE = CocossimHardware(
@@ -23,9 +29,13 @@ HARDWARE = CocossimHardware(
     clock_hz=1e9,
     memory_bandwidth=100e9,
     vector_flops=1e12,
-    arguments=("--layers", "{workload}", "--size", "{rows}", "-ws", "{dataflow}"),
-    cycles_pattern=PATTERN,
 )
+OWN_ARGUMENTS = ("--layers", "{workload}", "--size", "{rows}", "-ws", "{dataflow}")
+OWN = replace(HARDWARE, arguments=OWN_ARGUMENTS, cycles_pattern=PATTERN)
+"""Of a build that takes other flags and prints its cycles."""
+
+OUTPUT_STATIONARY = replace(HARDWARE, dataflow="output_stationary")
+BIG = replace(HARDWARE, array_rows=128, array_columns=128, clock_hz=940e6)
 
 
 @pytest.fixture(autouse=True)
@@ -41,13 +51,16 @@ def made(hardware: SystolicHardware) -> Systolic:
     return found
 
 
-def standing_in(code: str = COCOSSIM, **changes: object) -> Systolic:
+def usual(hardware: CocossimHardware = HARDWARE) -> CocossimHardware:
+    return replace(hardware, binary=cocossim_checkout(Path("cocossim")))
+
+
+def standing_in(code: str, **changes: object) -> Systolic:
     return made(hardware_of(code, **changes))
 
 
-def hardware_of(code: str = COCOSSIM, **changes: object) -> CocossimHardware:
-    binary = program_file(Path("perf_model"), code)
-    return replace(HARDWARE, binary=binary, **changes)
+def hardware_of(code: str, **changes: object) -> CocossimHardware:
+    return replace(OWN, binary=program_file(Path("perf_model"), code), **changes)
 
 
 def cycles(found: Systolic, product: Product = PRODUCT) -> float:
@@ -55,25 +68,97 @@ def cycles(found: Systolic, product: Product = PRODUCT) -> float:
 
 
 def test_a_product_is_a_convolution_of_1_by_1_asked_once(here: Path) -> None:
-    found = standing_in()
+    found = made(usual())
     assert cycles(found) == pytest.approx(4 * 3 * (48 + 30) + 1)
     assert cycles(found) == pytest.approx(4 * 3 * (48 + 30) + 1)
-    assert (here / "perf_model.count").read_text() == "x"
+    assert (here / "cocossim" / "build" / "perf_model.count").read_text() == "x"
     assert not list(here.glob("hespas-*"))
-    assert "'Conv 1 {k} {m} 1 {n} 1 1 0', a convolution of 1 x 1, which was not checked" in (
-        found.timer.assumption
+    assert "'Conv 1 {k} {m} 1 {n} 1 1 0', a convolution of 1 x 1" in found.timer.assumption
+    assert "an element takes 2 bytes there, whatever the program's" in found.timer.assumption
+
+
+@pytest.mark.parametrize("shape", FIGURES["cocossim_ws"])
+@pytest.mark.parametrize("dataflow", ["weight_stationary", "output_stationary"])
+def test_its_cycles_are_those_that_it_was_seen_to_give(
+    shape: tuple[int, int, int], dataflow: str
+) -> None:
+    m, k, n = shape
+    found = made(usual(replace(BIG, dataflow=dataflow)))
+    figures = FIGURES["cocossim_ws" if dataflow == "weight_stationary" else "cocossim_os"]
+    assert found.timer.time_s(Product(m=m, n=n, k=k), 2) * 940e6 == pytest.approx(figures[shape])
+
+
+def test_the_documented_configuration_is_the_usual_one(here: Path) -> None:
+    hardware = usual(BIG)
+    product = Product(m=300, n=1000, k=700)
+    by_hand = replace(
+        hardware,
+        binary="/usr/bin/env",
+        files={
+            "build/perf_model": "cocossim/build/perf_model",
+            "dramsim3/configs": "cocossim/dramsim3/configs",
+            "dramsim3/libdramsim3.so": "cocossim/dramsim3/libdramsim3.so",
+        },
     )
+    flags = "-c 1 -sa_sz {rows} -vu_sz 128 -ws {dataflow} -f {clock_ghz} -i {workload} -o {output}"
+    whole = replace(
+        by_hand,
+        arguments=("--chdir=build", "./perf_model", *flags.split()),
+        answer_file="stats.txt",
+        cycles_pattern="^Cycles ([0-9]+)$",
+    )
+    alike = (
+        hardware,
+        by_hand,
+        replace(by_hand, binary=None),
+        replace(by_hand, binary="env"),
+        whole,
+    )
+    assert len({repr(made(each).parameters) for each in alike}) == 1
+    assert made(whole).timer.time_s(product, 2) * 940e6 == pytest.approx(46_445)
+    assert not list(here.glob("hespas-*"))
 
 
-def test_it_is_reported_the_dataflow_and_that_its_answers_vary() -> None:
-    found = made(replace(hardware_of(), dataflow="output_stationary"))
-    assert cycles(found) == pytest.approx(4 * 3 * (48 + 30))
-    assert "vary" in found.timer.assumption
-    assert "vary" not in standing_in().timer.assumption
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"binary": "/usr/bin/env"}, "files name no build/perf_model for it to start"),
+        (
+            {"files": {"build/perf_model": "cocossim/build/perf_model"}},
+            "binary is 'cocossim/build/perf_model', and files name build/perf_model as well",
+        ),
+        ({"array_columns": 8}, "arrays are square, and this one has 16 rows and 8 columns"),
+    ],
+)
+def test_what_the_usual_arguments_cannot_say_is_refused(
+    here: Path, changes: dict[str, object], said: str
+) -> None:
+    hardware = replace(usual(), binary="cocossim/build/perf_model")
+    assert here.exists()
+    with pytest.raises(ConfigError, match=said):
+        made(replace(hardware, **changes))
+
+
+def test_output_stationary_results_are_rounded_up_to_whole_arrays() -> None:
+    found = made(usual(OUTPUT_STATIONARY))
+    assert cycles(found) == pytest.approx(2 * 3 * (32 + 50))
+    assert "rounded up to whole arrays" in found.timer.assumption
+    assert "rounded up" not in made(usual()).timer.assumption
+    assert found.parameters != made(usual()).parameters
+
+
+def test_a_product_beyond_32_bits_is_refused(here: Path) -> None:
+    found = made(usual(BIG))
+    with pytest.raises(UnsupportedError, match=r"counts the 2,149,580,800 bytes of 8192 x 128 by"):
+        cycles(found, Product(m=8192, n=131072, k=128))
+    assert not list(here.glob("hespas-*"))
+    assert cycles(found, Product(m=8192, n=130816, k=128)) > 0
+    whole = made(usual(replace(BIG, dataflow="output_stationary")))
+    assert cycles(whole, Product(m=8192, n=131072, k=128)) > 0
 
 
 def test_arrays_share_the_columns() -> None:
-    found = made(replace(hardware_of(), array_count=2))
+    found = made(usual(replace(HARDWARE, array_count=2)))
     assert cycles(found) == pytest.approx(4 * 2 * (48 + 30) + 1)
 
 
@@ -88,21 +173,22 @@ def test_a_line_of_ones_own_is_written() -> None:
 @pytest.mark.parametrize("line", ["Product {m} {n}", "Product {m} {n} {k} {b}", "{m} {n} {k} {"])
 def test_a_line_that_lacks_a_size_is_refused(line: str) -> None:
     with pytest.raises(ConfigError, match=r"product_line is .* with \{m\}, \{n\} and \{k\}"):
-        made(replace(hardware_of(), product_line=line))
+        made(hardware_of(COCOSSIM, product_line=line))
 
 
 def test_clock_and_size_of_elements_can_be_reported() -> None:
     code = "import sys; assert sys.argv[7:] == ['1', '1000000000', '2']; print('Total cycles: 937')"
-    arguments = (*(HARDWARE.arguments or ()), "{clock_ghz}", "{clock_hz}", "{element_bytes}")
+    arguments = (*OWN_ARGUMENTS, "{clock_ghz}", "{clock_hz}", "{element_bytes}")
     found = standing_in(code, arguments=arguments)
     assert cycles(found) == pytest.approx(937)
-    assert "those of its build" not in found.timer.assumption
-    assert "size of an element and the clock" in standing_in().timer.assumption
+    assert "an element takes" not in found.timer.assumption
+    assert "that of its build" not in found.timer.assumption
+    assert "clock beside its memory's is that of its build" in standing_in(code).timer.assumption
 
 
 def test_the_answer_may_stand_in_a_file() -> None:
     code = "import sys; open(sys.argv[-1], 'w').write('12,345\\ncycles 23456\\n')"
-    arguments = (*(HARDWARE.arguments or ()), "{output}")
+    arguments = (*OWN_ARGUMENTS, "{output}")
     found = standing_in(
         code, arguments=arguments, answer_file="made/out.txt", cycles_pattern="^cycles (.*)$"
     )
@@ -119,7 +205,7 @@ def test_files_lie_where_it_is_started(here: Path) -> None:
 
 def test_another_build_is_another_estimate(here: Path) -> None:
     (here / "dram.ini").write_text("1")
-    hardware = hardware_of(files={"dram.ini": "dram.ini"})
+    hardware = hardware_of(COCOSSIM, files={"dram.ini": "dram.ini"})
     first = made(hardware).parameters
     assert made(hardware).parameters == first
     (here / "dram.ini").write_text("2")
@@ -173,7 +259,6 @@ def test_an_answer_file_that_is_not_there_is_named() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"arguments": None}, r"needs arguments, .*in the manner of .*\{workload\} the file"),
         ({"arguments": ()}, r"lack \{workload\}"),
         ({"arguments": ("{workload}", "{rows}")}, r"lack \{dataflow\}, 1 for"),
         ({"arguments": ("{workload}", "{dataflow}")}, r"lack \{rows\}"),
@@ -181,11 +266,6 @@ def test_an_answer_file_that_is_not_there_is_named() -> None:
         ({"arguments": ("{rows:3}",)}, r"hold \{rows:3\}"),
         ({"arguments": ("{}",)}, r"hold \{\}"),
         ({"arguments": ("{rows",)}, "'{rows' is malformed"),
-        (
-            {"arguments": (*(HARDWARE.arguments or ()), "{output}")},
-            "the path of answer_file, which is not given",
-        ),
-        ({"cycles_pattern": None}, "needs cycles_pattern, the regular expression with one group"),
         ({"cycles_pattern": "cycles"}, "has 0 groups"),
         ({"cycles_pattern": "(c)(d)"}, "has 2 groups"),
         ({"cycles_pattern": "(c"}, "cycles_pattern is '\\(c': missing"),
@@ -205,18 +285,19 @@ def test_what_is_missing_or_malformed_is_named(changes: dict[str, object], said:
 def test_a_file_of_a_name_that_hespas_writes_is_refused(here: Path) -> None:
     (here / "mine.txt").write_text("mine")
     with pytest.raises(ConfigError, match=r"'workload\.txt', which hespas writes"):
-        cycles(standing_in(files={"workload.txt": "mine.txt"}))
+        cycles(standing_in(COCOSSIM, files={"workload.txt": "mine.txt"}))
+    assert not list(here.glob("hespas-*"))
     assert (here / "mine.txt").read_text() == "mine"
 
 
 def test_an_array_that_is_not_square_needs_its_columns_reported() -> None:
     with pytest.raises(ConfigError, match=r"lack \{columns\}"):
-        made(replace(hardware_of(), array_columns=8))
+        made(hardware_of(COCOSSIM, array_columns=8))
 
 
 def test_what_would_have_no_effect_is_refused() -> None:
     with pytest.raises(ConfigError, match="sram_bandwidth has no effect on method 'cocossim'"):
-        made(replace(hardware_of(), sram_bandwidth=1e12))
+        made(hardware_of(COCOSSIM, sram_bandwidth=1e12))
     with pytest.raises(ConfigError, match="the configuration is of another method"):
         made(
             SystolicHardware(
@@ -234,14 +315,16 @@ def test_the_program_is_looked_for(here: Path, monkeypatch: pytest.MonkeyPatch) 
         made(HARDWARE)
     with pytest.raises(ToolError, match="there is no program nowhere/perf_model"):
         made(replace(HARDWARE, binary="nowhere/perf_model"))
-    hardware = hardware_of()
+    with pytest.raises(ToolError, match="there is no program nowhere/perf_model"):
+        made(replace(OWN, binary="nowhere/perf_model"))
+    hardware = hardware_of("print('Total cycles: 937')")
     Path("perf_model").chmod(0o644)
     with pytest.raises(ToolError, match="is not executable"):
         made(hardware)
     Path("bin").mkdir()
-    program_file(Path("bin/on_the_path"), COCOSSIM)
+    program_file(Path("bin/on_the_path"), "print('Total cycles: 937')")
     monkeypatch.setenv("PATH", str(here / "bin"), prepend=":")
-    assert cycles(made(replace(HARDWARE, binary="on_the_path"))) == pytest.approx(937)
+    assert cycles(made(replace(OWN, binary="on_the_path"))) == pytest.approx(937)
 
 
 def test_scale_sim_takes_no_such_program_for_a_python(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,12 +333,26 @@ def test_scale_sim_takes_no_such_program_for_a_python(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(tool, "find_spec", nothing)
     with pytest.raises(ExtraMissingError, match="scalesim"):
-        estimator("scalesim", EstimatorSpec(hardware=hardware_of()))
+        estimator("scalesim", EstimatorSpec(hardware=hardware_of(COCOSSIM)))
+
+
+@pytest.mark.parametrize(
+    ("missing", "said"),
+    [
+        ("dramsim3/libdramsim3.so", "cannot open shared object file"),
+        ("dramsim3/configs", "no ../dramsim3/configs"),
+    ],
+)
+def test_what_lies_beside_the_program_is_needed(here: Path, missing: str, said: str) -> None:
+    hardware = usual()
+    (here / "cocossim" / missing).rename(here / "elsewhere")
+    with pytest.raises(ToolError, match=said):
+        cycles(made(hardware))
+    assert cycles(made(replace(hardware, files={missing: "elsewhere"}))) == pytest.approx(937)
 
 
 def test_the_stand_in_refuses_what_is_malformed() -> None:
-    assert set(COCOSSIM_HARDWARE) == {"arguments", "cycles_pattern"}
     with pytest.raises(ToolError, match="usage"):
-        cycles(standing_in(arguments=("{workload}", "{rows}", "{dataflow}")))
+        cycles(made(hardware_of(COCOSSIM)))
     with pytest.raises(ToolError, match="no convolution"):
-        cycles(made(replace(hardware_of(), product_line="Conv {m} {n} {k}")))
+        cycles(made(replace(usual(), product_line="Conv {m} {n} {k}")))

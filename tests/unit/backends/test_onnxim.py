@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
@@ -12,13 +13,19 @@ import pytest
 from msgspec.structs import replace
 
 from hespas.backends import onnxim, tool
-from hespas.backends.onnxim import OnnximHardware, Operator, need_onnx, write_product_model
+from hespas.backends.onnxim import (
+    OnnximHardware,
+    Operator,
+    need_onnx,
+    product_mapping,
+    write_product_model,
+)
 from hespas.errors import ConfigError, ExtraMissingError, ToolError, UnsupportedError
 from hespas.estimate.methods import EstimatorSpec, estimator
-from hespas.estimate.systolic.array import Product
+from hespas.estimate.systolic.array import Dataflow, Product, SystolicArray
 from hespas.estimate.systolic.method import Systolic, SystolicHardware
 from hespas.tools.process import Limits
-from simulators import CORES, HAS_ONNX, ONNXIM, PATTERN, do_without_onnx, program_file
+from simulators import CORES, FIGURES, HAS_ONNX, ONNXIM, PATTERN, do_without_onnx, program_file
 
 needs_onnx = pytest.mark.skipif(not HAS_ONNX, reason="onnx is not installed")
 
@@ -30,7 +37,6 @@ HARDWARE = OnnximHardware(
     memory_bandwidth=100e9,
     vector_flops=1e12,
     binary="Simulator",
-    cycles_pattern=PATTERN,
     core_config="cores.json",
 )
 
@@ -64,10 +70,16 @@ def test_a_product_is_a_model(here: Path, operator: Operator | None) -> None:
     found = made(replace(HARDWARE, operator=operator))
     assert cycles(found) == pytest.approx(30 * 4 * 3 + 1000)
     assert not list(here.glob("hespas-*"))
-    assert f"one {operator or 'MatMul'}, and it is called with '--config {{config}}" in (
-        found.timer.assumption
-    )
-    assert "not checked against a build" in found.timer.assumption
+    assert f"an ONNX model of one {operator or 'MatMul'}" in found.timer.assumption
+
+
+@pytest.mark.parametrize("shape", FIGURES["onnxim_ws"])
+def test_its_cycles_are_those_that_it_was_seen_to_give(shape: tuple[int, int, int]) -> None:
+    m, k, n = shape
+    write_cores({"core_freq": 940, **core(core_height=128, core_width=128)})
+    found = made(replace(HARDWARE, array_rows=128, array_columns=128, clock_hz=940e6))
+    time_s = found.timer.time_s(Product(m=m, n=n, k=k), 2)
+    assert time_s * 940e6 == pytest.approx(FIGURES["onnxim_ws"][shape])
 
 
 def test_its_cores_share_a_product() -> None:
@@ -76,6 +88,83 @@ def test_its_cores_share_a_product() -> None:
     assert cycles(found) == pytest.approx(30 * 4 * 3 / 2 + 1000)
     assert "on 2 arrays of 16 x 16" in found.timer.assumption
     assert found.peak_flops == 2 * 2 * 256 * 1e9
+
+
+@pytest.mark.parametrize(
+    "product",
+    [Product(m=1, n=64, k=64), Product(m=64, n=1, k=64), Product(m=16, n=40, k=50)],
+)
+def test_thin_products_are_cut_for_several_cores(product: Product) -> None:
+    write_cores({"num_cores": 4})
+    found = made(replace(HARDWARE, array_count=4))
+    assert cycles(found, product) > 1000
+    assert "too thin for its cores" in found.timer.assumption
+    assert "too thin" not in written_and_made().timer.assumption
+
+
+def written_and_made() -> Systolic:
+    write_cores()
+    return made()
+
+
+def test_how_a_product_is_cut() -> None:
+    two = SystolicArray(
+        rows=128, columns=128, clock_hz=940e6, count=2, dataflow=Dataflow.WEIGHT_STATIONARY
+    )
+    assert product_mapping(Product(m=128, n=256, k=128), two) == (
+        "[T] N128 C128 M256 - [O] N1 C1 M2 - [I] N128 C128 M128"
+    )
+    assert product_mapping(Product(m=1, n=300, k=4096), two) == (
+        "[T] N1 C4096 M300 - [O] N1 C32 M3 - [I] N1 C128 M128"
+    )
+    assert product_mapping(Product(m=256, n=256, k=1), two) is None
+
+
+def test_output_stationary_cores_are_refused_before_they_never_end() -> None:
+    write_cores(core(core_type="systolic_os"))
+    with pytest.raises(ConfigError, match="ONNXim never ends for output-stationary cores"):
+        made(replace(HARDWARE, dataflow="output_stationary"))
+
+
+def test_cores_that_are_not_square_are_refused() -> None:
+    write_cores(core(core_width=8))
+    with pytest.raises(ConfigError, match=r"square: .* array_rows 16, .* array_columns 8"):
+        made(replace(HARDWARE, array_columns=8))
+
+
+def test_elements_of_another_size_than_the_cores_are_refused(here: Path) -> None:
+    with pytest.raises(
+        UnsupportedError,
+        match=r"cores\.json: precision is 2 bytes, and the elements of a product 30 x 50 by .* 4",
+    ):
+        made().timer.time_s(PRODUCT, 4)
+    assert not list(here.glob("hespas-*"))
+    Path("cores.json").write_text(json.dumps({k: v for k, v in CORES.items() if k != "precision"}))
+    found = made()
+    assert found.timer.time_s(PRODUCT, 4) > 0
+    assert "no precision to compare" in found.timer.assumption
+
+
+@pytest.mark.parametrize("precision", ["2", True, 2.5])
+def test_a_size_of_elements_that_is_none_is_refused(precision: object) -> None:
+    write_cores({"precision": precision})
+    with pytest.raises(ConfigError, match=rf"cores\.json: precision is {precision}"):
+        made()
+
+
+def test_what_takes_long_is_announced_before_it_starts(
+    here: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    program_file(here / "Simulator", "raise SystemExit('it started')")
+    found = made()
+    for product in (PRODUCT, Product(m=4096, n=32000, k=128)):
+        with pytest.raises(ToolError, match="it started"):
+            cycles(found, product)
+    (record,) = [each for each in caplog.records if each.levelno == logging.WARNING]
+    assert record.getMessage() == (
+        "ONNXim simulates 4096 x 128 by 128 x 32000, which takes some 286 s; it is ended after "
+        "1800 s"
+    )
 
 
 def core(**changes: object) -> dict[str, object]:
@@ -94,6 +183,7 @@ def core(**changes: object) -> dict[str, object]:
         ({"num_cores": 4}, "num_cores is 4, array_count of the array 1"),
         ({"num_cores": True}, "num_cores is True"),
         (core(core_type="systolic_os"), "core_type is systolic_os, dataflow .* systolic_ws"),
+        (core(core_type="stonne"), "core_type is stonne"),
     ],
 )
 def test_other_cores_than_the_array_are_refused(changes: dict[str, object], said: str) -> None:
@@ -149,6 +239,7 @@ def test_the_usual_interface_can_be_changed(here: Path) -> None:
         arguments=("-c", "{config}", "{workload}", "{model}"),
         files={"configs": "mapping"},
         model_options={"batch_size": 2, "request_time": 5},
+        cycles_pattern=PATTERN,
     )
     assert cycles(made(hardware)) == pytest.approx(2005)
 
@@ -157,7 +248,6 @@ def test_the_usual_interface_can_be_changed(here: Path) -> None:
     ("hardware", "said"),
     [
         (replace(HARDWARE, core_config=None), "needs core_config, the path of ONNXim's JSON file"),
-        (replace(HARDWARE, cycles_pattern=None), "needs cycles_pattern"),
         (replace(HARDWARE, model_options={"name": "a"}), "model_options gives a name"),
         (
             replace(HARDWARE, arguments=("{workload}",)),
@@ -201,8 +291,11 @@ def test_what_is_missing_or_has_no_effect_is_refused(hardware: SystolicHardware,
     [
         ("raise SystemExit('no such layer')", "failed with code 1: no such layer"),
         ("print('done')", "nothing in ONNXim's answer fits"),
-        ("print('Total cycles: 7')", "gives 7 cycles .* 234.375 at least"),
-        ("print('Total cycles: 300\\nTotal cycles: 301')", "2 different counts"),
+        ("print('Simulation Finished at 7 cycle')", "gives 7 cycles .* 234.375 at least"),
+        (
+            "for each in (300, 301): print('Simulation Finished at', each, 'cycle')",
+            "2 different counts",
+        ),
     ],
 )
 def test_an_answer_that_cannot_be_is_refused(here: Path, code: str, said: str) -> None:

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import contextlib
+import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -114,3 +117,52 @@ def test_the_last_words_of_a_compiler_are_its_failed_check(tmp_path: Path) -> No
     log = tmp_path / LOG_NAME
     log.write_text("F1122 07:51:43.161830   27079 util.h:47] Check failed: x \n    @ 0x7fc main\n")
     assert last_words(log) == "util.h:47] Check failed: x"
+
+
+def test_a_program_ends_with_the_one_that_started_it(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    inner = f"import pathlib, time; pathlib.Path({str(mark)!r}).touch(); time.sleep(60)"
+    code = (
+        "import sys; from pathlib import Path; from hespas.tools.process import *;"
+        f"run_program([sys.executable, '-c', {inner!r}], name='probe',"
+        f" directory=Path({str(tmp_path / 'run')!r}), limits=Limits(time_s=60))"
+    )
+    process = subprocess.Popen(python(code))
+    assert within_10_s(mark.exists)
+    process.kill()
+    process.wait()
+    assert within_10_s(lambda: not running(inner))
+
+
+def running(text: str) -> bool:
+    """Say whether a process has ``text`` among its arguments."""
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if text.encode() in file.read_bytes().split(b"\0"):
+                return True
+    return False
+
+
+def within_10_s(holds: Callable[[], bool]) -> bool:
+    end_s = time.monotonic() + 10
+    while time.monotonic() < end_s:
+        if holds():
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_a_program_may_wait_for_whatever_it_started(tmp_path: Path) -> None:
+    code = (
+        "import os\n"
+        "try: os.wait()\n"
+        "except ChildProcessError: print('none, and', repr(os.read(0, 1)))"
+    )
+    done = run_program(python(code), name="probe", directory=tmp_path, limits=Limits(time_s=20))
+    assert done.log.read_text() == "none, and b''\n"
+
+
+def test_a_program_that_is_not_executable_is_named(tmp_path: Path) -> None:
+    (tmp_path / "tool").touch()
+    with pytest.raises(ToolError, match="probe cannot be started: Permission denied"):
+        run_program(["./tool"], name="probe", directory=tmp_path, limits=MINUTE)
