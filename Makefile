@@ -9,7 +9,7 @@ COMPILERS := .venv-compilers
 
 DOCS := .venv-docs
 
-.PHONY: demo test test-compilers docs docs-serve lock clean
+.PHONY: demo test test-compilers fuzz docs docs-serve lock clean
 
 demo: .venv/run-installed $(if $(COMPILES),.venv/compiler-installed)
 	$(BIN)/hespas run $(DEMO)
@@ -29,6 +29,12 @@ $(COMPILERS)/installed: pyproject.toml requirements/compilers.lock
 	$(COMPILERS)/bin/python -m pip install --quiet --requirement requirements/compilers.lock
 	$(COMPILERS)/bin/python -m pip install --quiet --no-deps --editable .
 	touch $@
+
+# Damaged files for every reader, for so many minutes; those that fail are kept in fuzz-failures/.
+MINUTES ?= 5
+SEED ?= 0
+fuzz: .venv/dev-installed
+	PYTHONPATH=tests:validation $(BIN)/python -m fuzz --minutes $(MINUTES) --seed $(SEED)
 
 # The documentation site, built strictly into site/. Its tools have a place of their own.
 docs: $(DOCS)/installed .venv/run-installed

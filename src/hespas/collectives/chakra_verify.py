@@ -322,6 +322,9 @@ class _RankReader:
     def _place(self, node: ParsedNode, end: str) -> Place:
         buffer = node.notes.get(f"{end}buf")
         if isinstance(buffer, str):
+            if buffer not in {each.value for each in Buffer}:
+                text = f"rank {self.number}: node {node.task.id}: {end}buf is {buffer!r}"
+                raise UnknownProgramError(text)
             return Place(Buffer(buffer), self._integer(node, f"{end}off"))
         in_input = self.collective is Collective.REDUCE_SCATTER
         whole = Buffer.INPUT if in_input else Buffer.OUTPUT

@@ -124,7 +124,7 @@ def read_kernels(file: Path) -> CompiledKernels:
         return decode_kernels(file.read_bytes())
     except OSError as error:
         raise ProgramError(f"cannot be read: {error.strerror}", location=str(file)) from error
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ProgramError(
             f"holds no kernels: {error}",
             location=str(file),

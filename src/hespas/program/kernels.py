@@ -51,6 +51,8 @@ def encode_kernels(kernels: CompiledKernels) -> bytes:
 def decode_kernels(source: bytes) -> CompiledKernels:
     """Return the kernels that `encode_kernels` wrote; `msgspec.DecodeError` for anything else.
 
+    Text that is not UTF-8 raises `UnicodeDecodeError`.
+
     >>> empty = CompiledKernels(launches=(), ptx={})
     >>> decode_kernels(encode_kernels(empty)) == empty
     True

@@ -106,7 +106,7 @@ def _read(path: Path) -> KernelAnalysis | None:
         if not content.startswith(_MARK) or sha256(packed).digest() != digest:
             return None
         return msgspec.msgpack.decode(packed, type=KernelAnalysis)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None
 
 

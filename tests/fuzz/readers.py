@@ -1,0 +1,419 @@
+"""The readers of hespas: for each a few good files, and the command that reads them."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import chdir, redirect_stdout
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from fuzz.good_files import CLUSTER, HLO, LOOPS, PTX, SHARDED, SWAP
+from fuzz.mutators import Form
+from hespas.cli.commands import commands, run
+from hespas.hardware.presets import PRESETS_DIRECTORY
+from hespas.program.kernels import CompiledKernels, KernelLaunch, encode_kernels
+from hespas.xla.hlo.module import read_hlo_module
+from hespas.xla.hlo.schema import message_class
+from hespas.xla.mlir.module import parse_mlir
+
+ROOT = Path(__file__).resolve().parents[2]
+NODE = ("--node", "A100_SXM_40GB")
+SYSTEM = (*NODE, "--system", "A100_SXM_40GB_4GPU")
+EXPORTED = (*SYSTEM, "--as-exported", "--json", "out.json")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reader:
+    """A file that is damaged, and the command that reads it in its directory.
+
+    ``shows_cuts`` says whether the format has an end, so that a file that was cut short is never
+    answered. ``kept`` are results that may be lost: the answer is then that of the whole file.
+    """
+
+    name: str
+    directory: Path
+    file: str
+    form: Form
+    words: tuple[str, ...]
+    shows_cuts: bool = True
+    is_kept: bool = False
+
+
+GEMM = "m,n,k,dtype,latency_us\n4096,4096,4096,bf16,900\n2048,2048,2048,bf16,130\n"
+NCCL = (
+    "# all_reduce_perf\n"
+    + "".join(f"#  Rank {at} Group 0 Pid 1 on node device {at}\n" for at in range(4))
+    + "#  (B) (elements) (us) (GB/s) (GB/s)\n"
+    " 2048 512 float sum -1 12.0 0.17 0.26 0 12.0 0.17 0.26 0\n"
+    " 134217728 33554432 float sum -1 1030.0 130.31 195.46 0 1030.0 130.31 195.46 0\n"
+)
+STEPS = (
+    "workload,options,node,system,step_s,resolution_s\n"
+    "step.hlo,,A100_SXM_40GB,A100_SXM_40GB_4GPU,0.0003,0.0001\n"
+)
+CONFIGURATION = {
+    "mlir_file": "step.mlir",
+    "split_strategy": "linear_split",
+    "block_lim": 64,
+    "fidelity": "exported",
+    "perf_estimator": {
+        "method": "roofline",
+        "hardware": {
+            "peak_flops": 9.7e12,
+            "per_datatype_flops": {"f32": 19.5e12, "bf16": 312e12},
+            "memory_bandwidth": 1555e9,
+            "num_npus": 4,
+        },
+    },
+}
+
+
+def _hespas(*words: str) -> None:
+    with redirect_stdout(io.StringIO()):
+        code = run(commands, "hespas", words)
+    if code != 0:
+        raise RuntimeError(f"a good file is refused: hespas {' '.join(words)}")
+
+
+def _bytecode(text: str) -> bytes:
+    file = io.BytesIO()
+    parse_mlir(text.encode(), name="step.mlir").handle.operation.write_bytecode(file)
+    return file.getvalue()
+
+
+def _portable(text: str) -> bytes:
+    stablehlo: Any = import_module("jaxlib.mlir.dialects.stablehlo")
+    handle = parse_mlir(text.encode(), name="step.mlir").handle
+    made: bytes = stablehlo.serialize_portable_artifact(handle, stablehlo.get_current_version())
+    return made
+
+
+def _jax_export() -> bytes:
+    """Return what jax.export writes: a module as bytecode, its length in front."""
+    module = _bytecode(LOOPS)
+    return b"head" + len(module).to_bytes(4, "little") + module
+
+
+def make_readers(home: Path) -> tuple[Reader, ...]:
+    """Write the good files to directories of their own, and return what reads them."""
+    made: list[Reader] = []
+    for make in (_programs, _compiled, _traces, _algorithms, _descriptions, _measurements, _caches):
+        made += make(home)
+    return tuple(made)
+
+
+def _at(home: Path, name: str, files: dict[str, str | bytes]) -> Path:
+    directory = home / name.replace(" ", "_")
+    for file, content in files.items():
+        path = directory / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return directory
+
+
+def _programs(home: Path) -> Iterator[Reader]:
+    block = (ROOT / "examples" / "attention_block.mlir").read_text()
+    texts = {"block": (block, Form.TEXT), "loops": (LOOPS, Form.TEXT)}
+    protos = {"bytecode": _bytecode(LOOPS), "portable artifact": _portable(LOOPS)}
+    for name, (content, form) in [
+        *texts.items(),
+        *((n, (c, Form.BINARY)) for n, c in protos.items()),
+    ]:
+        label = f"StableHLO, {name}"
+        directory = _at(home, f"stablehlo {name}", {"step.mlir": content})
+        for words in (("run", "step.mlir", *EXPORTED), ("run", "step.mlir", *SYSTEM)):
+            yield Reader(name=label, directory=directory, file="step.mlir", form=form, words=words)
+    directory = _at(home, "stablehlo commands", {"step.mlir": LOOPS})
+    for words in (
+        ("analyze", "-e", "-s", "step.mlir"),
+        ("split", "step.mlir", "-o", "out"),
+        ("memory", "step.mlir", *NODE),
+        ("kernels", "step.mlir", *NODE),
+        ("explain", "step.mlir", *SYSTEM),
+        ("trace", "step.mlir", *NODE, "-o", "out"),
+        ("estimate", "step.mlir", "--node", "TPUv4"),
+        ("run", "step.mlir", *SYSTEM, "--merge", "--model", "hespas", "--timeline", "out.json"),
+    ):
+        yield Reader(
+            name="StableHLO, other commands",
+            directory=directory,
+            file="step.mlir",
+            form=Form.TEXT,
+            words=words,
+        )
+    yield Reader(
+        name="StableHLO, sharded",
+        directory=_at(home, "stablehlo sharded", {"step.mlir": SHARDED}),
+        file="step.mlir",
+        form=Form.TEXT,
+        words=("run", "step.mlir", *EXPORTED),
+    )
+    yield Reader(
+        name="jax.export",
+        directory=_at(home, "jax export", {"step.bin": _jax_export()}),
+        file="step.bin",
+        form=Form.BINARY,
+        words=("export", "step.bin", "-o", "out.mlir"),
+    )
+
+
+def _compiled(home: Path) -> Iterator[Reader]:
+    tpu = (ROOT / "tests" / "laws" / "tpu_v5e.hlo").read_text()
+    for name, text, node in (("GPU", HLO, SYSTEM), ("TPU", tpu, ("--node", "TPUv5e"))):
+        message = read_hlo_module(text.encode(), name="step.hlo").message
+        alone = message.SerializeToString()
+        wrapped = message_class("xla.HloProto")(hlo_module=message).SerializeToString()
+        command = "run" if name == "GPU" else "estimate"
+        files: dict[str, tuple[str | bytes, Form]] = {
+            "text": (text, Form.TEXT),
+            "proto": (wrapped, Form.PROTO),
+            "module proto": (alone, Form.PROTO),
+        }
+        for label, (content, form) in files.items():
+            directory = _at(home, f"hlo {name} {label}", {"step.hlo": content})
+            for words in ((command, "step.hlo", *node), ("memory", "step.hlo", *node[:2])):
+                yield Reader(
+                    name=f"HLO, {label}",
+                    directory=directory,
+                    file="step.hlo",
+                    form=form,
+                    words=words,
+                    shows_cuts=form is Form.TEXT,
+                )
+    launches = tuple(
+        KernelLaunch(
+            instruction=f"f.{at}",
+            kernel="negated",
+            grid=(16384, 1, 1),
+            block=(128, 1, 1),
+            shared_memory_bytes=0,
+        )
+        for at in (1, 2)
+    )
+    kernels = encode_kernels(CompiledKernels(launches=launches, ptx={"negated": PTX}))
+    directory = _at(home, "kernels", {"step.hlo": HLO, "kernels.json": kernels})
+    words = ("step.hlo", "--kernels", "kernels.json")
+    for command in (("kernels", *words, *NODE), ("run", *words, *SYSTEM, "--method", "kernel")):
+        yield Reader(
+            name="kernels (JSON with PTX)",
+            directory=directory,
+            file="kernels.json",
+            form=Form.JSON,
+            words=command,
+        )
+
+    shutil.copytree(PRESETS_DIRECTORY / "nodes" / "A100_SXM_40GB", directory / "node")
+    yield Reader(
+        name="nodes",
+        directory=directory,
+        file="node/microarchitecture.json",
+        form=Form.JSON,
+        words=("kernels", *words, "--node", "./node"),
+    )
+
+
+def _traces(home: Path) -> Iterator[Reader]:
+    directory = _at(
+        home,
+        "traces",
+        {"step.mlir": LOOPS, "traces.yml": "programs:\n  - {traces: t/dev, devices: 0-3}\n"},
+    )
+    with chdir(directory):
+        _hespas("trace", "step.mlir", *NODE, "-o", "t")
+    simulate = ("simulate", "t", *SYSTEM[2:])
+    for model in ("astra-sim", "hespas"):
+        for file, form in (("t/dev.0.et", Form.DELIMITED_PROTOS), ("t/comm_group.json", Form.JSON)):
+            # A stream of messages that ends between two of them is a shorter stream.
+            name = "Chakra traces" if form is not Form.JSON else "Chakra groups (JSON)"
+            yield Reader(
+                name=name,
+                directory=directory,
+                file=file,
+                form=form,
+                words=(*simulate, "--model", model),
+                shows_cuts=form is Form.JSON,
+            )
+
+
+def _algorithms(home: Path) -> Iterator[Reader]:
+    directory = _at(home, "algorithms", {"swap.xml": SWAP})
+    with chdir(directory):
+        _hespas("algorithm", "ring", "--ranks", "4", "--chakra", "c")
+    yield Reader(
+        name="MSCCL algorithms (XML)",
+        directory=directory,
+        file="swap.xml",
+        form=Form.TEXT,
+        words=("algorithm", "swap.xml"),
+    )
+    graph = min(path.name for path in (directory / "c").glob("*.0.et"))
+    yield Reader(
+        name="Chakra algorithms",
+        directory=directory,
+        file=f"c/{graph}",
+        form=Form.DELIMITED_PROTOS,
+        words=(
+            "algorithm",
+            f"c/{graph.removesuffix('.0.et')}",
+            "--ranks",
+            "4",
+            "--collective",
+            "all-reduce",
+        ),
+        shows_cuts=False,
+    )
+
+
+def _descriptions(home: Path) -> Iterator[Reader]:
+    directory = _at(
+        home,
+        "descriptions",
+        {
+            "step.mlir": LOOPS,
+            "c.json": json.dumps(CONFIGURATION, indent=1),
+            "cluster.yml": CLUSTER,
+        },
+    )
+    presets = PRESETS_DIRECTORY
+    shutil.copytree(presets / "systems" / "A100_SXM_40GB_4GPU", directory / "system")
+    shutil.copytree(presets / "nodes" / "A100_SXM_40GB", directory / "node")
+    shutil.copy(
+        presets / "links" / "NVLink3_A100.json", directory / "system" / "hespas" / "link.json"
+    )
+    network = directory / "system" / "hespas" / "network.json"
+    network.write_text(network.read_text().replace('"NVLink3_A100"', '"link.json"'))
+    step = ("run", "step.mlir", "--as-exported")
+    own = (*step, *NODE, "--system", "./system")
+    flow, astra = (*own, "--model", "hespas"), (*own, "--model", "astra-sim")
+    node = (*step, "--node", "./node", "--system", "A100_SXM_40GB_4GPU")
+    measured = ("run", "node/measured/config.json", "--mlir-file", *step[1:], *SYSTEM[2:])
+    imperfect = (*step, *SYSTEM, "--imperfect", "cluster.yml")
+    yield from (
+        # A mapping of YAML ends anywhere between two lines.
+        Reader(
+            name=name,
+            directory=directory,
+            file=file,
+            form=form,
+            words=words,
+            shows_cuts=form is Form.JSON,
+        )
+        for name, file, form, words in (
+            ("configurations", "c.json", Form.JSON, ("estimate", "c.json")),
+            (
+                "configurations",
+                "c.json",
+                Form.JSON,
+                ("run", "c.json", "--system", "V100_32GB_4GPU"),
+            ),
+            ("systems of ASTRA-sim", "system/astra-sim/system.json", Form.JSON, astra),
+            ("systems of ASTRA-sim", "system/astra-sim/remote_memory.json", Form.JSON, astra),
+            ("networks (YAML)", "system/astra-sim/network.yml", Form.TEXT, astra),
+            ("networks (JSON)", "system/hespas/network.json", Form.JSON, flow),
+            ("links", "system/hespas/link.json", Form.JSON, flow),
+            ("imperfect clusters", "cluster.yml", Form.TEXT, (*imperfect, "--model", "hespas")),
+            ("imperfect clusters", "cluster.yml", Form.TEXT, (*imperfect, "--model", "astra-sim")),
+            ("nodes", "node/roofline/config.json", Form.JSON, node),
+            ("nodes", "node/node.json", Form.JSON, node),
+            ("configurations", "node/measured/config.json", Form.JSON, measured),
+        )
+    )
+
+
+def _measurements(home: Path) -> Iterator[Reader]:
+    events = [
+        {
+            "ph": "X",
+            "name": f"{name}_kernel",
+            "dur": took,
+            "args": {"hlo_op": name, "hlo_module": "step"},
+        }
+        for name, took in (("d", 300.0), ("f.1", 40.0), ("f.2", 40.0))
+    ]
+    directory = _at(
+        home,
+        "measurements",
+        {
+            "gemm.csv": GEMM,
+            "nccl.txt": NCCL,
+            "step.hlo": HLO,
+            "steps.csv": STEPS,
+            "whole.csv": "workload,seconds\nstep.hlo,0.01\n",
+            "host.trace.json.gz": gzip.compress(
+                json.dumps({"traceEvents": events}).encode(), mtime=0
+            ),
+        },
+    )
+    fit = ("calibrate", *NODE, "-o", "out")
+    link = ("--link", "NVLink3_A100")
+    yield from (
+        Reader(name=name, directory=directory, file=file, form=form, words=words, shows_cuts=False)
+        for name, file, form, words in (
+            ("times of products (CSV)", "gemm.csv", Form.TEXT, (*fit, "--gemm", "gemm.csv")),
+            ("nccl-tests", "nccl.txt", Form.TEXT, (*fit, *link, "--nccl", "nccl.txt")),
+            (
+                "measured steps (CSV)",
+                "steps.csv",
+                Form.TEXT,
+                ("validate", "steps.csv", "--json", "out.json"),
+            ),
+            (
+                "measured steps (CSV)",
+                "whole.csv",
+                Form.TEXT,
+                (*fit, "--system", SYSTEM[3], "--steps", "whole.csv"),
+            ),
+        )
+    )
+    yield Reader(
+        name="profiles (JSON in gzip)",
+        directory=directory,
+        file="host.trace.json.gz",
+        form=Form.ZIPPED_JSON,
+        words=(*fit, "--profile", "host.trace.json.gz", "--program", "step.hlo"),
+    )
+    directory = _at(home, "results", {"step.mlir": LOOPS})
+    with chdir(directory):
+        for name, node in (("a", "A100_SXM_40GB"), ("b", "H100_80GB")):
+            _hespas(
+                "run",
+                "step.mlir",
+                "--node",
+                node,
+                "--system",
+                SYSTEM[3],
+                "--as-exported",
+                "--json",
+                f"{name}.json",
+            )
+    yield Reader(
+        name="results of runs (JSON)",
+        directory=directory,
+        file="b.json",
+        form=Form.JSON,
+        words=("compare", "a.json", "b.json"),
+    )
+
+
+def _caches(home: Path) -> Iterator[Reader]:
+    directory = _at(home, "caches", {"step.mlir": SHARDED})
+    words = ("run", "step.mlir", *EXPORTED, "--cache-dir", "kept")
+    with chdir(directory):
+        _hespas(*words)
+    for path in sorted((directory / "kept").rglob("*")):
+        if path.is_file():
+            yield Reader(
+                name="caches",
+                directory=directory,
+                file=str(path.relative_to(directory)),
+                form=Form.BINARY,
+                words=words,
+                shows_cuts=False,
+                is_kept=True,
+            )
