@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -50,3 +51,12 @@ def test_a_buffer_of_an_algorithm_that_is_none(hespas: Hespas) -> None:
     file.write_bytes(changed)
     text = hespas("algorithm", "c/ring_allreduce_4", "--ranks", "4")
     assert "srcbuf is '?'" in text
+
+
+def test_a_profile_that_is_damaged_inside(hespas: Hespas) -> None:
+    Path("step.hlo").write_text(HLO)
+    packed = bytearray(gzip.compress(b'{"traceEvents": []}' * 9, mtime=0))
+    packed[12:20] = b"\xff" * 8
+    Path("p.json.gz").write_bytes(packed)
+    profile = ("--profile", "p.json.gz", "--program", "step.hlo")
+    assert "p.json.gz: the profile is no JSON" in hespas("calibrate", *NODE, *profile, "-o", "out")

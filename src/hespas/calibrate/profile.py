@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -85,7 +86,7 @@ def _events(path: Path) -> Iterable[Mapping[str, Any]]:
         raise MeasurementError(
             f"the profile cannot be read: {error.strerror or error}", location=str(path)
         ) from None
-    except (ValueError, EOFError) as error:
+    except (ValueError, EOFError, zlib.error, RecursionError) as error:
         raise MeasurementError(f"the profile is no JSON: {error}", location=str(path)) from None
     events = cast("dict[str, Any]", loaded).get("traceEvents") if isinstance(loaded, dict) else None
     if not isinstance(events, list):
