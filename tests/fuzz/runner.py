@@ -162,6 +162,9 @@ def _work(seed: int, home: Path, pipe: Connection) -> None:
             (one.directory, one.file): (one.directory / one.file).read_bytes() for one in readers
         }
         output = _Output(home)
+        for one in readers:
+            if output.of(one).code:
+                raise RuntimeError(f"a good file is refused: {one.name}, {one.words}")
         kept = {index: output.of(one) for index, one in enumerate(readers) if one.is_kept}
         pipe.send(None)
         while True:

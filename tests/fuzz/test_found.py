@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import gzip
 import re
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from fuzz.good_files import HLO
+from fuzz.good_files import HLO, LOOPS
 from hespas.cli.commands import commands, run
+from hespas.xla.hlo.module import read_hlo_module
 
 Hespas = Callable[..., str]
 NODE = ("--node", "A100_SXM_40GB")
@@ -59,4 +62,32 @@ def test_a_profile_that_is_damaged_inside(hespas: Hespas) -> None:
     packed[12:20] = b"\xff" * 8
     Path("p.json.gz").write_bytes(packed)
     profile = ("--profile", "p.json.gz", "--program", "step.hlo")
-    assert "p.json.gz: the profile is no JSON" in hespas("calibrate", *NODE, *profile, "-o", "out")
+    assert "p.json.gz: the profile" in hespas("calibrate", *NODE, *profile, "-o", "out")
+
+
+def test_half_a_character_in_a_configuration(hespas: Hespas) -> None:
+    Path("c.json").write_text('{"mlir_file": "\\ud800"}')
+    assert "c.json: a text holds half of a character, \\ud800" in hespas("run", "c.json")
+
+
+def test_a_number_of_thousands_of_digits(hespas: Hespas) -> None:
+    Path("c.json").write_text('{"block_lim": ' + "9" * 5000 + "}")
+    assert "c.json: malformed JSON: Exceeds the limit" in hespas("run", "c.json")
+
+
+def test_a_computation_that_calls_itself(hespas: Hespas) -> None:
+    message = read_hlo_module(HLO.encode(), name="step.hlo").message
+    (body,) = (one for one in message.computations if one.name == "body")
+    (fusion,) = (one for one in body.instructions if one.opcode == "fusion")
+    fusion.called_computation_ids[:] = [body.id]
+    Path("step.hlo").write_bytes(message.SerializeToString())
+    assert "calls itself" in hespas("estimate", "step.hlo", *NODE)
+
+
+def test_a_price_in_a_cache_that_was_changed(hespas: Hespas) -> None:
+    Path("step.mlir").write_text(LOOPS)
+    words = ("estimate", "step.mlir", *NODE, "--cache-dir", "kept")
+    hespas(*words)
+    with closing(sqlite3.connect("kept/estimates.sqlite")) as connection, connection:
+        connection.execute("UPDATE estimates SET value = replace(value, '1', '2')")
+    assert "holds an entry that is no estimate; delete" in hespas(*words)

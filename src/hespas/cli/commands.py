@@ -148,6 +148,8 @@ def _one_line(error: Exception, spelling: Mapping[str, str], *, debug: bool) -> 
                 "a figure is beyond what can be computed with; "
                 "check the rates, bandwidths, times and sizes that are given"
             )
+        case RecursionError():
+            text = "the input is nested too deeply"
         case MemoryError():
             text = "there is not enough memory"
         case _:

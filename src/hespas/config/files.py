@@ -49,7 +49,24 @@ def read_json(path: Path) -> object:
         raise ConfigError(f"malformed JSON: {error.msg}", location=location) from None
     except RecursionError:
         raise ConfigError("the JSON is nested too deeply", location=str(path)) from None
+    except ValueError as error:
+        # Python reads no number of more digits than sys.get_int_max_str_digits().
+        raise ConfigError(f"malformed JSON: {error}", location=str(path)) from None
+    _refuse_half_characters(text, value, str(path))
     return value
+
+
+def _refuse_half_characters(text: str, value: object, location: str) -> None:
+    """Raise `ConfigError` for half of a pair of surrogates, which no file or terminal can hold."""
+    if "\\ud" not in text.lower():
+        return
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise ConfigError(
+            f"a text holds half of a character, \\u{ord(error.object[error.start]):04x}",
+            location=location,
+        ) from None
 
 
 def read_yaml(path: Path) -> object:

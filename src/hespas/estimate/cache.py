@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
 from typing import Any, Protocol
+from zlib import crc32
 
 from hespas.errors import CacheError, option
 from hespas.estimate.bound import Bound
@@ -19,8 +20,9 @@ _LOCK_TIMEOUT_S = 60.0
 _FILE_NAME = "estimates.sqlite"
 _SCHEMA = "CREATE TABLE IF NOT EXISTS estimates (key TEXT PRIMARY KEY, value TEXT NOT NULL)"
 _MOST_VARIABLES = 500
+_SEAL_DIGITS = 8
 
-ENTRY_VERSION = 3
+ENTRY_VERSION = 4
 """The version of the text of an estimate, a part of every key: texts of another are not read."""
 
 
@@ -97,7 +99,7 @@ class DiskStore:
                     found.update(connection.execute(query, some).fetchall())
         except sqlite3.Error as error:
             raise self._error(error) from error
-        return found
+        return {key: self._unsealed(key, sealed) for key, sealed in found.items()}
 
     def write(self, entries: Mapping[str, str]) -> None:
         """Store all entries in one transaction."""
@@ -108,7 +110,8 @@ class DiskStore:
             with closing(self._connect()) as connection, connection:
                 connection.execute(_SCHEMA)
                 connection.executemany(
-                    "INSERT OR IGNORE INTO estimates VALUES (?, ?)", sorted(entries.items())
+                    "INSERT OR IGNORE INTO estimates VALUES (?, ?)",
+                    [(key, _seal(key, text) + text) for key, text in sorted(entries.items())],
                 )
         except sqlite3.Error as error:
             raise self._error(error) from error
@@ -122,12 +125,23 @@ class DiskStore:
     def _connect(self) -> sqlite3.Connection:
         return sqlite3.connect(self.path, timeout=_LOCK_TIMEOUT_S)
 
+    def _unsealed(self, key: str, sealed: object) -> str:
+        """Return a text without its checksum, which a flipped bit in the file breaks."""
+        text = sealed[_SEAL_DIGITS:] if isinstance(sealed, str) else ""
+        if sealed != _seal(key, text) + text:
+            raise _no_estimate(self.location)
+        return text
+
     def _error(self, error: sqlite3.Error) -> CacheError:
         return CacheError(
             f"the estimator cache is damaged or unusable: {error}",
             location=str(self.path),
             hint=f"delete the file, or run with {option('disable_cache')}",
         )
+
+
+def _seal(key: str, text: str) -> str:
+    return f"{crc32(f'{key} {text}'.encode()):0{_SEAL_DIGITS}x}"
 
 
 def encode_estimate(estimate: Estimate) -> str:
@@ -153,11 +167,15 @@ def decode_estimate(text: str, *, location: str = "") -> Estimate:
             noted_s={_text(note): _amount(time_s) for note, time_s in data["noted_s"].items()},
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CacheError(
-            "the estimator cache holds an entry that is no estimate",
-            location=location,
-            hint=f"delete the cache, or run with {option('disable_cache')}",
-        ) from error
+        raise _no_estimate(location) from error
+
+
+def _no_estimate(location: str) -> CacheError:
+    return CacheError(
+        "the estimator cache holds an entry that is no estimate",
+        location=location,
+        hint=f"delete the cache, or run with {option('disable_cache')}",
+    )
 
 
 def _encode_op(op: OpEstimate) -> dict[str, object]:

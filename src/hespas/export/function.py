@@ -15,6 +15,7 @@ from hespas.errors import ExtraMissingError, HespasError, ProgramError
 from hespas.export.exported import Exported
 from hespas.models.catalogue import model_named
 from hespas.xla.mlir.module import BYTECODE_MAGIC, declared_devices, parse_mlir, printed
+from hespas.xla.mlir.trial import check_bytecode
 
 _FORM = "let it return (function, arguments) or a jax.stages.Lowered"
 _TORCH_FORM = "let it return (module, inputs) or (module, inputs, loss, targets), with tuples"
@@ -178,6 +179,7 @@ def export_serialized(source: bytes, *, name: str) -> Exported:
     length = int.from_bytes(source[max(0, begin - _LENGTH_BYTES) : max(0, begin)], "little")
     if begin < _LENGTH_BYTES or begin + length > len(source):
         raise ProgramError("this is not what jax.export serialises", location=name)
+    check_bytecode(source[begin : begin + length], name=name)
     module = parse_mlir(source[begin : begin + length], name=name)
     text = printed(module.handle, with_locations=True)
     return Exported(text=text, name=name, devices=declared_devices(module))

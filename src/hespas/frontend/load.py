@@ -17,6 +17,7 @@ from hespas.frontend.whole import whole_of
 from hespas.program.program import Program
 from hespas.xla.hlo.forms import is_hlo
 from hespas.xla.mlir.module import MlirModule, parse_mlir
+from hespas.xla.mlir.trial import check_bytecode
 
 if TYPE_CHECKING:
     from hespas.compile.compiled import CompiledProgram
@@ -124,6 +125,7 @@ def _parse(source: bytes, name: str) -> MlirModule | HloModule:
         return read_hlo_module(source, name=name)
     if not source.strip():
         raise ProgramError("the file is empty", location=name)
+    check_bytecode(source, name=name)
     return parse_mlir(source, name=name)
 
 

@@ -50,6 +50,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "run_passes",
     ),
     "mlir.mosaic": ("read_mosaic",),
+    "mlir.trial": ("check_bytecode",),
     "mlir.text": (
         "read_dense_integers",
         "read_dense_numbers",

@@ -120,6 +120,8 @@ class Originals:
         """Return the number of the first computation that is equal to this one."""
         cached = self._of.get(number)
         if cached is None:
+            # What calls itself is refused where it is read.
+            self._of[number] = number
             key = self._key(self.computations[number])
             cached = self._of[number] = self._first.setdefault(key, number)
         return cached
