@@ -61,7 +61,6 @@ CONFIGURATION = {
     "mlir_file": "step.mlir",
     "split_strategy": "linear_split",
     "block_lim": 64,
-    "fidelity": "exported",
     "perf_estimator": {
         "method": "roofline",
         "hardware": {
@@ -96,7 +95,7 @@ def _portable(text: str) -> bytes:
 
 def _jax_export() -> bytes:
     """Return what jax.export writes: a module as bytecode, its length in front."""
-    module = _bytecode(LOOPS)
+    module = _bytecode(SHARDED)
     return b"head" + len(module).to_bytes(4, "little") + module
 
 

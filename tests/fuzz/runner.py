@@ -163,8 +163,9 @@ def _work(seed: int, home: Path, pipe: Connection) -> None:
         }
         output = _Output(home)
         for one in readers:
-            if output.of(one).code:
-                raise RuntimeError(f"a good file is refused: {one.name}, {one.words}")
+            said = output.of(one)
+            if said.code:
+                raise RuntimeError(f"a good file is refused: {one.words}: {said.errors}")
         kept = {index: output.of(one) for index, one in enumerate(readers) if one.is_kept}
         pipe.send(None)
         while True:

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from fuzz.good_files import HLO, LOOPS
+from fuzz.good_files import HLO, LOOPS, PTX
 from hespas.cli.commands import commands, run
+from hespas.program.kernels import CompiledKernels, KernelLaunch, encode_kernels
 from hespas.xla.hlo.module import read_hlo_module
 
 Hespas = Callable[..., str]
@@ -91,3 +92,18 @@ def test_a_price_in_a_cache_that_was_changed(hespas: Hespas) -> None:
     with closing(sqlite3.connect("kept/estimates.sqlite")) as connection, connection:
         connection.execute("UPDATE estimates SET value = replace(value, '1', '2')")
     assert "holds an entry that is no estimate; delete" in hespas(*words)
+
+
+def test_a_block_of_too_many_threads(hespas: Hespas) -> None:
+    Path("step.hlo").write_text(HLO)
+    launch = KernelLaunch(
+        instruction="f.1",
+        kernel="negated",
+        grid=(1, 1, 1),
+        block=(128, 2**31, 1),
+        shared_memory_bytes=0,
+    )
+    kernels = CompiledKernels(launches=(launch,), ptx={"negated": PTX})
+    Path("kernels.json").write_bytes(encode_kernels(kernels))
+    text = hespas("kernels", "step.hlo", "--kernels", "kernels.json", *NODE)
+    assert "f.1 launches (1, 1, 1) blocks of (128, 2147483648, 1) threads" in text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 from time import perf_counter
 
@@ -36,6 +37,10 @@ from hespas.program.program import Program, with_kernels
 from hespas.program.whole import Whole
 
 log = logging.getLogger("hespas")
+
+
+_MOST_THREADS = 1024
+"""Threads of a block, on every GPU."""
 
 
 def load(
@@ -121,7 +126,7 @@ def _plan_of(content: bytes, options: PredictOptions, system: System | None) -> 
 def read_kernels(file: Path) -> CompiledKernels:
     """Return what ``hespas compile --kernels`` wrote; `ProgramError` for anything else."""
     try:
-        return decode_kernels(file.read_bytes())
+        kernels = decode_kernels(file.read_bytes())
     except OSError as error:
         raise ProgramError(f"cannot be read: {error.strerror}", location=str(file)) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -130,6 +135,14 @@ def read_kernels(file: Path) -> CompiledKernels:
             location=str(file),
             hint="give a file of hespas compile --kernels",
         ) from error
+    for launch in kernels.launches:
+        if min(*launch.grid, *launch.block) < 1 or prod(launch.block) > _MOST_THREADS:
+            raise ProgramError(
+                f"{launch.instruction} launches {launch.grid} blocks of {launch.block} threads; "
+                f"a block has 1 to {_MOST_THREADS}",
+                location=str(file),
+            )
+    return kernels
 
 
 def _loaded(content: bytes, plan: Plan, options: PredictOptions, system: System | None) -> Loaded:
