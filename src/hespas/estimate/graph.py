@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from hashlib import sha256
+from threading import Event
 from time import perf_counter
 
 from hespas.errors import CostError
@@ -15,6 +16,7 @@ from hespas.estimate.driver import Estimator
 from hespas.estimate.estimate import Estimate
 from hespas.split.modules import RegionModules
 from hespas.split.regions import Compute, RegionGraph
+from hespas.tools.interruption import end_programs_on
 from hespas.version import __version__
 
 Progress = Callable[[int], None]
@@ -218,8 +220,14 @@ def _run(
     if threads == 1:
         yield from map(run, jobs)
         return
-    with ThreadPoolExecutor(threads) as pool:
-        yield from pool.map(run, jobs)
+    interrupted = Event()
+    with ThreadPoolExecutor(threads, initializer=end_programs_on, initargs=(interrupted,)) as pool:
+        try:
+            yield from pool.map(run, jobs)
+        except BaseException:
+            # The pool waits for its threads, and they for their programs.
+            interrupted.set()
+            raise
 
 
 def _total(made: Iterable[ModuleEstimate]) -> Estimate:

@@ -13,12 +13,15 @@ import tempfile
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 from time import monotonic
 
 from hespas.errors import ToolError
+from hespas.tools.interruption import interruption
 
 LOG_NAME = "log.txt"
 _LAST_LINES = 3
+_LOOK_EVERY_S = 0.1
 _PROGRAM_OF_A_SHELL = """
 exec 3<&0
 ( (read -r _ <&3; kill -s KILL -- "-$$") >/dev/null 2>&1 & )
@@ -134,7 +137,7 @@ def _shell(memory_bytes: int | None) -> tuple[str, ...]:
 
 def _waited(process: subprocess.Popen[bytes], time_s: float, *, name: str, log: Path) -> int:
     try:
-        return process.wait(timeout=time_s)
+        return _wait(process, time_s, interruption())
     except subprocess.TimeoutExpired as error:
         raise ToolError(
             f"{name} took longer than {time_s:g} s: {last_words(log)}",
@@ -146,6 +149,19 @@ def _waited(process: subprocess.Popen[bytes], time_s: float, *, name: str, log: 
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+
+
+def _wait(process: subprocess.Popen[bytes], time_s: float, interrupted: Event | None) -> int:
+    """Wait for a process; `KeyboardInterrupt` once ``interrupted`` is set."""
+    if interrupted is None:
+        return process.wait(timeout=time_s)
+    end_s = monotonic() + time_s
+    while monotonic() < end_s - _LOOK_EVERY_S:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(timeout=_LOOK_EVERY_S)
+        if interrupted.is_set():
+            raise KeyboardInterrupt
+    return process.wait(timeout=max(0.0, end_s - monotonic()))
 
 
 def ending(code: int) -> str:
