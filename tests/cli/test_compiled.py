@@ -84,7 +84,9 @@ def test_a_step_that_does_not_fit_is_reported(call: Call, llama: Path) -> None:
     rates = {"peak_flops": 1e12, "memory_bandwidth": 1e12}
     config = {"perf_estimator": {"method": "roofline", "hardware": rates}}
     Path("config.json").write_text(json.dumps(config))
-    found = answer(call("hespas", "run", llama, "--node", "./config.json", *system))
+    found = answer(
+        call("hespas", "run", llama, "--node", "./config.json", "--as-exported", *system)
+    )
     (shown,) = found["warnings"]
     assert shown.startswith("the step needs 8.911 GB of device memory, and the device has 1 GB")
 
@@ -123,7 +125,8 @@ def test_what_a_launch_costs_may_be_reported(call: Call, hlo: Path, block: Path)
     assert found["per_op"]["kernel launch"]["time_s"] == pytest.approx(3e-6)
     bad = call("hespas", "run", hlo, *NODE, *words, "--launch-overhead=-1us")
     assert (bad.returncode, "--launch-overhead" in bad.stderr) == (2, True)
-    idle = call("hespas", "run", block, *NODE, *words, "--launch-overhead", "1us")
+    words = (*words, "--as-exported", "--launch-overhead", "1us")
+    idle = call("hespas", "run", block, *NODE, *words)
     assert (idle.returncode, "there is no schedule of kernels" in idle.stderr) == (2, True)
 
 

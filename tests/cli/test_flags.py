@@ -73,7 +73,7 @@ def answer(done: CompletedProcess[str]) -> dict[str, Any]:
 
 
 def run(call: Call, text: str, *flags: str) -> dict[str, Any]:
-    return answer(call("hespas", "run", write(text), *NODE, *flags, "--json", "-"))
+    return answer(call("hespas", "run", write(text), *NODE, "--as-exported", *flags, "--json", "-"))
 
 
 def refused(done: CompletedProcess[str], *parts: str) -> None:
@@ -274,7 +274,7 @@ def configured(
     Path("c.json").write_text(
         json.dumps({"perf_estimator": estimator, "mlir_file": "p.mlir", **keys})
     )
-    return call("hespas", "run", "c.json", *flags, "--json", "-")
+    return call("hespas", "run", "c.json", "--as-exported", *flags, "--json", "-")
 
 
 def test_every_hardware_key_has_an_effect(call: Call) -> None:

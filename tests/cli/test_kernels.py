@@ -196,8 +196,8 @@ def test_a_file_that_holds_no_kernels_is_refused(
     assert message in done.stderr
 
 
-def test_a_program_that_is_not_compiled_is_refused(call: Call, block: Path) -> None:
-    done = call("hespas", "kernels", block, *NODE)
+def test_a_program_as_exported_is_refused(call: Call, block: Path) -> None:
+    done = call("hespas", "kernels", block, *NODE, "--as-exported")
     assert done.returncode == 2
     assert "give --fidelity compiled" in done.stderr
 

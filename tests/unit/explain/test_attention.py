@@ -11,7 +11,7 @@ from hespas.explain.attention import unfused
 from hespas.explain.changes import Change, all_changes
 from hespas.frontend.load import load_source
 from hespas.hardware.device import Device
-from hespas.options import EstimateOptions, PredictOptions, ProgramOptions
+from hespas.options import AS_GIVEN, EstimateOptions, PredictOptions, ProgramOptions
 
 # Memory alone takes time.
 DEVICE = Device(name="slow", peak_flops=1e18, memory_bandwidth_bytes_per_s=1e3)
@@ -56,7 +56,7 @@ def fused(tmp_path: Path, text: str) -> Change | None:
     file = tmp_path / "attention.mlir"
     file.write_text(text)
     options = PredictOptions(
-        program=ProgramOptions(file=file), estimate=EstimateOptions(node=DEVICE)
+        program=ProgramOptions(file=file), compile=AS_GIVEN, estimate=EstimateOptions(node=DEVICE)
     )
     changes = all_changes(pipeline.predict(options))
     return next((each for each in changes if each.change == "attention fused"), None)

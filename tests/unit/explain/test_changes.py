@@ -22,7 +22,7 @@ from hespas.explain.changes import (
 from hespas.hardware.cluster import Cluster, LinkOverride
 from hespas.hardware.device import Device
 from hespas.hardware.system import CollectiveKind, NetworkDimension, System, Topology, bare_system
-from hespas.options import EstimateOptions, NetworkOptions, PredictOptions, ProgramOptions
+from hespas.options import AS_GIVEN, EstimateOptions, NetworkOptions, PredictOptions, ProgramOptions
 from hespas.simulate.models import Model
 from programs import vector_main
 from scheduled import HEADER, kernel, loop, sync
@@ -51,6 +51,7 @@ def changes_of(
     file.write_text(text)
     options = PredictOptions(
         program=ProgramOptions(file=file),
+        compile=AS_GIVEN,
         estimate=EstimateOptions(node=device, method="roofline"),
         network=NetworkOptions(system=system, imperfect=cluster, model=model),
     )
@@ -201,6 +202,7 @@ def test_what_cycles_say_does_not_follow_rates(tmp_path: Path) -> None:
     file.write_text(Path("tests/laws/tpu_v5e.hlo").read_text())
     options = PredictOptions(
         program=ProgramOptions(file=file, devices=1),
+        compile=AS_GIVEN,
         estimate=EstimateOptions(node="TPUv5e", method="compiler"),
     )
     assert not main_changes(pipeline.predict(options))

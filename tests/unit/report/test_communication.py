@@ -35,7 +35,7 @@ MESH = (("data", 2), ("tensor", 4))
 def predicted(tmp_path: Path, groups: tuple[str, str], model: str = "astra-sim") -> Prediction:
     file = tmp_path / "step.mlir"
     file.write_text(PROGRAM.format(groups=groups[0], shape=groups[1]))
-    return hespas.predict(file, "H100_80GB", "H100_80GB_8GPU", model=model)
+    return hespas.predict(file, "H100_80GB", "H100_80GB_8GPU", fidelity="exported", model=model)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,9 @@ def test_a_row_counts_bytes_and_the_bandwidth_that_is_reached(tmp_path: Path) ->
 @pytest.mark.parametrize("node", ["A100_SXM_40GB", "H100_80GB"])
 def test_exposed_times_add_up_to_that_of_the_step(model: str, node: str) -> None:
     system = {"A100_SXM_40GB": "A100_SXM_40GB_4GPU", "H100_80GB": "H100_80GB_4GPU"}[node]
-    prediction = hespas.predict("examples/llama3_100m_fsdp4.mlir", node, system, model=model)
+    prediction = hespas.predict(
+        "examples/llama3_100m_fsdp4.mlir", node, system, fidelity="exported", model=model
+    )
     rows = communication_rows(prediction)
     exposed_s = sum(row.exposed_s for row in rows)
     assert exposed_s == pytest.approx(prediction.exposed_communication_s, rel=1e-9)

@@ -11,7 +11,7 @@ from programs import all_reduce, on_devices, vector_main
 def predicted(tmp_path: Path, text: str, system: str | None = None) -> Prediction:
     file = tmp_path / "p.mlir"
     file.write_text(text)
-    return hespas.predict(file, "V100_32GB", system)
+    return hespas.predict(file, "V100_32GB", system, fidelity="exported")
 
 
 def test_small_shares_are_left_out_of_the_proportions(tmp_path: Path) -> None:

@@ -10,7 +10,13 @@ import pytest
 from charts import ReadChart, ReadSlice, read_chart
 from hespas import pipeline
 from hespas.hardware.cluster import Cluster
-from hespas.options import EstimateOptions, NetworkOptions, PredictOptions, ProgramOptions
+from hespas.options import (
+    AS_GIVEN,
+    EstimateOptions,
+    NetworkOptions,
+    PredictOptions,
+    ProgramOptions,
+)
 from hespas.prediction import Prediction
 from hespas.program.program import Program
 from hespas.report.timeline.chart import Chart, Track
@@ -28,6 +34,7 @@ def predicted(
 ) -> tuple[Prediction, Chart]:
     options = PredictOptions(
         program=ProgramOptions(file=LLAMA),
+        compile=AS_GIVEN,
         estimate=EstimateOptions(node="H100_80GB"),
         network=NetworkOptions(system=SYSTEM, imperfect=cluster),
     )
@@ -109,7 +116,7 @@ def test_kernels_take_longer_in_proportion_on_a_slow_device() -> None:
             for each in track(chart, "compute", names.index(name)).slices
             if each.category == "operation" and each.end_ps - each.start_ps > 10_000
         }
-        for name in ("device 1", "device 2")
+        for name in ("devices 0-1, 3", "device 2")
     )
     assert len(fast) > 1000
     assert fast.keys() <= slow.keys()
