@@ -10,7 +10,8 @@ Three kinds of text in README.md and docs/ are not written by hand:
   extra; what they printed is kept in docs/data/recorded.json;
 * lines between ``<!-- figures NAME -->`` and ``<!-- end -->`` are computed from
   docs/data/accuracy.json, which ``hespas validate --json docs/data/accuracy.json`` writes,
-  docs/data/fusion.json, which ``python validation/fusion.py`` writes, and
+  docs/data/fuzz.json, to which ``python -m fuzz --record`` adds a run, docs/data/fusion.json,
+  which ``python validation/fusion.py`` writes, and
   src/hespas/export/loops.json, which ``python validation/loops.py`` writes.
 
 Where the output shown ends in "...", only its first lines are shown. Look at the difference before
@@ -32,6 +33,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import fusion
+import fuzz_runs
 import loops
 from base_install import base_install
 from hespas.cli.commands import command_named, commands, run
@@ -262,8 +264,13 @@ def _loops(accuracy: Mapping[str, Any]) -> str:  # noqa: ARG001 - as above
     return loops.table()
 
 
+def _fuzz(accuracy: Mapping[str, Any]) -> str:  # noqa: ARG001 - as above
+    return fuzz_runs.table()
+
+
 FIGURES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "fusion": _fusion,
+    "fuzz": _fuzz,
     "llama3": _llama3,
     "loops": _loops,
     "methods": _methods,

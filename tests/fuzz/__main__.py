@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 from fuzz.runner import End, Outcome, fingerprint, outcomes
@@ -24,7 +25,7 @@ def main() -> int:
         default=Path("fuzz-failures"),
         help="where inputs that fail are kept",
     )
-    parser.add_argument("--record", type=Path, help="write what was tried to this file, as JSON")
+    parser.add_argument("--record", type=Path, help="add what was tried to this file, as JSON")
     given = parser.parse_args()
     last = None if given.inputs is None else given.first + given.inputs
     numbers = range(given.first, last or sys.maxsize)
@@ -35,8 +36,14 @@ def main() -> int:
             keep(outcome, given.failures)
     print(tally.text())
     if given.record is not None:
-        given.record.write_text(json.dumps({"seed": given.seed, **tally.record()}, indent=1) + "\n")
+        add_run({"seed": given.seed, **tally.record()}, given.record)
     return 1 if tally.failed else 0
+
+
+def add_run(run: Mapping[str, object], file: Path) -> None:
+    """Add a run to those that a file records."""
+    runs: list[object] = json.loads(file.read_text())["runs"] if file.exists() else []
+    file.write_text(json.dumps({"runs": [*runs, run]}, indent=1) + "\n")
 
 
 class Tally:

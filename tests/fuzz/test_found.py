@@ -107,3 +107,11 @@ def test_a_block_of_too_many_threads(hespas: Hespas) -> None:
     Path("kernels.json").write_bytes(encode_kernels(kernels))
     text = hespas("kernels", "step.hlo", "--kernels", "kernels.json", *NODE)
     assert "f.1 launches (1, 1, 1) blocks of (128, 2147483648, 1) threads" in text
+
+
+def test_a_device_in_a_list_that_is_no_number(hespas: Hespas) -> None:
+    Path("step.mlir").write_text(LOOPS)
+    Path("c.yml").write_text("devices: [{devices: [1x], compute_scale: 2}]")
+    system = ("--system", "A100_SXM_40GB_4GPU")
+    text = hespas("run", "step.mlir", *NODE, *system, "--imperfect", "c.yml")
+    assert 'c.yml: $.devices[0].devices[0] is "1x"' in text

@@ -139,8 +139,8 @@ def _step_to_key(key: str, spot: _Spot) -> _Spot:
 
 
 def _step_in(index: str, spot: _Spot) -> _Spot:
-    members = [arg for arg in get_args(_plain(spot.form)) if arg is not Ellipsis]
-    member: object = members[-1]
+    members = [arg for arg in get_args(_container(spot.form)) if arg is not Ellipsis]
+    member: object = members[-1] if members else object
     if index != "...":
         value = cast("Sequence[object]", spot.value)[int(index)]
         return _Spot(path=f"{spot.path}[{index}]", value=value, form=member)
@@ -148,6 +148,15 @@ def _step_in(index: str, spot: _Spot) -> _Spot:
     entries = cast("Mapping[str, object]", spot.value).items()
     key, value = next(entry for entry in entries if not _fits(entry[1], member))
     return _Spot(path=f"{spot.path}.{key}", value=value, form=member)
+
+
+def _container(form: object) -> object:
+    """Return the list, tuple or mapping among the types that a value may have."""
+    plain = _plain(form)
+    if get_origin(plain) not in {Union, UnionType}:
+        return plain
+    kinds = [_plain(each) for each in get_args(plain)]
+    return next((kind for kind in kinds if get_origin(kind) in {list, tuple, dict}), plain)
 
 
 def _fits(value: object, form: object) -> bool:
