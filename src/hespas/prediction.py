@@ -64,10 +64,11 @@ class Prediction:
     than the device.
 
     >>> import hespas
-    >>> hespas.predict("examples/attention_block.mlir", "A100_SXM_40GB", "A100_SXM_40GB_4GPU")
+    >>> hespas.predict("examples/attention_block.mlir", "A100_SXM_40GB", "A100_SXM_40GB_4GPU",
+    ...                fidelity="exported")
     attention_block.mlir: one step on 4 x A100_SXM_40GB on A100_SXM_40GB_4GPU (as exported)
-    Step time                 27.61 us
-    Bound by                  memory 54 %, exposed communication 46 %
+    Step time                 61.31 us
+    Bound by                  exposed communication 76 %, memory 24 %
     Memory                    at most 8.913 MB of 42.95 GB a device, 42.94 GB free
     .rows(TABLE)              operations, kinds, phases, layers, communication, explain, assumptions
     """
@@ -179,7 +180,7 @@ class Prediction:
 
         >>> import hespas
         >>> prediction = hespas.predict("examples/attention_block.mlir", "A100_SXM_40GB",
-        ...                             "A100_SXM_40GB_4GPU")
+        ...                             "A100_SXM_40GB_4GPU", fidelity="exported")
         >>> [row["operation"] for row in prediction.rows("operations")][:2]
         ['stablehlo.dot_general', 'stablehlo.exponential']
         """
