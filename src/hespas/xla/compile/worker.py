@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -112,8 +113,20 @@ def _topology(request: messages.CompileRequest, count: int) -> Topology:
 
 
 def _compile(request: messages.CompileRequest, prepared: Prepared, topology: Topology) -> Any:
-    client = import_module("jaxlib.xla_client")
     internals = import_module("jaxlib._jax")
+    options = compile_options(prepared, topology.devices, overrides=request.overrides)
+    devices = internals.DeviceList(topology.devices)
+    return topology.client.compile(prepared.module.handle, devices, options)
+
+
+def compile_options(
+    prepared: Prepared, devices: tuple[Any, ...], *, overrides: Mapping[str, Any]
+) -> Any:
+    """Return jaxlib's options for compiling a program for devices, its partitions in their order.
+
+    ``overrides`` are flags of XLA by name.
+    """
+    client = import_module("jaxlib.xla_client")
     numpy = import_module("numpy")
     options = client.CompileOptions()
     options.num_replicas = prepared.replicas
@@ -123,13 +136,12 @@ def _compile(request: messages.CompileRequest, prepared: Prepared, topology: Top
     build.num_partitions = prepared.partitions
     build.use_spmd_partitioning = prepared.partition
     build.use_shardy_partitioner = prepared.partition and prepared.shardy
-    ids = numpy.array([device.id for device in topology.devices])
+    ids = numpy.array([device.id for device in devices])
     build.device_assignment = client.DeviceAssignment.create(
         ids.reshape(prepared.replicas, prepared.partitions)
     )
-    options.env_option_overrides = list(request.overrides.items())
-    devices = internals.DeviceList(topology.devices)
-    return topology.client.compile(prepared.module.handle, devices, options)
+    options.env_option_overrides = list(overrides.items())
+    return options
 
 
 def memory_analysis(stats: Any) -> messages.MemoryAnalysis:

@@ -24,7 +24,7 @@ from hespas.errors import DeviceCountError, HardwareError, HespasError, ToolErro
 from hespas.units import format_bytes_binary
 from hespas.xla.compile.messages import MemoryAnalysis, Refused
 from hespas.xla.compile.prepare import Prepared, prepare
-from hespas.xla.compile.worker import memory_analysis, status_error
+from hespas.xla.compile.worker import compile_options, memory_analysis, status_error
 from hespas.xla.hlo.schema import message_class
 from hespas.xla.run import messages
 from hespas.xla.run.inputs import made_input
@@ -244,7 +244,10 @@ def _versions(device: Any) -> dict[str, str]:
 def _loaded(request: messages.StepRequest, prepared: Prepared, devices: tuple[Any, ...]) -> _Loaded:
     errors = import_module("jax.errors")
     internals = import_module("jaxlib._jax")
-    options = _compile_options(request, prepared, devices)
+    overrides = {
+        name: _SPELLED.get(value.casefold(), value) for name, value in request.flags.items()
+    }
+    options = compile_options(prepared, devices, overrides=overrides)
     begin = perf_counter()
     try:
         executable = devices[0].client.compile_and_load(
@@ -266,29 +269,6 @@ def _loaded(request: messages.StepRequest, prepared: Prepared, devices: tuple[An
         memory=memory_analysis(executable.get_compiled_memory_stats()),
         compile_s=compile_s,
     )
-
-
-def _compile_options(
-    request: messages.StepRequest, prepared: Prepared, devices: tuple[Any, ...]
-) -> Any:
-    client = import_module("jaxlib.xla_client")
-    numpy = import_module("numpy")
-    options = client.CompileOptions()
-    options.num_replicas = prepared.replicas
-    options.num_partitions = prepared.partitions
-    build = options.executable_build_options
-    build.num_replicas = prepared.replicas
-    build.num_partitions = prepared.partitions
-    build.use_spmd_partitioning = prepared.partition
-    build.use_shardy_partitioner = prepared.partition and prepared.shardy
-    ids = numpy.array([device.id for device in devices])
-    build.device_assignment = client.DeviceAssignment.create(
-        ids.reshape(prepared.replicas, prepared.partitions)
-    )
-    options.env_option_overrides = [
-        (name, _SPELLED.get(value.casefold(), value)) for name, value in request.flags.items()
-    ]
-    return options
 
 
 def _status(message: str, name: str, device: Any) -> HespasError:
