@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from hespas.errors import (
     TraceError,
 )
 from hespas.estimate.cache import DiskStore, MemoryStore
+from hespas.export.options import ModelOptions
 from hespas.hardware.cluster import Cluster
 from hespas.hardware.device import Device
 from hespas.hardware.presets import PRESETS_DIRECTORY, load_device, load_system
@@ -236,6 +238,12 @@ def test_predict_takes_what_run_takes() -> None:
     expected = {names.get(name, name) for name in options - elsewhere - of_compiler}
     taken = set(signature(hespas.predict).parameters)
     assert taken == expected | {"workload", "compiler"}
+
+
+@pytest.mark.parametrize("function", [hespas.predict, hespas.measure])
+def test_models_take_the_options_of_models(function: Callable[..., object]) -> None:
+    options = {each.name for each in options_in(ModelOptions)} - {"set"} | {"settings"}
+    assert options <= set(signature(function).parameters)
 
 
 def test_what_is_given_in_python_has_its_effect() -> None:
