@@ -295,7 +295,8 @@ def kind_lines(report: RunReport) -> list[str]:
     shown, rest = rows[:_SHOWN], rows[_SHOWN:]
     if rest:
         time_s = sum(row[1] for row in rest)
-        shown.append(_others(len(rest), "kind", time_s, report.compute_s))
+        share = share_text(time_s, report.compute_s)
+        shown.append((_others(len(rest), "kind"), time_s, share, ""))
     return _table("The computation, by kind of kernel", "count", shown)
 
 
@@ -303,15 +304,7 @@ def phase_lines(report: RunReport) -> list[str]:
     """Return the table by phase; what it lacks where the program has no names."""
     if all(row.phase == NO_NAME_ROW for row in report.phases):
         return _NO_NAMES if report.phases and report.compute_s > 0 else []
-    rows = [
-        (
-            row.phase,
-            row.time_s,
-            share_text(row.time_s, report.compute_s),
-            format_time(row.exposed_s) if row.exposed_s else "",
-        )
-        for row in report.phases
-    ]
+    rows = [_exposed_row(row.phase, row.time_s, row.exposed_s, report) for row in report.phases]
     return _table("By phase", _EXPOSED, rows)
 
 
@@ -319,20 +312,11 @@ def layer_lines(report: RunReport) -> list[str]:
     """Return the table by module: the longest ones."""
     if all(row.path == NO_NAME_ROW for row in report.layers):
         return []
-    rows = [
-        (
-            row.path,
-            row.time_s,
-            share_text(row.time_s, report.compute_s),
-            format_time(row.exposed_s) if row.exposed_s else "",
-        )
-        for row in report.layers
-    ]
+    rows = [_exposed_row(row.path, row.time_s, row.exposed_s, report) for row in report.layers]
     shown, rest = rows[:_SHOWN], report.layers[_SHOWN:]
     if rest:
         time_s, exposed_s = sum(row.time_s for row in rest), sum(row.exposed_s for row in rest)
-        name, time_s, share, _ = _others(len(rest), "module", time_s, report.compute_s)
-        shown.append((name, time_s, share, format_time(exposed_s) if exposed_s else ""))
+        shown.append(_exposed_row(_others(len(rest), "module"), time_s, exposed_s, report))
     return _table("By module", _EXPOSED, shown)
 
 
@@ -343,9 +327,13 @@ _NO_NAMES = [
 _Row = tuple[str, float, str, str]
 
 
-def _others(count: int, what: str, time_s: float, whole_s: float) -> _Row:
-    name = f"{count} other {what}{'s' if count > 1 else ''}"
-    return name, time_s, share_text(time_s, whole_s), ""
+def _exposed_row(name: str, time_s: float, exposed_s: float, report: RunReport) -> _Row:
+    share = share_text(time_s, report.compute_s)
+    return name, time_s, share, format_time(exposed_s) if exposed_s else ""
+
+
+def _others(count: int, what: str) -> str:
+    return f"{count} other {what}{'s' if count > 1 else ''}"
 
 
 def _table(title: str, last: str, rows: list[_Row]) -> list[str]:
