@@ -21,8 +21,8 @@ sys.path.insert(0, str(ROOT / "src"))
 
 import click  # noqa: E402 - after the path to the source of this checkout
 
-from hespas.cli.commands import command_named, commands, run  # noqa: E402
-from hespas.cli.help import grouped  # noqa: E402
+from hespas.cli.commands import command_named, commands, run  # noqa: E402 - as above
+from hespas.cli.help import grouped  # noqa: E402 - as above
 
 CONFIGS = ROOT / "src" / "hespas" / "configs"
 

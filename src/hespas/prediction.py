@@ -48,7 +48,7 @@ class StepWork:
 
 
 NO_WORK = StepWork()
-"""Of a step that takes in nobody knows what."""
+"""Of a step whose input is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

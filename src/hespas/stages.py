@@ -1,6 +1,6 @@
 """The stages that take time: their beginnings and ends, as records of the log.
 
-Whoever wants to show progress adds a handler to the logger ``hespas.stages`` and sets its level to
+To show progress, add a handler to the logger ``hespas.stages`` and set its level to
 INFO, or to DEBUG for steps on the way. Each record holds a `Report` as ``report``. A stage that
 needs no work, such as a compilation that is taken from the cache, has no records.
 
@@ -110,7 +110,7 @@ def _advance(name: str, begun: Report) -> Callable[[int], None]:
 
 
 def _ignore(more: int) -> None:
-    """Count nothing: nobody listens."""
+    """Count nothing, where the counts are not logged."""
 
 
 def _log_end(text: str, begun: Report, event: Event, seconds: float) -> None:

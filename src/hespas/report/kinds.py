@@ -53,8 +53,8 @@ _ALONE = {
 def kind_of(op: Op) -> str:
     """Return what kind of kernel an operation is.
 
-    Products, convolutions and fused attention are called so whoever computes them; another fusion
-    is named after what it holds that decides how its kernel is written.
+    Products, convolutions and fused attention are called so, library, Triton or fusion; another
+    fusion is named after what it holds that decides how its kernel is written.
     """
     if product := _product(op):
         return product

@@ -1,7 +1,7 @@
 """An interruption reaches the programs that other threads wait for.
 
-Signals reach the main thread alone. A pool's threads are told of an event when they begin, and
-whoever waits for a program in one of them gives up once it is set.
+Signals reach the main thread alone. A pool's threads get an event when they begin, and
+a wait for a program in one of them ends once it is set.
 """
 
 from __future__ import annotations

@@ -303,8 +303,8 @@ def _shared(left: Place, right: Place) -> Place:
 
 
 def _source(op: Op) -> dict[str, Argument]:
-    told = {"scope": op.scope, "source": op.source_location, "operation": op.name}
-    return {name: text for name, text in told.items() if text}
+    named = {"scope": op.scope, "source": op.source_location, "operation": op.name}
+    return {name: text for name, text in named.items() if text}
 
 
 def _figures(cost: OpEstimate) -> dict[str, Argument]:
