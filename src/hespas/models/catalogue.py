@@ -17,13 +17,19 @@ _FSDP_4 = MeshAxes(axes=(("fsdp", 4),))
 _FSDP_64 = MeshAxes(axes=(("fsdp", 64),))
 _LLAMA3_AXES = {
     "batch": ("data", "fsdp"),
+    "sequence": ("context",),
     "embedding": ("fsdp",),
     "heads": ("tp",),
     "kv_heads": ("tp",),
     "mlp": ("tp",),
     "vocabulary": ("tp",),
 }
-_LLAMA2_AXES = {"batch": ("data", "fsdp"), "embedding": ("fsdp",), "norm": ("fsdp",)}
+_LLAMA2_AXES = {
+    "batch": ("data", "fsdp"),
+    "sequence": ("context",),
+    "embedding": ("fsdp",),
+    "norm": ("fsdp",),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +52,7 @@ class Llama3:
     accumulation: int = 1
     sequence: int = 4096
     attention: str = "unfused"
+    context_attention: str = "gather"
     remat: str = "minimal_with_context"
     scan: bool = False
     dtype: str = "bf16"
@@ -90,14 +97,15 @@ class Llama2:
     accumulation: int = 1
     sequence: int = 4096
     attention: str = "unfused"
+    context_attention: str = "gather"
     remat: str = "minimal_with_context"
     scan: bool = False
     dtype: str = "bf16"
 
     @property
     def parts(self) -> int:
-        """How many data-parallel parts the mesh has: all its devices."""
-        return self.mesh.device_count
+        """How many data-parallel parts the mesh has."""
+        return self.mesh.size("data", "fsdp")
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -120,6 +128,14 @@ def _check_rounds(settings: Llama2 | Llama3) -> None:
         raise ConfigError(
             f"a batch of {settings.batch} is not divided by accumulation = {settings.accumulation}",
             hint=f"choose a divisor of {settings.batch}",
+        )
+    devices = settings.mesh.size("context")
+    in_blocks = settings.attention == "cudnn" or settings.context_attention == "ring"
+    if devices > 1 and in_blocks and settings.sequence % (2 * devices):
+        raise ConfigError(
+            f"sequence = {settings.sequence} cannot be divided by twice context={devices} of the "
+            "mesh: each device has a block from the front of a sequence and one from its end",
+            hint=f"choose a sequence that {2 * devices} divides",
         )
 
 

@@ -23,6 +23,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 from hespas.models.adamw import STACKED
+from hespas.models.context import Blocks, Sharing, context_attention, plain_blocks
 from hespas.models.model import CHOICES, one_of
 from hespas.models.sharding import Divided
 
@@ -113,6 +114,8 @@ class Decoder:
     ``dtype`` is what is computed in. ``attention`` is unfused, one operation after another, or
     cuDNN's, causal alone: documents of a sequence see each other. ``remat`` says what the forward
     pass keeps for the backward pass. With ``scan`` the layers are one loop over stacked weights.
+    ``context_attention`` says how devices come by the keys and values of divided sequences: each
+    gathers them all, or they go round in a ring, block after block.
     """
 
     divided: Divided
@@ -122,6 +125,7 @@ class Decoder:
     attention: str
     remat: str
     scan: bool
+    context_attention: str = "gather"
 
     @property
     def platform(self) -> str:
@@ -158,7 +162,7 @@ class Decoder:
             x = self._rows(self._rms_norm(x, weights["norm"]))
         with jax.named_scope("logits"):
             logits = jnp.einsum("bse,ev->bsv", x, self._cast(weights["head"])).astype(jnp.float32)
-            logits = self.divided.constrain(logits, "batch", None, "vocabulary")
+            logits = self.divided.constrain(logits, "batch", "sequence", "vocabulary")
         with jax.named_scope("loss"):
             losses, _ = cross_entropy(logits, jax.nn.one_hot(batch["targets"], vocabulary))
             counted = batch["target_segments"] != 0
@@ -228,6 +232,8 @@ class Decoder:
             case "cudnn":
                 # It names what it keeps itself: its statistics stand beside the context.
                 return self._by_head(self._fused(query, key, value))
+            case _ if self.context_attention == "ring" and self.divided.mesh.size("context") > 1:
+                return self._by_head(self._in_blocks(query, key, value, plain_blocks()))
             case _:
                 with jax.named_scope("softmax"):
                     context = self._by_head(self._mixed(query, key, value, shared))
@@ -235,11 +241,14 @@ class Decoder:
 
     def _fused(self, query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
         """Return softmax(query key^T) value by cuDNN, causal, each device its own heads."""
-        attention = import_module("hespas.xla.attention").cudnn_attention
+        cudnn = import_module("hespas.xla.attention")
+        if self.divided.mesh.size("context") > 1:
+            blocks = Blocks(forward=cudnn.attention_block, backward=cudnn.attention_gradients)
+            return self._in_blocks(query, key, value, blocks)
         heads = self.divided.spec("batch", None, "heads", None)
         kv_heads = self.divided.spec("batch", None, "kv_heads", None)
         mapped = jax.shard_map(
-            partial(attention, saved="context"),
+            partial(cudnn.cudnn_attention, saved="context"),
             in_specs=(heads, kv_heads, kv_heads),
             out_specs=heads,
             check_vma=False,
@@ -247,11 +256,39 @@ class Decoder:
         with jax.named_scope("fused"):
             return mapped(query, key, value)
 
+    def _in_blocks(
+        self, query: jax.Array, key: jax.Array, value: jax.Array, blocks: Blocks
+    ) -> jax.Array:
+        """Return softmax(query key^T) value, causal, with sequences divided over ``context``."""
+        sharing = Sharing(
+            axis="context",
+            devices=self.divided.mesh.size("context"),
+            rotates=self.context_attention == "ring",
+            blocks=blocks,
+            saved="context",
+        )
+        heads = self.divided.spec("batch", "sequence", "heads", None)
+        kv_heads = self.divided.spec("batch", "sequence", "kv_heads", None)
+        mapped = jax.shard_map(
+            partial(context_attention, sharing),
+            in_specs=(heads, kv_heads, kv_heads),
+            out_specs=heads,
+            check_vma=False,
+        )
+        with jax.named_scope("context"):
+            return mapped(query, key, value)
+
     def _mixed(
         self, query: jax.Array, key: jax.Array, value: jax.Array, shared: _Shared
     ) -> jax.Array:
-        """Return softmax(query key^T) value, causal and within documents, in ``dtype``."""
-        query, key, value = self._by_head(query), self._by_kv_head(key), self._by_kv_head(value)
+        """Return softmax(query key^T) value, causal and within documents, in ``dtype``.
+
+        Keys and values are of whole sequences: where those are divided, they are gathered.
+        """
+        query = self._by_head(query)
+        key, value = (
+            self.divided.constrain(each, "batch", None, "kv_heads", None) for each in (key, value)
+        )
         batch, length, heads, size = query.shape
         kv_heads = key.shape[2]
         grouped = jnp.reshape(query, (batch, length, kv_heads, heads // kv_heads, size))
@@ -270,7 +307,7 @@ class Decoder:
         gate = jnp.einsum("bse,ef->bsf", hidden, self._cast(weights["gate"]))
         up = jnp.einsum("bse,ef->bsf", hidden, self._cast(weights["up"]))
         gate, up = checkpoint_name(gate, "mlp_gate"), checkpoint_name(up, "mlp_up")
-        inner = self.divided.constrain(jax.nn.silu(gate) * up, "batch", None, "mlp")
+        inner = self.divided.constrain(jax.nn.silu(gate) * up, "batch", "sequence", "mlp")
         down = jnp.einsum("bsf,fe->bse", inner, self._cast(weights["down"]))
         return checkpoint_name(self._rows(down), "mlp_down")
 
@@ -295,13 +332,13 @@ class Decoder:
         return jnp.asarray(weight, self.dtype)
 
     def _rows(self, x: jax.Array) -> jax.Array:
-        return self.divided.constrain(x, "batch", None, None)
+        return self.divided.constrain(x, "batch", "sequence", None)
 
     def _by_head(self, x: jax.Array) -> jax.Array:
-        return self.divided.constrain(x, "batch", None, "heads", None)
+        return self.divided.constrain(x, "batch", "sequence", "heads", None)
 
     def _by_kv_head(self, x: jax.Array) -> jax.Array:
-        return self.divided.constrain(x, "batch", None, "kv_heads", None)
+        return self.divided.constrain(x, "batch", "sequence", "kv_heads", None)
 
 
 def _earlier(length: int) -> jax.Array:

@@ -49,6 +49,7 @@ def _training_step(settings: Llama2 | Llama3, *, weights: Any) -> Step:
         attention=settings.attention,
         remat=settings.remat,
         scan=settings.scan,
+        context_attention=settings.context_attention,
     )
     state = training_state(decoder.weights(weights), divided.array(dtype=jnp.int32))
     state_sharding = jax.tree.map(lambda leaf: leaf.sharding, state)

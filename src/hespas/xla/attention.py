@@ -85,17 +85,51 @@ def _backward(
 cudnn_attention.defvjp(_forward, _backward)
 
 
+def attention_block(
+    query: jax.Array, key: jax.Array, value: jax.Array, *, causal: bool
+) -> tuple[jax.Array, jax.Array]:
+    """Return softmax(query key^T) value, and the logarithm of each row's sum of exponentials.
+
+    The latter is (batch, heads, sequence) in f32: what the softmax of several blocks needs.
+    """
+    context, statistics = _attention.bind(
+        query, key, value, *_unused(query), **_settings(causal=causal), is_training=True
+    )
+    return context, statistics
+
+
+def attention_gradients(
+    arrays: tuple[jax.Array, jax.Array, jax.Array],
+    made: tuple[jax.Array, jax.Array],
+    gradient: jax.Array,
+    *,
+    causal: bool,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return the gradients of query, key and value (``arrays``) of a block.
+
+    ``made`` are the result and its statistics over all blocks.
+    """
+    context, statistics = made
+    query, key, value = _gradients.bind(
+        *arrays,
+        *_unused(arrays[0]),
+        *(statistics, context, gradient),
+        **_settings(causal=causal),
+    )
+    return query, key, value
+
+
 def _unused(query: jax.Array) -> tuple[jax.Array, ...]:
     return (jnp.zeros(0, dtype=query.dtype),) * _UNUSED_OPERANDS
 
 
-def _settings() -> dict[str, Any]:
+def _settings(*, causal: bool = True) -> dict[str, Any]:
     return {
         "scale": 1.0,
         "seed": 0,
         "dropout_rate": 0.0,
         "variadic_args": (False, False),
-        "mask_type": cudnn.MaskType.CAUSAL,
+        "mask_type": cudnn.MaskType.CAUSAL if causal else cudnn.MaskType.NO_MASK,
         "layout": cudnn.AttentionLayout.BTNH.value,
         "sliding_window_length": None,
     }
