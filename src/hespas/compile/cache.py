@@ -40,10 +40,19 @@ def job_key(job: Job) -> str:
         mark=_MARK,
         source=sha256(job.source).digest(),
         request=msgspec.msgpack.encode(msgspec.structs.replace(job.request, name="")),
-        flags=_pairs(job.flags),
+        flags=[*_pairs(job.flags), *_recipe(job)],
         versions=_pairs(job.versions),
     )
     return sha256(msgspec.msgpack.encode(key)).hexdigest()
+
+
+def _recipe(job: Job) -> list[tuple[str, str]]:
+    """Return what a recipe adds: its file and the options that go before it are in the notes."""
+    if job.recipe is None:
+        return []
+    flags = [(f"recipe {name}", value) for name, value in _pairs(job.recipe.flags)]
+    given = [(f"given {name}", value) for name, value in _pairs(job.given)]
+    return [("recipe", job.recipe.file), *flags, *given]
 
 
 def _pairs(mapping: Mapping[str, str]) -> list[tuple[str, str]]:

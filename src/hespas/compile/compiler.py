@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import assert_never
 
@@ -15,7 +16,8 @@ from hespas.compile.cache import CompiledCache
 from hespas.compile.compiled import CompiledProgram
 from hespas.compile.job import ANY_LAYOUT, Job, Layout, job_of
 from hespas.compile.options import DEFAULT_OPTIONS, CompileOptions
-from hespas.compile.packages import absent_passes, write_toolkit
+from hespas.compile.packages import TOOLKIT, absent_passes, compiler_environment, write_toolkit
+from hespas.compile.settle import settled
 from hespas.compile.targets import GpuTarget, find_target
 from hespas.errors import ConfigError, HespasError, ToolError, UnsupportedError
 from hespas.program.kernels import CompiledKernels
@@ -27,7 +29,6 @@ from hespas.xla.compile.kernels import read_kernels, read_starts
 DEFAULT_LIMITS = Limits(time_s=3600, memory_bytes=32 * 2**30)
 """An hour, and 32 GiB of addresses."""
 
-_TOOLKIT = "toolkit"
 _UNKNOWN_FLAG = re.compile(r"Unknown flags? in XLA_FLAGS: (\S+)")
 _BAD_VALUE = re.compile(r"Couldn't interpret value (\S*) for flag (\w+)")
 _MEMORY = re.compile(
@@ -59,7 +60,9 @@ def compile_program(
         return cached
     name = job.target.name
     with stage(Stage.COMPILE, f"for {name}", kind=name, size=len(job.source)):
-        result = run_job(job, limits)
+        to_run = settled(job)
+        made = run_job(to_run.job, limits)
+        result = replace(made, notes=(*made.notes, *to_run.notes))
     if cache is not None:
         cache.write(job, result)
     return result
@@ -71,7 +74,7 @@ def run_job(job: Job, limits: Limits) -> CompiledProgram:
         (home / messages.PROGRAM_FILE).write_bytes(job.source)
         (home / messages.REQUEST_FILE).write_bytes(messages.encode(job.request))
         if isinstance(job.target, GpuTarget):
-            write_toolkit(home / _TOOLKIT)
+            write_toolkit(home / TOOLKIT)
         try:
             run_program(
                 [sys.executable, "-P", "-m", "hespas.xla.compile.worker"],
@@ -88,18 +91,9 @@ def run_job(job: Job, limits: Limits) -> CompiledProgram:
 def _environment(job: Job) -> dict[str, str]:
     """Return the compiling process's environment, without the user's own settings of XLA."""
     is_gpu = isinstance(job.target, GpuTarget)
-    ours = {"xla_dump_to": messages.DUMP_DIRECTORY, "xla_gpu_cuda_data_dir": _TOOLKIT}
+    ours = {"xla_dump_to": messages.DUMP_DIRECTORY, "xla_gpu_cuda_data_dir": TOOLKIT}
     flags = {**job.flags, **ours} if is_gpu else {}
-    return {
-        "XLA_FLAGS": " ".join(f"--{name}={value}" for name, value in flags.items()),
-        "LIBTPU_INIT_ARGS": "",
-        "JAX_PLATFORMS": "cpu",
-        "TF_CPP_MIN_LOG_LEVEL": "1",
-        "TPU_SKIP_MDS_QUERY": "1",
-        "TPU_LOG_DIR": "disabled",
-        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-        "OPENBLAS_NUM_THREADS": "1",
-    }
+    return compiler_environment(" ".join(f"--{name}={value}" for name, value in flags.items()))
 
 
 def _read(job: Job, home: Path, limits: Limits) -> CompiledProgram:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import assert_never
 
-from hespas.compile.options import CompileOptions, gpu_flags, tpu_flags
+from hespas.compile.options import CompileOptions, given_gpu_flags, gpu_flags, tpu_flags
 from hespas.compile.packages import compiler_versions
+from hespas.compile.recipe import RecipeFlags
 from hespas.compile.targets import GpuTarget, Target, TpuTarget
 from hespas.errors import ConfigError, DeviceCountError, ProgramError
 from hespas.xla.compile.messages import Accelerator, CompileRequest, GpuHosts, TpuSlice
@@ -36,7 +38,11 @@ ANY_LAYOUT = Layout()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A program with its target, its options as flags, and the versions of the compiler."""
+    """A program with its target, its options as flags, and the versions of the compiler.
+
+    ``given`` are the flags among them that options set, and not defaults: they go before those of
+    a ``recipe``, which `hespas.compile.settle` adds.
+    """
 
     source: bytes
     name: str
@@ -44,6 +50,8 @@ class Job:
     request: CompileRequest
     flags: dict[str, str]
     versions: dict[str, str]
+    given: Mapping[str, str] = field(default_factory=dict[str, str])
+    recipe: RecipeFlags | None = None
 
 
 def job_of(
@@ -64,6 +72,7 @@ def job_of(
     versions = compiler_versions(target)
     is_gpu = isinstance(target, GpuTarget)
     flags = gpu_flags(options) if is_gpu else tpu_flags(options)
+    given = given_gpu_flags(options) if is_gpu else flags
     # A GPU's come by XLA_FLAGS; libtpu reads its own only as overrides.
     request = CompileRequest(
         name=name,
@@ -72,7 +81,14 @@ def job_of(
         overrides={} if is_gpu else flags,
     )
     return Job(
-        source=source, name=name, target=target, request=request, flags=flags, versions=versions
+        source=source,
+        name=name,
+        target=target,
+        request=request,
+        flags=flags,
+        versions=versions,
+        given=given,
+        recipe=options.recipe,
     )
 
 

@@ -9,6 +9,7 @@ from enum import Enum
 from functools import partial
 from typing import Any, ClassVar
 
+from hespas.compile.recipe import RecipeFlags, read_recipe
 from hespas.config.fields import Option, declare
 from hespas.config.groups import Group
 from hespas.errors import ConfigError, option
@@ -129,6 +130,15 @@ class CompileOptions:
         ),
         default=dict,
     )
+    recipe: RecipeFlags | None = declare(
+        Option(
+            help="Flags of XLA as a recipe sets XLA_FLAGS or LIBTPU_INIT_ARGS; those that the "
+            "compiler doesn't take without a device are left out, and listed.",
+            name="xla_flags_file",
+            parse=read_recipe,
+            metavar="FILE",
+        )
+    )
 
     def __post_init__(self) -> None:
         for name, value in self.flags.items():
@@ -142,6 +152,9 @@ DEFAULT_OPTIONS = CompileOptions()
 WORKFLOW_DISABLES = ("rematerialization",)
 """The passes that the documented workflow leaves out."""
 
+_PIPELINED = tuple(
+    f"xla_gpu_enable_pipelined_{kind}" for kind in ("all_gather", "reduce_scatter", "all_reduce")
+)
 _PASS = re.compile(r"[\w-]+")
 _FLAG = re.compile(r"(?:xla|jax|tpu)_\w+")
 
@@ -165,27 +178,46 @@ def gpu_flags(options: CompileOptions) -> dict[str, str]:
     """
     disabled = options.disabled_passes
     names = WORKFLOW_DISABLES if disabled is None else disabled
-    pipelined = _switch(options.pipelined_collectives)
-    combine = {
-        "all_reduce": _or(options.all_reduce_combine_bytes, 128 * _MIB),
-        "all_gather": _or(options.all_gather_combine_bytes, 128 * _MIB),
-        "reduce_scatter": _or(options.reduce_scatter_combine_bytes, 64 * _MIB),
-    }
     flags = {
-        "xla_gpu_enable_triton_gemm": _switch(options.matmuls is Matmuls.TRITON),
+        "xla_gpu_enable_triton_gemm": "false",
         "xla_gpu_enable_command_buffer": "",
-        "xla_gpu_enable_latency_hiding_scheduler": _switch(options.latency_hiding_scheduler),
+        "xla_gpu_enable_latency_hiding_scheduler": "true",
         "xla_gpu_enable_highest_priority_async_stream": "true",
-        **{f"xla_gpu_{kind}_combine_threshold_bytes": str(size) for kind, size in combine.items()},
-        "xla_gpu_enable_pipelined_all_gather": pipelined,
-        "xla_gpu_enable_pipelined_reduce_scatter": pipelined,
-        "xla_gpu_enable_pipelined_all_reduce": pipelined,
-        "xla_gpu_enable_while_loop_double_buffering": _switch(options.double_buffered_loops),
+        "xla_gpu_all_reduce_combine_threshold_bytes": str(128 * _MIB),
+        "xla_gpu_all_gather_combine_threshold_bytes": str(128 * _MIB),
+        "xla_gpu_reduce_scatter_combine_threshold_bytes": str(64 * _MIB),
+        **dict.fromkeys(_PIPELINED, "true"),
+        "xla_gpu_enable_while_loop_double_buffering": "true",
         "xla_gpu_enable_all_gather_combine_by_dim": "false",
         "xla_gpu_enable_reduce_scatter_combine_by_dim": "false",
     }
     if names:
         flags["xla_disable_hlo_passes"] = ",".join(names)
+    return flags | given_gpu_flags(options)
+
+
+def given_gpu_flags(options: CompileOptions) -> dict[str, str]:
+    """Return the flags of XLA for a GPU that options set, without those of the workflow.
+
+    >>> given_gpu_flags(CompileOptions(double_buffered_loops=False))
+    {'xla_gpu_enable_while_loop_double_buffering': 'false'}
+    """
+    matmuls, disabled = options.matmuls, options.disabled_passes
+    set_by: dict[str, bool | int | str | None] = {
+        "xla_gpu_enable_triton_gemm": None if matmuls is None else matmuls is Matmuls.TRITON,
+        "xla_gpu_enable_latency_hiding_scheduler": options.latency_hiding_scheduler,
+        "xla_gpu_all_reduce_combine_threshold_bytes": options.all_reduce_combine_bytes,
+        "xla_gpu_all_gather_combine_threshold_bytes": options.all_gather_combine_bytes,
+        "xla_gpu_reduce_scatter_combine_threshold_bytes": options.reduce_scatter_combine_bytes,
+        **dict.fromkeys(_PIPELINED, options.pipelined_collectives),
+        "xla_gpu_enable_while_loop_double_buffering": options.double_buffered_loops,
+        "xla_disable_hlo_passes": ",".join(disabled) if disabled else None,
+    }
+    flags = {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in set_by.items()
+        if value is not None
+    }
     return flags | dict(options.flags)
 
 
@@ -194,7 +226,7 @@ def tpu_flags(options: CompileOptions) -> dict[str, str]:
 
     Raises `ConfigError` for options that only a GPU's compiler has.
     """
-    bare = replace(options, disabled_passes=None, flags={})
+    bare = replace(options, disabled_passes=None, flags={}, recipe=None)
     if bare != DEFAULT_OPTIONS:
         raise ConfigError(
             "matmuls, the scheduler, combining, pipelining and double buffering are options of "
@@ -203,11 +235,3 @@ def tpu_flags(options: CompileOptions) -> dict[str, str]:
         )
     passes = ",".join(options.disabled_passes or ())
     return ({"xla_disable_hlo_passes": passes} if passes else {}) | dict(options.flags)
-
-
-def _switch(setting: bool | None) -> str:
-    return "false" if setting is False else "true"
-
-
-def _or(size: int | None, default: int) -> int:
-    return default if size is None else size

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import mmap
 import re
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, distribution, requires, version
 from pathlib import Path
 
@@ -50,6 +51,9 @@ def _pinned_libtpu() -> str | None:
     return next((pin[1] for pin in pins if pin), None)
 
 
+TOOLKIT = "toolkit"
+"""The directory, in that of a compilation, that XLA takes for NVIDIA's toolkit."""
+
 _TOOLKIT_HOME = "nvidia/cuda_nvcc"
 _DEVICE_LIBRARY = "nvvm/libdevice/libdevice.10.bc"
 # XLA gives each kernel's PTX to ptxas and puts the machine code into an executable that hespas
@@ -90,6 +94,43 @@ def write_toolkit(directory: Path) -> None:
     assembler.chmod(0o700)
 
 
+def compiler_environment(xla_flags: str) -> dict[str, str]:
+    """Return the environment of a process that compiles, without the user's settings of XLA."""
+    return {
+        "XLA_FLAGS": xla_flags,
+        "LIBTPU_INIT_ARGS": "",
+        "JAX_PLATFORMS": "cpu",
+        "TF_CPP_MIN_LOG_LEVEL": "1",
+        "TPU_SKIP_MDS_QUERY": "1",
+        "TPU_LOG_DIR": "disabled",
+        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+    }
+
+
+_FLAG_NAME = re.compile(rb"(?:xla|jax|tpu|megascale|deepsea|barna_core)_[a-z0-9_]{3,}")
+
+
+def known_flags(target: Target) -> frozenset[str]:
+    """Return all words in the compiler's library that look like its flags: a superset of them.
+
+    Reading the library takes some seconds.
+    """
+    with _library(target) as content:
+        words = {match.decode() for match in _FLAG_NAME.findall(content)}
+    # A byte that follows a name in the library may look like a digit of it.
+    return frozenset(word for word in words if not (word[-1].isdigit() and word[:-1] in words))
+
+
+@contextmanager
+def _library(target: Target) -> Generator[mmap.mmap]:
+    is_gpu = isinstance(target, GpuTarget)
+    package, library = (_GPU_PACKAGE, _GPU_LIBRARY) if is_gpu else (_TPU_PACKAGE, _TPU_LIBRARY)
+    path = Path(str(distribution(package).locate_file(library)))
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        yield content
+
+
 def absent_passes(target: Target, flags: Mapping[str, str]) -> tuple[str, ...]:
     """Return a note for each pass in ``flags`` to leave out that the compiler does not have.
 
@@ -99,9 +140,6 @@ def absent_passes(target: Target, flags: Mapping[str, str]) -> tuple[str, ...]:
     names = [name for name in disabled if name and name not in WORKFLOW_DISABLES]
     if not names:
         return ()
-    is_gpu = isinstance(target, GpuTarget)
-    package, library = (_GPU_PACKAGE, _GPU_LIBRARY) if is_gpu else (_TPU_PACKAGE, _TPU_LIBRARY)
-    path = Path(str(distribution(package).locate_file(library)))
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+    with _library(target) as content:
         absent = [name for name in names if content.find(name.encode()) < 0]
     return tuple(f"the compiler has no pass {name}: leaving it out did nothing" for name in absent)

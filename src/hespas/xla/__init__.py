@@ -18,9 +18,13 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "compile.messages": (
         "Accelerator",
         "CompileRequest",
+        "FLAGS_FILE",
+        "FlagsQuestion",
+        "FlagsTaken",
         "GpuHosts",
         "MemoryAnalysis",
         "Refused",
+        "TAKEN_FILE",
         "TARGET_ATTRIBUTE",
         "TpuSlice",
         "part_name",

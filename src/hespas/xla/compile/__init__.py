@@ -2,5 +2,6 @@
 
 `messages` is what the two processes exchange. In the process, `worker` reads the request, `prepare`
 rewrites what the compilers refuse, `topology` makes the devices, and `recover` reads the dump of a
-module that could not become an executable. `kernels` reads a GPU's kernels from the dump.
+module that could not become an executable. `flags`, another process, asks a compiler which flags it
+takes. `kernels` reads a GPU's kernels from the dump.
 """

@@ -14,6 +14,8 @@ ANSWER_FILE = "answer.json"
 PROTO_FILE = "module.hlo.pb"
 TEXT_FILE = "module.hlo"
 DUMP_DIRECTORY = "dump"
+FLAGS_FILE = "flags.json"
+TAKEN_FILE = "taken.json"
 
 
 class GpuHosts(msgspec.Struct, frozen=True, kw_only=True, tag="gpu"):
@@ -69,6 +71,20 @@ class CompileRequest(msgspec.Struct, frozen=True, kw_only=True, rename={"acceler
     accelerator: Accelerator
     devices: int | None
     overrides: Mapping[str, str] = {}
+
+
+class FlagsQuestion(msgspec.Struct, frozen=True, kw_only=True):
+    """Which of these flags of XLA, by name, the compiler of an accelerator takes."""
+
+    accelerator: Accelerator
+    flags: Mapping[str, str]
+
+
+class FlagsTaken(msgspec.Struct, frozen=True, kw_only=True):
+    """The flags that a compiler has not, and those that it has, but not with that value."""
+
+    unknown: tuple[str, ...] = ()
+    bad: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ import re
 import sys
 from collections.abc import Mapping
 from importlib import import_module
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from hespas.errors import (
     HespasError,
     ToolError,
     UnsupportedError,
+    option,
 )
 from hespas.xla.compile import messages
 from hespas.xla.compile.prepare import Prepared, prepare
@@ -32,7 +34,17 @@ from hespas.xla.compile.topology import Topology, open_topology
 from hespas.xla.hlo.schema import message_class
 
 _VERSION = re.compile(r"Failed to serialize StableHLO to plugin version ([\d.]+)")
-_OPTION = re.compile(r"No such compile option: '(\w+)'")
+NO_FLAG = re.compile(r"No such compile option: '(\w+)'")
+"""How a compiler says that it has no such flag."""
+
+BAD_VALUE = re.compile(r"Failed to parse '(.*)' into flag (\w+)")
+_SCOPED = re.compile(
+    r"CompileTimeScopedVmemOom.*?size (?P<size>[\d.]+)(?P<unit>[KMG]?).*?"
+    r"limit (?P<limit>[\d.]+[KMG]?)",
+    re.DOTALL,
+)
+_SCOPED_FLAG = "xla_tpu_scoped_vmem_limit_kib"
+_KIB = {"": 1 / 1024, "K": 1, "M": 1024, "G": 1024**2}
 _REFUSALS = ("UNIMPLEMENTED", "INVALID_ARGUMENT", "NOT_FOUND")
 _MEMORY = "RESOURCE_EXHAUSTED"
 _DEVICE_MEMORY = re.compile(r"Ran out of memory .*\bhbm\b.*", re.IGNORECASE)
@@ -171,9 +183,9 @@ def status_error(message: str, name: str) -> HespasError:
             location=name,
             hint="export it with the versions that hespas names",
         )
-    option = _OPTION.search(message)
-    if option is not None:
-        return ConfigError(f"the compiler has no flag {option[1]}")
+    settable = _of_a_flag(message, name)
+    if settable is not None:
+        return settable
     status = first.partition(":")[0]
     device = _DEVICE_MEMORY.search(first)
     if device is not None:
@@ -187,6 +199,28 @@ def status_error(message: str, name: str) -> HespasError:
     if status in _REFUSALS:
         return UnsupportedError(f"the compiler refuses it: {first}", location=name)
     return ToolError(f"the compiler failed: {first}", location=name)
+
+
+def _of_a_flag(message: str, name: str) -> HespasError | None:
+    """Return the error for what a flag is to blame for, or helps against; None for the rest."""
+    flag, bad = NO_FLAG.search(message), BAD_VALUE.search(message)
+    if flag is not None:
+        return ConfigError(f"the compiler has no flag {flag[1]}")
+    if bad is not None:
+        return ConfigError(f"{bad[1]!r} is no value of the compiler's flag {bad[2]}")
+    scoped = _SCOPED.search(message)
+    return None if scoped is None else _scoped_memory(scoped, name)
+
+
+def _scoped_memory(said: re.Match[str], name: str) -> HespasError:
+    """Return the error for a kernel that needs more of a TPU's vector memory than it may have."""
+    needed_kib = ceil(float(said["size"]) * _KIB[said["unit"]])
+    return UnsupportedError(
+        f"a kernel needs {said['size']}{said['unit']}iB of the TPU's vector memory at once, and "
+        f"may have {said['limit']}iB",
+        location=name,
+        hint=f"give {option('xla_flag')} {_SCOPED_FLAG}={needed_kib} or more, as recipes do",
+    )
 
 
 if __name__ == "__main__":

@@ -51,6 +51,11 @@ TOO_LARGE = (
             ConfigError,
             "the compiler has no flag xla_foo",
         ),
+        (
+            "INVALID_ARGUMENT: Failed to parse 'abc' into flag xla_foo: ",
+            ConfigError,
+            "'abc' is no value of the compiler's flag xla_foo",
+        ),
     ],
 )
 def test_what_a_compiler_says_becomes_an_error(

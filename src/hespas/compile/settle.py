@@ -1,0 +1,132 @@
+"""Decide which flags of a recipe a compilation gets: what its compiler takes, and hespas leaves.
+
+A flag that the compiler knows by name but does not take here, where no device is attached, is left
+out with a note; one that it has never heard of is an error.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+import msgspec
+
+from hespas.compile.job import Job
+from hespas.compile.packages import TOOLKIT, compiler_environment, known_flags, write_toolkit
+from hespas.compile.recipe import RecipeFlags
+from hespas.compile.targets import GpuTarget
+from hespas.config.suggest import nearest
+from hespas.errors import ConfigError, ToolError
+from hespas.tools.process import Limits, run_program, scratch_directory
+from hespas.xla.compile.messages import FLAGS_FILE, TAKEN_FILE, FlagsQuestion, FlagsTaken
+
+_WRITES = re.compile(r"xla_dump_\w+|\w+_(?:dir|path|file|to)")
+_COMMAND_BUFFERS = "xla_gpu_enable_command_buffer"
+_LIMITS = Limits(time_s=300, memory_bytes=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """A job with the flags of its recipe that are passed, and notes on the others."""
+
+    job: Job
+    notes: tuple[str, ...] = ()
+
+
+def settled(job: Job) -> Settled:
+    """Return the job with those flags of its recipe that its compiler takes.
+
+    Raises `ConfigError`, with the line of the recipe, for a flag that the compiler doesn't know,
+    and for a value that is none of a flag's.
+    """
+    recipe = job.recipe
+    if recipe is None:
+        return Settled(job=job)
+    left = {name: why for name in recipe.flags if (why := _left_out(name, job))}
+    asked = {name: value for name, value in recipe.flags.items() if name not in left}
+    taken = _asked(job, asked) if asked else FlagsTaken()
+    for name in taken.bad:
+        raise ConfigError(
+            f"{recipe.flags[name]!r} is no value of the compiler's flag {name}",
+            location=recipe.location(name),
+        )
+    _check_known(job, recipe, taken.unknown)
+    left |= dict.fromkeys(taken.unknown, _why_refused(job))
+    passed = {name: value for name, value in asked.items() if name not in taken.unknown}
+    flags = {**job.flags, **passed}
+    is_gpu = isinstance(job.target, GpuTarget)
+    request = msgspec.structs.replace(job.request, overrides={} if is_gpu else flags)
+    return Settled(
+        job=replace(job, flags=flags, request=request),
+        notes=_notes(recipe, passed=len(passed), left=left),
+    )
+
+
+def _left_out(name: str, job: Job) -> str:
+    """Return why hespas itself leaves a flag out; empty where it doesn't."""
+    if name in job.given and job.given[name] != (job.recipe and job.recipe.flags[name]):
+        return "options say otherwise"
+    if name == _COMMAND_BUFFERS:
+        return "kernels are priced one by one"
+    return "they name files" if _WRITES.fullmatch(name) else ""
+
+
+def _asked(job: Job, flags: Mapping[str, str]) -> FlagsTaken:
+    """Return what the compiler says about flags, which takes a second or two."""
+    with scratch_directory("flags") as home:
+        question = FlagsQuestion(accelerator=job.request.accelerator, flags=flags)
+        (home / FLAGS_FILE).write_bytes(msgspec.json.encode(question))
+        is_gpu = isinstance(job.target, GpuTarget)
+        if is_gpu:
+            write_toolkit(home / TOOLKIT)
+        finished = run_program(
+            [sys.executable, "-P", "-m", "hespas.xla.compile.flags"],
+            name=f"the compiler for {job.target.name}",
+            directory=home,
+            limits=_LIMITS,
+            environment=compiler_environment(
+                f"--xla_gpu_cuda_data_dir={TOOLKIT}" if is_gpu else ""
+            ),
+        )
+        try:
+            return msgspec.json.decode((home / TAKEN_FILE).read_bytes(), type=FlagsTaken)
+        except (OSError, msgspec.DecodeError) as error:
+            raise ToolError("the compiler left no answer", location=str(finished.log)) from error
+
+
+def _check_known(job: Job, recipe: RecipeFlags, refused: Iterable[str]) -> None:
+    """Raise `ConfigError` for a refused flag whose name the compiler's library doesn't hold."""
+    names = tuple(refused)
+    if not names:
+        return
+    known = known_flags(job.target)
+    for name in names:
+        if name not in known:
+            close = nearest(name, known)[:1]
+            raise ConfigError(
+                f"the compiler for {job.target.name} has no flag {name}",
+                location=recipe.location(name),
+                hint=f"did you mean {close[0]}?" if close else "remove it",
+            )
+
+
+def _why_refused(job: Job) -> str:
+    if isinstance(job.target, GpuTarget):
+        return "this version of XLA has them no more"
+    return "libtpu reads them at its start, where a device is"
+
+
+def _notes(recipe: RecipeFlags, *, passed: int, left: Mapping[str, str]) -> tuple[str, ...]:
+    made = "compiled with" if passed else "compiled without"
+    notes = [f"{made} {passed or 'any'} of the {len(recipe.flags)} flags of {recipe.file}"]
+    by_reason = sorted(left.items(), key=lambda each: each[1])
+    for reason, named in groupby(by_reason, key=lambda each: each[1]):
+        names = ", ".join(name for name, _ in named)
+        notes.append(f"flags of {recipe.file} that are left out, since {reason}: {names}")
+    if recipe.repeated:
+        names = ", ".join(recipe.repeated)
+        notes.append(f"of flags that {recipe.file} gives several values, the last counts: {names}")
+    return tuple(notes)

@@ -1,0 +1,114 @@
+"""Which flags of XLA a compiler without a device takes: a process of its own.
+
+Started as ``python -m hespas.xla.compile.flags`` in a directory that holds the question
+(``flags.json``); the answer is left there as ``taken.json``. A compiler says what it takes only
+when it compiles, so that it is given a program of one addition.
+"""
+
+# JAX's own types are only partly known.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+
+import msgspec
+
+from hespas.xla.compile.messages import (
+    FLAGS_FILE,
+    TAKEN_FILE,
+    Accelerator,
+    FlagsQuestion,
+    FlagsTaken,
+    GpuHosts,
+    TpuSlice,
+)
+from hespas.xla.compile.prepare import prepare
+from hespas.xla.compile.topology import TPU_GENERATIONS, open_topology
+from hespas.xla.compile.worker import BAD_VALUE, NO_FLAG, compile_options
+
+_PROGRAM = b"""module @probe {
+  func.func @main(%x: tensor<f32>) -> tensor<f32> {
+    %y = stablehlo.add %x, %x : tensor<f32>
+    return %y : tensor<f32>
+  }
+}
+"""
+
+
+def main() -> None:
+    """Read the question in the working directory, and write the answer."""
+    question = msgspec.json.decode(Path(FLAGS_FILE).read_bytes(), type=FlagsQuestion)
+    answer = taken(question)
+    Path(TAKEN_FILE).write_bytes(msgspec.json.encode(answer))
+
+
+def taken(question: FlagsQuestion) -> FlagsTaken:
+    """Ask the compiler for all flags at once, and for each where it refuses."""
+    accelerator = _smallest(question.accelerator)
+    compiler = _Compiler(accelerator)
+    flags = question.flags
+    if compiler.refusal(flags) is None:
+        return FlagsTaken()
+    refusals = {name: compiler.refusal({name: value}) for name, value in flags.items()}
+    said = {name: message for name, message in refusals.items() if message is not None}
+    unknown = tuple(name for name, message in said.items() if NO_FLAG.search(message))
+    bad = tuple(name for name, message in said.items() if BAD_VALUE.search(message))
+    return FlagsTaken(unknown=unknown, bad=bad)
+
+
+def _smallest(accelerator: Accelerator) -> Accelerator:
+    match accelerator:
+        case TpuSlice(generation=generation):
+            return TpuSlice(generation=generation, topology=None)
+        case GpuHosts():
+            return accelerator
+
+
+class _Compiler:
+    """The compiler of one device of an accelerator."""
+
+    def __init__(self, accelerator: Accelerator) -> None:
+        self._is_gpu = isinstance(accelerator, GpuHosts)
+        count = 1 if isinstance(accelerator, GpuHosts) else _devices_of(accelerator)
+        self._topology = open_topology(accelerator, count=count)
+        self._count = count
+
+    def refusal(self, flags: Mapping[str, str]) -> str | None:
+        """Return what the compiler says against flags; None where it takes them."""
+        errors = import_module("jax.errors")
+        internals = import_module("jaxlib._jax")
+        prepared = prepare(
+            _PROGRAM,
+            name="probe",
+            devices=self._count,
+            partitions_as_replicas=not self._is_gpu,
+        )
+        devices = self._topology.devices
+        # A GPU's compiler spells truth as its protocol does where flags don't come by XLA_FLAGS.
+        overrides = {
+            name: _spelled(value) if self._is_gpu else value for name, value in flags.items()
+        }
+        options = compile_options(prepared, devices, overrides=overrides)
+        try:
+            self._topology.client.compile(
+                prepared.module.handle, internals.DeviceList(devices), options
+            )
+        except errors.JaxRuntimeError as error:
+            return str(error)
+        return None
+
+
+def _devices_of(accelerator: TpuSlice) -> int:
+    return TPU_GENERATIONS[accelerator.generation].devices_per_chip
+
+
+def _spelled(value: str) -> str:
+    return {"true": "True", "false": "False"}.get(value, value)
+
+
+if __name__ == "__main__":
+    main()
