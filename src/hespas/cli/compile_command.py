@@ -142,7 +142,9 @@ def command(
     """
     flags.start_logging(log_level, log_path)
     request = flags.built(_Request, given)
-    source = find_source(str(program), request.model, devices=request.devices, loops=True)
+    source = find_source(
+        str(program), request.model, devices=request.devices, target=target, loops=True
+    )
     _check_files(target, json_file, output, kernels)
     workload = read_workload(source, kept=request.exported)
     compiled = compile_program(

@@ -92,7 +92,8 @@ def command(
         made = import_module("hespas.export.exported").partitioned(made)
     write_file(output, made.text)
     click.echo(f"{output}: {source} for {made.devices} devices")
-    for note in made.notes:
+    settled = found.notes if isinstance(found, ModelSource) else ()
+    for note in (*settled, *made.notes):
         click.echo(f"  {note}")
 
 

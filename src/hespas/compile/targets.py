@@ -92,6 +92,41 @@ def find_target(name: str) -> Target:
     return _of_node(node, load_device(name), location=str(node_directory(name) / "node.json"))
 
 
+def compute_capability(name: str) -> float | None:
+    """Return the compute capability of an NVIDIA GPU, named as `find_target` takes it.
+
+    None for what is none, and where nothing says it.
+
+    >>> [compute_capability(name) for name in ("H100_80GB", "L40S_48GB", "TPUv4")]
+    [9.0, 8.9, None]
+    """
+    if name.casefold() in TPU_NAMES:
+        return None
+    file = _description_file(name.casefold())
+    if file is None and Path(name).is_file() and Path(name).suffix != ".json":
+        file = Path(name)
+    if file is None:
+        try:
+            node = node_info(name)
+        except HardwareError:
+            return None
+        if node.compute_capability is not None:
+            return node.compute_capability
+        file = _description_file((node.target or "").casefold())
+    return None if file is None else _described_capability(file)
+
+
+_CAPABILITY = re.compile(r"cuda_compute_capability \{ major: (\d+)(?: minor: (\d+))?")
+
+
+def _described_capability(file: Path) -> float | None:
+    try:
+        found = _CAPABILITY.search(file.read_text())
+    except (OSError, UnicodeDecodeError):
+        return None
+    return None if found is None else int(found[1]) + int(found[2] or 0) / 10
+
+
 _WORD = re.compile(r"\w+")
 
 

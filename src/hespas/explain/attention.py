@@ -4,13 +4,14 @@ It is known by its shapes: a batch of products makes scores of H x S x T element
 taken of as many, and products of the same batch sum over them. With N products that make scores and
 M that sum over them, forward and backward passes (`F` and `B`) are found from what each consists of
 in Dao, "FlashAttention-2", 2023: F + B = N (``q k^T``, ``do v^T``) and F + 3 B = M (``p v``, and
-``dv``, ``dq``, ``dk``).
+``dv``, ``dq``, ``dk``). Queries that share a key are rows of one product. A mask is causal if
+places of queries and keys are compared: two counts along the dimensions of the scores.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import assert_never
 
 from hespas.cost.attention import Attention
@@ -22,7 +23,8 @@ from hespas.estimate.estimate import Estimate, OpEstimate
 from hespas.estimate.ptx.method import KernelEstimator
 from hespas.estimate.roofline import Roofline
 from hespas.estimate.tables.method import Measured
-from hespas.program.program import Op, Program, all_ops
+from hespas.program.attrs import CompareAttrs
+from hespas.program.program import Op, Program, Value, all_ops
 from hespas.program.types import ELEMENT_TYPES, TensorType
 
 _MAKES, _SUMS, _REST = "makes scores", "sums over scores", "is of scores"
@@ -34,37 +36,55 @@ PricesAttention = Roofline | KernelEstimator | Measured
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scores:
-    """The scores of attention that is not fused: ``heads`` are those of all batches."""
+    """The scores of attention that is not fused: ``heads`` are those of all batches.
+
+    ``sharing`` of them share their keys.
+    """
 
     heads: int
+    sharing: int
     query_length: int
     key_length: int
     head_size: int
     multiplied: str
+    is_causal: bool
+
+    @property
+    def rows(self) -> int:
+        """The rows of a product: the queries that share keys."""
+        return self.sharing * self.query_length
 
     @property
     def text(self) -> str:
         """Its shape."""
         return f"{self.heads} x {self.query_length} x {self.key_length}"
 
+    @property
+    def computed(self) -> str:
+        """Which of them a kernel computes."""
+        return "what its causal mask leaves" if self.is_causal else "all scores"
+
     def is_of(self, op: Op) -> bool:
         """Return whether an operation reads or writes the scores."""
-        shape = (self.heads, self.query_length, self.key_length)
-        if any(_shape(each.type) == shape for each in (*op.operands, *op.results)):
+        shapes = {
+            (self.heads, self.query_length, self.key_length),
+            (self.heads // self.sharing, self.rows, self.key_length),
+        }
+        if any(_shape(each.type) in shapes for each in (*op.operands, *op.results)):
             return True
         return _part(op, self) != _REST
 
     def fused(self, *, is_backward: bool) -> Attention:
-        """Return the attention as one kernel, without any mask."""
+        """Return the attention as one kernel, which leaves out what a causal mask does."""
         return Attention(
             batch=1,
             heads=self.heads,
-            key_heads=self.heads,
+            key_heads=self.heads // self.sharing,
             query_length=self.query_length,
             key_length=self.key_length,
             head_size=self.head_size,
             value_size=self.head_size,
-            is_causal=False,
+            is_causal=self.is_causal,
             is_backward=is_backward,
             has_bias=False,
             dropout_rate=0.0,
@@ -83,28 +103,79 @@ def unfused(program: Program) -> Scores | None:
     }
     products = [each for op in operations if op.kind in _PRODUCTS for each in gemms(op)]
     found = [scores for each in products if (scores := _scores(each, products, exponentials))]
-    return max(
+    largest = max(
         found, key=lambda each: each.heads * each.query_length * each.key_length, default=None
     )
+    if largest is None:
+        return None
+    return replace(largest, is_causal=_has_causal_mask(operations, largest))
 
 
 def _scores(
     product: Gemm, products: Iterable[Gemm], exponentials: set[tuple[int, ...]]
 ) -> Scores | None:
-    for lengths in ((product.m, product.n), (product.n, product.m)):
-        if (product.batch, *lengths) not in exponentials or product.k >= min(lengths):
+    for rows, keys in ((product.m, product.n), (product.n, product.m)):
+        sharing = _sharing(product.batch, rows, keys, exponentials)
+        if not sharing or product.k >= min(rows // sharing, keys):
             continue
         if any(
-            each.batch == product.batch and _sums(each, product.k, lengths) for each in products
+            each.batch == product.batch and _sums(each, product.k, (rows, keys))
+            for each in products
         ):
             return Scores(
-                heads=product.batch,
-                query_length=lengths[0],
-                key_length=lengths[1],
+                heads=product.batch * sharing,
+                sharing=sharing,
+                query_length=rows // sharing,
+                key_length=keys,
                 head_size=product.k,
                 multiplied=product.multiplied,
+                is_causal=False,
             )
     return None
+
+
+def _sharing(batch: int, rows: int, keys: int, exponentials: set[tuple[int, ...]]) -> int:
+    """Return how many heads share the keys of a product; 0 where its scores are not exponents."""
+    for heads, query_length, key_length in sorted(exponentials):
+        if key_length == keys and heads * query_length == batch * rows and not heads % batch:
+            return heads // batch
+    return 0
+
+
+_ORDERS = frozenset({"LT", "LE", "GT", "GE"})
+_PASSED = frozenset(
+    {"add", "bitcast", "broadcast_in_dim", "convert", "copy", "reshape", "subtract"}
+)
+
+
+def _has_causal_mask(operations: Iterable[Op], scores: Scores) -> bool:
+    """Return whether a program compares the places of queries and keys."""
+    made = {result: op for op in operations for result in op.results}
+    lengths = sorted((scores.query_length, scores.key_length))
+    return any(
+        isinstance(op.attrs, CompareAttrs)
+        and op.attrs.direction in _ORDERS
+        and isinstance(op.results[0].type, TensorType)
+        and sorted(size for size in op.results[0].type.shape if size > 1) == lengths
+        and all(_counts(operand, made) for operand in op.operands)
+        for op in operations
+    )
+
+
+def _counts(value: Value, made: Mapping[Value, Op]) -> bool:
+    """Return whether a value counts along a dimension: an iota, moved by a constant or not."""
+    op = made.get(value)
+    while op is not None and op.kind in _PASSED:
+        counting = [each for each in op.operands if not _is_constant(each, made)]
+        op = made.get(counting[0]) if len(counting) == 1 else None
+    return op is not None and op.kind == "iota"
+
+
+def _is_constant(value: Value, made: Mapping[Value, Op]) -> bool:
+    op = made.get(value)
+    while op is not None and op.kind in _PASSED and len(op.operands) == 1:
+        op = made.get(op.operands[0])
+    return op is not None and op.kind == "constant"
 
 
 def _sums(product: Gemm, head_size: int, lengths: tuple[int, int]) -> bool:
@@ -163,9 +234,9 @@ class Fused:
 
 def _part(op: Op, scores: Scores) -> str:
     for each in gemms(op) if op.kind in _PRODUCTS else ():
-        if each.batch != scores.heads:
+        if each.batch != scores.heads // scores.sharing:
             continue
-        lengths = (scores.query_length, scores.key_length)
+        lengths = (scores.rows, scores.key_length)
         if each.k == scores.head_size and sorted((each.m, each.n)) == sorted(lengths):
             return _MAKES
         if _sums(each, scores.head_size, lengths):
@@ -214,7 +285,7 @@ def _one_s(attention: Attention, method: PricesAttention) -> float:
 def _roofline_s(attention: Attention, roofline: Roofline) -> float:
     """Return the longer of the FLOPs, and of reading and writing all but the scores once."""
     size = 4.0 if attention.multiplied == "tf32" else ELEMENT_TYPES[attention.multiplied].bits / 8
-    rows = attention.heads * (attention.query_length + attention.key_length)
+    rows = attention.heads * attention.query_length + attention.key_heads * attention.key_length
     one_way = round(rows * attention.head_size * size)
     # q, k, v and the result; backward also the result's gradient, and three more of the operands.
     work = Work(

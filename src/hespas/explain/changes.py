@@ -201,7 +201,7 @@ class _Step:
         note = (
             f"attention is not fused: it takes {now} with its {scores.text} scores in memory, and "
             f"{then} without them, as one kernel for each of {passes.forward:g} forward and "
-            f"{passes.backward:g} backward passes that computes all scores"
+            f"{passes.backward:g} backward passes that computes {scores.computed}"
         )
         yield replace(self._priced("attention fused", after), note=note)
 

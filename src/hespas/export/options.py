@@ -68,8 +68,10 @@ class ModelOptions:
     sequence: int | None = declare(Option(help="Tokens in a sequence."))
     attention: str | None = declare(
         Option(
-            help="How attention is computed: unfused, or by cudnn (fused, on NVIDIA's GPUs).",
+            help="How attention is computed: unfused, by cudnn (fused, on NVIDIA's GPUs), or auto: "
+            "fused where a large model's node has it.",
             metavar="KERNEL",
+            default_text="auto",
         )
     )
     remat: str | None = declare(

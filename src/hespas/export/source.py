@@ -16,9 +16,9 @@ import msgspec
 from hespas.compile.targets import find_target
 from hespas.config.suggest import nearest
 from hespas.errors import ConfigError, DeviceCountError, ProgramError, option
+from hespas.export.attention import settled_attention
 from hespas.export.maxtext.source import DEFAULT_CONFIG, MaxTextStep
 from hespas.export.options import NO_MODEL_OPTIONS, ModelOptions
-from hespas.hardware.presets import is_tpu
 from hespas.models.catalogue import model_named, models
 from hespas.models.model import MeshAxes, Model
 
@@ -149,9 +149,7 @@ def find_source(
         _refuse(options, "a function")
         return FunctionSource(name=text, devices=devices)
     if text in models():
-        source = _model(model_named(text), options, devices=devices, loops=loops)
-        _check_kernels(source, target)
-        return source
+        return _model(model_named(text), options, devices=devices, target=target, loops=loops)
     close = nearest(text, models())
     if "/" in text or path.suffix or not close:
         raise ProgramError(
@@ -200,7 +198,14 @@ def _maxtext(
     )
 
 
-def _model(model: Model, options: ModelOptions, *, devices: int | None, loops: bool) -> ModelSource:
+def _model(
+    model: Model,
+    options: ModelOptions,
+    *,
+    devices: int | None,
+    target: str | None,
+    loops: bool,
+) -> ModelSource:
     """Return a model with its settings settled, which are checked without building it."""
     texts, notes = options.texts(), list[str]()
     known = model.options()
@@ -211,6 +216,9 @@ def _model(model: Model, options: ModelOptions, *, devices: int | None, loops: b
     if loops and "scan" in known and "scan" not in texts:
         texts["scan"] = "true"
         notes.append(_loop_note())
+    attention, attention_notes = settled_attention(model, texts, target)
+    texts |= attention
+    notes += attention_notes
     source = ModelSource(model=model, texts=texts)
     _check_count(source.mesh, devices)
     if options.global_batch is not None:
@@ -221,15 +229,6 @@ def _model(model: Model, options: ModelOptions, *, devices: int | None, loops: b
         source = ModelSource(model=model, texts=texts)
     source.settings.check()
     return replace(source, notes=(*notes, *_batch_note(source)))
-
-
-def _check_kernels(source: ModelSource, target: str | None) -> None:
-    if target is None or getattr(source.settings, "attention", "") != "cudnn":
-        return
-    if is_tpu(target):
-        raise ConfigError(
-            f"{target} has no cuDNN", location=source.name, hint=f"drop {option('attention')}"
-        )
 
 
 def _spread(mesh: MeshAxes, devices: int, *, model: str) -> MeshAxes:

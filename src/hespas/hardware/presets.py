@@ -33,6 +33,7 @@ _OWN = Path("hespas", "network.json")
 class NodeInfo(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``node.json``: what the documented configuration has no key for.
 
+    ``compute_capability`` is that of an NVIDIA GPU whose ``target`` doesn't say it.
     ``launch_overhead_s`` is the time that a kernel launched behind another takes in addition to its
     work, None where it is unknown. ``clock_hz`` is the clock of the cycles that a TPU's compiler
     states, ``tensor_core`` the units of a TPU. ``host_bandwidth`` is one direction of the link
@@ -49,6 +50,7 @@ class NodeInfo(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     host_bandwidth: Positive | None = None
     tensor_core: TensorCore | None = None
     target: Text | None = None
+    compute_capability: Positive | None = None
     tables: Text | None = None
     calibration: dict[str, Positive] = {}
     aliases: tuple[Text, ...] = ()

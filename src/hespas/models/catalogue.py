@@ -36,7 +36,8 @@ _LLAMA2_AXES = {
 class Llama3:
     """A model and how it is run; ``batch`` counts sequences per data-parallel part of the mesh.
 
-    They are computed in ``accumulation`` rounds, over which gradients are accumulated.
+    They are computed in ``accumulation`` rounds, over which gradients are accumulated. Where
+    ``attention`` is auto, what runs the model decides: see `hespas.export.attention`.
     """
 
     embedding: int
@@ -74,7 +75,7 @@ class Llama3:
 
     def check(self) -> None:
         """Raise `ConfigError` for settings that do not fit each other."""
-        _check_rounds(self)
+        _check_fit(self)
         check_division(self.mesh, self.sizes, self.axes)
 
 
@@ -119,11 +120,16 @@ class Llama2:
 
     def check(self) -> None:
         """Raise `ConfigError` for settings that do not fit each other."""
-        _check_rounds(self)
+        _check_fit(self)
         check_division(self.mesh, self.sizes, self.axes)
 
 
-def _check_rounds(settings: Llama2 | Llama3) -> None:
+def _check_fit(settings: Llama2 | Llama3) -> None:
+    if settings.attention == "cudnn" and settings.dtype == "f32":
+        raise ConfigError(
+            "cuDNN's fused attention computes in 16 bits, and dtype is f32",
+            hint="give bf16 or f16, or attention unfused",
+        )
     if settings.batch % settings.accumulation:
         raise ConfigError(
             f"a batch of {settings.batch} is not divided by accumulation = {settings.accumulation}",
@@ -278,6 +284,9 @@ def _square(embedding: int, heads: int, layers: int, mlp: int) -> Llama3:
     return Llama3(embedding=embedding, heads=heads, kv_heads=heads, layers=layers, mlp=mlp)
 
 
+_large = partial(Llama3, kv_heads=8, attention="auto")
+"""The real models, in the kernels that they are trained with; steps of the others were published
+with unfused attention."""
 _llama3 = partial(Model, build="hespas.models.llama:build_llama3")
 _llama2 = partial(Model, build="hespas.models.llama:build_llama2")
 _resnet = partial(Model, build="hespas.models.resnet:build")
@@ -299,19 +308,17 @@ _LLAMA: tuple[Model, ...] = (
     ),
     _llama3(
         name="llama3-8b",
-        settings=Llama3(embedding=4096, heads=32, kv_heads=8, layers=32, mlp=14336),
+        settings=_large(embedding=4096, heads=32, layers=32, mlp=14336),
         summary="Llama-3-8B training step, 8.030 B parameters",
     ),
     _llama3(
         name="llama3-70b",
-        settings=Llama3(embedding=8192, heads=64, kv_heads=8, layers=80, mlp=28672, mesh=_FSDP_64),
+        settings=_large(embedding=8192, heads=64, layers=80, mlp=28672, mesh=_FSDP_64),
         summary="Llama-3-70B training step, 70.554 B parameters",
     ),
     _llama3(
         name="llama3-405b",
-        settings=Llama3(
-            embedding=16384, heads=128, kv_heads=8, layers=126, mlp=53248, mesh=_FSDP_64
-        ),
+        settings=_large(embedding=16384, heads=128, layers=126, mlp=53248, mesh=_FSDP_64),
         summary="Llama-3-405B training step, 405.853 B parameters",
     ),
     _llama2(

@@ -103,7 +103,7 @@ def check_division(
 
 
 CHOICES = {
-    "attention": ("unfused", "cudnn"),
+    "attention": ("auto", "unfused", "cudnn"),
     "context_attention": ("gather", "ring"),
     "dtype": ("bf16", "f16", "f32"),
     "remat": ("minimal_with_context", "full", "none"),

@@ -11,10 +11,12 @@ from hespas.errors import ConfigError, option
 from hespas.export.source import Batch, FileSource, ModelSource, Source, find_source
 from hespas.export.workload import model_key
 from hespas.frontend.load import read_source
+from hespas.hardware.device import Device
+from hespas.hardware.presets import part_of
 from hespas.hardware.system import System
 from hespas.models.flops import model_flops
 from hespas.options import PredictOptions
-from hespas.pipeline.machines import node_of, system_of
+from hespas.pipeline.machines import node_of, system_of, with_node
 from hespas.prediction import StepWork
 from hespas.program.program import Program
 from hespas.program.types import TensorType, Type
@@ -33,8 +35,8 @@ def source_of(options: PredictOptions, system: System | None) -> Source:
             hint=f"name a file or a model, or give {option('mlir_file')}",
         )
     devices = options.program.devices if system is None else system.device_count
-    node = node_of(options.estimate)
-    target = node if isinstance(node, str) else None
+    node = node_of(with_node(options.estimate, system))
+    target = part_of(node) if isinstance(node, Device) else node and str(node)
     return find_source(str(file), options.program.model, devices=devices, target=target, loops=True)
 
 

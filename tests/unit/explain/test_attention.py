@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hespas import pipeline
-from hespas.explain.attention import unfused
+from hespas.explain.attention import Scores, unfused
 from hespas.explain.changes import Change, all_changes
 from hespas.frontend.load import load_source
 from hespas.hardware.device import Device
@@ -68,6 +68,82 @@ def test_attention_takes_its_operands_and_its_result(tmp_path: Path) -> None:
     assert found.step_time_s == pytest.approx(4 * ONE_BYTES / 1e3)
     assert "1 forward and 0 backward passes" in found.note
     assert f"{HEADS} x {LENGTH} x {LENGTH} scores" in found.note
+
+
+MASK = f"tensor<{LENGTH}x{LENGTH}xi1>"
+MASKS = f"tensor<{HEADS}x{LENGTH}x{LENGTH}xi1>"
+PLACES = f"tensor<{LENGTH}x{LENGTH}xi32>"
+
+
+def masked(direction: str, *, keys: str = "stablehlo.iota dim = 1") -> tuple[str, ...]:
+    """Return attention whose scores are masked by places of queries and keys."""
+    first, _, last = FORWARD
+    return (
+        first,
+        f"%row = stablehlo.iota dim = 0 : {PLACES}",
+        f"%one = stablehlo.constant dense<1> : {PLACES}",
+        f"%moved = stablehlo.add %row, %one : {PLACES}",
+        f"%column = {keys} : {PLACES}",
+        f"%seen = stablehlo.compare {direction}, %column, %moved : ({PLACES}, {PLACES}) -> {MASK}",
+        f"%mask = stablehlo.broadcast_in_dim %seen, dims = [1, 2] : ({MASK}) -> {MASKS}",
+        f"%none = stablehlo.constant dense<-1.0e30> : {SCORES}",
+        f"%left = stablehlo.select %mask, %s, %none : {MASKS}, {SCORES}",
+        f"%e = stablehlo.exponential %left : {SCORES}",
+        last,
+    )
+
+
+def scores(*lines: str) -> Scores:
+    found = unfused(load_source(program(*lines).encode(), name="p.mlir"))
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("direction", ["LT", "LE", "GT", "GE"])
+def test_a_causal_mask_leaves_half_of_the_scores(direction: str) -> None:
+    whole, causal = (
+        scores(*lines).fused(is_backward=False) for lines in (FORWARD, masked(direction))
+    )
+    assert (whole.is_causal, causal.is_causal) == (False, True)
+    assert whole.scores == HEADS * LENGTH * LENGTH
+    assert causal.scores == HEADS * LENGTH * (LENGTH + 1) // 2
+    assert causal.flops / whole.flops == causal.scores / whole.scores
+
+
+@pytest.mark.parametrize("lines", [masked("EQ"), masked("LT", keys="stablehlo.constant dense<3>")])
+def test_other_comparisons_are_no_causal_mask(lines: tuple[str, ...]) -> None:
+    assert not scores(*lines).is_causal
+
+
+def test_the_note_says_what_a_kernel_computes(tmp_path: Path) -> None:
+    whole, causal = (fused(tmp_path, program(*lines)) for lines in (FORWARD, masked("LE")))
+    assert whole is not None
+    assert causal is not None
+    assert whole.note.endswith("that computes all scores")
+    assert causal.note.endswith("that computes what its causal mask leaves")
+
+
+def test_queries_that_share_keys_are_rows_of_one_product() -> None:
+    sharing, rows = 2, 2 * LENGTH
+    keys, values = (f"tensor<{HEADS}x{LENGTH}x{SIZE}xf32>" for _ in range(2))
+    queries = f"tensor<{HEADS}x{rows}x{SIZE}xf32>"
+    grouped, wide = f"tensor<{HEADS}x{rows}x{LENGTH}xf32>", 2 * HEADS
+    by_head = f"tensor<{wide}x{LENGTH}x{LENGTH}xf32>"
+    text = f"""func.func @main(%q: {queries}, %k: {keys}, %v: {values}) -> {queries} {{
+      %s = stablehlo.dot_general %q, %k, batching_dims = [0] x [0],
+        contracting_dims = [2] x [2] : ({queries}, {keys}) -> {grouped}
+      %h = stablehlo.reshape %s : ({grouped}) -> {by_head}
+      %x = stablehlo.exponential %h : {by_head}
+      %e = stablehlo.reshape %x : ({by_head}) -> {grouped}
+      %o = stablehlo.dot_general %e, %v, batching_dims = [0] x [0],
+        contracting_dims = [2] x [1] : ({grouped}, {values}) -> {queries}
+      return %o : {queries}
+    }}"""
+    found = unfused(load_source(text.encode(), name="p.mlir"))
+    assert found is not None
+    assert (found.heads, found.sharing, found.query_length) == (wide, sharing, LENGTH)
+    attention = found.fused(is_backward=False)
+    assert (attention.heads, attention.key_heads) == (wide, HEADS)
 
 
 def test_gradients_read_the_result_and_write_three_more(tmp_path: Path) -> None:

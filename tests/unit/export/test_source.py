@@ -149,8 +149,56 @@ def test_settings_that_do_not_fit(name: str, given: dict[str, object], message: 
         model(name, 8, **given)
 
 
-def test_a_tpu_has_no_cudnn() -> None:
-    fused = ModelOptions(attention="cudnn")
-    assert find_source("llama3-8b", fused, devices=8, target="H100_80GB").name == "llama3-8b"
-    with pytest.raises(ConfigError, match="TPUv5e has no cuDNN"):
-        find_source("llama3-8b", fused, devices=8, target="TPUv5e")
+def on_target(name: str, target: str | None, **given: object) -> ModelSource:
+    options = ModelOptions(**given)  # pyright: ignore[reportArgumentType]
+    source = find_source(name, options, devices=8, target=target, loops=True)
+    assert isinstance(source, ModelSource)
+    return source
+
+
+@pytest.mark.parametrize("target", ["TPUv5e", "V100_32GB", "MI300X", "P100"])
+def test_what_has_no_fused_kernels(target: str) -> None:
+    assert on_target("llama3-8b", "H100_80GB", attention="cudnn").settings.attention == "cudnn"
+    with pytest.raises(ConfigError, match=f"{target} has no fused attention of cuDNN; drop"):
+        on_target("llama3-8b", target, attention="cudnn")
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "attention", "said"),
+    [
+        ("llama3-8b", "H100_80GB", "cudnn", "attention is that of cuDNN, fused"),
+        ("llama3-405b", "B300_288GB", "cudnn", "which B300_288GB has"),
+        ("llama3-8b", "A40_48GB", "cudnn", "which A40_48GB has"),
+        ("llama3-8b", "L40S_48GB", "cudnn", "which L40S_48GB has"),
+        ("llama3-8b", "H100_SXM", "cudnn", "which H100_SXM has"),
+        ("llama3-70b", "V100_32GB", "unfused", "V100_32GB has no fused kernels of cuDNN"),
+        ("llama3-8b", "TPUv5p", "unfused", "TPUv5p has no fused kernels of cuDNN"),
+        ("llama3-8b", "MI300X", "unfused", "MI300X has no fused kernels of cuDNN"),
+        ("llama3-8b", "mine/config.json", "unfused", "not known whether mine/config.json has"),
+        ("llama3-8b", None, "unfused", "nothing says"),
+    ],
+)
+def test_attention_of_large_models_is_what_runs_them_has(
+    name: str, target: str | None, attention: str, said: str
+) -> None:
+    source = on_target(name, target)
+    (note,) = [each for each in source.notes if each.startswith("attention is")]
+    assert source.settings.attention == attention
+    assert said in note
+    assert on_target(name, target, attention="auto") == source
+
+
+def test_models_with_published_steps_have_the_attention_that_was_published() -> None:
+    for name in ("llama3-100m", "llama3-3b", "llama2-7b"):
+        for given in ({}, {"attention": "auto"}):
+            source = on_target(name, "H100_80GB", **given)
+            assert source.settings.attention == "unfused"
+            assert not any(each.startswith("attention is") for each in source.notes)
+
+
+def test_fused_attention_computes_in_16_bits() -> None:
+    assert on_target("llama3-8b", "H100_80GB", dtype="f32").settings.attention == "unfused"
+    with pytest.raises(ConfigError, match="computes in 16 bits, and dtype is f32"):
+        on_target("llama3-8b", "H100_80GB", dtype="f32", attention="cudnn")
+    with pytest.raises(ConfigError, match="resnet18 has no option 'attention'"):
+        on_target("resnet18", "H100_80GB", attention="auto")

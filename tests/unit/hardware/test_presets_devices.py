@@ -113,6 +113,7 @@ def test_every_figure_has_its_source(name: str) -> None:
     info = node_info(name)
     figures |= set() if info.tables is None else {"tables"}
     figures |= set() if info.clock_hz is None else {"clock_hz"}
+    figures |= set() if info.compute_capability is None else {"compute_capability"}
     figures |= set() if info.host_bandwidth is None else {"host_bandwidth"}
     core = info.tensor_core
     figures |= set() if core is None else {f"tensor_core.{key}" for key in asdict(core)}

@@ -166,6 +166,14 @@ def test_fused_attention_takes_the_products_away() -> None:
     assert products("unfused") - products("cudnn") == 2 * 8
 
 
+def test_attention_that_nothing_settles_is_unfused() -> None:
+    texts = {
+        attention: export_model("llama3-8b", SMALL | {"attention": attention}).text
+        for attention in ("auto", "unfused")
+    }
+    assert texts["auto"] == texts["unfused"] == export_model("llama3-8b", SMALL).text
+
+
 def test_attention_is_one_of_a_few() -> None:
     with pytest.raises(ConfigError, match="attention is 'flash'"):
         export_model("llama3-8b", SMALL | {"attention": "flash"})

@@ -1,0 +1,78 @@
+"""How a model of the zoo computes attention: as it is asked for, or as what runs it can.
+
+The kernels of cuDNN are for 16-bit types, on NVIDIA's GPUs of compute capability 8.0 and newer.
+Source: NVIDIA, cuDNN frontend, "Scaled Dot Product Attention", support matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from hespas.compile.targets import compute_capability
+from hespas.errors import ConfigError, option
+from hespas.hardware.presets import part_of
+from hespas.models.model import Model
+
+_LEAST_CAPABILITY = 8.0
+_SETTING, _AUTO, _FUSED, _UNFUSED = "attention", "auto", "cudnn", "unfused"
+
+
+def settled_attention(
+    model: Model, texts: Mapping[str, str], target: str | None
+) -> tuple[dict[str, str], list[str]]:
+    """Return the setting that stands for auto, and a note on it; nothing where nothing is settled.
+
+    ``texts`` are the settings that are given, ``target`` is what runs the model: a node or a target
+    of compilers, None where that is not known. Raises `ConfigError` for fused attention where there
+    is none.
+
+    >>> from hespas.models.catalogue import model_named
+    >>> settled_attention(model_named("llama3-8b"), {}, "H100_80GB")[0]
+    {'attention': 'cudnn'}
+    >>> settled_attention(model_named("llama3-8b"), {}, "TPUv5e")[0]
+    {'attention': 'unfused'}
+    """
+    own = model.options().get(_SETTING)
+    asked = texts.get(_SETTING, own)
+    if asked == _FUSED:
+        _check_fused(model.name, target)
+    if own is None or asked != _AUTO:
+        return {}, []
+    if own != _AUTO:
+        return {_SETTING: str(own)}, []
+    why = _why_unfused(target, texts.get("dtype", model.options()["dtype"]))
+    if why:
+        return {_SETTING: _UNFUSED}, [f"attention is unfused, one operation after another: {why}"]
+    return {_SETTING: _FUSED}, [f"attention is that of cuDNN, fused, which {target} has"]
+
+
+def _why_unfused(target: str | None, dtype: object) -> str:
+    if target is None:
+        return "nothing says that what runs it has fused kernels"
+    if dtype == "f32":
+        return "cuDNN's fused kernels compute in 16 bits"
+    match _has_kernels(target):
+        case "yes":
+            return ""
+        case "no":
+            return f"{target} has no fused kernels of cuDNN"
+        case "unknown":
+            return f"it is not known whether {target} has fused kernels"
+
+
+def _check_fused(name: str, target: str | None) -> None:
+    if target is not None and _has_kernels(target) == "no":
+        raise ConfigError(
+            f"{target} has no fused attention of cuDNN",
+            location=name,
+            hint=f"drop {option(_SETTING)}",
+        )
+
+
+def _has_kernels(target: str) -> Literal["yes", "no", "unknown"]:
+    capability = compute_capability(target)
+    if capability is not None:
+        return "yes" if capability >= _LEAST_CAPABILITY else "no"
+    # Of every NVIDIA preset the capability is known.
+    return "unknown" if part_of(target) is None else "no"
