@@ -1,0 +1,152 @@
+"""Laws of pipelines: closed forms of the bubble and of memory, and what holds for any durations."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hespas.errors import ConfigError
+from hespas.pipelining.generate import chunks_named, schedule_named
+from hespas.pipelining.laws import ideal_bubble, most_in_flight
+from hespas.pipelining.order import check_schedule
+from hespas.pipelining.schedule import Pass, Schedule
+from hespas.pipelining.text import read_schedule, schedule_text
+from hespas.pipelining.timing import Durations, timed
+
+UNIT_PS = 1000
+STAGES = st.integers(1, 9)
+ROUNDS = st.integers(1, 5)
+NAMES = st.sampled_from(("gpipe", "1f1b", "interleaved:2", "interleaved:5", "zero-bubble"))
+
+
+def equal(schedule: Schedule) -> Durations:
+    """Passes whose stages are equal; a stage's chunks divide its time."""
+    parts = 1 if schedule.splits_backward else 2
+    lasts = {Pass.FORWARD: 1, Pass.BACKWARD: parts, Pass.WEIGHTS: 1}
+    return Durations(
+        of=lambda _, action: UNIT_PS * lasts[action.kind], message_ps=lambda _source, _target: 0
+    )
+
+
+def made(name: str, stages: int, rounds: int) -> Schedule:
+    return schedule_named(name, stages=stages, micro_batches=stages * rounds)
+
+
+@given(NAMES, STAGES, ROUNDS)
+def test_the_bubble_has_a_closed_form(name: str, stages: int, rounds: int) -> None:
+    schedule = made(name, stages, rounds)
+    wanted = ideal_bubble(name, stages=stages, micro_batches=schedule.micro_batches)
+    assert timed(schedule, equal(schedule)).bubble == pytest.approx(wanted, abs=1e-12)
+
+
+@given(st.sampled_from(("gpipe", "1f1b")), STAGES, st.integers(1, 40))
+def test_gpipe_and_1f1b_wait_for_p_minus_1_passes(name: str, stages: int, number: int) -> None:
+    schedule = schedule_named(name, stages=stages, micro_batches=number)
+    bubble = timed(schedule, equal(schedule)).bubble
+    assert bubble == pytest.approx((stages - 1) / (number + stages - 1), abs=1e-12)
+
+
+@given(st.integers(2, 9), ROUNDS, st.integers(2, 8))
+def test_interleaving_divides_the_waiting_by_the_chunks(
+    stages: int, rounds: int, chunks: int
+) -> None:
+    whole, cut = made("1f1b", stages, rounds), made(f"interleaved:{chunks}", stages, rounds)
+    times = timed(whole, equal(whole)), timed(cut, equal(cut))
+    # A chunk takes as long here as a whole stage there: chunks times as much is computed.
+    waits = [each.finish_ps - each.busy_ps(0) for each in times]
+    assert waits[0] == waits[1] == (stages - 1) * 3 * UNIT_PS
+    assert times[1].busy_ps(0) == chunks * times[0].busy_ps(0)
+
+
+@given(NAMES, STAGES, st.integers(1, 24))
+def test_micro_batches_in_flight_have_a_closed_form(name: str, stages: int, number: int) -> None:
+    if chunks_named(name) > 1:
+        number *= stages
+    schedule = schedule_named(name, stages=stages, micro_batches=number)
+    for stage in range(stages):
+        wanted = most_in_flight(name, stages=stages, micro_batches=number, stage=stage)
+        assert schedule.in_flight(stage) == wanted
+
+
+@given(NAMES, st.integers(1, 24), st.integers(1, 10**6), st.integers(1, 10**6))
+def test_one_stage_is_no_pipeline(name: str, number: int, forward: int, backward: int) -> None:
+    schedule = schedule_named(name, stages=1, micro_batches=number)
+    lasts = {Pass.FORWARD: forward, Pass.BACKWARD: backward, Pass.WEIGHTS: 1}
+    durations = Durations(
+        of=lambda _, action: lasts[action.kind], message_ps=lambda _source, _target: 10**9
+    )
+    times = timed(schedule, durations)
+    weights = number if schedule.splits_backward else 0
+    assert times.finish_ps == number * schedule.chunks * (forward + backward) + weights
+    assert times.bubble == 0
+
+
+@given(NAMES, STAGES, ROUNDS, st.data())
+def test_longer_passes_and_messages_end_no_step_earlier(
+    name: str, stages: int, rounds: int, data: st.DataObject
+) -> None:
+    schedule = made(name, stages, rounds)
+    drawn = st.integers(0, 1000)
+    before = {(stage, kind): data.draw(drawn) for stage in range(stages) for kind in Pass}
+    changed = data.draw(st.sampled_from(sorted(before, key=str)))
+    after = before | {changed: before[changed] + data.draw(drawn)}
+    message = data.draw(drawn)
+
+    def finish(lasts: dict[tuple[int, Pass], int], message_ps: int) -> int:
+        durations = Durations(
+            of=lambda stage, action: lasts[stage, action.kind],
+            message_ps=lambda _source, _target: message_ps,
+        )
+        return timed(schedule, durations).finish_ps
+
+    assert finish(before, message) <= finish(after, message) <= finish(after, message + 7)
+
+
+@given(NAMES, STAGES, ROUNDS)
+def test_passes_wait_for_what_they_need(name: str, stages: int, rounds: int) -> None:
+    schedule = made(name, stages, rounds)
+    durations = Durations(
+        of=lambda stage, action: 7 + stage + action.chunk, message_ps=lambda source, _: 3 + source
+    )
+    times = timed(schedule, durations)
+    for stage, order in enumerate(schedule.order):
+        ends = [times.passes[stage][action] for action in order]
+        assert all(first[1] <= second[0] for first, second in pairwise(ends))
+        for action in order:
+            for source, need in schedule.inputs(stage, action):
+                arrives = times.passes[source][need][1]
+                arrives += durations.message_ps(source, stage) if source != stage else 0
+                assert arrives <= times.passes[stage][action][0]
+
+
+@given(NAMES, STAGES, ROUNDS)
+def test_a_schedule_is_read_as_it_is_written(name: str, stages: int, rounds: int) -> None:
+    schedule = made(name, stages, rounds)
+    check_schedule(schedule)
+    assert read_schedule(schedule_text(schedule), name=schedule.name) == schedule
+
+
+@given(st.integers(2, 6), ROUNDS, st.randoms(use_true_random=False))
+def test_a_shuffled_schedule_runs_or_is_refused(stages: int, rounds: int, random: object) -> None:
+    schedule = made("1f1b", stages, rounds)
+    orders = [list(each) for each in schedule.order]
+    for each in orders:
+        random.shuffle(each)  # type: ignore[attr-defined]
+    shuffled = Schedule(
+        name="shuffled",
+        micro_batches=schedule.micro_batches,
+        chunks=1,
+        order=tuple(tuple(each) for each in orders),
+    )
+    times = None
+    with suppress(ConfigError):
+        times = timed(shuffled, equal(shuffled))
+    if times is None:
+        with pytest.raises(ConfigError, match="deadlocks"):
+            timed(shuffled, equal(shuffled))
+        return
+    assert all(len(each) == 2 * schedule.micro_batches for each in times.passes)
