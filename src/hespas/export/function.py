@@ -14,6 +14,7 @@ from typing import Any
 from hespas.errors import ExtraMissingError, HespasError, ProgramError
 from hespas.export.exported import Exported
 from hespas.models.catalogue import model_named
+from hespas.models.part import Part
 from hespas.xla.mlir.module import BYTECODE_MAGIC, declared_devices, parse_mlir, printed
 from hespas.xla.mlir.trial import check_bytecode
 
@@ -23,13 +24,16 @@ _LENGTH_BYTES = 4
 _TORCH = "hespas.export.torch_module"
 
 
-def export_model(name: str, options: Mapping[str, str] | None = None) -> Exported:
-    """Export a model's step, for devices that need not be attached.
+def export_model(
+    name: str, options: Mapping[str, str] | None = None, *, part: Part | None = None
+) -> Exported:
+    """Export a model's step, or a program of a part of it, for devices that need not be attached.
 
     ``options`` change the model's settings, as text: ``{"mesh": "fsdp=8", "layers": "2"}``.
     Raises `ConfigError` for an unknown model or option, and for a mesh that does not fit.
     """
-    step = model_named(name).step(dict(options or {}))
+    model, given = model_named(name), dict(options or {})
+    step = model.step(given) if part is None else model.part_step(given, part)
     return export_function(step.function, *step.arguments, name=name, platform=step.platform)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from hespas.models.part import Part
+
 REQUEST_FILE = "request.json"
 ANSWER_FILE = "answer.json"
 PROGRAM_FILE = "program.mlir"
@@ -12,6 +14,7 @@ PROGRAM_FILE = "program.mlir"
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """What to export: a model with settings, or where a function or an artifact stands.
 
+    Of a model with a ``part``, that alone.
     Functions are imported from ``path``, in ``directory``, on so many virtual ``devices``.
     """
 
@@ -19,6 +22,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     model: bool = False
     artifact: bool = False
     settings: dict[str, str] = {}
+    part: Part | None = None
     devices: int | None = None
     directory: str = "."
     path: list[str] = []

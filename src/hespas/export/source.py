@@ -21,6 +21,7 @@ from hespas.export.maxtext.source import DEFAULT_CONFIG, MaxTextStep
 from hespas.export.options import NO_MODEL_OPTIONS, ModelOptions
 from hespas.models.catalogue import model_named, models
 from hespas.models.model import MeshAxes, Model
+from hespas.models.part import Part
 
 _LOOPS = Path(__file__).with_name("loops.json")
 """Compiled steps both ways, as validation/loops.py compared them."""
@@ -42,12 +43,13 @@ class Batch:
 class ModelSource:
     """A model of the zoo: ``texts`` are the settings that differ from its own.
 
-    ``notes`` say what was settled for the user.
+    With a ``part`` it is a program of that alone. ``notes`` say what was settled for the user.
     """
 
     model: Model
     texts: Mapping[str, str]
     notes: tuple[str, ...] = ()
+    part: Part | None = None
 
     @property
     def name(self) -> str:
@@ -62,13 +64,13 @@ class ModelSource:
     @property
     def mesh(self) -> MeshAxes:
         """The mesh that the model is divided over."""
-        return self.settings.mesh
+        return self.settings.mesh if self.part is None else self.part.mesh
 
     @property
     def batch(self) -> Batch | None:
         """What a step takes in; None for a model without a batch."""
         settings = self.settings
-        if not hasattr(settings, "parts"):
+        if self.part is not None or not hasattr(settings, "parts"):
             return None
         samples = settings.batch * settings.parts
         if not hasattr(settings, "sequence"):

@@ -47,7 +47,7 @@ def main() -> None:
 def _exported(request: messages.Request, home: Path) -> Exported:
     functions: Any = import_module("hespas.export.function")
     if request.model:
-        return functions.export_model(request.name, request.settings)
+        return functions.export_model(request.name, request.settings, part=request.part)
     if request.artifact:
         return functions.export_serialized(
             (home / messages.PROGRAM_FILE).read_bytes(), name=request.name

@@ -101,7 +101,10 @@ def _kept(kept: ContentCache | None, key: str, make: Callable[[], Workload]) -> 
 
 
 def _model(source: ModelSource) -> Workload:
-    return _exported(messages.Request(name=source.name, model=True, settings=dict(source.texts)))
+    settings = dict(source.texts)
+    return _exported(
+        messages.Request(name=source.name, model=True, settings=settings, part=source.part)
+    )
 
 
 def _step(step: MaxTextStep) -> Workload:
@@ -115,7 +118,8 @@ def model_key(source: ModelSource) -> str:
     settings = sorted((name, str(value)) for name, value in source.model.options().items())
     changed = sorted(source.texts.items())
     versions = (__version__, metadata.version("jax"), metadata.version("jaxlib"))
-    parts = (source.name, settings, changed, versions, code_digest(*_MAKERS))
+    part = "" if source.part is None else repr(source.part)
+    parts = (source.name, settings, changed, part, versions, code_digest(*_MAKERS))
     return sha256(msgspec.msgpack.encode(parts)).hexdigest()
 
 

@@ -53,6 +53,18 @@ def training_step(
     return changed, dict(zip(METRICS, metrics, strict=True))
 
 
+def updated(state: State, raw: Tree) -> dict[str, Any]:
+    """Return the state after a step with gradients that were summed before."""
+    with jax.named_scope("optimiser/clip"):
+        gradients = _clipped(raw)
+    with jax.named_scope("optimiser/adamw"):
+        changed = _updated(state, gradients)
+    with jax.named_scope("optimiser/counters"):
+        changed["schedule_count"] = _next(state["schedule_count"])
+        changed["step"] = state["step"] + 1
+    return changed
+
+
 def _updated(state: State, gradients: Tree) -> dict[str, Any]:
     """Return the weights after a step of AdamW, both moments and their counter."""
     first = _moved(state["first_moment"], gradients, _FIRST_DECAY, 1)

@@ -151,6 +151,7 @@ def _llama_sizes(settings: Llama2 | Llama3, *, kv_heads: int) -> dict[str, int]:
         "batch": settings.batch * settings.parts // settings.accumulation,
         "sequence": settings.sequence,
         "embedding": settings.embedding,
+        "embedding_row": settings.embedding,
         "norm": settings.embedding,
         "heads": settings.heads,
         "kv_heads": kv_heads,
@@ -287,7 +288,11 @@ def _square(embedding: int, heads: int, layers: int, mlp: int) -> Llama3:
 _large = partial(Llama3, kv_heads=8, attention="auto")
 """The real models, in the kernels that they are trained with; steps of the others were published
 with unfused attention."""
-_llama3 = partial(Model, build="hespas.models.llama:build_llama3")
+_llama3 = partial(
+    Model,
+    build="hespas.models.llama:build_llama3",
+    build_part="hespas.models.llama:build_llama3_part",
+)
 _llama2 = partial(Model, build="hespas.models.llama:build_llama2")
 _resnet = partial(Model, build="hespas.models.resnet:build")
 _gemm = partial(Model, build="hespas.models.gemm:build")

@@ -142,6 +142,16 @@ class Decoder:
         one = {name: array(*dimensions) for name, dimensions in LAYER_WEIGHTS.items()}
         return outer | {f"layer_{index:02d}": one for index in range(self.layers)}
 
+    def part_weights(self, dtype: Any, *, is_first: bool, is_last: bool) -> dict[str, Any]:
+        """Return the abstract weights of a part of the model: layers, and what stands around."""
+        absent = set() if is_first else {"embedding"}
+        absent |= set() if is_last else {"head", "norm"}
+        return {name: leaf for name, leaf in self.weights(dtype).items() if name not in absent}
+
+    def activations(self) -> Any:
+        """Return the abstract array that goes from layer to layer."""
+        return self.divided.array("batch", "sequence", "embedding_row", dtype=self.dtype)
+
     def batch(self, *, rounds: int = 1) -> dict[str, Any]:
         """Return the abstract batch: tokens, and where each stands in which document.
 
@@ -153,11 +163,19 @@ class Decoder:
 
     def loss(self, weights: Weights, batch: Weights) -> jax.Array:
         """Return the mean cross entropy over the tokens that belong to a document."""
+        x = self.embedded(weights, batch)
+        return self.loss_of(self.through_layers(x, weights, batch), weights, batch)
+
+    def embedded(self, weights: Weights, batch: Weights) -> jax.Array:
+        """Return what goes into the first layer."""
         inputs, vocabulary = batch["inputs"], self.divided.sizes["vocabulary"]
         with jax.named_scope("embedding"):
             one_hot = (inputs[..., None] == jax.lax.iota(jnp.int32, vocabulary)).astype(self.dtype)
-            x = self._rows(jnp.dot(one_hot, self._cast(weights["embedding"])))
-        x = self._all_layers(x, weights, batch)
+            return self._rows(jnp.dot(one_hot, self._cast(weights["embedding"])))
+
+    def loss_of(self, x: jax.Array, weights: Weights, batch: Weights) -> jax.Array:
+        """Return the loss from what comes out of the last layer."""
+        vocabulary = self.divided.sizes["vocabulary"]
         with jax.named_scope("norm"):
             x = self._rows(self._rms_norm(x, weights["norm"]))
         with jax.named_scope("logits"):
@@ -168,7 +186,8 @@ class Decoder:
             counted = batch["target_segments"] != 0
             return jnp.sum(losses * counted) / (jnp.sum(counted) + 1e-8)
 
-    def _all_layers(self, x: jax.Array, weights: Weights, batch: Weights) -> jax.Array:
+    def through_layers(self, x: jax.Array, weights: Weights, batch: Weights) -> jax.Array:
+        """Return what comes out of the last layer."""
         layer = self._rematerialised()
         # Outside of the loop, where compilers make it once, as they do without a loop.
         with jax.named_scope("positions"):

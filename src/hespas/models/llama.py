@@ -13,6 +13,7 @@ wide, and cast to 16 bits before they are gathered.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -23,6 +24,8 @@ from hespas.models.adamw import METRICS, training_state, training_step
 from hespas.models.catalogue import Llama2, Llama3
 from hespas.models.decoder import Decoder
 from hespas.models.model import Step
+from hespas.models.part import Part
+from hespas.models.pipelined import part_divided, part_step
 from hespas.models.sharding import Divided, dtype_named
 
 
@@ -36,12 +39,17 @@ def build_llama2(settings: Llama2) -> Step:
     return _training_step(settings, weights=jnp.float32)
 
 
-def _training_step(settings: Llama2 | Llama3, *, weights: Any) -> Step:
-    """Return a step: forward, backward, clipping, AdamW and three norms; it replaces its state."""
+def build_llama3_part(settings: Llama3, part: Part) -> Step:
+    """Return a program of a part of the model, for a pipeline."""
     settings.check()
-    mesh, rounds = settings.mesh, settings.accumulation
-    divided = Divided(mesh=mesh, sizes=settings.sizes, axes=settings.axes)
-    decoder = Decoder(
+    whole = Divided(mesh=settings.mesh, sizes=settings.sizes, axes=settings.axes)
+    decoder = decoder_of(replace(settings, layers=part.layers), part_divided(whole, part))
+    return part_step(decoder, part, dtype=dtype_named(settings.dtype))
+
+
+def decoder_of(settings: Llama2 | Llama3, divided: Divided) -> Decoder:
+    """Return the decoder of a model, on the mesh that ``divided`` has."""
+    return Decoder(
         divided=divided,
         layers=settings.layers,
         rope_theta=settings.rope_theta,
@@ -51,6 +59,14 @@ def _training_step(settings: Llama2 | Llama3, *, weights: Any) -> Step:
         scan=settings.scan,
         context_attention=settings.context_attention,
     )
+
+
+def _training_step(settings: Llama2 | Llama3, *, weights: Any) -> Step:
+    """Return a step: forward, backward, clipping, AdamW and three norms; it replaces its state."""
+    settings.check()
+    mesh, rounds = settings.mesh, settings.accumulation
+    divided = Divided(mesh=mesh, sizes=settings.sizes, axes=settings.axes)
+    decoder = decoder_of(settings, divided)
     state = training_state(decoder.weights(weights), divided.array(dtype=jnp.int32))
     state_sharding = jax.tree.map(lambda leaf: leaf.sharding, state)
     metrics_sharding = dict.fromkeys(METRICS, NamedSharding(mesh.abstract(), PartitionSpec()))

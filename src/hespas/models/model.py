@@ -18,6 +18,8 @@ from hespas.errors import ConfigError
 if TYPE_CHECKING:
     from jax.sharding import AbstractMesh
 
+    from hespas.models.part import Part
+
 _AXIS = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(\d+)\s*")
 
 
@@ -131,13 +133,16 @@ class Model:
     """A model by name; ``settings`` is a frozen dataclass, whose fields are its options.
 
     ``build`` is where the function stands that makes a `Step` of settings, as in
-    ``package.module:name``: it is imported with JAX, when it is called.
+    ``package.module:name``: it is imported with JAX, when it is called. ``build_part`` is where the
+    one stands that makes it of settings and a `hespas.models.part.Part`; empty for a model that
+    can't be cut between layers.
     """
 
     name: str
     summary: str
     settings: Any
     build: str
+    build_part: str = ""
 
     def options(self) -> dict[str, object]:
         """Return the options with their default values."""
@@ -163,10 +168,23 @@ class Model:
 
         Raises `ConfigError` for unknown options, and for values that do not fit.
         """
-        settings = self.with_options(given)
-        module, _, name = self.build.partition(":")
-        build: Callable[[Any], Step] = getattr(import_module(module), name)
-        return build(settings)
+        build: Callable[[Any], Step] = _imported(self.build)
+        return build(self.with_options(given))
+
+    def part_step(self, given: Mapping[str, str], part: Part) -> Step:
+        """Return a program of a part of the model, with some options changed.
+
+        Raises `ConfigError` as `step` does, and for a model that can't be cut.
+        """
+        if not self.build_part:
+            raise ConfigError(f"{self.name} cannot be cut between layers", hint="drop pipe")
+        build: Callable[[Any, Part], Step] = _imported(self.build_part)
+        return build(self.with_options(given), part)
+
+
+def _imported(named: str) -> Any:
+    module, _, name = named.partition(":")
+    return getattr(import_module(module), name)
 
 
 def _fields(settings: Any) -> tuple[Any, ...]:

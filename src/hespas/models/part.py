@@ -1,0 +1,53 @@
+"""A part of a model that is cut between its layers, and which of its programs is meant.
+
+Importing this does not import JAX.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from hespas.models.model import MeshAxes
+
+PIPE = "pipe"
+"""The axis of a mesh along which the stages of a pipeline stand."""
+REDUCED = ("data", "fsdp")
+"""The axes of a mesh whose devices compute different sequences with the same weights."""
+SHARED = ("fsdp", "context")
+"""Those of the axes with equal weights over which gradients and optimiser states are divided."""
+
+
+class PartProgram(Enum):
+    """A program of a part.
+
+    ``BOTH`` is the forward and the backward pass of one micro-batch; ``INPUTS`` the same without
+    the gradients of weights; ``UPDATE`` the optimiser's step.
+    """
+
+    BOTH = "both"
+    INPUTS = "inputs"
+    UPDATE = "update"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Some layers of a model, with the embedding before them, or the head and the loss behind.
+
+    ``mesh`` is that of all devices, the stages of the pipeline included: every stage runs a program
+    of this kind at the same time. Parts that are equal have equal programs.
+    """
+
+    mesh: MeshAxes
+    layers: int
+    is_first: bool = False
+    is_last: bool = False
+    program: PartProgram = PartProgram.BOTH
+
+    def __str__(self) -> str:
+        named = [f"{self.layers} layers" if self.layers != 1 else "1 layer"]
+        if self.is_first:
+            named.insert(0, "embedding")
+        if self.is_last:
+            named.append("head and loss")
+        return ", ".join(named)

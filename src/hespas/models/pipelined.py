@@ -1,0 +1,148 @@
+"""The programs of a part of a model: a pass of a micro-batch, and the optimiser's step.
+
+They are made from `Pieces`, which a family of models offers. Every stage of a pipeline runs a
+program of its own part at the same time. Sums over data-parallel devices are left to the schedule:
+a pass leaves the gradients of its own sequences, and the optimiser's step takes their sum.
+"""
+
+# JAX's own types are only partly known.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from hespas.models.adamw import training_state, updated
+from hespas.models.model import Step
+from hespas.models.part import REDUCED, SHARED, Part, PartProgram
+from hespas.models.sharding import Divided
+
+Weights = Mapping[str, Any]
+
+
+class Pieces(Protocol):
+    """What a family of models offers of a part of a model, for a pipeline.
+
+    ``divided`` has the sizes of a micro-batch of one data-parallel part.
+    """
+
+    @property
+    def divided(self) -> Divided:
+        """Return the sizes of dimensions, and how they are divided."""
+        ...
+
+    @property
+    def platform(self) -> str:
+        """Return what the programs are lowered for."""
+        ...
+
+    def part_weights(self, dtype: Any, *, is_first: bool, is_last: bool) -> Weights:
+        """Return the abstract weights of the part."""
+        ...
+
+    def batch(self) -> Weights:
+        """Return the abstract batch."""
+        ...
+
+    def activations(self) -> Any:
+        """Return the abstract array that goes from layer to layer."""
+        ...
+
+    def embedded(self, weights: Weights, batch: Weights) -> jax.Array:
+        """Return what goes into the first layer of the model."""
+        ...
+
+    def through_layers(self, x: jax.Array, weights: Weights, batch: Weights) -> jax.Array:
+        """Return what comes out of the part's last layer."""
+        ...
+
+    def loss_of(self, x: jax.Array, weights: Weights, batch: Weights) -> jax.Array:
+        """Return the loss from what comes out of the model's last layer."""
+        ...
+
+
+def part_divided(divided: Divided, part: Part) -> Divided:
+    """Return how a part's arrays are divided.
+
+    ``divided`` is that of the model without the pipeline. A pass holds whole weights and a
+    micro-batch of one data-parallel part; the optimiser's states are divided over the axes
+    `hespas.models.part.SHARED`.
+    """
+    parts = part.mesh.size(*REDUCED)
+    sizes = {
+        **divided.sizes,
+        "batch": divided.sizes["batch"] // parts,
+        "layers": part.layers,
+    }
+    axes = {
+        name: tuple(axis for axis in named if axis not in REDUCED)
+        for name, named in divided.axes.items()
+    }
+    if part.program is PartProgram.UPDATE:
+        axes["embedding"] = (*SHARED, *axes.get("embedding", ()))
+    return replace(divided, mesh=part.mesh, sizes=sizes, axes=axes)
+
+
+def part_step(pieces: Pieces, part: Part, *, dtype: Any) -> Step:
+    """Return a program of a part; ``dtype`` is that of the weights."""
+    function, arguments, donated = (
+        _update(pieces, part, dtype)
+        if part.program is PartProgram.UPDATE
+        else _pass(pieces, part, dtype)
+    )
+    return Step(
+        function=jax.jit(function, donate_argnums=donated),
+        arguments=arguments,
+        mesh=part.mesh,
+        platform=pieces.platform,
+    )
+
+
+_Made = tuple[Callable[..., object], tuple[Any, ...], tuple[int, ...]]
+
+
+def _pass(pieces: Pieces, part: Part, dtype: Any) -> _Made:
+    weights = pieces.part_weights(dtype, is_first=part.is_first, is_last=part.is_last)
+    batch, activations = pieces.batch(), pieces.activations()
+    with_weights = part.program is PartProgram.BOTH
+
+    def forward(weights: Weights, x: Any, batch: Weights) -> jax.Array:
+        x = pieces.embedded(weights, batch) if part.is_first else x
+        x = pieces.through_layers(x, weights, batch)
+        return pieces.loss_of(x, weights, batch) if part.is_last else x
+
+    def run(weights: Weights, batch: Weights, x: Any, gradient: Any) -> object:
+        made, backward = jax.vjp(lambda w, x: forward(w, x, batch), weights, x)
+        if part.is_last:
+            gradient = jnp.ones_like(made)
+        else:
+            # The gradient comes when the micro-batch has been through all parts behind.
+            made, gradient = jax.lax.optimization_barrier((made, gradient))
+        of_weights, of_x = backward(gradient)
+        return made, of_x, of_weights if with_weights else None
+
+    nothing = None
+    arguments = (
+        weights,
+        batch,
+        nothing if part.is_first else activations,
+        nothing if part.is_last else activations,
+    )
+    return run, arguments, ()
+
+
+def _update(pieces: Pieces, part: Part, dtype: Any) -> _Made:
+    weights = pieces.part_weights(jnp.float32, is_first=part.is_first, is_last=part.is_last)
+    state = training_state(weights, pieces.divided.array(dtype=jnp.int32))
+
+    def run(state: Weights, gradients: Weights) -> object:
+        made = updated(state, gradients)
+        return made, jax.tree.map(lambda leaf: leaf.astype(dtype), made["weights"])
+
+    return run, (state, weights), (0,)
