@@ -168,9 +168,10 @@ class Prediction:
 
     def to_dict(self) -> dict[str, object]:
         """Return what ``hespas run --json`` writes; `hespas.report.schema` describes it."""
-        from hespas.report.run import run_json, run_report  # noqa: PLC0415 - see pyproject.toml
+        from hespas.report.run import run_json  # noqa: PLC0415 - see pyproject.toml
+        from hespas.report.step_details import full_report  # noqa: PLC0415 - as above
 
-        return run_json(run_report(self))
+        return run_json(full_report(self))
 
     def rows(self, table: str) -> list[dict[str, object]]:
         """Return a table of the report, a dictionary for each row, as pandas.DataFrame takes them.

@@ -25,6 +25,7 @@ _COMMANDS = {
         "run": "Predict a step: how long it takes, and why.",
         "explain": "Show what would make a step faster, and by how much.",
         "compare": "Show what differs between two results of a run.",
+        "report": "Write one page with charts of one or more results.",
         "memory": "Show how much device memory a step needs, and for what.",
         "kernels": "Show which kernels take longest, and why.",
         "schema": "Print the JSON Schema of what run answers.",

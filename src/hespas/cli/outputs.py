@@ -12,11 +12,9 @@ from hespas.errors import OutputError
 from hespas.files import check_file, json_bytes, write_file
 
 if TYPE_CHECKING:
-    from hespas.pipeline import Steps
     from hespas.prediction import Prediction
     from hespas.report.timeline.chart import Chart
     from hespas.simulate.timeline import Timeline
-    from hespas.split.modules import RegionModules
 
 log = logging.getLogger("hespas")
 
@@ -41,16 +39,14 @@ def write_timeline(timeline: Timeline, file: Path) -> None:
     _write_chart(step_chart(timeline), file)
 
 
-def write_prediction(
-    prediction: Prediction, file: Path, *, modules: RegionModules, steps: Steps | None
-) -> None:
+def write_prediction(prediction: Prediction, file: Path) -> None:
     """Write the timeline of a prediction, with what its program says of it."""
     from hespas.prediction import computation_alone  # noqa: PLC0415 - as above
     from hespas.report.timeline.details import program_details  # noqa: PLC0415
     from hespas.report.timeline.step import step_chart  # noqa: PLC0415
 
     timeline = prediction.timeline or computation_alone(prediction.tasks)
-    _write_chart(step_chart(timeline, program_details(prediction, modules, steps)), file)
+    _write_chart(step_chart(timeline, program_details(prediction)), file)
 
 
 def _write_chart(chart: Chart, file: Path) -> None:

@@ -41,10 +41,12 @@ def command(json_file: str | None, timeline: Path | None, **given: Any) -> None:
         prediction = pipeline.finish(prepared, estimates, options)
         write_tasks(prediction.tasks, output)
     if timeline is not None:
-        steps = pipeline.steps_of(prepared, options)
-        write_prediction(prediction, timeline, modules=prepared.modules, steps=steps)
+        write_prediction(prediction, timeline)
     report = run_report(prediction)
     if json_file is not None:
-        write_json(json_file, run_json(report))
+        # Texts need none of it.
+        from hespas.report.step_details import detailed  # noqa: PLC0415
+
+        write_json(json_file, run_json(detailed(report, prediction)))
     if json_file != "-":
         click.echo(run_text(report))

@@ -19,7 +19,6 @@ from hespas.pipeline.caches import compiled_directory, store_of
 from hespas.pipeline.checks import check_priced, checked
 from hespas.pipeline.composition import (
     Prepared,
-    Steps,
     divide,
     finish,
     load_alone,
@@ -29,7 +28,6 @@ from hespas.pipeline.composition import (
     price,
     settle,
     simulate,
-    steps_of,
 )
 from hespas.pipeline.estimators import estimator_of
 from hespas.pipeline.loading import load, read_kernels
@@ -44,7 +42,6 @@ from hespas.pipeline.workload import mesh_of, source_of, work_of, workload_diges
 
 __all__ = [
     "Prepared",
-    "Steps",
     "check_priced",
     "checked",
     "compiled_directory",
@@ -66,7 +63,6 @@ __all__ = [
     "settle",
     "simulate",
     "source_of",
-    "steps_of",
     "store_of",
     "system_of",
     "work_of",

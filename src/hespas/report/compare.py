@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import msgspec
 
 from hespas.config.files import read_json
 from hespas.errors import ConfigError
-from hespas.report.schema import SCHEMA_VERSION, BoundShares
+from hespas.report.schema import SCHEMA_VERSION, BoundShares, RunReport
 from hespas.units import format_quantity, format_time
 
+T = TypeVar("T")
 _REST = "not in the table"
 _FILE = "run.json"
 _RUN_AGAIN = "run both again with this hespas: hespas run ... --json FILE"
@@ -139,6 +140,15 @@ def read_result(path: Path) -> RunResult:
 
     Raises `ConfigError` for a file that is no such result, and for one of another schema version.
     """
+    return _converted(path, RunResult)
+
+
+def read_report(path: Path) -> RunReport:
+    """Return all of such a result; it raises what `read_result` does."""
+    return _converted(path, RunReport)
+
+
+def _converted(path: Path, kind: type[T]) -> T:
     file = path / _FILE if path.is_dir() else path
     if path.is_dir() and not file.exists():
         raise ConfigError(
@@ -162,7 +172,7 @@ def read_result(path: Path) -> RunResult:
             hint=_RUN_AGAIN,
         )
     try:
-        return msgspec.convert(data, RunResult)
+        return msgspec.convert(data, kind)
     except msgspec.ValidationError as error:
         raise ConfigError(
             f"this is no result of a run: {error}", location=str(file), hint=_RUN_AGAIN
@@ -346,13 +356,14 @@ def _table(heading: str, rows: Sequence[TimeRow]) -> list[str]:
         f"{heading:<{width + 2}}{'a':>12}{'b':>12}{'difference':>14}{'of step a':>12}",
         *(
             f"  {row.name:<{width}}{format_time(row.a_s):>12}{format_time(row.b_s):>12}"
-            f"{_signed(row.difference_s):>14}{_share(row.share):>12}"
+            f"{signed_time(row.difference_s):>14}{_share(row.share):>12}"
             for row in shown
         ),
     ]
 
 
-def _signed(difference_s: float) -> str:
+def signed_time(difference_s: float) -> str:
+    """Return a difference of times as text, with its sign."""
     if abs(difference_s) < _LEAST_S:
         return "0 s"
     return f"{'+' if difference_s > 0 else ''}{format_time(difference_s)}"

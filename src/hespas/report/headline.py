@@ -14,7 +14,7 @@ _FIDELITIES = {
     "fused": "fused by a model of the compiler",
     "exported": "as exported",
 }
-_NAMES = {
+PART_NAMES = {
     "compute": "arithmetic",
     "memory": "memory",
     "launch": "launches",
@@ -170,7 +170,7 @@ def _bound(shares: BoundShares) -> str:
     parts = {name: getattr(shares, name) for name in shares.__struct_fields__}
     rounded = whole_per_cents(parts)
     ordered = sorted(rounded, key=lambda name: -parts[name])
-    return ", ".join(f"{_NAMES[name]} {rounded[name]} %" for name in ordered if rounded[name])
+    return ", ".join(f"{PART_NAMES[name]} {rounded[name]} %" for name in ordered if rounded[name])
 
 
 def whole_per_cents(shares: dict[str, float]) -> dict[str, int]:

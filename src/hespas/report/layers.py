@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from hespas.estimate.estimate import Estimate
+from hespas.estimate.estimate import Estimate, OpEstimate
 from hespas.estimate.sequence import Priced, Step
 from hespas.prediction import Prediction
 from hespas.program.program import Op, nested_ops
@@ -34,13 +34,19 @@ _SHOWN = 10
 
 @dataclass(slots=True, kw_only=True)
 class Amount:
-    """Computation, and communication that no computation hides; one adds up in place."""
+    """Computation, and communication that no computation hides; one adds up in place.
+
+    ``arithmetic_s``, ``memory_s`` and ``launch_s`` are what limits its time, where that is known.
+    """
 
     count: float = 0.0
     time_s: float = 0.0
     flops: float = 0.0
     bytes_moved: float = 0.0
     exposed_s: float = 0.0
+    arithmetic_s: float = 0.0
+    memory_s: float = 0.0
+    launch_s: float = 0.0
 
     def add(self, other: Amount, times: float = 1.0) -> None:
         """Add another amount ``times`` times."""
@@ -49,6 +55,9 @@ class Amount:
         self.flops += other.flops * times
         self.bytes_moved += other.bytes_moved * times
         self.exposed_s += other.exposed_s * times
+        self.arithmetic_s += other.arithmetic_s * times
+        self.memory_s += other.memory_s * times
+        self.launch_s += other.launch_s * times
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +75,7 @@ def breakdown(prediction: Prediction) -> Breakdown:
     by_kind: dict[str, Amount] = {}
     named: dict[Op, Named] = {}
     kinds: dict[Op, str] = {}
-    for op, amount, times in _amounts(prediction):
+    for op, amount, times in amounts_of(prediction):
         if op not in named:
             named[op], kinds[op] = names.of(op), kind_of(op)
         by_name.setdefault(named[op], Amount()).add(amount, times)
@@ -76,7 +85,7 @@ def breakdown(prediction: Prediction) -> Breakdown:
     return Breakdown(by_name=by_name, by_kind=by_kind)
 
 
-def _amounts(prediction: Prediction) -> Iterator[tuple[Op, Amount, float]]:
+def amounts_of(prediction: Prediction) -> Iterator[tuple[Op, Amount, float]]:
     """Yield operations with what one takes, and how often a step runs it."""
     parts = _Parts(prediction=prediction)
     counts = Counter(region.operations for region in prediction.graph.compute_regions)
@@ -87,19 +96,21 @@ def _amounts(prediction: Prediction) -> Iterator[tuple[Op, Amount, float]]:
         if estimate is None or not estimate.time_s:
             continue
         if len(operations) == 1 and operations[0].kind not in _CONTROL:
-            yield operations[0], _amount(estimate), times
+            yield operations[0], _amount(estimate.total, estimate.time_s), times
             continue
         for op, amount in parts.of(region, estimate):
             yield op, amount, times
 
 
-def _amount(estimate: Estimate) -> Amount:
-    total = estimate.total
+def _amount(cost: OpEstimate, time_s: float) -> Amount:
     return Amount(
         count=1.0,
-        time_s=estimate.time_s,
-        flops=total.flops,
-        bytes_moved=total.bytes_moved,
+        time_s=time_s,
+        flops=cost.flops,
+        bytes_moved=cost.bytes_moved,
+        arithmetic_s=cost.bound.compute_s,
+        memory_s=cost.bound.memory_s,
+        launch_s=cost.bound.launch_s,
     )
 
 
@@ -155,11 +166,7 @@ def _all_operations(region: Compute) -> list[Op]:
 def _flat(steps: Iterable[Step], times: float) -> Iterator[tuple[Op, Amount, float]]:
     for step in steps:
         if isinstance(step, Priced):
-            cost = step.cost
-            amount = Amount(
-                count=1.0, time_s=cost.time_s, flops=cost.flops, bytes_moved=cost.bytes_moved
-            )
-            yield step.op, amount, times
+            yield step.op, _amount(step.cost, step.cost.time_s), times
         else:
             yield from _flat(step.body, times * step.count)
 

@@ -61,4 +61,4 @@ def _json_value(value: object) -> object:
         case Sequence():
             return [_json_value(each) for each in cast("Sequence[object]", value)]
         case _:
-            return repr(value)
+            return str(value)

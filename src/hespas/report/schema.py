@@ -6,7 +6,7 @@ and the published JSON Schema all derive from it. A key that is added here is in
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -140,6 +140,74 @@ class ExplainRow(msgspec.Struct, frozen=True, kw_only=True):
     gain: Annotated[float, Meta(description="by what share the step is shorter")]
 
 
+class KernelTimeRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Kernels that are alike: of one kind, in one module, with the same work and time.
+
+    Rows add up to the computation; those beyond the longest are in one row, ``others``.
+    """
+
+    name: Annotated[str, Meta(description="the first of them, as the program calls it")]
+    kind: Annotated[str, Meta(description="as in kinds")]
+    path: Annotated[str, Meta(description="the modules that it belongs to, all of them")]
+    count: Annotated[Count, Meta(description="how often they run, every round of a loop counted")]
+    time_s: Annotated[Seconds, Meta(description="all of them together, launches included")]
+    flops: Annotated[float, Meta(description="all of them together")]
+    bytes: Annotated[float, Meta(description="what they read from and write to device memory")]
+    limit: Annotated[
+        Literal["compute", "memory", "launch", "other"],
+        Meta(description="what decides most of the time; other is what the method does not divide"),
+    ]
+
+
+class MemoryPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """Device memory in use from a time on."""
+
+    time_s: Seconds
+    bytes: int
+
+
+class HeldRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A buffer that is held when most memory is in use."""
+
+    bytes: int
+    type: Annotated[str, Meta(description="element type and shape")]
+    role: Annotated[str, Meta(description="argument, output or temporary")]
+    place: Annotated[str, Meta(description="what makes it, in the program")]
+
+
+class MemoryDetails(msgspec.Struct, frozen=True, kw_only=True):
+    """The device memory of a step: arguments + outputs - aliases + temporaries are the peak."""
+
+    argument_bytes: int
+    output_bytes: int
+    alias_bytes: Annotated[int, Meta(description="outputs that are written over arguments")]
+    temporary_bytes: int
+    peak_place: Annotated[str, Meta(description="the operation at which the peak is reached")]
+    points: Annotated[
+        list[MemoryPoint],
+        Meta(description="in order of time; empty for a program that no compiler scheduled"),
+    ]
+    held: Annotated[list[HeldRow], Meta(description="the largest buffers at the peak")]
+
+
+class TimelineRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Something on a track of the slowest device, as in ``--timeline`` but joined to be few."""
+
+    track: Annotated[str, Meta(description="phases, compute, a stream of communication, waiting")]
+    name: str
+    start_s: Seconds
+    end_s: Seconds
+
+
+class Peaks(msgspec.Struct, frozen=True, kw_only=True):
+    """The peak rates of the device, as its vendor states them."""
+
+    flops_per_s: Annotated[
+        dict[str, float], Meta(description="of the element types of the step's products")
+    ]
+    bytes_per_s: Annotated[float, Meta(description="of device memory")]
+
+
 class AssumptionGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Assumptions that differ only in what they are about."""
 
@@ -251,6 +319,12 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     versions: Annotated[
         dict[str, str], Meta(description="of hespas, and of the packages that compiled the program")
     ]
+    kernels: list[KernelTimeRow] = []
+    memory: MemoryDetails | None = None
+    timeline: list[TimelineRow] = []
+    peaks: Annotated[
+        Peaks | None, Meta(description="null where the device's figures are not known")
+    ] = None
 
 
 def run_schema() -> dict[str, Any]:

@@ -7,7 +7,8 @@ import pytest
 import hespas
 from hespas.errors import ConfigError
 from hespas.prediction import Prediction
-from hespas.report.run import run_json, run_report
+from hespas.report.run import run_json
+from hespas.report.step_details import full_report
 from hespas.report.tables import TABLES, summary_html
 
 
@@ -24,7 +25,7 @@ def test_the_repr_has_five_lines(prediction: Prediction) -> None:
 
 
 def test_the_dictionary_is_the_json_of_run(prediction: Prediction) -> None:
-    assert prediction.to_dict() == run_json(run_report(prediction))
+    assert prediction.to_dict() == run_json(full_report(prediction))
 
 
 @pytest.mark.parametrize("table", TABLES)

@@ -10,12 +10,10 @@ from hespas.estimate.bound import Bound
 from hespas.estimate.estimate import OpEstimate
 from hespas.estimate.sequence import Priced, Rounds, Step
 from hespas.memory.over_time import memory_of_operations, operation_key
-from hespas.pipeline import Steps
 from hespas.prediction import Prediction
 from hespas.program.program import Op, nested_ops
 from hespas.report.timeline.chart import Argument, Arguments
 from hespas.schedule.build import regions_of_tasks
-from hespas.split.modules import RegionModules
 from hespas.split.names import OperationNames, operation_names
 from hespas.split.regions import Compute, Region, operations_of
 from hespas.split.rounds import LoopRound
@@ -111,13 +109,11 @@ class NoDetails:
 class ProgramDetails:
     """What a program and its estimates say of the tasks of a prediction.
 
-    ``steps`` prices the operations of a region one by one; without it they are not shown.
+    Operations of a region are not shown one by one where the method prices regions whole.
     """
 
     prediction: Prediction
     names: OperationNames
-    modules: RegionModules
-    steps: Steps | None
     regions: Mapping[int, Region]
     memory: Mapping[Hashable, int]
     steps_of_module: dict[int, tuple[Step, ...]] = field(
@@ -202,33 +198,33 @@ class ProgramDetails:
 
     def _steps(self, region: Compute) -> tuple[Step, ...]:
         """Return the steps of the first region that equals this one."""
-        module = self.modules.module_of_region[region.id]
+        module = self.prediction.modules.module_of_region[region.id]
         if module not in self.steps_of_module:
-            first = self.prediction.graph.regions[self.modules.modules[module].first_region]
+            first = self.prediction.graph.regions[
+                self.prediction.modules.modules[module].first_region
+            ]
             found: tuple[Step, ...] = ()
-            if self.steps is not None and isinstance(first, Compute):
-                found = self.steps(first)
+            if isinstance(first, Compute):
+                found = self.prediction.steps(first) or ()
             self.steps_of_module[module] = found
         return self.steps_of_module[module]
 
     def _own_operations(self, region: Compute) -> Mapping[Op, Op]:
         """Return the region's own operation for each of the first region that equals it."""
-        module = self.modules.modules[self.modules.module_of_region[region.id]]
+        module = self.prediction.modules.modules[
+            self.prediction.modules.module_of_region[region.id]
+        ]
         first = self.prediction.graph.regions[module.first_region]
         if first is region:
             return {}
         return dict(zip(_all_operations(first), _all_operations(region), strict=True))
 
 
-def program_details(
-    prediction: Prediction, modules: RegionModules, steps: Steps | None
-) -> ProgramDetails:
+def program_details(prediction: Prediction) -> ProgramDetails:
     """Return what the program says of each task of a prediction."""
     return ProgramDetails(
         prediction=prediction,
         names=operation_names(prediction.graph),
-        modules=modules,
-        steps=steps,
         regions=regions_of_tasks(prediction.graph, prediction.tasks),
         memory=memory_of_operations(prediction.graph.program),
     )

@@ -40,9 +40,8 @@ def predicted(
     )
     prepared = pipeline.prepare(options, program=program)
     prediction = pipeline.finish(prepared, pipeline.price(prepared, options, store=None), options)
-    steps = pipeline.steps_of(prepared, options)
     assert prediction.timeline is not None
-    details = program_details(prediction, prepared.modules, steps)
+    details = program_details(prediction)
     return prediction, step_chart(prediction.timeline, details, most_slices=most_slices)
 
 

@@ -1,0 +1,71 @@
+"""``hespas report``: a page with charts, of one result or of several."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from hespas.cli import flags
+from hespas.cli.outputs import check_targets
+from hespas.errors import ConfigError
+from hespas.files import write_file
+from hespas.page.comparison import Named, comparison_page
+from hespas.page.document import Page, page_html
+from hespas.page.step import step_page
+from hespas.report.compare import read_report, read_result
+
+
+@flags.command(
+    "report",
+    short_help="Write one page with charts of one or more results.",
+    example="hespas report run.json -o page.html",
+)
+@click.argument(
+    "results", type=flags.FILE, nargs=-1, required=True, metavar="RESULT.json [RESULT.json]..."
+)
+@flags.plain(
+    "--output", "-o", type=flags.FILE, required=True, metavar="PAGE.html", help="The file to write."
+)
+@flags.common
+def command(
+    results: tuple[Path, ...], output: Path, log_level: str | None, log_path: Path | None
+) -> None:
+    """Write one page with charts of what hespas run --json wrote: one result, or several compared.
+
+    A result is a file, or a directory with a run.json. The page is a single file that opens in any
+    browser without a network.
+    """
+    flags.start_logging(log_level, log_path)
+    check_targets(str(output), None)
+    if any(each.absolute() == output.absolute() for each in results):
+        raise ConfigError(
+            "the page would be written over a result", location=str(output), hint="name another"
+        )
+    write_file(output, page_html(_page(results)).encode())
+    click.echo(f"{output}: {output.stat().st_size / 1e6:.2f} MB")
+
+
+def _page(results: Sequence[Path]) -> Page:
+    if len(results) == 1:
+        return step_page(read_report(results[0]))
+    return comparison_page(
+        [
+            Named(name=name, report=read_report(each), result=read_result(each))
+            for name, each in zip(_names(results), results, strict=True)
+        ]
+    )
+
+
+def _names(results: Sequence[Path]) -> list[str]:
+    """Return what results are called: by their files' names, or else by number and path.
+
+    >>> _names([Path("a/run.json"), Path("b/run.json")]), _names([Path("a.json"), Path("b.json")])
+    (['1: a/run.json', '2: b/run.json'], ['a', 'b'])
+    """
+    names = [each.stem for each in results]
+    if max(Counter(names).values()) == 1:
+        return names
+    return [f"{number}: {each}" for number, each in enumerate(results, start=1)]

@@ -1,0 +1,30 @@
+"""Reports of steps for tests of pages: as `hespas run --json` writes them."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import msgspec
+
+import hespas
+from hespas.report.compare import RunResult
+from hespas.report.schema import RunReport
+
+
+@cache
+def step_json() -> dict[str, Any]:
+    """Return the answer for four devices that train a small Llama, with names of its modules."""
+    return hespas.predict(
+        "llama3-100m", mesh="fsdp=4", cluster="4xH100_80GB", scan=True, fidelity="fused"
+    ).to_dict()
+
+
+def step_report(**changed: Any) -> RunReport:
+    """Return it as a value, with what is changed."""
+    return msgspec.convert({**step_json(), **changed}, RunReport)
+
+
+def step_result(**changed: Any) -> RunResult:
+    """Return what comparisons read of it."""
+    return msgspec.convert({**step_json(), **changed}, RunResult)
