@@ -64,7 +64,7 @@ def _lines(rows: Iterable[tuple[str, int, str]]) -> list[str]:
 
 
 def _parts(use: MemoryUse, source: str) -> list[tuple[str, int, str]]:
-    at = _short(use.peak_location, source)
+    at = short_place(use.peak_location, source)
     return [
         ("  arguments", use.argument_bytes, ""),
         ("  outputs", use.output_bytes, _in_place(use)),
@@ -83,7 +83,7 @@ def _in_place(use: MemoryUse) -> str:
     return f"{_size(use.alias_bytes)} of them written over arguments" if use.alias_bytes else ""
 
 
-def _short(location: str, source: str) -> str:
+def short_place(location: str, source: str) -> str:
     """Return a place without the program's name; compilers read programs under the name ``-``."""
     return location.removeprefix(f"{source}:").removeprefix("-:")
 
@@ -104,7 +104,7 @@ def _held(use: MemoryUse, source: str, shown: int) -> list[str]:
 
 
 def _line(buffer: HeldBuffer, width: int, source: str) -> str:
-    size, location = _size(buffer.size_bytes), _short(buffer.location, source)
+    size, location = _size(buffer.size_bytes), short_place(buffer.location, source)
     return f"{size:>12}  {buffer.role.value:<9}  {buffer.type:<{width}}  {location}"
 
 

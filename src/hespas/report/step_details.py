@@ -13,12 +13,12 @@ from typing import Literal
 import msgspec
 
 from hespas.estimate.estimate import Estimate
-from hespas.memory.usage import MemoryUse
 from hespas.prediction import Prediction, computation_alone
 from hespas.program.program import Op
 from hespas.program.scopes import merged_layers
 from hespas.report.kinds import kind_of
 from hespas.report.layers import Amount, amounts_of
+from hespas.report.memory import short_place
 from hespas.report.run import run_report
 from hespas.report.schema import (
     HeldRow,
@@ -59,7 +59,7 @@ def detailed(report: RunReport, prediction: Prediction) -> RunReport:
     return msgspec.structs.replace(
         report,
         kernels=kernel_rows(prediction),
-        memory=_memory(prediction.memory, process.counters),
+        memory=_memory(prediction, process.counters),
         timeline=list(_rows(process, _end_ps(process) // FINEST)),
         peaks=_peaks(prediction),
     )
@@ -128,14 +128,15 @@ def _joined(rows: list[KernelTimeRow]) -> KernelTimeRow:
     )
 
 
-def _memory(use: MemoryUse, counters: tuple[Counter, ...]) -> MemoryDetails:
+def _memory(prediction: Prediction, counters: tuple[Counter, ...]) -> MemoryDetails:
+    use, source = prediction.memory, prediction.graph.program.source
     points = counters[0].points if counters else ()
     return MemoryDetails(
         argument_bytes=use.argument_bytes,
         output_bytes=use.output_bytes,
         alias_bytes=use.alias_bytes,
         temporary_bytes=use.temporary_bytes,
-        peak_place=use.peak_location,
+        peak_place=short_place(use.peak_location, source),
         points=[
             MemoryPoint(time_s=time_ps / PS_PER_S, bytes=size) for time_ps, size in _highest(points)
         ],
@@ -144,7 +145,7 @@ def _memory(use: MemoryUse, counters: tuple[Counter, ...]) -> MemoryDetails:
                 bytes=buffer.size_bytes,
                 type=buffer.type,
                 role=buffer.role.value,
-                place=buffer.location,
+                place=short_place(buffer.location, source),
             )
             for buffer in use.held[:MOST_HELD]
         ],
