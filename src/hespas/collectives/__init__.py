@@ -15,8 +15,10 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "families.ring": (),
     "hierarchical": ("HIERARCHICAL", "phases"),
     "lowering": ("common_program",),
+    "loops": ("loop_through",),
     "msccl_xml": ("program_xml", "read_verified"),
     "patterns": (
+        "Along",
         "Form",
         "Pattern",
         "ends",

@@ -33,18 +33,25 @@ class Form(Enum):
     BOTH_TREES = "each to its parents and children in two binary trees"
 
 
+class Along(Enum):
+    """Several dimensions at once, whose links go from neighbour to neighbour."""
+
+    LOOP = "around a loop through all of them"
+    EVERY_AXIS = "along every axis"
+
+
 @dataclass(frozen=True, slots=True)
 class Pattern:
     """Messages of equal size at the same time: a form, and the numbers in its words.
 
     ``line`` is the dimension of the network along whose lines the members are, each line by
-    itself; None for the whole list.
+    itself, or several dimensions at once; None for the whole list.
     """
 
     form: Form
     first: int = 0
     last: int = 0
-    line: int | None = None
+    line: int | Along | None = None
 
 
 def shift(first: int, last: int | None = None) -> Pattern:
@@ -61,7 +68,13 @@ def pattern_text(pattern: Pattern) -> str:
     text = pattern.form.value.format(first=pattern.first, last=pattern.last)
     if pattern.form is Form.SHIFT and pattern.first == pattern.last:
         text = f"each to the member {pattern.first} further"
-    return text if pattern.line is None else f"{text}, along dimension {pattern.line}"
+    match pattern.line:
+        case None:
+            return text
+        case Along():
+            return f"{text}, {pattern.line.value}"
+        case int():
+            return f"{text}, along dimension {pattern.line}"
 
 
 def ends(  # noqa: C901, PLR0911 - one case for each form

@@ -60,7 +60,8 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "system_directory",
         "system_names",
     ),
-    "sized": ("find_system",),
+    "sized": ("find_system", "names_system"),
+    "slices": ("Slice",),
     "system": (
         "CollectiveKind",
         "NetworkDimension",

@@ -30,6 +30,7 @@ class Shape(Enum):
     """How the devices along one dimension are connected."""
 
     RING = "ring"
+    LINE = "line"
     FULLY_CONNECTED = "fully_connected"
     SWITCH = "switch"
     FAT_TREE = "fat_tree"
@@ -39,9 +40,10 @@ class Shape(Enum):
 class Dimension:
     """``size`` devices along one dimension, in which each has its own links.
 
-    A fat tree has leaf switches of ``leaf_size`` devices; the uplinks of one together have
-    ``leaf_size / oversubscription`` times the bandwidth of one device's link. ``measured`` holds
-    times of collectives along this dimension. Raises `HardwareError` for impossible figures.
+    A line is a ring without the link that would close it. A fat tree has leaf switches of
+    ``leaf_size`` devices; the uplinks of one together have ``leaf_size / oversubscription`` times
+    the bandwidth of one device's link. ``measured`` holds times of collectives along this
+    dimension. Raises `HardwareError` for impossible figures.
     """
 
     shape: Shape

@@ -18,6 +18,7 @@ from hespas.errors import DeviceCountError, HardwareError
 from hespas.hardware.astra_sim_files import read_network, read_system
 from hespas.hardware.device import Device, MeasuredTables, check_clock
 from hespas.hardware.interconnect import read_interconnect
+from hespas.hardware.slices import Slice
 from hespas.hardware.system import System, bare_system
 from hespas.hardware.tensor_core import TensorCore
 
@@ -36,11 +37,11 @@ class NodeInfo(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ``compute_capability`` is that of an NVIDIA GPU whose ``target`` doesn't say it.
     ``launch_overhead_s`` is the time that a kernel launched behind another takes in addition to its
     work, None where it is unknown. ``clock_hz`` is the clock of the cycles that a TPU's compiler
-    states, ``tensor_core`` the units of a TPU. ``host_bandwidth`` is one direction of the link
-    between device and host, in bytes/s. ``target`` is the name of XLA's description of the part, or
-    libtpu's name of it, which lets XLA compile for it where there is none; None if there is no
-    description. ``tables`` names the measured tables of kernels, ``calibration`` has factors on
-    their times. ``sources`` names the source of each figure.
+    states, ``tensor_core`` the units of a TPU, ``slice`` its links to others. ``host_bandwidth``
+    is one direction of the link between device and host, in bytes/s. ``target`` is the name of
+    XLA's description of the part, or libtpu's name of it, which lets XLA compile for it where there
+    is none; None if there is no description. ``tables`` names the measured tables of kernels,
+    ``calibration`` has factors on their times. ``sources`` names the source of each figure.
     """
 
     full_name: Text
@@ -49,6 +50,7 @@ class NodeInfo(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     clock_hz: Positive | None = None
     host_bandwidth: Positive | None = None
     tensor_core: TensorCore | None = None
+    slice: Slice | None = None
     target: Text | None = None
     compute_capability: Positive | None = None
     tables: Text | None = None

@@ -1,8 +1,9 @@
-"""Systems of any number of devices of a part: ``32xH100_80GB``, ``256xTPUv5e``.
+"""Systems of any number of devices of a part: ``32xH100_80GB``, ``256xTPUv5e``, ``TPUv6e_2x4``.
 
 GPUs stand in nodes, as many as the largest node of the part's presets has; the links in the node
 and between nodes are those of the presets. TPUs make a slice, of the shape that libtpu's compiler
-takes for the number. The figures of links are the presets': there are none here.
+takes for the number, or of a named one; ``4x256xTPUv5e`` are four slices. The figures of links are
+the presets' and the nodes': there are none here.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from hespas.errors import DeviceCountError, HardwareError, option
-from hespas.hardware.interconnect import Dimensions
+from hespas.hardware.interconnect import Dimension, Dimensions, Shape, interconnect_of
+from hespas.hardware.links import LinkParameters
 from hespas.hardware.parts import family_of
 from hespas.hardware.presets import (
+    device_names,
     load_device,
     load_system,
     node_info,
@@ -24,18 +27,23 @@ from hespas.hardware.presets import (
     preset_sizes,
     system_names,
 )
-from hespas.hardware.system import System
+from hespas.hardware.slices import slice_network
+from hespas.hardware.system import NetworkDimension, System, Topology
 from hespas.limits import MOST_DEVICES, MOST_DIGITS
 from hespas.xla.compile.topology import TPU_GENERATIONS, TPU_NAMES, tpu_topology_shape
 
 _T = TypeVar("_T")
 _SIZED = re.compile(r"(\d+)[xX](\w.*)")
+_SHAPED = re.compile(r"(\w+)_(\d{1,4}(?:x\d{1,4})+)")
+_CUBE = 4
 _MOST_CHIPS = {"v4": 4096, "v5e": 256, "v5p": 8960, "v6e": 256, "tpu7x": 9216}
 """Chips of a pod, by libtpu's name of the generation. Source: Google Cloud TPU documentation."""
 
 
 def find_system(name_or_path: str | Path) -> System:
-    """Return a system: ``COUNTxPART``, or what `hespas.hardware.presets.load_system` takes.
+    """Return a system: ``COUNTxPART``, ``PART_SHAPE`` or several slices of TPUs of either form.
+
+    Others are what `hespas.hardware.presets.load_system` takes.
 
     Raises `HardwareError` for a part that is unknown or whose links are, `DeviceCountError` for a
     number of devices that doesn't fill nodes or make a slice.
@@ -45,19 +53,36 @@ def find_system(name_or_path: str | Path) -> System:
     [8, 64]
     >>> [dimension.npus_count for dimension in find_system("64xTPUv5e").dimensions]
     [8, 8]
+    >>> [dimension.npus_count for dimension in find_system("4xTPUv6e_2x4").dimensions]
+    [2, 4, 4]
     """
-    sized = _SIZED.fullmatch(str(name_or_path))
-    if sized is None or isinstance(name_or_path, Path) or Path(name_or_path).exists():
+    if isinstance(name_or_path, Path) or Path(name_or_path).exists():
         return load_system(name_or_path)
-    digits, part = sized[1], node_name(sized[2])
+    sized = _SIZED.fullmatch(name_or_path)
+    if sized is None:
+        known = name_or_path in system_names()
+        return (None if known else _shaped(name_or_path)) or load_system(name_or_path)
+    digits = sized[1]
     if len(digits) > MOST_DIGITS or not 1 <= int(digits) <= MOST_DEVICES:
         raise DeviceCountError(
             f"the device count is {digits[:60]}", hint=f"give 1 to {MOST_DEVICES}"
         )
     count = int(digits)
+    if names_system(sized[2]):
+        return _several(name_or_path, count, find_system(sized[2]))
+    part = node_name(sized[2])
     generation = TPU_NAMES.get((node_info(part).target or "").casefold())
     system = _nodes(part, count) if generation is None else _slice(part, count, generation)
     return replace(system, name=f"{count}x{part}", part=part)
+
+
+def names_system(name: str) -> bool:
+    """Return whether a name has the form of a system's rather than of a part's.
+
+    >>> names_system("32xH100_80GB"), names_system("TPUv6e_2x4"), names_system("TPUv6e")
+    (True, True, False)
+    """
+    return bool(_SIZED.fullmatch(name) or _SHAPED.fullmatch(name)) or name in system_names()
 
 
 def _presets(part: str) -> dict[str, tuple[int, ...]]:
@@ -107,13 +132,10 @@ def _of_part(preset: System, part: str, sizes: tuple[int, ...]) -> System:
 
 
 def _slice(part: str, count: int, generation: str) -> System:
-    """Return a slice of TPUs, its axes as rings."""
+    """Return a slice of TPUs of the shape that libtpu takes for the number."""
     chips = TPU_GENERATIONS[generation]
-    on_chip = (chips.devices_per_chip,) if chips.devices_per_chip > 1 else ()
-    presets = _presets(part)
-    every = {name: prod(sizes) for name, sizes in presets.items()}
-    slices = {name: prod(each) for name, each in presets.items() if _is_slice(each, on_chip)}
-    if not slices:
+    if node_info(part).slice is None:
+        every = {name: prod(sizes) for name, sizes in _presets(part).items()}
         exact = [name for name, devices in every.items() if devices == count]
         if exact:
             return load_system(exact[0])
@@ -128,17 +150,121 @@ def _slice(part: str, count: int, generation: str) -> System:
         near = [size for size in sizes if size <= most]
         below = [str(size) for size in near if size < count][-1:]
         above = [str(size) for size in near if size > count][:1]
-        raise DeviceCountError(
-            f"no slice of {part} has {count} devices", hint=f"give {' or '.join(below + above)}"
-        )
-    shape = tuple(side for side in tpu_topology_shape(count, generation=generation) if side > 1)
-    preset = load_system(_nearest(slices, count))
-    axes = "x".join(map(str, shape or (1,)))
-    note = (
-        f"cluster: a slice of {axes} chips of {part}, linked as in the preset {preset.name}; "
-        "every axis is a ring"
+        some = f"give {' or '.join(below + above)}"
+        if not above and count % most == 0:
+            some += f", or several slices: {count // most}x{most}x{part}"
+        raise DeviceCountError(f"no slice of {part} has {count} devices", hint=some)
+    return _of_shape(part, tpu_topology_shape(count, generation=generation), generation)
+
+
+def _of_shape(part: str, sides: tuple[int, ...], generation: str) -> System:
+    """Return a slice of so many chips along each axis."""
+    described = node_info(part).slice
+    if described is None:
+        raise _no_links(part)
+    on_chip = TPU_GENERATIONS[generation].devices_per_chip
+    preset = load_system(_nearest(_slices(part, on_chip), prod(sides) * on_chip))
+    sizes = (*((on_chip,) if on_chip > 1 else ()), *[side for side in sides if side > 1])
+    system = replace(
+        _resized(replace(preset, interconnect=None), sizes or (1,)),
+        interconnect=slice_network(described, sides, name=part, on_chip=on_chip),
     )
-    return replace(_resized(preset, (*on_chip, *shape) or (1,)), assumptions=(note,))
+    shown = [
+        f"{side} in a {shape.value}"
+        for side, shape in zip(sides, described.axis_shapes(sides), strict=True)
+        if side > 1
+    ]
+    note = f"cluster: a slice of {'x'.join(map(str, sides))} chips of {part}"
+    if shown:
+        note += f": along its axes {', '.join(shown)}"
+    return replace(system, assumptions=(note,))
+
+
+def _shaped(name: str) -> System | None:
+    """Return the slice that ``TPUv6e_2x4`` names; None for a name of another form.
+
+    Raises `DeviceCountError` for a shape that a generation of TPUs doesn't have.
+    """
+    match = _SHAPED.fullmatch(name)
+    if match is None or match[1] not in device_names():
+        return None
+    part = match[1]
+    generation = TPU_NAMES.get((node_info(part).target or "").casefold())
+    if generation is None:
+        return None
+    if node_info(part).slice is None:
+        raise _no_links(part)
+    axes, sides = TPU_GENERATIONS[generation].dimensions, tuple(map(int, match[2].split("x")))
+    if len(sides) != axes:
+        shown = "x".join(["4"] * axes)
+        raise HardwareError(
+            f"{name} has {len(sides)} axes, and a slice of {part} {axes}",
+            hint=f"give one as {part}_{shown}",
+        )
+    if prod(sides) > _MOST_CHIPS[generation] or not all(_is_side(side) for side in sides):
+        raise DeviceCountError(
+            f"no slice of {part} has the shape {match[2]}",
+            hint=f"give sides of 1, 2 or multiples of 4, and at most {_MOST_CHIPS[generation]} "
+            "chips",
+        )
+    return replace(_of_shape(part, sides, generation), name=name, part=part)
+
+
+def _is_side(side: int) -> bool:
+    return side in {1, 2} or (side > 0 and side % _CUBE == 0)
+
+
+def _several(name: str, count: int, inner: System) -> System:
+    """Return several slices, joined by the network of the data centre."""
+    part = inner.part
+    described = None if part is None else node_info(part).slice
+    fabric = None if inner.interconnect is None else inner.interconnect.fabric
+    if described is None or part is None or not isinstance(fabric, Dimensions) or inner.slices > 1:
+        raise HardwareError(
+            f"{inner.name} is no slice of TPUs whose network to other slices is known",
+            hint="give the number of all devices and the part, as in 32xH100_80GB",
+        )
+    if count * inner.device_count > MOST_DEVICES:
+        raise DeviceCountError(
+            f"the device count is {count * inner.device_count}", hint=f"give 1 to {MOST_DEVICES}"
+        )
+    if count == 1:
+        return replace(inner, name=name)
+    wire = LinkParameters(
+        bandwidth_bytes_per_s=described.dcn_bandwidth, latency_s=described.dcn_latency_s
+    )
+    between = Dimension(shape=Shape.SWITCH, size=count, parameters=wire)
+    network = replace(
+        interconnect_of(inner), fabric=Dimensions(dimensions=(*fabric.dimensions, between))
+    )
+    dimension = NetworkDimension(
+        topology=Topology.SWITCH,
+        npus_count=count,
+        bandwidth_bytes_per_s=described.dcn_bandwidth,
+        latency_s=described.dcn_latency_s,
+    )
+    note = (
+        f"cluster: {count} slices of {inner.device_count} devices, each of which has "
+        f"{described.dcn_bandwidth / 1e9:g} GB/s to the other slices"
+    )
+    return replace(
+        inner,
+        name=name,
+        dimensions=(*inner.dimensions, dimension),
+        implementations={
+            kind: _as_many(names, len(inner.dimensions) + 1)
+            for kind, names in inner.implementations.items()
+        },
+        interconnect=network,
+        slices=count,
+        assumptions=(*inner.assumptions, note),
+    )
+
+
+def _slices(part: str, on_chip: int) -> dict[str, int]:
+    """Return the presets of slices of a part, with their numbers of devices."""
+    first = (on_chip,) if on_chip > 1 else ()
+    return {name: prod(each) for name, each in _presets(part).items() if _is_slice(each, first)}
 
 
 def _nearest(presets: dict[str, int], count: int) -> str:

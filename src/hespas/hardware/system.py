@@ -87,8 +87,9 @@ class System:
     ``options`` keeps the remaining keys of ``system.json`` as read.
     ``interconnect`` is the network for hespas' network model, if a file describes it; a system
     without files for ASTRA-sim has no ``dimensions``. ``part`` is the device preset that a system
-    preset is made for, None for one's own systems; ``assumptions`` is what was taken for granted
-    where no file describes a system of this size.
+    preset is made for, None for one's own systems; ``slices`` is of how many slices of TPUs it
+    consists, which its last dimension joins; ``assumptions`` is what was taken for granted where no
+    file describes a system of this size.
     """
 
     name: str
@@ -104,6 +105,7 @@ class System:
     options: Mapping[str, object]
     interconnect: Interconnect | None = None
     part: str | None = field(default=None, compare=False)
+    slices: int = 1
     assumptions: tuple[str, ...] = field(default=(), compare=False)
 
     @property

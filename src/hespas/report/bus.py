@@ -122,7 +122,7 @@ def sent_bytes(kind: CommunicationKind, members: int, size_bytes: int) -> float:
 def _links(shape: Shape, members: int) -> int:
     """Return on how many links a device sends to the other members along a dimension."""
     match shape:
-        case Shape.SWITCH | Shape.FAT_TREE:
+        case Shape.SWITCH | Shape.FAT_TREE | Shape.LINE:
             return 1
         case Shape.RING:
             return 2

@@ -13,6 +13,7 @@ from hespas.config.suggest import nearest, suggestion
 from hespas.errors import HardwareError
 from hespas.estimate.tables.files import part_names
 from hespas.hardware.device import Device
+from hespas.hardware.interconnect import Dimensions
 from hespas.hardware.links import Link, link_names, load_link
 from hespas.hardware.microarchitecture import Microarchitecture, read_microarchitecture
 from hespas.hardware.presets import (
@@ -25,7 +26,8 @@ from hespas.hardware.presets import (
     node_info,
     system_names,
 )
-from hespas.hardware.sized import find_system
+from hespas.hardware.sized import find_system, names_system
+from hespas.hardware.slices import Slice
 from hespas.hardware.system import NetworkDimension, System
 from hespas.units import GIB, format_bytes_binary, format_quantity, format_time, to_ns
 
@@ -85,8 +87,7 @@ def preset_details(name: str) -> str:
 
     Raises `hespas.errors.HardwareError` for an unknown name, and for a path that is no node's.
     """
-    is_system = name in system_names() or (name[:1].isdigit() and "x" in name)
-    return _system_details(find_system(name)) if is_system else _node_details(name)
+    return _system_details(find_system(name)) if names_system(name) else _node_details(name)
 
 
 def _node_details(name: str) -> str:
@@ -103,6 +104,8 @@ def _node_details(name: str) -> str:
     if (core := device.tensor_core) is not None:
         units = ", ".join(f"{key} {value}" for key, value in asdict(core).items())
         lines.insert(len(_figures(device)) + 1, f"  TensorCore   {units}")
+    if (links := info.slice) is not None:
+        lines.insert(len(_figures(device)) + 1, f"  slice        {_slice_text(links)}")
     if (gpu := _microarchitecture(device)) is not None:
         lines += ["", f"Inside ({MICROARCHITECTURE}):"]
         lines += [
@@ -167,11 +170,38 @@ def _system_details(system: System) -> str:
     lines += [
         f"  {kind.value}: {', '.join(names)}" for kind, names in system.implementations.items()
     ]
+    lines += _own_network(system)
     memory = system.local_memory_bandwidth_bytes_per_s
     if memory is not None:
         lines.append(f"  local memory: {format_quantity(memory, 'B/s')}")
     lines.append(f"  endpoint delay: {format_time(system.endpoint_delay_s)}")
     return "\n".join(lines)
+
+
+def _own_network(system: System) -> list[str]:
+    """Return how hespas' own model sees a system whose description says how collectives run."""
+    network = system.interconnect
+    if network is None or not network.algorithms or not isinstance(network.fabric, Dimensions):
+        return []
+    shapes = ", ".join(
+        f"{one.shape.value.replace('_', ' ')} of {one.size}" for one in network.fabric.dimensions
+    )
+    return [
+        f"  in hespas' model: {shapes}",
+        *[f"    {kind}: {', '.join(names)}" for kind, names in network.algorithms.items()],
+    ]
+
+
+def _slice_text(links: Slice) -> str:
+    closed = (
+        f"of cubes of {links.cube}"
+        if links.closed_axis is None
+        else f"rings of {links.closed_axis}"
+    )
+    return (
+        f"{format_quantity(links.link_bandwidth, 'B/s')} a link, {closed}; "
+        f"{format_quantity(links.dcn_bandwidth, 'B/s')} to other slices"
+    )
 
 
 def _figures(device: Device) -> list[str]:
@@ -194,8 +224,8 @@ def _figures(device: Device) -> list[str]:
 
 def hardware_json(name: str | None) -> dict[str, object]:
     """Return one node or system, or all of them, as JSON values."""
-    if name is not None and name in system_names():
-        return _system_json(load_system(name))
+    if name is not None and names_system(name):
+        return _system_json(find_system(name))
     if name is not None:
         return _node_json(name)
     return {

@@ -15,6 +15,7 @@ from hespas.hardware.system import System
 from hespas.schedule.tasks import Job, TaskGraph, as_job
 from hespas.simulate.astra.messages import ContentionModel
 from hespas.simulate.astra.replay import is_replay
+from hespas.simulate.flow.choices import ON_AXES
 from hespas.simulate.imperfect import check_devices, on_cluster
 from hespas.simulate.timeline import Timeline
 
@@ -51,17 +52,22 @@ def default_model(system: System | None, given: Mapping[str, object]) -> Model:
 
     ``given`` are settings by the names of their options, None for those that aren't: the first one
     that only one model has decides. Otherwise it is hespas' own model where links of the system
-    were measured, as in presets of GPUs, and where nothing describes a system to ASTRA-sim;
-    ASTRA-sim's everywhere else.
+    were measured, as in presets of GPUs, where collectives use several axes at once, as in slices
+    of TPUs, and where nothing describes a system to ASTRA-sim; ASTRA-sim's everywhere else.
     """
     for name, value in given.items():
         if value is not None:
             return _OWNERS[name]
     if system is None:
         return Model.HESPAS
-    fabric = None if system.interconnect is None else system.interconnect.fabric
+    network = system.interconnect
+    if network is None:
+        return Model.ASTRA_SIM if system.dimensions else Model.HESPAS
+    fabric = network.fabric
     measured = isinstance(fabric, Dimensions) and any(each.measured for each in fabric.dimensions)
-    return Model.HESPAS if measured or not system.dimensions else Model.ASTRA_SIM
+    named = {name for names in network.algorithms.values() for name in names}
+    is_own = measured or named & set(ON_AXES) or not system.dimensions
+    return Model.HESPAS if is_own else Model.ASTRA_SIM
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

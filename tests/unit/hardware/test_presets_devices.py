@@ -117,6 +117,8 @@ def test_every_figure_has_its_source(name: str) -> None:
     figures |= set() if info.host_bandwidth is None else {"host_bandwidth"}
     core = info.tensor_core
     figures |= set() if core is None else {f"tensor_core.{key}" for key in asdict(core)}
+    links = {} if info.slice is None else asdict(info.slice)
+    figures |= {f"slice.{key}" for key, value in links.items() if value is not None}
     assert set(info.sources) == figures
     named = ("datasheet", "specifications", "documentation", "CACM", "ISCA", "assumed: ")
     named += ("Scale Your Model", "JAX", "libtpu")

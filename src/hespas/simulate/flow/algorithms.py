@@ -18,6 +18,8 @@ from hespas.collectives.patterns import Form, Pattern, messages_per_member, tree
 from hespas.collectives.schedule import Collective, Operation, Schedule
 from hespas.simulate.flow import choices
 
+AROUND = "bidirectional-ring"
+"""The algorithm of rings along the axes of a torus."""
 _MOST_DIRECT = 64
 """Larger groups don't keep connections between all pairs, except for all-to-all."""
 
@@ -33,9 +35,13 @@ def kinds_of(algorithm: str) -> tuple[str, ...]:
     >>> kinds_of("double-binary-tree")
     ('all_reduce',)
     """
-    able = HIERARCHICAL
-    if algorithm != choices.HIERARCHICAL:
-        able = tuple(registry.ALGORITHMS[algorithm].schedules)
+    match algorithm:
+        case choices.HIERARCHICAL:
+            able = HIERARCHICAL
+        case choices.MULTI_AXIS | choices.HAMILTONIAN:
+            able = tuple(registry.ALGORITHMS[AROUND].schedules)
+        case _:
+            able = tuple(registry.ALGORITHMS[algorithm].schedules)
     return tuple([collective.name.lower() for collective in able])
 
 

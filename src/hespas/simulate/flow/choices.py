@@ -15,9 +15,18 @@ SPECIFIED = "specified"
 HIERARCHICAL = "hierarchical"
 """One dimension of the network after the other, each by its fastest algorithm."""
 
+MULTI_AXIS = "multi-axis-rings"
+"""The data divided among the axes of a torus, each part along one axis after the other."""
+HAMILTONIAN = "hamiltonian-ring"
+"""One ring from neighbour to neighbour through a torus or a mesh, in both directions."""
+
 # The names of files, since importing all algorithms takes as long as all other options.
 ALGORITHMS = tuple([one.name.replace("_", "-") for one in iter_modules(families.__path__)])
-CHOICES = (SPECIFIED, AUTO, *ALGORITHMS, HIERARCHICAL)
+ON_AXES = (MULTI_AXIS, HAMILTONIAN)
+"""Those along the axes of a torus or a mesh."""
+NETWORK_WIDE = (HIERARCHICAL, *ON_AXES)
+"""Those that are algorithms of a network rather than of a list of members."""
+CHOICES = (SPECIFIED, AUTO, *ALGORITHMS, *NETWORK_WIDE)
 _BY_SPELLING = {name.replace("-", ""): name for name in CHOICES} | {"told": SPECIFIED}
 
 

@@ -6,6 +6,7 @@ lines along the dimensions of the network where they fill a box.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
@@ -14,7 +15,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from hespas.collectives.patterns import Form, Pattern, ends
+from hespas.collectives.loops import loop_through
+from hespas.collectives.patterns import Along, Form, Pattern, ends
 from hespas.errors import SimulationError
 from hespas.hardware.interconnect import Dimensions, Fabric, Shape
 from hespas.schedule.roles import ALWAYS, Roles
@@ -159,7 +161,8 @@ class _Finder:
 def layout_numbers(members: Integers, fabric: Fabric, *, is_irregular: bool) -> Integers:
     """Return a number for each row of members; groups of equal numbers cross like links alike.
 
-    That is so where all members are equally far from the first one along every dimension.
+    That is so where all members are equally far from the first one along every dimension, and on
+    a line as far from its end.
     ``is_irregular`` says that links of one dimension differ: then no two groups are alike.
     """
     if is_irregular or not isinstance(fabric, Dimensions):
@@ -171,6 +174,8 @@ def layout_numbers(members: Integers, fabric: Fabric, *, is_irregular: bool) -> 
         columns.append((own - own[:, :1]) % dimension.size)
         if dimension.shape is Shape.FAT_TREE:
             columns.append(own[:, :1] % (dimension.leaf_size or 1))
+        if dimension.shape is Shape.LINE:
+            columns.append(own[:, :1])
         rest = rest // dimension.size
     table = np.concatenate(columns, axis=1)
     if (table == table[0]).all():
@@ -196,34 +201,78 @@ class GroupLayout:
         return len(self.members)
 
     @cached_property
-    def lines(self) -> dict[int, Integers]:
-        """The positions of members along each dimension that they differ in, one row a line.
-
-        Empty unless the members fill a box: every combination of their coordinates.
-        """
+    def _coordinates(self) -> dict[int, Integers]:
+        """Where members are along each dimension that they differ in; empty if they fill no box."""
         if not isinstance(self.fabric, Dimensions):
             return {}
         coordinates: dict[int, Integers] = {}
         rest = self.members
         for index, dimension in enumerate(self.fabric.dimensions):
+            own = rest % dimension.size
             # Seen from the first member, so that alike groups are alike wherever they are.
-            own = (rest - rest[0]) % dimension.size
+            first = own.min() if dimension.shape is Shape.LINE else own[0]
+            own = (own - first) % dimension.size
             if own.any():
                 coordinates[index] = own
             rest = rest // dimension.size
-        sizes = {index: count_distinct(own) for index, own in coordinates.items()}
-        if prod(sizes.values()) != len(self.members):
-            return {}
-        lines: dict[int, Integers] = {}
-        for index, size in sizes.items():
-            others = [own for other, own in coordinates.items() if other != index]
-            order = np.lexsort((coordinates[index], *others))
-            lines[index] = order.reshape(-1, size)
-        return lines
+        filled = prod(count_distinct(own) for own in coordinates.values()) == len(self.members)
+        return coordinates if filled else {}
 
-    def members_along(self, line: int | None) -> int:
-        """Return the number of members in a line along a dimension; None for the whole group."""
-        return self.size if line is None else self.lines[line].shape[1]
+    @cached_property
+    def lines(self) -> dict[int, Integers]:
+        """The positions of members along each dimension that they differ in, one row a line.
+
+        Empty unless the members fill a box: every combination of their coordinates.
+        """
+        return {index: self._rows([index]) for index in self._coordinates}
+
+    def _rows(self, along: Sequence[int]) -> Integers:
+        """Return the positions of members along some dimensions together, the first fastest."""
+        coordinates = self._coordinates
+        others = [own for other, own in coordinates.items() if other not in along]
+        order = np.lexsort((*[coordinates[index] for index in along], *others))
+        return order.reshape(-1, prod(count_distinct(coordinates[index]) for index in along))
+
+    @cached_property
+    def axes(self) -> dict[int, Integers]:
+        """The loops along each of the `lines` of a torus or a mesh, one row a loop.
+
+        Its links go from neighbour to neighbour.
+        """
+        if not isinstance(self.fabric, Dimensions):
+            return {}
+        dimensions = self.fabric.dimensions
+        return {
+            index: rows[:, loop_through([rows.shape[1]], is_closed=self._is_closed(index))]
+            for index, rows in self.lines.items()
+            if dimensions[index].shape in {Shape.RING, Shape.LINE}
+        }
+
+    def _is_closed(self, axis: int) -> bool:
+        """Return whether the last member along an axis is as near to the first as the others."""
+        if not isinstance(self.fabric, Dimensions):
+            return False
+        dimension, own = self.fabric.dimensions[axis], self._coordinates[axis]
+        gap, rest = divmod(dimension.size, count_distinct(own))
+        return dimension.shape is Shape.RING and not rest and not (own % gap).any()
+
+    @cached_property
+    def loops(self) -> Integers:
+        """The positions of members along loops through all `axes` together, one row a loop."""
+        axes = list(self.axes)
+        if len(axes) == 1:
+            return self.axes[axes[0]]
+        return self._rows(axes)[:, loop_through([self.members_along(axis) for axis in axes])]
+
+    def members_along(self, line: int | Along | None) -> int:
+        """Return the number of members in a line, in a loop or on all axes, or (None) of all."""
+        match line:
+            case None:
+                return self.size
+            case Along():
+                return self.loops.shape[1]
+            case int():
+                return self.lines[line].shape[1]
 
     def simplest(self, pattern: Pattern) -> tuple[Pattern, int]:
         """Return a pattern that crosses the same links, and how much less often it does.
@@ -237,6 +286,8 @@ class GroupLayout:
             if len(self.lines) != 1:
                 return pattern, 1
             (line,) = self.lines
+        if isinstance(line, Along):
+            return pattern, 1
         if self.fabric.dimensions[line].shape is not Shape.SWITCH:
             return pattern, 1
         return replace(pattern, first=1, last=1), pattern.last - pattern.first + 1
@@ -246,15 +297,29 @@ class GroupLayout:
         simple, _ = self.simplest(pattern)
         if simple.form is Form.SHIFT:
             return self.size * (simple.last - simple.first + 1)
-        return _MESSAGES_EACH.get(simple.form, 1) * self.size
+        axes = len(self.axes) if simple.line is Along.EVERY_AXIS else 1
+        return _MESSAGES_EACH.get(simple.form, 1) * axes * self.size
 
     def positions(self, pattern: Pattern) -> tuple[Integers, Integers]:
         """Return the positions of the sources and the targets, along lines if the pattern says."""
-        if pattern.line is None:
-            return ends(pattern, self.size)
-        lines = self.lines[pattern.line]
-        sources, targets = ends(pattern, lines.shape[1])
-        return lines[:, sources].ravel(), lines[:, targets].ravel()
+        match pattern.line:
+            case None:
+                return ends(pattern, self.size)
+            case Along.LOOP:
+                return _along(self.loops, pattern)
+            case Along.EVERY_AXIS:
+                both = [_along(rows, pattern) for rows in self.axes.values()]
+                return np.concatenate([one for one, _ in both]), np.concatenate(
+                    [to for _, to in both]
+                )
+            case int() as line:
+                is_loop = pattern.form is Form.NEIGHBOURS and line in self.axes
+                return _along(self.axes[line] if is_loop else self.lines[line], pattern)
+
+
+def _along(rows: Integers, pattern: Pattern) -> tuple[Integers, Integers]:
+    sources, targets = ends(pattern, rows.shape[1])
+    return rows[:, sources].ravel(), rows[:, targets].ravel()
 
 
 _MESSAGES_EACH = {Form.NEIGHBOURS: 2, Form.BOTH_TREES: 4}

@@ -10,13 +10,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from hespas.collectives.hierarchical import HIERARCHICAL, phases
-from hespas.collectives.patterns import Form, Pattern, shift
+from hespas.collectives.patterns import Along, Form, Pattern, shift
+from hespas.collectives.schedule import Collective
 from hespas.config.suggest import suggestion
 from hespas.errors import AlgorithmError, ConfigError, SimulationError
 from hespas.hardware.interconnect import Dimension, Dimensions, Fabric, Interconnect, Shape
 from hespas.simulate.astra.options import parse_implementation
 from hespas.simulate.flow import choices
 from hespas.simulate.flow.algorithms import (
+    AROUND,
     Step,
     algorithms_for,
     collective_of,
@@ -29,7 +31,8 @@ from hespas.simulate.flow.pricing import Pricer
 from hespas.simulate.flow.sharing import rate_units
 
 MESSAGE = Pattern(Form.PATH)
-_ALGORITHMS = (*choices.ALGORITHMS, choices.HIERARCHICAL)
+EVERY_AXIS = Pattern(Form.NEIGHBOURS, line=Along.EVERY_AXIS)
+_ALGORITHMS = (*choices.ALGORITHMS, *choices.NETWORK_WIDE)
 _PS_PER_S = 1e12
 _MOST_PAIRS = 1_100_000
 """More messages at a time are not even considered where something else is possible."""
@@ -62,7 +65,7 @@ def specified_algorithms(
             kind: tuple([_specified(name, interconnect.name) for name in names])
             for kind, names in interconnect.algorithms.items()
         }
-    one = SpecifiedAlgorithm(algorithm=name, is_flat=name != choices.HIERARCHICAL)
+    one = SpecifiedAlgorithm(algorithm=name, is_flat=name in choices.ALGORITHMS)
     return dict.fromkeys(kinds_of(name), (one,))
 
 
@@ -200,6 +203,10 @@ class Planner:
         lines = list(group.lines)
         first = specified[0]
         is_along_lines = len(lines) > 1 and _is_divisible(kind) and not first.is_flat
+        if first.algorithm in choices.ON_AXES:
+            if group.axes and kind in kinds_of(first.algorithm):
+                return self._on_axes(group, kind, size_bytes, first.algorithm)
+            return self._fastest_of_all(group, kind, size_bytes)
         if first.algorithm == choices.HIERARCHICAL:
             if is_along_lines:
                 return self._hierarchical(group, kind, size_bytes, None)
@@ -288,16 +295,64 @@ class Planner:
             if plan is None:
                 plan = _fastest(self._by_each_algorithm(group, line, phase, phase_bytes))
             parts.append(plan)
-        return Plan(
-            algorithm=f"{choices.HIERARCHICAL} ({', '.join(part.algorithm for part in parts)})",
-            stages=tuple([stage for part in parts for stage in part.stages]),
-            notes=tuple([note for part in parts for note in part.notes]),
-        )
+        return _joined(choices.HIERARCHICAL, parts)
+
+    def _on_axes(self, group: GroupLayout, kind: str, size_bytes: int, algorithm: str) -> Plan:
+        """Run by rings on the axes of a torus, and along the other dimensions by the fastest."""
+        first, *_ = group.axes
+        sizes = {
+            line: group.members_along(Along.LOOP if line == first else line)
+            for line in group.lines
+            if line == first or line not in group.axes
+        }
+        parts: list[Plan] = []
+        for line, collective, phase_bytes in phases(collective_of(kind), sizes, size_bytes):
+            phase = collective.name.lower()
+            if line != first:
+                plan = self._measured(group, line, phase, phase_bytes)
+                parts.append(
+                    plan or _fastest(self._by_each_algorithm(group, line, phase, phase_bytes))
+                )
+            elif algorithm == choices.MULTI_AXIS and len(group.axes) > 1:
+                parts.append(self._multi_axis(group, collective, phase_bytes))
+            else:
+                one = SpecifiedAlgorithm(algorithm=AROUND)
+                parts.append(self._flat(group, Along.LOOP, phase, phase_bytes, one))
+        if len(parts) == 1:
+            return replace(parts[0], algorithm=algorithm)
+        return _joined(algorithm, parts)
+
+    def _multi_axis(self, group: GroupLayout, collective: Collective, size_bytes: int) -> Plan:
+        """Divide the data among the axes, so that all are in use: each part begins with another.
+
+        A phase lasts as long as that of the slowest part. Source: the strategies that libtpu
+        writes beside its all-reduces (``UniDirectionNDRingStrategy``, ``StrategyND``).
+        """
+        axes = list(group.axes)
+        share_bytes = -(-size_bytes // len(axes))
+        one = SpecifiedAlgorithm(algorithm=AROUND)
+        of_parts = [
+            phases(
+                collective,
+                {axis: group.members_along(axis) for axis in axes[at:] + axes[:at]},
+                share_bytes,
+            )
+            for at in range(len(axes))
+        ]
+        stages: list[Stage] = []
+        for at_once in zip(*of_parts, strict=True):
+            plans = [
+                self._flat(group, axis, phase.name.lower(), phase_bytes, one)
+                for axis, phase, phase_bytes in at_once
+            ]
+            slowest = max(plans, key=lambda plan: plan.total_ps)
+            stages += [_on_every_axis(stage) for stage in slowest.stages]
+        return Plan(algorithm=choices.MULTI_AXIS, stages=tuple(stages))
 
     def _flat(
         self,
         group: GroupLayout,
-        line: int | None,
+        line: int | Along | None,
         kind: str,
         size_bytes: int,
         one: SpecifiedAlgorithm,
@@ -317,7 +372,7 @@ class Planner:
             stages.insert(0, Stage(count=1, delay_ps=endpoint_ps, work_ps=0, rate=1, pattern=None))
         return Plan(algorithm=one.algorithm, stages=tuple(stages))
 
-    def _stage(self, group: GroupLayout, line: int | None, step: Step) -> Stage:
+    def _stage(self, group: GroupLayout, line: int | Along | None, step: Step) -> Stage:
         pattern = replace(step.pattern, line=line)
         pricer = self._pricer
         price = pricer.message(group, pattern, step.size_bytes, hops=step.hops)
@@ -330,9 +385,9 @@ class Planner:
             pattern=pattern,
         )
 
-    def _pipeline_bytes(self, group: GroupLayout, line: int | None) -> int | None:
+    def _pipeline_bytes(self, group: GroupLayout, line: int | Along | None) -> int | None:
         """Return the smallest piece of the dimensions, if all of them have one."""
-        lines = group.lines if line is None else (line,)
+        lines = (line,) if isinstance(line, int) else group.lines
         pieces = [self._dimension(one).parameters.pipeline_bytes for one in lines]
         sizes = [piece for piece in pieces if piece is not None]
         return min(sizes) if sizes and len(sizes) == len(pieces) else None
@@ -365,6 +420,20 @@ class Planner:
         if slowdown != 1.0:
             notes.append("where links differ, measured collectives take as much longer as a ring")
         return Plan(algorithm=collective.name, stages=(stage,), notes=tuple(notes))
+
+
+def _joined(algorithm: str, parts: Sequence[Plan]) -> Plan:
+    """Return the plan of several, one after the other."""
+    return Plan(
+        algorithm=f"{algorithm} ({', '.join(part.algorithm for part in parts)})",
+        stages=tuple([stage for part in parts for stage in part.stages]),
+        notes=tuple([note for part in parts for note in part.notes]),
+    )
+
+
+def _on_every_axis(stage: Stage) -> Stage:
+    pattern = stage.pattern
+    return stage if pattern is None else replace(stage, pattern=EVERY_AXIS)
 
 
 def _is_divisible(kind: str) -> bool:

@@ -88,6 +88,7 @@ def make_topology(interconnect: Interconnect) -> Topology:
 
 _PARTS = {
     Shape.RING: ("next", "previous"),
+    Shape.LINE: ("next", "previous"),
     Shape.SWITCH: ("up", "down"),
     Shape.FAT_TREE: ("up", "down", "leaf_up", "leaf_down"),
     Shape.FULLY_CONNECTED: ("to",),
@@ -242,7 +243,9 @@ def _cross(
         case Shape.FAT_TREE:
             return list(_cross_tree(axis, at, goal))
         case Shape.RING:
-            return [_cross_ring(axis, at, here, there)]
+            return [_cross_ring(axis, at, here, _shorter_way(here, there, axis.dimension.size))]
+        case Shape.LINE:
+            return [_cross_ring(axis, at, here, there - here)]
         case _:
             assert_never(axis.dimension.shape)
 
@@ -263,14 +266,17 @@ def _leaf(axis: _Axis, devices: Integers) -> Integers:
     return block * (size // leaf_size) + devices // axis.stride % size // leaf_size
 
 
-def _cross_ring(
-    axis: _Axis, at: Integers, here: Integers, there: Integers
-) -> tuple[Integers, Integers]:
-    """Take the shorter direction, upwards if both are equal."""
-    size = axis.dimension.size
+def _shorter_way(here: Integers, there: Integers, size: int) -> Integers:
+    """Return how far a message goes around a ring; below 0 downwards, upwards if both are equal."""
     up = (there - here) % size
-    hops = np.minimum(up, size - up)
-    step = np.where(up <= size - up, 1, -1)
+    return np.where(up <= size - up, up, up - size)
+
+
+def _cross_ring(
+    axis: _Axis, at: Integers, here: Integers, way: Integers
+) -> tuple[Integers, Integers]:
+    size = axis.dimension.size
+    hops, step = np.abs(way), np.sign(way)
     which = np.repeat(np.arange(len(at)), hops)
     taken = np.arange(len(which)) - np.repeat(np.cumsum(hops) - hops, hops)
     coordinate = (here[which] + step[which] * taken) % size
