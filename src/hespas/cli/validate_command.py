@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +11,21 @@ import click
 
 from hespas.cli import flags
 from hespas.cli.outputs import check_targets, write_json
-from hespas.errors import MeasurementError
+from hespas.errors import ConfigError, MeasurementError
+from hespas.estimate.methods import method_named
+from hespas.files import cache_home
 from hespas.options import NetworkOptions
 from hespas.stages import Stage, stage
+from hespas.units import parse_quantity
+from hespas.validate.every import HowToPredict, PredictedRow, predict_rows, row_cache
+from hespas.validate.every_table import every_json, every_text
 from hespas.validate.measurements import PUBLISHED, MeasuredStep, read_steps
+from hespas.validate.published import Row, chosen, read_rows
 from hespas.validate.recompute import Recomputed, Sources, check_step, recompute
 from hespas.validate.tables import validation_json, validation_text
 from hespas.xla.cpu import use_cpu
+
+_METHOD = "measured"
 
 
 @flags.command(
@@ -32,9 +42,31 @@ from hespas.xla.cpu import use_cpu
 )
 @flags.plain(
     "--method",
-    default="measured",
     metavar="METHOD",
-    help="Estimation method (default: measured); the roofline stands beside it.",
+    help="Estimation method (default: measured, and with --all that of the device); the roofline "
+    "stands beside it.",
+)
+@flags.plain(
+    "--all",
+    "every",
+    is_flag=True,
+    help="Every published step that is at hand, and those of MEASUREMENTS, with what fails listed.",
+)
+@flags.plain(
+    "--group",
+    multiple=True,
+    metavar="NAME",
+    needs="--all",
+    help="Only this family, part or scale (one node, tens, hundreds, thousands); may be given "
+    "again.",
+)
+@flags.plain(
+    "--time-limit",
+    default=None,
+    metavar="TIME",
+    needs="--all",
+    help="CPU time after which a program is not compiled but predicted with modelled fusion "
+    "(default: 600s).",
 )
 @flags.derived(NetworkOptions, only=("model",))
 @flags.plain(
@@ -43,9 +75,13 @@ from hespas.xla.cpu import use_cpu
 @flags.json_option
 @flags.common
 def command(
+    *,
     measurements: Path | None,
     workload: tuple[str, ...],
     system: tuple[str, ...],
+    every: bool,
+    group: tuple[str, ...],
+    time_limit: str | None,
     json_file: str | None,
     **given: Any,
 ) -> None:
@@ -58,12 +94,26 @@ def command(
     Each program is exported, compiled for its node, which need not be there, priced and simulated.
     Compiling takes some seconds, or minutes for large programs, the first time. A program that is
     compiled already is taken as it is; the PTX of its kernels is not known then.
+
+    With --all, steps of training recipes are predicted too, each in a process of its own. What was
+    predicted before is not predicted again, so that a run that was ended goes on.
     """
     flags.start_logging(given["log_level"], given["log_path"])
     check_targets(json_file, None)
+    if every:
+        _check_no_effect({"--workload": workload, "--system": system}, "--all", "choose by --group")
+        how = _how(given, time_limit)
+        rows = chosen((*read_rows(), *(read_rows(measurements) if measurements else ())), group)
+        predicted = _predict_every(rows, how)
+        if json_file is not None:
+            write_json(json_file, every_json(predicted))
+        if json_file != "-":
+            click.echo(every_text(predicted))
+        return
+    _check_needs_all({"--group": group, "--time-limit": time_limit})
     use_cpu()
     table = measurements or PUBLISHED
-    method: str = given["method"]
+    method: str = given["method"] or _METHOD
     sources = Sources(cache_dir=given["cache_dir"])
     model = flags.built(NetworkOptions, {"model": given["model"]}).model
     steps = {
@@ -82,6 +132,40 @@ def command(
         write_json(json_file, validation_json(recomputed, method))
     if json_file != "-":
         click.echo(validation_text(recomputed, method))
+
+
+def _check_no_effect(given: Mapping[str, object], on: str, hint: str) -> None:
+    for flag, value in given.items():
+        if value:
+            raise ConfigError(f"{flag} has no effect with {on}", hint=hint)
+
+
+def _check_needs_all(given: Mapping[str, object]) -> None:
+    for flag, value in given.items():
+        if value:
+            raise ConfigError(f"{flag} has no effect without --all", hint="give --all")
+
+
+def _how(given: Mapping[str, Any], time_limit: str | None) -> HowToPredict:
+    if given["method"] is not None:
+        method_named(given["method"])
+    how = HowToPredict(
+        method=given["method"],
+        model=flags.built(NetworkOptions, {"model": given["model"]}).model,
+        cache_dir=given["cache_dir"],
+    )
+    if time_limit is None:
+        return how
+    limit_s = parse_quantity(time_limit, "s", location="--time-limit")
+    if limit_s < 1:
+        raise ConfigError("--time-limit is below a second", hint="give more")
+    return replace(how, cpu_limit_s=limit_s)
+
+
+def _predict_every(rows: tuple[Row, ...], how: HowToPredict) -> tuple[PredictedRow, ...]:
+    cached = row_cache(how.cache_dir or cache_home() / "validated")
+    with stage(Stage.VALIDATE, f"{len(rows)} published steps", total=len(rows)) as advance:
+        return predict_rows(rows, how, cached=cached, advance=advance)
 
 
 def _chosen(

@@ -20,6 +20,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "options": ("CompileOptions", "DEFAULT_OPTIONS", "parse_size"),
     "origin": ("with_origin",),
     "packages": ("compiler_versions",),
+    "recipe": ("RecipeFlags",),
     "targets": ("Target", "TpuTarget", "compute_capability", "find_target"),
 }
 """What other folders import, by module; `tests/project/test_layout.py` checks it."""
