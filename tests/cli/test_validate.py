@@ -166,3 +166,51 @@ def test_a_node_that_the_method_cannot_price_is_reported_before_anything_is_comp
     refused(done, "mine.csv:2: ", "no tables of measured kernels serve this device")
     done = call("hespas", "validate", "mine.csv", "--method", "kernel")
     refused(done, "mine.csv:2: ", "the microarchitecture of TPUv5e is not described")
+
+
+def test_every_step_of_a_group_is_shown_with_ones_own(call: Call) -> None:
+    compiled("step.hlo,H100_80GB,H100_80GB_4GPU,2e-4", "none.mlir,H100_80GB,H100_80GB_4GPU,1")
+    done = call(
+        "hespas", "validate", "--all", "steps.csv", "--group", "step.hlo", "--group", "none.mlir",
+        "--group", "gpt3 (MLPerf)", "--cache-dir", "cache", "--json", "rows.json",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(Path("rows.json").read_text())["rows"]
+    mine = next(row for row in rows if row["workload"] == "step.hlo")
+    on = ("--node", "H100_80GB", "--system", "H100_80GB_4GPU", "--json")
+    ran = json.loads(call("hespas", "run", "step.hlo", *on).stdout)
+    assert mine["predicted_s"] == ran["step_time_s"]
+    assert mine["held_by"] == "compiled"
+    assert mine["cpu_s"] > 0
+    reasons = {row["workload"]: row["reason"] for row in rows if row["predicted_s"] is None}
+    assert "no such file" in reasons["none.mlir"]
+    assert "Megatron" in reasons["gpt3"]
+    assert all(reason in done.stdout for reason in reasons.values())
+
+
+def test_a_recipe_without_maxtext_is_a_reason_with_the_remedy(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HESPAS_MAXTEXT_PYTHON", "/nowhere/python")
+    done = call("hespas", "validate", "--all", "--group", "H200", "--cache-dir", "cache")
+    assert done.returncode == 0
+    assert "/nowhere/python" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (("--all", "--workload", "llama3-100m"), "--workload has no effect with --all"),
+        (("--group", "resnet"), "--group has no effect without --all"),
+        (("--time-limit", "60s"), "--time-limit has no effect without --all"),
+        (("--all", "--time-limit", "soon"), "--time-limit"),
+        (("--all", "--time-limit", "0s"), "--time-limit is below a second"),
+        (("--all", "--group", "resnot"), "no published step is in the group 'resnot'"),
+        (("--all", "--method", "magic"), "magic"),
+        (("--all", "none.csv"), "none.csv"),
+    ],
+)
+def test_what_does_not_go_with_all_is_refused(
+    call: Call, arguments: tuple[str, ...], part: str
+) -> None:
+    refused(call("hespas", "validate", *arguments), part)

@@ -157,11 +157,11 @@ def _finished(row: Row, answer: RowAnswer, reason: str, cost: _Cost) -> Predicte
 def _asked(row: Row, how: HowToPredict, fidelity: Fidelity) -> RowAnswer:
     """Predict a row in a process of its own; what ends it is an answer too."""
     request = RowRequest(
-        workload=row.workload,
+        workload=_absolute(row.workload),
         options=row.options,
         xla_flags=row.xla_flags if fidelity is Fidelity.COMPILED else {},
-        node=row.node,
-        system=row.system,
+        node=_absolute(row.node),
+        system=_absolute(row.system),
         fidelity=fidelity.value,
         method=how.method,
         model=None if how.model is None else how.model.value,
@@ -179,6 +179,13 @@ def _asked(row: Row, how: HowToPredict, fidelity: Fidelity) -> RowAnswer:
         said = f"compiling takes more than {how.memory_limit_bytes / 1e9:g} GB"
         return msgspec.structs.replace(answer, refused=said)
     return answer
+
+
+def _absolute(name: str) -> str:
+    """Return a name as it is, and a path for a process in another directory."""
+    kind, colon, rest = name.rpartition("maxtext:")
+    path = Path(rest)
+    return f"{kind}{colon}{path.resolve()}" if path.exists() else name
 
 
 def _answered(home: Path, how: HowToPredict) -> RowAnswer:

@@ -16,6 +16,15 @@ NEWER_TOLD = (
     "failed to legalize operation 'vhlo.new_thing_v9'; "
     "export it with the versions that hespas names"
 )
+SCOPED = (
+    "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space vmem "
+    "while allocating on stack: CompileTimeScopedVmemOom: allocation with size 35.96M and limit "
+    "32.00M exceeded scoped vmem limit"
+)
+SCOPED_TOLD = (
+    "a.mlir: a kernel needs 35.96MiB of the TPU's vector memory at once, and may have 32.00MiB; "
+    "give xla_flag xla_tpu_scoped_vmem_limit_kib=36824 or more, as recipes do"
+)
 TOO_LARGE = (
     "a.mlir: the program does not fit into the memory of the device: Ran out of memory on HBM, "
     "9G exceeds available HBM (8G); give more devices, or a device with more memory"
@@ -45,6 +54,7 @@ TOO_LARGE = (
             HardwareError,
             TOO_LARGE,
         ),
+        (SCOPED, UnsupportedError, SCOPED_TOLD),
         ("INTERNAL: odd", ToolError, "a.mlir: the compiler failed: INTERNAL: odd"),
         (
             "INVALID_ARGUMENT: No such compile option: 'xla_foo'",
