@@ -89,7 +89,7 @@ def every_text(predicted: Sequence[PredictedRow]) -> str:
     """Return tables: the rows of each family, errors by group, and what is not predicted."""
     families = _grouped(predicted, _GROUPINGS["family"])
     head = _cells(
-        "family", "part", "devices", "year", "published", "predicted", "error", "exposed",
+        "step", "part", "devices", "year", "published", "predicted", "error", "exposed",
         "held by", "CPU",
     )  # fmt: skip
     lines = [head]
@@ -112,7 +112,7 @@ def _row_line(each: PredictedRow) -> str:
     row, answer = each.row, each.answer
     assert answer is not None  # noqa: S101 - only rows with a prediction are shown so
     return _cells(
-        row.family,
+        row.name,
         row.node,
         str(row.devices),
         str(row.framework_year or ""),
@@ -160,7 +160,7 @@ def _reason_lines(predicted: Sequence[PredictedRow]) -> list[str]:
     ):
         by_reason: dict[str, list[str]] = {}
         for each in wanted:
-            what = f"{each.row.family} on {each.row.devices} x {each.row.node}"
+            what = f"{each.row.name} on {each.row.devices} x {each.row.node}"
             by_reason.setdefault(each.reason, []).append(what)
         lines += ["", title] if wanted else []
         lines += [f"  - {reason}: {', '.join(what)}" for reason, what in by_reason.items()]

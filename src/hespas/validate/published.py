@@ -71,6 +71,11 @@ class Row:
     location: str
 
     @property
+    def name(self) -> str:
+        """The model or the file; of a recipe, its family."""
+        return self.family if self.workload.startswith("maxtext:") else Path(self.workload).name
+
+    @property
     def scale(self) -> str:
         """How many devices there are, in words."""
         return next(name for name, most in SCALES if most is None or self.devices <= most)
