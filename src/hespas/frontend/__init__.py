@@ -13,7 +13,7 @@ constants that they read.
 """
 
 PUBLIC: dict[str, tuple[str, ...]] = {
-    "load": ("check_source", "load_per_device", "load_source", "read_source"),
+    "load": ("PARTITIONED", "check_source", "load_per_device", "load_source", "read_source"),
     "loaded": ("Loaded",),
     "overrides": ("LoadOptions",),
     "whole": ("whole_of_source",),

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 # partitioner: they are imported where they are used.
 
 
+PARTITIONED = " (partitioned)"
+"""Ends the name of a program in messages on the text that the partitioner made of it."""
 _LEFT_OUT = b"constant({...})"
 
 
@@ -85,7 +87,7 @@ def load_per_device(
     if isinstance(loaded, Loaded):
         return replace(loaded, program=msgspec.structs.replace(loaded.program, whole=whole))
     partitioned = _partition(parsed, source, name, cache_dir)
-    name = f"{name} (partitioned)"
+    name = f"{name}{PARTITIONED}"
     local = _read(_parse(partitioned.text, name), partitioned.text, name, options)
     if isinstance(local, Unpartitioned):
         raise local.error()

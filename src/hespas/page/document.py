@@ -35,11 +35,14 @@ class Chart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """What a table shows, and what it is sorted by where that is something else."""
+    """What a table shows, and what it is sorted by where that is something else.
+
+    Links of charts lead to an ``anchor``.
+    """
 
     text: str
     sort_by: float | str | None = None
-    link: str = ""
+    anchor: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,10 +214,8 @@ def _row(row: Sequence[Cell], table: Table) -> str:
 
 def _cell(cell: Cell, attributes: str) -> str:
     by = "" if cell.sort_by is None else f' data-sort="{escape(str(cell.sort_by))}"'
-    text = escape(cell.text)
-    if cell.link:
-        text = f'<a href="{escape(cell.link)}">{text}</a>'
-    return f"<td{attributes}{by}>{text}</td>"
+    place = f' id="{escape(cell.anchor)}" tabindex="-1"' if cell.anchor else ""
+    return f"<td{attributes}{by}{place}>{escape(cell.text)}</td>"
 
 
 def _right(name: str, table: Table) -> str:

@@ -58,7 +58,7 @@ class Headline:
 def headline(report: RunReport) -> Headline:
     """Return the answer itself; memory stands first where it is too small."""
     where = f"{report.devices} x {report.node}"
-    if report.system is not None:
+    if report.system not in (None, f"{report.devices}x{report.node}"):
         where += f" on {report.system}"
     memory = [("Memory", _memory(report)), *_host_memory(report)]
     rows = [

@@ -13,6 +13,7 @@ import msgspec
 
 from hespas.estimate.estimate import OpEstimate
 from hespas.explain.changes import main_changes
+from hespas.frontend.load import PARTITIONED
 from hespas.prediction import Prediction
 from hespas.report.assumptions import assumption_lines, group_text, grouped_assumptions
 from hespas.report.communication import communication_lines, communication_rows
@@ -56,7 +57,7 @@ def run_summary(prediction: Prediction) -> RunReport:
     groups = grouped_assumptions(prediction.assumptions, total.noted_s, total.time_s)
     return RunReport(
         schema_version=SCHEMA_VERSION,
-        program=Path(prediction.graph.program.source).name,
+        program=Path(prediction.graph.program.source).name.removesuffix(PARTITIONED),
         node=prediction.device_name,
         system=None if prediction.system is None else prediction.system.name,
         method=prediction.estimates.method,
