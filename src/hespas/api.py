@@ -289,6 +289,7 @@ def predict(
     settings: Mapping[str, str] | None = None,
     tokens: int | None = None,
     samples: int | None = None,
+    expert_load: str | Path | None = None,
     compiler: CompileOptions | None = None,
     method: str | None = None,
     peak_flops: float | None = None,
@@ -316,7 +317,8 @@ def predict(
     The arguments are those of ``hespas run``. ``workload`` is a program, its file, a model of the
     zoo or ``package.module:function``; ``mesh``, the batches, ``sequence``, ``attention``,
     ``remat``, ``scan``, ``dtype`` and ``settings`` (``--set``) are for models. ``tokens`` and
-    ``samples`` are what a step takes in. ``cluster`` is ``COUNTxPART``, ``system`` a description, a
+    ``samples`` are what a step takes in. ``expert_load`` is how many tokens each expert gets:
+    ``uniform``, or a file. ``cluster`` is ``COUNTxPART``, ``system`` a description, a
     preset's name or a directory; a program that communicates needs one of them. ``node`` is a
     description, a preset's name or a path, also that of a configuration (``.json``) of another
     method than the roofline; by default it is the cluster's part.
@@ -333,6 +335,7 @@ def predict(
     """
     from hespas import pipeline
     from hespas.compile.options import DEFAULT_OPTIONS
+    from hespas.config.expert_load import ExpertOptions, parse_expert_load
     from hespas.config.fields import changed
     from hespas.config.suggest import choice
     from hespas.errors import ConfigError, option
@@ -390,6 +393,9 @@ def predict(
             model=of_model,
         ),
         step=StepOptions(tokens=tokens, samples=samples),
+        experts=ExpertOptions(
+            expert_load=None if expert_load is None else parse_expert_load(str(expert_load))
+        ),
         compile=CompileChoice(
             fidelity=choice(fidelity, Fidelity, what="the fidelity"),
             options=compiler or DEFAULT_OPTIONS,

@@ -26,6 +26,7 @@ import msgspec
 from hespas.compile.options import CompileOptions
 from hespas.config.decode import decode
 from hespas.config.estimators import HARDWARE, EstimatorKeys
+from hespas.config.expert_load import ExpertOptions
 from hespas.config.fields import Layer, Option, declare, options_in
 from hespas.config.figures import LEAST_BARE_RATE, USUAL_UNITS, Count, Text
 from hespas.config.files import read_json
@@ -607,6 +608,7 @@ class PredictOptions:
     """
 
     program: ProgramOptions = field(default_factory=ProgramOptions)
+    experts: ExpertOptions = field(default_factory=ExpertOptions)
     compile: CompileChoice = field(default_factory=CompileChoice)
     split: SplitOptions = field(default_factory=SplitOptions)
     estimate: EstimateOptions = field(default_factory=EstimateOptions)

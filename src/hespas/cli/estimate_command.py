@@ -11,6 +11,7 @@ from hespas import pipeline
 from hespas.cli import flags
 from hespas.cli.output_directory import estimate_into, output_of, stats_of, summary_of
 from hespas.cli.outputs import check_targets, write_json
+from hespas.config.expert_load import ExpertOptions
 from hespas.options import EstimateOptions, NetworkOptions, OutputOptions, ProgramOptions
 from hespas.split.strategies import SplitOptions
 
@@ -23,6 +24,7 @@ from hespas.split.strategies import SplitOptions
 @flags.workload_argument
 @flags.both("config_file", type=flags.FILE, metavar="FILE", help="The configuration.")
 @flags.derived(ProgramOptions)
+@flags.derived(ExpertOptions)
 @flags.derived(EstimateOptions, without=("host_bandwidth",))
 @flags.derived(NetworkOptions, only=("cluster", "system"))
 @flags.derived(SplitOptions)

@@ -18,6 +18,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "RooflineHardware",
         "read_roofline",
     ),
+    "expert_load": ("ExpertOptions", "parse_expert_load"),
     "fields": (
         "Layer",
         "Option",

@@ -13,6 +13,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "convolution": ("Convolution", "Direction", "convolutions"),
     "expand": ("expand",),
     "gemm": ("Gemm", "GemmWriter", "gemms"),
+    "grouped": ("GroupedGemm", "TILE_ROWS", "grouped_gemms"),
     "mosaic.kernel": ("KernelLoad", "kernel_load", "multiplied"),
     "mosaic.tally": ("KernelProduct", "VectorUse"),
     "mosaic.vectors": ("Unit", "element_bits"),

@@ -16,7 +16,7 @@ from hespas.estimate.ptx.terms import reasons
 from hespas.estimate.tables.method import Measured
 from hespas.program.program import Op
 
-_OF_LIBRARIES = frozenset({"convolution", "custom_call", "dot", "dot_general"})
+_OF_LIBRARIES = frozenset({"convolution", "custom_call", "dot", "dot_general", "ragged_dot"})
 _MOST = 5
 
 

@@ -13,6 +13,7 @@ constants that they read.
 """
 
 PUBLIC: dict[str, tuple[str, ...]] = {
+    "experts": ("Capacity", "with_expert_load"),
     "load": ("PARTITIONED", "check_source", "load_per_device", "load_source", "read_source"),
     "loaded": ("Loaded",),
     "overrides": ("LoadOptions",),

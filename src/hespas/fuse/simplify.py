@@ -22,7 +22,7 @@ from hespas.program.canonical import structure_key
 from hespas.program.program import Block, Op, Value, is_communication_op, values_read
 from hespas.program.types import NumberKind, TensorType, Type
 
-_LIBRARY = frozenset({"convolution", "dot", "dot_general"})
+_LIBRARY = frozenset({"convolution", "dot", "dot_general", "ragged_dot"})
 _SHARED = ELEMENTWISE | CREATING | MOVING | _LIBRARY
 _LAYOUT_NAMES = frozenset({"result_layout", "xla_shape", "mhlo.sharding"})
 

@@ -10,6 +10,7 @@ that builds a step: `llama` (with `decoder` and `adamw`), `resnet` (with `resnet
 
 PUBLIC: dict[str, tuple[str, ...]] = {
     "catalogue": ("model_named", "models"),
+    "experts": ("capacity_of",),
     "flops": ("model_flops",),
     "part": ("PIPE", "REDUCED", "SHARED", "Part", "PartProgram"),
     "model": ("MeshAxes", "Model", "parse_mesh"),

@@ -27,7 +27,7 @@ from hespas.pipeline.checks import (
     no_system,
 )
 from hespas.pipeline.estimators import estimator_of
-from hespas.pipeline.loading import load, with_origin_noted
+from hespas.pipeline.loading import load, with_experts, with_origin_noted
 from hespas.pipeline.machines import (
     device_name,
     device_of_memory,
@@ -92,7 +92,7 @@ def prepare(
         check_priced(options)
         check_is_alone(options, system)
         program = load(options, source=source, system=system)
-    program = with_origin_noted(program, options)
+    program = with_experts(with_origin_noted(program, options), options, system)
     settled = settle(program, devices=options.program.devices, system=system)
     prepared = divide(settled, options, system=system)
     check_host_link(prepared.graph, host_bandwidth(options.estimate))
@@ -121,6 +121,7 @@ def load_alone(options: PredictOptions) -> Program:
     options = checked(options)
     system = system_of(options.network)
     program = with_origin_noted(load(options, system=system), options)
+    program = with_experts(program, options, system)
     count = None if system is None else system.device_count
     return with_device_count(program, requested=options.program.devices, system=count)
 

@@ -22,11 +22,13 @@ from hespas.estimate.methods import method_named
 from hespas.export.source import FileSource, ModelSource
 from hespas.export.workload import Workload, export_cache, read_workload
 from hespas.fidelity import Plan, fallen_back, planned
+from hespas.frontend.experts import with_expert_load
 from hespas.frontend.load import load_per_device
 from hespas.frontend.loaded import Loaded
 from hespas.frontend.overrides import LoadOptions
 from hespas.frontend.whole import whole_of_source
 from hespas.hardware.system import System
+from hespas.models.experts import capacity_of
 from hespas.options import Fidelity, PredictOptions
 from hespas.pipeline.caches import compiled_directory, made_directory
 from hespas.pipeline.checks import check_effects
@@ -224,6 +226,18 @@ def _compiled(content: bytes, node: str, options: PredictOptions, system: System
         compiler_versions=compiled.versions,
     )
     return replace(loaded, program=program)
+
+
+def with_experts(program: Program, options: PredictOptions, system: System | None) -> Program:
+    """Return the program with the rows that each expert gets, where it has experts.
+
+    Raises `ConfigError` for a load of the experts that doesn't fit the program.
+    """
+    capacity = None
+    if options.experts.expert_load is not None and options.program.file is not None:
+        source = source_of(options, system)
+        capacity = capacity_of(source.settings) if isinstance(source, ModelSource) else None
+    return with_expert_load(program, options.experts.expert_load, capacity=capacity)
 
 
 def with_origin_noted(program: Program, options: PredictOptions) -> Program:

@@ -38,6 +38,8 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     ),
     "canonical": ("fingerprint", "structure_key"),
     "devices": ("communication_ops", "device_group_table", "device_pairs", "with_device_count"),
+    "experts": ("ExpertLoad", "UNIFORM"),
+    "grouped": ("GroupedProduct", "grouped_product", "steps_of_tiles"),
     "groups": ("FoldedGroups", "GroupMode", "ListedGroups", "ReplicaGroups"),
     "kernels": ("CompiledKernels", "Extent", "KernelLaunch", "decode_kernels", "encode_kernels"),
     "mosaic": ("KernelBlock", "KernelOp", "KernelType", "MosaicKernel", "Window", "kernel_ops"),

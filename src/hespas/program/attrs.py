@@ -20,7 +20,9 @@ class DotAttrs(msgspec.Struct, frozen=True, kw_only=True):
 
     ``precision`` holds one name per operand (``DEFAULT``, ``HIGH``, ``HIGHEST``); empty means
     default. ``algorithm`` is the text of a ``dot_algorithm``, empty where none is set.
-    ``is_divided`` marks a ``ragged_dot`` that contracts each group of rows by itself.
+    Of a ``ragged_dot``, ``ragged`` is the dimension of the first operand that groups divide, and
+    ``is_divided`` marks one that contracts each group of rows by itself. ``group_rows`` are the
+    rows of each group, empty where they are not known: then the groups fill the whole operand.
     """
 
     lhs_batching: tuple[int, ...]
@@ -30,6 +32,8 @@ class DotAttrs(msgspec.Struct, frozen=True, kw_only=True):
     precision: tuple[str, ...] = ()
     algorithm: str = ""
     is_divided: bool = False
+    ragged: int | None = None
+    group_rows: tuple[int, ...] = ()
 
 
 class ConvolutionAttrs(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,12 +65,15 @@ class CollectiveAttrs(msgspec.Struct, frozen=True, kw_only=True):
     """``all_gather``, ``all_reduce``, ``reduce_scatter``, ``all_to_all``, broadcast.
 
     ``dimension`` is the gathered, scattered or split dimension, None where there is none.
+    ``imbalance``, of a ``ragged_all_to_all``, is what the device with the most tokens gets over
+    what all would get if tokens were spread evenly.
     """
 
     groups: ReplicaGroups
     mode: GroupMode
     channel: int | None
     dimension: int | None = None
+    imbalance: float = 1.0
 
 
 class PermuteAttrs(msgspec.Struct, frozen=True, kw_only=True):
@@ -163,7 +170,8 @@ class CustomCallAttrs(msgspec.Struct, frozen=True, kw_only=True):
 
     ``convolution`` is set where a library's convolution is called: its operands are named as
     XLA names them, whatever the direction. ``precision`` is as in `DotAttrs`. ``tables`` are known
-    where a kernel of a TPU is called.
+    where a kernel of a TPU is called; ``group_rows`` are as in `DotAttrs`, where it multiplies
+    groups of rows.
     """
 
     target: str
@@ -173,6 +181,7 @@ class CustomCallAttrs(msgspec.Struct, frozen=True, kw_only=True):
     precision: tuple[str, ...] = ()
     in_place: tuple[InPlace, ...] = ()
     tables: tuple[Table, ...] = ()
+    group_rows: tuple[int, ...] = ()
 
 
 class FusionAttrs(msgspec.Struct, frozen=True, kw_only=True):

@@ -174,6 +174,7 @@ COLLECTIVE_KINDS = frozenset(
         "all_to_all",
         "collective_broadcast",
         "collective_permute",
+        "ragged_all_to_all",
         "reduce_scatter",
         "cross-replica-sum",
         "send",

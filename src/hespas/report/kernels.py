@@ -20,7 +20,7 @@ from hespas.program.scopes import merged_layers, read_scope
 from hespas.split.regions import Compute, RegionGraph
 from hespas.units import format_time
 
-_LIBRARY_KINDS = frozenset({"custom_call", "dot_general", "dot", "convolution"})
+_LIBRARY_KINDS = frozenset({"custom_call", "dot_general", "dot", "ragged_dot", "convolution"})
 _LIBRARY = "library"
 
 

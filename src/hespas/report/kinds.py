@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from hespas.cost.attention import attentions
 from hespas.cost.convolution import convolutions
 from hespas.cost.gemm import GemmWriter, gemms
+from hespas.cost.grouped import grouped_gemms
 from hespas.cost.rules.fusion import only_moves
 from hespas.errors import CostError
 from hespas.program.attrs import CustomCallAttrs
@@ -76,6 +77,8 @@ def _product(op: Op) -> str:
             return "fused attention"
         if convolutions(op):
             return "convolution"
+        if grouped_gemms(op):
+            return "matrix product, grouped"
         return next((_PRODUCTS[product.writer] for product in gemms(op)), "")
     except CostError:
         return ""

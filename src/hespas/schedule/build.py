@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from hespas.errors import HardwareError, TraceError, UnsupportedError, option
 from hespas.estimate.estimate import Estimate
 from hespas.estimate.graph import GraphEstimate
-from hespas.program.attrs import PermuteAttrs
+from hespas.program.attrs import CollectiveAttrs, PermuteAttrs
 from hespas.program.devices import device_group_table, device_pairs
 from hespas.program.program import Op, Program
 from hespas.program.types import size_bytes
@@ -33,6 +33,7 @@ _KINDS = {
     "cross-replica-sum": CommunicationKind.ALL_REDUCE,
     "all_to_all": CommunicationKind.ALL_TO_ALL,
     "collective_broadcast": CommunicationKind.BROADCAST,
+    "ragged_all_to_all": CommunicationKind.ALL_TO_ALL,
     "reduce_scatter": CommunicationKind.REDUCE_SCATTER,
 }
 
@@ -266,7 +267,15 @@ def _add_host_transfer(
 
 
 def operand_bytes(op: Op) -> int:
-    """Return the bytes that one device puts into a collective."""
+    """Return the bytes that one device puts into a collective.
+
+    Of a ``ragged_all_to_all``, one of the two arrays may be longer than what moves: a device must
+    have room for more than its share. What counts is the shorter one, times what the device with
+    the most gets over an even share: its link decides.
+    """
+    if isinstance(op.attrs, CollectiveAttrs) and op.kind == "ragged_all_to_all":
+        shorter = min(size_bytes(value.type) for value in op.operands[:2])
+        return round(shorter * op.attrs.imbalance)
     return sum(size_bytes(value.type) for value in op.operands)
 
 

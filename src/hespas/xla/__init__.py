@@ -40,6 +40,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "hlo.forms": ("is_hlo",),
     "hlo.module": ("HloModule", "read_hlo_module", "stablehlo_of_hlo", "stablehlo_of_module"),
     "hlo.schema": ("enum_names",),
+    "mlir.chlo": ("RAGGED_DOT", "legalise_chlo"),
     "mlir.functions": ("FunctionReader", "OpRecord"),
     "mlir.module": (
         "BYTECODE_MAGIC",
@@ -51,7 +52,6 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "module_symbols",
         "parse_mlir",
         "printed",
-        "run_passes",
     ),
     "mlir.mosaic": ("read_mosaic",),
     "mlir.trial": ("check_bytecode",),

@@ -22,6 +22,7 @@ from hespas.cost.rules.sizes import arithmetic_type
 from hespas.cost.work import Work, flop_counts, summed
 from hespas.errors import CostError, HespasError, ProgramError, UnsupportedError, option
 from hespas.program.attrs import CustomCallAttrs, Table
+from hespas.program.grouped import grouped_product, steps_of_tiles
 from hespas.program.mosaic import KernelOp, MosaicKernel, Window, kernel_ops
 from hespas.program.program import Op
 from hespas.program.types import TensorType, element_type, tensors
@@ -90,7 +91,7 @@ def kernel_load(op: Op) -> KernelLoad:
     operands = tuple([kind for value in op.operands for kind in tensors(value.type)])
     results = tuple([kind for value in op.results for kind in tensors(value.type)])
     try:
-        return _load(mosaic_config(op), attrs.tables, operands, results)
+        return _load(mosaic_config(op), attrs.tables, operands, results, _groups(op))
     except (ProgramError, UnsupportedError) as error:
         raise CostError(
             f"the work of custom call {MOSAIC!r} is not known: {error.message}",
@@ -102,15 +103,30 @@ def kernel_load(op: Op) -> KernelLoad:
         raise
 
 
+class _Groups(msgspec.Struct, frozen=True, kw_only=True):
+    """The groups of a grouped product whose rows are known; ``room`` is for rows of all groups."""
+
+    rows: tuple[int, ...]
+    room: int
+
+
+def _groups(op: Op) -> _Groups | None:
+    attrs, product = op.attrs, grouped_product(op)
+    if not isinstance(attrs, CustomCallAttrs) or not attrs.group_rows or product is None:
+        return None
+    return _Groups(rows=attrs.group_rows, room=product.rows)
+
+
 @lru_cache(maxsize=1024)
 def _load(
     config: MosaicConfig,
     tables: tuple[Table, ...],
     operands: tuple[TensorType, ...],
     results: tuple[TensorType, ...],
+    groups: _Groups | None,
 ) -> KernelLoad:
     kernel = read_mosaic(_body(config))
-    grid, notes = _grid(kernel)
+    grid, notes = _grid(kernel, groups)
     dynamic = kernel.grid.count(None)
     given = operands[dynamic:]
     arrays = (*given[kernel.prefetched :], *results)[: len(kernel.windows) or None]
@@ -149,12 +165,21 @@ def _body(config: MosaicConfig) -> bytes:
         raise ProgramError(f"its kernel is not in base64: {error}") from error
 
 
-def _grid(kernel: MosaicKernel) -> tuple[tuple[int, ...], list[str]]:
-    """Return the grid; a length that depends on data is as long as the tables it indexes."""
+def _grid(kernel: MosaicKernel, groups: _Groups | None) -> tuple[tuple[int, ...], list[str]]:
+    """Return the grid; a length that depends on data is as long as the tables it indexes.
+
+    Of a product of ``groups`` it is the tiles of rows that they touch. Its tables have room for one
+    more for each group but the first.
+    """
     notes: list[str] = []
     grid: list[int] = []
     for axis, length in enumerate(kernel.grid):
-        grid.append(_longest(kernel, axis) if length is None else length)
+        longest = _longest(kernel, axis) if length is None else length
+        if length is None and groups is not None:
+            tiles = longest - len(groups.rows) + 1
+            grid.append(max(1, steps_of_tiles(groups.rows, -(-groups.room // max(1, tiles)))))
+            continue
+        grid.append(longest)
         if length is None:
             notes.append(
                 f"kernel {kernel.name}: the length of dimension {axis} of its grid depends on data "

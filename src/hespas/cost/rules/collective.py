@@ -44,6 +44,7 @@ RULES = {
     "collective_broadcast": nothing,
     "collective_permute": nothing,
     "cross-replica-sum": all_reduce,
+    "ragged_all_to_all": nothing,
     "recv": nothing,
     "recv_done": nothing,
     "reduce_scatter": reduce_scatter,

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
 from math import gcd, prod
 
-from hespas.cost.rules.sizes import arithmetic_type, operand, result, traffic, wider
+from hespas.cost.rules.sizes import (
+    arithmetic_type,
+    memory_bytes,
+    operand,
+    result,
+    traffic,
+    wider,
+)
 from hespas.cost.work import Work, flop_counts
 from hespas.errors import CostError
 from hespas.limits import MOST_DILATION_CASES
@@ -51,14 +59,26 @@ def ragged_dot(op: Op) -> Work:
     """Count as `dot`, each row with the one matrix of its group.
 
     Where groups divide the contracted dimension, each of them makes a matrix of the result from
-    its own rows: the result's size counts once, not for every group.
+    its own rows: the result's size counts once, not for every group. Where the rows of each group
+    are known, rows of none are neither multiplied nor moved, nor are the matrices of empty groups.
     """
     whole = dot(op)
-    if not isinstance(op.attrs, DotAttrs) or not op.attrs.is_divided:
+    attrs = op.attrs
+    if not isinstance(attrs, DotAttrs) or attrs.ragged is None:
         return whole
-    groups = operand(op, 2).element_count
-    flops = tuple([(name, count // groups) for name, count in whole.flops])
-    return replace(whole, flops=flops)
+    rows, count = operand(op, 0).shape[attrs.ragged], operand(op, 2).shape[-1]
+    filled, used = Fraction(1), Fraction(1)
+    if attrs.group_rows:
+        filled = Fraction(sum(attrs.group_rows), max(1, rows))
+        used = Fraction(sum(1 for each in attrs.group_rows if each), len(attrs.group_rows))
+    share = filled / count if attrs.is_divided else filled
+    lhs_bytes, rhs_bytes, *others = [memory_bytes(value.type) for value in op.operands]
+    read = filled * lhs_bytes + (filled if attrs.is_divided else used) * rhs_bytes + sum(others)
+    return Work(
+        flops=tuple([(name, round(flops * share)) for name, flops in whole.flops]),
+        bytes_read=round(read),
+        bytes_written=round(whole.bytes_written * (1 if attrs.is_divided else filled)),
+    )
 
 
 def convolution(op: Op) -> Work:

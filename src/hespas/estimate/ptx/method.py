@@ -18,7 +18,9 @@ from hespas.program.kernels import CompiledKernels
 from hespas.program.program import Program
 from hespas.split.regions import Compute
 
-_LIBRARY_KINDS = frozenset({"custom_call", "dot_general", "dot", "convolution", "dynamic_conv"})
+_LIBRARY_KINDS = frozenset(
+    {"custom_call", "dot_general", "dot", "ragged_dot", "convolution", "dynamic_conv"}
+)
 _LIBRARY = "kernel: libraries' kernels have no PTX here, and are priced by the roofline"
 _UNCOMPILED = (
     "kernel: the program is not compiled: every operation is priced as a kernel of its own, "

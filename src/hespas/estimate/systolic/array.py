@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from enum import Enum
 from math import ceil, prod
 
+from hespas.cost.grouped import grouped_gemms
 from hespas.cost.rules.sizes import operand, result
 from hespas.errors import HardwareError
 from hespas.program.attrs import ConvolutionAttrs, DotAttrs
@@ -130,6 +131,8 @@ def products(op: Op) -> dict[Product, int]:
     each group, over the patches of its input (im2col). Any other operation has none.
     """
     match op.attrs:
+        case DotAttrs(ragged=int()):
+            return _of_groups(op)
         case DotAttrs():
             return _of_dot(op, op.attrs)
         case ConvolutionAttrs():
@@ -147,6 +150,17 @@ def _of_dot(op: Op, attrs: DotAttrs) -> dict[Product, int]:
     m = prod(size for at, size in enumerate(lhs) if at not in lhs_taken)
     n = prod(size for at, size in enumerate(rhs) if at not in rhs_taken)
     return _counted(Product(m=m, n=n, k=k), batch)
+
+
+def _of_groups(op: Op) -> dict[Product, int]:
+    found: dict[Product, int] = {}
+    for each in grouped_gemms(op):
+        for rows in each.group_rows:
+            sizes = (each.k, rows) if each.is_divided else (rows, each.k)
+            product = Product(m=sizes[0], n=each.n, k=sizes[1])
+            if rows:
+                found[product] = found.get(product, 0) + each.batch
+    return found
 
 
 def _of_convolution(op: Op, attrs: ConvolutionAttrs) -> dict[Product, int]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from hespas.cost.attention import attentions
 from hespas.cost.convolution import Convolution, convolutions
 from hespas.cost.gemm import Gemm, gemms
+from hespas.cost.grouped import TILE_ROWS, GroupedGemm, grouped_gemms
 from hespas.cost.structure import Leaf
 from hespas.estimate.bound import Bound, larger_of
 from hespas.estimate.driver import Price, Timing, estimate_region
@@ -94,6 +95,12 @@ def streaming_of(about: PartWire, roofline: Roofline) -> Streaming:
         overhead_s=about.streaming_latency_s if overhead_s is None else overhead_s,
         factor=device.factor("kernels"),
     )
+
+
+_GROUPED = (
+    "products of groups of rows take as long as one of all rows, those of each group filled up to "
+    f"tiles of {TILE_ROWS}, or as products of equal groups where rows are summed over"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +193,7 @@ class Measured:
         products = gemms(op)
         timings = [self.attention.price(each) for each in attentions(op)]
         timings.extend(self._gemm(each) for each in products)
+        timings.extend(self._grouped(each) for each in grouped_gemms(op))
         if not products:
             timings.extend(self._convolution(each, moved) for each in convolutions(op))
         if timings:
@@ -215,6 +223,20 @@ class Measured:
     def _gemm(self, gemm: Gemm) -> Timing:
         product = Product(type_name=gemm.multiplied, m=gemm.m, n=gemm.n, k=gemm.k, batch=gemm.batch)
         return self.gemm.price(product) * (gemm.flops_per_product / 2)
+
+    def _grouped(self, grouped: GroupedGemm) -> Timing:
+        """Return the time of products of groups: that of one of all their rows, or of all alike."""
+        groups = max(1, grouped.groups)
+        divided = grouped.is_divided
+        product = Product(
+            type_name=grouped.multiplied,
+            m=grouped.k if divided else grouped.rows,
+            n=grouped.n,
+            k=-(-sum(grouped.group_rows) // groups) if divided else grouped.k,
+            batch=grouped.batch * (groups if divided else 1),
+        )
+        timing = self.gemm.price(product) * (grouped.flops_per_product / 2)
+        return replace(timing, notes=(*timing.notes, _GROUPED))
 
     def _convolution(self, convolution: Convolution, bytes_moved: float) -> Timing:
         timed = convolution_time(self.gemm, as_product(convolution), bytes_moved)

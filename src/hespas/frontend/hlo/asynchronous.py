@@ -35,6 +35,7 @@ _RESULT_MEMBER = {
     "all-reduce-start": None,
     "collective-permute-start": 1,
     "copy-start": 0,
+    "ragged-all-to-all-start": 1,
 }
 
 
@@ -135,6 +136,7 @@ _COLLECTIVES = frozenset(
         "all-to-all",
         "collective-broadcast",
         "collective-permute",
+        "ragged-all-to-all",
         "reduce-scatter",
     }
 )

@@ -250,7 +250,8 @@ def ragged_dot(instruction: Any) -> tuple[Attrs, mlir.Attributes]:
         "lhs_ragged_dimensions": mlir.array(tuple(numbered.lhs_ragged_dimensions)),
         "rhs_group_dimensions": mlir.array(tuple(numbered.rhs_group_dimensions)),
     }
-    return replace(attrs, is_divided=divided), mlir.listed(dict(texts) | ragged)
+    (dimension,) = numbered.lhs_ragged_dimensions
+    return replace(attrs, is_divided=divided, ragged=dimension), mlir.listed(dict(texts) | ragged)
 
 
 def dot_of(numbered: Any, precision: Any) -> tuple[DotAttrs, mlir.Attributes]:

@@ -66,6 +66,10 @@ _READ: dict[str, tuple[str, Reader]] = {
     "map": ("map", attributes.dimensions("dimensions")),
     "opt-barrier": ("optimization_barrier", _nothing),
     "pad": ("pad", attributes.pad),
+    "ragged-all-to-all": (
+        "ragged_all_to_all",
+        partial(read_collective, opcode="ragged-all-to-all"),
+    ),
     "ragged-dot": ("ragged_dot", attributes.ragged_dot),
     "recv": ("recv", attributes.numbers("channel_id")),
     "reduce": ("reduce", attributes.dimensions("dimensions")),
@@ -88,7 +92,7 @@ _READ: dict[str, tuple[str, Reader]] = {
     "transpose": ("transpose", attributes.dimensions("permutation")),
     "triangular-solve": ("triangular_solve", attributes.triangular_solve),
 }
-_MHLO = frozenset(_XLA_ONLY.split()) | {"ragged-dot", "scaled-dot"}
+_MHLO = frozenset(_XLA_ONLY.split()) | {"ragged-all-to-all", "ragged-dot", "scaled-dot"}
 
 
 def _named(opcode: str, kind: str, read: Reader | None) -> Opcode:
@@ -109,6 +113,5 @@ OPCODES: dict[str, Opcode] = {
 # Opcodes that a `Program` cannot hold, and why.
 GAPS = {
     "domain": "it is a note of the partitioner, which is gone in a program for one device",
-    "ragged-all-to-all": "how much it sends is known only when it runs",
     "scan": "it is a loop that compilers replace before they schedule",
 }

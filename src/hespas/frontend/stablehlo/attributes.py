@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
+import msgspec
+
 from hespas.errors import ProgramError
 from hespas.frontend.meshes import Mesh, read_axis_groups
 from hespas.program.attrs import (
@@ -37,6 +39,7 @@ from hespas.xla.mlir.text import (
     read_integers,
     read_rows,
     read_symbols,
+    split_list,
 )
 
 Reader = Callable[[OpRecord], Attrs]
@@ -95,6 +98,27 @@ def _dot_general(record: OpRecord) -> DotAttrs:
         rhs_contracting=dimensions.get("rhs_contracting", ()),
         precision=_precision(record),
         algorithm=record.attributes.get("algorithm", ""),
+    )
+
+
+_RAGGED_DIMENSIONS = re.compile(r"lhs_ragged_dimensions = \[(\d+)\]")
+
+
+def _ragged_dot(record: OpRecord) -> DotAttrs:
+    text = _required(record, "ragged_dot_dimension_numbers")
+    ragged = _RAGGED_DIMENSIONS.search(text)
+    if ragged is None:
+        raise ProgramError("ragged_dot_dimension_numbers cannot be read")
+    dimensions = {name: read_integers(numbers) for name, numbers in _DOT_DIMENSIONS.findall(text)}
+    contracting = dimensions.get("lhs_contracting", ())
+    return DotAttrs(
+        lhs_batching=dimensions.get("lhs_batching", ()),
+        rhs_batching=dimensions.get("rhs_batching", ()),
+        lhs_contracting=contracting,
+        rhs_contracting=dimensions.get("rhs_contracting", ()),
+        precision=_precision(record),
+        ragged=int(ragged[1]),
+        is_divided=int(ragged[1]) in contracting,
     )
 
 
@@ -236,7 +260,31 @@ def _async_start(record: OpRecord) -> Attrs:
     return NO_ATTRS if text is None else CallAttrs(callee=read_symbols(text)[0])
 
 
-def _custom_call(record: OpRecord) -> CustomCallAttrs:
+_RAGGED_ALL_TO_ALL = '"ragged_all_to_all"'
+
+
+def _ragged_all_to_all(record: OpRecord, meshes: Mapping[str, Mesh]) -> CollectiveAttrs:
+    """Read the groups of the collective from its configuration, where JAX writes them."""
+    text = _required(record, "backend_config")
+    if not text.startswith("{"):
+        raise ProgramError("the backend_config of ragged_all_to_all cannot be read")
+    parts = [part.partition(" = ") for part in split_list(text[1:-1])]
+    fields = {name: value for name, _, value in parts}
+    configured = msgspec.structs.replace(record, attributes=fields)
+    groups, mode, channel = _groups(configured, meshes, GroupMode.CROSS_PARTITION)
+    return CollectiveAttrs(groups=groups, mode=mode, channel=channel)
+
+
+def _custom_call(meshes: Mapping[str, Mesh]) -> Reader:
+    def read(record: OpRecord) -> Attrs:
+        if record.attributes.get("call_target_name") == _RAGGED_ALL_TO_ALL:
+            return _ragged_all_to_all(record, meshes)
+        return _call_of_library(record)
+
+    return read
+
+
+def _call_of_library(record: OpRecord) -> CustomCallAttrs:
     return CustomCallAttrs(
         target=_required(record, "call_target_name").strip('"'),
         backend_config=record.attributes.get("backend_config", ""),
@@ -339,7 +387,7 @@ def attribute_readers(meshes: Mapping[str, Mesh]) -> dict[str, Reader]:
         "concatenate": _dimension("dimension"),
         "constant": _constant,
         "convolution": _convolution,
-        "custom_call": _custom_call,
+        "custom_call": _custom_call(meshes),
         "dot": _dot,
         "dot_general": _dot_general,
         "dynamic_slice": _gather,
@@ -349,6 +397,7 @@ def attribute_readers(meshes: Mapping[str, Mesh]) -> dict[str, Reader]:
         "gather": _gather,
         "get_tuple_element": _dimension("index"),
         "iota": _dimension("iota_dimension"),
+        "ragged_dot": _ragged_dot,
         "map": _dimensions("dimensions"),
         "reduce": _dimensions("dimensions"),
         "reduce_window": _window,

@@ -13,11 +13,13 @@ from hespas.frontend.loops import trip_count
 from hespas.frontend.meshes import Mesh, read_mesh
 from hespas.frontend.overrides import LoadOptions, OverrideRecorder
 from hespas.frontend.stablehlo.attributes import Reader, attribute_readers
+from hespas.frontend.stablehlo.ragged import with_ragged_exchanges
 from hespas.frontend.stablehlo.sharding import per_device
 from hespas.program.attrs import CaseAttrs, WhileAttrs
 from hespas.program.program import Alias, Function, Program, called_functions, nested_ops
+from hespas.xla.mlir.chlo import RAGGED_DOT, legalise_chlo
 from hespas.xla.mlir.functions import FunctionReader, OpRecord
-from hespas.xla.mlir.module import MlirModule, Symbol, module_attributes, module_symbols, run_passes
+from hespas.xla.mlir.module import MlirModule, Symbol, module_attributes, module_symbols
 from hespas.xla.mlir.text import read_integer, read_type, split_list
 
 _DIALECTS = frozenset({"stablehlo", "mhlo", "func", "sdy"})
@@ -28,13 +30,14 @@ def read_stablehlo(
 ) -> Loaded | Unpartitioned:
     """Return the program of one device, or why the module does not hold it yet.
 
-    ``has_chlo``: legalise CHLO operations first, which changes the module. JAX's shard_map
+    ``has_chlo``: legalise CHLO operations first, which changes the module; a ``chlo.ragged_dot``
+    stays. JAX's shard_map
     (``sdy.manual_computation``) is opened. Raises `ProgramError` for a module that is no program,
     `UnsupportedError` for what has no model, and `ConfigError` for options that name a line
     without a loop or branch.
     """
     if has_chlo:
-        run_passes(module, "builtin.module(func.func(chlo-legalize-to-stablehlo))")
+        legalise_chlo(module)
     symbols = module_symbols(module)
     meshes = {
         symbol.name: read_mesh(symbol.attributes["mesh"])
@@ -100,7 +103,7 @@ def _read_functions(
     readers = attribute_readers(meshes) | control_flow
 
     def find_reader(dialect: str, kind: str) -> Reader | None:
-        if dialect not in _DIALECTS:
+        if dialect not in _DIALECTS and f"{dialect}.{kind}" != RAGGED_DOT:
             raise UnsupportedError(
                 f"operations of dialect {dialect} are not supported",
                 hint="convert the program to StableHLO",
@@ -115,7 +118,7 @@ def _read_functions(
         if name in functions:
             continue
         symbol = _function_symbol(symbols, name, module.source)
-        functions[name] = walker.function(symbol)
+        functions[name] = with_ragged_exchanges(walker.function(symbol))
         pending.extend(called_functions(nested_ops(functions[name].body)))
     return functions
 

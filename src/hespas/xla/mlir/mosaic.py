@@ -20,6 +20,7 @@ from hespas.xla.mlir.text import read_integer, read_integers, read_symbols, spli
 
 _DYNAMIC = -(1 << 63)
 """Stands for a length of the grid, or of a dimension, that is known only as the program runs."""
+_TEXT = b"module"
 _TO_CURRENT_FORM = "builtin.module(mosaic-serde{serialize=false})"
 _SHAPED = re.compile(r"(vector|memref)<((?:[\d?]+x)*)(!?[\w.]+(?:<[^<>]*>)?)(.*)>", re.DOTALL)
 _SPACE = re.compile(r"#tpu\.memory_space<(\w+)>")
@@ -44,19 +45,20 @@ def _context() -> Any:
 
 @lru_cache(maxsize=256)
 def read_mosaic(body: bytes) -> MosaicKernel:
-    """Return the kernel in a module's bytecode.
+    """Return the kernel in a module's bytecode, or in its text, as libtpu writes its own.
 
     Raises `ProgramError` for what is no such module, `UnsupportedError` for one of another version
     or with types that have no model.
     """
-    if not body.startswith(BYTECODE_MAGIC):
-        raise ProgramError("its kernel is not MLIR bytecode")
+    if not body.startswith(BYTECODE_MAGIC) and not body.startswith(_TEXT):
+        raise ProgramError("its kernel is not MLIR")
     ir = import_module("jaxlib.mlir.ir")
     context = _context()
     with context, ir.Location.unknown():
         try:
             module = ir.Module.parse(body, context)
-            module_pass_manager().parse(_TO_CURRENT_FORM).run(module.operation)
+            if not body.startswith(_TEXT):
+                module_pass_manager().parse(_TO_CURRENT_FORM).run(module.operation)
         except (ir.MLIRError, ValueError) as error:
             raise ProgramError(f"its kernel cannot be read: {one_line(error)}") from error
         functions = {

@@ -1,0 +1,237 @@
+"""Give products of groups and exchanges of tokens the rows that each expert gets.
+
+A program for any routing has room for more rows than there are: how many each device gets, and
+each group of rows has, is the router's choice, and `hespas.program.experts.ExpertLoad` says it. The
+step waits for the device that gets the most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import msgspec
+
+from hespas.errors import ConfigError, option
+from hespas.program.attrs import CollectiveAttrs, CustomCallAttrs, DotAttrs
+from hespas.program.experts import UNIFORM, ExpertLoad
+from hespas.program.grouped import GroupedProduct, grouped_product
+from hespas.program.program import Block, Op, Program, all_ops
+from hespas.program.types import TensorType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """What each of ``experts`` takes at most: ``factor`` times an even share of the tokens."""
+
+    experts: int
+    factor: float
+
+
+def with_expert_load(
+    program: Program, load: ExpertLoad | None, *, capacity: Capacity | None = None
+) -> Program:
+    """Return the program with the rows of its experts, and a note on where they come from.
+
+    Where no load is given, rows that are exchanged are taken to be spread evenly, and groups of
+    other products to fill their operands. ``capacity`` is what experts of fixed size take, which is
+    known of a model: it decides what is dropped, and no time. Raises `ConfigError` for a load of
+    another number of experts, or that has no effect on the program.
+    """
+    found = _Found.of(program)
+    if load is None and not found.exchanges:
+        return program
+    given = load or UNIFORM
+    notes: list[str] = []
+    if found.exchanges or found.products:
+        filler = _Filler.of(found, given, program)
+        functions = {
+            name: msgspec.structs.replace(function, body=filler.block(function.body))
+            for name, function in program.functions.items()
+        }
+        program = msgspec.structs.replace(program, functions=functions)
+        notes += filler.notes(is_given=load is not None)
+    elif capacity is None:
+        raise ConfigError(
+            f"{option('expert_load')} has no effect: there is no exchange and no product of rows "
+            "of experts",
+            location=program.source,
+            hint="drop it",
+        )
+    if load is not None and capacity is not None:
+        notes.append(_dropped(given, capacity, program.source))
+    return msgspec.structs.replace(program, assumptions=(*notes, *program.assumptions))
+
+
+def _dropped(load: ExpertLoad, capacity: Capacity, location: str) -> str:
+    experts = capacity.experts
+    _check_count(load, experts, location)
+    dropped = load.beyond(capacity.factor / experts, experts=experts, devices=experts)
+    return (
+        f"an expert takes {100 * capacity.factor:g} % of an even share of the tokens, and is sent "
+        f"and computes as much whatever it gets; {100 * dropped:.3g} % of the tokens are dropped"
+        f"{_origin(load)}"
+    )
+
+
+def _origin(load: ExpertLoad) -> str:
+    return f", by {load.source}" if load.source else ""
+
+
+def _check_count(load: ExpertLoad, experts: int, location: str) -> None:
+    if load.experts not in {None, experts}:
+        raise ConfigError(
+            f"{option('expert_load')} lists {load.experts} experts, and the program has {experts}",
+            location=location,
+            hint=f"list {experts}",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Exchange:
+    """Rows that devices send each other: ``rows`` from each; ``room`` is for what it may get."""
+
+    devices: int
+    rows: int
+    room: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """What of a program depends on how tokens are spread over experts, each once."""
+
+    exchanges: tuple[_Exchange, ...]
+    products: tuple[GroupedProduct, ...]
+
+    @classmethod
+    def of(cls, program: Program) -> _Found:
+        exchanges: dict[_Exchange, None] = {}
+        products: dict[GroupedProduct, None] = {}
+        for op in all_ops(program):
+            exchange, product = _exchange(op, program), grouped_product(op)
+            if exchange is not None:
+                exchanges[exchange] = None
+            if product is not None:
+                products[product] = None
+        return cls(exchanges=tuple(exchanges), products=tuple(products))
+
+    def feeding(self, product: GroupedProduct) -> _Exchange | None:
+        """Return the exchange that fills the rows of a product; None where nothing does."""
+        return next((each for each in self.exchanges if each.room == product.rows), None)
+
+
+def _exchange(op: Op, program: Program) -> _Exchange | None:
+    if op.kind != "ragged_all_to_all" or not isinstance(op.attrs, CollectiveAttrs):
+        return None
+    lengths = [each.shape[0] for each in _tensors(op)[:2]]
+    groups = op.attrs.groups.listed()
+    devices = max(map(len, groups), default=0) or program.declared_devices or 1
+    return _Exchange(devices=devices, rows=min(lengths), room=max(lengths))
+
+
+def _tensors(op: Op) -> list[TensorType]:
+    return [value.type for value in op.operands if isinstance(value.type, TensorType)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Filler:
+    """Writes rows into a program: ``experts`` in all, ``load`` says how many tokens each gets."""
+
+    found: _Found
+    load: ExpertLoad
+    experts: int
+    program: Program
+
+    @classmethod
+    def of(cls, found: _Found, load: ExpertLoad, program: Program) -> _Filler:
+        counts = {each.groups * _devices(found, each, load) for each in found.products}
+        whole = {each.devices for each in found.exchanges}
+        experts = load.experts or max(counts or whole)
+        if counts:
+            _check_count(load, max(counts), program.source)
+        divided = next((each for each in whole if experts % each), None)
+        if divided is not None:
+            raise ConfigError(
+                f"{experts} experts are not divided by the {divided} devices that exchange rows",
+                location=program.source,
+                hint=f"list a multiple of {divided} in {option('expert_load')}",
+            )
+        return cls(found=found, load=load, experts=experts, program=program)
+
+    def block(self, block: Block) -> Block:
+        """Return a block with the rows of its products and exchanges."""
+        return msgspec.structs.replace(
+            block, operations=tuple([self._op(op) for op in block.operations])
+        )
+
+    def _op(self, op: Op) -> Op:
+        if op.regions:
+            regions = tuple([self.block(region) for region in op.regions])
+            return msgspec.structs.replace(op, regions=regions)
+        exchange, product = _exchange(op, self.program), grouped_product(op)
+        if exchange is not None and isinstance(op.attrs, CollectiveAttrs):
+            times = self._times(exchange)
+            attrs = msgspec.structs.replace(op.attrs, imbalance=times)
+            return _noted(op, attrs, "mhlo.imbalance", f"{times!r} : f64")
+        if product is not None and isinstance(op.attrs, DotAttrs | CustomCallAttrs):
+            rows = self._rows(product)
+            attrs = msgspec.structs.replace(op.attrs, group_rows=rows)
+            return _noted(op, attrs, "mhlo.group_rows", f"array<i64: {', '.join(map(str, rows))}>")
+        return op
+
+    def _times(self, exchange: _Exchange) -> float:
+        """Return what the busiest device gets over an even share, as far as there is room."""
+        shares = self.load.busiest(experts=self.experts, devices=exchange.devices)
+        return min(exchange.devices * sum(shares), exchange.room / exchange.rows)
+
+    def _rows(self, product: GroupedProduct) -> tuple[int, ...]:
+        exchange = self.found.feeding(product)
+        devices = _devices(self.found, product, self.load)
+        tokens = product.rows if exchange is None else exchange.rows * exchange.devices
+        shares = self.load.busiest(experts=self.experts, devices=devices)
+        room = min(1.0, product.rows / max(1.0, tokens * sum(shares)))
+        return tuple([round(tokens * share * room) for share in shares])
+
+    def notes(self, *, is_given: bool) -> Iterator[str]:
+        """Yield what is assumed, and what has no room."""
+        said = "as the user says" if is_given else "which no program says"
+        if not self.load.source and self.found.products:
+            yield f"each of the {self.experts} experts gets as many tokens, {said}"
+        elif not self.load.source:
+            yield f"each of {self.experts} devices gets as many rows of the others, {said}"
+        for exchange in self.found.exchanges:
+            devices = exchange.devices
+            shares = self.load.busiest(experts=self.experts, devices=devices)
+            if self.load.source:
+                yield (
+                    f"tokens of {self.experts} experts by {self.load.source}: of {devices} devices "
+                    f"the busiest gets {devices * sum(shares):.3g} times an even share, and all "
+                    "wait for it"
+                )
+            room = exchange.room / (exchange.rows * devices)
+            dropped = self.load.beyond(room, experts=self.experts, devices=devices)
+            if dropped > _NONE:
+                yield (
+                    f"a device has room for {exchange.room} rows: {100 * dropped:.3g} % of the "
+                    "tokens are dropped"
+                )
+        if self.load.source and not self.found.exchanges:
+            yield f"rows of {self.experts} experts by {self.load.source}"
+
+
+_NONE = 1e-12
+
+
+def _devices(found: _Found, product: GroupedProduct, load: ExpertLoad) -> int:
+    """Return over how many devices the experts of a product are divided."""
+    exchange = found.feeding(product)
+    if exchange is not None:
+        return exchange.devices
+    listed = load.experts or product.groups
+    return listed // product.groups if listed % product.groups == 0 else 1
+
+
+def _noted(op: Op, attrs: CollectiveAttrs | DotAttrs | CustomCallAttrs, name: str, text: str) -> Op:
+    """Return an operation with other attributes, which its text shows too."""
+    attributes = tuple(sorted({**dict(op.attributes), name: text}.items()))
+    return msgspec.structs.replace(op, attrs=attrs, attributes=attributes)
