@@ -55,8 +55,15 @@ def _rows(options: Iterable[click.Option], context: click.Context) -> Iterator[s
         yield f"| {' | '.join(cells)} |"
 
 
-def _section(name: str) -> str:
+def _sections(name: str) -> list[str]:
+    """Return the section of a command, and those of the commands of a group."""
     command = command_named(name)
+    inner = dict(command.commands) if isinstance(command, click.Group) else {}
+    found = [_section(name, command)]
+    return found + [_section(f"{name} {each}", inner[each]) for each in inner]
+
+
+def _section(name: str, command: click.Command) -> str:
     context = click.Context(command, info_name=f"hespas {name}")
     usage = " ".join(["hespas", name, *command.collect_usage_pieces(context)])
     lines = [f"## hespas {name}", "", _escaped(command.get_short_help_str(limit=200)), ""]
@@ -76,7 +83,9 @@ def options_page() -> str:
         "[Commands](commands.md) says what each command is for. Each option can also be spelled "
         "with underscores, as in `--mlir_file`."
     )
-    return "\n\n".join([head, *(_section(name) for name in command_names())]) + "\n"
+    return (
+        "\n\n".join([head, *(each for name in command_names() for each in _sections(name))]) + "\n"
+    )
 
 
 def _hardware() -> Any:

@@ -7,7 +7,8 @@ from __future__ import annotations
 import hespas.estimate  # pyright: ignore[reportUnusedImport]
 import hespas.measure  # pyright: ignore[reportUnusedImport]
 import hespas.simulate  # pyright: ignore[reportUnusedImport]
-import hespas.split  # noqa: F401  # pyright: ignore[reportUnusedImport]
+import hespas.split  # pyright: ignore[reportUnusedImport]
+import hespas.study  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from hespas.api import (
     estimate,
     load,
@@ -17,6 +18,7 @@ from hespas.api import (
     predict,
     simulate,
     split,
+    study,
     trace,
 )
 from hespas.errors import HespasError
@@ -33,5 +35,6 @@ __all__ = [
     "predict",
     "simulate",
     "split",
+    "study",
     "trace",
 ]

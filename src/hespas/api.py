@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from hespas.schedule.tasks import Job, TaskGraph
     from hespas.simulate.timeline import Timeline
     from hespas.split.regions import RegionGraph
+    from hespas.study.studied import Studied
+    from hespas.study.study import Study
 
 
 def load(
@@ -506,6 +508,51 @@ def measure(
         compile=CompileChoice(options=CompileOptions(flags=xla_flags or {})),
     )
     return measure_step(options, how)
+
+
+def study(
+    what: Study | Mapping[str, object] | str | Path,
+    directory: str | Path,
+    *,
+    executor: str = "local",
+    scheduler: str | None = None,
+    workers: int | None = None,
+    time_limit_s: float = 1800.0,
+) -> Studied:
+    """Compare many configurations, as ``hespas study run`` does, or go on with a study.
+
+    ``what`` is a study, the keys of one, or its YAML file; its results live in ``directory``.
+    ``executor`` is ``local``, ``workers`` processes of this machine at a time, or ``dask``, on the
+    cluster of ``scheduler``. ``time_limit_s`` is how long one prediction may take. What it returns
+    has the rows in the order of the goal, and ``table()`` for pandas and polars. Raises what
+    `hespas.study.studied.studied` raises.
+
+    >>> import tempfile
+    >>> found = study({"model": "gemm", "node": ["A100_SXM_40GB", "H100_80GB"],
+    ...                "fidelity": "exported"}, tempfile.mkdtemp(), workers=1)
+    >>> [row["candidate.node"] for row in found.table()]
+    ['H100_80GB', 'A100_SXM_40GB']
+    """
+    from hespas.config.suggest import choice
+    from hespas.study.executor import ExecutorOptions, Place
+    from hespas.study.studied import studied
+    from hespas.study.study import Study, read_study, study_of
+
+    _check(what, (Study, Mapping, str, Path), "a study", "give its keys or its file")
+    match what:
+        case Study():
+            chosen = what
+        case str() | Path():
+            chosen = read_study(Path(what))
+        case _:
+            chosen = study_of(what)
+    options = ExecutorOptions(
+        executor=choice(executor, Place, what="the executor"),
+        scheduler=scheduler,
+        workers=workers,
+        time_limit_s=time_limit_s,
+    )
+    return studied(chosen, Path(directory), executor=options)
 
 
 def _estimate_options(

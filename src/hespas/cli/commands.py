@@ -30,6 +30,11 @@ _COMMANDS = {
         "kernels": "Show which kernels take longest, and why.",
         "schema": "Print the JSON Schema of what run answers.",
     },
+    "Compare many": {
+        "study": "Compare many configurations, and find the best.",
+        "sweep": "Predict a step on several clusters: how it scales.",
+        "search": "Find the best mesh for a model on a cluster.",
+    },
     "Programs": {
         "export": "Write a model or function as StableHLO.",
         "partition": "Divide a sharded program over its devices.",

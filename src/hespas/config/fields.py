@@ -164,12 +164,17 @@ def changed(values: object) -> tuple[str, ...]:
     )
 
 
+@cache
+def _types_of(section: type) -> dict[str, object]:
+    return get_type_hints(section)
+
+
 def build(section: type[_T], values: Mapping[str, object]) -> _T:
     """Return the dataclass with ``values``, by the names of options; others have their defaults.
 
     Raises what the dataclasses raise for values that contradict each other.
     """
-    types = get_type_hints(section)
+    types = _types_of(section)
     arguments: dict[str, object] = {}
     for field in dataclasses.fields(cast("Any", section)):
         declared = field.metadata.get(_METADATA)

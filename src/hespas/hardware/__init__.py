@@ -55,6 +55,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "load_system",
         "node_directory",
         "node_info",
+        "node_name",
         "part_of",
         "presets_that_fit",
         "system_directory",

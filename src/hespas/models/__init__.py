@@ -9,10 +9,10 @@ that builds a step: `llama` (with `decoder` and `adamw`), `resnet` (with `resnet
 """
 
 PUBLIC: dict[str, tuple[str, ...]] = {
-    "catalogue": ("model_named", "models"),
+    "catalogue": ("Llama2", "Llama3", "model_named", "models"),
     "experts": ("capacity_of",),
     "flops": ("model_flops",),
     "part": ("PIPE", "REDUCED", "SHARED", "Part", "PartProgram"),
-    "model": ("MeshAxes", "Model", "parse_mesh"),
+    "model": ("CHOICES", "MeshAxes", "Model", "parse_mesh"),
 }
 """What other folders import, by module; `tests/project/test_layout.py` checks it."""

@@ -7,7 +7,7 @@ talks to a Python process that stays, so that its start is paid once.
 
 PUBLIC: dict[str, tuple[str, ...]] = {
     "interruption": ("end_programs_on",),
-    "process": ("LOG_NAME", "Limits", "last_words", "run_program", "scratch_directory"),
+    "process": ("LOG_NAME", "Limits", "ending", "last_words", "run_program", "scratch_directory"),
     "worker": ("Worker",),
 }
 """What other folders import, by module; `tests/project/test_layout.py` checks it."""

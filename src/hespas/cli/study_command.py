@@ -1,0 +1,200 @@
+"""``hespas study``: compare many configurations, resume, and look at what came of it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hespas.cli import flags
+from hespas.cli.help import Command, Commands
+from hespas.cli.outputs import check_targets, write_json
+from hespas.cli.study_progress import StudyProgress
+from hespas.errors import ConfigError
+from hespas.files import check_file
+from hespas.study.executor import ExecutorOptions
+from hespas.study.exports import table_json, write_table
+from hespas.study.ranking import ranking, ranking_text
+from hespas.study.rows import Row, Status
+from hespas.study.store import is_running, reading
+from hespas.study.studied import Studied, row_named, studied, study_in, table_of
+from hespas.study.study import Study, read_study
+from hespas.study.text import compared_text, counts_text, pinned_text, table_text
+
+_INTERRUPTED_CODE = 130
+_LISTED = {
+    "Commands": {
+        "run": "Run a study, or go on with it.",
+        "resume": "Go on with the study in a directory.",
+        "status": "Show how far a study is.",
+        "best": "Show the best candidate.",
+        "table": "Show all candidates, best first.",
+        "compare": "Show what differs between two candidates.",
+    }
+}
+
+
+class _Studies(Commands):
+    start = "hespas study run STUDY.yaml -o DIR"
+
+    def listed(self) -> Mapping[str, Mapping[str, str]]:
+        return _LISTED
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        return list(_LISTED["Commands"])
+
+
+@click.group("study", cls=_Studies, short_help="Compare many configurations, and find the best.")
+def command() -> None:
+    """Compare many configurations of a step, and find the best.
+
+    A study is a YAML file: a list is searched, a scalar is pinned.
+    """
+
+
+output_option = flags.both(
+    "output",
+    "-o",
+    type=flags.FILE,
+    required=True,
+    metavar="DIR",
+    help="Where the study's results live; where there are some, the study goes on.",
+)
+_directory = click.argument("directory", type=flags.FILE)
+running = flags.combined(flags.derived(ExecutorOptions), flags.json_option, flags.common)
+
+
+@command.command("run", cls=Command, example="hespas study run STUDY.yaml -o DIR")
+@click.argument("study", type=flags.FILE)
+@output_option
+@running
+def run_command(study: Path, output: Path, json_file: str | None, **given: Any) -> int:
+    """Run the study of a YAML file, or go on with it.
+
+    Every candidate is bounded from its sizes, predicted by a model of the compiler, and the best
+    are compiled where a compiler is. Nothing that was done is done again.
+    """
+    return run_and_show(read_study(study), output, json_file, given)
+
+
+@command.command("resume", cls=Command, example="hespas study resume DIR")
+@_directory
+@running
+def resume_command(directory: Path, json_file: str | None, **given: Any) -> int:
+    """Go on with the study in DIRECTORY, from where it was stopped."""
+    return run_and_show(study_in(directory), directory, json_file, given)
+
+
+def run_and_show(
+    study: Study, directory: Path, json_file: str | None, given: Mapping[str, Any]
+) -> int:
+    """Run a study and write its table; return the exit code."""
+    flags.start_logging(given.get("log_level"), given.get("log_path"))
+    options = flags.built(ExecutorOptions, given)
+    check_targets(json_file, None)
+    with StudyProgress(sys.stderr) as progress:
+        try:
+            found = studied(study, directory, executor=options, listener=progress)
+        except KeyboardInterrupt:
+            progress.close()
+            click.echo(
+                f"hespas: interrupted; {counts_text(progress.rows)}. "
+                f"Go on with: hespas study resume {directory}",
+                err=True,
+            )
+            return _INTERRUPTED_CODE
+    _show(found, json_file, most=20)
+    return 0
+
+
+def _show(found: Studied, json_file: str | None, *, most: int) -> None:
+    if json_file is not None:
+        write_json(json_file, table_json(found.rows))
+    if json_file == "-":
+        return
+    head = [found.study.title, pinned_text(found.rows), f"Goal: {found.study.goal.text}"]
+    if found.study.where.text:
+        head.append(f"Where: {found.study.where.text}")
+    head.append(f"Candidates: {len(found.rows)}: {counts_text(found.rows)}")
+    ranked = ranking(found.rows, found.study.goal)
+    if ranked is not None:
+        head.append(f"Ranking: {ranking_text(ranked)}")
+    click.echo("\n".join(line for line in head if line))
+    click.echo("")
+    click.echo(table_text(found.rows, found.study.goal, most=most))
+
+
+@command.command("status", cls=Command, example="hespas study status DIR")
+@_directory
+@flags.debug
+def status_command(directory: Path) -> None:
+    """Show how far the study in DIRECTORY is."""
+    study = study_in(directory)
+    with reading(directory) as store:
+        rows, counts = store.rows(), store.counts()
+    waiting = sum(row.status is Status.WAITING for row in rows)
+    state = "running" if is_running(directory) else "finished"
+    if state == "finished" and waiting:
+        state = f"stopped; go on with: hespas study resume {directory}"
+    click.echo(f"{state}: {len(rows)} candidates, {counts_text(rows)}")
+    click.echo(f"{counts.evaluations} predictions in {counts.cpu_s:.1f} s of CPU time")
+    click.echo(f"Goal: {study.goal.text}")
+
+
+@command.command("best", cls=Command, example="hespas study best DIR")
+@_directory
+@flags.json_option
+@flags.debug
+def best_command(directory: Path, json_file: str | None) -> None:
+    """Show the best candidate of the study in DIRECTORY."""
+    found = table_of(directory)
+    best = found.best
+    if best is None:
+        raise ConfigError(
+            f"no candidate is done: {counts_text(found.rows) or 'none yet'}",
+            location=str(directory),
+            hint="see hespas study table",
+        )
+    if json_file is not None:
+        write_json(json_file, best.to_dict())
+    if json_file != "-":
+        click.echo(table_text([best], found.study.goal))
+
+
+@command.command("table", cls=Command, example="hespas study table DIR --csv table.csv")
+@_directory
+@flags.json_option
+@flags.plain(
+    "--export",
+    type=flags.FILE,
+    metavar="FILE",
+    help="Write the table to FILE.csv, FILE.jsonl or FILE.parquet.",
+)
+@flags.plain("--rows", type=click.IntRange(min=1), metavar="N", help="Show N rows (default: all).")
+@flags.debug
+def table_command(
+    directory: Path, json_file: str | None, export: Path | None, rows: int | None
+) -> None:
+    """Show all candidates of the study in DIRECTORY, in the order of its goal."""
+    check_targets(json_file, None)
+    if export is not None:
+        check_file(export)
+    found = table_of(directory)
+    if export is not None:
+        write_table(found.rows, export)
+    _show(found, json_file, most=rows or max(1, len(found.rows)))
+
+
+@command.command("compare", cls=Command, example="hespas study compare DIR 1 2")
+@_directory
+@click.argument("first", metavar="A")
+@click.argument("second", metavar="B")
+@flags.debug
+def compare_command(directory: Path, first: str, second: str) -> None:
+    """Show what differs between rows A and B of the table of the study in DIRECTORY."""
+    found = table_of(directory)
+    rows: Sequence[Row] = [row_named(found, name) for name in (first, second)]
+    click.echo(compared_text(rows[0], rows[1]))

@@ -1,0 +1,137 @@
+"""What a candidate can't do better than, from its sizes alone, in about a millisecond.
+
+No bound exceeds what the compiled program has: they prune, they don't predict. Those of memory are
+of the arrays that a training step can't be without: weights, both moments of AdamW, gradients, and
+what each layer keeps for the backward pass. Those of time are of the FLOPs that the model needs at
+the fastest rate of the device, and of weights and moments that are read and written once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+from hespas.export.source import ModelSource
+from hespas.hardware.device import Device, at_fastest
+from hespas.models.catalogue import Llama2, Llama3
+from hespas.models.flops import model_flops
+
+_BYTES = {"bf16": 2, "f16": 2, "f32": 4}
+_MOMENTS = 2
+_LAYER = (
+    ("norm",),
+    ("norm",),
+    ("embedding", "heads", "head_size"),
+    ("embedding", "kv_heads", "head_size"),
+    ("embedding", "kv_heads", "head_size"),
+    ("heads", "head_size", "embedding"),
+    ("embedding", "mlp"),
+    ("embedding", "mlp"),
+    ("mlp", "embedding"),
+)
+"""The weights of a layer of a Llama-like decoder, by the dimensions of each."""
+_OUTER = (("vocabulary", "embedding"), ("embedding", "vocabulary"), ("norm",))
+_KEPT: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    "full": (),
+    "none": (),
+    "minimal_with_context": (
+        ("batch", "sequence", "heads", "head_size"),
+        ("batch", "sequence", "kv_heads", "head_size"),
+        ("batch", "sequence", "kv_heads", "head_size"),
+        ("batch", "sequence", "mlp"),
+        ("batch", "sequence", "mlp"),
+    ),
+}
+"""What a layer keeps beside what goes into it: query, key, value, and both of the MLP. Of a layer
+that keeps everything nothing more is counted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """The least memory of a device, in bytes, and the least time of a step; 0 for none known."""
+
+    memory_bytes: int = 0
+    time_s: float = 0.0
+
+
+NO_BOUNDS = Bounds()
+
+
+def bounds_of(source: ModelSource, device: Device | None, devices: int) -> Bounds:
+    """Return the bounds of a model of the zoo on some devices; none for models without sizes.
+
+    >>> from hespas.export.options import ModelOptions
+    >>> from hespas.export.source import find_source
+    >>> source = find_source("llama3-70b", ModelOptions(global_batch=64), devices=64)
+    >>> round(bounds_of(source, None, 64).memory_bytes / 1e9)
+    35
+    """
+    settings = source.settings
+    memory_bytes = _decoder_bytes(settings) if isinstance(settings, Llama2 | Llama3) else 0
+    if device is None:
+        return Bounds(memory_bytes=memory_bytes)
+    needed = _needed(settings, model_flops(settings) or 0.0)
+    state_bytes = _state_bytes(settings) if isinstance(settings, Llama2 | Llama3) else 0
+    moved_s = 2 * state_bytes / device.memory_bandwidth_bytes_per_s
+    rate = _rate(device, getattr(settings, "dtype", ""))
+    return Bounds(memory_bytes=memory_bytes, time_s=max(needed / devices / rate, moved_s))
+
+
+def _rate(device: Device, dtype: str) -> float:
+    """Return the fastest rate of products of a type: those of f32 may run as tf32."""
+    if dtype not in _BYTES:
+        return at_fastest(device).peak_flops
+    return max(device.rate(dtype), device.rate("tf32") if dtype == "f32" else 0.0)
+
+
+def _needed(settings: object, flops: float) -> float:
+    """Return FLOPs that no program can leave out: of masked attention, half of the mixing."""
+    if not isinstance(settings, Llama2 | Llama3):
+        return flops
+    sizes = settings.sizes
+    mixing = 12 * sizes["layers"] * sizes["heads"] * sizes["head_size"] * sizes["sequence"] ** 2
+    return flops - settings.batch * settings.parts * mixing / 2
+
+
+def _decoder_bytes(settings: Llama2 | Llama3) -> int:
+    """Return the state, and at the start of the last layer's gradient all that layers keep."""
+    gradients = _weights(settings) * _weight_bytes(settings)
+    kept = [("batch", "sequence", "embedding"), *_KEPT[settings.remat]]
+    each = sum(_local(settings, names) for names in kept) * _BYTES[settings.dtype]
+    activations = settings.layers * each
+    held = activations + gradients if settings.scan else max(activations, gradients)
+    return _state_bytes(settings) + held
+
+
+def _state_bytes(settings: Llama2 | Llama3) -> int:
+    return (1 + _MOMENTS) * _weights(settings) * _weight_bytes(settings)
+
+
+def _weights(settings: Llama2 | Llama3) -> int:
+    """Return how many weights one device has."""
+    layer = sum(_local(settings, names) for names in _LAYER)
+    return settings.layers * layer + sum(_local(settings, names) for names in _OUTER)
+
+
+def _weight_bytes(settings: Llama2 | Llama3) -> int:
+    # Llama-2's weights are 32 bits wide whatever is computed in.
+    return 4 if isinstance(settings, Llama2) else _BYTES[settings.dtype]
+
+
+def _local(settings: Llama2 | Llama3, names: tuple[str, ...]) -> int:
+    """Return how many elements of an array with these dimensions one device has.
+
+    Of weights a mesh axis divides one dimension only, the first that it can.
+    """
+    divided: set[str] = set()
+    parts = 1
+    for name in names:
+        if name == "embedding" and "batch" in names:
+            continue
+        for axis in settings.axes.get(name, ()):
+            if axis not in divided:
+                divided.add(axis)
+                parts *= settings.mesh.size(axis)
+    sizes = settings.sizes
+    return -(-prod(sizes.get(name, 1) for name in names) // parts)

@@ -1,0 +1,126 @@
+"""A candidate before anything is evaluated: whether it can be run, its bounds, its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from hashlib import sha256
+from importlib import metadata
+
+from hespas import pipeline
+from hespas.errors import HespasError
+from hespas.export.source import ModelSource
+from hespas.fidelity import why_not_compiled
+from hespas.hardware.device import Device
+from hespas.options import PredictOptions
+from hespas.study.bounds import NO_BOUNDS, Bounds, bounds_of
+from hespas.study.keys import canonical
+from hespas.study.messages import Phase
+from hespas.study.prices import Price, price_of
+from hespas.study.space import Candidate
+from hespas.version import __version__
+
+_S_PER_HOUR, _MTOKEN = 3600.0, 1e6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A candidate that can be run.
+
+    ``inputs`` is a digest of all that decides its prediction: the program, the cluster, the device
+    and every option. ``compiles`` says whether a compiler of its part is installed, ``is_model``
+    whether its program is a model of the zoo. ``part`` names the device, None where it has no name.
+    """
+
+    number: int
+    candidate: Candidate
+    bounds: Bounds
+    devices: int
+    part: str | None
+    capacity_bytes: int | None
+    tokens: int | None
+    inputs: str
+    compiles: bool
+    is_model: bool
+
+    def key(self, phase: Phase) -> str:
+        """Return the key of an evaluation: equal only if all that decides its outcome is."""
+        compiler = {} if phase is Phase.SCREEN else _compiler_versions(self.part)
+        parts = (phase.value, self.inputs, sorted({**versions(), **compiler}.items()))
+        return sha256(canonical(parts)).hexdigest()
+
+    def completed(
+        self, figures: Mapping[str, float | None], prices: tuple[Price, ...]
+    ) -> dict[str, float | None]:
+        """Return figures with those that follow from the time of a step, where that is known."""
+        found = dict(figures)
+        step_s, tokens_per_s = found.get("step_time_s"), found.get("tokens_per_s")
+        if not step_s:
+            return found
+        tokens = self.tokens if tokens_per_s is None else tokens_per_s * step_s
+        if tokens:
+            found.setdefault("tokens_per_s", tokens / step_s)
+            found.setdefault("tokens_per_s_per_device", tokens / step_s / self.devices)
+        price = price_of(self.part, prices)
+        if price is not None:
+            cost = price * self.devices * step_s / _S_PER_HOUR
+            found["usd_per_step"] = cost
+            found["usd_per_mtoken"] = cost / tokens * _MTOKEN if tokens else None
+        return found
+
+
+def entry_of(number: int, candidate: Candidate) -> Entry:
+    """Return the entry of a candidate; raises `HespasError` for one that can't be run."""
+    system = candidate.system
+    options = candidate.options()
+    network = replace(options.network, system=system, cluster=None)
+    options = pipeline.checked(replace(options, network=network))
+    source = pipeline.source_of(options, system)
+    device = pipeline.device_of(options.estimate)
+    node = options.estimate.node
+    part = str(node) if isinstance(node, str) else None
+    model = source if isinstance(source, ModelSource) else None
+    devices = 1 if system is None else system.device_count
+    batch = None if model is None else model.batch
+    return Entry(
+        number=number,
+        candidate=candidate,
+        bounds=NO_BOUNDS if model is None else bounds_of(model, device, devices),
+        devices=devices,
+        part=part,
+        capacity_bytes=None if device is None else device.memory_capacity_bytes,
+        tokens=options.step.tokens if batch is None else batch.tokens,
+        inputs=_inputs(options, device),
+        compiles=part is not None and not _why_not_compiled(part),
+        is_model=model is not None,
+    )
+
+
+_why_not_compiled = cache(why_not_compiled)
+
+
+def _inputs(options: PredictOptions, device: Device | None) -> str:
+    """Return a digest of options, with what the files hold that they name."""
+    program = pipeline.workload_digest(options)
+    return sha256(canonical((program, repr(options), repr(device)))).hexdigest()
+
+
+@cache
+def versions() -> dict[str, str]:
+    """Return the versions of what predicts."""
+    return {"hespas": __version__} | {name: metadata.version(name) for name in ("jax", "jaxlib")}
+
+
+@cache
+def _compiler_versions(part: str | None) -> dict[str, str]:
+    """Return the versions of what compiles for a part; none where nothing does."""
+    from hespas.compile.packages import compiler_versions  # noqa: PLC0415 - few compile
+    from hespas.compile.targets import find_target  # noqa: PLC0415 - as above
+
+    if part is None or _why_not_compiled(part):
+        return {}
+    try:
+        return compiler_versions(find_target(part))
+    except HespasError:
+        return {}

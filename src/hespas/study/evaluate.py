@@ -1,0 +1,92 @@
+"""One evaluation: a candidate's prediction, as figures."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from time import perf_counter
+
+import msgspec
+
+from hespas import pipeline
+from hespas.errors import HespasError
+from hespas.options import CompileChoice, Fidelity, PredictOptions
+from hespas.prediction import Prediction
+from hespas.report.run import run_json, run_report, run_summary
+from hespas.report.schema import RunReport
+from hespas.study.messages import Ending, Outcome, Phase, Task
+from hespas.study.space import candidate_of
+
+_FIGURES = (
+    "devices",
+    "step_time_s",
+    "compute_s",
+    "communication_s",
+    "exposed_communication_s",
+    "tokens_per_s",
+    "tokens_per_s_per_device",
+    "samples_per_s",
+    "mfu",
+    "peak_memory_bytes",
+    "memory_capacity_bytes",
+)
+
+
+def evaluate(task: Task) -> Outcome:
+    """Predict a candidate; what can't be predicted is an outcome with the reason, no error."""
+    start_s, cpu_s = perf_counter(), _cpu_s()
+    try:
+        prediction = pipeline.predict(options_of(task.candidate, task.phase))
+        outcome = _outcome(prediction, with_report=task.with_report)
+    except HespasError as error:
+        outcome = Outcome(ending=Ending.FAILED, reason=" ".join(str(error).split()))
+    except (MemoryError, RecursionError, OverflowError) as error:
+        outcome = Outcome(ending=Ending.FAILED, reason=f"{type(error).__name__}: {error}")
+    return msgspec.structs.replace(
+        outcome,
+        elapsed_s=perf_counter() - start_s,
+        cpu_s=_cpu_s() - cpu_s,
+        peak_memory_bytes=_peak_memory_bytes(),
+    )
+
+
+def options_of(candidate: Mapping[str, object], phase: Phase) -> PredictOptions:
+    """Return the options of a candidate's prediction in a phase."""
+    options = candidate_of(candidate).options()
+    compiler = options.compile.options
+    return replace(options, compile=CompileChoice(fidelity=Fidelity(phase.value), options=compiler))
+
+
+def _outcome(prediction: Prediction, *, with_report: bool) -> Outcome:
+    report = run_report(prediction) if with_report else run_summary(prediction)
+    return Outcome(
+        ending=Ending.DONE,
+        figures=_figures(report),
+        fidelity=report.fidelity,
+        report=msgspec.json.encode(run_json(report)).decode() if with_report else "",
+    )
+
+
+def _figures(report: RunReport) -> dict[str, float | int | None]:
+    found: dict[str, float | int | None] = {name: getattr(report, name) for name in _FIGURES}
+    energy_j = None if report.energy_j is None else report.energy_j * report.devices
+    tokens_per_s = report.tokens_per_s
+    tokens = None if tokens_per_s is None else tokens_per_s * report.step_time_s
+    found["energy_j"] = energy_j
+    found["energy_j_per_token"] = energy_j / tokens if energy_j is not None and tokens else None
+    return found
+
+
+def _cpu_s() -> float:
+    """Return the CPU time of this process and of those that it waited for."""
+    usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+def _peak_memory_bytes() -> int:
+    """Return the most that this process, and the largest one that it waited for, ever used."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_maxrss for usage in usages) * unit

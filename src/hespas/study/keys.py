@@ -1,0 +1,110 @@
+"""The keys of a study: which options of a prediction can be pinned or searched, and their values.
+
+They are the options themselves (`hespas.options.PredictOptions`), so that an option that is added
+there can be searched here. ``model`` names the workload, and the model of the network is
+``network_model``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from types import MappingProxyType
+
+import msgspec
+
+from hespas.config.decode import decode
+from hespas.config.fields import Option, options_in
+from hespas.config.groups import Group
+from hespas.config.suggest import suggestion
+from hespas.errors import ConfigError
+from hespas.options import PredictOptions
+
+Scalar = str | int | float | bool
+"""One value of a key."""
+
+WORKLOAD, CLUSTER, MESH, SETTINGS = "model", "cluster", "mesh", "set"
+_RENAMED = {"mlir_file": WORKLOAD, "model": "network_model"}
+_OWN = frozenset({"fidelity", "as_exported", "optimise", "system", "kernels", MESH, SETTINGS})
+"""Options that a study decides itself, or writes otherwise."""
+_LEFT_OUT = frozenset({Group.OUTPUT, Group.CACHES, Group.DIVISION})
+"""Groups of options that change no answer, or not what a study compares."""
+
+
+@cache
+def known_keys() -> Mapping[str, Option]:
+    """Return the options that can be pinned or searched, by their keys, the workload first.
+
+    >>> list(known_keys())[0], "remat" in known_keys(), "output" in known_keys()
+    ('model', True, False)
+    """
+    found: dict[str, Option] = {}
+    for each in options_in(PredictOptions):
+        is_left_out = each.name in _OWN or each.is_hidden or each.group in _LEFT_OUT
+        if each.has_flag and not is_left_out:
+            found[_RENAMED.get(each.name, each.name)] = each
+    first = {name: found.pop(name) for name in (WORKLOAD, CLUSTER)}
+    return MappingProxyType({**first, **found})
+
+
+def option_named(key: str, *, location: str = "") -> Option:
+    """Return the option of a key; `ConfigError` for a key that there isn't."""
+    known = known_keys()
+    if key not in known:
+        raise ConfigError(
+            f"there is no key {key!r}", location=location, hint=suggestion(key, known)
+        )
+    return known[key]
+
+
+def option_value(key: str, value: Scalar, *, location: str = "") -> object:
+    """Return what an option holds for a value in a study.
+
+    Raises `ConfigError`, naming the key, for a value that the option doesn't take.
+
+    >>> option_value("sequence", 4096), option_value("peak_flops", "312TFLOP/s")
+    (4096, 312000000000000.0)
+    """
+    chosen = option_named(key, location=location)
+    where = f"$.{key}"
+    if bool in chosen.kinds:
+        return decode(value, bool, location=location, at=where)
+    if isinstance(value, bool):
+        raise ConfigError(f"{where} is {str(value).lower()}", location=location, hint="quote it")
+    if chosen.kinds == (int,) and chosen.parse is None:
+        # Whole numbers that an option leaves open are counts.
+        number = decode(value, int, location=location, at=where)
+        if number < 1:
+            raise ConfigError(f"{where} is {number}", location=location, hint="give 1 or more")
+        return number
+    try:
+        return chosen.value((str(value),) if chosen.repeats else str(value))
+    except ConfigError as error:
+        error.location = error.location or location
+        raise
+
+
+def key_schema(key: str) -> dict[str, object]:
+    """Return the JSON Schema of one value of a key."""
+    chosen = known_keys()[key]
+    if chosen.choices:
+        return {"enum": list(chosen.choices)}
+    if bool in chosen.kinds:
+        return {"type": "boolean"}
+    if chosen.kinds == (int,) and chosen.parse is None:
+        return {"type": "integer", "minimum": 1}
+    return {"type": ["string", "number"]} if chosen.parse else {"type": "string"}
+
+
+def scalar_text(value: Scalar) -> str:
+    """Return a value as people and flags write it.
+
+    >>> scalar_text(True), scalar_text(8192)
+    ('true', '8192')
+    """
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def canonical(value: object) -> bytes:
+    """Return plain values as JSON, the same bytes for the same values."""
+    return msgspec.json.encode(value)

@@ -1,0 +1,226 @@
+"""Evaluations in processes of this machine, as many at a time as there are cores and memory.
+
+A worker that crashes, is killed or takes too long ends alone: its task is tried again by itself,
+and fails with the reason if that ends it again.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic
+from types import TracebackType
+from typing import IO, Self
+
+import msgspec
+
+from hespas.errors import ToolError
+from hespas.study.messages import Outcome, Phase, Task, failed
+from hespas.tools.process import ending, last_words
+
+_LOOK_EVERY_S = 0.5
+_MOST_ATTEMPTS = 3
+_USABLE = 0.9
+"""Of the memory that is free at the start."""
+_COMMAND = (sys.executable, "-P", "-m", "hespas.study.worker")
+
+
+@dataclass(slots=True, kw_only=True)
+class _Attempt:
+    """A task, and how often it ended the worker that it was given to."""
+
+    task: Task
+    lost: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class _Process:
+    """A worker, and what it works on."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+    attempt: _Attempt | None = None
+    began_s: float = 0.0
+    answer: bytes = b""
+
+
+@dataclass(slots=True, kw_only=True)
+class LocalExecutor:
+    """Workers of this machine; a context manager, at whose end they end.
+
+    ``workers`` is how many there are, None for one a core. A task is begun where the memory that
+    others of its phase took at most is free, or where nothing else runs; the first of a phase runs
+    beside none of its own. ``peaks`` is what was measured before, by phase.
+    """
+
+    workers: int | None = None
+    time_limit_s: float = 1800.0
+    peaks: Mapping[Phase, int] = field(default_factory=dict[Phase, int])
+    command: Sequence[str] = _COMMAND
+    _processes: list[_Process] = field(default_factory=list[_Process])
+    _peaks: dict[Phase, int] = field(default_factory=dict[Phase, int])
+    _home: tempfile.TemporaryDirectory[str] | None = None
+    _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
+    _free_bytes: int = 0
+
+    def __enter__(self) -> Self:
+        """Measure the memory that is free; workers start with the first tasks."""
+        self._home = tempfile.TemporaryDirectory(prefix="hespas-study-")
+        self._free_bytes = int(free_memory_bytes() * _USABLE)
+        self._peaks.update(self.peaks)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End all workers, in the middle of their tasks too."""
+        for each in list(self._processes):
+            self._end(each)
+        self._selector.close()
+        if self._home is not None:
+            self._home.cleanup()
+
+    @property
+    def most(self) -> int:
+        """How many tasks run at a time at most."""
+        return self.workers or available_cores()
+
+    def outcomes(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, Outcome]]:
+        """Run the tasks and yield each with its outcome, as they end."""
+        waiting = deque(_Attempt(task=task) for task in tasks)
+        while waiting or self._busy():
+            while waiting and self._may_begin(waiting[0]):
+                self._begin(waiting.popleft())
+            for key, _ in self._selector.select(_LOOK_EVERY_S):
+                done = self._heard(key.data, waiting)
+                if done is not None:
+                    yield done
+            yield from self._overdue()
+
+    def _busy(self) -> list[_Process]:
+        return [each for each in self._processes if each.attempt is not None]
+
+    def _may_begin(self, attempt: _Attempt) -> bool:
+        running = [each.attempt for each in self._busy() if each.attempt is not None]
+        if not running:
+            return True
+        if len(running) >= self.most or attempt.lost or any(each.lost for each in running):
+            return False
+        known = self._peaks.get(attempt.task.phase)
+        if known is None:
+            return all(each.task.phase is not attempt.task.phase for each in running)
+        taken = sum(self._peaks.get(each.task.phase, 0) for each in running)
+        return taken + known <= self._free_bytes
+
+    def _begin(self, attempt: _Attempt) -> None:
+        idle = [each for each in self._processes if each.attempt is None]
+        chosen = idle[0] if idle else self._start()
+        chosen.attempt, chosen.began_s, chosen.answer = attempt, monotonic(), b""
+        # A worker that is gone already is heard of when its answer ends.
+        with suppress(OSError):
+            _pipe(chosen.process.stdin).write(msgspec.json.encode(attempt.task) + b"\n")
+            _pipe(chosen.process.stdin).flush()
+
+    def _start(self) -> _Process:
+        home = Path("." if self._home is None else self._home.name)
+        log = home / f"worker-{len(self._processes)}-{monotonic():.6f}.txt"
+        try:
+            with log.open("wb") as written:
+                process = subprocess.Popen(
+                    list(self.command),
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=written,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            raise ToolError(
+                f"a worker cannot be started: {error.strerror or error}", location=self.command[0]
+            ) from error
+        started = _Process(process=process, log=log)
+        self._processes.append(started)
+        self._selector.register(_pipe(process.stdout), selectors.EVENT_READ, started)
+        return started
+
+    def _heard(self, worker: _Process, waiting: deque[_Attempt]) -> tuple[Task, Outcome] | None:
+        """Read what a worker says; None where that is no whole answer."""
+        piece = os.read(_pipe(worker.process.stdout).fileno(), 1 << 16)
+        if not piece:
+            return self._lost(worker, waiting)
+        worker.answer += piece
+        if not worker.answer.endswith(b"\n") or worker.attempt is None:
+            return None
+        task, worker.attempt = worker.attempt.task, None
+        outcome = msgspec.json.decode(worker.answer, type=Outcome)
+        peak = max(self._peaks.get(task.phase, 0), outcome.peak_memory_bytes)
+        self._peaks[task.phase] = peak
+        return task, outcome
+
+    def _lost(self, worker: _Process, waiting: deque[_Attempt]) -> tuple[Task, Outcome] | None:
+        """Deal with a worker that ended: its task is tried again, unless that was often enough."""
+        attempt = worker.attempt
+        how, said = ending(worker.process.wait()), last_words(worker.log)
+        self._end(worker)
+        if attempt is None:
+            return None
+        attempt.lost += 1
+        if attempt.lost < _MOST_ATTEMPTS:
+            waiting.appendleft(attempt)
+            return None
+        memory = " (as when memory runs out)" if how.endswith("SIGKILL") else ""
+        reason = f"the worker {how}{memory}, {attempt.lost} times: {said}"
+        return attempt.task, failed(reason, elapsed_s=monotonic() - worker.began_s)
+
+    def _overdue(self) -> Iterator[tuple[Task, Outcome]]:
+        now_s = monotonic()
+        for worker in self._busy():
+            attempt = worker.attempt
+            if attempt is not None and now_s - worker.began_s > self.time_limit_s:
+                self._end(worker)
+                reason = f"took longer than {self.time_limit_s:g} s"
+                yield attempt.task, failed(reason, elapsed_s=now_s - worker.began_s)
+
+    def _end(self, worker: _Process) -> None:
+        self._processes.remove(worker)
+        output = _pipe(worker.process.stdout)
+        self._selector.unregister(output)
+        with suppress(ProcessLookupError):
+            os.killpg(worker.process.pid, signal.SIGKILL)
+        worker.process.wait()
+        for pipe in (worker.process.stdin, output):
+            with suppress(OSError):
+                _pipe(pipe).close()
+
+
+def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
+    if pipe is None:
+        raise ToolError("a worker has no pipe")
+    return pipe
+
+
+def available_cores() -> int:
+    """Return how many cores this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return os.cpu_count() or 1 if affinity is None else len(affinity(0))
+
+
+def free_memory_bytes() -> int:
+    """Return how much memory is free for processes, as the system sees it."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    found = dict(line.split(":", 1) for line in lines)
+    return int(found.get("MemAvailable", found["MemTotal"]).split()[0]) * 1024

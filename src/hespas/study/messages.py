@@ -1,0 +1,57 @@
+"""What goes to a worker, and what comes back: plain values, written as JSON."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import msgspec
+
+
+class Phase(Enum):
+    """How a candidate is predicted: by a model of the compiler, by the compiler, or otherwise.
+
+    The values name fidelities of a prediction.
+    """
+
+    SCREEN = "fused"
+    COMPILE = "compiled"
+    EXPORTED = "exported"
+    AS_FOUND = "auto"
+
+
+class Ending(Enum):
+    """How an evaluation ended."""
+
+    DONE = "done"
+    FAILED = "failed"
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """One evaluation. ``key`` is made of everything that decides its outcome."""
+
+    key: str
+    candidate: dict[str, object]
+    phase: Phase
+    with_report: bool = False
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a task: figures by name, or the reason why there are none.
+
+    ``report`` is what ``hespas run --json`` writes, where the task asks for it. ``elapsed_s``,
+    ``cpu_s`` and ``peak_memory_bytes`` are those of the evaluation.
+    """
+
+    ending: Ending
+    figures: dict[str, float | int | None] = {}
+    fidelity: str = ""
+    reason: str = ""
+    report: str = ""
+    elapsed_s: float = 0.0
+    cpu_s: float = 0.0
+    peak_memory_bytes: int = 0
+
+
+def failed(reason: str, *, elapsed_s: float) -> Outcome:
+    """Return the outcome of a task that can't be done."""
+    return Outcome(ending=Ending.FAILED, reason=reason, elapsed_s=elapsed_s)

@@ -1,0 +1,292 @@
+"""A study's run: bounds, screening, compilation, in an order that nothing else decides.
+
+What is evaluated, and in which order, follows from the study and from what earlier evaluations
+gave. How many workers there are, when they end, and whether a run was interrupted change nothing
+but the time: an evaluation that the store has is not made again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf, isinf
+from time import monotonic
+
+from hespas.errors import ConfigError, HespasError
+from hespas.export.source import find_source
+from hespas.study.entry import Entry, entry_of, versions
+from hespas.study.executor import Executor
+from hespas.study.expression import Value
+from hespas.study.goal import TIME_LIKE, ordered
+from hespas.study.keys import WORKLOAD
+from hespas.study.messages import Ending, Outcome, Phase, Task
+from hespas.study.rows import COLUMNS, Row, Status
+from hespas.study.space import candidates_of
+from hespas.study.store import Store
+from hespas.study.study import Study, StudyFidelity
+
+_WAVE = 16
+"""Candidates that are screened before their bounds are compared with what was found again."""
+_MOST_COMPILED = 2
+"""Compiled at most, as a multiple of what was asked for, where some of the best drop out."""
+
+Listener = Callable[[Sequence[Row]], None]
+"""Is called with all rows whenever one changed."""
+_How = tuple[Phase, Status]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Run:
+    """A run under way: the rows as they are by now."""
+
+    study: Study
+    store: Store
+    executor: Executor
+    listener: Listener
+    end_s: float
+    rows: dict[int, Row] = field(default_factory=dict[int, Row])
+    entries: dict[int, Entry] = field(default_factory=dict[int, Entry])
+
+    def tell(self) -> None:
+        self.listener(list(self.rows.values()))
+
+    def prune(self, numbers: Sequence[int], reason: str) -> None:
+        for number in numbers:
+            self.rows[number] = replace(self.rows[number], status=Status.PRUNED, reason=reason)
+
+
+def run_study(study: Study, store: Store, executor: Executor, listener: Listener) -> list[Row]:
+    """Evaluate what is not evaluated yet, and return all rows in the order of candidates.
+
+    Raises `ConfigError` where there is no candidate or all are refused for one reason, and
+    `OutputError` where the store is of another study or can't be written.
+    """
+    minutes = study.budget.minutes
+    end_s = inf if minutes is None else monotonic() + 60 * minutes
+    run = _Run(study=study, store=store, executor=executor, listener=listener, end_s=end_s)
+    _bound(run)
+    store.keep_study(study.to_dict(), versions())
+    store.keep_rows(run.rows.values())
+    run.tell()
+    if study.fidelity is StudyFidelity.COMPILED:
+        waiting = [number for number, row in run.rows.items() if row.status is Status.WAITING]
+        _evaluate(run, waiting, lambda _: (Phase.COMPILE, Status.DONE))
+    else:
+        _screen(run)
+        _compile(run, _ranked(run))
+    rows = list(run.rows.values())
+    store.keep_rows(rows)
+    return rows
+
+
+def _bound(run: _Run) -> None:
+    """Make a row of each candidate, and prune what can't be run or can't be what is looked for."""
+    _check_models(run.study)
+    for number, candidate in enumerate(candidates_of(run.study)):
+        row = Row(number=number, candidate=candidate.to_dict())
+        try:
+            entry = entry_of(number, candidate)
+        except HespasError as error:
+            reason = " ".join(str(error).split())
+            run.rows[number] = replace(row, status=Status.PRUNED, reason=reason)
+            continue
+        run.entries[number] = entry
+        run.rows[number] = _bounded(run, row, entry)
+    reasons = {row.reason for row in run.rows.values()}
+    if not run.entries and len(reasons) == 1:
+        raise ConfigError(f"no candidate can be run: {reasons.pop()}", location=run.study.location)
+
+
+def _check_models(study: Study) -> None:
+    """Raise what a model or file that there isn't raises: that is no property of a candidate."""
+    for name in map(str, study.search[WORKLOAD]):
+        if ":" in name:
+            continue
+        try:
+            find_source(name)
+        except HespasError as error:
+            error.location = error.location or study.location
+            raise
+
+
+def _bounded(run: _Run, row: Row, entry: Entry) -> Row:
+    least_bytes, capacity_bytes = entry.bounds.memory_bytes, entry.capacity_bytes
+    figures = {
+        "devices": entry.devices,
+        "memory_capacity_bytes": capacity_bytes,
+        "least_step_time_s": entry.bounds.time_s or None,
+        "least_memory_bytes": least_bytes or None,
+    }
+    row = replace(row, figures=_in_columns(figures))
+    fits_not = capacity_bytes is not None and least_bytes > capacity_bytes
+    if _holds(run, entry, {"memory.fits": False} if fits_not else {}) is not False:
+        return row
+    needed, there = least_bytes / 1e9, (capacity_bytes or 0) / 1e9
+    reason = f"memory: at least {needed:.4g} GB of {there:.4g} GB a device"
+    return replace(row, status=Status.PRUNED, reason=reason)
+
+
+def _screen(run: _Run) -> None:
+    """Predict what is left without a compiler, what may be fastest first."""
+    left = [number for number, row in run.rows.items() if row.status is Status.WAITING]
+    left.sort(key=lambda number: (run.entries[number].bounds.time_s, number))
+    budget = run.study.budget.evaluations
+    if budget is not None:
+        run.prune(left[budget:], f"budget: {budget} evaluations")
+        left = left[:budget]
+    for start in range(0, len(left), _WAVE):
+        wave = left[start : start + _WAVE]
+        slower = _too_slow(run, wave)
+        for number in slower:
+            least_s = run.entries[number].bounds.time_s
+            count = run.study.compiled_count
+            run.prune([number], f"time: at least {least_s:.4g} s, and {count} others take less")
+        _evaluate(run, [each for each in wave if each not in slower], lambda each: _how(run, each))
+
+
+def _how(run: _Run, number: int) -> _How:
+    """Return how a candidate is predicted first, and what it is then."""
+    entry = run.entries[number]
+    match run.study.fidelity:
+        case StudyFidelity.FUSED:
+            return Phase.SCREEN, Status.DONE
+        case StudyFidelity.EXPORTED:
+            return Phase.EXPORTED, Status.DONE
+        case _ if not entry.is_model:
+            return Phase.AS_FOUND, Status.DONE
+        case _:
+            return Phase.SCREEN, Status.SCREENED if entry.compiles else Status.DONE
+
+
+def _too_slow(run: _Run, numbers: Sequence[int]) -> frozenset[int]:
+    """Return the candidates whose bound is worse than what is to be compiled has already."""
+    goal, count = run.study.goal, run.study.compiled_count
+    if not goal.is_single or goal.metrics[0][0] not in TIME_LIKE:
+        return frozenset()
+    best = [number for number in _ranked(run) if _holds_as_screened(run, number)]
+    if len(best) < count:
+        return frozenset()
+    worst = goal.keys(run.rows[best[count - 1]].figures)
+    found: set[int] = set()
+    for number in numbers:
+        entry = run.entries[number]
+        bound = entry.completed({"step_time_s": entry.bounds.time_s}, run.study.prices)
+        least = goal.keys(bound)
+        is_known = entry.bounds.time_s > 0 and not any(map(isinf, least))
+        if is_known and entry.compiles and least > worst:
+            found.add(number)
+    return frozenset(found)
+
+
+def _ranked(run: _Run) -> list[int]:
+    """Return what is screened in the order of the goal, what seems to satisfy ``where`` first."""
+    rows = [row for row in run.rows.values() if row.status is Status.SCREENED]
+    best = [row.number for row in ordered(rows, run.study.goal, lambda row: row.figures)]
+    return sorted(best, key=lambda number: not _holds_as_screened(run, number))
+
+
+def _holds_as_screened(run: _Run, number: int) -> bool:
+    row = run.rows[number]
+    return _holds(run, run.entries[number], _fields(row)) is not False
+
+
+def _compile(run: _Run, candidates: Sequence[int]) -> None:
+    """Compile the best candidates, until as many as asked for are done."""
+    left, wanted = list(candidates), run.study.compiled_count
+    most = _MOST_COMPILED * wanted
+    while left and most > 0:
+        done = sum(row.fidelity == Phase.COMPILE.value for row in _done(run))
+        count = min(wanted - done, most)
+        if count <= 0:
+            return
+        wave, left, most = left[:count], left[count:], most - count
+        _evaluate(run, wave, lambda _: (Phase.COMPILE, Status.DONE))
+
+
+def _done(run: _Run) -> list[Row]:
+    return [row for row in run.rows.values() if row.status is Status.DONE]
+
+
+def _evaluate(run: _Run, numbers: Sequence[int], how: Callable[[int], _How]) -> None:
+    """Evaluate candidates, equal ones once, and change their rows."""
+    tasks: dict[str, Task] = {}
+    alike: dict[str, list[tuple[int, Status]]] = {}
+    for number in numbers:
+        phase, status = how(number)
+        entry = run.entries[number]
+        key = entry.key(phase)
+        alike.setdefault(key, []).append((number, status))
+        tasks[key] = Task(
+            key=key,
+            candidate=entry.candidate.to_dict(),
+            phase=phase,
+            with_report=status is Status.DONE,
+        )
+    left = dict(tasks)
+    for key, task in tasks.items():
+        kept = run.store.outcome(key)
+        if kept is not None:
+            del left[key]
+            _settle(run, alike[key], task, kept)
+    if left and monotonic() < run.end_s:
+        for task, outcome in run.executor.outcomes(list(left.values())):
+            _settle(run, alike[task.key], task, outcome)
+            rows = [run.rows[number] for number, _ in alike[task.key]]
+            run.store.keep_outcome(task, outcome, versions(), rows)
+            del left[task.key]
+            run.tell()
+            if monotonic() > run.end_s:
+                break
+    numbers = [number for key in left for number, _ in alike[key]]
+    waiting = [number for number in numbers if run.rows[number].status is Status.WAITING]
+    run.prune(waiting, f"budget: {run.study.budget.minutes:g} minutes" if waiting else "")
+
+
+def _settle(run: _Run, found: Sequence[tuple[int, Status]], task: Task, outcome: Outcome) -> None:
+    for number, status in found:
+        run.rows[number] = _evaluated(run, run.rows[number], status, task, outcome)
+
+
+def _evaluated(run: _Run, row: Row, status: Status, task: Task, outcome: Outcome) -> Row:
+    """Return a candidate's row after an evaluation."""
+    entry = run.entries[row.number]
+    row = replace(row, evaluation=task.key)
+    if outcome.ending is not Ending.DONE:
+        return replace(row, status=Status.FAILED, reason=outcome.reason)
+    figures = {**row.figures, **entry.completed(outcome.figures, run.study.prices)}
+    if row.status is Status.SCREENED:
+        for name in ("step_time_s", "peak_memory_bytes"):
+            figures[f"screened_{name}"] = row.figures.get(name)
+    row = replace(row, status=status, fidelity=outcome.fidelity, figures=_in_columns(figures))
+    if status is not Status.DONE:
+        return row
+    holds = _holds(run, entry, _fields(row))
+    if holds:
+        return row
+    where = run.study.where.text
+    reason = f"where: {where}" if holds is False else f"where: {where}: a field is not known"
+    return replace(row, status=Status.PRUNED, reason=reason)
+
+
+def _in_columns(figures: Mapping[str, float | None]) -> dict[str, float | None]:
+    return {name: figures[name] for name in COLUMNS if figures.get(name) is not None}
+
+
+def _fields(row: Row) -> dict[str, Value]:
+    """Return the fields of constraints that figures decide."""
+    known: dict[str, Value] = dict(row.figures)
+    peak, capacity = (
+        row.figures.get(f"{name}_bytes") for name in ("peak_memory", "memory_capacity")
+    )
+    if peak is not None:
+        known["memory.peak_bytes"] = peak
+    if capacity is not None:
+        known["memory.capacity_bytes"] = capacity
+    if peak is not None and capacity is not None:
+        known |= {"memory.fits": peak <= capacity, "memory.free_bytes": capacity - peak}
+    return known
+
+
+def _holds(run: _Run, entry: Entry, known: Mapping[str, Value]) -> bool | None:
+    axes = {f"mesh.{axis.name}": 1 for meshes in run.study.meshes for axis in meshes}
+    return run.study.where.holds({**axes, **entry.candidate.fields(), **known})

@@ -1,0 +1,215 @@
+"""The candidates of a study: every combination of the values that it lists.
+
+What a constraint refuses for what a candidate is, whatever is predicted of it, is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from hashlib import sha256
+from itertools import product
+from math import prod
+from pathlib import Path
+from typing import cast
+
+from hespas.config.fields import build
+from hespas.errors import ConfigError
+from hespas.hardware.sized import find_system
+from hespas.hardware.system import System
+from hespas.models.model import MeshAxes
+from hespas.options import PredictOptions
+from hespas.study.expression import Value
+from hespas.study.keys import (
+    CLUSTER,
+    MESH,
+    SETTINGS,
+    Scalar,
+    canonical,
+    known_keys,
+    option_value,
+    scalar_text,
+)
+from hespas.study.study import Meshes, Study
+
+_MOST = 1_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """One configuration: the values of keys and settings, and the mesh, axes of size 1 too.
+
+    ``mesh`` is None where the model's own is meant.
+    """
+
+    values: Mapping[str, Scalar]
+    settings: Mapping[str, Scalar]
+    mesh: tuple[tuple[str, int], ...] | None
+
+    def to_dict(self) -> dict[str, object]:
+        """Return it as tables show it: pinned and searched keys alike."""
+        found: dict[str, object] = dict(self.values)
+        if self.mesh is not None:
+            found[MESH] = dict(self.mesh)
+        if self.settings:
+            found[SETTINGS] = dict(self.settings)
+        return found
+
+    @cached_property
+    def digest(self) -> str:
+        """What distinguishes it from other candidates, wherever it stands."""
+        return sha256(canonical(self.to_dict())).hexdigest()
+
+    def options(self) -> PredictOptions:
+        """Return the options of its prediction.
+
+        Axes of size 1 divide nothing and are left out, so that equal programs are one. Raises
+        `ConfigError` for values that contradict each other.
+        """
+        named = known_keys()
+        values = {named[key].name: option_value(key, each) for key, each in self.values.items()}
+        if self.mesh is not None:
+            axes = tuple((name, size) for name, size in self.mesh if size > 1) or self.mesh[:1]
+            values[MESH] = MeshAxes(axes=axes)
+        if self.settings:
+            values[SETTINGS] = {name: scalar_text(each) for name, each in self.settings.items()}
+        return build(PredictOptions, values)
+
+    def fields(self) -> dict[str, Value]:
+        """Return the fields of constraints that are known before anything is predicted."""
+        found: dict[str, Value] = {**self.values}
+        found |= {f"{SETTINGS}.{name}": value for name, value in self.settings.items()}
+        found |= {f"{MESH}.{name}": size for name, size in self.mesh or ()}
+        system = self.system
+        if system is not None:
+            found |= {"cluster.devices": system.device_count, "devices": system.device_count}
+            found["cluster.part"] = system.part
+        return found
+
+    @property
+    def system(self) -> System | None:
+        """The cluster; None where there is none."""
+        named = self.values.get(CLUSTER)
+        return None if named is None else _system(str(named))
+
+
+def candidate_of(given: Mapping[str, object]) -> Candidate:
+    """Return the candidate that `Candidate.to_dict` gave."""
+    mesh = cast("Mapping[str, int] | None", given.get(MESH))
+    values = {name: value for name, value in given.items() if name not in {MESH, SETTINGS}}
+    return Candidate(
+        values=cast("Mapping[str, Scalar]", values),
+        settings=cast("Mapping[str, Scalar]", given.get(SETTINGS, {})),
+        mesh=None if mesh is None else tuple(mesh.items()),
+    )
+
+
+@cache
+def _system(named: str) -> System:
+    """Return a cluster by its name, or a directory's; each is read once."""
+    return find_system(Path(named) if Path(named).is_dir() else named)
+
+
+def candidates_of(study: Study) -> tuple[Candidate, ...]:
+    """Return the candidates of a study, in the order of its values.
+
+    Raises `ConfigError` where there are none or too many, and what reading a cluster raises.
+
+    >>> from hespas.study.study import study_of
+    >>> study = study_of({"model": "llama3-8b", "cluster": "8xH100_80GB",
+    ...                   "mesh": {"fsdp": "auto", "tp": [1, 2, 4]}, "where": "mesh.tp > 1"})
+    >>> [each.mesh for each in candidates_of(study)]
+    [(('fsdp', 4), ('tp', 2)), (('fsdp', 2), ('tp', 4))]
+    """
+    found: list[Candidate] = []
+    axes = {f"{MESH}.{axis.name}": 1 for meshes in study.meshes for axis in meshes}
+    for candidate in _combined(study):
+        # An axis that a mesh lacks divides nothing.
+        if study.where.holds({**axes, **candidate.fields()}) is not False:
+            found.append(candidate)
+        if len(found) > _MOST:
+            raise ConfigError(
+                f"the study has more than {_MOST} candidates",
+                location=study.location,
+                hint="list fewer values",
+            )
+    if not found:
+        raise ConfigError(
+            "the study has no candidates: no mesh has as many devices as a cluster, "
+            "or where refuses all",
+            location=study.location,
+            hint="give an axis of the mesh auto, or list other sizes",
+        )
+    return tuple(_by_digest(found).values())
+
+
+def _by_digest(found: Sequence[Candidate]) -> dict[str, Candidate]:
+    unique: dict[str, Candidate] = {}
+    for each in found:
+        unique.setdefault(each.digest, each)
+    return unique
+
+
+def _combined(study: Study) -> Iterator[Candidate]:
+    keys = [key for key in known_keys() if key in study.search]
+    for chosen in product(*(study.search[key] for key in keys)):
+        values = dict(zip(keys, chosen, strict=True))
+        for settings in product(*study.settings.values()):
+            named = dict(zip(study.settings, settings, strict=True))
+            for mesh in _meshes(study, values):
+                yield Candidate(values=values, settings=named, mesh=mesh)
+
+
+def _meshes(
+    study: Study, values: Mapping[str, Scalar]
+) -> Iterator[tuple[tuple[str, int], ...] | None]:
+    if not study.meshes:
+        yield None
+        return
+    named = values.get(CLUSTER)
+    devices = None if named is None else _system(str(named)).device_count
+    for meshes in study.meshes:
+        yield from meshes_of(meshes, devices, location=study.location)
+
+
+def meshes_of(
+    meshes: Meshes, devices: int | None, *, location: str = ""
+) -> Iterator[tuple[tuple[str, int], ...]]:
+    """Yield the meshes of a pattern that have as many devices; all where that is not known.
+
+    Axes without sizes take every factorisation of what the others leave.
+    """
+    free = [axis.name for axis in meshes if axis.sizes is None]
+    if free and devices is None:
+        raise ConfigError(
+            f"$.{MESH}.{free[0]} is auto, and there is no cluster to fit",
+            location=location,
+            hint="add cluster, as in cluster: 64xH100_80GB",
+        )
+    given = [[(axis.name, size) for size in axis.sizes or ()] for axis in meshes if axis.sizes]
+    for chosen in product(*given):
+        pinned = dict(chosen)
+        if devices is None:
+            yield tuple((axis.name, pinned[axis.name]) for axis in meshes)
+            continue
+        rest, remainder = divmod(devices, prod(pinned.values()))
+        if remainder or (not free and rest != 1):
+            continue
+        for sizes in factorisations(rest, len(free)) if free else [()]:
+            every = {**pinned, **dict(zip(free, sizes, strict=True))}
+            yield tuple((axis.name, every[axis.name]) for axis in meshes)
+
+
+def factorisations(number: int, count: int) -> Iterator[tuple[int, ...]]:
+    """Yield the ways to write a number as a product of ``count`` factors, in order.
+
+    >>> list(factorisations(4, 2))
+    [(1, 4), (2, 2), (4, 1)]
+    """
+    if count == 1:
+        yield (number,)
+        return
+    for first in (each for each in range(1, number + 1) if number % each == 0):
+        for others in factorisations(number // first, count - 1):
+            yield (first, *others)

@@ -1,0 +1,294 @@
+"""Where a study's results live: one SQLite file, written by one process.
+
+Every evaluation is a transaction of its own, with the digest of its inputs, the versions that made
+it and how long it took. What is there when a process is killed is complete; what is not there is
+made by the next run. A directory is one run's at a time: the lock is the system's, which ends with
+the process however that ends.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sqlite3
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from hespas.errors import OutputError
+from hespas.study.messages import Outcome, Task
+from hespas.study.rows import Row, Status
+
+DATABASE = "study.sqlite"
+_LOCK = "study.lock"
+_FORMAT = "1"
+_TABLES = """
+CREATE TABLE IF NOT EXISTS about (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS candidates (
+    number INTEGER PRIMARY KEY, candidate TEXT NOT NULL, status TEXT NOT NULL,
+    reason TEXT NOT NULL, fidelity TEXT NOT NULL, figures TEXT NOT NULL, evaluation TEXT NOT NULL
+) STRICT;
+CREATE TABLE IF NOT EXISTS evaluations (
+    key TEXT PRIMARY KEY, phase TEXT NOT NULL, outcome TEXT NOT NULL, report BLOB,
+    versions TEXT NOT NULL, elapsed_s REAL NOT NULL, cpu_s REAL NOT NULL,
+    peak_memory_bytes INTEGER NOT NULL, finished TEXT NOT NULL
+) STRICT;
+"""
+_KEEP = """
+INSERT OR REPLACE INTO evaluations
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, strftime('%Y-%m-%dT%H:%M:%fZ'))
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """How many evaluations there are, and what they took."""
+
+    evaluations: int
+    cpu_s: float
+    elapsed_s: float
+
+
+class Store:
+    """The results of a study in a directory, open to write (`opened`) or to read (`reading`)."""
+
+    def __init__(self, connection: sqlite3.Connection, directory: Path) -> None:
+        self._connection = connection
+        self.directory = directory
+
+    # What the study is.
+
+    def study(self) -> dict[str, object] | None:
+        """Return the study that the directory is of, as `Study.to_dict` gave it."""
+        text = self._about("study")
+        return None if text is None else json.loads(text)
+
+    def keep_study(self, study: dict[str, object], versions: dict[str, str]) -> None:
+        """Note the study; raise `OutputError` where the directory is of another one."""
+        present = self.study()
+        if present is not None and present != study:
+            raise OutputError(
+                "holds the results of another study",
+                location=str(self.directory),
+                hint="choose another directory",
+            )
+        with self._writing():
+            about = {
+                "format": _FORMAT,
+                "study": json.dumps(study),
+                "versions": json.dumps(versions),
+            }
+            self._connection.executemany(
+                "INSERT OR REPLACE INTO about (name, value) VALUES (?, ?)", about.items()
+            )
+
+    def note(self, name: str, value: str) -> None:
+        """Keep a text about the study."""
+        with self._writing():
+            self._connection.execute("INSERT OR REPLACE INTO about VALUES (?, ?)", (name, value))
+
+    def _about(self, name: str) -> str | None:
+        found = self._connection.execute(
+            "SELECT value FROM about WHERE name = ?", (name,)
+        ).fetchone()
+        return None if found is None else found[0]
+
+    def about(self, name: str) -> str | None:
+        """Return a text about the study; None where there is none."""
+        return self._about(name)
+
+    # Evaluations.
+
+    def outcome(self, key: str) -> Outcome | None:
+        """Return what came of an evaluation; None where it was never made."""
+        found = self._connection.execute(
+            "SELECT outcome FROM evaluations WHERE key = ?", (key,)
+        ).fetchone()
+        return None if found is None else msgspec.json.decode(found[0], type=Outcome)
+
+    def report(self, key: str) -> dict[str, object] | None:
+        """Return the whole report of an evaluation, as ``hespas run --json`` writes it."""
+        found = self._connection.execute(
+            "SELECT report FROM evaluations WHERE key = ?", (key,)
+        ).fetchone()
+        return json.loads(found[0]) if found and found[0] else None
+
+    def keep_outcome(
+        self, task: Task, outcome: Outcome, versions: dict[str, str], rows: Iterable[Row]
+    ) -> None:
+        """Keep an evaluation and the rows that it changes, all or none of them."""
+        kept = msgspec.structs.replace(
+            outcome, report="", elapsed_s=0.0, cpu_s=0.0, peak_memory_bytes=0
+        )
+        with self._writing():
+            self._connection.execute(
+                _KEEP,
+                (
+                    task.key,
+                    task.phase.value,
+                    msgspec.json.encode(kept).decode(),
+                    outcome.report.encode() or None,
+                    json.dumps(versions),
+                    outcome.elapsed_s,
+                    outcome.cpu_s,
+                    outcome.peak_memory_bytes,
+                ),
+            )
+            self._write_rows(rows)
+
+    def counts(self) -> Counts:
+        """Return how many evaluations there are and what they took."""
+        found = self._connection.execute(
+            "SELECT count(*), total(cpu_s), total(elapsed_s) FROM evaluations"
+        ).fetchone()
+        return Counts(evaluations=found[0], cpu_s=found[1], elapsed_s=found[2])
+
+    def peak_memory_bytes(self, phase: str) -> int:
+        """Return the most memory that an evaluation of a phase took; 0 where there was none."""
+        found = self._connection.execute(
+            "SELECT max(peak_memory_bytes) FROM evaluations WHERE phase = ?", (phase,)
+        ).fetchone()
+        return found[0] or 0
+
+    # Rows.
+
+    def keep_rows(self, rows: Iterable[Row]) -> None:
+        """Keep rows, all or none of them."""
+        with self._writing():
+            self._write_rows(rows)
+
+    def _write_rows(self, rows: Iterable[Row]) -> None:
+        self._connection.executemany(
+            "INSERT OR REPLACE INTO candidates VALUES (?, ?, ?, ?, ?, ?, ?)",
+            [
+                (
+                    row.number,
+                    json.dumps(row.candidate),
+                    row.status.value,
+                    row.reason,
+                    row.fidelity,
+                    json.dumps(dict(row.figures)),
+                    row.evaluation,
+                )
+                for row in rows
+            ],
+        )
+
+    def rows(self) -> list[Row]:
+        """Return all rows, in the order of the candidates."""
+        found = self._connection.execute("SELECT * FROM candidates ORDER BY number")
+        return [
+            Row(
+                number=number,
+                candidate=json.loads(candidate),
+                status=Status(status),
+                reason=reason,
+                fidelity=fidelity,
+                figures=json.loads(figures),
+                evaluation=evaluation,
+            )
+            for number, candidate, status, reason, fidelity, figures, evaluation in found
+        ]
+
+    @contextmanager
+    def _writing(self) -> Generator[None]:
+        try:
+            with self._connection:
+                self._connection.execute("BEGIN IMMEDIATE")
+                yield
+        except sqlite3.Error as error:
+            raise _unusable(self.directory, error) from error
+
+
+def _unusable(directory: Path, error: sqlite3.Error) -> OutputError:
+    return OutputError(
+        f"the study's results cannot be kept: {error}",
+        location=str(directory / DATABASE),
+        hint="what is done is kept; make room, and run the study again to go on",
+    )
+
+
+@contextmanager
+def opened(directory: Path) -> Generator[Store]:
+    """Open a study's directory to write, made if it is missing.
+
+    Raises `OutputError` if another run has it, or if it can't be used.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        lock = (directory / _LOCK).open("a+")
+    except OSError as error:
+        raise OutputError(
+            f"cannot be written: {error.strerror}", location=str(directory), hint="choose another"
+        ) from error
+    with lock:
+        _take(lock, directory)
+        with _connected(f"file:{_quoted(directory / DATABASE)}", directory) as connection:
+            connection.executescript(
+                f"PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; {_TABLES}"
+            )
+            yield Store(connection, directory)
+
+
+def _take(lock: IO[str], directory: Path) -> None:
+    """Take the lock, which ends with this process, and write down whose it is."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        lock.seek(0)
+        who = lock.read().strip()
+        raise OutputError(
+            "another run of this study is under way" + (f" ({who})" if who else ""),
+            location=str(directory),
+            hint="wait for it, or see hespas study status",
+        ) from error
+    lock.truncate(0)
+    lock.write(f"process {os.getpid()} on {os.uname().nodename}\n")
+    lock.flush()
+
+
+@contextmanager
+def reading(directory: Path) -> Generator[Store]:
+    """Open a study's directory to read, also while it runs; `OutputError` where there is none."""
+    path = directory / DATABASE
+    if not path.is_file():
+        raise OutputError(
+            "holds no study", location=str(directory), hint="make one: hespas study run FILE -o DIR"
+        )
+    with _connected(f"file:{_quoted(path)}?mode=rw", directory) as connection:
+        yield Store(connection, directory)
+
+
+def is_running(directory: Path) -> bool:
+    """Return whether a run has a study's directory."""
+    try:
+        with (directory / _LOCK).open("r") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _quoted(path: Path) -> str:
+    return str(path.absolute()).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
+
+
+@contextmanager
+def _connected(uri: str, directory: Path) -> Generator[sqlite3.Connection]:
+    try:
+        connection = sqlite3.connect(uri, uri=True, timeout=30, isolation_level=None)
+    except sqlite3.Error as error:
+        raise _unusable(directory, error) from error
+    try:
+        yield connection
+    except sqlite3.Error as error:
+        raise _unusable(directory, error) from error
+    finally:
+        connection.close()

@@ -1,0 +1,326 @@
+"""A study: what is searched, what is pinned, what is looked for. One value, read from YAML.
+
+A list is searched, a scalar is pinned, for every option of a prediction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import cast
+
+from hespas.config.decode import decode
+from hespas.config.figures import Count, Positive
+from hespas.config.files import read_yaml
+from hespas.config.suggest import choice, suggestion
+from hespas.errors import ConfigError
+from hespas.models.model import parse_mesh
+from hespas.study.expression import EVERYTHING, Constraint, read_constraint
+from hespas.study.goal import FASTEST, METRICS, PRICED, Goal, read_goal
+from hespas.study.keys import (
+    MESH,
+    SETTINGS,
+    WORKLOAD,
+    Scalar,
+    known_keys,
+    option_named,
+    option_value,
+)
+from hespas.study.prices import Price, read_prices
+
+AUTO = "auto"
+DEFAULT_COMPILED = 8
+"""How many candidates are compiled unless a study says otherwise."""
+_AXES_IN_ORDER = ("pp", "stage", "data", "fsdp", "expert", "context", "sequence", "tp")
+"""The usual order of the axes of a mesh: what communicates most is innermost, in the node."""
+_OWN = ("title", MESH, SETTINGS, "where", "goal", "budget", "fidelity", "prices")
+
+
+class StudyFidelity(Enum):
+    """What candidates are predicted from.
+
+    ``AUTO`` screens all by a model of the compiler and compiles the best, where a compiler is;
+    ``COMPILED`` compiles all, ``FUSED`` and ``EXPORTED`` none.
+    """
+
+    AUTO = "auto"
+    COMPILED = "compiled"
+    FUSED = "fused"
+    EXPORTED = "exported"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axis:
+    """An axis of meshes: its sizes, or None for all that fit the number of devices."""
+
+    name: str
+    sizes: tuple[int, ...] | None
+
+
+Meshes = tuple[Axis, ...]
+"""Meshes with the same axes, major first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """How much is done at most; None is as much as there is.
+
+    ``evaluations`` counts the candidates that are predicted without a compiler, ``compile`` those
+    that are compiled then. After ``minutes`` nothing more is begun.
+    """
+
+    evaluations: Count | None = None
+    compile: Count | None = None
+    minutes: Positive | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    """What is searched and what is looked for.
+
+    ``search`` has the values of each key, one where it is pinned; ``settings`` those of further
+    settings of the model (``set``). ``meshes`` are patterns of meshes, none for the model's own.
+    Raises `ConfigError` for keys and values that there aren't, for a study without a model, and for
+    prices that a goal needs and that are not given.
+
+    >>> study = Study(
+    ...     search={"model": ("llama3-8b",), "cluster": ("8xH100_80GB", "16xH100_80GB")}
+    ... )
+    >>> study.goal.text, study.searched
+    ('minimise step_time_s', ('cluster',))
+    """
+
+    search: Mapping[str, tuple[Scalar, ...]]
+    meshes: tuple[Meshes, ...] = ()
+    settings: Mapping[str, tuple[Scalar, ...]] = field(
+        default_factory=dict[str, tuple[Scalar, ...]]
+    )
+    where: Constraint = EVERYTHING
+    goal: Goal = FASTEST
+    budget: Budget = Budget()
+    fidelity: StudyFidelity = StudyFidelity.AUTO
+    prices: tuple[Price, ...] = ()
+    title: str = ""
+    location: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        if WORKLOAD not in self.search:
+            raise ConfigError(
+                "the study has no model",
+                location=self.location,
+                hint="add model, as in model: llama3-8b",
+            )
+        for key, values in self.search.items():
+            option_named(key, location=self.location)
+            for value in values:
+                option_value(key, value, location=self.location)
+        for key, values in (*self.search.items(), *self.settings.items()):
+            _check_values(key, values, self.location)
+        priced = [name for name, _ in self.goal.metrics if name in PRICED]
+        if priced and not self.prices:
+            raise ConfigError(
+                f"the goal is {priced[0]}, and there are no prices",
+                location=self.location,
+                hint="add prices: a file with usd_per_device_hour and source of each part",
+            )
+        self.where.check(dict.fromkeys(self.fields), location=self.location)
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The fields that constraints can name."""
+        axes = [f"{MESH}.{axis.name}" for meshes in self.meshes for axis in meshes]
+        settings = [f"{SETTINGS}.{name}" for name in self.settings]
+        found = (*known_keys(), *axes, *settings, *CLUSTER_FIELDS, *RESULT_FIELDS, *METRICS)
+        return tuple(dict.fromkeys(found))
+
+    @property
+    def searched(self) -> tuple[str, ...]:
+        """The keys with more than one value; meshes too, where there may be several."""
+        keys = [key for key, values in self.search.items() if len(values) > 1]
+        keys += [f"{SETTINGS}.{key}" for key, values in self.settings.items() if len(values) > 1]
+        is_one = len(self.meshes) < 2 and all(
+            axis.sizes is not None and len(axis.sizes) == 1 for each in self.meshes for axis in each
+        )
+        return tuple(keys if is_one else [*keys, MESH])
+
+    @property
+    def compiled_count(self) -> int:
+        """How many candidates are compiled at most."""
+        return self.budget.compile or DEFAULT_COMPILED
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the study as a file would write it: the same study, the same dictionary."""
+        found: dict[str, object] = {"title": self.title} if self.title else {}
+        found |= {key: _listed(self.search[key]) for key in known_keys() if key in self.search}
+        if self.meshes:
+            found[MESH] = [
+                [[axis.name, AUTO if axis.sizes is None else list(axis.sizes)] for axis in meshes]
+                for meshes in self.meshes
+            ]
+        if self.settings:
+            found[SETTINGS] = {name: _listed(each) for name, each in self.settings.items()}
+        if self.where.text:
+            found["where"] = self.where.text
+        budget = {
+            name: getattr(self.budget, name) for name in ("evaluations", "compile", "minutes")
+        }
+        found |= {"goal": self.goal.to_dict(), "fidelity": self.fidelity.value}
+        if any(budget.values()):
+            found["budget"] = {name: value for name, value in budget.items() if value is not None}
+        if self.prices:
+            found["prices"] = [price.to_dict() for price in self.prices]
+        return found
+
+
+CLUSTER_FIELDS = ("cluster.devices", "cluster.part")
+RESULT_FIELDS = (
+    "memory.fits",
+    "memory.peak_bytes",
+    "memory.capacity_bytes",
+    "memory.free_bytes",
+)
+
+
+def _check_values(key: str, values: tuple[Scalar, ...], location: str) -> None:
+    if not values:
+        raise ConfigError(f"$.{key} lists nothing", location=location, hint="give a value")
+    twice = next((value for index, value in enumerate(values) if value in values[:index]), None)
+    if twice is not None:
+        raise ConfigError(f"$.{key} lists {twice} twice", location=location, hint="keep one")
+
+
+def _listed(values: tuple[Scalar, ...]) -> Scalar | list[Scalar]:
+    return values[0] if len(values) == 1 else list(values)
+
+
+def read_study(path: Path) -> Study:
+    """Read a study's YAML file; `ConfigError` for what is none, with the file and the key.
+
+    A path of prices in it is taken from where the file is.
+    """
+    return study_of(read_yaml(path), location=str(path), home=path.parent)
+
+
+def study_of(given: object, *, location: str = "", home: Path | None = None) -> Study:
+    """Return the study that plain values describe, as a YAML file holds them.
+
+    >>> study_of({"model": "llama3-8b", "cluster": "8xA100_80GB", "mesh": {"tp": "auto"}}).searched
+    ('mesh',)
+    >>> study_of({"model": "llama3-8b", "clusters": ["8xH100_80GB"]})
+    Traceback (most recent call last):
+        ...
+    hespas.errors.ConfigError: there is no key 'clusters'; did you mean 'cluster'?
+    """
+    if not isinstance(given, Mapping):
+        raise ConfigError(
+            "the study is no mapping of keys", location=location, hint="begin with model: NAME"
+        )
+    values = cast("Mapping[object, object]", given)
+    for key in values:
+        if key not in _OWN and key not in known_keys():
+            raise ConfigError(
+                f"there is no key {key!r}",
+                location=location,
+                hint=suggestion(str(key), (*known_keys(), *_OWN)),
+            )
+    search = {
+        key: _scalars(values[key], f"$.{key}", location) for key in known_keys() if key in values
+    }
+    fidelity = decode(values.get("fidelity", AUTO), str, location=location, at="$.fidelity")
+    where = values.get("where", "")
+    return Study(
+        search=search,
+        meshes=_meshes(values.get(MESH, ()), location),
+        settings=_settings(values.get(SETTINGS, {}), location),
+        where=read_constraint(_where(where, location), location=location),
+        goal=read_goal(values["goal"], location=location) if "goal" in values else FASTEST,
+        budget=decode(values.get("budget", {}), Budget, location=location, at="$.budget"),
+        fidelity=choice(fidelity, StudyFidelity, what="$.fidelity"),
+        prices=read_prices(values["prices"], location=location, home=home)
+        if "prices" in values
+        else (),
+        title=decode(values.get("title", ""), str, location=location, at="$.title"),
+        location=location,
+    )
+
+
+def _where(given: object, location: str) -> str:
+    """Return a constraint's text; a list of them has to hold together."""
+    if isinstance(given, list):
+        listed = cast("list[object]", given)
+        parts = decode(listed, list[str], location=location, at="$.where")
+        return " and ".join(f"({part})" for part in parts)
+    return decode(given, str, location=location, at="$.where")
+
+
+def _scalars(given: object, where: str, location: str) -> tuple[Scalar, ...]:
+    listed = cast("list[object]", given) if isinstance(given, list) else [given]
+    for each in listed:
+        if not isinstance(each, str | int | float):
+            raise ConfigError(
+                f"{where} is no value, nor a list of values",
+                location=location,
+                hint="give a text, a number, true or false, or a list of them",
+            )
+    return tuple(cast("list[Scalar]", listed))
+
+
+def _settings(given: object, location: str) -> dict[str, tuple[Scalar, ...]]:
+    named = decode(given, dict[str, object], location=location, at=f"$.{SETTINGS}")
+    return {
+        name: _scalars(value, f"$.{SETTINGS}.{name}", location) for name, value in named.items()
+    }
+
+
+def _meshes(given: object, location: str) -> tuple[Meshes, ...]:
+    """Read a mapping of axes, a text as of ``--mesh``, or a list of these.
+
+    Axes of a mapping are put into their usual order; those of a text stay in theirs.
+    """
+    if isinstance(given, list | tuple):
+        listed = cast("list[object]", given)
+        return tuple(meshes for each in listed for meshes in _meshes_of(each, location))
+    return tuple(_meshes_of(given, location))
+
+
+def _meshes_of(given: object, location: str) -> Iterator[Meshes]:
+    match given:
+        case str():
+            axes = parse_mesh(given).axes
+            yield tuple(Axis(name=name, sizes=(size,)) for name, size in axes)
+        case Mapping():
+            named = cast("Mapping[object, object]", given)
+            axes = [_axis(str(name), sizes, location) for name, sizes in named.items()]
+            yield tuple(sorted(axes, key=lambda axis: _place(axis.name)))
+        case list():  # as `Study.to_dict` writes it
+            listed = cast("list[object]", given)
+            pairs = decode(listed, list[tuple[str, object]], location=location, at=f"$.{MESH}")
+            yield tuple(_axis(name, sizes, location) for name, sizes in pairs)
+        case _:
+            raise ConfigError(
+                f"$.{MESH} is no mesh",
+                location=location,
+                hint="write it as in {fsdp: auto, tp: [1, 2, 4, 8]} or fsdp=8,tp=4",
+            )
+
+
+def _place(name: str) -> float:
+    inner = len(_AXES_IN_ORDER) - 1.5
+    return _AXES_IN_ORDER.index(name) if name in _AXES_IN_ORDER else inner
+
+
+def _axis(name: str, given: object, location: str) -> Axis:
+    if given == AUTO:
+        return Axis(name=name, sizes=None)
+    sizes = tuple(cast("list[object]", given)) if isinstance(given, list) else (given,)
+    for size in sizes:
+        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+            raise ConfigError(
+                f"$.{MESH}.{name} is {size!r}",
+                location=location,
+                hint="give auto, a number of 1 or more, or a list of numbers",
+            )
+    _check_values(f"{MESH}.{name}", cast("tuple[int, ...]", sizes), location)
+    return Axis(name=name, sizes=cast("tuple[int, ...]", sizes))

@@ -1,0 +1,87 @@
+"""Bounds are never better than predictions, of memory and of time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from compilers import needs_gpu
+from hespas import pipeline
+from hespas.export.source import ModelSource
+from hespas.options import CompileChoice, Fidelity, PredictOptions
+from hespas.study.bounds import Bounds, bounds_of
+from hespas.study.space import candidates_of
+from hespas.study.study import study_of
+
+SMALL: dict[str, Any] = {
+    "model": "llama3-100m",
+    "cluster": "8xH100_80GB",
+    "set": {"layers": 2},
+    "global_batch": 16,
+    "sequence": 1024,
+}
+
+
+def options_of(**changes: Any) -> PredictOptions:
+    (candidate,) = candidates_of(study_of({**SMALL, **changes}))
+    return pipeline.checked(candidate.options())
+
+
+def bounds(options: PredictOptions) -> Bounds:
+    system = pipeline.system_of(options.network)
+    source = pipeline.source_of(options, system)
+    assert system is not None
+    assert isinstance(source, ModelSource)
+    return bounds_of(source, pipeline.device_of(options.estimate), system.device_count)
+
+
+CASES: list[dict[str, Any]] = [
+    {},
+    {"remat": "full"},
+    {"remat": "none"},
+    {"mesh": "data=2,fsdp=4"},
+    {"mesh": "data=8"},
+    {"scan": False},
+    {"scan": False, "remat": "full", "micro_batch": 1},
+    {"micro_batch": 1},
+    {"model": "llama3-500m", "mesh": "fsdp=2,tp=4"},
+    {"model": "llama2-7b"},
+    {"dtype": "f32"},
+]
+
+
+@pytest.mark.parametrize("changes", CASES[:3], ids=str)
+def test_no_bound_exceeds_what_is_predicted_without_a_compiler(changes: dict[str, Any]) -> None:
+    options = replace(options_of(**changes), compile=CompileChoice(fidelity=Fidelity.FUSED))
+    check(options)
+
+
+@needs_gpu
+@pytest.mark.parametrize("changes", CASES, ids=str)
+def test_no_bound_exceeds_what_the_compiler_makes(changes: dict[str, Any]) -> None:
+    options = replace(options_of(**changes), compile=CompileChoice(fidelity=Fidelity.COMPILED))
+    check(options)
+
+
+def check(options: PredictOptions) -> None:
+    least = bounds(options)
+    prediction = pipeline.predict(options)
+    assert 0 < least.memory_bytes <= prediction.memory.peak_bytes
+    assert 0 < least.time_s <= prediction.step_time_s
+
+
+def test_bounds_grow_with_what_is_kept_and_fall_with_devices() -> None:
+    kept, again = bounds(options_of()), bounds(options_of(remat="full"))
+    assert kept.memory_bytes > again.memory_bytes
+    whole, divided = bounds(options_of(mesh="data=8")), bounds(options_of(mesh="fsdp=8"))
+    assert whole.memory_bytes > divided.memory_bytes
+    assert whole.time_s == pytest.approx(divided.time_s, rel=0.5)
+
+
+def test_what_has_no_sizes_has_a_bound_of_time_alone() -> None:
+    (candidate,) = candidates_of(study_of({"model": "gemm-rows", "cluster": "4xH100_80GB"}))
+    least = bounds(pipeline.checked(candidate.options()))
+    assert least.memory_bytes == 0
+    assert least.time_s > 0

@@ -1,0 +1,81 @@
+"""Candidates: every combination that fits, once."""
+
+from __future__ import annotations
+
+from math import prod
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hespas.errors import ConfigError, HespasError
+from hespas.study.space import candidate_of, candidates_of, factorisations
+from hespas.study.study import study_of
+
+SMALL = {"model": "llama3-100m", "cluster": ["8xH100_80GB", "16xH100_80GB"]}
+
+
+@given(st.integers(1, 96), st.integers(1, 4))
+def test_factorisations_are_all_there_once(number: int, count: int) -> None:
+    found = list(factorisations(number, count))
+    assert len(set(found)) == len(found)
+    assert all(prod(sizes) == number for sizes in found)
+    first = [sizes[0] for sizes in found]
+    assert set(first) >= {each for each in range(1, number + 1) if number % each == 0 and count > 1}
+
+
+def test_auto_fills_the_cluster_whatever_its_size() -> None:
+    study = study_of({**SMALL, "mesh": {"fsdp": "auto", "tp": [1, 2]}})
+    meshes = {(str(each.values["cluster"]), each.mesh) for each in candidates_of(study)}
+    assert meshes == {
+        ("8xH100_80GB", (("fsdp", 8), ("tp", 1))),
+        ("8xH100_80GB", (("fsdp", 4), ("tp", 2))),
+        ("16xH100_80GB", (("fsdp", 16), ("tp", 1))),
+        ("16xH100_80GB", (("fsdp", 8), ("tp", 2))),
+    }
+
+
+def test_meshes_without_auto_are_those_that_fit() -> None:
+    study = study_of({**SMALL, "mesh": {"fsdp": [4, 8], "tp": [1, 2]}})
+    sizes = [(each.values["cluster"], dict(each.mesh or ())) for each in candidates_of(study)]
+    assert sizes == [
+        ("8xH100_80GB", {"fsdp": 4, "tp": 2}),
+        ("8xH100_80GB", {"fsdp": 8, "tp": 1}),
+        ("16xH100_80GB", {"fsdp": 8, "tp": 2}),
+    ]
+
+
+def test_where_leaves_out_what_is_no_candidate_whatever_is_predicted() -> None:
+    study = study_of(
+        {**SMALL, "mesh": {"fsdp": "auto", "tp": "auto"}, "where": "mesh.tp <= 2 and memory.fits"}
+    )
+    assert {dict(each.mesh or ())["tp"] for each in candidates_of(study)} == {1, 2}
+    of_cluster = study_of({**SMALL, "where": "cluster.devices > 8 and cluster.part == 'H100_80GB'"})
+    assert [each.values["cluster"] for each in candidates_of(of_cluster)] == ["16xH100_80GB"]
+
+
+def test_a_candidate_comes_back_from_what_tables_show() -> None:
+    study = study_of(
+        {**SMALL, "mesh": {"fsdp": "auto", "tp": 2}, "set": {"layers": [1, 2]}, "remat": "full"}
+    )
+    for candidate in candidates_of(study):
+        again = candidate_of(candidate.to_dict())
+        assert again == candidate
+        assert again.digest == candidate.digest
+
+
+def test_axes_of_size_one_divide_nothing() -> None:
+    study = study_of({**SMALL, "cluster": "8xH100_80GB", "mesh": {"fsdp": "auto", "tp": [1]}})
+    (candidate,) = candidates_of(study)
+    mesh = candidate.options().program.model.mesh
+    assert mesh is not None
+    assert str(mesh) == "fsdp=8"
+
+
+def test_no_candidates_is_a_mistake() -> None:
+    with pytest.raises(ConfigError, match="no candidates"):
+        candidates_of(study_of({**SMALL, "mesh": {"fsdp": [3]}}))
+    with pytest.raises(ConfigError, match="no cluster to fit"):
+        candidates_of(study_of({"model": "llama3-100m", "mesh": {"fsdp": "auto"}}))
+    with pytest.raises(HespasError):
+        candidates_of(study_of({**SMALL, "cluster": "8xH100_81GB"}))
