@@ -21,10 +21,14 @@ _NOTES = {"$schema", "title", "description", "$defs", "default"}
 
 
 def faults(
-    value: Any, schema: Mapping[str, Any], root: Mapping[str, Any], at: str = "$"
+    value: Any, schema: Mapping[str, Any] | bool, root: Mapping[str, Any], at: str = "$"
 ) -> list[str]:
     """Return where and how a value doesn't satisfy a schema, whose root holds the definitions."""
     found: list[str] = []
+    if isinstance(schema, bool):
+        return found if schema else [f"{at}: is not in the schema"]
+    if "type" in schema and list(_type(value, schema["type"], None, None, at)):
+        return list(_type(value, schema["type"], None, None, at))
     for keyword, asked in schema.items():
         if keyword not in _NOTES:
             found += _FAULTS[keyword](value, asked, schema, root, at)
@@ -71,8 +75,23 @@ def _enum(value: Any, asked: Any, _: Any, __: Any, at: str) -> Iterator[str]:
 
 
 def _minimum(value: Any, asked: Any, _: Any, __: Any, at: str) -> Iterator[str]:
-    if value < asked:
+    if isinstance(value, int | float) and value < asked:
         yield f"{at}: {value} is below {asked}"
+
+
+def _above(value: Any, asked: Any, _: Any, __: Any, at: str) -> Iterator[str]:
+    if isinstance(value, int | float) and value <= asked:
+        yield f"{at}: {value} is not above {asked}"
+
+
+def _at_least(value: Any, asked: Any, _: Any, __: Any, at: str) -> Iterator[str]:
+    if isinstance(value, str | list) and len(value) < asked:  # pyright: ignore[reportUnknownArgumentType]
+        yield f"{at}: {value!r} is shorter than {asked}"
+
+
+def _unique(value: Any, asked: Any, _: Any, __: Any, at: str) -> Iterator[str]:
+    if asked and isinstance(value, list) and any(value.count(each) > 1 for each in value):  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType, reportUnknownArgumentType]
+        yield f"{at}: {value!r} has something twice"
 
 
 def _reference(value: Any, asked: str, _: Any, root: Any, at: str) -> list[str]:
@@ -88,5 +107,9 @@ _FAULTS: Mapping[str, Any] = {
     "anyOf": _any_of,
     "enum": _enum,
     "minimum": _minimum,
+    "exclusiveMinimum": _above,
+    "minItems": _at_least,
+    "minLength": _at_least,
+    "uniqueItems": _unique,
     "$ref": _reference,
 }

@@ -93,7 +93,8 @@ def key_schema(key: str) -> dict[str, object]:
         return {"type": "boolean"}
     if chosen.kinds == (int,) and chosen.parse is None:
         return {"type": "integer", "minimum": 1}
-    return {"type": ["string", "number"]} if chosen.parse else {"type": "string"}
+    text = {"type": "string"}
+    return {"anyOf": [text, {"type": "number"}]} if chosen.parse else text
 
 
 def scalar_text(value: Scalar) -> str:

@@ -35,9 +35,9 @@ def _listed(value: Mapping[str, object]) -> dict[str, object]:
 
 def _own() -> dict[str, object]:
     figure = {"enum": list(METRICS)}
-    sizes = {"anyOf": [{"const": AUTO}, *_either(_COUNT)]}
+    sizes = {"anyOf": [{"enum": [AUTO]}, *_either(_COUNT)]}
     mesh = {"anyOf": [{"type": "object", "additionalProperties": sizes}, {"type": "string"}]}
-    plain = {"type": ["string", "number", "boolean"]}
+    plain = {"anyOf": [{"type": kind} for kind in ("string", "number", "boolean")]}
     text = {"type": "string", "minLength": 1}
     price = {"part": text, "usd_per_device_hour": _POSITIVE, "source": text}
     goals: list[dict[str, object]] = [{way.value: figure} for way in Direction]
@@ -57,7 +57,7 @@ def _own() -> dict[str, object]:
             "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
             "description": "What candidates have to satisfy, as in memory.fits and mesh.tp <= 8.",
         },
-        "goal": {"oneOf": [_closed(each, required=True) for each in goals]},
+        "goal": {"anyOf": [_closed(each, required=True) for each in goals]},
         "budget": _closed({"evaluations": _COUNT, "compile": _COUNT, "minutes": _POSITIVE}),
         "fidelity": {"enum": [each.value for each in StudyFidelity]},
         "prices": {
