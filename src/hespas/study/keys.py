@@ -93,7 +93,7 @@ def key_schema(key: str) -> dict[str, object]:
         return {"type": "boolean"}
     if chosen.kinds == (int,) and chosen.parse is None:
         return {"type": "integer", "minimum": 1}
-    text = {"type": "string"}
+    text: dict[str, object] = {"type": "string"}
     return {"anyOf": [text, {"type": "number"}]} if chosen.parse else text
 
 
