@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -90,12 +90,17 @@ class GraphEstimate:
 
 
 def cache_keys(
-    regions: Iterable[str], estimator: Estimator, *, is_scheduled: bool
+    regions: Iterable[str],
+    estimator: Estimator,
+    *,
+    is_scheduled: bool,
+    rates: Mapping[str, float] | None = None,
 ) -> Iterator[str]:
     """Yield the key of each estimate: all that decides it, and hespas's version.
 
     ``regions`` stand for what is computed: the fingerprints of the regions' canonical texts.
     ``is_scheduled`` says that their operations are kernels of a compiled program, and launched.
+    ``rates`` are factors on those of the estimator's device.
     """
     parts = {
         "method": estimator.method,
@@ -104,6 +109,8 @@ def cache_keys(
         "version": __version__,
         "entry": ENTRY_VERSION,
     }
+    if rates is not None:
+        parts["rates"] = dict(rates)
     shared = json.dumps(parts, sort_keys=True)
     for region in regions:
         yield sha256(f"{region}\n{shared}".encode()).hexdigest()

@@ -8,22 +8,24 @@ wrote don't change with the memory bandwidth.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 
 from hespas.estimate.estimate import Estimate
 from hespas.estimate.rates import Rates, Scalable
-from hespas.explain.pricing import Prices, priced_again, with_first_kernel
+from hespas.explain.pricing import Prices, priced_again, priced_at_rates, with_first_kernel
 from hespas.explain.rows import Rows, rows_of
 from hespas.hardware.faster_links import LinkFactors, with_links
 from hespas.hardware.interconnect import Dimensions, interconnect_of
 from hespas.hardware.system import System
 from hespas.options import NetworkOptions
-from hespas.pipeline import host_bandwidth, model_of
+from hespas.pipeline import host_bandwidth, model_of, prices_of
 from hespas.prediction import Prediction, computation_alone
 from hespas.schedule.build import estimated_tasks
 from hespas.schedule.tasks import MemoryTask, TaskGraph
-from hespas.simulate.models import Model, simulate_job
+from hespas.simulate.models import Model, simulate_job, simulated_again
+from hespas.simulate.timeline import Timeline
 from hespas.units import format_time
 
 _MUCH = 1e6
@@ -100,11 +102,13 @@ def ordered(changes: list[Change]) -> tuple[Change, ...]:
 class _Step:
     """The step that is changed, one thing at a time.
 
-    ``rows`` are of a scheduled program whose devices are as specified; None of another.
+    ``rows`` are of a scheduled program whose devices are as specified; None of another. ``again``
+    simulates its tasks with other durations, None where there is no system.
     """
 
     prediction: Prediction
     rows: Rows | None
+    again: Callable[[TaskGraph], Timeline] | None
 
     def rates(self, changes: dict[str, Rates]) -> Iterator[Change]:
         """Yield the step on devices of other rates, where the method's times follow them."""
@@ -117,11 +121,15 @@ class _Step:
             for name, rates in changes.items()
             if name != LAUNCHES_FREE or graph.program.is_scheduled
         }
-        found = priced_again(
+        options, modules = self.prediction.options.estimate, self.prediction.modules
+        found = priced_at_rates(
             graph,
+            modules,
             before,
-            [estimator.at_rates(rates) for rates in asked.values()],
-            custom_calls=self.prediction.options.estimate.custom_calls,
+            estimator,
+            list(asked.values()),
+            custom_calls=options.custom_calls,
+            store=prices_of(options, modules) if graph.program.is_scheduled else None,
         )
         for name, after in zip(asked, found, strict=True):
             replayed = name == LAUNCHES_FREE
@@ -246,10 +254,8 @@ class _Step:
         return self._row(name, self._of_tasks_s(tasks))
 
     def _of_tasks_s(self, tasks: TaskGraph) -> float:
-        system = self.prediction.system
-        if system is None:
-            return computation_alone(tasks).step_time_s
-        return self._simulated_s(tasks, system, self.prediction.options.network)
+        again = computation_alone if self.again is None else self.again
+        return again(tasks).step_time_s
 
     def _on_links(self, name: str, system: System) -> Change:
         tasks = self.prediction.tasks if self.rows is None else self.rows.chains.graph
@@ -270,7 +276,25 @@ def _step(prediction: Prediction) -> _Step:
         and prediction.graph.program.is_scheduled
         and prediction.options.network.imperfect is None
     )
-    return _Step(prediction=prediction, rows=rows_of(prediction) if is_row else None)
+    rows = rows_of(prediction) if is_row else None
+    return _Step(prediction=prediction, rows=rows, again=_again(prediction, rows))
+
+
+def _again(prediction: Prediction, rows: Rows | None) -> Callable[[TaskGraph], Timeline] | None:
+    system = prediction.system
+    if system is None:
+        return None
+    first = prediction.tasks if rows is None else rows.chains.graph
+    choice = model_of(prediction.options.network, system)
+
+    @cache
+    def planned() -> Callable[[TaskGraph], Timeline]:
+        return simulated_again(first, system, choice)
+
+    def again(tasks: TaskGraph) -> Timeline:
+        return planned()(tasks)
+
+    return again
 
 
 def _with_host_links_doubled(graph: TaskGraph) -> TaskGraph:

@@ -15,7 +15,7 @@ that the same options give the same prediction from each of them.
 
 from __future__ import annotations
 
-from hespas.pipeline.caches import compiled_directory, store_of
+from hespas.pipeline.caches import compiled_directory, prices_of, store_of
 from hespas.pipeline.checks import check_priced, checked
 from hespas.pipeline.composition import (
     Prepared,
@@ -59,6 +59,7 @@ __all__ = [
     "prepare",
     "prepare_alone",
     "price",
+    "prices_of",
     "read_kernels",
     "settle",
     "simulate",

@@ -8,6 +8,9 @@ from hespas.estimate.cache import DiskStore, MemoryStore, Store
 from hespas.export.workload import export_cache
 from hespas.files import cache_home
 from hespas.options import EstimateOptions
+from hespas.split.modules import RegionModules
+
+_WORTH_KEEPING = 32
 
 
 def compiled_directory(options: EstimateOptions) -> Path | None:
@@ -39,6 +42,19 @@ def store_of(options: EstimateOptions, *, beside: Path | None = None) -> Store |
     if options.in_memory_only_cache or beside is None:
         return MemoryStore()
     return DiskStore(directory=beside / "cache")
+
+
+def prices_of(options: EstimateOptions, modules: RegionModules) -> Store | None:
+    """Return where prices of compiled programs are kept without being asked for, if anywhere.
+
+    Those of few regions are made in less time than it takes to look for them.
+    """
+    if compiled_directory(options) is None or len(modules.modules) < _WORTH_KEEPING:
+        return None
+    # Programs that are not compiled need not wait for it.
+    from hespas.estimate.kept import KeptStore  # noqa: PLC0415
+
+    return KeptStore(directory=options.cache_dir or cache_home() / "prices")
 
 
 def check_caches(options: EstimateOptions) -> None:

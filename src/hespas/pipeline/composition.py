@@ -9,15 +9,16 @@ from functools import cache
 from time import perf_counter
 
 from hespas.errors import ConfigError
-from hespas.estimate.cache import Store
+from hespas.estimate.cache import MemoryStore, Store
 from hespas.estimate.driver import Estimator, OperationMethod
 from hespas.estimate.graph import GraphEstimate, estimate_graph
+from hespas.estimate.rates import Scalable
 from hespas.estimate.sequence import Step, priced_steps
 from hespas.hardware.parts import part_warnings
 from hespas.hardware.system import System
 from hespas.memory.usage import memory_use
 from hespas.options import AS_GIVEN, Fidelity, NetworkOptions, PredictOptions
-from hespas.pipeline.caches import store_of
+from hespas.pipeline.caches import prices_of, store_of
 from hespas.pipeline.checks import (
     check_custom_calls,
     check_host_bandwidth,
@@ -167,6 +168,8 @@ def price(
     chosen = estimator or estimator_of(program, options)
     distinct, regions = len(prepared.modules.modules), len(prepared.graph.compute_regions)
     what = f"{regions} regions, {distinct} of them distinct"
+    if isinstance(store, MemoryStore) and program.is_scheduled and isinstance(chosen, Scalable):
+        store = prices_of(options.estimate, prepared.modules) or store
     with stage(Stage.ESTIMATE, what, kind=chosen.method, size=distinct, total=regions) as advance:
         result = estimate_graph(
             prepared.graph,

@@ -28,6 +28,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "default_model",
         "model_named",
         "simulate_job",
+        "simulated_again",
     ),
     "timeline": ("ClassTimeline", "Timeline"),
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import assert_never
@@ -120,6 +120,23 @@ def simulate_job(work: Job | TaskGraph, system: System, choice: ModelChoice) -> 
     if not cluster.changes_devices:
         return timeline
     return replace(timeline, as_specified=_simulated(job, system, choice, None).slowest)
+
+
+def simulated_again(
+    work: Job | TaskGraph, system: System, choice: ModelChoice
+) -> Callable[[Job | TaskGraph], Timeline]:
+    """Return what simulates jobs that differ from ``work`` in durations alone, as `simulate_job`.
+
+    What does not depend on durations is found once.
+    """
+    if choice.model is not Model.HESPAS or choice.cluster is not None:
+        return lambda job: simulate_job(job, system, choice)
+    # As in `_simulated`.
+    from hespas.simulate.flow.choices import SPECIFIED  # noqa: PLC0415
+    from hespas.simulate.flow.simulate import FlowNetwork, planned_flow  # noqa: PLC0415
+
+    algorithm = choice.algorithm or SPECIFIED
+    return planned_flow(work, FlowNetwork(system=system, algorithm=algorithm))
 
 
 def _simulated(job: Job, system: System, choice: ModelChoice, devices: Cluster | None) -> Timeline:

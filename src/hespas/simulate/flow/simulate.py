@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 from hespas.errors import DeviceCountError, SimulationError, option
 from hespas.hardware.cluster import Cluster
@@ -16,7 +17,7 @@ from hespas.simulate.flow.choices import SPECIFIED
 from hespas.simulate.flow.engine import Engine
 from hespas.simulate.flow.planning import Planner
 from hespas.simulate.flow.pricing import Pricer
-from hespas.simulate.flow.symmetry import find_classes
+from hespas.simulate.flow.symmetry import Classes, find_classes
 from hespas.simulate.flow.topology import OverriddenTopology, Topology, make_topology
 from hespas.simulate.flow.transfers import PIECES
 from hespas.simulate.timeline import Timeline
@@ -48,9 +49,30 @@ def simulate_flow(
     the job and the network differ in size, and `SimulationError`, which says why, for whatever is
     outside this model and for deadlocks.
     """
-    job = as_job(work)
+    network = FlowNetwork(system=system, algorithm=algorithm, cluster=cluster)
+    return planned_flow(work, network, is_folded=is_folded)(work)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowNetwork:
+    """A network, and how collectives run on it: see `simulate_flow`."""
+
+    system: System | Interconnect
+    algorithm: str = SPECIFIED
+    cluster: Cluster | None = None
+
+
+def planned_flow(
+    work: Job | TaskGraph, network: FlowNetwork, *, is_folded: bool = True
+) -> Callable[[Job | TaskGraph], Timeline]:
+    """Return what simulates ``work``, and jobs that differ from it in durations alone.
+
+    Which devices are alike, and how each collective runs, is found once. Raises as `simulate_flow`
+    does, and so does what is returned.
+    """
+    system, cluster = network.system, network.cluster
     interconnect = interconnect_of(system) if isinstance(system, System) else system
-    job = with_durations(job, system if isinstance(system, System) else None)
+    job = with_durations(as_job(work), system if isinstance(system, System) else None)
     if job.device_count != interconnect.device_count:
         message = f"the job is for {job.device_count} devices, {interconnect.name} has"
         raise DeviceCountError(f"{message} {interconnect.device_count}")
@@ -63,18 +85,35 @@ def simulate_flow(
     if cluster is not None and cluster.links:
         plain = Pricer(interconnect, topology)
         topology = OverriddenTopology(topology, cluster)
-    planner = Planner(Pricer(interconnect, topology, plain), algorithm)
+    planner = Planner(Pricer(interconnect, topology, plain), network.algorithm)
     roles = [find_roles(graph) for graph in job.graphs]
     classes = find_classes(
         job, roles, topology, planner, is_irregular=is_irregular, is_folded=is_folded
     )
-    engine = Engine(classes, system.remote_memory if isinstance(system, System) else None)
-    engine.run()
-    return Timeline(
-        classes=tuple([device.timeline() for device in engine.devices]),
-        model="hespas",
-        assumptions=tuple(_assumptions(planner, interconnect)),
-    )
+    remote = system.remote_memory if isinstance(system, System) else None
+    assumptions = tuple(_assumptions(planner, interconnect))
+
+    def simulated(work: Job | TaskGraph) -> Timeline:
+        job = with_durations(as_job(work), system if isinstance(system, System) else None)
+        _check_job(job)
+        engine = Engine(_of_job(classes, job), remote)
+        engine.run()
+        return Timeline(
+            classes=tuple([device.timeline() for device in engine.devices]),
+            model="hespas",
+            assumptions=assumptions,
+        )
+
+    return simulated
+
+
+def _of_job(classes: Classes, job: Job) -> Classes:
+    """Return the classes of devices with the tasks of a job of the same structure."""
+    devices = [
+        replace(each, graph=job.graphs[job.graph_of_device[each.devices[0]]])
+        for each in classes.devices
+    ]
+    return replace(classes, devices=tuple(devices))
 
 
 def check_network(system: System, cluster: Cluster | None) -> None:
