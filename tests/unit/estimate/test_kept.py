@@ -29,8 +29,12 @@ def test_a_part_of_it_is_not_found(tmp_path: Path) -> None:
 def test_other_code_makes_prices_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = KeptStore(directory=tmp_path)
     store.write(ENTRIES)
-    monkeypatch.setattr(kept, "code_digest", lambda *_: "edited")
+    monkeypatch.setattr(kept, "code_digest", _edited)
     assert store.read(ENTRIES) == {}
+
+
+def _edited(*_folders: str) -> str:
+    return "edited"
 
 
 def test_a_damaged_file_is_missing(tmp_path: Path) -> None:
