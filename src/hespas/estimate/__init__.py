@@ -15,7 +15,7 @@ comes an `estimate.Estimate` for each region, and a `graph.GraphEstimate` for al
 
 PUBLIC: dict[str, tuple[str, ...]] = {
     "bound": ("UNDIVIDED", "Bound", "larger_of"),
-    "cache": ("DiskStore", "MemoryStore", "Store"),
+    "cache": ("DiskStore", "MemoryStore", "Store", "decode_estimate", "encode_estimate"),
     "driver": (
         "Estimator",
         "OperationMethod",
@@ -29,10 +29,12 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "GraphEstimate",
         "ModuleEstimate",
         "Progress",
+        "cache_keys",
         "computation_assumptions",
         "estimate_graph",
         "estimator_assumptions",
     ),
+    "kept": ("KeptStore",),
     "methods": (
         "DEFAULT",
         "DeviceUse",
