@@ -30,9 +30,18 @@ def faults(
     if "type" in schema and list(_type(value, schema["type"], None, None, at)):
         return list(_type(value, schema["type"], None, None, at))
     for keyword, asked in schema.items():
-        if keyword not in _NOTES:
+        if keyword not in _NOTES and isinstance(value, _OF.get(keyword, object)):
             found += _FAULTS[keyword](value, asked, schema, root, at)
     return found
+
+
+_OF: dict[str, type] = {
+    "additionalProperties": dict,
+    "items": list,
+    "properties": dict,
+    "required": dict,
+}
+"""Keywords that say something of values of one type, and nothing of others."""
 
 
 def _type(value: Any, asked: str, _: Any, __: Any, at: str) -> Iterator[str]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from hespas.estimate.cache import Store
     from hespas.estimate.graph import GraphEstimate
     from hespas.estimate.roofline import RooflineOptions
+    from hespas.goodput.options import GoodputOptions
     from hespas.hardware.cluster import Cluster
     from hespas.hardware.device import Device
     from hespas.hardware.system import System
@@ -313,6 +314,7 @@ def predict(
     network: str | None = None,
     algorithm: str | None = None,
     imperfect: Cluster | str | Path | None = None,
+    long_run: GoodputOptions | None = None,
 ) -> Prediction:
     """Predict how long one step of a program takes, on devices of one type.
 
@@ -327,8 +329,9 @@ def predict(
     ``fidelity`` is what is priced: ``compiled``, ``fused``, ``exported``, or by default (``auto``)
     the first of them that can be had; ``compiler`` has the options of a compilation. The strategy
     and what follows it are those of `split`, ``model`` and what follows it those of `simulate`;
-    ``imperfect`` is what is not perfect, or its file. Raises `hespas.errors.HespasError`, as the
-    other functions do.
+    ``imperfect`` is what is not perfect, or its file. ``long_run``, an option group of its own, has
+    the answer say what a long run reaches on devices that fail. Raises
+    `hespas.errors.HespasError`, as the other functions do.
 
     >>> prediction = predict("examples/attention_block.mlir", "A100_SXM_40GB",
     ...                      "A100_SXM_40GB_4GPU", fidelity="exported", model="astra-sim")
@@ -342,6 +345,7 @@ def predict(
     from hespas.config.suggest import choice
     from hespas.errors import ConfigError, option
     from hespas.export.options import ModelOptions
+    from hespas.goodput.options import GoodputOptions
     from hespas.hardware.cluster import read_cluster
     from hespas.hardware.device import Device
     from hespas.hardware.system import System
@@ -433,6 +437,7 @@ def predict(
                 read_cluster(Path(imperfect)) if isinstance(imperfect, str | Path) else imperfect
             ),
         ),
+        long_run=GoodputOptions() if long_run is None else long_run,
     )
     return pipeline.predict(options, program=program)
 

@@ -38,6 +38,7 @@ from hespas.errors import ConfigError, option
 from hespas.estimate.methods import METHODS, default_text, method_named
 from hespas.estimate.roofline import RooflineOptions
 from hespas.export.options import ModelOptions
+from hespas.goodput.options import GoodputOptions
 from hespas.hardware.cluster import Cluster, read_cluster
 from hespas.hardware.device import Device
 from hespas.hardware.presets import found_path
@@ -616,6 +617,7 @@ class PredictOptions:
     network: NetworkOptions = field(default_factory=NetworkOptions)
     output: OutputOptions = field(default_factory=OutputOptions)
     report: ReportOptions = field(default_factory=ReportOptions)
+    long_run: GoodputOptions = field(default_factory=GoodputOptions)
 
 
 # The configuration file.

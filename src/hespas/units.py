@@ -18,6 +18,7 @@ GIB = 2**30
 
 _DECIMAL = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 _SMALL = {"p": 1e-12, "n": 1e-9, "u": 1e-6, "µ": 1e-6, "m": 1e-3, "": 1.0}
+_LONG = {"min": 60.0, "h": 3600.0, "d": 86400.0}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
 _NUMBER = r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
 _QUANTITY = re.compile(rf"\s*({_NUMBER})\s*([A-Za-zµ/]*)\s*")
@@ -27,7 +28,7 @@ _SPELLINGS = {"FLOP/s": ("FLOP/s", "FLOPS/s", "FLOPS")}
 
 def _factors(unit: str) -> dict[str, float]:
     if unit == "s":
-        return {prefix + unit: factor for prefix, factor in _SMALL.items()}
+        return {prefix + unit: factor for prefix, factor in _SMALL.items()} | _LONG
     prefixes = _DECIMAL | _BINARY if unit in ("B", "B/s") else _DECIMAL
     return {
         prefix + spelling: factor

@@ -24,6 +24,7 @@ from hespas.errors import (
 )
 from hespas.estimate.cache import DiskStore, MemoryStore
 from hespas.export.options import ModelOptions
+from hespas.goodput.options import GoodputOptions
 from hespas.hardware.cluster import Cluster
 from hespas.hardware.device import Device
 from hespas.hardware.presets import PRESETS_DIRECTORY, load_device, load_system
@@ -233,11 +234,12 @@ def test_predict_takes_what_run_takes() -> None:
         "custom_call": "custom_calls",
     }
     elsewhere = {"mlir_file", "as_exported", "optimise", "output", "clean", "depth", "each_layer"}
+    elsewhere |= {each.name for each in options_in(GoodputOptions)}
     of_compiler = {each.name for each in options_in(CompileOptions)}
     options = {each.name for each in options_in(PredictOptions) if each.has_flag}
     expected = {names.get(name, name) for name in options - elsewhere - of_compiler}
     taken = set(signature(hespas.predict).parameters)
-    assert taken == expected | {"workload", "compiler"}
+    assert taken == expected | {"workload", "compiler", "long_run"}
 
 
 @pytest.mark.parametrize("function", [hespas.predict, hespas.measure])

@@ -9,14 +9,22 @@ import click
 from hespas import pipeline
 from hespas.cli import flags
 from hespas.cli.outputs import check_targets, write_json
+from hespas.config.fields import options_in
 from hespas.explain.changes import all_changes
-from hespas.options import PredictOptions
+from hespas.goodput.options import GoodputOptions
+from hespas.options import OutputOptions, PredictOptions, ReportOptions
 from hespas.report.explain import explain_rows, explain_text
+
+_WITHOUT_EFFECT = [
+    each.name
+    for section in (OutputOptions, ReportOptions, GoodputOptions)
+    for each in options_in(section)
+]
 
 
 @flags.command("explain", short_help="Show what would make a step faster, and by how much.")
 @flags.workload_argument
-@flags.derived(PredictOptions, without=("output", "clean"))
+@flags.derived(PredictOptions, without=_WITHOUT_EFFECT)
 @flags.json_option
 @flags.common
 def command(json_file: str | None, **given: Any) -> None:

@@ -24,6 +24,7 @@ class Group(Enum):
     ESTIMATION = "Estimation"
     NETWORK = "Cluster and network"
     ENGINE = "Another simulator"
+    LONG_RUN = "A long run"
     CACHES = "Caches and limits"
     OUTPUT = "Output"
     LOGGING = "Logging and help"

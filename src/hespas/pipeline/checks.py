@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from hespas.config.suggest import suggestion
 from hespas.cost.rules.custom_call import CustomCallCost, custom_call
@@ -12,6 +13,8 @@ from hespas.estimate.methods import DeviceUse, method_named
 from hespas.export.source import FileSource, ModelSource
 from hespas.frontend.load import check_source
 from hespas.frontend.loaded import Loaded
+from hespas.goodput.failures import failure_interval
+from hespas.hardware.device import Device
 from hespas.hardware.parts import part_warnings
 from hespas.hardware.presets import presets_that_fit
 from hespas.hardware.system import System
@@ -46,6 +49,10 @@ def checked(options: PredictOptions, *, needs_program: bool = True) -> PredictOp
         check_choice(system, model_of(options.network, system))
         _check_devices(options.program.devices, system)
     part_warnings(node_of(options.estimate), system)
+    if options.long_run.goodput:
+        node = node_of(options.estimate)
+        named = node.name if isinstance(node, Device) else Path(node).name if node else ""
+        failure_interval(options.long_run, named)
     _check_method(options)
     check_caches(options.estimate)
     if needs_program:

@@ -18,6 +18,7 @@ from hespas.prediction import Prediction
 from hespas.report.assumptions import assumption_lines, group_text, grouped_assumptions
 from hespas.report.communication import communication_lines, communication_rows
 from hespas.report.explain import explain_rows, main_change_lines
+from hespas.report.goodput import goodput_lines, goodput_report
 from hespas.report.headline import bound_shares, headline_lines
 from hespas.report.layers import (
     breakdown,
@@ -45,6 +46,7 @@ def run_report(prediction: Prediction) -> RunReport:
         layers=layer_rows(found, depth=shown.depth, each_layer=shown.each_layer),
         communication=communication_rows(prediction),
         explain=explain_rows(main_changes(prediction)),
+        goodput=goodput_report(prediction),
     )
 
 
@@ -171,6 +173,7 @@ SECTIONS: tuple[Callable[[RunReport], list[str]], ...] = (
     communication_lines,
     _work,
     main_change_lines,
+    goodput_lines,
     _assumptions,
 )
 """The parts of the text, in order."""

@@ -208,6 +208,26 @@ class Peaks(msgspec.Struct, frozen=True, kw_only=True):
     bytes_per_s: Annotated[float, Meta(description="of device memory")]
 
 
+class GoodputReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What of a long run's time is progress: shares that add to 1."""
+
+    productive: Annotated[float, Meta(description="training that is kept: the goodput")]
+    saving: Annotated[float, Meta(description="training waits while checkpoints are saved")]
+    lost: Annotated[float, Meta(description="training that a failure threw away")]
+    starting: Annotated[float, Meta(description="from a failure until the program runs again")]
+    loading: Annotated[float, Meta(description="checkpoints are loaded")]
+    waiting: Annotated[float, Meta(description="all spares are out")]
+    failure_interval_s: Annotated[Seconds, Meta(description="between failures of all devices")]
+    checkpoint_interval_s: Annotated[Seconds, Meta(description="training between checkpoints")]
+    checkpoint_bytes: Annotated[int, Meta(description="what a step hands to the next, each once")]
+    checkpoint_s: Annotated[Seconds, Meta(description="to save one, or to load it")]
+    tokens_per_day: Annotated[float | None, Meta(description="null where tokens are not known")]
+    steps_per_day: float
+    days: Annotated[float | None, Meta(description="until --train-tokens are seen")]
+    usd: Annotated[float | None, Meta(description="what these days cost")]
+    assumptions: Annotated[list[str], Meta(description="taken for granted of the long run")]
+
+
 class AssumptionGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Assumptions that differ only in what they are about."""
 
@@ -322,6 +342,9 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     kernels: list[KernelTimeRow] = []
     memory: MemoryDetails | None = None
     timeline: list[TimelineRow] = []
+    goodput: Annotated[
+        GoodputReport | None, Meta(description="null unless --goodput asks for it")
+    ] = None
     peaks: Annotated[
         Peaks | None, Meta(description="null where the device's figures are not known")
     ] = None

@@ -1,0 +1,140 @@
+"""Closed forms for a run that fails at random, saves checkpoints and starts again.
+
+A run trains for an interval, saves a checkpoint while it waits, and goes on. Failures come at
+random (a Poisson process, every ``failure_interval_s`` on average); one throws away what was done
+since the last checkpoint, and then the run restarts: it is started and loads the checkpoint, in
+which it can fail again. The expected time of an interval is (J. T. Daly, A higher order estimate
+of the optimum checkpoint interval for restart dumps, Future Generation Computer Systems 22, 2006,
+equation 20), with M between failures, R of a restart, t of the interval and d of saving::
+
+    M e^(R/M) (e^((t + d)/M) - 1)
+
+Nodes that failed are repaired, and spares stand in for them; the run waits when all spares are out.
+Failures come only while it runs, so that this is Erlang's loss system with a server more than there
+are spares: the run waits for the share of time that Erlang's B formula gives, whatever the
+distribution of repairs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import exp, expm1, inf
+
+_ROUNDS = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LongRun:
+    """A run on all devices of a system. Times in seconds.
+
+    ``failure_interval_s`` is the mean time between failures of all devices together, infinite where
+    nothing fails. ``start_s`` is from a failure until the program runs again, ``load_s`` loads the
+    checkpoint, ``save_s`` saves one, every ``interval_s`` of training. ``spares`` nodes stand by,
+    None for as many as it takes, and one that failed is back after ``repair_s`` on average.
+    """
+
+    failure_interval_s: float
+    start_s: float
+    load_s: float
+    save_s: float
+    interval_s: float
+    spares: int | None = None
+    repair_s: float = 0.0
+
+    @property
+    def restart_s(self) -> float:
+        """From a failure until training goes on, if nothing fails again."""
+        return self.start_s + self.load_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goodput:
+    """Shares of the time of a long run, which add to 1, and how often it fails.
+
+    ``productive`` is training that is kept; ``lost`` training (and saving) that a failure threw
+    away.
+    """
+
+    productive: float
+    saving: float
+    lost: float
+    starting: float
+    loading: float
+    waiting: float
+    failures_per_day: float
+
+
+def goodput_of(run: LongRun) -> Goodput:
+    """Return what a run's time goes to, on average over a long time.
+
+    >>> calm = LongRun(
+    ...     failure_interval_s=float("inf"), start_s=60, load_s=60, save_s=10, interval_s=90
+    ... )
+    >>> goodput_of(calm).productive
+    0.9
+    """
+    waiting = waiting_share(run)
+    cycle_s = run.interval_s + run.save_s
+    between_s = run.failure_interval_s
+    if between_s == inf:
+        working_s, restart_s, start_s = cycle_s, 0.0, 0.0
+    else:
+        # Failures while an interval is trained and saved: until it is done without one.
+        restarts = expm1(cycle_s / between_s)
+        working_s = between_s * restarts
+        restart_s = restarts * between_s * expm1(run.restart_s / between_s)
+        # Each of the attempts that a restart takes begins with the start.
+        attempts = restarts * exp(run.restart_s / between_s)
+        start_s = attempts * between_s * -expm1(-run.start_s / between_s)
+    expected_s = working_s + restart_s
+    runs = (1.0 - waiting) / expected_s
+    return Goodput(
+        productive=run.interval_s * runs,
+        saving=run.save_s * runs,
+        lost=max(0.0, working_s - cycle_s) * runs,
+        starting=start_s * runs,
+        loading=max(0.0, restart_s - start_s) * runs,
+        waiting=waiting,
+        failures_per_day=86400.0 * (1.0 - waiting) / between_s,
+    )
+
+
+def waiting_share(run: LongRun) -> float:
+    """Return the share of time in which all spares are out: Erlang's B formula.
+
+    >>> run = LongRun(
+    ...     failure_interval_s=9, start_s=0, load_s=0, save_s=1, interval_s=1, spares=0, repair_s=9
+    ... )
+    >>> waiting_share(run)
+    0.5
+    """
+    if run.spares is None or run.failure_interval_s == inf:
+        return 0.0
+    offered = run.repair_s / run.failure_interval_s
+    blocked = 1.0
+    for servers in range(1, run.spares + 2):
+        blocked = offered * blocked / (servers + offered * blocked)
+    return blocked
+
+
+def best_interval_s(*, failure_interval_s: float, save_s: float) -> float:
+    """Return the interval between checkpoints with which most of the time is progress.
+
+    It solves ``(1 - t/M) e^(t/M) = e^(-d/M)``, where the derivative of the expected time for each
+    second of progress is zero; Young's ``sqrt(2 d M)`` is its limit for short saves. Infinite where
+    nothing fails, and zero where saving costs nothing.
+
+    >>> round(best_interval_s(failure_interval_s=10_000, save_s=1)), round((2 * 1 * 10_000) ** 0.5)
+    (141, 141)
+    """
+    if failure_interval_s == inf:
+        return inf
+    target = exp(-save_s / failure_interval_s)
+    low, high = 0.0, 1.0
+    for _ in range(_ROUNDS):
+        middle = (low + high) / 2
+        if (1.0 - middle) * exp(middle) > target:
+            low = middle
+        else:
+            high = middle
+    return high * failure_interval_s if target < 1.0 else 0.0

@@ -1,0 +1,184 @@
+"""What a long run of predicted steps reaches on devices that fail."""
+
+from __future__ import annotations
+
+from math import inf
+
+from hespas.errors import ConfigError, option
+from hespas.goodput.failures import CHECKPOINT_BYTES_PER_S, CHECKPOINT_SOURCE, failure_interval
+from hespas.goodput.model import LongRun, best_interval_s, goodput_of
+from hespas.goodput.options import DEFAULT_REPAIR_S, DEFAULT_START_S, GoodputOptions
+from hespas.prediction import Prediction
+from hespas.program.types import size_bytes
+from hespas.report.assumptions import wrapped
+from hespas.report.schema import GoodputReport, RunReport
+from hespas.units import format_amount, format_quantity, format_time
+
+_DAY_S = 86400.0
+_SHARES = {
+    "saving": "saving checkpoints",
+    "lost": "work thrown away",
+    "starting": "starting again",
+    "loading": "loading checkpoints",
+    "waiting": "waiting for nodes",
+}
+
+
+def goodput_report(prediction: Prediction) -> GoodputReport | None:
+    """Return what a long run reaches, None where it is not asked for.
+
+    Raises `ConfigError` where how often devices fail is neither given nor published, for a step
+    that hands nothing to the next, and for an interval that no step fits into.
+    """
+    given = prediction.options.long_run
+    if not given.goodput:
+        return None
+    assumed: list[str] = []
+    rate = failure_interval(given, prediction.device_name)
+    if rate.source:
+        hours = format_amount(rate.device_interval_s / 3600).strip()
+        assumed.append(f"a device fails every {hours} hours: {rate.source}")
+    failure_interval_s = rate.device_interval_s / prediction.devices
+    size = _checkpoint_bytes(prediction, assumed)
+    bandwidth = given.checkpoint_bandwidth
+    if bandwidth is None:
+        bandwidth = CHECKPOINT_BYTES_PER_S * prediction.devices
+        assumed.append(
+            f"checkpoints are written and read at {format_quantity(bandwidth, 'B/s')}, "
+            f"{format_quantity(CHECKPOINT_BYTES_PER_S, 'B/s')} for each device: {CHECKPOINT_SOURCE}"
+        )
+    save_s = size / bandwidth
+    interval_s = _interval_s(prediction, given, failure_interval_s, save_s)
+    if given.restart_time == DEFAULT_START_S:
+        assumed.append(f"starting again takes {format_time(DEFAULT_START_S)} (--restart-time)")
+    if given.spare_nodes is None:
+        assumed.append("a node that failed is replaced at once (--spare-nodes)")
+    elif given.repair_time == DEFAULT_REPAIR_S:
+        assumed.append("a node that failed is back after a day (--repair-time)")
+    assumed.append("failures come at random, and training waits while a checkpoint is saved")
+    found = goodput_of(
+        LongRun(
+            failure_interval_s=failure_interval_s,
+            start_s=given.restart_time,
+            load_s=save_s,
+            save_s=save_s,
+            interval_s=interval_s,
+            spares=given.spare_nodes,
+            repair_s=given.repair_time,
+        )
+    )
+    steps_per_day = _DAY_S * found.productive / prediction.step_time_s
+    tokens = prediction.work.tokens
+    tokens_per_day = None if tokens is None else tokens * steps_per_day
+    days = _days(given, tokens_per_day)
+    price = given.device_hour_usd
+    return GoodputReport(
+        productive=found.productive,
+        saving=found.saving,
+        lost=found.lost,
+        starting=found.starting,
+        loading=found.loading,
+        waiting=found.waiting,
+        failure_interval_s=failure_interval_s,
+        checkpoint_interval_s=interval_s,
+        checkpoint_bytes=size,
+        checkpoint_s=save_s,
+        tokens_per_day=tokens_per_day,
+        steps_per_day=steps_per_day,
+        days=days,
+        usd=None if days is None or price is None else 24 * days * price * prediction.devices,
+        assumptions=assumed,
+    )
+
+
+def _checkpoint_bytes(prediction: Prediction, assumed: list[str]) -> int:
+    """Return what a step hands to the next one: outputs written over arguments, each once."""
+    program = prediction.graph.program
+    arguments = {alias.argument for alias in program.aliases}
+    whole = program.whole.inputs
+    if not arguments:
+        raise ConfigError(
+            "the step hands nothing to the next one that a checkpoint would hold",
+            location=program.source,
+            hint="donate what it updates: jax.jit(step, donate_argnums=0)",
+        )
+    if len(whole) > max(arguments):
+        return sum(size_bytes(whole[argument]) for argument in arguments)
+    assumed.append("every device's part is in the checkpoint, copies of it too")
+    return prediction.memory.alias_bytes * prediction.devices
+
+
+def _interval_s(
+    prediction: Prediction, given: GoodputOptions, failure_interval_s: float, save_s: float
+) -> float:
+    """Return the interval that is given or best, at least a step."""
+    step_s = prediction.step_time_s
+    chosen = given.checkpoint_interval
+    if chosen is None:
+        best_s = best_interval_s(failure_interval_s=failure_interval_s, save_s=save_s)
+        return step_s if best_s == inf else max(step_s, best_s)
+    if chosen < step_s:
+        raise ConfigError(
+            f"{option('checkpoint_interval')} of {format_time(chosen)} is shorter than a step",
+            hint=f"give {format_time(step_s)} or more",
+        )
+    return chosen
+
+
+def _days(given: GoodputOptions, tokens_per_day: float | None) -> float | None:
+    if given.train_tokens is None:
+        return None
+    if tokens_per_day is None:
+        raise ConfigError(
+            f"{option('train_tokens')} has no effect: the tokens of a step are not known",
+            hint=f"give {option('tokens')}",
+        )
+    return given.train_tokens / tokens_per_day
+
+
+def goodput_lines(report: RunReport) -> list[str]:
+    """Return the section of the text, empty where a long run is not asked for."""
+    found = report.goodput
+    if found is None:
+        return []
+    lost = [
+        f"{100 * share:.1f} % {name}"
+        for field, name in _SHARES.items()
+        if (share := getattr(found, field)) >= 5e-4
+    ]
+    rows = [
+        ("Goodput", f"{100 * found.productive:.1f} %   {', '.join(lost)}".rstrip()),
+        ("A failure every", _long(found.failure_interval_s)),
+        (
+            "Checkpoint",
+            (
+                f"{format_quantity(found.checkpoint_bytes, 'B')} in "
+                f"{_long(found.checkpoint_s)}, every {_long(found.checkpoint_interval_s)}"
+            ),
+        ),
+    ]
+    if found.tokens_per_day is not None:
+        rows.append(("A day", f"{format_amount(found.tokens_per_day).strip()} tokens"))
+    else:
+        rows.append(("A day", f"{format_amount(found.steps_per_day).strip()} steps"))
+    if found.days is not None:
+        cost = "" if found.usd is None else f", {format_amount(found.usd).strip()} USD"
+        rows.append(("The whole run", f"{found.days:.4g} days{cost}"))
+    return [
+        "A long run, with failures:",
+        *(f"  {name:<22}{text}" for name, text in rows),
+        *(wrapped(f"  - {text}", "    ") for text in found.assumptions),
+    ]
+
+
+def _long(time_s: float) -> str:
+    """Return a time as people say long ones.
+
+    >>> _long(11_137), _long(75), _long(2.5)
+    ('3.09 h', '1.25 min', '2.5 s')
+    """
+    for unit, size in (("days", 2 * _DAY_S), ("h", 3600.0), ("min", 60.0)):
+        if time_s >= size:
+            per = _DAY_S if unit == "days" else size
+            return f"{time_s / per:.3g} {unit}"
+    return format_time(time_s)
