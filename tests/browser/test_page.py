@@ -14,6 +14,8 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from hespas.page.comparison import Named, comparison_page
 from hespas.page.document import page_html
 from hespas.page.step import step_page
+from hespas.page.study import study_page
+from small_studies import small_study
 from step_reports import step_report, step_result
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -179,6 +181,28 @@ def _layers() -> list[dict[str, Any]]:
     import msgspec  # noqa: PLC0415 - one test needs it
 
     return [msgspec.to_builtins(row) for row in step_report().layers]
+
+
+def test_a_study_is_drawn_and_its_marks_lead_to_the_table(browser: Browser, tmp_path: Path) -> None:
+    file = tmp_path / "page.html"
+    file.write_text(page_html(study_page(small_study())))
+    opened = Opened(browser, file)
+    assert opened.said == []
+    name = chart_named(opened, "tokens/s/device against peak memory")
+    assert marks(opened, name, "symbol") == 4
+    opened.page.locator(f"#{name} .mark-symbol.role-mark path").first.click(force=True)
+    opened.page.wait_for_function("location.hash.startsWith('#candidate-')")
+    assert opened.page.locator("td:target").count() == 1
+    assert len(opened.asked) == 1
+
+
+def test_five_hundred_candidates_fit_into_a_page(browser: Browser, tmp_path: Path) -> None:
+    file = tmp_path / "page.html"
+    file.write_text(page_html(study_page(small_study(count=500))))
+    assert file.stat().st_size < 3e6
+    opened = Opened(browser, file)
+    assert opened.said == []
+    assert marks(opened, chart_named(opened, "tokens/s/device against"), "symbol") == 500
 
 
 def test_a_comparison_is_drawn(browser: Browser, tmp_path: Path) -> None:

@@ -15,7 +15,10 @@ from hespas.files import write_file
 from hespas.page.comparison import Named, comparison_page
 from hespas.page.document import Page, page_html
 from hespas.page.step import step_page
+from hespas.page.study import study_page
 from hespas.report.compare import read_report, read_result
+from hespas.study.store import DATABASE
+from hespas.study.studied import table_of
 
 
 @flags.command(
@@ -23,9 +26,7 @@ from hespas.report.compare import read_report, read_result
     short_help="Write one page with charts of one or more results.",
     example="hespas report run.json -o page.html",
 )
-@click.argument(
-    "results", type=flags.FILE, nargs=-1, required=True, metavar="RESULT.json [RESULT.json]..."
-)
+@click.argument("results", type=flags.FILE, nargs=-1, required=True, metavar="RESULT [RESULT]...")
 @flags.plain(
     "--output", "-o", type=flags.FILE, required=True, metavar="PAGE.html", help="The file to write."
 )
@@ -33,10 +34,10 @@ from hespas.report.compare import read_report, read_result
 def command(
     results: tuple[Path, ...], output: Path, log_level: str | None, log_path: Path | None
 ) -> None:
-    """Write one page with charts of what hespas run --json wrote: one result, or several compared.
+    """Write one page with charts of a result, or of several compared.
 
-    A result is a file, or a directory with a run.json. The page is a single file that opens in any
-    browser without a network.
+    RESULT is what hespas run --json wrote, a file or a directory with a run.json, or the directory
+    of one hespas study. The page is a single file that opens in any browser without a network.
     """
     flags.start_logging(log_level, log_path)
     check_targets(str(output), None)
@@ -49,6 +50,13 @@ def command(
 
 
 def _page(results: Sequence[Path]) -> Page:
+    studies = [each for each in results if (each / DATABASE).is_file()]
+    if studies and len(results) > 1:
+        raise ConfigError(
+            "a study has a page of its own", location=str(studies[0]), hint="name it alone"
+        )
+    if studies:
+        return study_page(table_of(studies[0]))
     if len(results) == 1:
         return step_page(read_report(results[0]))
     return comparison_page(

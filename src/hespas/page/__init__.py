@@ -1,12 +1,14 @@
 """Predictions as pages: one HTML file that opens in any browser and asks for nothing else.
 
 `document` is the page itself with its tables and charts, `specs` what charts share; `step` is the
-page of one prediction, with `icicle` and `kernels`, `comparison` that of several.
+page of one prediction, with `icicle` and `kernels`, `comparison` that of several, `study`
+that of a study, with `candidates` and `scaling`.
 """
 
 PUBLIC: dict[str, tuple[str, ...]] = {
     "comparison": ("Named", "comparison_page"),
     "document": ("Page", "page_html"),
+    "study": ("study_page",),
     "step": ("step_page",),
 }
 """What other folders import, by module; `tests/project/test_layout.py` checks it."""

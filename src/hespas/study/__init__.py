@@ -17,12 +17,13 @@ from __future__ import annotations
 
 PUBLIC: dict[str, tuple[str, ...]] = {
     "executor": ("ExecutorOptions", "Place"),
-    "exports": ("table_json", "write_table"),
+    "exports": ("flat", "table_json", "write_table"),
+    "goal": ("METRICS", "Direction", "Goal", "fronts"),
     "keys": ("CLUSTER", "MESH", "Scalar", "WORKLOAD", "known_keys"),
     "ranking": ("ranking", "ranking_text"),
     "rows": ("Row", "Status"),
     "schema": ("study_schema",),
-    "store": ("is_running", "reading"),
+    "store": ("DATABASE", "is_running", "reading"),
     "studied": ("Studied", "row_named", "studied", "study_in", "table_of"),
     "study": ("AUTO", "Study", "StudyFidelity", "read_study", "study_of"),
     "text": (
