@@ -16,6 +16,7 @@ from hespas.fuse.group import grouped
 from hespas.fuse.kinds import HOLDING
 from hespas.fuse.merge import nodes_of
 from hespas.fuse.order import in_order
+from hespas.fuse.own_kernels import with_own_kernels
 from hespas.fuse.simplify import Simplifier, without_scatters
 from hespas.fuse.windows import with_windows_opened
 from hespas.program.program import Block, Function, Program
@@ -82,5 +83,5 @@ class _Fuser:
         ops = built(grouping, nodes, self.names)
         ops = in_order(ops, [node.rank for node in nodes])
         ops = with_combined(ops, self.options, self.names)
-        ops = with_starts(ops, end.operands)
+        ops = with_starts(with_own_kernels(ops), end.operands)
         return Block(arguments=block.arguments, operations=(*ops, end))

@@ -86,7 +86,8 @@ class Link:
 
     ``parameters`` is None where the preset holds only measurements. ``collectives`` gives, by
     kind (all_reduce, all_gather, reduce_scatter, all_to_all, send_recv) and by group size, the
-    fits in order of size.
+    fits in order of size. The kinds all_reduce_one_shot and all_reduce_two_shot are all-reduces by
+    kernels that a compiler writes into the program.
     """
 
     name: str
@@ -112,7 +113,15 @@ class _LinkFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     source: Text
     link: LinkParameters | None = None
     collectives: dict[
-        Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv"],
+        Literal[
+            "all_reduce",
+            "all_gather",
+            "reduce_scatter",
+            "all_to_all",
+            "send_recv",
+            "all_reduce_one_shot",
+            "all_reduce_two_shot",
+        ],
         dict[str, tuple[MeasuredCollective, ...]],
     ] = {}
 

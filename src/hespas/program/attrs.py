@@ -66,7 +66,8 @@ class CollectiveAttrs(msgspec.Struct, frozen=True, kw_only=True):
 
     ``dimension`` is the gathered, scattered or split dimension, None where there is none.
     ``imbalance``, of a ``ragged_all_to_all``, is what the device with the most tokens gets over
-    what all would get if tokens were spread evenly.
+    what all would get if tokens were spread evenly. ``kernel`` is how the compiler does an
+    ``all_reduce`` by a kernel of its own (``one_shot``, ``two_shot``); empty where a library does.
     """
 
     groups: ReplicaGroups
@@ -74,6 +75,7 @@ class CollectiveAttrs(msgspec.Struct, frozen=True, kw_only=True):
     channel: int | None
     dimension: int | None = None
     imbalance: float = 1.0
+    kernel: str = ""
 
 
 class PermuteAttrs(msgspec.Struct, frozen=True, kw_only=True):

@@ -303,6 +303,7 @@ def _add_collective(
             size_bytes=size,
             group_table=group_table,
             order_only=builder.order_only(depends_on),
+            kernel=op.attrs.kernel if isinstance(op.attrs, CollectiveAttrs) else "",
         )
     )
 

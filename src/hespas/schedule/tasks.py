@@ -60,6 +60,9 @@ class CollectiveTask:
     no other device. Recorded sends, receives and memory accesses are such tasks too; for receives
     ``takes_slot`` is False, since a device may have any number of them in flight. ``order_only`` is
     the part of ``depends_on`` that only keeps the program's order of communication: see `needs`.
+    ``kernel`` is how the compiler does an all-reduce by a kernel of its own: ``one_shot``, each
+    device reads the buffers of all others, or ``two_shot``, each adds up its part and reads the
+    sums of others.
     """
 
     id: int
@@ -72,6 +75,7 @@ class CollectiveTask:
     recorded_ps: int | None = None
     takes_slot: bool = True
     order_only: tuple[int, ...] = ()
+    kernel: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

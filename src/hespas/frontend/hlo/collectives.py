@@ -6,6 +6,7 @@ from typing import Any
 
 from hespas.errors import ProgramError
 from hespas.frontend.hlo import mlir
+from hespas.frontend.hlo.config import collective_kernel
 from hespas.frontend.meshes import AxisPart, Mesh, axis_groups
 from hespas.program.attrs import CollectiveAttrs, PermuteAttrs
 from hespas.program.groups import FoldedGroups, GroupMode, ListedGroups, ReplicaGroups
@@ -110,6 +111,7 @@ def collective_of(
         mode=mode,
         channel=instruction.channel_id if instruction.channel_id > 0 else None,
         dimension=dimension,
+        kernel=collective_kernel(instruction.backend_config) if opcode == "all-reduce" else "",
     )
     texts = {"replica_groups": _groups_text(groups)}
     if dimension is not None:

@@ -91,6 +91,25 @@ def is_synchronous(source: bytes) -> bool:
     return isinstance(collective, dict) and cast("Config", collective).get("is_sync") is True
 
 
+_STRATEGIES = {
+    "KERNEL_STRATEGY_TRITON_ONE_SHOT": "one_shot",
+    "KERNEL_STRATEGY_TRITON_TWO_SHOT": "two_shot",
+}
+"""XLA's names of its own kernels for collectives: openxla/xla, ``CollectiveBackendConfig``."""
+
+
+def collective_kernel(source: bytes) -> str:
+    """Return which kernel of the compiler's own does a collective; empty where a library does it.
+
+    >>> collective_kernel(b'{"collective_backend_config":{"kernel_strategy":"KERNEL_STRATEGY_"}}')
+    ''
+    """
+    collective = (decoded(source) or NO_CONFIG).get("collective_backend_config")
+    if not isinstance(collective, dict):
+        return ""
+    return _STRATEGIES.get(str(cast("Config", collective).get("kernel_strategy")), "")
+
+
 def estimated_cycles(source: bytes) -> int | None:
     """Return the cycles that a TPU's compiler expects an instruction to take, None if unknown.
 

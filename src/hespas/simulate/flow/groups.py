@@ -41,8 +41,10 @@ _KINDS = {kind: kind.name.lower() for kind in CommunicationKind} | {
 
 def signature_of(task: CollectiveTask | SendTask | ReceiveTask) -> Signature:
     """Return what all sides of a collective or a message agree on."""
-    kind = _KINDS[task.kind] if isinstance(task, CollectiveTask) else "send_recv"
-    return kind, task.size_bytes
+    if not isinstance(task, CollectiveTask):
+        return "send_recv", task.size_bytes
+    kind = _KINDS[task.kind]
+    return f"{kind}_{task.kernel}" if task.kernel else kind, task.size_bytes
 
 
 @dataclass(slots=True, kw_only=True)

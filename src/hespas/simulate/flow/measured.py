@@ -70,13 +70,20 @@ def nearest_size(sizes: Iterable[int], members: int) -> int:
 def bus_factor(kind: str, members: int) -> float:
     """Return the share of the whole buffer that a ring moves over each link.
 
+    In one shot each device reads the whole buffer of each other one.
     Source: nccl-tests, doc/PERFORMANCE.md.
 
     >>> bus_factor("all_reduce", 4), bus_factor("all_gather", 4), bus_factor("send_recv", 2)
     (1.5, 0.75, 1.0)
     """
     share = (members - 1) / members
-    return {"all_reduce": 2 * share, "send_recv": 1.0}.get(kind, share)
+    factors = {
+        "all_reduce": 2 * share,
+        "all_reduce_one_shot": members - 1.0,
+        "all_reduce_two_shot": 2 * share,
+        "send_recv": 1.0,
+    }
+    return factors.get(kind, share)
 
 
 def _name(fit: MeasuredCollective) -> str:

@@ -31,6 +31,12 @@ from hespas.simulate.flow.pricing import Pricer
 from hespas.simulate.flow.sharing import rate_units
 
 MESSAGE = Pattern(Form.PATH)
+_BY_KERNEL = {"all_reduce_one_shot": "all_reduce", "all_reduce_two_shot": "all_reduce"}
+"""What a compiler's own kernels do."""
+_KERNELS_OF_OTHERS = (
+    "all-reduces by the compiler's own kernels take what such kernels of vLLM, SGLang and "
+    "TensorRT-LLM were measured to take, and a launch"
+)
 EVERY_AXIS = Pattern(Form.NEIGHBOURS, line=Along.EVERY_AXIS)
 _ALGORITHMS = (*choices.ALGORITHMS, *choices.NETWORK_WIDE)
 _PS_PER_S = 1e12
@@ -155,13 +161,15 @@ class Planner:
         key = (group.number, kind, size_bytes)
         if key not in self._plans:
             plan = self._plans[key] = self._new_plan(group, kind, size_bytes)
-            self.used.setdefault(kind, set()).add(plan.algorithm)
+            self.used.setdefault(_BY_KERNEL.get(kind, kind), set()).add(plan.algorithm)
             self.notes |= dict.fromkeys(plan.notes)
         return self._plans[key]
 
     def _new_plan(self, group: GroupLayout, kind: str, size_bytes: int) -> Plan:
         if kind == "send_recv":
             return self._message(group, size_bytes)
+        if kind in _BY_KERNEL:
+            return self._by_kernel(group, kind, size_bytes)
         try:
             specified = self._specified.get(kind)
             if specified is not None:
@@ -173,6 +181,18 @@ class Planner:
             raise SimulationError(
                 error.marked_message, location=location, hint=error.marked_hint
             ) from error
+
+    def _by_kernel(self, group: GroupLayout, kind: str, size_bytes: int) -> Plan:
+        """Return the plan by a compiler's own kernel; by a library's where the link has none.
+
+        An algorithm that is chosen for all collectives goes before.
+        """
+        base, lines = _BY_KERNEL[kind], list(group.lines)
+        if base not in self._specified and len(lines) == 1:
+            plan = self._measured_kernel(group, lines[0], kind, size_bytes)
+            if plan is not None:
+                return replace(plan, notes=(*plan.notes, _KERNELS_OF_OTHERS))
+        return self._new_plan(group, base, size_bytes)
 
     def _message(self, group: GroupLayout, size_bytes: int) -> Plan:
         pricer = self._pricer
@@ -391,6 +411,15 @@ class Planner:
         pieces = [self._dimension(one).parameters.pipeline_bytes for one in lines]
         sizes = [piece for piece in pieces if piece is not None]
         return min(sizes) if sizes and len(sizes) == len(pieces) else None
+
+    def _measured_kernel(
+        self, group: GroupLayout, line: int, kind: str, size_bytes: int
+    ) -> Plan | None:
+        """Return the plan by a kernel, which there is for the measured sizes of groups alone."""
+        link = self._dimension(line).measured
+        if link is None or group.size not in link.collectives.get(kind, {}):
+            return None
+        return self._measured(group, line, kind, size_bytes)
 
     def _measured(self, group: GroupLayout, line: int, kind: str, size_bytes: int) -> Plan | None:
         """Return the plan of a collective as measured; None if it isn't in the link's tables."""
