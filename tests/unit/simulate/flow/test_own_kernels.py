@@ -21,8 +21,8 @@ def _task(size_bytes: int, kernel: str) -> CollectiveTask:
 
 
 def _finish_s(size_bytes: int, kernel: str, cluster: str, devices: int, algorithm: str) -> float:
-    system = find_system(cluster)
-    network = system.interconnect
+    network = find_system(cluster).interconnect
+    assert network is not None
     job = graph(_task(size_bytes, kernel), devices=devices)
     return simulate_flow(job, network, algorithm=algorithm).finish_ps * 1e-12
 
