@@ -11,7 +11,8 @@ Three kinds of text in README.md and docs/ are not written by hand:
 * lines between ``<!-- figures NAME -->`` and ``<!-- end -->`` are computed from
   docs/data/accuracy.json, which ``hespas validate --json docs/data/accuracy.json`` writes,
   docs/data/fuzz.json, to which ``python -m fuzz --record`` adds a run, docs/data/fusion.json,
-  which ``python validation/fusion.py`` writes, and
+  which ``python validation/fusion.py`` writes, docs/data/every_step.json, which ``python
+  validation/every_rows.py`` makes of what ``hespas validate --all --json`` writes, and
   src/hespas/export/loops.json, which ``python validation/loops.py`` writes.
 
 Where the output shown ends in "...", only its first lines are shown. Look at the difference before
@@ -32,6 +33,7 @@ from statistics import mean
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import every_rows
 import fusion
 import fuzz_runs
 import loops
@@ -268,7 +270,18 @@ def _fuzz(accuracy: Mapping[str, Any]) -> str:  # noqa: ARG001 - as above
     return fuzz_runs.table()
 
 
+def _every(part: Callable[[], str]) -> Callable[[Mapping[str, Any]], str]:
+    """Return a table that has its own file of figures."""
+    return lambda _: part()
+
+
 FIGURES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+    "everycauses": _every(every_rows.causes_table),
+    "everygroups": _every(every_rows.groups_table),
+    "everymissing": _every(every_rows.missing_list),
+    "everyscaling": _every(every_rows.scaling),
+    "everystep": _every(every_rows.steps_table),
+    "everysummary": _every(every_rows.summary),
     "fusion": _fusion,
     "fuzz": _fuzz,
     "llama3": _llama3,

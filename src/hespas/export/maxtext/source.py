@@ -64,9 +64,15 @@ class MaxTextStep:
 
     def __post_init__(self) -> None:
         _check(self.settings)
-        _slices(self.settings, self.devices)
         if self.devices < 1:
             raise DeviceCountError(f"{self.devices} devices are asked for", hint="give 1 or more")
+        slices = _slices(self.settings, self.devices)
+        if slices < 1 or self.devices % slices:
+            raise DeviceCountError(
+                f"the axes between slices (dcn_..._parallelism) make {slices} slices, which do not "
+                f"divide {self.devices} devices",
+                hint=f"let them multiply to a divisor of {self.devices}",
+            )
 
     @property
     def name(self) -> str:
@@ -220,7 +226,11 @@ def interpreter(step: MaxTextStep) -> Path:
 
 
 def _python_of(step: MaxTextStep) -> Path:
-    return step.python or Path(os.environ.get(PYTHON_VARIABLE) or sys.executable)
+    """Return the interpreter; `ToolError` for a path where there is none."""
+    python = step.python or Path(os.environ.get(PYTHON_VARIABLE) or sys.executable)
+    if "/" in str(python) and not python.exists():
+        raise ToolError("there is no such interpreter", location=str(python), hint=_INSTALL)
+    return python
 
 
 def _versions(python: Path) -> dict[str, str | None]:

@@ -20,12 +20,14 @@ import json
 import os
 import re
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from math import prod
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -135,7 +137,7 @@ def _lowered(request: Mapping[str, Any]) -> dict[str, Any]:
     mesh = _mesh(config, devices, slices=request["slices"])
     if request["kind"] == "gpu":
         _divide_cudnn_attention(config, mesh)
-    text = _step(config, mesh).as_text(debug_info=True)
+    text = _lowered_step(config, mesh).as_text(debug_info=True)
     Path("program.mlir").write_text(text, encoding="utf-8")
     axes = {name: size for name, size in mesh.shape.items() if size > 1}
     return {
@@ -257,12 +259,11 @@ def _mesh(config: Any, devices: list[Any], *, slices: int) -> Any:
     numpy = _module("numpy")
     utilities = _module("maxtext.utils.max_utils")
     train_compile = _module("maxtext.trainers.pre_train.train_compile")
+    _check_axes(config.ici_parallelism, len(devices) // slices, "ici_", "devices inside a slice")
+    _check_axes(config.dcn_parallelism, slices, "dcn_", "slices")
     fill = utilities.fill_unspecified_mesh_axes
-    try:
-        inside = fill(config.ici_parallelism.copy(), len(devices) // slices, "ICI")
-        between = fill(config.dcn_parallelism.copy(), slices, "DCN")
-    except AssertionError as error:
-        raise _RefusedError(str(error)) from error
+    inside = fill(config.ici_parallelism.copy(), len(devices) // slices, "ICI")
+    between = fill(config.dcn_parallelism.copy(), slices, "DCN")
     count = len(inside)
     order = [axis for at in range(count) for axis in (at, at + count)]
     grid = numpy.arange(len(devices)).reshape(*between, *inside).transpose(order)
@@ -284,6 +285,40 @@ def _mesh(config: Any, devices: list[Any], *, slices: int) -> Any:
     )
     kind = kinds.Explicit if explicit else kinds.Auto
     return jax.sharding.Mesh(made, config.mesh_axes, axis_types=(kind,) * len(config.mesh_axes))
+
+
+def _check_axes(sizes: Iterable[int], count: int, prefix: str, what: str) -> None:
+    """Refuse axes that do not make up as many devices, or slices, as there are."""
+    given = [size for size in sizes if size != 1]
+    product = prod(size for size in given if size > 0)
+    open_ends = sum(size < 0 for size in given)
+    if open_ends > 1:
+        raise _RefusedError(f"{open_ends} axes of {prefix} are -1; give all but one a number")
+    if count % product or (not open_ends and count != product):
+        raise _RefusedError(
+            f"the axes of the mesh ({prefix}..._parallelism) multiply to {product}, and there are "
+            f"{count} {what}; let them multiply to {count}, or give one of them -1"
+            + ("" if count % product == 0 else f" and the others divisors of {count}")
+        )
+
+
+def _lowered_step(config: Any, mesh: Any) -> Any:
+    """Return the lowered step; what MaxText says against the configuration is a refusal."""
+    try:
+        return _step(config, mesh)
+    except (AssertionError, NotImplementedError, ValueError) as error:
+        if not _is_of_maxtext(error):
+            raise
+        traceback.print_exception(error)
+        raise _RefusedError(_said(error)) from error
+
+
+def _is_of_maxtext(error: BaseException) -> bool:
+    """Return whether MaxText itself raised an error, and not what it calls."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and "maxtext" in Path(trace.tb_frame.f_code.co_filename).parts
 
 
 def _step(config: Any, mesh: Any) -> Any:

@@ -82,7 +82,7 @@ def test_an_interpreter_needs_the_compiler_of_the_target(tmp_path: Path) -> None
 
 
 def test_an_interpreter_that_is_not_there_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ToolError, match="cannot be started"):
+    with pytest.raises(ToolError, match="there is no such interpreter; name one that has MaxText"):
         interpreter(step(python=tmp_path / "none"))
 
 
@@ -118,6 +118,13 @@ def test_axes_between_slices_make_them() -> None:
         request_of(step("dcn_data_parallelism=-1", "ici_fsdp_parallelism=-1"))
 
 
+def test_slices_divide_the_devices() -> None:
+    with pytest.raises(DeviceCountError, match="make 3 slices, which do not divide 8 devices; let"):
+        step("dcn_data_parallelism=3")
+    with pytest.raises(DeviceCountError, match="make 0 slices"):
+        step("dcn_data_parallelism=-1", "ici_fsdp_parallelism=16")
+
+
 def test_a_tpu_has_a_topology() -> None:
     request = request_of(step(target="TPUv6e", topology="2x4"))
     assert (request.kind, request.platform) == ("tpu", "tpu")
@@ -142,6 +149,9 @@ SMALL = (
     "max_target_length=512",
     "per_device_batch_size=1",
     "dataset_path=gs://not/needed",
+    "tokenizer_path=/not/needed",
+    "dataset_type=hf",
+    "hf_path=not/needed",
 )
 
 
@@ -160,12 +170,18 @@ def test_maxtext_lowers_a_step_for_gpus_and_says_what_it_replaced() -> None:
     [
         ("model_nam=x", "no setting model_nam; did you mean model_name"),
         ("model_name=llama3.1-8x", "did you mean llama3.1-8b"),
-        ("ici_fsdp_parallelism=7", "does not match the product"),
+        ("ici_fsdp_parallelism=7", "multiply to 7, and there are 8 devices inside a slice; let"),
+        ("ici_fsdp_parallelism=3;ici_data_parallelism=-1", "multiply to 3.* divisors of 8"),
+        ("ici_fsdp_parallelism=-1;ici_data_parallelism=-1", "2 axes of ici_ are -1; give all but"),
+        (
+            "ici_tensor_parallelism=8;base_num_kv_heads=4;base_num_query_heads=4",
+            "divisible by 8, the combined size of the mesh axes",
+        ),
     ],
 )
 def test_maxtext_refuses_in_one_line(setting: str, wrong: str) -> None:
     with pytest.raises(ConfigError, match=wrong) as caught:
-        export_maxtext(step(setting))
+        export_maxtext(step(*setting.split(";")))
     assert "\n" not in str(caught.value)
 
 

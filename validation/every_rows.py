@@ -1,0 +1,276 @@
+"""Record what `hespas validate --all` says, and make the tables of docs/evidence/accuracy.md of it.
+
+    hespas validate --all --json rows.json
+    python validation/every_rows.py rows.json...
+
+Several files, as of one group each, are joined; a row that none of them has stays as it was
+recorded. `python validation/pages.py docs/evidence/accuracy.md` writes the tables.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from hespas.units import format_time
+from hespas.validate.published import Row, read_rows
+
+RECORDED = Path(__file__).resolve().parents[1] / "docs" / "data" / "every_step.json"
+Recorded = Mapping[str, Any]
+
+_KEPT = (
+    "family",
+    "workload",
+    "part",
+    "devices",
+    "scale",
+    "published_s",
+    "predicted_s",
+    "error",
+    "exposed_s",
+    "compute_s",
+    "framework_year",
+    "held_by",
+    "reason",
+    "cpu_s",
+    "memory_bytes",
+    "note",
+)
+_NOT_RECORDED = "not computed for this page yet"
+
+
+def main() -> None:
+    """Join files, and write the record."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
+    parser.add_argument("files", nargs="+", type=Path)
+    given = parser.parse_args()
+    files: list[Path] = [*([RECORDED] if RECORDED.exists() else []), *given.files]
+    made: list[Recorded] = [row for file in files for row in json.loads(file.read_text())["rows"]]
+    known = {_identity(row): row for row in made}
+    rows = [{name: each[name] for name in _KEPT} for each in _in_order(known)]
+    RECORDED.write_text(json.dumps({"rows": rows}, indent=1) + "\n")
+    print(f"{RECORDED}: {sum(row['predicted_s'] is not None for row in rows)} of {len(rows)} steps")
+
+
+def _identity(row: Recorded) -> tuple[object, ...]:
+    named = (row["family"], row["workload"], row["part"], row["devices"])
+    return (*named, round(row["published_s"], 6))
+
+
+def _in_order(known: Mapping[tuple[object, ...], Recorded]) -> Iterator[Recorded]:
+    """Yield the record of each row of the packaged table, in its order."""
+    for row in read_rows():
+        blank = _blank(row)
+        yield known.get(_identity(blank), blank)
+
+
+def _blank(row: Row) -> dict[str, Any]:
+    named: dict[str, Any] = dict.fromkeys(_KEPT)
+    return named | {
+        "family": row.family,
+        "workload": row.workload,
+        "part": row.node,
+        "devices": row.devices,
+        "scale": row.scale,
+        "published_s": row.published_s,
+        "framework_year": row.framework_year,
+        "reason": row.missing or _NOT_RECORDED,
+        "cpu_s": 0.0,
+        "memory_bytes": 0,
+        "note": row.note,
+    }
+
+
+def _rows() -> list[Recorded]:
+    return json.loads(RECORDED.read_text())["rows"]
+
+
+def _predicted(rows: Iterable[Recorded]) -> list[Recorded]:
+    return [row for row in rows if row["predicted_s"] is not None]
+
+
+def _name(row: Recorded) -> str:
+    return row["family"] if row["workload"].startswith("maxtext:") else row["workload"]
+
+
+def _signed(error: float) -> str:
+    return f"{100 * error:+.1f} %"
+
+
+def steps_table() -> str:
+    """Return a row for each step that is predicted."""
+    lines = [
+        (
+            "| step | part | devices | year | published | predicted | error | exposed | held by "
+            "| CPU |"
+        ),
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {_name(row)} | {row['part']} | {row['devices']} | {row['framework_year']} "
+        f"| {format_time(row['published_s'])} | {format_time(row['predicted_s'])} "
+        f"| {_signed(row['error'])} | {format_time(row['exposed_s'])} | {row['held_by']} "
+        f"| {row['cpu_s'] / 60:.1f} min |"
+        for row in _predicted(_rows())
+    ]
+    return "\n".join([*lines, ""])
+
+
+def groups_table() -> str:
+    """Return the errors by kind of part, scale, year and what the prediction stands on."""
+    rows = _predicted(_rows())
+    groupings: dict[str, Callable[[Recorded], str]] = {
+        "kind of part": lambda row: "TPUs" if row["part"].startswith("TPU") else "GPUs",
+        "part": lambda row: row["part"],
+        "scale": lambda row: row["scale"],
+        "framework year": lambda row: str(row["framework_year"]),
+        "held by": lambda row: row["held_by"],
+    }
+    lines = [
+        "| group | | steps | mean absolute error | mean error | largest |",
+        "|---|---|---|---|---|---|",
+    ]
+    for title, of in groupings.items():
+        lines += [
+            _errors_line(f"| {title} | {group} ", [row for row in rows if of(row) == group])
+            for group in sorted({of(row) for row in rows})
+        ]
+    return "\n".join([*lines, _errors_line("| all | ", rows), ""])
+
+
+def _errors_line(start: str, rows: Sequence[Recorded]) -> str:
+    errors: list[float] = [row["error"] for row in rows]
+    return (
+        f"{start}| {len(errors)} | {100 * mean(map(abs, errors)):.1f} % | {_signed(mean(errors))} "
+        f"| {_signed(max(errors, key=abs))} |"
+    )
+
+
+def missing_list() -> str:
+    """Return what is not predicted, and what is not compiled, by the reason and the part."""
+    by_reason: dict[str, dict[str, list[Recorded]]] = {}
+    for row in _rows():
+        if row["reason"]:
+            title = row["reason"] if row["predicted_s"] is None else f"*fused:* {row['reason']}"
+            by_reason.setdefault(title, {}).setdefault(row["part"], []).append(row)
+    lines = [
+        f"* {reason}: {'; '.join(_of_part(part, rows) for part, rows in parts.items())}."
+        for reason, parts in by_reason.items()
+    ]
+    return "\n".join([*lines, ""])
+
+
+def _of_part(part: str, rows: Sequence[Recorded]) -> str:
+    names = ", ".join(dict.fromkeys(_name(row) for row in rows))
+    counts = sorted({row["devices"] for row in rows})
+    devices = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else str(counts[0])
+    return f"{len(rows)} on {devices} {part} ({names})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """Why steps are off, and which: the first cause that names a row has it."""
+
+    text: str
+    names: Callable[[Recorded], bool]
+
+
+CAUSES = (
+    Cause(
+        text="recomputation that is not published, and attention that is not fused: Pax's 126M",
+        names=lambda row: row["family"].startswith("gpt3-126M"),
+    ),
+    Cause(
+        text="software of 2023 and 2024 on GPUs was slower than today's compiler, and sustained "
+        "clocks of large products are lower than those that tables of products were measured at",
+        names=lambda row: not row["part"].startswith("TPU") and row["framework_year"] <= 2024,
+    ),
+    Cause(
+        text="libtpu's cycles are too long on the TPU v3",
+        names=lambda row: row["part"] == "TPUv3",
+    ),
+    Cause(
+        text="TPUs of 2023 to 2026, by compiler cycles or modelled fusion",
+        names=lambda row: row["part"].startswith("TPU"),
+    ),
+    Cause(
+        text="convolutions are priced as the products of their sizes, and the time is rounded to "
+        "10 ms: ResNets on A100s",
+        names=lambda row: row["family"] == "resnet",
+    ),
+    Cause(
+        text="sizes that are multiples of 256 run faster on H100s than tables say, and times are "
+        "rounded to 10 ms: Llama-like models on four GPUs",
+        names=lambda row: row["family"].startswith("llama3-like"),
+    ),
+    Cause(text="recipes of 2025 on GPUs", names=lambda row: True),  # noqa: ARG005
+)
+
+
+def causes_table() -> str:
+    """Return the errors by cause, the largest first."""
+    rows = _predicted(_rows())
+    of: dict[str, list[Recorded]] = {}
+    for row in rows:
+        cause = next(each for each in CAUSES if each.names(row))
+        of.setdefault(cause.text, []).append(row)
+    found = sorted(of.items(), key=lambda each: -mean(abs(row["error"]) for row in each[1]))
+    lines = [
+        "| cause | steps | mean absolute error | mean error | largest |",
+        "|---|---|---|---|---|",
+    ]
+    lines += [_errors_line(f"| {text} ", named) for text, named in found]
+    return "\n".join([*lines, ""])
+
+
+def scaling() -> str:
+    """Return how a step grows over nodes, as published and as predicted: Llama-2-7B on A3."""
+    rows = [
+        row
+        for row in _predicted(_rows())
+        if row["family"] == "llama2-7b (MaxText)" and row["note"].startswith("attention's FLOPs")
+    ]
+    rows.sort(key=lambda row: row["devices"])
+    if len(rows) < 2:
+        return "not recorded"
+    published, predicted = (
+        [row[of] / rows[0][of] for row in rows] for of in ("published_s", "predicted_s")
+    )
+    off = " and ".join(
+        _signed(own / measured - 1)
+        for own, measured in zip(predicted[1:], published[1:], strict=True)
+    )
+    devices, took, would = (
+        " : ".join(texts)
+        for texts in (
+            [str(row["devices"]) for row in rows],
+            [f"{each:.3f}" for each in published],
+            [f"{each:.3f}" for each in predicted],
+        )
+    )
+    return f"on {devices} H100s it took {took}, and is predicted to take {would} ({off})"
+
+
+def summary() -> str:
+    """Return a sentence, without line breaks."""
+    rows, every = _predicted(_rows()), _rows()
+    errors = [abs(row["error"]) for row in rows]
+    recent = [
+        abs(row["error"])
+        for row in rows
+        if row["framework_year"] >= 2025 and not row["part"].startswith("TPU")
+    ]
+    return (
+        f"Of {len(every)} published steps {len(rows)} are predicted, with a mean absolute error of "
+        f"{100 * mean(errors):.1f} %; those of 2025 and later on GPUs with "
+        f"{100 * mean(recent):.1f} %"
+    )
+
+
+if __name__ == "__main__":
+    main()
