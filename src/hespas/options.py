@@ -43,6 +43,8 @@ from hespas.hardware.cluster import Cluster, read_cluster
 from hespas.hardware.device import Device
 from hespas.hardware.presets import found_path
 from hespas.hardware.system import System
+from hespas.models.placement import Place, parse_place
+from hespas.pipelining.options import PipelineOptions
 from hespas.program.types import ELEMENT_TYPES
 from hespas.simulate.astra.messages import ContentionModel
 from hespas.simulate.flow.choices import CHOICES, parse_choice
@@ -548,6 +550,16 @@ class NetworkOptions:
             needs="cluster",
         )
     )
+    place: Place | None = declare(
+        Option(
+            help="On which dimensions of the network the axes of the mesh lie, the nearest is 0, "
+            "as in tp=0,fsdp=0+1,pipe=1.",
+            parse=parse_place,
+            metavar="AXIS=N,..",
+            needs="cluster",
+            default_text="the last axis of the mesh nearest; of pipelines as Megatron-Core has it",
+        )
+    )
     imperfect: Cluster | None = declare(
         Option(
             help="What is not perfect: slow devices, bad links, jitter (YAML or JSON).",
@@ -610,6 +622,7 @@ class PredictOptions:
 
     program: ProgramOptions = field(default_factory=ProgramOptions)
     experts: ExpertOptions = field(default_factory=ExpertOptions)
+    pipeline: PipelineOptions = field(default_factory=PipelineOptions)
     compile: CompileChoice = field(default_factory=CompileChoice)
     split: SplitOptions = field(default_factory=SplitOptions)
     estimate: EstimateOptions = field(default_factory=EstimateOptions)

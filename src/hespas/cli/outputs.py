@@ -12,6 +12,7 @@ from hespas.errors import OutputError
 from hespas.files import check_file, json_bytes, write_file
 
 if TYPE_CHECKING:
+    from hespas.pipeline import PipelinePrediction
     from hespas.prediction import Prediction
     from hespas.report.timeline.chart import Chart
     from hespas.simulate.timeline import Timeline
@@ -47,6 +48,13 @@ def write_prediction(prediction: Prediction, file: Path) -> None:
 
     timeline = prediction.timeline or computation_alone(prediction.tasks)
     _write_chart(step_chart(timeline, program_details(prediction)), file)
+
+
+def write_pipeline(prediction: PipelinePrediction, file: Path) -> None:
+    """Write the timeline of a pipeline: a track for each stage, a slice for each pass."""
+    from hespas.report.timeline.pipeline import pipeline_chart  # noqa: PLC0415 - as above
+
+    _write_chart(pipeline_chart(prediction), file)
 
 
 def _write_chart(chart: Chart, file: Path) -> None:

@@ -10,7 +10,8 @@ import click
 from hespas import pipeline
 from hespas.cli import flags
 from hespas.cli.output_directory import estimate_into, output_of, write_tasks
-from hespas.cli.outputs import check_targets, write_json, write_prediction
+from hespas.cli.outputs import check_targets, write_json, write_pipeline, write_prediction
+from hespas.errors import ConfigError, option
 from hespas.options import PredictOptions
 from hespas.report.run import run_json, run_report, run_text
 
@@ -33,7 +34,12 @@ def command(json_file: str | None, timeline: Path | None, **given: Any) -> None:
     Where the node's compiler is installed, the program is compiled first. With --output the traces
     and regions are written too.
     """
-    options = pipeline.checked(flags.requested(given))
+    requested = flags.requested(given)
+    if pipeline.is_pipeline(requested):
+        check_targets(json_file, timeline, requested.output.directory)
+        _run_pipeline(requested, json_file, timeline)
+        return
+    options = pipeline.checked(requested)
     check_targets(json_file, timeline, options.output.directory)
     with output_of(options) as output:
         prepared = pipeline.prepare(options)
@@ -48,5 +54,24 @@ def command(json_file: str | None, timeline: Path | None, **given: Any) -> None:
         from hespas.report.step_details import detailed  # noqa: PLC0415
 
         write_json(json_file, run_json(detailed(report, prediction)))
+    if json_file != "-":
+        click.echo(run_text(report))
+
+
+def _run_pipeline(options: PredictOptions, json_file: str | None, timeline: Path | None) -> None:
+    """Predict a model that is divided into stages with programs of their own."""
+    # Few models are.
+    from hespas.report.pipeline import pipeline_report  # noqa: PLC0415
+
+    if options.output.directory is not None:
+        raise ConfigError(
+            f"{option('output')} has no effect on a pipeline of several programs", hint="drop it"
+        )
+    prediction = pipeline.predict_pipeline(options)
+    if timeline is not None:
+        write_pipeline(prediction, timeline)
+    report = pipeline_report(prediction)
+    if json_file is not None:
+        write_json(json_file, run_json(report))
     if json_file != "-":
         click.echo(run_text(report))

@@ -18,6 +18,7 @@ class Group(Enum):
     MAIN = "Options"
     WORKLOAD = "Workload"
     MODEL = "Options of models"
+    PIPELINE = "Pipelines"
     MAXTEXT = "Options of MaxText"
     COMPILATION = "Compilation"
     DIVISION = "Dividing the program"

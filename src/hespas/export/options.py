@@ -11,6 +11,7 @@ from hespas.config.fields import Option, declare
 from hespas.config.groups import Group
 from hespas.errors import ConfigError, option
 from hespas.models.model import MeshAxes, parse_mesh
+from hespas.models.part import Part
 
 
 def parse_settings(texts: Iterable[str]) -> dict[str, str]:
@@ -34,7 +35,8 @@ class ModelOptions:
     """How a model of the zoo is run; what is None is as the model has it.
 
     ``batch`` counts sequences or images of one data-parallel part of the mesh, ``global_batch``
-    those of all parts. ``more`` are further settings of the model, as text.
+    those of all parts. ``part`` is the part of the model that is meant, None for all of it.
+    ``more`` are further settings of the model, as text.
     """
 
     GROUP: ClassVar[Group] = Group.MODEL
@@ -62,7 +64,14 @@ class ModelOptions:
         Option(
             help="Sequences per part that are computed at a time: gradients are accumulated over "
             "the batch.",
-            default_text="the batch",
+            default_text="the batch; in a pipeline one",
+            one_of="micro_batch",
+        )
+    )
+    micro_batches: int | None = declare(
+        Option(
+            help="In how many micro-batches the batch of a part is computed.",
+            one_of="micro_batch",
         )
     )
     sequence: int | None = declare(Option(help="Tokens in a sequence."))
@@ -93,12 +102,13 @@ class ModelOptions:
         ),
         default=dict,
     )
+    part: Part | None = declare(Option(help="A part of the model, for a pipeline.", has_flag=False))
 
     def texts(self) -> dict[str, str]:
         """Return the settings that are given, by the model's names, as text.
 
-        ``global_batch`` and ``micro_batch`` are no settings of models: they need the mesh. Raises
-        `ConfigError` for a setting that is given twice.
+        ``global_batch``, ``micro_batch`` and ``micro_batches`` are no settings of models: they need
+        the mesh. Raises `ConfigError` for a setting that is given twice.
 
         >>> ModelOptions(batch=2, scan=True, more={"layers": "4"}).texts()
         {'batch': '2', 'scan': 'true', 'layers': '4'}
@@ -122,7 +132,11 @@ class ModelOptions:
     @property
     def names(self) -> tuple[str, ...]:
         """The options that are given, by the names that errors mark."""
-        batches = {"global_batch": self.global_batch, "micro_batch": self.micro_batch}
+        batches = {
+            "global_batch": self.global_batch,
+            "micro_batch": self.micro_batch,
+            "micro_batches": self.micro_batches,
+        }
         given = [name for name, value in batches.items() if value is not None]
         return tuple(sorted([*self.texts(), *given]))
 

@@ -21,7 +21,7 @@ from hespas.export.maxtext.source import DEFAULT_CONFIG, MaxTextStep
 from hespas.export.options import NO_MODEL_OPTIONS, ModelOptions
 from hespas.models.catalogue import model_named, models
 from hespas.models.model import MeshAxes, Model
-from hespas.models.part import Part
+from hespas.models.part import PIPE, Part
 
 _LOOPS = Path(__file__).with_name("loops.json")
 """Compiled steps both ways, as validation/loops.py compared them."""
@@ -221,16 +221,29 @@ def _model(
     attention, attention_notes = settled_attention(model, texts, target)
     texts |= attention
     notes += attention_notes
-    source = ModelSource(model=model, texts=texts)
+    if options.part is None and options.mesh is not None:
+        texts["mesh"] = str(_one_stage(options.mesh))
+    source = ModelSource(model=model, texts=texts, part=options.part)
     _check_count(source.mesh, devices)
     if options.global_batch is not None:
         texts["batch"] = str(_share(options.global_batch, source))
-    source = ModelSource(model=model, texts=texts)
-    if options.micro_batch is not None:
-        texts["accumulation"] = str(_rounds(options.micro_batch, source))
-        source = ModelSource(model=model, texts=texts)
+    rounds = _rounds(options, replace(source, texts=texts))
+    if rounds is not None:
+        texts["accumulation"] = str(rounds)
+    source = replace(source, texts=texts)
     source.settings.check()
     return replace(source, notes=(*notes, *_batch_note(source)))
+
+
+def _one_stage(mesh: MeshAxes) -> MeshAxes:
+    """Return a mesh without the axis of a pipeline of one stage; `ConfigError` for several."""
+    if mesh.size(PIPE) > 1:
+        raise ConfigError(
+            f"{PIPE}={mesh.size(PIPE)} makes a pipeline of several programs; one is needed here",
+            hint=f"hespas run predicts pipelines; for one program take {PIPE} out of "
+            f"{option('mesh')}",
+        )
+    return MeshAxes(axes=tuple(axis for axis in mesh.axes if axis[0] != PIPE) or (("data", 1),))
 
 
 def _spread(mesh: MeshAxes, devices: int, *, model: str) -> MeshAxes:
@@ -270,20 +283,23 @@ def _share(global_batch: int, source: ModelSource) -> int:
     return share
 
 
-def _rounds(micro_batch: int, source: ModelSource) -> int:
-    """Return in how many rounds a part's batch is computed."""
+def _rounds(options: ModelOptions, source: ModelSource) -> int | None:
+    """Return in how many rounds a part's batch is computed; None where that is not asked for."""
+    size, count = options.micro_batch, options.micro_batches
+    name, given = ("micro_batch", size) if count is None else ("micro_batches", count)
+    if given is None:
+        return None
     if "accumulation" not in source.model.options():
         raise ConfigError(
-            f"{source.name} does not accumulate gradients", hint=f"drop {option('micro_batch')}"
+            f"{source.name} does not accumulate gradients", hint=f"drop {option(name)}"
         )
     batch = source.settings.batch
-    if not 1 <= micro_batch <= batch or batch % micro_batch:
+    if not 1 <= given <= batch or batch % given:
         raise ConfigError(
-            f"{option('micro_batch')} {micro_batch} does not divide the batch of a data-parallel "
-            f"part, {batch}",
+            f"{option(name)} {given} does not divide the batch of a data-parallel part, {batch}",
             hint=f"give a divisor of {batch}, or another {option('batch')}",
         )
-    return batch // micro_batch
+    return batch // given if count is None else count
 
 
 class _Loops(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,5 +14,6 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "flops": ("model_flops",),
     "part": ("PIPE", "REDUCED", "SHARED", "Part", "PartProgram"),
     "model": ("CHOICES", "MeshAxes", "Model", "parse_mesh"),
+    "placement": ("Place", "in_default_order", "parse_place", "placed"),
 }
 """What other folders import, by module; `tests/project/test_layout.py` checks it."""

@@ -264,14 +264,7 @@ class Decoder:
         if self.divided.mesh.size("context") > 1:
             blocks = Blocks(forward=cudnn.attention_block, backward=cudnn.attention_gradients)
             return self._in_blocks(query, key, value, blocks)
-        heads = self.divided.spec("batch", None, "heads", None)
-        kv_heads = self.divided.spec("batch", None, "kv_heads", None)
-        mapped = jax.shard_map(
-            partial(cudnn.cudnn_attention, saved="context"),
-            in_specs=(heads, kv_heads, kv_heads),
-            out_specs=heads,
-            check_vma=False,
-        )
+        mapped = self._mapped(partial(cudnn.cudnn_attention, saved="context"), None)
         with jax.named_scope("fused"):
             return mapped(query, key, value)
 
@@ -286,16 +279,28 @@ class Decoder:
             blocks=blocks,
             saved="context",
         )
-        heads = self.divided.spec("batch", "sequence", "heads", None)
-        kv_heads = self.divided.spec("batch", "sequence", "kv_heads", None)
-        mapped = jax.shard_map(
-            partial(context_attention, sharing),
-            in_specs=(heads, kv_heads, kv_heads),
-            out_specs=heads,
-            check_vma=False,
-        )
+        mapped = self._mapped(partial(context_attention, sharing), "sequence")
         with jax.named_scope("context"):
             return mapped(query, key, value)
+
+    def _mapped(self, attention: Any, sequence: str | None) -> Any:
+        """Return attention that each device computes for its own heads.
+
+        Axes of the mesh that divide none of its arrays stay out of it: gradients are not summed
+        over them.
+        """
+        heads = self.divided.spec("batch", sequence, "heads", None)
+        kv_heads = self.divided.spec("batch", sequence, "kv_heads", None)
+        axes = self.divided.used("batch", sequence, "heads", "kv_heads")
+        if not axes:
+            return attention
+        return jax.shard_map(
+            attention,
+            in_specs=(heads, kv_heads, kv_heads),
+            out_specs=heads,
+            axis_names=axes,
+            check_vma=False,
+        )
 
     def _mixed(
         self, query: jax.Array, key: jax.Array, value: jax.Array, shared: _Shared

@@ -47,6 +47,12 @@ class Divided:
         parts = [self._present(self.axes.get(name or "", ())) for name in dimensions]
         return PartitionSpec(*[part[0] if len(part) == 1 else part or None for part in parts])
 
+    def used(self, *dimensions: str | None) -> set[str]:
+        """Return the axes of the mesh that divide any of these dimensions."""
+        return {
+            axis for name in dimensions for axis in self._present(self.axes.get(name or "", ()))
+        }
+
     def array(self, *dimensions: str, dtype: Any) -> jax.ShapeDtypeStruct:
         """Return an abstract array with these dimensions."""
         shape = tuple(self.sizes[name] for name in dimensions)

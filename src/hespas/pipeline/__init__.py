@@ -10,11 +10,15 @@ that the same options give the same prediction from each of them.
 * `loading`: from what the workload is to its program: exported, compiled, fused, or as it is.
 * `checks`: what is refused, before anything that takes time wherever that is possible.
 * `estimators`: the method that prices regions. `workload`: what runs, and what a step takes in.
+* `staged`: pipelines of several programs (`predict_pipeline`): `cutting` says what the programs
+  are and refuses what doesn't fit, `passes` what a pass takes, `exchange` what stages send to each
+  other; `answer` is what comes out.
 * `caches`: where what was made is kept. `machines`: the device, the system, the network's model.
 """
 
 from __future__ import annotations
 
+from hespas.pipeline.answer import PartCost, PipelinePrediction
 from hespas.pipeline.caches import compiled_directory, prices_of, store_of
 from hespas.pipeline.checks import check_priced, checked
 from hespas.pipeline.composition import (
@@ -29,6 +33,7 @@ from hespas.pipeline.composition import (
     settle,
     simulate,
 )
+from hespas.pipeline.cutting import is_pipeline
 from hespas.pipeline.estimators import estimator_of
 from hespas.pipeline.loading import load, read_kernels
 from hespas.pipeline.machines import (
@@ -38,9 +43,12 @@ from hespas.pipeline.machines import (
     model_of,
     system_of,
 )
+from hespas.pipeline.staged import predict_pipeline
 from hespas.pipeline.workload import mesh_of, source_of, work_of, workload_digest
 
 __all__ = [
+    "PartCost",
+    "PipelinePrediction",
     "Prepared",
     "check_priced",
     "checked",
@@ -51,11 +59,13 @@ __all__ = [
     "estimator_of",
     "finish",
     "host_bandwidth",
+    "is_pipeline",
     "load",
     "load_alone",
     "mesh_of",
     "model_of",
     "predict",
+    "predict_pipeline",
     "prepare",
     "prepare_alone",
     "price",

@@ -18,6 +18,7 @@ from hespas.hardware.device import Device
 from hespas.hardware.parts import part_warnings
 from hespas.hardware.presets import presets_that_fit
 from hespas.hardware.system import System
+from hespas.models.part import PIPE
 from hespas.options import EstimateOptions, PredictOptions
 from hespas.pipeline.caches import check_caches
 from hespas.pipeline.estimators import check_device_options, check_method_options, spec_of
@@ -37,6 +38,7 @@ def checked(options: PredictOptions, *, needs_program: bool = True) -> PredictOp
     that contradict each other, `DeviceCountError` for a mesh of another size than the system's, and
     `ProgramError` for a file that isn't there.
     """
+    _check_stages(options)
     system = system_of(options.network)
     options = replace(
         options,
@@ -60,6 +62,22 @@ def checked(options: PredictOptions, *, needs_program: bool = True) -> PredictOp
         if isinstance(source, FileSource):
             check_source(source.path)
     return options
+
+
+def _check_stages(options: PredictOptions) -> None:
+    """Refuse what is about stages where the mesh has none."""
+    mesh, part = options.program.model.mesh, options.program.model.part
+    given = options.pipeline.names
+    if not given or part is not None or (mesh is not None and mesh.size(PIPE) > 1):
+        return
+    is_one = mesh is not None and PIPE in mesh.names
+    stated = option(given[0])
+    if is_one and given == ("schedule",) and options.pipeline.schedule_is_named:
+        return
+    raise ConfigError(
+        f"{stated} has no effect {'with one stage' if is_one else 'without stages'}",
+        hint=f"drop it, or give {option('mesh')} an axis {PIPE}, as in {PIPE}=4,tp=8",
+    )
 
 
 def _check_devices(devices: int | None, system: System) -> None:

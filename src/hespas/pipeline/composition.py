@@ -235,12 +235,23 @@ def simulate(prepared: Prepared, tasks: TaskGraph, options: NetworkOptions) -> T
         return opened(simulate_job(rows.graph, prepared.system, choice), rows)
 
 
-def finish(prepared: Prepared, estimates: GraphEstimate, options: PredictOptions) -> Prediction:
-    """Simulate what was priced, and gather everything that led to the prediction."""
-    tasks = estimated_tasks(
-        prepared.graph,
-        estimates,
-        host_bandwidth_bytes_per_s=host_bandwidth(options.estimate),
+def finish(
+    prepared: Prepared,
+    estimates: GraphEstimate,
+    options: PredictOptions,
+    *,
+    change: Callable[[TaskGraph], TaskGraph] = lambda tasks: tasks,
+) -> Prediction:
+    """Simulate what was priced, and gather everything that led to the prediction.
+
+    ``change`` takes tasks away that another program of a pipeline runs.
+    """
+    tasks = change(
+        estimated_tasks(
+            prepared.graph,
+            estimates,
+            host_bandwidth_bytes_per_s=host_bandwidth(options.estimate),
+        )
     )
     return Prediction(
         graph=prepared.graph,

@@ -12,9 +12,12 @@ from hespas.export.source import Batch, FileSource, ModelSource, Source, find_so
 from hespas.export.workload import model_key
 from hespas.frontend.load import read_source
 from hespas.hardware.device import Device
+from hespas.hardware.interconnect import Dimensions, interconnect_of
 from hespas.hardware.presets import part_of
 from hespas.hardware.system import System
 from hespas.models.flops import model_flops
+from hespas.models.model import MeshAxes
+from hespas.models.placement import placed
 from hespas.options import PredictOptions
 from hespas.pipeline.machines import node_of, system_of, with_node
 from hespas.prediction import StepWork
@@ -35,9 +38,44 @@ def source_of(options: PredictOptions, system: System | None) -> Source:
             hint=f"name a file or a model, or give {option('mlir_file')}",
         )
     devices = options.program.devices if system is None else system.device_count
+    target = target_of(options, system)
+    source = find_source(
+        str(file), options.program.model, devices=devices, target=target, loops=True
+    )
+    place = options.network.place
+    if place is None or options.program.model.part is not None:
+        return source
+    if not isinstance(source, ModelSource):
+        raise ConfigError(
+            f"{option('place')} is for models of the zoo; {source.name} has a mesh of its own",
+            hint="drop it",
+        )
+    texts = {**source.texts, "mesh": str(placed_mesh(source.mesh, options, system))}
+    return replace(source, texts=texts)
+
+
+def target_of(options: PredictOptions, system: System | None) -> str | None:
+    """Return what a model is exported for: the node, by name; None where that is not known."""
     node = node_of(with_node(options.estimate, system))
-    target = part_of(node) if isinstance(node, Device) else node and str(node)
-    return find_source(str(file), options.program.model, devices=devices, target=target, loops=True)
+    return part_of(node) if isinstance(node, Device) else node and str(node)
+
+
+def placed_mesh(mesh: MeshAxes, options: PredictOptions, system: System | None) -> MeshAxes:
+    """Return a mesh with its axes where they are to lie on the system; as it is by default.
+
+    Raises `ConfigError` for axes that don't fit, and for a network without dimensions.
+    """
+    place = options.network.place
+    if place is None or system is None:
+        return mesh
+    fabric = interconnect_of(system).fabric
+    if not isinstance(fabric, Dimensions):
+        raise ConfigError(
+            f"{option('place')} needs a network of dimensions",
+            location=system.name,
+            hint=f"drop it, or order the axes of {option('mesh')}: the last one is nearest",
+        )
+    return placed(mesh, place, [each.size for each in fabric.dimensions])
 
 
 def mesh_of(program: Program, options: PredictOptions) -> tuple[tuple[str, int], ...]:

@@ -7,8 +7,16 @@ each stage does what. All of it is plain values: nothing here knows of models, p
 * `generate` makes the schedules that frameworks have, by name; `text` reads one's own.
 * `order` refuses what can't run: passes that are missing, and a schedule that deadlocks.
 * `timing` finds when each pass starts and ends, from the durations of passes and of messages.
+* `options` has what a user chooses of it.
 * `laws` has closed forms: the bubble, and how many micro-batches a stage holds.
 """
 
-PUBLIC: dict[str, tuple[str, ...]] = {}
+PUBLIC: dict[str, tuple[str, ...]] = {
+    "generate": ("schedule_named",),
+    "laws": ("ideal_bubble",),
+    "options": ("DEFAULT", "Overlap", "PipelineOptions"),
+    "schedule": ("Action", "Pass", "Schedule"),
+    "text": ("load_schedule",),
+    "timing": ("Durations", "Interval", "Times", "timed"),
+}
 """What other folders import, by module; `tests/project/test_layout.py` checks it."""

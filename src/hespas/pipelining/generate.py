@@ -30,12 +30,10 @@ def chunks_named(name: str) -> int:
         return int(match[1])
     if name in NAMES and not name.startswith("interleaved"):
         return 1
-    raise ConfigError(
-        f"{option('schedule')} is {name!r}",
-        hint="write how many chunks a stage has, as in interleaved:2"
-        if name.startswith("interleaved")
-        else f"{suggestion(name, NAMES)}, or name a file",
-    )
+    hint = "write how many chunks a stage has, as in interleaved:2"
+    if not name.startswith("interleaved"):
+        hint = suggestion(name, (*NAMES, "a file"))
+    raise ConfigError(f"{option('schedule')} is {name!r}", hint=hint)
 
 
 def schedule_named(name: str, *, stages: int, micro_batches: int) -> Schedule:

@@ -40,7 +40,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "devices": ("communication_ops", "device_group_table", "device_pairs", "with_device_count"),
     "experts": ("ExpertLoad", "UNIFORM"),
     "grouped": ("GroupedProduct", "grouped_product", "steps_of_tiles"),
-    "groups": ("FoldedGroups", "GroupMode", "ListedGroups", "ReplicaGroups"),
+    "groups": ("FoldedGroups", "GroupMode", "ListedGroups", "ReplicaGroups", "groups_along"),
     "kernels": ("CompiledKernels", "Extent", "KernelLaunch", "decode_kernels", "encode_kernels"),
     "mosaic": ("KernelBlock", "KernelOp", "KernelType", "MosaicKernel", "Window", "kernel_ops"),
     "program": (

@@ -6,6 +6,7 @@ compact for a million devices.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from enum import Enum
 from functools import lru_cache
 from itertools import product
@@ -68,6 +69,27 @@ class FoldedGroups(msgspec.Struct, frozen=True, kw_only=True):
         ]
         size = self.group_size
         return tuple(tuple(order[at : at + size]) for at in range(0, len(order), size))
+
+
+def groups_along(
+    axes: Sequence[tuple[str, int]], names: Collection[str]
+) -> tuple[tuple[int, ...], ...]:
+    """Return the groups of devices that differ along some axes of a mesh alone.
+
+    The last axis numbers devices fastest.
+
+    >>> groups_along((("data", 2), ("tp", 2)), ("data",))
+    ((0, 2), (1, 3))
+    """
+    sizes = [size for _, size in axes]
+    used = [number for number, (name, _) in enumerate(axes) if name in names]
+    others = [number for number in range(len(axes)) if number not in used]
+    folded = FoldedGroups(
+        dimensions=tuple(sizes),
+        permutation=(*others, *used),
+        group_size=prod(sizes[number] for number in used),
+    )
+    return folded.listed()
 
 
 ReplicaGroups = ListedGroups | FoldedGroups

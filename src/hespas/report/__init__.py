@@ -35,6 +35,8 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "tables": ("summary_html", "summary_text", "table_rows"),
     "schema": ("CommunicationRow", "KernelTimeRow", "Peaks", "RunReport", "run_schema"),
     "simulation": ("external_text", "simulation_text"),
+    "pipeline": ("pipeline_report",),
+    "timeline.pipeline": ("pipeline_chart",),
     "timeline.chart": ("Chart",),
     "timeline.details": ("program_details",),
     "timeline.step": ("step_chart",),

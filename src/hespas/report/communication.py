@@ -13,7 +13,7 @@ from itertools import combinations, pairwise
 from math import prod
 
 from hespas.prediction import Prediction
-from hespas.program.groups import FoldedGroups
+from hespas.program.groups import groups_along
 from hespas.report.bus import Bus, bus_of, sent_bytes
 from hespas.report.schema import CommunicationRow, RunReport
 from hespas.schedule.intervals import Interval, exposed_parts
@@ -237,13 +237,7 @@ def _bus(prediction: Prediction) -> Bus | None:
 
 
 def _along(axes: Axes, used: Sequence[int]) -> set[frozenset[int]]:
-    others = [index for index in range(len(axes)) if index not in used]
-    folded = FoldedGroups(
-        dimensions=tuple(size for _, size in axes),
-        permutation=(*others, *used),
-        group_size=prod(axes[index][1] for index in used),
-    )
-    return {frozenset(group) for group in folded.listed()}
+    return {frozenset(group) for group in groups_along(axes, [axes[each][0] for each in used])}
 
 
 def _shape(groups: GroupTable, devices: int, *, is_whole: bool) -> str:

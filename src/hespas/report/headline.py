@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hespas.estimate.bound import Bound
+from hespas.estimate.estimate import OpEstimate
 from hespas.prediction import Prediction
 from hespas.report.schema import BoundShares, RunReport
 from hespas.units import format_amount, format_energy, format_quantity, format_time
@@ -26,19 +27,34 @@ PART_NAMES = {
 
 
 def bound_shares(prediction: Prediction) -> BoundShares:
-    """Return what the step's time goes to, as shares that add to 1.
+    """Return what the step's time goes to, as shares that add to 1."""
+    return shares(
+        prediction.estimates.total.total,
+        exposed_communication_s=prediction.exposed_communication_s,
+        exposed_host_transfer_s=prediction.exposed_host_transfer_s,
+        straggler_s=prediction.straggler_s,
+    )
+
+
+def shares(
+    total: OpEstimate,
+    *,
+    exposed_communication_s: float,
+    exposed_host_transfer_s: float = 0.0,
+    straggler_s: float = 0.0,
+) -> BoundShares:
+    """Return what a step's time goes to, from its computation and the rest.
 
     A step of no time is all ``other``.
     """
-    total = prediction.estimates.total.total
     bound: Bound = total.bound
     parts = {
         "compute": bound.compute_s,
         "memory": bound.memory_s,
         "launch": bound.launch_s,
-        "exposed_communication": prediction.exposed_communication_s,
-        "exposed_host_transfer": prediction.exposed_host_transfer_s,
-        "straggler": prediction.straggler_s,
+        "exposed_communication": exposed_communication_s,
+        "exposed_host_transfer": exposed_host_transfer_s,
+        "straggler": straggler_s,
         "other": total.other_s,
     }
     whole_s = sum(parts.values())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from hespas.estimate.estimate import Estimate, OpEstimate
@@ -82,6 +82,22 @@ def breakdown(prediction: Prediction) -> Breakdown:
         by_kind.setdefault(kinds[op], Amount()).add(amount, times)
     for op, exposed_s in _exposed(prediction):
         by_name.setdefault(names.of(op), Amount()).add(Amount(exposed_s=exposed_s))
+    return Breakdown(by_name=by_name, by_kind=by_kind)
+
+
+def joined_breakdown(parts: Iterable[tuple[Breakdown, float, float]]) -> Breakdown:
+    """Return several added up, each as often as stands beside it.
+
+    The third of each is the share of exposed communication that counts.
+    """
+    by_name: dict[Named, Amount] = {}
+    by_kind: dict[str, Amount] = {}
+    for found, times, share in parts:
+        for named, amount in found.by_name.items():
+            shown = replace(amount, exposed_s=amount.exposed_s * share)
+            by_name.setdefault(named, Amount()).add(shown, times)
+        for kind, amount in found.by_kind.items():
+            by_kind.setdefault(kind, Amount()).add(amount, times)
     return Breakdown(by_name=by_name, by_kind=by_kind)
 
 

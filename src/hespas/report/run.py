@@ -14,6 +14,7 @@ import msgspec
 from hespas.estimate.estimate import OpEstimate
 from hespas.explain.changes import main_changes
 from hespas.frontend.load import PARTITIONED
+from hespas.pipeline import PipelinePrediction
 from hespas.prediction import Prediction
 from hespas.report.assumptions import assumption_lines, group_text, grouped_assumptions
 from hespas.report.communication import communication_lines, communication_rows
@@ -31,6 +32,7 @@ from hespas.report.layers import (
 )
 from hespas.report.options import given_options
 from hespas.report.schema import SCHEMA_VERSION, OpRow, RunReport
+from hespas.report.stages import stage_lines
 from hespas.units import format_quantity
 from hespas.version import __version__
 
@@ -55,7 +57,7 @@ def run_summary(prediction: Prediction) -> RunReport:
     total = prediction.estimates.total
     whole = total.total
     step_s, work = prediction.step_time_s, prediction.work
-    tokens_per_s = _rate(work.tokens, step_s)
+    tokens_per_s = rate_of(work.tokens, step_s)
     groups = grouped_assumptions(prediction.assumptions, total.noted_s, total.time_s)
     return RunReport(
         schema_version=SCHEMA_VERSION,
@@ -74,11 +76,11 @@ def run_summary(prediction: Prediction) -> RunReport:
         straggler_s=prediction.straggler_s,
         bound=bound_shares(prediction),
         tokens_per_s=tokens_per_s,
-        tokens_per_s_per_device=_rate(tokens_per_s, prediction.devices),
-        samples_per_s=_rate(work.samples, step_s),
+        tokens_per_s_per_device=rate_of(tokens_per_s, prediction.devices),
+        samples_per_s=rate_of(work.samples, step_s),
         samples=work.what,
-        mfu=_mfu(prediction),
-        hardware_utilisation=_utilisation(whole, prediction.step_time_s),
+        mfu=mfu_of(prediction, whole),
+        hardware_utilisation=utilisation_of(whole, prediction.step_time_s),
         flops=whole.flops,
         flops_utilisation=whole.flops_utilisation if whole.knows_peaks else None,
         memory_traffic_bytes=whole.bytes_moved,
@@ -88,7 +90,7 @@ def run_summary(prediction: Prediction) -> RunReport:
         memory_capacity_bytes=prediction.memory_capacity_bytes,
         host_memory_bytes=prediction.memory.host_bytes,
         host_transfer_bytes=prediction.host_transfer_bytes,
-        per_op={kind: _op_row(op) for kind, op in sorted(total.per_op.items())},
+        per_op={kind: op_row(op) for kind, op in sorted(total.per_op.items())},
         kinds=[],
         phases=[],
         layers=[],
@@ -102,21 +104,23 @@ def run_summary(prediction: Prediction) -> RunReport:
     )
 
 
-def _rate(amount: float | None, over: float) -> float | None:
+def rate_of(amount: float | None, over: float) -> float | None:
+    """Return an amount over a time; None where one is not known or there is none."""
     return None if amount is None or over <= 0 else amount / over
 
 
-def _mfu(prediction: Prediction) -> float | None:
+def mfu_of(prediction: Prediction | PipelinePrediction, total: OpEstimate) -> float | None:
     """Return the model's FLOPs over what the devices could do, at the type of its products."""
     device, flops = prediction.device, prediction.work.model_flops
     if device is None or flops is None or prediction.step_time_s <= 0:
         return None
-    done = prediction.estimates.total.total.per_type
+    done = total.per_type
     kind = max(done, key=lambda name: (done[name].flops, name), default="bf16")
     return flops / (prediction.devices * device.rate(kind) * prediction.step_time_s)
 
 
-def _op_row(op: OpEstimate) -> OpRow:
+def op_row(op: OpEstimate) -> OpRow:
+    """Return the row of one kind of operation."""
     return OpRow(
         count=int(op.count) if op.count.is_integer() else op.count,
         time_s=op.time_s,
@@ -125,7 +129,8 @@ def _op_row(op: OpEstimate) -> OpRow:
     )
 
 
-def _utilisation(total: OpEstimate, step_time_s: float) -> float | None:
+def utilisation_of(total: OpEstimate, step_time_s: float) -> float | None:
+    """Return how long the FLOPs would take at peak rates, over the step; None without peaks."""
     if not total.knows_peaks or step_time_s <= 0:
         return None
     return min(1.0, total.compute_time_at_peak_s / step_time_s)
@@ -167,6 +172,7 @@ def _assumptions(report: RunReport) -> list[str]:
 
 SECTIONS: tuple[Callable[[RunReport], list[str]], ...] = (
     headline_lines,
+    stage_lines,
     kind_lines,
     phase_lines,
     layer_lines,

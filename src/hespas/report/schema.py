@@ -243,6 +243,61 @@ class AssumptionGroup(msgspec.Struct, frozen=True, kw_only=True):
     examples: Annotated[list[str], Meta(description="what the first of them are about")]
 
 
+class StageRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One stage of a pipeline: times of a step, and the memory of one of its devices."""
+
+    stage: int
+    devices: Annotated[str, Meta(description="as in devices 0-63")]
+    layers: int
+    parts: Annotated[list[str], Meta(description="what each of its chunks holds, in order")]
+    forward_s: Annotated[Seconds, Meta(description="of one micro-batch through all its chunks")]
+    backward_s: Annotated[Seconds, Meta(description="the same, gradients of weights included")]
+    compute_s: Annotated[Seconds, Meta(description="all passes and the optimiser's step")]
+    exposed_communication_s: Annotated[
+        Seconds, Meta(description="inside of passes and of the optimiser's step")
+    ]
+    waiting_s: Annotated[
+        Seconds, Meta(description="for weights and other stages, before its last pass ends")
+    ]
+    sums_s: Annotated[
+        Seconds, Meta(description="for sums of gradients, its own and those of other stages")
+    ]
+    end_s: Annotated[Seconds, Meta(description="waiting for the last stage to end")]
+    in_flight: Annotated[
+        int, Meta(description="most chunks of micro-batches between forward and backward pass")
+    ]
+    peak_memory_bytes: int
+    weight_bytes: int
+    gradient_bytes: int
+    state_bytes: Annotated[int, Meta(description="of the optimiser")]
+    kept_bytes: Annotated[int, Meta(description="of micro-batches in flight")]
+    working_bytes: Annotated[int, Meta(description="what a pass needs beside")]
+    fits: Annotated[bool | None, Meta(description="null where a device's memory is not known")]
+
+
+class PipelineReport(msgspec.Struct, frozen=True, kw_only=True):
+    """How a step of several programs is divided into stages, and how well they are used."""
+
+    schedule: str
+    micro_batches: int
+    micro_batch: Annotated[int, Meta(description="sequences of one, of a data-parallel part")]
+    chunks: Annotated[int, Meta(description="of a stage")]
+    bubble: Annotated[
+        float,
+        Meta(description="share of the time up to the last pass in which stages run no pass"),
+    ]
+    ideal_bubble: Annotated[
+        float | None,
+        Meta(
+            description="the same in closed form, for equal stages and free messages; null for a "
+            "schedule of one's own"
+        ),
+    ]
+    message_s: Annotated[Seconds, Meta(description="from a stage to the next one")]
+    hidden: Annotated[list[str], Meta(description="communication that is hidden where it can be")]
+    stages: list[StageRow]
+
+
 class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     """One step of a program on a system. FLOPs, energy, memory and rows are those of one device."""
 
@@ -347,6 +402,9 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     peaks: Annotated[
         Peaks | None, Meta(description="null where the device's figures are not known")
+    ] = None
+    pipeline: Annotated[
+        PipelineReport | None, Meta(description="null for a step of one program")
     ] = None
 
 

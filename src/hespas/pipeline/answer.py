@@ -1,0 +1,250 @@
+"""A pipeline of several programs: how long its step takes, and everything that led to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from hespas.hardware.device import Device
+from hespas.hardware.system import System
+from hespas.models.part import Part
+from hespas.options import PredictOptions
+from hespas.pipeline.cutting import Cut
+from hespas.pipeline.passes import PassCost, Spent
+from hespas.pipelining.schedule import Action
+from hespas.pipelining.timing import Interval, Times
+from hespas.prediction import Prediction, StepWork
+from hespas.program.program import Fidelity
+from hespas.units import PS_PER_S, format_quantity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartCost:
+    """A part of the model: its passes, the optimiser's step, and the predictions of its programs.
+
+    ``update`` is what the optimiser's step takes, ``state_bytes`` and ``gradient_bytes`` are those
+    of its states and of the sums of gradients, on a device.
+    """
+
+    passes: PassCost
+    update: Spent
+    state_bytes: int
+    gradient_bytes: int
+    prediction: Prediction
+    update_prediction: Prediction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageTimes:
+    """What one stage does beside its passes, in ps.
+
+    ``gathers`` of weights and ``sums`` of gradients have a name, with its start and end; ``update``
+    is the optimiser's step.
+    """
+
+    gathers: tuple[tuple[str, Interval], ...]
+    sums: tuple[tuple[str, Interval], ...]
+    update: Interval
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageMemory:
+    """The memory of a device of a stage, in bytes.
+
+    ``kept_bytes`` are those of the micro-batches in flight, ``in_flight`` of them at most.
+    """
+
+    weight_bytes: int
+    gradient_bytes: int
+    state_bytes: int
+    kept_bytes: int
+    working_bytes: int
+    in_flight: int
+
+    @property
+    def peak_bytes(self) -> int:
+        """All of it."""
+        return (
+            self.weight_bytes
+            + self.gradient_bytes
+            + self.state_bytes
+            + self.kept_bytes
+            + self.working_bytes
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelinePrediction:
+    """One step of a pipeline of several programs.
+
+    ``times`` says when each pass runs, ``stages`` what stands around the passes, ``costs`` what the
+    parts take. FLOPs and energy are those of a device of the stage that computes longest.
+    """
+
+    cut: Cut
+    costs: Mapping[Part, PartCost]
+    times: Times
+    stages: tuple[StageTimes, ...]
+    memories: tuple[StageMemory, ...]
+    message_ps: int
+    message_bytes: int
+    device: Device | None
+    device_name: str
+    notes: tuple[str, ...]
+    part_warnings: tuple[str, ...] = ()
+
+    @property
+    def options(self) -> PredictOptions:
+        """All options of the prediction."""
+        return self.cut.options
+
+    @property
+    def system(self) -> System:
+        """The system that runs it."""
+        return self.cut.system
+
+    @property
+    def work(self) -> StepWork:
+        """What a step takes in, on all devices."""
+        return self.cut.work
+
+    @property
+    def devices(self) -> int:
+        """The number of devices."""
+        return self.cut.mesh.device_count
+
+    @property
+    def mesh(self) -> tuple[tuple[str, int], ...]:
+        """The axes of the mesh, farthest apart first."""
+        return self.cut.mesh.axes
+
+    @property
+    def fidelity(self) -> Fidelity:
+        """What was priced: ``compiled``, ``fused`` or ``exported`` operations."""
+        return next(iter(self.costs.values())).prediction.fidelity
+
+    @cached_property
+    def finish_ps(self) -> int:
+        """When the last stage has new weights: the duration of the step."""
+        return max(each.update[1] for each in self.stages)
+
+    @property
+    def step_time_s(self) -> float:
+        """From the start to the end of the last stage: computation and what nothing hides."""
+        return self.finish_ps / PS_PER_S
+
+    @cached_property
+    def busiest(self) -> int:
+        """The stage that computes longest."""
+        return max(range(self.cut.stages), key=lambda stage: (self.spent(stage).compute_ps, -stage))
+
+    def spent(self, stage: int) -> Spent:
+        """Return what all passes and the optimiser's step of a stage take."""
+        found = Spent()
+        for part in self.cut.parts_of(stage):
+            cost = self.costs[part]
+            one = cost.passes.forward + cost.passes.backward + cost.passes.weights
+            found += one.times(self.cut.schedule.micro_batches) + cost.update
+        return found
+
+    @property
+    def compute_s(self) -> float:
+        """The time that the stage that computes longest computes."""
+        return self.spent(self.busiest).compute_ps / PS_PER_S
+
+    @property
+    def exposed_communication_s(self) -> float:
+        """The time in which a device of that stage doesn't compute, waiting included."""
+        return self.step_time_s - self.compute_s
+
+    @property
+    def bubble(self) -> float:
+        """The share of the time up to the last pass in which stages run no pass."""
+        return self.times.bubble
+
+    def ends_ps(self, stage: int) -> int:
+        """Return when the last pass of a stage ends."""
+        return max(end for _, end in self.times.passes[stage].values())
+
+    def waiting_ps(self, stage: int) -> int:
+        """Return how long a stage waits before its last pass ends: for weights and other stages."""
+        return self.ends_ps(stage) - self.times.busy_ps(stage)
+
+    @property
+    def memory_capacity_bytes(self) -> int | None:
+        """The memory of a device; None where that is not known."""
+        return None if self.device is None else self.device.memory_capacity_bytes
+
+    @property
+    def peak_memory_bytes(self) -> int:
+        """The memory that the stage needs that needs most."""
+        return max(each.peak_bytes for each in self.memories)
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What was taken for granted, each once."""
+        of_parts = (
+            text
+            for cost in self.costs.values()
+            for each in (cost.prediction, cost.update_prediction)
+            for text in each.assumptions
+        )
+        return tuple(dict.fromkeys([*self.notes, *of_parts]))
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The warnings of the parts, and stages that do not fit."""
+        of_parts = (
+            text
+            for cost in self.costs.values()
+            for text in cost.prediction.estimates.total.warnings
+        )
+        return tuple(dict.fromkeys([*of_parts, *self.part_warnings, *self._too_large()]))
+
+    def _too_large(self) -> Iterator[str]:
+        """Say which stages don't fit, by how much, and what would."""
+        capacity = self.memory_capacity_bytes
+        if capacity is None:
+            return
+        large = [
+            (memory.peak_bytes - capacity, stage)
+            for stage, memory in enumerate(self.memories)
+            if memory.peak_bytes > capacity
+        ]
+        if not large:
+            return
+        lacking, stage = max(large, key=lambda each: (each[0], -each[1]))
+        memory = self.memories[stage]
+        others = f", and {len(large) - 1} other stages lack less" if len(large) > 1 else ""
+        yield (
+            f"stage {stage} needs {format_quantity(memory.peak_bytes, 'B')} of device memory, "
+            f"{format_quantity(lacking, 'B')} more than there is{others}; {self._remedy(memory)}"
+        )
+
+    def _remedy(self, memory: StageMemory) -> str:
+        schedule = self.cut.schedule
+        fixed = memory.weight_bytes + memory.gradient_bytes + memory.state_bytes
+        if memory.kept_bytes < fixed:
+            return "more stages, or a larger tp, divide its weights"
+        if self.options.program.model.remat != "full":
+            return "remat=full keeps less of a micro-batch"
+        if schedule.name == "gpipe":
+            return "the schedule 1f1b keeps fewer micro-batches"
+        if schedule.chunks > 1:
+            return "fewer chunks a stage keep fewer micro-batches"
+        return "a larger tp or context divides what it keeps of micro-batches"
+
+    def messages(self, stage: int) -> int:
+        """Return how many messages a stage sends to other stages."""
+        schedule = self.cut.schedule
+        return sum(
+            schedule.receiver(stage, action) not in {None, stage}
+            for action in schedule.order[stage]
+        )
+
+    def passes(self) -> Iterator[tuple[int, Action, Interval]]:
+        """Yield all passes with their stages, and when they run."""
+        for stage, passes in enumerate(self.times.passes):
+            for action, interval in passes.items():
+                yield stage, action, interval

@@ -1,0 +1,210 @@
+"""What a pass of a micro-batch through a part of a model takes, from the prediction of its program.
+
+The program has both passes of one micro-batch. Its computation is told apart by the phases of its
+operations, and so is communication that no computation hides; so the two add up to the program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+from hespas.memory.over_time import temporaries_before
+from hespas.models.model import MeshAxes
+from hespas.models.part import Part
+from hespas.prediction import Prediction
+from hespas.program.groups import groups_along
+from hespas.program.program import Op
+from hespas.program.scopes import Phase
+from hespas.program.types import size_bytes
+from hespas.schedule.build import regions_of_tasks
+from hespas.schedule.tasks import (
+    CollectiveTask,
+    CommunicationKind,
+    ComputeTask,
+    GroupTable,
+    ReceiveTask,
+    SendTask,
+    Task,
+    TaskGraph,
+)
+from hespas.split.names import OperationNames, operation_names
+from hespas.split.regions import Collective, Compute, Region, operations_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """What a pass takes, in ps: computation, and what nothing hides beside it.
+
+    ``tp_ps`` is tensor-parallel communication, ``exposed_ps`` all other, idle time included.
+    """
+
+    compute_ps: int = 0
+    tp_ps: int = 0
+    exposed_ps: int = 0
+
+    @property
+    def total_ps(self) -> int:
+        """All of it."""
+        return self.compute_ps + self.tp_ps + self.exposed_ps
+
+    def __add__(self, other: Spent) -> Spent:
+        return Spent(
+            compute_ps=self.compute_ps + other.compute_ps,
+            tp_ps=self.tp_ps + other.tp_ps,
+            exposed_ps=self.exposed_ps + other.exposed_ps,
+        )
+
+    def less(self, other: Spent) -> Spent:
+        """Return what is left without the other, at least nothing."""
+        return Spent(
+            compute_ps=max(0, self.compute_ps - other.compute_ps),
+            tp_ps=max(0, self.tp_ps - other.tp_ps),
+            exposed_ps=max(0, self.exposed_ps - other.exposed_ps),
+        )
+
+    def times(self, count: int) -> Spent:
+        """Return it as often."""
+        return Spent(
+            compute_ps=self.compute_ps * count,
+            tp_ps=self.tp_ps * count,
+            exposed_ps=self.exposed_ps * count,
+        )
+
+
+NOTHING = Spent()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassCost:
+    """What the passes of one micro-batch through a part take, and what they hold in memory.
+
+    ``weights`` is the part of the backward pass that computes gradients of weights, where a
+    schedule has it apart. ``weight_bytes`` are those of the part on a device, ``kept_bytes`` what a
+    micro-batch holds from its forward to its backward pass, ``working_bytes`` what a pass needs
+    beside that at most.
+    """
+
+    forward: Spent
+    backward: Spent
+    weights: Spent
+    weight_bytes: int
+    kept_bytes: int
+    working_bytes: int
+
+
+def without_sums(tasks: TaskGraph, mesh: MeshAxes, axes: Sequence[str]) -> TaskGraph:
+    """Return the tasks without all-reduces along axes whose devices have equal weights.
+
+    In a pass these are sums of gradients, which a step does once, for all micro-batches.
+    """
+    present = [axis for axis in axes if mesh.size(axis) > 1]
+    dropped = [
+        {frozenset(each) for each in groups_along(mesh.axes, used)}
+        for count in range(1, len(present) + 1)
+        for used in combinations(present, count)
+    ]
+    if not dropped:
+        return tasks
+    rewired: dict[int, tuple[int, ...]] = {}
+    kept: list[Task] = []
+
+    def followed(needs: tuple[int, ...]) -> tuple[int, ...]:
+        found = (each for need in needs for each in rewired.get(need, (need,)))
+        return tuple(sorted(set(found)))
+
+    for task in tasks.tasks:
+        match task:
+            case CollectiveTask() if _is_sum(task, tasks, dropped):
+                rewired[task.id] = followed(task.depends_on)
+            case CollectiveTask() | SendTask() | ReceiveTask():
+                order = followed(task.order_only)
+                kept.append(replace(task, depends_on=followed(task.depends_on), order_only=order))
+            case _:
+                kept.append(replace(task, depends_on=followed(task.depends_on)))
+    return replace(tasks, tasks=tuple(kept))
+
+
+def _is_sum(task: CollectiveTask, graph: TaskGraph, dropped: Sequence[set[frozenset[int]]]) -> bool:
+    is_reduction = task.kind is CommunicationKind.ALL_REDUCE
+    return is_reduction and _groups(task, graph) in dropped
+
+
+def _groups(task: CollectiveTask, graph: TaskGraph) -> set[frozenset[int]]:
+    if task.group_table is None:
+        return {frozenset(range(graph.device_count))}
+    table: GroupTable = graph.group_tables[task.group_table]
+    return {frozenset(group) for group in table}
+
+
+def spent_by_phase(prediction: Prediction, *, pieces: int) -> tuple[Spent, Spent]:
+    """Return what the forward pass takes, and all else of a program of both passes.
+
+    With ``pieces`` above 1, tensor-parallel communication runs in as many pieces under the
+    computation beside it: one piece stays exposed, and what that computation is too short for.
+    """
+    names = operation_names(prediction.graph)
+    regions = regions_of_tasks(prediction.graph, prediction.tasks)
+    forward, backward = NOTHING, NOTHING
+    tp = _tp_groups(prediction)
+    timeline = prediction.timeline
+    exposed: Mapping[int, int] = {} if timeline is None else timeline.slowest.exposed_ps
+    for task in prediction.tasks.tasks:
+        amount = NOTHING
+        if isinstance(task, ComputeTask):
+            amount = Spent(compute_ps=task.duration_ps)
+        elif exposed.get(task.id, 0):
+            is_tp = isinstance(task, CollectiveTask) and _groups(task, prediction.tasks) == tp
+            hidden = exposed[task.id]
+            amount = Spent(tp_ps=hidden) if is_tp else Spent(exposed_ps=hidden)
+        if _is_forward(regions.get(task.id), names):
+            forward += amount
+        else:
+            backward += amount
+    if timeline is not None:
+        whole = timeline.slowest.finish_ps
+        idle = whole - forward.total_ps - backward.total_ps
+        backward += Spent(exposed_ps=max(0, idle))
+    return _overlapped(forward, pieces), _overlapped(backward, pieces)
+
+
+def _tp_groups(prediction: Prediction) -> set[frozenset[int]]:
+    if "tp" not in dict(prediction.mesh):
+        return set()
+    return {frozenset(group) for group in groups_along(prediction.mesh, ("tp",))}
+
+
+def _overlapped(spent: Spent, pieces: int) -> Spent:
+    if pieces < 2:
+        return spent
+    first = spent.tp_ps // pieces
+    rest = max(0, spent.tp_ps - first - spent.compute_ps)
+    return replace(spent, tp_ps=first + rest)
+
+
+def _is_forward(region: Region | None, names: OperationNames) -> bool:
+    match region:
+        case Compute():
+            found = [names.of(op).phase for op in operations_of(region)]
+            return bool(found) and found[0] is Phase.FORWARD
+        case Collective(operation=op):
+            return names.of(op).phase is Phase.FORWARD
+        case _:
+            return False
+
+
+def memory_of_pass(prediction: Prediction, part: Part) -> tuple[int, int, int]:
+    """Return a device's bytes of weights, of what is kept of a micro-batch, and of work beside."""
+    program = prediction.graph.program
+    names = operation_names(prediction.graph)
+
+    def is_later(op: Op) -> bool:
+        return names.of(op).phase in {Phase.BACKWARD, Phase.RECOMPUTATION}
+
+    kept, most = temporaries_before(program, is_later)
+    results = [size_bytes(value.type) for value in program.main.results]
+    passed = 1 if part.is_first else 2
+    weights = sum(results[passed:])
+    arguments = prediction.memory.argument_bytes - weights
+    return weights, kept + arguments, max(0, most - kept) + sum(results[:passed])

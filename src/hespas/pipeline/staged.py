@@ -1,0 +1,350 @@
+"""Pipelines of several programs, composed: parts are priced alone, and scheduled as one step."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hespas.estimate.cache import Store
+from hespas.hardware.parts import part_warnings
+from hespas.models.part import REDUCED, SHARED, Part, PartProgram
+from hespas.options import PredictOptions
+from hespas.pipeline.answer import PartCost, PipelinePrediction, StageMemory, StageTimes
+from hespas.pipeline.caches import store_of
+from hespas.pipeline.composition import divide, finish, prepare, price
+from hespas.pipeline.cutting import Cut, cut_of
+from hespas.pipeline.exchange import Exchange
+from hespas.pipeline.machines import device_name, device_of_memory, model_of, node_of
+from hespas.pipeline.passes import (
+    NOTHING,
+    PassCost,
+    Spent,
+    memory_of_pass,
+    spent_by_phase,
+    without_sums,
+)
+from hespas.pipelining.options import Overlap
+from hespas.pipelining.schedule import Action, Pass, Schedule
+from hespas.pipelining.timing import Durations, Interval, timed
+from hespas.prediction import Prediction
+from hespas.schedule.tasks import CommunicationKind
+from hespas.split.strategies import SplitStrategy
+from hespas.units import PS_PER_S, format_time
+
+log = logging.getLogger("hespas")
+
+GRADIENT_BYTES = 4
+"""Of a gradient that is summed: f32, as Megatron-Core sums those of 16-bit weights by default."""
+
+
+def predict_pipeline(options: PredictOptions) -> PipelinePrediction:
+    """Predict one step of a model that is divided over the stages of a pipeline.
+
+    The programs of each distinct part are exported, priced and simulated by the functions that
+    predict any program; the schedule puts them into one step. Raises `ConfigError` for what doesn't
+    fit, before anything is exported, and `hespas.errors.HespasError` as the stages do.
+    """
+    cut = cut_of(options)
+    store = store_of(cut.options.estimate)
+    costs: dict[Part, PartCost] = {}
+    for part in cut.parts:
+        if part not in costs:
+            log.info("part: %s", part)
+            costs[part] = _cost(cut, part, store)
+    exchange = Exchange(
+        system=cut.system,
+        choice=model_of(cut.options.network, cut.system),
+        mesh=cut.mesh,
+    )
+    return _scheduled(cut, costs, exchange)
+
+
+def _cost(cut: Cut, part: Part, store: Store | None) -> PartCost:
+    hides = cut.options.pipeline.hides
+    pieces = cut.mesh.size("tp") if hides(Overlap.TP) else 1
+    both = _prediction(cut, part, store)
+    update = _prediction(cut, replace(part, program=PartProgram.UPDATE), store)
+    forward, backward = spent_by_phase(both, pieces=pieces)
+    weights = NOTHING
+    if cut.schedule.splits_backward:
+        inputs = _prediction(cut, replace(part, program=PartProgram.INPUTS), store)
+        _, of_inputs = spent_by_phase(inputs, pieces=pieces)
+        weights, backward = backward.less(of_inputs), backward.less(backward.less(of_inputs))
+    weight_bytes, kept_bytes, working_bytes = memory_of_pass(both, part)
+    added = Spent(compute_ps=_accumulation_ps(weight_bytes, update))
+    if not hides(Overlap.ACCUMULATION):
+        if cut.schedule.splits_backward:
+            weights += added
+        else:
+            backward += added
+    _, spent = spent_by_phase(update, pieces=1)
+    wide = GRADIENT_BYTES * weight_bytes // _weight_bytes(cut)
+    return PartCost(
+        passes=PassCost(
+            forward=forward,
+            backward=backward,
+            weights=weights,
+            weight_bytes=weight_bytes,
+            kept_bytes=kept_bytes,
+            working_bytes=working_bytes,
+        ),
+        update=spent,
+        state_bytes=_state_bytes(update),
+        gradient_bytes=wide,
+        prediction=both,
+        update_prediction=update,
+    )
+
+
+def _weight_bytes(cut: Cut) -> int:
+    """Return the bytes of one weight, as passes hold it."""
+    settings: Any = cut.source.settings
+    return 4 if settings.dtype == "f32" else 2
+
+
+def _state_bytes(update: Prediction) -> int:
+    """Return the bytes of the optimiser's states: three for each gradient."""
+    return update.memory.argument_bytes * 3 // 4
+
+
+def _accumulation_ps(weight_bytes: int, update: Prediction) -> int:
+    """Return how long it takes to add gradients to wider ones, at the optimiser's speed.
+
+    They are read, and the sums are read and written.
+    """
+    total = update.estimates.total
+    moved = total.total.bytes_moved
+    rate = moved / total.time_s if total.time_s else 0.0
+    wide = weight_bytes + 2 * GRADIENT_BYTES * weight_bytes // 2
+    return round(wide / rate * PS_PER_S) if rate else 0
+
+
+def _prediction(cut: Cut, part: Part, store: Store | None) -> Prediction:
+    """Return the prediction of a program of a part, without what a step does once."""
+    options = cut.options_of(part)
+    prepared = prepare(options)
+    program = prepared.graph.program
+    if not program.is_scheduled:
+        # Every operation has a phase of its own.
+        split = replace(options.split, strategy=SplitStrategy.INDIVIDUAL)
+        prepared = divide(program, replace(options, split=split), system=prepared.system)
+    estimates = price(prepared, options, store=store)
+    shared = [axis for axis in (*REDUCED, *SHARED) if part.program is not PartProgram.UPDATE]
+    return finish(
+        prepared,
+        estimates,
+        options,
+        change=lambda tasks: without_sums(tasks, part.mesh, tuple(dict.fromkeys(shared))),
+    )
+
+
+def _scheduled(cut: Cut, costs: Mapping[Part, PartCost], exchange: Exchange) -> PipelinePrediction:
+    schedule, hides = cut.schedule, cut.options.pipeline.hides
+    spent = [
+        [_of_pass(costs[part].passes) for part in cut.parts_of(stage)]
+        for stage in range(cut.stages)
+    ]
+    message_ps = exchange.message_ps(message_bytes(cut))
+    data = [_Data.of(cut, costs, exchange, stage) for stage in range(cut.stages)]
+    gathers = [each.gathers() for each in data]
+    ready = {
+        (stage, chunk): end
+        for stage, each in enumerate(gathers)
+        for chunk, (_, (_, end)) in enumerate(each)
+    }
+    if not hides(Overlap.PARAMETERS):
+        ready = {
+            key: max(ready[key[0], chunk] for chunk in range(schedule.chunks)) for key in ready
+        }
+    times = timed(
+        schedule,
+        Durations(
+            of=lambda stage, action: spent[stage][action.chunk][action.kind],
+            message_ps=lambda _source, _target: message_ps,
+            holds_sender=not hides(Overlap.MESSAGES),
+            ready_ps=ready,
+        ),
+    )
+    sums = [
+        each.sums(times.passes[stage], schedule, together=not hides(Overlap.GRADIENTS))
+        for stage, each in enumerate(data)
+    ]
+    summed = max(
+        [times.finish_ps, *(end for each in sums for _, (_, end) in each)],
+    ) + exchange.collective_ps(CommunicationKind.ALL_REDUCE, 4, cut.mesh.names)
+    stages = [
+        StageTimes(
+            gathers=tuple(gathers[stage]),
+            sums=tuple(sums[stage]),
+            update=(
+                summed,
+                summed + sum(costs[part].update.total_ps for part in cut.parts_of(stage)),
+            ),
+        )
+        for stage in range(cut.stages)
+    ]
+    return PipelinePrediction(
+        cut=cut,
+        costs=costs,
+        times=times,
+        stages=tuple(stages),
+        memories=tuple(_memory(cut, costs, stage) for stage in range(cut.stages)),
+        message_ps=message_ps,
+        message_bytes=message_bytes(cut),
+        device=device_of_memory(cut.options.estimate),
+        device_name=device_name(cut.options.estimate),
+        notes=(*_notes(cut, message_ps), *cut.source.notes),
+        part_warnings=part_warnings(node_of(cut.options.estimate), cut.system),
+    )
+
+
+def _of_pass(cost: PassCost) -> dict[Pass, int]:
+    return {
+        Pass.FORWARD: cost.forward.total_ps,
+        Pass.BACKWARD: cost.backward.total_ps,
+        Pass.WEIGHTS: cost.weights.total_ps,
+    }
+
+
+def message_bytes(cut: Cut) -> int:
+    """Return what a device sends to the next stage for one micro-batch.
+
+    The devices of a tensor-parallel group share what goes to the next one, as Megatron-Core does
+    with sequence parallelism, or by scattering and gathering.
+    """
+    settings: Any = cut.source.settings
+    sizes = settings.sizes
+    whole = cut.micro_batch * sizes["sequence"] * sizes["embedding"] * _weight_bytes(cut)
+    return whole // cut.mesh.size("context", "sequence", "tp")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Data:
+    """What a stage exchanges with the same stage of other data-parallel parts, by chunk, in ps.
+
+    A chunk's sums come in as many pieces as it has layers.
+    """
+
+    gather_ps: tuple[int, ...]
+    sum_ps: tuple[int, ...]
+    pieces: tuple[int, ...]
+
+    @classmethod
+    def of(cls, cut: Cut, costs: Mapping[Part, PartCost], exchange: Exchange, stage: int) -> _Data:
+        shards = cut.mesh.size(*SHARED)
+        gather: list[int] = []
+        sums: list[int] = []
+        pieces: list[int] = []
+        for part in cut.parts_of(stage):
+            cost = costs[part]
+            weights = cost.passes.weight_bytes // shards
+            gather.append(exchange.collective_ps(CommunicationKind.ALL_GATHER, weights, SHARED))
+            wide = cost.gradient_bytes // part.layers
+            scatter = exchange.collective_ps(CommunicationKind.REDUCE_SCATTER, wide, SHARED)
+            others = exchange.collective_ps(CommunicationKind.ALL_REDUCE, wide // shards, ("data",))
+            sums.append(scatter + others)
+            pieces.append(part.layers)
+        return cls(gather_ps=tuple(gather), sum_ps=tuple(sums), pieces=tuple(pieces))
+
+    def gathers(self) -> list[tuple[str, Interval]]:
+        """Return when the weights of each chunk are gathered, one after another."""
+        found: list[tuple[str, Interval]] = []
+        at = 0
+        for chunk, lasts in enumerate(self.gather_ps):
+            found.append((f"weights of chunk {chunk}", (at, at + lasts)))
+            at += lasts
+        return found
+
+    def sums(
+        self, passes: Mapping[Action, Interval], schedule: Schedule, *, together: bool
+    ) -> list[tuple[str, Interval]]:
+        """Return when gradients are summed, each piece as soon as it is there, one after another.
+
+        In the last backward pass of a chunk its layers come in turn.
+        """
+        kind = Pass.WEIGHTS if schedule.splits_backward else Pass.BACKWARD
+        last_end = max(end for _, end in passes.values())
+        pieces: list[tuple[int, str, int]] = []
+        for chunk, (lasts, count) in enumerate(zip(self.sum_ps, self.pieces, strict=True)):
+            if not lasts:
+                continue
+            start, end = max(
+                interval
+                for action, interval in passes.items()
+                if action.kind is kind and action.chunk == chunk
+            )
+            for number in range(count):
+                there = last_end if together else start + (end - start) * (number + 1) // count
+                pieces.append((there, f"gradients of chunk {chunk}", lasts))
+        found: list[tuple[str, Interval]] = []
+        at = 0
+        for there, name, lasts in sorted(pieces, key=lambda piece: piece[0]):
+            at = max(at, there)
+            found.append((name, (at, at + lasts)))
+            at += lasts
+        return found
+
+
+def _memory(cut: Cut, costs: Mapping[Part, PartCost], stage: int) -> StageMemory:
+    """Return the memory of a stage, when its micro-batches in flight hold most."""
+    parts = [costs[part] for part in cut.parts_of(stage)]
+    last = Pass.WEIGHTS if cut.schedule.splits_backward else Pass.BACKWARD
+    held = kept = 0
+    most, count, in_flight, working = -1, 0, 0, 0
+    for action in cut.schedule.order[stage]:
+        cost = parts[action.chunk].passes
+        if action.kind is Pass.FORWARD:
+            held += cost.kept_bytes
+            count += 1
+        in_flight = max(in_flight, count)
+        if held + cost.working_bytes > most:
+            most, kept, working = held + cost.working_bytes, held, cost.working_bytes
+        if action.kind is last:
+            held -= cost.kept_bytes
+            count -= 1
+    return StageMemory(
+        weight_bytes=sum(each.passes.weight_bytes for each in parts),
+        gradient_bytes=sum(each.gradient_bytes for each in parts),
+        state_bytes=sum(each.state_bytes for each in parts),
+        kept_bytes=kept,
+        working_bytes=working,
+        in_flight=in_flight,
+    )
+
+
+def _notes(cut: Cut, message_ps: int) -> Sequence[str]:
+    hides = cut.options.pipeline.hides
+    hidden = ", ".join(what.value for what in Overlap if hides(what)) or "nothing"
+    open_ = ", ".join(what.value for what in Overlap if not hides(what))
+    message = format_time(message_ps / PS_PER_S)
+    notes = [
+        f"pipeline: the mesh lies on the machine as {cut.mesh}, the last axis nearest",
+        f"pipeline: hidden as far as the schedule allows: {hidden}"
+        + (f"; not hidden: {open_}" if open_ else ""),
+        _ALONE,
+        f"pipeline: a message to the next stage takes {message}, while all stages send",
+        _DIVIDED,
+    ]
+    if hides(Overlap.TP) and cut.mesh.size("tp") > 1:
+        notes.append(
+            f"pipeline: tensor-parallel collectives run in {cut.mesh.size('tp')} pieces under the "
+            "products beside them, one piece stays exposed"
+        )
+    if cut.schedule.splits_backward:
+        notes.append(
+            "pipeline: gradients of weights take what a backward pass takes longer with them than "
+            "without"
+        )
+    return notes
+
+
+_ALONE = (
+    "pipeline: passes are simulated one by one: messages between stages, gathered weights and sums "
+    "of gradients share no links with each other, nor with what is inside of passes"
+)
+_DIVIDED = (
+    "pipeline: sums of gradients and the optimiser's states are in f32; states are divided over "
+    f"{'+'.join(SHARED)}, weights and gradients are not"
+)

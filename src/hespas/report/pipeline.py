@@ -1,0 +1,214 @@
+"""A pipeline of several programs, as ``hespas run`` reports it.
+
+Figures of computation are those of one device of the stage that computes longest: of all its
+micro-batches, and of the optimiser's step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+
+import msgspec
+
+from hespas.estimate.estimate import Estimate
+from hespas.models.part import PIPE, REDUCED
+from hespas.pipeline import PartCost, PipelinePrediction
+from hespas.prediction import Prediction
+from hespas.report.assumptions import grouped_assumptions
+from hespas.report.communication import IDLE, communication_rows
+from hespas.report.headline import shares
+from hespas.report.layers import (
+    Breakdown,
+    breakdown,
+    joined_breakdown,
+    kind_rows,
+    layer_rows,
+    phase_rows,
+)
+from hespas.report.options import given_options
+from hespas.report.run import mfu_of, op_row, rate_of, utilisation_of
+from hespas.report.schema import SCHEMA_VERSION, CommunicationRow, RunReport
+from hespas.report.stages import pipeline_rows
+from hespas.units import PS_PER_S
+from hespas.version import __version__
+
+
+def pipeline_report(prediction: PipelinePrediction) -> RunReport:
+    """Return all that is reported of a pipeline."""
+    ran = list(_ran(prediction))
+    total = Estimate()
+    for program, times, _ in ran:
+        total += program.estimates.total * times
+    whole = total.total
+    step_s, work, shown = prediction.step_time_s, prediction.work, prediction.options.report
+    tokens_per_s = rate_of(work.tokens, step_s)
+    found = joined_breakdown(_breakdowns(ran))
+    rows = list(_communication(prediction, ran))
+    communication_s = sum(row.time_s for row in rows if row.kind != IDLE)
+    first = ran[0][0]
+    groups = grouped_assumptions(prediction.assumptions, total.noted_s, total.time_s)
+    return RunReport(
+        schema_version=SCHEMA_VERSION,
+        program=prediction.cut.source.name,
+        node=prediction.device_name,
+        system=prediction.system.name,
+        method=first.estimates.method,
+        fidelity=prediction.fidelity,
+        devices=prediction.devices,
+        step_time_s=step_s,
+        compute_s=prediction.compute_s,
+        communication_s=communication_s,
+        exposed_communication_s=prediction.exposed_communication_s,
+        host_transfer_s=0.0,
+        exposed_host_transfer_s=0.0,
+        straggler_s=0.0,
+        bound=shares(whole, exposed_communication_s=prediction.exposed_communication_s),
+        tokens_per_s=tokens_per_s,
+        tokens_per_s_per_device=rate_of(tokens_per_s, prediction.devices),
+        samples_per_s=rate_of(work.samples, step_s),
+        samples=work.what,
+        mfu=mfu_of(prediction, whole),
+        hardware_utilisation=utilisation_of(whole, step_s),
+        flops=whole.flops,
+        flops_utilisation=whole.flops_utilisation if whole.knows_peaks else None,
+        memory_traffic_bytes=whole.bytes_moved,
+        memory_utilisation=whole.memory_utilisation if whole.knows_peaks else None,
+        energy_j=whole.energy_j,
+        peak_memory_bytes=prediction.peak_memory_bytes,
+        memory_capacity_bytes=prediction.memory_capacity_bytes,
+        host_memory_bytes=0,
+        host_transfer_bytes=0,
+        per_op={kind: op_row(op) for kind, op in sorted(total.per_op.items())},
+        kinds=kind_rows(found),
+        phases=phase_rows(found),
+        layers=layer_rows(found, depth=shown.depth, each_layer=shown.each_layer),
+        communication=sorted(
+            rows, key=lambda row: (-row.exposed_s, -row.time_s, row.kind, row.axis)
+        ),
+        explain=[],
+        assumptions=[group.text for group in groups],
+        assumption_groups=groups,
+        warnings=list(prediction.warnings),
+        options=given_options(prediction.options),
+        versions={"hespas": __version__, **first.graph.program.compiler_versions},
+        pipeline=pipeline_rows(prediction),
+    )
+
+
+_Ran = tuple[Prediction, int, float]
+"""A program, how often it runs in a step, and which share of its exposed time stays exposed."""
+
+
+def _ran(prediction: PipelinePrediction) -> Iterator[_Ran]:
+    """Yield the programs that a device of the busiest stage runs, equal ones once."""
+    parts = sorted(prediction.cut.parts_of(prediction.busiest), key=str)
+    micro_batches = prediction.cut.schedule.micro_batches
+    for part, alike in groupby(parts):
+        cost, chunks = prediction.costs[part], len(list(alike))
+        yield cost.prediction, micro_batches * chunks, _open(cost)
+        yield cost.update_prediction, chunks, 1.0
+
+
+def _open(cost: PartCost) -> float:
+    """Return the share of what a pass's program leaves exposed that the pipeline does."""
+    passes = cost.passes
+    spent = passes.forward + passes.backward + passes.weights
+    before_s = cost.prediction.exposed_communication_s
+    return (spent.tp_ps + spent.exposed_ps) / PS_PER_S / before_s if before_s else 1.0
+
+
+def _breakdowns(ran: list[_Ran]) -> Iterator[tuple[Breakdown, float, float]]:
+    for program, times, share in ran:
+        yield breakdown(program), times, share
+
+
+def _communication(prediction: PipelinePrediction, ran: list[_Ran]) -> Iterator[CommunicationRow]:
+    """Yield a row for each kind, and for what is exchanged around the passes."""
+    found: dict[tuple[str, str, str], CommunicationRow] = {}
+    for program, times, share in ran:
+        for row in communication_rows(program):
+            scaled = _times(row, times, share)
+            key = (row.kind, row.axis, row.dimension)
+            found[key] = scaled if key not in found else _sum(found[key], scaled)
+    for row in _around(prediction):
+        key = (row.kind, row.axis, row.dimension)
+        found[key] = row if key not in found else _sum(found[key], row)
+    found.pop((IDLE, "", ""), None)
+    yield from found.values()
+    exposed_s = sum(row.exposed_s for row in found.values())
+    idle_s = max(0.0, prediction.exposed_communication_s - exposed_s)
+    if idle_s > 0:
+        idle_ps = round(idle_s * PS_PER_S)
+        yield _row(IDLE, PIPE, 1, (idle_ps, idle_ps))
+
+
+def _times(row: CommunicationRow, times: int, share: float) -> CommunicationRow:
+    time_s, exposed_s = row.time_s * times, row.exposed_s * times * share
+    return msgspec.structs.replace(
+        row,
+        count=row.count * times,
+        bytes=row.bytes * times,
+        time_s=time_s,
+        exposed_s=exposed_s,
+        hidden_s=max(0.0, time_s - exposed_s),
+    )
+
+
+def _sum(one: CommunicationRow, other: CommunicationRow) -> CommunicationRow:
+    time_s = one.time_s + other.time_s
+    sent = [each.bytes_per_s * each.time_s for each in (one, other) if each.bytes_per_s is not None]
+    return msgspec.structs.replace(
+        one,
+        count=one.count + other.count,
+        bytes=one.bytes + other.bytes,
+        bytes_per_s=sum(sent) / time_s if len(sent) == 2 and time_s > 0 else None,
+        time_s=time_s,
+        exposed_s=one.exposed_s + other.exposed_s,
+        hidden_s=one.hidden_s + other.hidden_s,
+    )
+
+
+def _around(prediction: PipelinePrediction) -> Iterator[CommunicationRow]:
+    """Yield what the busiest stage exchanges around its passes."""
+    stage, cut = prediction.busiest, prediction.cut
+    times = prediction.stages[stage]
+    costs = [prediction.costs[part] for part in cut.parts_of(stage)]
+    last_ps = prediction.ends_ps(stage)
+    axes = [axis for axis in (*REDUCED, "context") if cut.mesh.size(axis) > 1]
+    named, devices = "+".join(axes), cut.mesh.size(*axes)
+    gathered_ps = sum(end - start for _, (start, end) in times.gathers)
+    if gathered_ps:
+        size = sum(each.passes.weight_bytes for each in costs) / devices
+        row = _row("weights", named, devices, (gathered_ps, 0))
+        yield msgspec.structs.replace(row, count=len(times.gathers), bytes=size)
+    summed_ps = sum(end - start for _, (start, end) in times.sums)
+    if summed_ps:
+        late_ps = sum(max(0, end - max(start, last_ps)) for _, (start, end) in times.sums)
+        size = float(sum(each.gradient_bytes for each in costs))
+        row = _row("gradients", named, devices, (summed_ps, late_ps))
+        yield msgspec.structs.replace(row, count=len(times.sums), bytes=size)
+    sent = prediction.messages(stage)
+    if sent:
+        row = _row("messages", PIPE, cut.stages, (sent * prediction.message_ps, 0))
+        size = float(sent * prediction.message_bytes)
+        yield msgspec.structs.replace(row, count=sent, bytes=size)
+
+
+def _row(kind: str, axis: str, devices: int, lasts_ps: tuple[int, int]) -> CommunicationRow:
+    """Return a row of what lasts so long, and of which so much is exposed, in ps."""
+    time_s, exposed_s = (each / PS_PER_S for each in lasts_ps)
+    return CommunicationRow(
+        kind=kind,
+        axis=axis,
+        dimension="",
+        devices=devices,
+        count=0,
+        bytes=0.0,
+        bytes_per_s=None,
+        limit_bytes_per_s=None,
+        time_s=time_s,
+        hidden_s=max(0.0, time_s - exposed_s),
+        exposed_s=exposed_s,
+        waits=None,
+    )
