@@ -20,6 +20,7 @@ from hespas.export.attention import settled_attention
 from hespas.export.maxtext.source import DEFAULT_CONFIG, MaxTextStep
 from hespas.export.options import NO_MODEL_OPTIONS, ModelOptions
 from hespas.models.catalogue import model_named, models
+from hespas.models.language import Decode
 from hespas.models.model import MeshAxes, Model
 from hespas.models.part import PIPE, Part
 
@@ -323,8 +324,11 @@ def _batch_note(source: ModelSource) -> tuple[str, ...]:
     batch = source.batch
     if batch is None:
         return ()
-    each = f" of {source.settings.sequence} tokens" if batch.tokens is not None else ""
     settings = source.settings
+    each = f" of {settings.sequence} tokens" if batch.tokens is not None else ""
+    if isinstance(getattr(settings, "run", None), Decode):
+        new = "1 new token" if settings.sequence == 1 else f"{settings.sequence} new tokens"
+        each = f" of {settings.context} tokens, {new} with them"
     rounds = getattr(settings, "accumulation", 1)
     steps = f", {settings.batch // rounds} at a time" if rounds > 1 else ""
     note = (

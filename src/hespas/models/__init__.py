@@ -5,13 +5,17 @@ each, `catalogue.model_named` finds one, and its `model.Model.step` gives the ji
 abstract arguments, sharded over a mesh (`model.parse_mesh`).
 `hespas.export.function.export_model` turns it into StableHLO. A family is a module with a function
 that builds a step: `llama` (with `decoder` and `adamw`), `resnet` (with `resnet_layers`), `gemm`,
-`moe`; `flops` has what a step needs. Importing `catalogue`, `model` or `flops` does not import JAX.
+`moe`. Other language models are settings, `language.LanguageModel`, listed in `families` and made
+of shared pieces: `transformer` puts together `attention` (with `context` and `latent`), `cache`,
+`feed_forward`, `routing` and `norms`; `training` and `serving` make its steps. `flops` has what a
+step needs. Importing `catalogue`, `families`, `language`, `model` or `flops` does not import JAX.
 """
 
 PUBLIC: dict[str, tuple[str, ...]] = {
     "catalogue": ("Llama2", "Llama3", "model_named", "models"),
     "experts": ("capacity_of",),
     "flops": ("model_flops",),
+    "language": ("Decode",),
     "part": ("PIPE", "REDUCED", "SHARED", "Part", "PartProgram"),
     "model": ("CHOICES", "MeshAxes", "Model", "parse_mesh"),
     "placement": ("Place", "in_default_order", "parse_place", "placed"),

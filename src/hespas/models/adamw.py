@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -24,6 +25,18 @@ _PEAK_RATE, _FINAL_RATE, _WARMUP_STEPS, _ALL_STEPS = 3e-5, 3e-6, 1000, 150001
 _LAST_COUNT = 2**31 - 1
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preparation:
+    """What is done to the weights before a step, and to the gradients after it.
+
+    With ``each_round`` it is done to the gradients of each round that is accumulated.
+    """
+
+    weights: Callable[[Tree], Tree]
+    gradients: Callable[[Tree], Tree]
+    each_round: bool
+
+
 def training_state(weights: Tree, counter: jax.ShapeDtypeStruct) -> dict[str, Any]:
     """Return the abstract state: weights, both moments, and three counters of steps."""
     moments = {"weights": weights, "first_moment": weights, "second_moment": weights}
@@ -31,16 +44,23 @@ def training_state(weights: Tree, counter: jax.ShapeDtypeStruct) -> dict[str, An
 
 
 def training_step(
-    loss: Callable[[Tree, Tree], jax.Array], state: State, batch: Tree, *, accumulates: bool = False
+    loss: Callable[[Tree, Tree], jax.Array],
+    state: State,
+    batch: Tree,
+    *,
+    accumulates: bool = False,
+    preparation: Preparation | None = None,
 ) -> tuple[dict[str, Any], dict[str, jax.Array]]:
     """Return the state after a step, and its loss and norms.
 
     A batch that ``accumulates`` has a first dimension of rounds, whose gradients are averaged.
     """
-    if accumulates:
-        value, raw = _accumulated(loss, state["weights"], batch)
-    else:
-        value, raw = jax.value_and_grad(loss)(state["weights"], batch)
+    weights, found = state["weights"], jax.value_and_grad(loss)
+    if preparation is not None:
+        weights, found = preparation.weights(weights), _prepared(found, preparation, state)
+    value, raw = _accumulated(found, weights, batch) if accumulates else found(weights, batch)
+    if preparation is not None:
+        raw = preparation.gradients(raw)
     with jax.named_scope("optimiser/clip"):
         gradients = _clipped(raw)
     with jax.named_scope("optimiser/adamw"):
@@ -89,18 +109,31 @@ def _updated(state: State, gradients: Tree) -> dict[str, Any]:
     }
 
 
-def _accumulated(
-    loss: Callable[[Tree, Tree], jax.Array], weights: Tree, batch: Tree
-) -> tuple[jax.Array, Tree]:
+_Gradients = Callable[[Tree, Tree], tuple[jax.Array, Tree]]
+
+
+def _prepared(found: _Gradients, preparation: Preparation, state: State) -> _Gradients:
+    """Return the function of gradients with those of a round cast, and divided where asked for."""
+
+    def each(weights: Tree, batch: Tree) -> tuple[jax.Array, Tree]:
+        value, raw = found(weights, batch)
+        raw = jax.tree.map(lambda leaf, own: leaf.astype(own.dtype), raw, state["weights"])
+        return value, preparation.gradients(raw) if preparation.each_round else raw
+
+    return each
+
+
+def _accumulated(gradients: _Gradients, weights: Tree, batch: Tree) -> tuple[jax.Array, Tree]:
     """Return the mean loss and gradients over the rounds of a batch, one at a time."""
     rounds = len(jax.tree.leaves(batch)[0])
 
     def add(carried: tuple[jax.Array, Tree], one: Tree) -> tuple[tuple[jax.Array, Tree], None]:
-        found = jax.value_and_grad(loss)(weights, one)
+        found = gradients(weights, one)
         with jax.named_scope("accumulation"):
             return jax.tree.map(jnp.add, carried, found), None
 
-    nothing = (jnp.zeros((), jnp.float32), jax.tree.map(jnp.zeros_like, weights))
+    shapes = jax.eval_shape(gradients, weights, jax.tree.map(lambda leaf: leaf[0], batch))
+    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     total, _ = jax.lax.scan(add, nothing, batch)
     return jax.tree.map(lambda leaf: leaf / rounds, total)
 

@@ -11,6 +11,7 @@ from functools import partial
 
 from hespas.config.suggest import suggestion
 from hespas.errors import ConfigError
+from hespas.models.families import deepseek, gemma, gpt3, llama, mixtral
 from hespas.models.model import MeshAxes, Model, check_division
 
 _FSDP_4 = MeshAxes(axes=(("fsdp", 4),))
@@ -372,6 +373,11 @@ _GEMM: tuple[Model, ...] = (
 
 _LISTED: tuple[Model, ...] = (
     *_LLAMA,
+    *llama.MODELS,
+    *gpt3.MODELS,
+    *mixtral.MODELS,
+    *deepseek.MODELS,
+    *gemma.MODELS,
     *(
         _resnet(name=name, summary="ResNet training step", settings=size)
         for name, size in _RESNETS.items()

@@ -7,6 +7,7 @@ data don't count.
 from __future__ import annotations
 
 from hespas.models.catalogue import Experts, Gemm, Llama2, Llama3, ResNet
+from hespas.models.language import Decode, LanguageModel, LayerKind, Prefill, Training
 from hespas.models.resnet_layers import CLASSES, network
 
 
@@ -22,6 +23,8 @@ def model_flops(settings: object) -> float | None:
     match settings:
         case Llama2() | Llama3():
             return float(settings.batch * settings.parts * _decoder(settings))
+        case LanguageModel():
+            return float(settings.batch * settings.parts * _language(settings))
         case Experts():
             return float(settings.batch * settings.parts * settings.sequence * _experts(settings))
         case ResNet():
@@ -47,6 +50,46 @@ def _decoder(settings: Llama2 | Llama3) -> int:
     weights = sizes["layers"] * layer + width * sizes["vocabulary"]
     mixing = 12 * sizes["layers"] * sizes["heads"] * head * sizes["sequence"]
     return sizes["sequence"] * (6 * weights + mixing)
+
+
+def _language(settings: LanguageModel) -> int:
+    """Return the FLOPs of one sequence: 2 for each weight a token meets, and attention's.
+
+    Training has three times those of its forward pass. Attention has ``2 H (Q + V)`` for each token
+    and each of those that it is among, masked or not: all of the context, or a layer's window; H
+    are heads, Q and V the lengths of a query and a value. Each token of training has logits, and
+    each new one of a decode step; of a prompt the last has.
+    """
+    run, sizes, tokens = settings.run, settings.sizes_of_layers, settings.sequence
+    layers = sum(_layer(settings, kind) for kind in settings.kinds)
+    logits = 2 * sizes.embedding * sizes.vocabulary
+    with_logits = 1 if isinstance(run, Prefill) else tokens
+    forward = tokens * layers + with_logits * logits
+    return 3 * forward if isinstance(run, Training) else forward
+
+
+def _layer(settings: LanguageModel, kind: LayerKind) -> int:
+    """Return the FLOPs of one token in the forward pass of a layer."""
+    sizes, routing, latent = settings.sizes_of_layers, settings.routing, settings.latent
+    width, heads = sizes.embedding, sizes.heads
+    query, value = settings.head_sizes
+    if latent is None:
+        weights = 2 * width * sizes.head_size * (heads + sizes.kv_heads)
+    else:
+        weights = latent.query_rank * (width + heads * query)
+        weights += width * (latent.kv_rank + latent.rope_size)
+        weights += latent.kv_rank * heads * (sizes.head_size + value) + heads * value * width
+        if isinstance(settings.run, Decode):
+            # The vectors themselves are keys and values.
+            query, value = latent.kv_rank + latent.rope_size, latent.kv_rank
+    products = 3 if settings.style.gated else 2
+    if kind.is_routed and routing is not None:
+        taken = routing.chosen + routing.shared_experts
+        weights += width * routing.experts + taken * products * width * routing.expert_mlp
+    else:
+        weights += products * width * sizes.mlp
+    seen = min(settings.context, kind.window or settings.context)
+    return 2 * weights + 2 * heads * (query + value) * seen
 
 
 def _experts(settings: Experts) -> int:

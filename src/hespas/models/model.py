@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from importlib import import_module
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -107,11 +107,18 @@ def check_division(
 CHOICES = {
     "attention": ("auto", "unfused", "cudnn"),
     "context_attention": ("gather", "ring"),
+    "cache_dtype": ("bf16", "f16", "f32", "f8"),
     "dtype": ("bf16", "f16", "f32"),
+    "state_dtype": ("bf16", "f16", "f32"),
+    "weight_dtype": ("bf16", "f16", "f32", "f8"),
     "remat": ("minimal_with_context", "full", "none"),
+    "gate": ("softmax", "sigmoid"),
     "divided": ("rows", "columns", "contracting", "scattered"),
 }
 """The values of the settings that have only a few."""
+_OPTION_TYPES = (bool, int, str, MeshAxes)
+"""The types of settings that are options; a dataclass is a part of settings,
+whose fields are options too unless it has ``IS_FIXED``."""
 _YES_NO = {"true": True, "yes": True, "false": False, "no": False}
 
 
@@ -146,7 +153,7 @@ class Model:
 
     def options(self) -> dict[str, object]:
         """Return the options with their default values."""
-        return {field.name: getattr(self.settings, field.name) for field in _fields(self.settings)}
+        return _options(self.settings)
 
     def with_options(self, given: Mapping[str, str]) -> Any:
         """Return the settings with some options changed; their values are text.
@@ -161,7 +168,7 @@ class Model:
                     f"{self.name} has no option {name!r}", hint=suggestion(name, known)
                 )
             changed[name] = _value(name, text, known[name])
-        return replace(self.settings, **changed)
+        return _changed(self.settings, changed)
 
     def step(self, given: Mapping[str, str]) -> Step:
         """Return the step with some options changed; their values are text.
@@ -187,8 +194,34 @@ def _imported(named: str) -> Any:
     return getattr(import_module(module), name)
 
 
-def _fields(settings: Any) -> tuple[Any, ...]:
-    return fields(settings)
+def _options(settings: Any) -> dict[str, object]:
+    """Return the fields of settings, and those of the parts that they have, by name."""
+    found: dict[str, object] = {}
+    for name, value in _values(settings).items():
+        if isinstance(value, _OPTION_TYPES):
+            found[name] = value
+        elif _is_part(value):
+            found |= _options(value)
+    return found
+
+
+def _changed(settings: Any, changed: Mapping[str, object]) -> Any:
+    """Return settings with fields of theirs changed, or fields of their parts."""
+    new: dict[str, object] = {}
+    for name, value in _values(settings).items():
+        if isinstance(value, _OPTION_TYPES):
+            new[name] = changed.get(name, value)
+        elif _is_part(value):
+            new[name] = _changed(value, changed)
+    return replace(settings, **new)
+
+
+def _is_part(value: object) -> bool:
+    return is_dataclass(value) and not getattr(value, "IS_FIXED", False)
+
+
+def _values(settings: Any) -> dict[str, object]:
+    return {field.name: getattr(settings, field.name) for field in fields(settings)}
 
 
 def _value(name: str, text: str, default: object) -> object:
@@ -201,8 +234,11 @@ def _value(name: str, text: str, default: object) -> object:
                 raise ConfigError(f"{name} is {text!r}", hint="give true or false")
             return _YES_NO[text.lower()]
         case int():
-            if not text.isdecimal() or int(text) < 1:
-                raise ConfigError(f"{name} is {text!r}", hint="give a whole number of 1 or more")
+            least = min(1, default)
+            if not text.isdecimal() or int(text) < least:
+                raise ConfigError(
+                    f"{name} is {text!r}", hint=f"give a whole number of {least} or more"
+                )
             return int(text)
         case _:
             return one_of(name, text, CHOICES[name]) if name in CHOICES else text

@@ -49,26 +49,30 @@ _gradients = _primitive(
 )
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(3,))
-def cudnn_attention(query: jax.Array, key: jax.Array, value: jax.Array, saved: str) -> jax.Array:
+@partial(jax.custom_vjp, nondiff_argnums=(3, 4))
+def cudnn_attention(
+    query: jax.Array, key: jax.Array, value: jax.Array, saved: str, window: int = 0
+) -> jax.Array:
     """Return softmax(query key^T) value, causal, without a scale, as cuDNN computes it.
 
     Arrays are (batch, sequence, heads, head size); keys and values may have fewer heads. What the
     backward pass needs of the forward pass has the name ``saved`` for rematerialisation policies.
+    Each query sees the last ``window`` keys, all earlier ones where that is 0.
     """
-    return _forward(query, key, value, saved)[0]
+    return _forward(query, key, value, saved, window)[0]
 
 
 def _forward(
-    query: jax.Array, key: jax.Array, value: jax.Array, saved: str
+    query: jax.Array, key: jax.Array, value: jax.Array, saved: str, window: int
 ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-    made = _attention.bind(query, key, value, *_unused(query), **_settings(), is_training=True)
+    settings = _settings(window=window)
+    made = _attention.bind(query, key, value, *_unused(query), **settings, is_training=True)
     context, statistics = (checkpoint_name(each, saved) for each in made)
     return context, (query, key, value, statistics, context)
 
 
 def _backward(
-    saved: str, kept: tuple[jax.Array, ...], gradient: jax.Array
+    saved: str, window: int, kept: tuple[jax.Array, ...], gradient: jax.Array
 ) -> tuple[jax.Array, ...]:
     del saved
     query, key, value, statistics, context = kept
@@ -77,7 +81,7 @@ def _backward(
             *(query, key, value),
             *_unused(query),
             *(statistics, context, gradient),
-            **_settings(),
+            **_settings(window=window),
         )
     )
 
@@ -123,7 +127,7 @@ def _unused(query: jax.Array) -> tuple[jax.Array, ...]:
     return (jnp.zeros(0, dtype=query.dtype),) * _UNUSED_OPERANDS
 
 
-def _settings(*, causal: bool = True) -> dict[str, Any]:
+def _settings(*, causal: bool = True, window: int = 0) -> dict[str, Any]:
     return {
         "scale": 1.0,
         "seed": 0,
@@ -131,5 +135,5 @@ def _settings(*, causal: bool = True) -> dict[str, Any]:
         "variadic_args": (False, False),
         "mask_type": cudnn.MaskType.CAUSAL if causal else cudnn.MaskType.NO_MASK,
         "layout": cudnn.AttentionLayout.BTNH.value,
-        "sliding_window_length": None,
+        "sliding_window_length": window or None,
     }

@@ -1,0 +1,131 @@
+"""Attention of a decoder: grouped, over what a step computes or over a cache.
+
+Queries, keys and values are (batch, sequence, heads, head size); a cache's are (batch, heads,
+tokens, head size), so that what one head reads of a sequence is in a row.
+"""
+
+# JAX's own types are only partly known.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from hespas.models.context import Blocks, Sharing, context_attention, plain_blocks
+from hespas.models.language import LanguageModel, LayerKind, Training
+from hespas.models.sharding import Divided
+
+_CONTEXT = "context"
+_MASKED = -0.7 * float(jnp.finfo(jnp.float32).max)
+
+
+def causal_attention(
+    model: LanguageModel, divided: Divided, kind: LayerKind, arrays: tuple[jax.Array, ...]
+) -> jax.Array:
+    """Return softmax(query key^T) value among the tokens of a step, each with earlier ones.
+
+    ``arrays`` are queries, which are scaled, keys and values. Keys and values of sequences that are
+    divided are gathered, or go round, as `hespas.models.context` says.
+    """
+    arrays = tuple(
+        divided.constrain(each, "batch", "queries", heads, None)
+        for each, heads in zip(
+            arrays, ("attended_heads", "attended_kv_heads", "attended_kv_heads"), strict=True
+        )
+    )
+    devices, run = model.mesh.size(_CONTEXT), model.run
+    rotates = isinstance(run, Training) and run.context_attention == "ring"
+    is_fused = run.attention == "cudnn"
+    if devices > 1 and (rotates or is_fused):
+        blocks = _cudnn_blocks() if is_fused else plain_blocks()
+        sharing = Sharing(
+            axis=_CONTEXT, devices=devices, rotates=rotates, blocks=blocks, saved="context"
+        )
+        with jax.named_scope("context"):
+            return _by_head(divided, partial(context_attention, sharing), arrays)
+    if is_fused:
+        attention = import_module("hespas.xla.attention").cudnn_attention
+        with jax.named_scope("fused"):
+            return _by_head(
+                divided, partial(attention, saved="context", window=kind.window), arrays
+            )
+    query, *others = arrays
+    key, value = (
+        divided.constrain(each, "batch", None, "attended_kv_heads", None) for each in others
+    )
+    length = query.shape[1]
+    mask = _earlier(length, length, kind.window)
+    with jax.named_scope("softmax"):
+        made = _mixed(model, query, jnp.swapaxes(key, 1, 2), jnp.swapaxes(value, 1, 2), mask)
+        return divided.constrain(made, "batch", "queries", "attended_heads", None)
+
+
+def cached_attention(
+    model: LanguageModel,
+    kind: LayerKind,
+    query: jax.Array,
+    cached: tuple[jax.Array, jax.Array],
+) -> jax.Array:
+    """Return softmax(query key^T) value for new tokens, which are the last of a cache.
+
+    ``query`` is scaled; ``cached`` are the keys and values of a cache, the new tokens' with them.
+    """
+    key, value = (each.astype(query.dtype) for each in cached)
+    new, tokens = query.shape[1], key.shape[2]
+    # Tokens that a window leaves out are not read.
+    first = max(0, tokens - kind.window - new + 1) if kind.window else 0
+    key, value = key[:, :, first:], value[:, :, first:]
+    mask = _earlier(new, tokens - first, kind.window) if new > 1 else None
+    with jax.named_scope("softmax"):
+        return _mixed(model, query, key, value, mask)
+
+
+def _mixed(
+    model: LanguageModel,
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    mask: jax.Array | None,
+) -> jax.Array:
+    """Return softmax(query key^T) value, keys and values (batch, heads, tokens, head size)."""
+    batch, length, heads, size = query.shape
+    kv_heads = key.shape[1]
+    grouped = jnp.reshape(query, (batch, length, kv_heads, heads // kv_heads, size))
+    scores = jnp.einsum("btkgd,bksd->bkgts", grouped, key).astype(jnp.float32)
+    cap = model.style.score_cap
+    if cap:
+        scores = cap * jnp.tanh(scores / cap)
+    if mask is not None:
+        scores = jnp.where(mask, scores, _MASKED)
+    weights = jax.nn.softmax(scores, -1).astype(value.dtype)
+    context = jnp.einsum("bkgts,bksd->btkgd", weights, value)
+    return jnp.reshape(context, (batch, length, heads, value.shape[-1]))
+
+
+def _earlier(new: int, tokens: int, window: int) -> jax.Array:
+    """Return which of ``tokens`` each of the last ``new`` sees."""
+    row = jax.lax.broadcasted_iota(jnp.int32, (new, tokens), 0) + (tokens - new)
+    column = jax.lax.broadcasted_iota(jnp.int32, (new, tokens), 1)
+    seen = column <= row
+    return jnp.logical_and(seen, row - column < window) if window else seen
+
+
+def _by_head(divided: Divided, function: Any, arrays: tuple[jax.Array, ...]) -> jax.Array:
+    """Apply a function to the heads and the part of the sequences that a device has."""
+    heads = divided.spec("batch", "queries", "attended_heads", None)
+    kv_heads = divided.spec("batch", "queries", "attended_kv_heads", None)
+    mapped = jax.shard_map(
+        function, in_specs=(heads, kv_heads, kv_heads), out_specs=heads, check_vma=False
+    )
+    return mapped(*arrays)
+
+
+def _cudnn_blocks() -> Blocks:
+    cudnn = import_module("hespas.xla.attention")
+    return Blocks(forward=cudnn.attention_block, backward=cudnn.attention_gradients)

@@ -1,0 +1,66 @@
+"""Models of a family from its sizes: a training step, and steps of prefill and decode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from hespas.models.language import Decode, LanguageModel, Prefill, Training
+from hespas.models.model import MeshAxes, Model
+
+_TRAINING = "hespas.models.training"
+_SERVING = "hespas.models.serving:build"
+_NODE = MeshAxes(axes=(("fsdp", 8),))
+_NODES = MeshAxes(axes=(("fsdp", 64),))
+_LARGE = 30e9
+"""Parameters from which the states of training do not fit the memory of eight devices."""
+_DEVICE_BYTES = 70e9
+_BYTES = 2
+
+Sized = Callable[..., LanguageModel]
+
+
+def listed(
+    name: str,
+    title: str,
+    parameters: float,
+    model: Sized,
+    *,
+    trains: bool = True,
+    attention: str = "auto",
+    sequence: int = 4096,
+) -> Iterator[Model]:
+    """Yield the steps of a model; ``model(run=..)`` makes its settings.
+
+    ``parameters`` is the count that was published; ``trains`` is False for a family whose training
+    step stands elsewhere.
+    """
+    count = f"{parameters / 1e9:.3f} B parameters"
+    is_large = parameters > _LARGE
+    if trains:
+        mesh = _NODES if is_large else _NODE
+        run = Training(mesh=mesh, attention=attention, sequence=sequence)
+        yield Model(
+            name=name,
+            summary=f"{title} training step, {count}",
+            settings=model(run=run),
+            build=f"{_TRAINING}:build",
+            build_part=f"{_TRAINING}:build_part",
+        )
+    devices = 1
+    while parameters * _BYTES / devices > _DEVICE_BYTES:
+        devices *= 2
+    serving = MeshAxes(axes=(("tp", devices),))
+    prefill = model(run=Prefill(mesh=serving, attention=attention))
+    yield Model(
+        name=f"{name}-prefill",
+        summary=f"{title} on prompts, whose keys and values fill a cache, {count}",
+        settings=prefill,
+        build=_SERVING,
+    )
+    yield Model(
+        name=f"{name}-decode",
+        summary=f"{title} making a token for each sequence of a cache, {count}",
+        settings=replace(prefill, run=Decode(mesh=serving)),
+        build=_SERVING,
+    )

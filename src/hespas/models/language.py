@@ -1,0 +1,433 @@
+"""The settings of a language model: its sizes, what it is put together from, and how it is run.
+
+A model of the zoo is a `LanguageModel`; a module of `hespas.models.families` lists those of a
+family. Its steps are made by `hespas.models.training` and `hespas.models.serving`. Importing this
+does not import JAX.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+from hespas.errors import ConfigError
+from hespas.models.model import MeshAxes, check_division
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """How large a decoder is; ``mlp`` is the inner width of its dense layers."""
+
+    embedding: int
+    heads: int
+    kv_heads: int
+    layers: int
+    mlp: int
+    vocabulary: int
+    head_size: int = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Style:
+    """What a decoder is put together from.
+
+    ``gated`` layers multiply the activation by a second product. Positions are learned for
+    ``learned_positions`` tokens, or rotary where that is 0. Of each ``global_every`` layers the
+    last sees all earlier tokens, the others the last ``window``. ``score_cap`` and ``logit_cap``
+    bound scores and logits by a hyperbolic tangent, 0 for none.
+    """
+
+    IS_FIXED: ClassVar[bool] = True
+    """Not for options of models: what it says makes a family."""
+
+    norm: Literal["rms", "layer"] = "rms"
+    norms_after: bool = False
+    norms_of_heads: bool = False
+    activation: Literal["silu", "gelu"] = "silu"
+    gated: bool = True
+    biases: bool = False
+    tied: bool = False
+    learned_positions: int = 0
+    rope_theta: float = 10000.0
+    window: int = 0
+    global_every: int = 1
+    score_cap: float = 0.0
+    logit_cap: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Routing:
+    """Layers of ``experts``, of which each token chooses some; the first layers are dense.
+
+    An expert takes ``capacity_percent`` of the tokens that it would get from each device if all
+    were chosen equally often, and drops others; at 100 the work is that of a router that spreads
+    tokens evenly and drops none. ``dropless`` products have as many rows as tokens choose them.
+    ``shared_experts`` take all tokens.
+    """
+
+    experts: int
+    chosen: int
+    expert_mlp: int
+    shared_experts: int = 0
+    dense_layers: int = 0
+    capacity_percent: int = 100
+    dropless: bool = False
+    gate: Literal["softmax", "sigmoid"] = "softmax"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latent:
+    """Attention whose keys and values are made from a vector of ``kv_rank`` for each token.
+
+    Heads have ``head_size`` without positions and ``rope_size`` with them, which all heads share in
+    keys. Source: DeepSeek-AI, DeepSeek-V2, 2024, section 2.1.
+    """
+
+    query_rank: int
+    kv_rank: int
+    rope_size: int
+    value_size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """A training step; ``batch`` counts sequences for one data-parallel part of the mesh.
+
+    They are computed in ``accumulation`` rounds. The optimiser's states and the weights that it
+    changes are of ``state_dtype``, and cast to ``dtype`` before they are gathered. ``zero`` says
+    what the axis ``data`` divides, as in S. Rajbhandari et al., ZeRO, 2020: nothing, states (1),
+    gradients too (2), or weights too (3), as the axis ``fsdp`` does. With ``sequence_parallel``
+    the axis ``tp`` divides what stands between its products, norms and residuals, by tokens.
+    """
+
+    mesh: MeshAxes
+    batch: int = 1
+    accumulation: int = 1
+    sequence: int = 4096
+    attention: str = "auto"
+    context_attention: str = "gather"
+    remat: str = "minimal_with_context"
+    scan: bool = False
+    dtype: str = "bf16"
+    state_dtype: str = "f32"
+    zero: int = 0
+    sequence_parallel: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prefill:
+    """A step that takes in prompts of ``sequence`` tokens, fills the cache and makes one token.
+
+    ``batch`` counts prompts for one data-parallel part of the mesh. The cache is in pages of
+    ``page_size`` tokens, or contiguous where that is 0.
+    """
+
+    mesh: MeshAxes
+    batch: int = 1
+    sequence: int = 2048
+    attention: str = "auto"
+    cache_dtype: str = "bf16"
+    page_size: int = 0
+    dtype: str = "bf16"
+    weight_dtype: str = "bf16"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decode:
+    """A step that makes ``new_tokens`` for each sequence, whose cache has ``context`` with them.
+
+    ``batch`` counts sequences for one data-parallel part of the mesh. More than one new token are
+    computed at once, as when guessed ones are verified.
+    """
+
+    mesh: MeshAxes
+    batch: int = 1
+    context: int = 2048
+    new_tokens: int = 1
+    attention: str = "unfused"
+    cache_dtype: str = "bf16"
+    page_size: int = 0
+    dtype: str = "bf16"
+    weight_dtype: str = "bf16"
+
+
+Run = Training | Prefill | Decode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerKind:
+    """What layers of a model differ in; ``window`` is 0 for a layer that sees all tokens."""
+
+    window: int
+    is_routed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The order of a model's layers: some, then a group of them several times, then others."""
+
+    first: tuple[LayerKind, ...]
+    repeated: tuple[LayerKind, ...]
+    times: int
+    last: tuple[LayerKind, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LanguageModel:
+    """A decoder and how it is run; what its parts don't have is None."""
+
+    sizes_of_layers: Sizes
+    style: Style
+    run: Run
+    routing: Routing | None = None
+    latent: Latent | None = None
+
+    @property
+    def mesh(self) -> MeshAxes:
+        """The mesh that it is divided over."""
+        return self.run.mesh
+
+    @property
+    def batch(self) -> int:
+        """Sequences for one data-parallel part of the mesh."""
+        return self.run.batch
+
+    @property
+    def sequence(self) -> int:
+        """The tokens of each sequence that a step computes."""
+        return self.run.new_tokens if isinstance(self.run, Decode) else self.run.sequence
+
+    @property
+    def context(self) -> int:
+        """The tokens that attention is among."""
+        return self.run.context if isinstance(self.run, Decode) else self.run.sequence
+
+    @property
+    def accumulation(self) -> int:
+        """In how many rounds the batch is computed."""
+        return self.run.accumulation if isinstance(self.run, Training) else 1
+
+    @property
+    def attention(self) -> str:
+        """How attention is computed."""
+        return self.run.attention
+
+    @property
+    def parts(self) -> int:
+        """How many data-parallel parts the mesh has."""
+        return self.mesh.size(*self.axes["batch"])
+
+    @property
+    def head_sizes(self) -> tuple[int, int]:
+        """The length of a query or key, and of a value, of one head."""
+        if self.latent is None:
+            return self.sizes_of_layers.head_size, self.sizes_of_layers.head_size
+        return self.sizes_of_layers.head_size + self.latent.rope_size, self.latent.value_size
+
+    @property
+    def merges_products(self) -> bool:
+        """Whether products of the same rows are one, as where weights are never changed."""
+        return not isinstance(self.run, Training)
+
+    @property
+    def kinds(self) -> tuple[LayerKind, ...]:
+        """The kind of each layer."""
+        routing, style = self.routing, self.style
+        return tuple(
+            LayerKind(
+                window=style.window if (index + 1) % style.global_every else 0,
+                is_routed=routing is not None and index >= routing.dense_layers,
+            )
+            for index in range(self.sizes_of_layers.layers)
+        )
+
+    @property
+    def plan(self) -> Plan:
+        """The order of the layers, as a loop needs it."""
+        kinds = self.kinds
+        dense = self.routing.dense_layers if self.routing else 0
+        group = self.style.global_every
+        times = (len(kinds) - dense) // group
+        end = dense + times * group
+        return Plan(
+            first=kinds[:dense],
+            repeated=kinds[dense : dense + group],
+            times=times,
+            last=kinds[end:],
+        )
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The sizes of the dimensions of arrays; the batch is that of a round, of all parts."""
+        sizes = self.sizes_of_layers
+        named = {
+            "rounds": self.accumulation,
+            "batch": self.batch * self.parts // self.accumulation,
+            "sequence": self.sequence,
+            "norm_sequence": self.sequence,
+            "queries": self.sequence,
+            "one": 1,
+            "context": self.context,
+            "positions": max(self.style.learned_positions, self.context),
+            "embedding": sizes.embedding,
+            "norm": sizes.embedding,
+            "row": sizes.embedding,
+            "heads": sizes.heads,
+            "kv_heads": sizes.kv_heads,
+            "attended_heads": sizes.heads,
+            "attended_kv_heads": sizes.kv_heads,
+            "head_size": sizes.head_size,
+            "mlp": sizes.mlp,
+            "two": 2,
+            "heads_of_kv_head": sizes.heads // sizes.kv_heads + 2,
+            "vocabulary": sizes.vocabulary,
+            "groups": self.plan.times,
+        }
+        if self.latent is not None:
+            latent = self.latent
+            named |= {
+                "query_rank": latent.query_rank,
+                "kv_rank": latent.kv_rank,
+                "latent": latent.kv_rank + latent.rope_size,
+                "query_size": sizes.head_size + latent.rope_size,
+                "value_size": latent.value_size,
+            }
+        if self.routing is not None:
+            routing = self.routing
+            named |= {
+                "experts": routing.experts,
+                "choices": routing.experts,
+                "expert_mlp": routing.expert_mlp,
+                "shared_mlp": routing.shared_experts * routing.expert_mlp,
+            }
+        return named
+
+    @property
+    def axes(self) -> dict[str, tuple[str, ...]]:
+        """The mesh axes that divide a dimension, major first.
+
+        ``norm_sequence`` is the sequence between the products of a layer, ``queries`` and the
+        attended heads those inside of attention.
+        """
+        experts = ("expert",) if self.routing is not None else ()
+        divided: dict[str, tuple[str, ...]] = {
+            "batch": ("data", *experts),
+            "sequence": (),
+            "heads": ("tp",),
+            "kv_heads": ("tp",),
+            "attended_heads": ("tp",),
+            "attended_kv_heads": ("tp",),
+            "mlp": ("tp",),
+            "shared_mlp": ("tp",),
+            "expert_mlp": ("tp",),
+            "vocabulary": ("tp",),
+            "experts": experts,
+        }
+        if self.latent is not None:
+            divided |= {"kv_heads": (), "attended_kv_heads": ()}
+        if not isinstance(self.run, Training):
+            return divided
+        is_whole = self.run.zero == 3
+        return divided | {
+            "batch": ("data", "fsdp", *experts),
+            "embedding": ("data", "fsdp") if is_whole else ("fsdp",),
+            "sequence": ("context", "sequence"),
+            "norm_sequence": (
+                "context",
+                "sequence",
+                *(("tp",) if self.run.sequence_parallel else ()),
+            ),
+            "queries": ("context",),
+            "attended_heads": ("tp", "sequence"),
+            "attended_kv_heads": ("tp", "sequence") if self.latent is None else (),
+        }
+
+    def check(self) -> None:
+        """Raise `ConfigError` for settings that do not fit each other."""
+        run, routing = self.run, self.routing
+        if routing is not None and routing.dropless and self.mesh.size("expert") > 1:
+            raise ConfigError(
+                "dropless products do not send tokens to experts of other devices",
+                hint="drop the axis expert, or dropless: at capacity_percent 100 the work is that "
+                "of tokens spread evenly",
+            )
+        check_division(self.mesh, self.sizes, self.axes)
+        if routing is not None and routing.chosen > routing.experts:
+            raise ConfigError(
+                f"chosen = {routing.chosen} of experts = {routing.experts}", hint="choose fewer"
+            )
+        if run.attention == "cudnn":
+            self._check_fused()
+        match run:
+            case Training():
+                self._check_training(run)
+            case Prefill():
+                _check_pages(run.page_size, run.sequence, "sequence")
+            case Decode():
+                _check_pages(run.page_size, run.context, "context")
+                if run.new_tokens > run.context:
+                    raise ConfigError(
+                        f"new_tokens = {run.new_tokens} of a context of {run.context}",
+                        hint="context counts the new tokens too; give more",
+                    )
+
+    def _check_fused(self) -> None:
+        hint = "give attention unfused"
+        if self.style.score_cap:
+            raise ConfigError("cuDNN's fused attention has no cap of scores", hint=hint)
+        if self.run.dtype == "f32":
+            raise ConfigError(
+                "cuDNN's fused attention computes in 16 bits, and dtype is f32", hint=hint
+            )
+        if isinstance(self.run, Decode) and self.run.new_tokens > 1:
+            raise ConfigError(
+                f"cuDNN's fused attention has no mask for {self.run.new_tokens} new tokens behind "
+                "others",
+                hint=f"{hint}, or new_tokens 1",
+            )
+
+    def _check_training(self, run: Training) -> None:
+        if run.batch % run.accumulation:
+            raise ConfigError(
+                f"a batch of {run.batch} is not divided by accumulation = {run.accumulation}",
+                hint=f"choose a divisor of {run.batch}",
+            )
+        if run.zero not in {0, 1, 2, 3}:
+            raise ConfigError(f"zero is {run.zero}", hint="give 0, 1, 2 or 3")
+        data = run.mesh.size("data", "fsdp")
+        if run.zero and self.sizes_of_layers.embedding % data:
+            raise ConfigError(
+                f"embedding = {self.sizes_of_layers.embedding} cannot be divided by the {data} "
+                f"devices of data and fsdp, as zero = {run.zero} asks for",
+                hint="choose a mesh whose data x fsdp divides it, or zero 0",
+            )
+        devices = run.mesh.size("context")
+        in_blocks = run.attention == "cudnn" or run.context_attention == "ring"
+        if devices > 1 and in_blocks and run.sequence % (2 * devices):
+            raise ConfigError(
+                f"sequence = {run.sequence} cannot be divided by twice context={devices} of the "
+                "mesh: each device has a block from the front of a sequence and one from its end",
+                hint=f"choose a sequence that {2 * devices} divides",
+            )
+        if devices > 1 and in_blocks and (self.style.window or self.style.score_cap):
+            raise ConfigError(
+                "attention in blocks of divided sequences has neither a window nor a cap of scores",
+                hint="give attention unfused and context_attention gather",
+            )
+
+    def with_layers(self, layers: int) -> LanguageModel:
+        """Return the model with another number of layers.
+
+        >>> from hespas.models.catalogue import model_named
+        >>> model_named("gpt3-175b").settings.with_layers(12).sizes_of_layers.layers
+        12
+        """
+        return replace(self, sizes_of_layers=replace(self.sizes_of_layers, layers=layers))
+
+
+def _check_pages(page_size: int, tokens: int, name: str) -> None:
+    if page_size and tokens % page_size:
+        raise ConfigError(
+            f"{name} = {tokens} is not divided into pages of {page_size}",
+            hint=f"choose a {name} that is a multiple of page_size = {page_size}",
+        )

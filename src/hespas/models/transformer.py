@@ -1,0 +1,368 @@
+"""A decoder put together from pieces: embedding, layers and head, as `LanguageModel` says.
+
+Its layers are those of `hespas.models.attention`, `latent`, `feed_forward` and `routing`, with the
+norms of `norms`. A step is made of it by `hespas.models.training` or `hespas.models.serving`.
+"""
+
+# JAX's own types are only partly known.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+
+from hespas.models.attention import cached_attention, causal_attention
+from hespas.models.cache import Cache
+from hespas.models.decoder import cross_entropy
+from hespas.models.feed_forward import feed_forward, feed_forward_weights
+from hespas.models.language import Decode, LanguageModel, LayerKind, Training
+from hespas.models.latent import latent_attention, latent_weights
+from hespas.models.norms import norm_weights, normalised, rotated
+from hespas.models.products import product
+from hespas.models.routing import routing_weights, through_experts
+from hespas.models.sharding import Divided, dtype_named
+
+Weights = Mapping[str, Any]
+Shapes = dict[str, tuple[str, ...]]
+BATCH = ("inputs", "positions", "targets")
+_SAVED = (
+    "query_projection",
+    "key_projection",
+    "value_projection",
+    "context",
+    "output_projection",
+    "mlp_gate",
+    "mlp_up",
+    "mlp_down",
+)
+_STACKED, _FIRST, _LAST = "layers", "first_layers", "last_layers"
+_SHARED = "shared_"
+_PROJECTED = ("query", "key", "value")
+_MERGED = "query_key_value"
+
+
+def layer_weights(model: LanguageModel, kind: LayerKind) -> Shapes:
+    """Return the dimensions of a layer's weights, by name."""
+    style = model.style
+    norms = ["attention_norm", "mlp_norm"]
+    if style.norms_after:
+        norms += ["after_attention_norm", "after_mlp_norm"]
+    shapes: Shapes = {}
+    for name in norms:
+        shapes |= norm_weights(style, name)
+    shapes |= latent_weights(model) if model.latent is not None else _grouped_weights(model)
+    if not kind.is_routed or model.routing is None:
+        return shapes | feed_forward_weights(style, "mlp", merged=model.merges_products)
+    shapes |= routing_weights(model.routing)
+    if model.routing.shared_experts:
+        merged = model.merges_products
+        shapes |= feed_forward_weights(style, "shared_mlp", _SHARED, merged=merged)
+    return shapes
+
+
+def _grouped_weights(model: LanguageModel) -> Shapes:
+    shapes: Shapes = {"output": ("heads", "head_size", "embedding")}
+    if model.merges_products:
+        shapes |= {_MERGED: ("embedding", "kv_heads", "heads_of_kv_head", "head_size")}
+    else:
+        shapes |= {
+            "query": ("embedding", "heads", "head_size"),
+            "key": ("embedding", "kv_heads", "head_size"),
+            "value": ("embedding", "kv_heads", "head_size"),
+        }
+    if model.style.biases:
+        shapes |= {
+            "query_bias": ("heads", "head_size"),
+            "key_bias": ("kv_heads", "head_size"),
+            "value_bias": ("kv_heads", "head_size"),
+            "output_bias": ("norm",),
+        }
+    if model.style.norms_of_heads:
+        shapes |= {"query_norm": ("head_size",), "key_norm": ("head_size",)}
+    return shapes
+
+
+def outer_weights(model: LanguageModel) -> Shapes:
+    """Return the dimensions of the weights before and behind the layers, by name."""
+    shapes: Shapes = {"embedding": ("vocabulary", "embedding"), **norm_weights(model.style, "norm")}
+    if not model.style.tied:
+        shapes["head"] = ("embedding", "vocabulary")
+    if model.style.learned_positions:
+        shapes["positions"] = ("positions", "embedding")
+    return shapes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transformer:
+    """A decoder on a mesh; the sizes of its dimensions are in ``divided``."""
+
+    model: LanguageModel
+    divided: Divided
+
+    @property
+    def dtype(self) -> Any:
+        """The type that is computed in."""
+        return dtype_named(self.model.run.dtype)
+
+    @property
+    def platform(self) -> str:
+        """What the step is lowered for: cuDNN's calls are CUDA's, all else is the same for all.
+
+        Products of groups of rows are masked products on the CPU, as many as there are experts.
+        """
+        routing = self.model.routing
+        is_ragged = routing is not None and routing.dropless
+        return "cuda" if is_ragged or self.model.run.attention == "cudnn" else "cpu"
+
+    def weights(self, dtype: Any) -> dict[str, Any]:
+        """Return the abstract weights."""
+        array = partial(self.divided.array, dtype=dtype)
+        plan = self.model.plan
+
+        def made(kind: LayerKind, *stacked: str) -> dict[str, Any]:
+            shapes = layer_weights(self.model, kind)
+            return {name: array(*stacked, *dimensions) for name, dimensions in shapes.items()}
+
+        weights: dict[str, Any] = {
+            name: array(*dimensions) for name, dimensions in outer_weights(self.model).items()
+        }
+        if not self.is_looped:
+            return weights | {_FIRST: [made(kind) for kind in self.model.kinds]}
+        return weights | {
+            _FIRST: [made(kind) for kind in plan.first],
+            _STACKED: [made(kind, "groups") for kind in plan.repeated],
+            _LAST: [made(kind) for kind in plan.last],
+        }
+
+    @property
+    def is_looped(self) -> bool:
+        """Whether the layers are a loop."""
+        return isinstance(self.model.run, Training) and self.model.run.scan
+
+    def part_weights(self, dtype: Any, *, is_first: bool, is_last: bool) -> dict[str, Any]:
+        """Return the abstract weights of a part of the model: layers, and what stands around."""
+        before = {"embedding", "positions"}
+        behind = {"norm", "norm_bias", "embedding" if self.model.style.tied else "head"}
+        needed = (before if is_first else set[str]()) | (behind if is_last else set[str]())
+        absent = (before | behind) - needed
+        return {name: leaf for name, leaf in self.weights(dtype).items() if name not in absent}
+
+    def activations(self) -> Any:
+        """Return the abstract array that goes from layer to layer."""
+        return self.divided.array("batch", "norm_sequence", "row", dtype=self.dtype)
+
+    def batch(self, *, rounds: int = 1) -> dict[str, Any]:
+        """Return the abstract batch of training: tokens, their positions, and what follows them.
+
+        With several ``rounds`` the arrays have a first dimension of as many.
+        """
+        names = ("batch", "sequence") if rounds == 1 else ("rounds", "batch", "sequence")
+        return dict.fromkeys(BATCH, self.divided.array(*names, dtype=jnp.int32))
+
+    def loss(self, weights: Weights, batch: Weights) -> jax.Array:
+        """Return the mean cross entropy of the tokens."""
+        x = self.embedded(weights, batch)
+        return self.loss_of(self.through_layers(x, weights, batch), weights, batch)
+
+    def embedded(self, weights: Weights, batch: Weights) -> jax.Array:
+        """Return what goes into the first layer."""
+        with jax.named_scope("embedding"):
+            x = weights["embedding"].astype(self.dtype)[batch["inputs"]]
+            if self.model.style.learned_positions:
+                x = x + weights["positions"].astype(self.dtype)[batch["positions"]]
+            return self._between(x)
+
+    def through_layers(self, x: jax.Array, weights: Weights, batch: Weights) -> jax.Array:
+        """Return what comes out of the last layer."""
+        model, positions = self.model, batch["positions"]
+        layers = {kind: self._rematerialised(kind) for kind in model.kinds}
+        if not self.is_looped:
+            return _one_by_one(layers, model.kinds, x, weights[_FIRST], positions)
+        plan = model.plan
+        x = _one_by_one(layers, plan.first, x, weights[_FIRST], positions)
+
+        def group(carried: jax.Array, of_group: Sequence[Weights]) -> tuple[jax.Array, None]:
+            for kind, own in zip(plan.repeated, of_group, strict=True):
+                carried = layers[kind](carried, own, positions)
+            return carried, None
+
+        with jax.named_scope("layers"):
+            x, _ = jax.lax.scan(group, x, weights[_STACKED])
+        return _one_by_one(layers, plan.last, x, weights[_LAST], positions)
+
+    def through_cached_layers(
+        self, x: jax.Array, weights: Weights, positions: jax.Array, caches: Sequence[Cache]
+    ) -> tuple[jax.Array, list[Cache]]:
+        """Return what comes out of the last layer, and the caches with the new tokens."""
+        changed: list[Cache] = []
+        layers = zip(self.model.kinds, weights[_FIRST], caches, strict=True)
+        for index, (kind, own, cache) in enumerate(layers):
+            with jax.named_scope(f"layers_{index:02d}"):
+                x, written = self._layer(kind, x, own, positions, cache)
+                assert written is not None  # noqa: S101 - for the type checker: it was given
+                changed.append(written)
+        return x, changed
+
+    def logits(self, x: jax.Array, weights: Weights) -> jax.Array:
+        """Return the logits of each token, in f32."""
+        style = self.model.style
+        with jax.named_scope("norm"):
+            x = normalised(style, x, weights, "norm")
+            x = self.divided.constrain(x, "batch", "sequence", None)
+        with jax.named_scope("logits"):
+            if style.tied:
+                logits = product("bse,ve->bsv", x, weights["embedding"])
+            else:
+                logits = product("bse,ev->bsv", x, weights["head"])
+            logits = logits.astype(jnp.float32)
+            if style.logit_cap:
+                logits = style.logit_cap * jnp.tanh(logits / style.logit_cap)
+            return self.divided.constrain(logits, "batch", "sequence", "vocabulary")
+
+    def loss_of(self, x: jax.Array, weights: Weights, batch: Weights) -> jax.Array:
+        """Return the loss from what comes out of the last layer."""
+        logits = self.logits(x, weights)
+        with jax.named_scope("loss"):
+            vocabulary = self.divided.sizes["vocabulary"]
+            losses, _ = cross_entropy(logits, jax.nn.one_hot(batch["targets"], vocabulary))
+            return jnp.mean(losses)
+
+    def _rematerialised(self, kind: LayerKind) -> Any:
+        def layer(x: jax.Array, weights: Weights, positions: jax.Array) -> jax.Array:
+            return self._layer(kind, x, weights, positions, None)[0]
+
+        run, policies = self.model.run, jax.checkpoint_policies
+        assert isinstance(run, Training)  # noqa: S101 - for the type checker
+        checkpoint = partial(jax.checkpoint, layer, prevent_cse=not run.scan)
+        match run.remat:
+            case "minimal_with_context":
+                return checkpoint(policy=policies.save_only_these_names(*_SAVED))
+            case "full":
+                return checkpoint(policy=policies.nothing_saveable)
+            case _:
+                return layer
+
+    def _layer(
+        self,
+        kind: LayerKind,
+        x: jax.Array,
+        weights: Weights,
+        positions: jax.Array,
+        cache: Cache | None,
+    ) -> tuple[jax.Array, Cache | None]:
+        style = self.model.style
+        with jax.named_scope("norm"):
+            hidden = self._rows(normalised(style, self._between(x), weights, "attention_norm"))
+        with jax.named_scope("attention"):
+            context, cache = self._attention(kind, hidden, weights, positions, cache)
+            with jax.named_scope("output"):
+                made = product("bshd,hde->bse", context, weights["output"])
+                if style.biases:
+                    made = made + weights["output_bias"].astype(made.dtype)
+                made = checkpoint_name(self._between(made), "output_projection")
+        x = x + self._after(made, weights, "after_attention_norm")
+        with jax.named_scope("norm"):
+            hidden = self._rows(normalised(style, x, weights, "mlp_norm"))
+        with jax.named_scope("mlp"):
+            made = checkpoint_name(self._between(self._mlp(kind, hidden, weights)), "mlp_down")
+        return self._between(x + self._after(made, weights, "after_mlp_norm")), cache
+
+    def _after(self, x: jax.Array, weights: Weights, name: str) -> jax.Array:
+        if not self.model.style.norms_after:
+            return x
+        with jax.named_scope("norm"):
+            return normalised(self.model.style, x, weights, name)
+
+    def _mlp(self, kind: LayerKind, x: jax.Array, weights: Weights) -> jax.Array:
+        style, routing = self.model.style, self.model.routing
+        if not kind.is_routed or routing is None:
+            return feed_forward(style, self.divided, x, weights)
+        made = through_experts(self.model, self.divided, x, weights)
+        if not routing.shared_experts:
+            return made
+        with jax.named_scope("shared"):
+            return made + feed_forward(style, self.divided, x, weights, _SHARED)
+
+    def _attention(
+        self,
+        kind: LayerKind,
+        x: jax.Array,
+        weights: Weights,
+        positions: jax.Array,
+        cache: Cache | None,
+    ) -> tuple[jax.Array, Cache | None]:
+        model, divided = self.model, self.divided
+        if model.latent is not None:
+            return latent_attention(model, divided, kind, x, weights, positions, cache)
+        with jax.named_scope("projections"):
+            query, key, value = self._projected(x, weights)
+        query = query * jnp.asarray(query.shape[-1] ** -0.5, query.dtype)
+        if not model.style.learned_positions:
+            with jax.named_scope("rotary"):
+                theta = model.style.rope_theta
+                query, key = rotated(query, positions, theta), rotated(key, positions, theta)
+        if cache is not None:
+            cache = cache.written(keys=jnp.swapaxes(key, 1, 2), values=jnp.swapaxes(value, 1, 2))
+            if isinstance(model.run, Decode):
+                cached = (cache.read("keys"), cache.read("values"))
+                return cached_attention(model, kind, query, cached), cache
+        query = checkpoint_name(query, "query_projection")
+        key = checkpoint_name(key, "key_projection")
+        value = checkpoint_name(value, "value_projection")
+        context = causal_attention(model, divided, kind, (query, key, value))
+        # Fused attention names what it keeps itself: its statistics stand beside the result.
+        is_named = model.run.attention == "cudnn"
+        return context if is_named else checkpoint_name(context, "context"), cache
+
+    def _projected(self, x: jax.Array, weights: Weights) -> list[jax.Array]:
+        """Return queries, keys and values."""
+        style = self.model.style
+        if _MERGED in weights:
+            merged = product("bse,ekgd->bskgd", x, weights[_MERGED])
+            query = merged[:, :, :, :-2]
+            shape = (*query.shape[:2], query.shape[2] * query.shape[3], query.shape[4])
+            made = [query.reshape(shape), merged[:, :, :, -2], merged[:, :, :, -1]]
+        else:
+            made = [product("bse,ehd->bshd", x, weights[name]) for name in _PROJECTED]
+        if style.biases:
+            made = [
+                one + weights[f"{name}_bias"].astype(one.dtype)
+                for one, name in zip(made, _PROJECTED, strict=True)
+            ]
+        if style.norms_of_heads:
+            query, key, value = made
+            made = [
+                normalised(style, query, weights, "query_norm"),
+                normalised(style, key, weights, "key_norm"),
+                value,
+            ]
+        return made
+
+    def _rows(self, x: jax.Array) -> jax.Array:
+        """Ask for the rows that go into a product."""
+        return self.divided.constrain(x, "batch", "sequence", None)
+
+    def _between(self, x: jax.Array) -> jax.Array:
+        """Ask for the rows that stand between products."""
+        return self.divided.constrain(x, "batch", "norm_sequence", None)
+
+
+def _one_by_one(
+    layers: Mapping[LayerKind, Any],
+    kinds: Sequence[LayerKind],
+    x: jax.Array,
+    weights: Sequence[Weights],
+    positions: jax.Array,
+) -> jax.Array:
+    for index, (kind, own) in enumerate(zip(kinds, weights, strict=True)):
+        with jax.named_scope(f"layers_{index:02d}"):
+            x = layers[kind](x, own, positions)
+    return x

@@ -1,0 +1,199 @@
+"""Families of language models: parameters, FLOPs, collectives, and what is refused."""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import prod
+
+import jax
+import pytest
+
+from hespas.cost.expand import expand
+from hespas.cost.structure import total
+from hespas.errors import ConfigError
+from hespas.export.exported import partitioned
+from hespas.export.function import export_model
+from hespas.frontend.load import load_source
+from hespas.models.catalogue import model_named, models
+from hespas.models.flops import model_flops
+from hespas.models.language import LanguageModel
+from hespas.models.model import MeshAxes
+from hespas.models.part import Part, PartProgram
+from hespas.program.program import Program, all_ops, is_communication_op
+from hespas.program.types import size_bytes
+
+SMALL = {
+    "embedding": "64",
+    "heads": "4",
+    "kv_heads": "2",
+    "head_size": "16",
+    "layers": "4",
+    "mlp": "128",
+    "vocabulary": "256",
+}
+TRAINING = {**SMALL, "sequence": "64", "attention": "unfused"}
+LATENT = {"query_rank": "32", "kv_rank": "16", "rope_size": "8", "value_size": "16"}
+EXPERTS = {"experts": "8", "expert_mlp": "64"}
+PUBLISHED = {
+    # As the papers print them, in B; of GPT-3 rounded, with its vocabulary padded here.
+    "llama2-70b": (69.0, 0.001),
+    "mistral-7b": (7.24, 0.001),
+    "gpt3-125m": (0.125, 0.01),
+    "gpt3-350m": (0.35, 0.02),
+    "gpt3-760m": (0.76, 0.01),
+    "gpt3-1.3b": (1.3, 0.015),
+    "gpt3-2.7b": (2.7, 0.02),
+    "gpt3-6.7b": (6.7, 0.01),
+    "gpt3-13b": (13.0, 0.012),
+    "gpt3-175b": (175.0, 0.003),
+    "mixtral-8x7b": (46.7, 0.001),
+    "mixtral-8x22b": (141.0, 0.003),
+    "deepseek-v3": (671.0, 0.0001),
+    "gemma2-2b": (2.614, 0.001),
+    "gemma2-9b": (9.242, 0.001),
+    "gemma2-27b": (27.227, 0.001),
+    "gemma3-12b": (11.77, 0.001),
+    "gemma3-27b": (27.01, 0.001),
+}
+
+
+def exported(name: str, **options: str) -> Program:
+    return load_source(partitioned(export_model(name, options)).text, name=name)
+
+
+def communication(program: Program) -> Counter[str]:
+    return Counter(op.kind for op in all_ops(program) if is_communication_op(op))
+
+
+def products(program: Program) -> int:
+    ops = [op for op in all_ops(program) if op.kind in {"dot_general", "ragged_dot"}]
+    return sum(count for _, count in total(expand(ops)).flops)
+
+
+def parameters(name: str, **options: str) -> int:
+    state = model_named(name).step(options).arguments[0]
+    return sum(prod(leaf.shape) for leaf in jax.tree.leaves(state.get("weights", state)))
+
+
+def test_the_published_counts_are_of_all_that_train() -> None:
+    trained = {
+        name
+        for name, model in models().items()
+        if isinstance(model.settings, LanguageModel) and not name.endswith(("prefill", "decode"))
+    }
+    assert trained == set(PUBLISHED)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_parameters_are_those_published(name: str) -> None:
+    published, within = PUBLISHED[name]
+    count = parameters(name)
+    assert count / 1e9 == pytest.approx(published, rel=within)
+    assert f"{count / 1e9:.3f} B" in model_named(name).summary
+    assert parameters(name, scan="true") == count
+    assert parameters(f"{name}-decode") == count
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("gpt3-125m", {"kv_heads": "4"}),
+        ("mixtral-8x7b", EXPERTS),
+        ("mixtral-8x7b", {**EXPERTS, "dropless": "true"}),
+        ("deepseek-v3", {**EXPERTS, **LATENT}),
+        ("gemma3-12b", {}),
+    ],
+)
+def test_products_of_training_are_the_closed_form(name: str, options: dict[str, str]) -> None:
+    """All but what a window leaves out, which the closed form does not count."""
+    options = TRAINING | options | {"mesh": "data=1", "remat": "none"}
+    needed = model_flops(model_named(name).with_options(options))
+    assert needed is not None
+    assert products(exported(name, **options)) == pytest.approx(needed, rel=0.02)
+
+
+@pytest.mark.parametrize("scan", ["true", "false"])
+def test_a_loop_has_as_many_products(scan: str) -> None:
+    """Of eight layers a group of six is in the loop, and two are behind it."""
+    options = TRAINING | {"mesh": "data=1", "remat": "full", "layers": "8", "scan": scan}
+    needed = model_flops(model_named("gemma3-12b").with_options(options))
+    assert needed is not None
+    logits = 2 * 64 * 64 * 256
+    assert products(exported("gemma3-12b", **options)) == pytest.approx(
+        (needed - 3 * logits) * 4 / 3 + 3 * logits, rel=0.02
+    )
+
+
+def test_experts_are_reached_by_all_to_all() -> None:
+    options = TRAINING | EXPERTS | {"scan": "true"}
+    divided = communication(exported("mixtral-8x7b", mesh="expert=4", **options))
+    # There and back, forward, again, and backward.
+    assert divided["all_to_all"] == 6
+    assert communication(exported("mixtral-8x7b", mesh="tp=2", **options))["all_to_all"] == 0
+
+
+def test_norms_are_divided_by_tokens_where_asked() -> None:
+    options = TRAINING | {"kv_heads": "4", "mesh": "tp=2", "remat": "none"}
+    whole = communication(exported("gpt3-125m", **options))
+    divided = communication(exported("gpt3-125m", sequence_parallel="true", **options))
+    assert divided["all_gather"] > whole["all_gather"]
+
+
+def test_zero_divides_states_and_gathers_weights_as_its_stages_say() -> None:
+    options = TRAINING | {"kv_heads": "4", "mesh": "data=4", "batch": "2", "accumulation": "2"}
+    stages = {
+        zero: exported("gpt3-125m", zero=zero, scan="true", **options) for zero in ("0", "1", "3")
+    }
+    sizes = {
+        zero: sum(size_bytes(value.type) for value in program.main.body.arguments)
+        for zero, program in stages.items()
+    }
+    assert sizes["1"] == sizes["3"] < 0.3 * sizes["0"]
+    gathers = {zero: communication(program)["all_gather"] for zero, program in stages.items()}
+    assert gathers["0"] == 0 < gathers["1"]
+
+
+def test_a_part_of_a_pipeline_has_the_weights_it_needs() -> None:
+    mesh = MeshAxes(axes=(("pipe", 2), ("tp", 2)))
+    given = TRAINING | {"kv_heads": "4", "mesh": "tp=2", "scan": "true"}
+    parts = {
+        "first": Part(mesh=mesh, layers=2, is_first=True),
+        "last": Part(mesh=mesh, layers=2, is_last=True),
+        "update": Part(mesh=mesh, layers=2, program=PartProgram.UPDATE),
+    }
+    weights = {
+        name: set(model_named("gpt3-125m").part_step(given, part).arguments[0])
+        for name, part in parts.items()
+    }
+    assert weights["first"] >= {"embedding", "positions"}
+    assert weights["last"] >= {"embedding", "norm"}
+    assert "positions" not in weights["last"]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("mixtral-8x7b", {"mesh": "expert=3"}, "experts = 8 cannot be divided by expert=3"),
+        ("mixtral-8x7b", {"chosen": "9"}, "chosen = 9 of experts = 8; choose fewer"),
+        ("mixtral-8x7b", {"mesh": "expert=2", "dropless": "true"}, "dropless products do not send"),
+        ("gpt3-175b", {"mesh": "expert=2"}, "mesh axis expert divides nothing in this model"),
+        ("gpt3-175b", {"mesh": "tp=5"}, "heads = 96 cannot be divided by tp=5"),
+        ("gpt3-175b", {"mesh": "sequence=7"}, "sequence = 2048 cannot be divided by sequence=7"),
+        ("gpt3-175b", {"zero": "4"}, "zero is 4; give 0, 1, 2 or 3"),
+        (
+            "gpt3-125m",
+            {"mesh": "data=5", "zero": "1"},
+            "embedding = 768 cannot be divided by the 5",
+        ),
+        ("gemma2-9b", {"attention": "cudnn"}, "no cap of scores; give attention unfused"),
+        ("gemma3-12b", {"mesh": "context=2", "attention": "cudnn"}, "neither a window nor a cap"),
+        (
+            "llama2-70b",
+            {"mesh": "data=1", "batch": "3", "accumulation": "2"},
+            "is not divided by accumulation = 2",
+        ),
+    ],
+)
+def test_settings_that_do_not_fit(name: str, options: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        model_named(name).step(options)

@@ -1,0 +1,158 @@
+"""Prefill and decode: the values that a cache leads to, what is donated, and FLOPs."""
+
+# JAX's own types are only partly known.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownVariableType=false
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from hespas.cost.expand import expand
+from hespas.cost.structure import total
+from hespas.errors import ConfigError
+from hespas.export.exported import partitioned
+from hespas.export.function import export_model
+from hespas.frontend.load import load_source
+from hespas.models.catalogue import model_named
+from hespas.models.flops import model_flops
+from hespas.program.program import Program, all_ops, is_communication_op
+
+SMALL = {
+    "embedding": "64",
+    "heads": "4",
+    "kv_heads": "2",
+    "head_size": "16",
+    "layers": "2",
+    "mlp": "128",
+    "vocabulary": "256",
+    "mesh": "tp=1",
+}
+LATENT = {"query_rank": "32", "kv_rank": "16", "rope_size": "8", "value_size": "16"}
+FAMILIES = {
+    "llama3-8b": {},
+    "gpt3-125m": {"kv_heads": "4"},
+    "gemma3-12b": {},
+    "mixtral-8x7b": {"experts": "4", "expert_mlp": "32", "capacity_percent": "400"},
+    "deepseek-v3": {
+        **LATENT,
+        "experts": "4",
+        "chosen": "2",
+        "expert_mlp": "32",
+        "capacity_percent": "400",
+        "dense_layers": "1",
+    },
+}
+PROMPT, CONTEXT, BATCH = 7, 8, 2
+
+
+def filled(like: Any, key: jax.Array) -> Any:
+    """Return small random arrays for abstract ones."""
+    leaves, tree = jax.tree.flatten(like)
+    keys = jax.random.split(key, len(leaves))
+    return tree.unflatten(
+        [
+            (0.3 * jax.random.normal(each, leaf.shape)).astype(leaf.dtype)
+            for each, leaf in zip(keys, leaves, strict=True)
+        ]
+    )
+
+
+def run(name: str, options: dict[str, str], *arguments: Any) -> Any:
+    step = model_named(name).step(SMALL | options | {"dtype": "f32", "cache_dtype": "f32"})
+    # A copy for each step: its caches are donated.
+    copied = jax.tree.map(jnp.array, arguments)
+    with jax.sharding.set_mesh(jax.make_mesh((1,), ("tp",), axis_types=(AUTO,))):
+        return jax.jit(step.function.__wrapped__)(*copied)
+
+
+AUTO = jax.sharding.AxisType.Auto
+
+
+@pytest.mark.parametrize(
+    ("family", "paged"),
+    [*((family, False) for family in FAMILIES), ("llama3-8b", True), ("deepseek-v3", True)],
+)
+def test_a_token_over_a_cache_is_that_of_the_whole_prompt(family: str, *, paged: bool) -> None:
+    pages = {"page_size": "4"} if paged else {}
+    options = FAMILIES[family] | {"batch": str(BATCH), "weight_dtype": "f32"} | pages
+    whole = options | {"sequence": str(CONTEXT), "attention": "unfused"}
+    step = model_named(f"{family}-prefill").step(SMALL | whole | {"cache_dtype": "f32"})
+    weights, caches, given = step.arguments
+    weights = filled(weights, jax.random.key(1))
+    empty = jax.tree.map(jnp.zeros_like, caches)
+    tokens = jax.random.randint(jax.random.key(2), (BATCH, CONTEXT), 0, 256)
+    table = jnp.asarray([[2, 0], [1, 3]])[:, : given["pages"].shape[1]] if paged else None
+    shared = {} if table is None else {"pages": table}
+    last, filled_caches = run(
+        f"{family}-prefill", whole, weights, empty, {"tokens": tokens, "position": 0, **shared}
+    )
+    # The last token again, over the cache of all before it.
+    arguments = {"tokens": tokens[:, PROMPT:], "position": PROMPT, **shared}
+    again, same_caches = run(
+        f"{family}-decode", options | {"context": str(CONTEXT)}, weights, filled_caches, arguments
+    )
+    assert np.array_equal(last, again)
+    for one, other in zip(
+        jax.tree.leaves(filled_caches), jax.tree.leaves(same_caches), strict=True
+    ):
+        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
+
+
+def exported(name: str, **options: str) -> Program:
+    return load_source(partitioned(export_model(name, SMALL | options)).text, name=name)
+
+
+@pytest.mark.parametrize("page_size", ["0", "16"])
+def test_caches_are_donated(page_size: str) -> None:
+    options = SMALL | {"context": "64", "page_size": page_size}
+    text = partitioned(export_model("llama3-8b-decode", options)).text
+    assert text.count(b"tf.aliasing_output") == 2 * int(SMALL["layers"])
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("llama3-8b-prefill", {"sequence": "64"}),
+        ("llama3-8b-decode", {"context": "64", "batch": "4"}),
+        ("llama3-8b-decode", {"context": "64", "new_tokens": "3"}),
+        ("gpt3-125m-decode", {"context": "64", "kv_heads": "4"}),
+        ("deepseek-v3-prefill", {"sequence": "64", **LATENT, "layers": "3"}),
+        ("deepseek-v3-decode", {"context": "64", **LATENT, "layers": "3"}),
+    ],
+)
+def test_products_are_the_closed_form(name: str, options: dict[str, str]) -> None:
+    given = options | {"attention": "unfused"}
+    ops = [op for op in all_ops(exported(name, **given)) if op.kind == "dot_general"]
+    done = sum(count for _, count in total(expand(ops)).flops)
+    needed = model_flops(model_named(name).with_options(SMALL | given))
+    assert done == pytest.approx(needed, rel=0.02)
+
+
+def test_a_divided_step_sums_twice_a_layer() -> None:
+    program = exported("llama3-8b-decode", context="64", mesh="tp=2")
+    kinds = [op.kind for op in all_ops(program) if is_communication_op(op)]
+    in_layers = [op for op in all_ops(program) if op.kind == "all_reduce" and "layers_" in op.scope]
+    assert len(in_layers) == 2 * int(SMALL["layers"])
+    assert set(kinds) == {"all_reduce", "all_gather"}
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("llama3-8b-decode", {"context": "100", "page_size": "16"}, "not divided into pages of 16"),
+        ("llama3-8b-decode", {"context": "4", "new_tokens": "5"}, "new_tokens = 5 of a context"),
+        ("llama3-8b-decode", {"new_tokens": "2", "attention": "cudnn"}, "no mask for 2 new tokens"),
+        ("llama3-8b-decode", {"mesh": "tp=4"}, "kv_heads = 2 cannot be divided by tp=4"),
+        ("llama3-8b-decode", {"mesh": "fsdp=2"}, "mesh axis fsdp divides nothing"),
+        ("llama3-8b-decode", {"cache_dtype": "f4"}, "cache_dtype is 'f4'; known: bf16"),
+    ],
+)
+def test_settings_that_do_not_fit(name: str, options: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        model_named(name).step(SMALL | options)
