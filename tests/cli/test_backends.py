@@ -62,7 +62,7 @@ def test_the_log_of_a_failure_stays_where_no_directory_is_given(call: Call, trac
         (("--backend", "astra-sim", "--timeline", "t.json"), "doesn't say when tasks start"),
         (("--backend-dir", "run"), "--backend-dir has no effect without --backend astra-sim"),
         (("--time-limit", "3"), "--time-limit has no effect"),
-        (("--backend", "astra-sim", "--astra-sim", "absent"), "there is no program absent"),
+        (("--backend", "astra-sim", "--backend-program", "absent"), "there is no program absent"),
     ],
 )
 def test_what_has_no_effect_or_is_not_there_is_refused(

@@ -9,11 +9,15 @@ names the modules of estimation methods as text, the command line calls `astra_s
   somebody built, in the manner that the configuration describes.
 * Profilers time whole regions on this machine: `xla` and `iree`; `profiling` turns durations of
   runs into estimates.
-* Simulators of networks time a whole job: `astra_sim`, which gives a
-  `hespas.simulate.external_result.ExternalResult`.
+* Simulators of networks time a whole job, as a
+  `hespas.simulate.external_result.ExternalResult`: `astra_sim` from traces, `sst` and `htsim` from
+  the messages of `rank_programs`; `network_program` is what these two share.
 """
 
 PUBLIC: dict[str, tuple[str, ...]] = {
     "astra_sim.run": ("AstraSimOptions", "run_astra_sim"),
+    "htsim.run": ("run_htsim",),
+    "network_program": ("ProgramOptions",),
+    "sst.run": ("run_sst",),
 }
 """What other folders import, by module; `tests/project/test_layout.py` checks it."""

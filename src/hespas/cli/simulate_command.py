@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import click
 
 from hespas.backends.astra_sim.run import AstraSimOptions, run_astra_sim
+from hespas.backends.htsim.run import run_htsim
+from hespas.backends.network_program import ProgramOptions
+from hespas.backends.sst.run import run_sst
 from hespas.cli import flags
 from hespas.cli.outputs import check_targets, write_json, write_timeline
 from hespas.config.groups import Group
@@ -35,29 +38,45 @@ log = logging.getLogger("hespas")
 
 _OWN = "hespas"
 _ASTRA_SIM = "astra-sim"
+_OF_MESSAGES: Mapping[str, Callable[[Job, System, Path, ProgramOptions], ExternalResult]] = {
+    "sst": run_sst,
+    "htsim": run_htsim,
+}
+_OTHERS = (_ASTRA_SIM, *_OF_MESSAGES)
+_LONGEST = 3600.0
 
 _backend_options = flags.combined(
     flags.plain(
         "--backend",
-        type=click.Choice([_OWN, _ASTRA_SIM]),
+        type=click.Choice([_OWN, *_OTHERS]),
         default=_OWN,
         group=Group.ENGINE,
-        help="What simulates: hespas (default), or an installed ASTRA-sim.",
+        help="What simulates: hespas (default), or an installed ASTRA-sim, SST or htsim.",
     ),
     flags.plain(
+        "--backend-program",
         "--astra-sim",
         type=flags.FILE,
         metavar="FILE",
         group=Group.ENGINE,
-        needs="--backend astra-sim",
-        help="ASTRA-sim's program (default: $ASTRA_SIM_BINARY, or the one on the PATH).",
+        needs="--backend",
+        help="Its program (default: $ASTRA_SIM_BINARY, $SST_BINARY or $HTSIM_BINARY, or the one on "
+        "the PATH).",
+    ),
+    flags.plain(
+        "--backend-argument",
+        multiple=True,
+        metavar="ARGUMENT",
+        group=Group.ENGINE,
+        needs="--backend sst or htsim",
+        help="Pass this on to it, as in --backend-argument=-sender_cc_algo.",
     ),
     flags.plain(
         "--backend-dir",
         type=flags.FILE,
         metavar="DIR",
         group=Group.ENGINE,
-        needs="--backend astra-sim",
+        needs="--backend",
         help="Keep what the backend reads and prints here.",
     ),
     flags.plain(
@@ -65,7 +84,7 @@ _backend_options = flags.combined(
         type=click.FloatRange(min=0, min_open=True),
         metavar="SECONDS",
         group=Group.ENGINE,
-        needs="--backend astra-sim",
+        needs="--backend",
         help="How long the backend may take (default: 3600).",
     ),
 )
@@ -76,7 +95,8 @@ class _Backend:
     """What ``--backend`` and its like say."""
 
     name: str
-    astra_sim: Path | None
+    program: Path | None
+    arguments: tuple[str, ...]
     directory: Path | None
     time_limit_s: float | None
 
@@ -88,22 +108,37 @@ class _Backend:
     def check(self, *, wants_tasks: bool) -> None:
         """Raise `click.UsageError` for options that would have no effect."""
         given = {
-            "--astra-sim": self.astra_sim,
+            "--backend-program": self.program,
+            "--backend-argument": self.arguments or None,
             "--backend-dir": self.directory,
             "--time-limit": self.time_limit_s,
         }
         for flag, value in given.items():
             if self.is_own and value is not None:
-                message = f"{flag} has no effect without --backend {_ASTRA_SIM}"
+                message = f"{flag} has no effect without --backend {' or '.join(_OTHERS)}"
                 raise click.UsageError(message)
+        if self.arguments and self.name == _ASTRA_SIM:
+            raise click.UsageError(f"--backend-argument has no effect on {_ASTRA_SIM}")
         if not self.is_own and wants_tasks:
             message = f"--backend {self.name} doesn't say when tasks start and end"
             raise click.UsageError(f"{message}: leave --nodes and --timeline out")
 
     def run(self, job: Job, system: System, settings: AstraSimOptions) -> ExternalResult:
-        """Run the engine in its directory: the one given, else one that goes when all is well."""
+        """Run ASTRA-sim in its directory: the one given, else one that goes when all is well."""
+        limited = replace(settings, binary=self.program, time_limit_s=self.time_limit_s or _LONGEST)
         with self._directory() as directory:
-            return run_astra_sim(job, system, directory, settings)
+            return run_astra_sim(job, system, directory, limited)
+
+    def play(self, job: Job, system: System, algorithm: str | None) -> ExternalResult:
+        """Run an engine that plays messages, likewise."""
+        settings = ProgramOptions(
+            program=self.program,
+            algorithm=algorithm,
+            arguments=self.arguments,
+            time_limit_s=self.time_limit_s or _LONGEST,
+        )
+        with self._directory() as directory:
+            return _OF_MESSAGES[self.name](job, system, directory, settings)
 
     @contextmanager
     def _directory(self) -> Generator[Path]:
@@ -167,7 +202,8 @@ def command(
     rendezvous_protocol: bool,
     injection_scale: float | None,
     backend: str,
-    astra_sim: Path | None,
+    backend_program: Path | None,
+    backend_argument: tuple[str, ...],
     backend_dir: Path | None,
     time_limit: float | None,
     nodes: bool,
@@ -185,7 +221,11 @@ def command(
     if nodes and json_file is None:
         raise click.UsageError("--nodes has no effect without --json")
     engine = _Backend(
-        name=backend, astra_sim=astra_sim, directory=backend_dir, time_limit_s=time_limit
+        name=backend,
+        program=backend_program,
+        arguments=backend_argument,
+        directory=backend_dir,
+        time_limit_s=time_limit,
     )
     engine.check(wants_tasks=nodes or timeline is not None)
     check_targets(json_file, timeline)
@@ -200,17 +240,19 @@ def command(
     job = _job(traces, comm_groups, options.imperfect, system, is_recorded=is_recorded)
     log.info("read the traces of %d devices", job.device_count)
     if not engine.is_own:
-        _refuse_model(given)
-        settings = AstraSimOptions(
-            network=options.network or ContentionModel.CONGESTION_UNAWARE,
-            queues_per_dimension=num_queues_per_dim or 1,
-            rendezvous=rendezvous_protocol,
-            injection_scale=1.0 if injection_scale is None else injection_scale,
-            binary=astra_sim,
-            time_limit_s=time_limit or 3600.0,
-        )
-        with stage(Stage.SIMULATE, f"on {system.name} by ASTRA-sim"):
-            answer = engine.run(job, system, settings)
+        _refuse_model(given, plays_messages=backend in _OF_MESSAGES)
+        with stage(Stage.SIMULATE, f"on {system.name} by {backend}"):
+            if backend in _OF_MESSAGES:
+                _refuse_details(options, num_queues_per_dim, rendezvous_protocol, injection_scale)
+                answer = engine.play(job, system, options.algorithm)
+            else:
+                settings = AstraSimOptions(
+                    network=options.network or ContentionModel.CONGESTION_UNAWARE,
+                    queues_per_dimension=num_queues_per_dim or 1,
+                    rendezvous=rendezvous_protocol,
+                    injection_scale=1.0 if injection_scale is None else injection_scale,
+                )
+                answer = engine.run(job, system, settings)
         if json_file is not None:
             write_json(json_file, answer.as_json())
         if json_file != "-":
@@ -254,10 +296,25 @@ def _job(
     return joined_job(programs, system.device_count, location=cluster.source)
 
 
-def _refuse_model(given: Mapping[str, object]) -> None:
-    for name in ("model", "algorithm", "cluster"):
+def _refuse_model(given: Mapping[str, object], *, plays_messages: bool) -> None:
+    for name in ("model", "imperfect") if plays_messages else ("model", "algorithm", "imperfect"):
         if given[name] is not None:
             raise click.UsageError(f"{flags.flag(name)} has no effect on another --backend")
+
+
+def _refuse_details(
+    options: NetworkOptions, queues: int | None, rendezvous: bool, injection_scale: float | None
+) -> None:
+    """Refuse what only ASTRA-sim and hespas' model of it know."""
+    given = {
+        "--network": options.network,
+        "--num-queues-per-dim": queues,
+        "--rendezvous-protocol": rendezvous or None,
+        "--injection-scale": injection_scale,
+    }
+    for flag, value in given.items():
+        if value is not None:
+            raise click.UsageError(f"{flag} has no effect on this --backend")
 
 
 def _groups(traces: Path, given: Path | None) -> Path | None:

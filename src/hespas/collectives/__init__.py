@@ -28,8 +28,8 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "tree_parent",
     ),
     "program": ("Program",),
-    "registry": ("ALGORITHMS",),
-    "schedule": ("Collective", "Operation", "Schedule"),
+    "registry": ("ALGORITHMS", "algorithms_for"),
+    "schedule": ("Collective", "Operation", "Rounds", "Schedule"),
     "verify": ("Verified", "verify"),
 }
 """What other folders import, by module; `tests/project/test_layout.py` checks it."""

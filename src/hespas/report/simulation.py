@@ -77,7 +77,7 @@ def external_text(result: ExternalResult) -> str:
     finish = format_time(result.finish_ns * PS_PER_NS / PS_PER_S)
     return "\n".join([
         f"Step time: {finish} (by {result.engine})",
-        *_table(rows),
+        *(_table(rows) if rows else []),
         *[f"Note: {note}" for note in result.notes],
     ])  # fmt: skip
 

@@ -20,7 +20,7 @@ class DeviceFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExternalResult:
-    """The figures of every device, by number.
+    """The figures of every device, by number; ``whole_ns`` where only that of all is said.
 
     ``notes`` say what was lost in translation; ``log`` is the simulator's own, None where there is
     none.
@@ -30,11 +30,13 @@ class ExternalResult:
     devices: Mapping[int, DeviceFigures]
     notes: tuple[str, ...] = ()
     log: Path | None = None
+    whole_ns: int | None = None
 
     @property
     def finish_ns(self) -> int:
         """When the last device ends: the duration of the step."""
-        return max(figures.finish_ns for figures in self.devices.values())
+        ends = [figures.finish_ns for figures in self.devices.values()]
+        return max(ends) if self.whole_ns is None else self.whole_ns
 
     def as_json(self) -> dict[str, object]:
         """Return what ``hespas simulate`` prints: the same keys as for hespas' own models.

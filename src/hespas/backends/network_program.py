@@ -1,0 +1,47 @@
+"""What the adapters of other network simulators share: options, the program, the job's size."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from hespas.errors import DeviceCountError, ToolError
+from hespas.hardware.system import System
+from hespas.schedule.tasks import Job
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramOptions:
+    """How to run a simulator that plays messages.
+
+    ``program`` is its file, None for the one that is found; ``algorithm`` is that of all
+    collectives, None for the usual one of each; ``arguments`` are passed on as they are.
+    """
+
+    program: Path | None = None
+    algorithm: str | None = None
+    arguments: tuple[str, ...] = ()
+    time_limit_s: float = 3600.0
+
+
+def find_program(name: str, variable: str, given: Path | None, *, what: str) -> Path:
+    """Return a program: the one given, of an environment variable, or ``name`` on the PATH.
+
+    Raises `ToolError`, which says what to install or set, where there is none.
+    """
+    named = str(given) if given is not None else os.environ.get(variable, "")
+    found = shutil.which(named or name)
+    if found is None:
+        message = f"there is no program {named}" if named else f"{name} is not on the PATH"
+        hint = f"build {what}, and give its path or set {variable}"
+        raise ToolError(message, location=name, hint=hint)
+    return Path(found).absolute()
+
+
+def check_size(job: Job, system: System) -> None:
+    """Raise `DeviceCountError` if a job and a system differ in size."""
+    if job.device_count != system.device_count:
+        message = f"the job is for {job.device_count} devices, {system.name} has"
+        raise DeviceCountError(f"{message} {system.device_count}")

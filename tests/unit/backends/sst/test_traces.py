@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+from struct import pack
+
+import pytest
+
+from hespas.backends.rank_programs import Exchange, Transfer, Wait
+from hespas.backends.sst.traces import trace_bytes
+from hespas.errors import HespasError
+
+HOP = Exchange(
+    sends=(Transfer(peer=1, size_bytes=4096, tag=0),),
+    receives=(Transfer(peer=3, size_bytes=4096, tag=0),),
+)
+
+
+def test_a_trace_byte_by_byte() -> None:
+    """Kind, start, arguments, end, result, little-endian."""
+    tail = pack("<di", 1.5e-6, 0)
+    expected = (
+        pack("<Iddi", 1, 0.0, 0.0, 0)
+        + pack("<Id", 17, 1.5e-6) + pack("<QIIiiIQ", 0, 4096, 4, 3, 0, 0, 1) + tail
+        + pack("<Id", 4, 1.5e-6) + pack("<QIIiiI", 0, 4096, 4, 1, 0, 0) + tail
+        + pack("<Id", 128, 1.5e-6) + pack("<QQ", 1, 0) + tail
+        + pack("<Iddi", 2, 1.5e-6, 1.5e-6, 0)
+    )  # fmt: skip
+    assert trace_bytes((Wait(duration_ps=1_500_000), HOP)) == expected
+
+
+def test_a_message_of_4_gib_is_refused() -> None:
+    large = Exchange(sends=(Transfer(peer=1, size_bytes=2**32, tag=0),), receives=())
+    with pytest.raises(HespasError, match="count to 4294967295"):
+        trace_bytes((large,))
