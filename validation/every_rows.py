@@ -165,6 +165,19 @@ def missing_list() -> str:
     return "\n".join([*lines, ""])
 
 
+def notes_list() -> str:
+    """Return what is assumed of rows beside what every prediction says of itself."""
+    by_note: dict[str, dict[str, list[Recorded]]] = {}
+    for row in _predicted(_rows()):
+        if row["note"]:
+            by_note.setdefault(row["note"], {}).setdefault(row["part"], []).append(row)
+    lines = [
+        f"* {note}: {'; '.join(_of_part(part, rows) for part, rows in parts.items())}."
+        for note, parts in by_note.items()
+    ]
+    return "\n".join([*lines, ""])
+
+
 def _of_part(part: str, rows: Sequence[Recorded]) -> str:
     names = ", ".join(dict.fromkeys(_name(row) for row in rows))
     counts = sorted({row["devices"] for row in rows})

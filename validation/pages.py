@@ -12,7 +12,8 @@ Three kinds of text in README.md and docs/ are not written by hand:
   docs/data/accuracy.json, which ``hespas validate --json docs/data/accuracy.json`` writes,
   docs/data/fuzz.json, to which ``python -m fuzz --record`` adds a run, docs/data/fusion.json,
   which ``python validation/fusion.py`` writes, docs/data/every_step.json, which ``python
-  validation/every_rows.py`` makes of what ``hespas validate --all --json`` writes, and
+  validation/every_rows.py`` makes of what ``hespas validate --all --json`` writes,
+  docs/data/recipe.json, which ``python validation/recipe_cost.py`` writes, and
   src/hespas/export/loops.json, which ``python validation/loops.py`` writes.
 
 Where the output shown ends in "...", only its first lines are shown. Look at the difference before
@@ -37,6 +38,7 @@ import every_rows
 import fusion
 import fuzz_runs
 import loops
+import recipe_cost
 from base_install import base_install
 from hespas.cli.commands import command_named, commands, run
 
@@ -279,6 +281,7 @@ FIGURES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "everycauses": _every(every_rows.causes_table),
     "everygroups": _every(every_rows.groups_table),
     "everymissing": _every(every_rows.missing_list),
+    "everynotes": _every(every_rows.notes_list),
     "everyscaling": _every(every_rows.scaling),
     "everystep": _every(every_rows.steps_table),
     "everysummary": _every(every_rows.summary),
@@ -288,6 +291,8 @@ FIGURES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "loops": _loops,
     "methods": _methods,
     "optimised": _optimised,
+    "recipecost": _every(recipe_cost.cost),
+    "recipeprediction": _every(recipe_cost.prediction),
     "resnet": _resnet,
     "speedups": _speed_ups,
     "summary": _summary,
