@@ -13,7 +13,10 @@ from hespas.program.program import Op
 from hespas.program.types import TensorType
 
 _PREFIX = "__cudnn$fmha"
-_CAUSAL = frozenset({"CAUSAL", "PADDING_CAUSAL"})
+_MASKS = {"NO_MASK": False, "PADDING": False, "CAUSAL": True, "PADDING_CAUSAL": True}
+"""cuDNN's masks, and whether they are causal."""
+_DECODED = 64
+"""Keys for each query from which on attention is decoding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +25,9 @@ class Attention:
 
     ``key_heads`` are fewer than ``heads`` where queries share keys. ``head_size`` is the length
     of a query or key, ``value_size`` of a value. ``window`` is how many keys up to its own place
-    a query sees, 0 for all. ``multiplied`` is a key of `Work.flops`.
+    a query sees, 0 for all. ``multiplied`` is a key of `Work.flops`. ``segments`` is how many
+    packed sequences a row holds at most, ``is_paged`` says that tables name the pages of keys and
+    values, ``element_bytes`` is the size of one of their numbers.
     """
 
     batch: int
@@ -38,6 +43,21 @@ class Attention:
     dropout_rate: float
     window: int
     multiplied: str
+    segments: int = 1
+    is_paged: bool = False
+    element_bytes: float = 2.0
+
+    @property
+    def is_decoding(self) -> bool:
+        """Whether it is a few queries over many keys: reading those takes longer than all else."""
+        return not self.is_backward and _DECODED * self.query_length <= self.key_length
+
+    @property
+    def cache_bytes(self) -> int:
+        """The bytes of the keys and values that queries see."""
+        seen = min(self.key_length, self.window or self.key_length)
+        each = self.key_heads * (self.head_size + self.value_size) * self.element_bytes
+        return round(self.batch * seen * each)
 
     @property
     def scores(self) -> int:
@@ -85,6 +105,12 @@ def attentions(op: Op) -> tuple[Attention, ...]:
     query, key, value = (_four(op, at) for at in range(3))
     if len(dimensions) != 4:
         raise CostError("its scores do not have four dimensions", location=op.location)
+    if config.mask_type not in _MASKS:
+        raise CostError(
+            f"mask {config.mask_type} of cuDNN's attention has no model",
+            location=op.location,
+            hint=f"masks are {', '.join(_MASKS)}",
+        )
     batch, heads, query_length, key_length = dimensions
     return (
         Attention(
@@ -95,12 +121,15 @@ def attentions(op: Op) -> tuple[Attention, ...]:
             key_length=key_length,
             head_size=query.shape[3],
             value_size=value.shape[3],
-            is_causal=config.mask_type in _CAUSAL,
+            is_causal=_MASKS[config.mask_type],
             is_backward="Backward" in attrs.target,
             has_bias="ScaleBias" in attrs.target,
             dropout_rate=config.dropout_rate,
             window=config.sliding_window_length,
             multiplied=multiplier_of(query.element, key.element, (), "").type_name,
+            segments=config.max_seg_per_batch,
+            is_paged=config.is_paged_attention,
+            element_bytes=key.element.bits / 8,
         ),
     )
 

@@ -62,10 +62,11 @@ class _Intermediate(msgspec.Struct, frozen=True):
     dimensions: Numbers
 
 
-class AttentionConfig(msgspec.Struct, frozen=True):
-    """cuDNN's part of a configuration for fused attention.
+class AttentionConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """cuDNN's part of a configuration for fused attention; any other field is an error.
 
-    The intermediate tensor holds one score for each batch, head, query and key.
+    The intermediate tensor holds one score for each batch, head, query and key. The fields from
+    ``algorithm`` on choose how it is computed, not what, or scale numbers.
     """
 
     intermediate_tensor_shape: _Intermediate
@@ -74,6 +75,18 @@ class AttentionConfig(msgspec.Struct, frozen=True):
     sliding_window_length: int = 0
     bmm2_dot_dimension_numbers: _DotNumbers | None = None
     bmm1_grad_gemm2_dot_dimension_numbers: _DotNumbers | None = None
+    max_seg_per_batch: int = 1
+    is_paged_attention: bool = False
+    bmm1_dot_dimension_numbers: _DotNumbers | None = None
+    bmm1_grad_gemm1_dot_dimension_numbers: _DotNumbers | None = None
+    bmm2_grad_gemm1_dot_dimension_numbers: _DotNumbers | None = None
+    bmm2_grad_gemm2_dot_dimension_numbers: _DotNumbers | None = None
+    algorithm: object = None
+    fmha_scale: float = 1.0
+    seed: int = 0
+    is_flash_attention: bool = True
+    is_causal_mask: bool = False
+    force_deterministic: bool = False
 
     @property
     def head_axis(self) -> int:

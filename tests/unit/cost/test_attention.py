@@ -6,8 +6,9 @@ import pytest
 
 from hespas.cost.attention import Attention, attentions
 from hespas.cost.expand import expand
-from hespas.cost.structure import total
+from hespas.cost.structure import Leaf, total
 from hespas.cost.work import Work
+from hespas.errors import CostError
 from hespas.program.program import Op
 from hlo_programs import entry_ops
 
@@ -98,3 +99,64 @@ def test_a_causal_mask_of_any_length_is_counted_at_once() -> None:
     )
 
     assert attention.scores == 2**39 * (2**40 + 1)
+
+
+def test_every_field_of_cudnns_configuration_is_known_or_refused() -> None:
+    known = ',"seed":42,"fmha_scale":0.1,"is_flash_attention":true,"algorithm":{"algo_id":"0"}'
+    assert _the_attention(more=known) == _the_attention()
+    with pytest.raises(CostError, match="unknown field `is_ragged`"):
+        attentions(_attention(more=',"is_ragged":true'))
+    with pytest.raises(CostError, match="mask ALIBI of cuDNN's attention has no model"):
+        attentions(_attention(mask="ALIBI"))
+
+
+def test_packed_sequences_are_one_each_and_said_to_be() -> None:
+    packed = _attention(more=',"max_seg_per_batch":4')
+    (leaf,) = expand(packed)
+    assert isinstance(leaf, Leaf)
+    assert leaf.work == _work(_attention())
+    assert leaf.assumption.startswith("rows of up to 4 packed sequences are priced as one")
+    (plain,) = expand(_attention())
+    assert isinstance(plain, Leaf)
+    assert plain.assumption == ""
+
+
+def _decoding(*, pages: int = 0, window: int = 0) -> Op:
+    length = pages * 16 if pages else 1024
+    batch = f"{pages},16" if pages else f"2,{length}"
+    more = f'"is_paged_attention":{"true" if pages else "false"},"sliding_window_length":{window}'
+    numbers = '"bmm2_dot_dimension_numbers":{"rhs_batch_dimensions":["0","2"]}'
+    config = (
+        '{"cudnn_fmha_backend_config":{"intermediate_tensor_shape":{"dimensions":["2","8","1",'
+        f'"1024"]}},"mask_type":"PADDING",{numbers},{more}}}}}'
+    )
+    op, *_ = entry_ops(
+        f"""
+        q = bf16[2,1,8,128] parameter(0)
+        k = bf16[{batch},4,128] parameter(1)
+        v = bf16[{batch},4,128] parameter(2)
+        a = (bf16[2,1,8,128], u8[0]) custom-call(q, k, v),
+          custom_call_target="__cudnn$fmhaSoftmax", backend_config={config}
+        ROOT r = bf16[2,1,8,128] get-tuple-element(a), index=0
+        """
+    )
+    return op
+
+
+def test_one_query_over_a_cache_is_decoding() -> None:
+    (found,) = attentions(_decoding())
+    assert found.is_decoding
+    assert found.cache_bytes == 2 * 2 * 1024 * 4 * 128 * 2
+    assert found.flops == 2 * 2 * 8 * 1024 * 256
+    (windowed,) = attentions(_decoding(window=256))
+    assert windowed.cache_bytes == found.cache_bytes // 4
+    assert not _the_attention().is_decoding
+
+
+def test_of_all_pages_those_of_the_sequences_are_read() -> None:
+    (found,) = attentions(_decoding(pages=1000))
+    assert found.is_paged
+    query_bytes = 2 * 2 * 8 * 128
+    assert _work(_decoding(pages=1000)).bytes_read == found.cache_bytes + query_bytes
+    # No more than there are.
+    assert _work(_decoding(pages=10)).bytes_read == 2 * 2 * 10 * 16 * 4 * 128 + query_bytes

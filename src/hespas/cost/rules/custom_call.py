@@ -68,6 +68,8 @@ MOSAIC = "tpu_custom_call"
 
 def _known(op: Op, target: str) -> tuple[Work, str]:
     rule = TARGETS.get(target)
+    if rule is not None and rule is attention:
+        return attention(op), _packing(op)
     if rule is not None:
         return rule(op), ""
     if target == MOSAIC:
@@ -192,7 +194,24 @@ def attention(op: Op) -> Work:
     steps += each.has_bias
     product = Work(flops=flop_counts(each.multiplied, each.flops))
     softmax = Work(flops=flop_counts("f32", steps * each.scores), transcendentals=each.scores)
-    return summed((product, softmax, _traffic(op)))
+    moved = _traffic(op)
+    if each.is_paged:
+        # Of all pages those that the tables name.
+        pages = bytes_of(op.operands[1:3])
+        read = moved.bytes_read - pages + min(pages, each.cache_bytes)
+        moved = Work(bytes_read=read, bytes_written=moved.bytes_written)
+    return summed((product, softmax, moved))
+
+
+def _packing(op: Op) -> str:
+    """Return what is assumed of rows that several sequences, or less than one, may fill."""
+    (each,) = attentions(op)
+    if each.segments > 1:
+        return (
+            f"rows of up to {each.segments} packed sequences are priced as one sequence each: how "
+            "long those are is data"
+        )
+    return ""
 
 
 def work_by_author(op: Op) -> Work | None:

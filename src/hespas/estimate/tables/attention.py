@@ -1,8 +1,9 @@
 """Fused attention from measured tables of causal attention of bf16.
 
 The tables have no gradients, no partial masks and no other types: those are scaled by FLOPs,
-which the notes say. Gradients reach a smaller part of the peak than attention itself, by a ratio
-that was published for each generation of GPUs.
+which the notes say. One query over a cache, fp8 and sliding windows have figures of their own
+(`hespas.estimate.tables.attention_fits`). Gradients reach a smaller part of the peak than attention
+itself, by a ratio that was published for each generation of GPUs.
 """
 
 from __future__ import annotations
@@ -12,11 +13,18 @@ from functools import cache
 
 from hespas.cost.attention import Attention
 from hespas.errors import MeasurementError
-from hespas.estimate.bound import Bound
+from hespas.estimate.bound import Bound, larger_of
 from hespas.estimate.driver import Timing
+from hespas.estimate.tables.attention_fits import (
+    AttentionFits,
+    attention_fits,
+    fitted_part,
+    nearest,
+)
 from hespas.estimate.tables.files import Part, load_part
 from hespas.estimate.tables.grid import Grid, completed, monotone, read
 from hespas.hardware.device import Device
+from hespas.units import format_time
 
 _TABLE = "attention.causal.bf16"
 
@@ -71,36 +79,101 @@ class AttentionModel:
         The table's time of the same head size, heads of all batches, and number of keys, times
         the FLOPs of this attention over those of the table's; never faster than the peak.
         """
-        base = replace(
+        if attention.is_decoding:
+            return self._decoding(attention)
+        base, heads = self._base(attention)
+        reading = read(_grid(self.part.about.part), (base.head_size, heads, base.key_length))
+        share = attention.flops / (base.flops * heads) / self._speed_up(attention)
+        if is_windowed(attention):
+            share *= nearest(self._fits.window_factor, attention.window)
+        if attention.is_backward:
+            share /= backward_rate(self.part.about.part).of_forward
+        time_s = max(
+            reading.time_s * share * self.device.factor("attention"),
+            attention.flops / self.device.rate(attention.multiplied),
+        )
+        notes = self._notes(attention, reading.outside)
+        return Timing(time_s=time_s, notes=notes, bound=Bound(compute_s=time_s))
+
+    @property
+    def _fits(self) -> AttentionFits:
+        return attention_fits(self.part.about.part)
+
+    def _base(self, attention: Attention) -> tuple[Attention, int]:
+        """Return one head of the table's attention, and how many heads there are of it.
+
+        Of a sliding window it is as long as two windows, of which a causal mask leaves each query
+        one in the mean, and there are as many heads more.
+        """
+        length = 2 * attention.window if is_windowed(attention) else attention.key_length
+        heads = attention.batch * attention.heads
+        if is_windowed(attention):
+            heads = max(1, round(heads * attention.query_length / length))
+        one = replace(
             attention,
-            query_length=attention.key_length,
+            batch=1,
+            heads=1,
+            query_length=length,
+            key_length=length,
             value_size=attention.head_size,
             is_causal=True,
             is_backward=False,
             window=0,
         )
-        heads = attention.batch * attention.heads
+        return one, heads
+
+    def unscaled_window_s(self, attention: Attention) -> float:
+        """Return the time of a sliding window as if it were causal attention of two windows."""
+        base, heads = self._base(attention)
         reading = read(_grid(self.part.about.part), (base.head_size, heads, base.key_length))
+        return reading.time_s * attention.flops / (base.flops * heads)
+
+    def _speed_up(self, attention: Attention) -> float:
+        """Return how much faster the type is here than bf16 is in the table."""
         there = self.part.about.peak_flops["bf16"]
-        here = self.device.rate(attention.multiplied)
-        share = attention.flops / base.flops * there / here
-        if attention.is_backward:
-            share /= backward_rate(self.part.about.part).of_forward
-        time_s = max(
-            reading.time_s * share * self.device.factor("attention"), attention.flops / here
+        if attention.multiplied.startswith("f8"):
+            reached = nearest(self._fits.f8_speed_up, attention.head_size)
+            return self.device.rate("bf16") / there * reached
+        return self.device.rate(attention.multiplied) / there
+
+    def _decoding(self, attention: Attention) -> Timing:
+        """Return how long a few queries over a cache take: its bytes decide."""
+        fits = self._fits
+        rate = self.device.memory_bandwidth_bytes_per_s * fits.decode_bandwidth_share
+        latency_s, memory_s = fits.decode_latency_s, attention.cache_bytes / rate
+        factor = self.device.factor("attention")
+        compute_s = attention.flops / self.device.rate(attention.multiplied)
+        time_s = latency_s * factor + max(memory_s * factor, compute_s)
+        busy = larger_of(time_s - latency_s * factor, compute_s=compute_s, memory_s=memory_s)
+        note = (
+            f"attention of {attention.query_length} over a cache takes "
+            f"{format_time(latency_s)} and {100 * fits.decode_bandwidth_share:.0f} % of the memory "
+            f"bandwidth, as kernels for decoding were measured to take on "
+            f"{fitted_part(self.part.about.part)}"
         )
-        notes = self._notes(attention, reading.outside)
-        return Timing(time_s=time_s, notes=notes, bound=Bound(compute_s=time_s))
+        return Timing(time_s=time_s, notes=(note,), bound=busy + Bound(launch_s=latency_s * factor))
 
     def _notes(self, attention: Attention, outside: tuple[str, ...]) -> tuple[str, ...]:
         notes = [f"fused attention from tables measured on {self.part.about.measured_on}"]
         if attention.is_backward:
             notes.append(_backward_note(self.part.about.part))
-        if not attention.is_causal or attention.window:
+        whose = fitted_part(self.part.about.part)
+        if is_windowed(attention):
+            notes.append(
+                "attention within a sliding window takes as long as causal attention of two "
+                f"windows, times a factor measured on {whose}"
+            )
+        elif not attention.is_causal or attention.window:
             notes.append("attention without a causal mask runs at the rate of one with it")
         if attention.query_length != attention.key_length:
             notes.append("attention of unequal lengths is scaled from equal ones by FLOPs")
-        if attention.multiplied != "bf16":
+        if attention.multiplied.startswith("f8"):
+            reached = nearest(self._fits.f8_speed_up, attention.head_size)
+            notes.append(
+                f"attention of {attention.multiplied} is {reached:g} times as fast as of bf16, as "
+                f"TensorRT-LLM's was measured on {whose}"
+            )
+        elif attention.multiplied != "bf16":
             notes.append(f"attention of {attention.multiplied} is scaled from bf16 by peak rates")
         if outside:
             notes.append(
@@ -108,6 +181,11 @@ class AttentionModel:
                 "the smallest, or is extrapolated at the rate of the largest"
             )
         return tuple(notes)
+
+
+def is_windowed(attention: Attention) -> bool:
+    """Return whether a sliding window leaves less than causal attention has in any case."""
+    return 0 < 2 * attention.window < attention.key_length
 
 
 def backward_rate(part: str) -> BackwardRate:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from msgspec.structs import asdict
+
 from hespas.cost.attention import attentions
 from hespas.cost.convolution import Convolution, convolutions
 from hespas.cost.gemm import Gemm, gemms
@@ -18,6 +20,7 @@ from hespas.estimate.ptx.kernels import AnalysisCache, KernelPricer, kernel_pric
 from hespas.estimate.rates import Rates, device_at
 from hespas.estimate.roofline import Roofline
 from hespas.estimate.tables.attention import AttentionModel, attention_model
+from hespas.estimate.tables.attention_fits import attention_fits
 from hespas.estimate.tables.convolution import as_product, convolution_time
 from hespas.estimate.tables.files import FORMAT, PartWire
 from hespas.estimate.tables.gemm import GemmModel, Product, gemm_model
@@ -150,6 +153,7 @@ class Measured:
             "tables": about.part,
             "tables_format": FORMAT,
             "tables_version": about.version,
+            "attention": asdict(attention_fits(about.part)),
             "factors": {} if device.measured is None else dict(device.measured.factors),
             "streaming": dict(self.streaming.parameters),
             "kernels": None if self.kernels is None else dict(self.kernels.parameters),

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hespas.cost.attention import Attention
+from hespas.estimate.bound import Bound
+from hespas.estimate.tables.attention import AttentionModel, attention_model
+from hespas.estimate.tables.attention_fits import attention_fits
+from hespas.hardware.presets import load_device
+
+CAUSAL = Attention(
+    batch=4,
+    heads=32,
+    key_heads=8,
+    query_length=8192,
+    key_length=8192,
+    head_size=128,
+    value_size=128,
+    is_causal=True,
+    is_backward=False,
+    has_bias=False,
+    dropout_rate=0.0,
+    window=0,
+    multiplied="bf16",
+)
+DECODING = replace(CAUSAL, batch=32, query_length=1, is_causal=False)
+
+
+@pytest.fixture
+def model() -> AttentionModel:
+    return attention_model(load_device("H100_80GB"))
+
+
+def test_a_query_over_a_cache_takes_its_bytes(model: AttentionModel) -> None:
+    # vLLM, TensorRT-LLM and SGLang take 353 to 366 us (aiconfigurator-core 0.12.0: 64 heads).
+    timing = model.price(replace(DECODING, heads=64))
+    assert timing.time_s == pytest.approx(360e-6, rel=0.12)
+    assert timing.bound.memory_s > 0.9 * timing.time_s
+    fits = attention_fits("H100_SXM")
+    cache_s = DECODING.cache_bytes / (3.35e12 * fits.decode_bandwidth_share)
+    assert timing.time_s == pytest.approx(cache_s + fits.decode_latency_s)
+    assert "over a cache" in timing.notes[0]
+
+
+def test_a_short_cache_takes_the_latency_alone(model: AttentionModel) -> None:
+    # 15 us by TensorRT-LLM, 14 by SGLang, 17 by vLLM.
+    timing = model.price(replace(DECODING, batch=1, key_length=4096))
+    assert timing.time_s == pytest.approx(16e-6, rel=0.25)
+    assert timing.bound == Bound(launch_s=timing.bound.launch_s, memory_s=timing.bound.memory_s), (
+        "arithmetic decides nothing"
+    )
+
+
+@pytest.mark.parametrize(("window", "at_most"), [(128, 0.15), (1024, 0.35), (8192, 1.0)])
+def test_a_window_takes_less_but_not_in_proportion(
+    model: AttentionModel, window: int, at_most: float
+) -> None:
+    long = replace(CAUSAL, query_length=16384, key_length=16384)
+    whole, cut = model.price(long), model.price(replace(long, window=window))
+    share = replace(long, window=window).flops / long.flops
+    assert share <= cut.time_s / whole.time_s <= at_most
+    assert cut.time_s / whole.time_s > (1.3 * share if window < 8192 else 0)
+
+
+def test_fp8_is_not_twice_as_fast(model: AttentionModel) -> None:
+    slow, fast = model.price(CAUSAL), model.price(replace(CAUSAL, multiplied="f8E4M3FN"))
+    assert slow.time_s / fast.time_s == pytest.approx(attention_fits("H100_SXM").f8_speed_up[128])
+    assert 1.1 < slow.time_s / fast.time_s < 1.6
+    assert any("times as fast as of bf16" in note for note in fast.notes)
+
+
+@pytest.mark.parametrize("node", ["A100_SXM_80GB", "H200_141GB", "B200_180GB", "GB200_186GB"])
+def test_every_part_has_figures_or_the_nearest(node: str) -> None:
+    model = attention_model(load_device(node))
+    for each in (DECODING, replace(CAUSAL, window=512)):
+        assert 0 < model.price(each).time_s < model.price(replace(CAUSAL, batch=32)).time_s
