@@ -7,9 +7,10 @@
 aiconfigurator-core 0.12.0 (NVIDIA, Apache-2.0) has timings of attention of one query over a paged
 cache, of fp8, and with sliding windows. Decoding takes ``latency + bytes of the cache / (share x
 memory bandwidth)``: the median of vLLM, SGLang and TensorRT-LLM of caches from 1 MB and 1024 tokens
-on, of bf16, with up to 16 queries for each of their heads, fitted to relative errors. fp8 is TensorRT-LLM's against its own bf16, from 4096 tokens and 0.5 ms
-on, the median of each head size. Of windows, the time over that of a causal attention as long as
-two windows and with as many queries, by vLLM, the median from 2048 tokens and 0.2 ms on.
+on, of bf16, with up to 16 queries for each of their heads, fitted to relative errors. fp8 is
+TensorRT-LLM's against its own bf16, from 4096 tokens and 0.5 ms on, the median of each head size.
+Of windows, the time over that of a causal attention as long as two windows and with as many
+queries, by vLLM, the median from 2048 tokens and 0.2 ms on.
 """
 
 from __future__ import annotations
