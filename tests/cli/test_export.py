@@ -28,6 +28,8 @@ def test_a_model_is_exported_partitioned_and_predicted(call: Call, tmp_path: Pat
     assert [one.returncode for one in predictions] == [0, 0]
     assert "came sharded, not partitioned" not in predictions[0].stdout
     assert "came sharded, not partitioned" in predictions[1].stdout
+    # Divided or not, the axis of the mesh has its name.
+    assert all("all_reduce x" in one.stdout for one in predictions)
 
 
 def test_models_are_listed_with_their_options(call: Call) -> None:

@@ -23,7 +23,9 @@ from hespas.export.source import (
     find_source,
 )
 from hespas.files import check_file, write_file
+from hespas.frontend.kept_mesh import with_mesh
 from hespas.frontend.load import read_source
+from hespas.frontend.whole import whole_of_source
 from hespas.hardware.sized import find_system
 from hespas.xla.cpu import use_cpu
 from hespas.xla.mlir.module import is_jax_export
@@ -88,9 +90,12 @@ def command(
         raise ConfigError("--module is for a directory that XLA dumped into", hint="drop it")
     use_cpu(devices if isinstance(found, FunctionSource) else None)
     made = _exported(found, module)
+    text = made.text
     if not unpartitioned and not isinstance(found, MaxTextStep):
+        mesh = whole_of_source(text, name=source).mesh
         made = import_module("hespas.export.exported").partitioned(made)
-    write_file(output, made.text)
+        text = with_mesh(made.text, mesh)
+    write_file(output, text)
     click.echo(f"{output}: {source} for {made.devices} devices")
     settled = found.notes if isinstance(found, ModelSource) else ()
     for note in (*settled, *made.notes):

@@ -9,7 +9,9 @@ import click
 from hespas.cli import flags
 from hespas.errors import OutputError
 from hespas.files import check_file, write_file
+from hespas.frontend.kept_mesh import with_mesh
 from hespas.frontend.load import read_source
+from hespas.frontend.whole import whole_of_source
 from hespas.xla.hlo.forms import is_hlo
 from hespas.xla.hlo.module import stablehlo_of_hlo
 from hespas.xla.partition.partition import partition
@@ -38,5 +40,6 @@ def command(
     if is_hlo(source):
         source = stablehlo_of_hlo(source, name=str(program))
     made = partition(source, name=str(program))
-    write_file(output, made.text)
+    mesh = whole_of_source(source, name=str(program)).mesh
+    write_file(output, with_mesh(made.text, mesh))
     click.echo(f"{output}: the program of one of {made.devices} devices, by {made.partitioner}")

@@ -8,12 +8,13 @@ be partitioned already, `load_compiled` takes a compiler's result.
 `stablehlo` and `hlo` read their formats and return `loaded.Loaded` or `loaded.Unpartitioned`; a
 sharded program is then partitioned and read again as the text of one device. Both use `loops` (how
 often a loop runs) and `meshes` (replica groups by mesh axes). `whole` reads what a sharded source
-says of all devices together. `tables` gives kernels of TPUs the
-constants that they read.
+says of all devices together, and `kept_mesh` keeps its mesh in what it is divided to. `tables`
+gives kernels of TPUs the constants that they read.
 """
 
 PUBLIC: dict[str, tuple[str, ...]] = {
     "experts": ("Capacity", "with_expert_load"),
+    "kept_mesh": ("with_mesh",),
     "load": ("PARTITIONED", "check_source", "load_per_device", "load_source", "read_source"),
     "loaded": ("Loaded",),
     "overrides": ("LoadOptions",),

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from hespas.frontend.kept_mesh import FRONTEND, KEY, mesh_in_attributes, read_axes
 from hespas.frontend.meshes import Mesh, read_mesh
 from hespas.program.whole import Whole
 from hespas.xla.hlo.forms import is_hlo
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from hespas.xla.hlo.module import HloModule
 
 _PARTITIONED_BY_XLA = "mhlo.spmd_"
-_FRONTEND = "mhlo.frontend_attributes"
 _MESHES = "xla.sdy.meshes"
 _MADE_UP = re.compile(r"axis_\d+")
 """How XLA names the axes of meshes that it makes of lists of devices."""
@@ -39,25 +39,29 @@ def whole_of_source(source: bytes, *, name: str) -> Whole:
 def whole_of(module: MlirModule | HloModule) -> Whole:
     """Return what a parsed module says of the program of all devices.
 
+    The mesh is the one that hespas kept in it when it was divided, if there is one.
     Of several meshes it is the one of most devices, and of these the one of most axes; meshes whose
     devices are not numbered in order are left out. The arguments are those of all devices where
     they have shardings that no partitioner has applied.
     """
     if not isinstance(module, MlirModule):
-        return Whole(mesh=_chosen(_hlo_meshes(module.message)))
+        kept = read_axes(module.message.frontend_attributes.map.get(KEY, ""))
+        return Whole(mesh=kept or _chosen(_hlo_meshes(module.message)))
     attributes, symbols = module_attributes(module), module_symbols(module)
+    kept = mesh_in_attributes(attributes.get(FRONTEND, ""))
     meshes = [
         read_mesh(symbol.attributes["mesh"])
         for symbol in symbols.values()
         if symbol.op_name == "sdy.mesh"
     ]
-    meshes += _listed(attributes.get(_FRONTEND, ""))
+    meshes += _listed(attributes.get(FRONTEND, ""))
+    mesh = kept or _chosen(meshes)
     main = symbols.get("main")
     shardings = "" if main is None else main.attributes.get("arg_attrs", "")
     is_divided = any(name.startswith(_PARTITIONED_BY_XLA) for name in attributes)
     if main is None or is_divided or "sharding" not in shardings:
-        return Whole(mesh=_chosen(meshes))
-    return Whole(mesh=_chosen(meshes), inputs=tuple(_argument_types(main.handle)))
+        return Whole(mesh=mesh)
+    return Whole(mesh=mesh, inputs=tuple(_argument_types(main.handle)))
 
 
 def _argument_types(function: Any) -> Iterator[Type]:

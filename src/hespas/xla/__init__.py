@@ -37,6 +37,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "tpu_topology_shape",
     ),
     "cpu": ("use_cpu",),
+    "hlo.attribute": ("with_attribute",),
     "hlo.forms": ("is_hlo",),
     "hlo.module": ("HloModule", "read_hlo_module", "stablehlo_of_hlo", "stablehlo_of_module"),
     "hlo.schema": ("enum_names",),

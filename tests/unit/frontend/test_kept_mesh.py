@@ -1,0 +1,83 @@
+"""What a sharded program is divided to still names the axes of its mesh."""
+
+from __future__ import annotations
+
+import pytest
+
+from hespas.frontend.kept_mesh import mesh_in_attributes, with_mesh
+from hespas.frontend.load import load_per_device
+from hespas.frontend.whole import whole_of_source
+from hespas.xla.hlo.module import read_hlo_module
+from hespas.xla.hlo.schema import message_class
+
+AXES = (("fsdp", 2), ("tp", 4))
+ATTRIBUTES = (
+    "module {",
+    "module @step {",
+    'module @"a step" {',
+    "module @step attributes {mhlo.num_partitions = 8 : i32} {",
+    'module @step attributes {mhlo.frontend_attributes = {other = "x"}} {',
+    '#loc = loc("module")\nmodule @step {',
+)
+MAIN = """
+  func.func public @main(%a: tensor<8xf32>) -> tensor<8xf32> {
+    return %a : tensor<8xf32>
+  }
+}
+"""
+HLO = """HloModule step{}
+
+ENTRY %main (a: f32[8]) -> f32[8] {{
+  ROOT %a = f32[8] parameter(0)
+}}
+"""
+
+
+@pytest.mark.parametrize("head", ATTRIBUTES)
+def test_stablehlo_keeps_its_mesh(head: str) -> None:
+    program = f"{head}{MAIN}".encode()
+    assert whole_of_source(program, name="step.mlir").mesh == ()
+    kept = with_mesh(program, AXES)
+    assert whole_of_source(kept, name="step.mlir").mesh == AXES
+    assert load_per_device(kept, name="step.mlir").program.whole.mesh == AXES
+    assert b'other = "x"' not in program or b'other = "x"' in kept
+
+
+@pytest.mark.parametrize(
+    "more", ["", ", is_scheduled=true", ', frontend_attributes={hespas_target="sm_90"}']
+)
+def test_hlo_text_keeps_its_mesh(more: str) -> None:
+    kept = with_mesh(HLO.format(more).encode(), AXES)
+    assert whole_of_source(kept, name="step.hlo").mesh == AXES
+    attributes = read_hlo_module(kept, name="step.hlo").message.frontend_attributes.map
+    assert len(attributes) == 1 + ("hespas_target" in more)
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_proto_keeps_its_mesh(*, is_whole: bool) -> None:
+    module = read_hlo_module(HLO.format("").encode(), name="step.hlo").message
+    module.frontend_attributes.map["other"] = "x"
+    message = module
+    if is_whole:
+        message = message_class("xla.HloProto")()
+        message.hlo_module.CopyFrom(module)
+    kept = with_mesh(message.SerializeToString(), AXES)
+    assert whole_of_source(kept, name="step.pb").mesh == AXES
+    attributes = read_hlo_module(kept, name="step.pb").message.frontend_attributes.map
+    assert dict(attributes) == {"other": "x", "hespas.mesh": "fsdp=2,tp=4"}
+    assert len(load_per_device(kept, name="step.pb").program.main.body.arguments) == 1
+
+
+@pytest.mark.parametrize("axes", [(), (("a b", 2),), (('"', 2),), (("a,b", 2),)])
+def test_what_cannot_be_written_is_left_out(axes: tuple[tuple[str, int], ...]) -> None:
+    program = f"module {{{MAIN}".encode()
+    assert with_mesh(program, axes) == program
+
+
+def test_bytecode_is_left_as_it_is() -> None:
+    assert with_mesh(b"ML\xefR\x00", AXES) == b"ML\xefR\x00"
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{hespas.mesh = "x"}', '{hespas.mesh = "x=y"}'])
+def test_what_keeps_no_mesh(text: str) -> None:
+    assert mesh_in_attributes(text) == ()
