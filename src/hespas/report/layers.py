@@ -1,8 +1,10 @@
 """Where the time of a step goes in the user's program: by phase, by module, by kind of kernel.
 
 A compiled fusion is charged to its own name, which compilers take from its root; every operation
-that isn't fused to its own. What a loop runs counts for all of its rounds. Computation without a
-name has a row of its own, so that the rows of each table add up to the computation.
+that isn't fused to its own. A collective that compilers combined is charged, by their bytes, to
+what its tensors are named after (`hespas.split.carried`). What a loop runs counts for all of its
+rounds. Computation without a name has a row of its own, so that the rows of each table add up to
+the computation.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from hespas.report.headline import share_text
 from hespas.report.kinds import kind_of
 from hespas.report.schema import KindRow, LayerRow, PhaseRow, RunReport
 from hespas.schedule.build import regions_of_tasks
+from hespas.split.carried import carried
 from hespas.split.names import operation_names
 from hespas.split.regions import Collective, Compute
 from hespas.units import PS_PER_S, format_time
@@ -80,8 +83,10 @@ def breakdown(prediction: Prediction) -> Breakdown:
             named[op], kinds[op] = names.of(op), kind_of(op)
         by_name.setdefault(named[op], Amount()).add(amount, times)
         by_kind.setdefault(kinds[op], Amount()).add(amount, times)
+    tensors = carried(prediction.graph.program, names)
     for op, exposed_s in _exposed(prediction):
-        by_name.setdefault(names.of(op), Amount()).add(Amount(exposed_s=exposed_s))
+        for own, share in tensors.of(op):
+            by_name.setdefault(own, Amount()).add(Amount(exposed_s=exposed_s * share))
     return Breakdown(by_name=by_name, by_kind=by_kind)
 
 

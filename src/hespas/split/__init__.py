@@ -5,10 +5,11 @@ ids of the regions that it waits for. `flatten` first makes every collective a t
 `scheduled` does the same along the schedule of a compiled program; `merge` joins regions without
 delaying a collective. `modules.region_modules` finds equal regions, and `modules.stablehlo_text`
 returns one as a StableHLO module. `names` says which phase and module of the user's program
-operations belong to.
+operations belong to, `carried` whose tensors a combined collective carries.
 """
 
 PUBLIC: dict[str, tuple[str, ...]] = {
+    "carried": ("Carried", "carried"),
     "modules": ("RegionModules", "region_modules", "stablehlo_text"),
     "names": ("OperationNames", "operation_names"),
     "regions": (
