@@ -56,12 +56,16 @@ def with_links(system: System, factors: LinkFactors, *, dimension: int | None = 
     """
     own = system.interconnect
     is_all = dimension is None
-    return replace(
-        system,
-        dimensions=tuple([
+    dimensions = tuple(
+        [
             _dimension_of_astra_sim(each, factors) if is_all or at == dimension else each
             for at, each in enumerate(system.dimensions)
-        ]),
+        ]
+    )
+    return replace(
+        system,
+        dimensions=dimensions,
+        described=None if system.described is None else dimensions,
         endpoint_delay_s=factors.latency_s(system.endpoint_delay_s)
         if is_all
         else system.endpoint_delay_s,

@@ -330,6 +330,10 @@ def _dimension(file: _DimensionFile, path: Path) -> Dimension:
         parameters = msgspec.structs.replace(parameters, latency_s=file.latency_s)
     if file.reduces_in_switch is not None:
         parameters = msgspec.structs.replace(parameters, reduces_in_switch=file.reduces_in_switch)
+    if link is not None and file.topology is Shape.FULLY_CONNECTED and file.size > 2:
+        # A preset has the figures of all links of a device; here they go to so many others.
+        each = parameters.bandwidth_bytes_per_s / (file.size - 1)
+        parameters = msgspec.structs.replace(parameters, bandwidth_bytes_per_s=each)
     return Dimension(
         shape=file.topology,
         size=file.size,

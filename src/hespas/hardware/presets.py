@@ -272,7 +272,7 @@ def _with_interconnect(system: System, file: Path) -> System:
     if interconnect.device_count != system.device_count:
         message = f"{interconnect.device_count} devices, and network.yml has {system.device_count}"
         raise HardwareError(message, location=str(file), hint="describe the same system in both")
-    return replace(system, interconnect=interconnect)
+    return replace(system, interconnect=interconnect, described=system.dimensions)
 
 
 def presets_that_fit(device_count: int) -> tuple[str, ...]:

@@ -247,10 +247,12 @@ def _several(name: str, count: int, inner: System) -> System:
         f"cluster: {count} slices of {inner.device_count} devices, each of which has "
         f"{described.dcn_bandwidth / 1e9:g} GB/s to the other slices"
     )
+    dimensions = (*inner.dimensions, dimension)
     return replace(
         inner,
         name=name,
-        dimensions=(*inner.dimensions, dimension),
+        dimensions=dimensions,
+        described=None if inner.described is None else dimensions,
         implementations={
             kind: _as_many(names, len(inner.dimensions) + 1)
             for kind, names in inner.implementations.items()
@@ -304,12 +306,14 @@ def _resized(system: System, sizes: tuple[int, ...]) -> System:
             for kind, named in interconnect.algorithms.items()
         }
         interconnect = replace(interconnect, fabric=fabric, algorithms=algorithms)
+    dimensions = tuple(
+        replace(each, npus_count=size)
+        for each, size in zip(_as_many(system.dimensions, many), sizes, strict=True)
+    )
     return replace(
         system,
-        dimensions=tuple(
-            replace(each, npus_count=size)
-            for each, size in zip(_as_many(system.dimensions, many), sizes, strict=True)
-        ),
+        dimensions=dimensions,
+        described=None if system.described is None else dimensions,
         implementations={
             kind: _as_many(named, many) for kind, named in system.implementations.items()
         },

@@ -89,7 +89,8 @@ class System:
     without files for ASTRA-sim has no ``dimensions``. ``part`` is the device preset that a system
     preset is made for, None for one's own systems; ``slices`` is of how many slices of TPUs it
     consists, which its last dimension joins; ``assumptions`` is what was taken for granted where no
-    file describes a system of this size.
+    file describes a system of this size. ``described`` are the dimensions that ``interconnect``
+    describes too. Raises `HardwareError` where they are others than the system's.
     """
 
     name: str
@@ -107,6 +108,17 @@ class System:
     part: str | None = field(default=None, compare=False)
     slices: int = 1
     assumptions: tuple[str, ...] = field(default=(), compare=False)
+    described: tuple[NetworkDimension, ...] | None = field(default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        is_described = self.interconnect is not None and self.described is not None
+        if is_described and self.dimensions != self.described:
+            raise HardwareError(
+                "the dimensions are changed, and interconnect still describes the ones before, "
+                "which hespas' network model takes",
+                location=self.name,
+                hint="set interconnect=None with them, or change it too, and described",
+            )
 
     @property
     def device_count(self) -> int:

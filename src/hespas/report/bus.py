@@ -64,12 +64,14 @@ class Bus:
         return list(accumulate([1, *sizes[:-1]], int.__mul__)) if sizes else []
 
     def _levels(self, members: Sequence[int]) -> Iterator[_Level]:
-        # The figures of a measured link are those of all links of a device together.
         for stride, each in zip(self._strides(), self.dimensions, strict=True):
             along = len({member // stride % each.size for member in members})
+            # The figures of a measured link are those of all links of a device together, or to one
+            # other device where they are connected in pairs.
+            is_whole = each.measured is not None and each.shape is not Shape.FULLY_CONNECTED
             yield _Level(
                 members=along,
-                links=1 if each.measured else _links(each.shape, along),
+                links=1 if is_whole else _links(each.shape, along),
                 link_bytes_per_s=each.parameters.bandwidth_bytes_per_s,
                 reduces_in_switch=each.parameters.reduces_in_switch,
             )

@@ -433,7 +433,8 @@ class Planner:
         if kind != "send_recv":
             pattern = replace(shift(1), line=None if len(group.lines) == 1 else line)
         slowdown = self._pricer.slowdown(group, pattern)
-        transfer_s = collective.transfer_s * slowdown
+        own_s = max(collective.transfer_s, self._least_s(line, group, collective.moved_bytes))
+        transfer_s = own_s * slowdown
         rate = self._pricer.message(group, pattern, 1).rate
         if collective.transfer_s > 0:
             own_rate = collective.moved_bytes / transfer_s / 1e9
@@ -448,7 +449,23 @@ class Planner:
         notes = list(collective.notes)
         if slowdown != 1.0:
             notes.append("where links differ, measured collectives take as much longer as a ring")
+        if own_s > collective.transfer_s:
+            notes.append(
+                "collectives of fewer devices than are connected in pairs take the links between "
+                "them alone"
+            )
         return Plan(algorithm=collective.name, stages=(stage,), notes=tuple(notes))
+
+    def _least_s(self, line: int, group: GroupLayout, moved_bytes: float) -> float:
+        """Return the time below which bytes don't move, where each pair has links of its own.
+
+        Measurements are of nodes whose switches give all links of a device to any other.
+        """
+        dimension = self._dimension(line)
+        if dimension.shape is not Shape.FULLY_CONNECTED:
+            return 0.0
+        others = group.members_along(line) - 1
+        return moved_bytes / (dimension.parameters.bandwidth_bytes_per_s * others)
 
 
 def _joined(algorithm: str, parts: Sequence[Plan]) -> Plan:
