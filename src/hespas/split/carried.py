@@ -99,7 +99,7 @@ class Carried:
         if op is None:
             origins = self.before.get(value, ())
             found = (self._makers(each, far - 1) for each in origins)
-            return next((names for names in found if names), {})
+            return next((names for names in found if names), dict[Named, float]())
         named = self.names.of(op)
         if named.path:
             return {named: 1.0}

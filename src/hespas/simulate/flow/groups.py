@@ -294,6 +294,26 @@ class GroupLayout:
             return pattern, 1
         return replace(pattern, first=1, last=1), pattern.last - pattern.first + 1
 
+    def sample(self, pattern: Pattern) -> tuple[Pattern, int]:
+        """Return a pattern whose messages take as long, and how much less often it crosses links.
+
+        Where each pair has a link of its own, messages to any one other are like those to all.
+        """
+        simple, times = self.simplest(pattern)
+        line = self.paired_line(simple)
+        return (simple, times) if line is None else (replace(simple, first=1, last=1), times)
+
+    def paired_line(self, pattern: Pattern) -> int | None:
+        """Return the dimension in which each message of a pattern has a link of its own, if any."""
+        if pattern.form is not Form.SHIFT or not isinstance(self.fabric, Dimensions):
+            return None
+        line = pattern.line
+        if line is None and len(self.lines) == 1:
+            (line,) = self.lines
+        if not isinstance(line, int):
+            return None
+        return line if self.fabric.dimensions[line].shape is Shape.FULLY_CONNECTED else None
+
     def message_count(self, pattern: Pattern) -> int:
         """Return about how many messages are looked at for a pattern."""
         simple, _ = self.simplest(pattern)

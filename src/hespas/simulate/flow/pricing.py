@@ -133,8 +133,9 @@ class Pricer:
 
     def _new_rows(self, group: GroupLayout, pattern: Pattern) -> list[_Row]:
         """Return the distinct messages of a pattern, with the links shared evenly."""
-        check_memory(group.message_count(pattern))
-        simple, times = group.simplest(pattern)
+        # Devices whose links differ don't send alike.
+        simple, times = group.simplest(pattern) if self.plain else group.sample(pattern)
+        check_memory(group.message_count(simple))
         sources, targets = group.positions(simple)
         routes = self.topology.routes(group.members[sources], group.members[targets])
         links, which, count = np.unique(routes.link, return_inverse=True, return_counts=True)

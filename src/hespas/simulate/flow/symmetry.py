@@ -7,7 +7,7 @@ joined, and devices, groups and links are refined into classes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -25,7 +25,15 @@ from hespas.simulate.flow.groups import (
     layout_numbers,
 )
 from hespas.simulate.flow.planning import Plan, Planner
-from hespas.simulate.flow.refinement import ClassNumbers, Edges, alike, numbered, refine, split
+from hespas.simulate.flow.refinement import (
+    ClassNumbers,
+    Edges,
+    alike,
+    count_distinct,
+    numbered,
+    refine,
+    split,
+)
 from hespas.simulate.flow.sharing import rate_units
 from hespas.simulate.flow.topology import Integers, Reals, Topology
 from hespas.simulate.memory_guard import BYTES_PER_TASK, check_memory
@@ -81,8 +89,25 @@ def find_classes(
     """
     groups = find_groups(job, roles)
     blocks = list(_blocks(groups, planner, is_irregular=is_irregular))
-    check_memory(sum(block.message_count for block in blocks))
-    return _Classes(job, roles, topology, groups, blocks).run(is_folded=is_folded)
+    alone = frozenset[int]() if is_irregular else _used_by_one(blocks)
+    check_memory(sum(block.message_count(alone) for block in blocks))
+    return _Classes(job, roles, topology, groups, blocks, alone=alone).run(is_folded=is_folded)
+
+
+_EVERY = 64
+"""More dimensions than there are."""
+
+
+def _used_by_one(blocks: Iterable[_Block]) -> frozenset[int]:
+    """Return the dimensions that only one block uses, whose groups share no devices.
+
+    A group's collectives follow each other, so that nothing else loads its links meanwhile.
+    """
+    used: dict[int, list[_Block]] = {}
+    for block in blocks:
+        for line in block.dimensions:
+            used.setdefault(line, []).append(block)
+    return frozenset(line for line, own in used.items() if len(own) == 1 and own[0].is_apart)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,11 +125,29 @@ class _Block:
         patterns = [pattern for plan in self.plans.values() for pattern in plan.patterns]
         return tuple(dict.fromkeys(patterns))
 
+    def message_count(self, alone: Collection[int]) -> int:
+        """About how many messages of the groups are looked at, in all patterns."""
+        simple = [self.simplest(pattern, alone)[0] for pattern in self.patterns]
+        return len(self.groups) * sum(map(self.layout.message_count, simple))
+
+    def simplest(self, pattern: Pattern, alone: Collection[int]) -> tuple[Pattern, int]:
+        """Return a pattern that stands for the links of another, and how much less often.
+
+        In the dimensions ``alone`` nothing but this block's groups uses their links.
+        """
+        if self.layout.paired_line(pattern) in alone:
+            return self.layout.sample(pattern)
+        return self.layout.simplest(pattern)
+
     @property
-    def message_count(self) -> int:
-        """About how many messages the groups have in all patterns."""
-        each = sum(self.layout.message_count(pattern) for pattern in self.patterns)
-        return len(self.groups) * each
+    def dimensions(self) -> frozenset[int]:
+        """The dimensions of the network that the groups may use."""
+        return frozenset(self.layout.lines or range(_EVERY))
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether no device is in two of the groups."""
+        return count_distinct(self.members.ravel()) == self.members.size
 
 
 def _blocks(groups: Groups, planner: Planner, *, is_irregular: bool) -> Iterator[_Block]:
@@ -169,9 +212,11 @@ class _Loads:
         )
 
 
-def _loads_of(topology: Topology, block: _Block, pattern: Pattern, number: int) -> _Loads:
+def _loads_of(
+    topology: Topology, block: _Block, pattern: Pattern, number: int, alone: Collection[int]
+) -> _Loads:
     """Return the links that the groups of a block cross with a pattern."""
-    simple, times = block.layout.simplest(pattern)
+    simple, times = block.simplest(pattern, alone)
     sources, targets = block.layout.positions(simple)
     routes = topology.routes(block.members[:, sources].ravel(), block.members[:, targets].ravel())
     row = routes.message // len(sources) if len(sources) else routes.message
@@ -216,11 +261,14 @@ class _Classes:
         topology: Topology,
         groups: Groups,
         blocks: list[_Block],
+        *,
+        alone: frozenset[int],
     ) -> None:
         self._job = job
         self._roles = roles
         self._groups = groups
         self._blocks = blocks
+        self._alone = alone
         self._block_of = np.zeros(groups.count, dtype=np.int64)
         self._pattern_numbers: dict[Pattern, int] = {}
         # The pattern that crosses the same links, by block and pattern.
@@ -239,7 +287,7 @@ class _Classes:
         distinct: list[_Loads] = []
         for pattern in block.patterns:
             number = self._pattern_numbers.setdefault(pattern, len(self._pattern_numbers))
-            loads = _loads_of(topology, block, pattern, number)
+            loads = _loads_of(topology, block, pattern, number, self._alone)
             same = next((other for other in distinct if other.crosses_same_links(loads)), None)
             if same is None:
                 distinct.append(loads)

@@ -1,0 +1,102 @@
+"""Devices in pairs: one message of each stands for all where nothing else uses their links."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from hespas.hardware.interconnect import Dimension, Dimensions, Interconnect, Shape
+from hespas.hardware.links import LinkParameters
+from hespas.schedule.tasks import CollectiveTask, CommunicationKind, GroupTable, Task, TaskGraph
+from hespas.simulate.flow import symmetry
+from hespas.simulate.flow.simulate import simulate_flow
+
+GATHER, SCATTER = CommunicationKind.ALL_GATHER, CommunicationKind.REDUCE_SCATTER
+EXCHANGE = CommunicationKind.ALL_TO_ALL
+ALL = CommunicationKind.ALL_REDUCE
+WORLD: GroupTable = (tuple(range(8)),)
+NODES: GroupTable = ((0, 1, 2, 3), (4, 5, 6, 7))
+OTHERS: GroupTable = ((0, 2), (1, 3), (4, 6), (5, 7))
+RAILS: GroupTable = ((0, 4), (1, 5), (2, 6), (3, 7))
+
+
+def network(*sizes: tuple[Shape, int]) -> Interconnect:
+    link = LinkParameters(bandwidth_bytes_per_s=1e9, latency_s=1e-7)
+    dimensions = [Dimension(shape=shape, size=size, parameters=link) for shape, size in sizes]
+    return Interconnect(name="pairs", fabric=Dimensions(dimensions=tuple(dimensions)))
+
+
+PAIRS = network((Shape.FULLY_CONNECTED, 8))
+TWO_NODES = network((Shape.FULLY_CONNECTED, 4), (Shape.SWITCH, 2))
+
+
+def job(*tasks: tuple[CommunicationKind, GroupTable, int]) -> TaskGraph:
+    """Return collectives that all start at once."""
+    tables = list(dict.fromkeys(table for _, table, _ in tasks))
+    made: Iterable[Task] = (
+        CollectiveTask(
+            id=number,
+            name="c",
+            depends_on=(),
+            kind=kind,
+            size_bytes=size,
+            group_table=tables.index(table),
+        )
+        for number, (kind, table, size) in enumerate(tasks, 1)
+    )
+    return TaskGraph(name="g", device_count=8, tasks=tuple(made), group_tables=tuple(tables))
+
+
+JOBS = {
+    "alone": job((ALL, WORLD, 8000)),
+    "after each other": job((SCATTER, WORLD, 8000), (GATHER, WORLD, 1000), (EXCHANGE, WORLD, 800)),
+    "nodes": job((ALL, NODES, 8000), (EXCHANGE, NODES, 4000)),
+    "nodes and rails": job((ALL, NODES, 8000), (ALL, RAILS, 8000)),
+    "nodes and others": job((ALL, NODES, 8000), (ALL, OTHERS, 80000)),
+    "everyone and others": job((ALL, WORLD, 8000), (ALL, OTHERS, 80000)),
+}
+
+
+@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize("algorithm", ["direct", "auto", "hierarchical"])
+@pytest.mark.parametrize("system", [PAIRS, TWO_NODES], ids=["pairs", "nodes"])
+def test_what_is_left_out_decides_nothing(
+    name: str, algorithm: str, system: Interconnect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = simulate_flow(JOBS[name], system, algorithm=algorithm)
+    monkeypatch.setattr(symmetry, "_used_by_one", _none)
+    whole = simulate_flow(JOBS[name], system, algorithm=algorithm)
+    for device in range(8):
+        assert short.of_device(device).nodes == whole.of_device(device).nodes
+
+
+def _none(_blocks: object) -> frozenset[int]:
+    return frozenset()
+
+
+def test_others_on_the_same_links_count() -> None:
+    """A direct exchange of all and one of pairs share the links between the pairs."""
+    alone = simulate_flow(job((EXCHANGE, OTHERS, 80_000)), PAIRS, algorithm="direct").finish_ps
+    both = job((EXCHANGE, OTHERS, 80_000), (EXCHANGE, WORLD, 80_000))
+    assert simulate_flow(both, PAIRS, algorithm="direct").finish_ps > 1.1 * alone
+
+
+def test_thousands_of_devices_in_pairs_take_little() -> None:
+    devices = 4096
+    graph = TaskGraph(
+        name="direct",
+        device_count=devices,
+        tasks=(
+            CollectiveTask(
+                id=1, name="c", depends_on=(), kind=ALL, size_bytes=1 << 26, group_table=None
+            ),
+        ),
+        group_tables=(),
+    )
+    system = network((Shape.FULLY_CONNECTED, devices))
+    part = (1 << 26) // devices
+    # Scattered and gathered: a part to each other device on its own link, twice.
+    expected_ns = 2 * (100 + part)
+    found = simulate_flow(graph, system, algorithm="direct").finish_ps / 1000
+    assert found == pytest.approx(expected_ns, rel=1e-6)
