@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import tempfile
+from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
 
@@ -151,7 +152,10 @@ def test_files_hold_whole_microseconds_that_add_up_and_point_backwards(graph: Ta
         for file in files:
             seen: set[int] = set()
             micros = 0
-            for message in list(wire.split_delimited(file.read_bytes(), str(file)))[1:]:
+            data = file.read_bytes()
+            stream = BytesIO(data)
+            found = wire.split_delimited(stream, size_bytes=len(data), location=str(file))
+            for message in list(found)[1:]:
                 node = wire.schema().node.FromString(message)
                 assert seen.issuperset(node.data_deps)
                 seen.add(node.id)

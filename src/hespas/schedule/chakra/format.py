@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, Self, cast
+from typing import TYPE_CHECKING, BinaryIO, Protocol, Self, cast
 
 from hespas.errors import TraceError
 from hespas.limits import MOST_DIGITS
@@ -238,32 +238,38 @@ def delimited(messages: Iterable[bytes]) -> bytes:
     return b"".join([part for message in messages for part in (varint(len(message)), message)])
 
 
-def split_delimited(data: bytes, location: str) -> Iterator[bytes]:
-    """Yield the messages of a stream. Raises `TraceError` where the stream ends too soon."""
+def split_delimited(stream: BinaryIO, *, size_bytes: int, location: str) -> Iterator[bytes]:
+    """Yield the messages of a stream of so many bytes as they are read.
+
+    Raises `TraceError` where the stream ends too soon.
+    """
     position = 0
-    while position < len(data):
-        start = position
-        size, position = _read_varint(data, position, location)
-        if position + size > len(data):
+    while first := stream.read(1):
+        size, length = _read_varint(stream, first[0], position, location)
+        message = b"" if position + length + size > size_bytes else stream.read(size)
+        if len(message) < size:
             hint = "the file is truncated or not a Chakra trace"
             raise TraceError(
-                f"the message at byte {start} is cut short", location=location, hint=hint
+                f"the message at byte {position} is cut short", location=location, hint=hint
             )
-        yield data[position : position + size]
-        position += size
+        yield message
+        position += length + size
 
 
-def _read_varint(data: bytes, position: int, location: str) -> tuple[int, int]:
-    size = 0
-    for shift in range(0, 70, 7):
-        if position >= len(data):
-            raise TraceError("the file ends inside a length", location=location)
-        digit = data[position]
-        position += 1
-        size |= (digit & 0x7F) << shift
+def _read_varint(stream: BinaryIO, digit: int, position: int, location: str) -> tuple[int, int]:
+    """Return a number that begins with ``digit``, and how many bytes it has."""
+    size = digit & 0x7F
+    for length in range(1, 10):
         if digit < 0x80:
-            return size, position
-    raise TraceError(f"no message length at byte {position}", location=location)
+            return size, length
+        more = stream.read(1)
+        if not more:
+            raise TraceError("the file ends inside a length", location=location)
+        digit = more[0]
+        size |= (digit & 0x7F) << 7 * length
+    if digit < 0x80:
+        return size, 10
+    raise TraceError(f"no message length at byte {position + 10}", location=location)
 
 
 def write_groups(groups: Mapping[int, Group], file: Path) -> None:

@@ -1,6 +1,7 @@
 """Read Chakra traces back into a job.
 
-Equal files are parsed once. Traces that differ only in groups and peers become one task graph.
+Files are read message by message, equal ones once. Traces that differ only in groups and peers
+become one task graph.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ _Claims = Mapping[tuple[int, int | None, int], ParsedNode]
 def read_traces(prefix: Path, comm_groups: Path | None = None, *, is_recorded: bool = False) -> Job:
     """Read ``<prefix>.<device>.et`` for devices 0, 1, ... and the groups they name.
 
-    Equal files are parsed once; devices that differ only in groups and peers share a graph.
+    One file is read at a time, message by message; equal files are read once, and devices that
+    differ only in groups and peers share a graph.
     A compute node lasts ``duration_ns`` where it has one, else ``duration_micros``, of which 0
     stands for 1 ns, as in ASTRA-sim; one that has work (``num_ops``, ``tensor_size``) and neither
     becomes a task without ``has_duration``. Metadata nodes are left out: what depends on one
@@ -52,10 +54,11 @@ def read_traces(prefix: Path, comm_groups: Path | None = None, *, is_recorded: b
     groups = {} if comm_groups is None else read_groups(comm_groups, len(files))
     context = _Groups(groups, len(files))
     traces: list[_Trace] = []
+    shared: dict[tuple[Task, ...], tuple[Task, ...]] = {}
     unknown: Counter[str] = Counter()
     for content in _distinct(files):
         location = str(files[content.devices[0]])
-        parsed = _parse(content.data, location, is_recorded=is_recorded)
+        parsed = _parse(files[content.devices[0]], is_recorded=is_recorded)
         unknown.update([name for node in parsed for name in node.unknown])
         collectives = [node for node in parsed if isinstance(node.task, CollectiveTask)]
         context.check_order([node.group for node in collectives], location)
@@ -64,7 +67,8 @@ def read_traces(prefix: Path, comm_groups: Path | None = None, *, is_recorded: b
         for device in content.devices:
             _check(claims, device, str(files[device]), context)
         ordered = _without_metadata(_in_order(nodes, location))
-        traces.append(_trace(ordered, tuple(content.devices)))
+        trace = _trace(ordered, tuple(content.devices))
+        traces.append(replace(trace, tasks=shared.setdefault(trace.tasks, trace.tasks)))
     if unknown:
         names = ", ".join(f"{name} ({unknown[name]} nodes)" for name in sorted(unknown))
         log.warning("%s: unknown attributes are ignored: %s", prefix, names)
@@ -76,12 +80,11 @@ def read_messages(path: Path) -> tuple[ParsedNode, ...]:
 
     A peer is a position in the group. Raises `TraceError`, naming file and node.
     """
-    location = str(path)
     try:
-        data = path.read_bytes()
+        parsed = _parse(path, with_notes=True)
     except OSError as error:
-        raise TraceError(f"cannot be read: {error.strerror}", location=location) from None
-    nodes = _in_order(_parse(data, location, with_notes=True), location)
+        raise TraceError(f"cannot be read: {error.strerror}", location=str(path)) from None
+    nodes = _in_order(parsed, str(path))
     return tuple(_without_metadata(nodes))
 
 
@@ -125,7 +128,6 @@ class _Groups:
 
 @dataclass(frozen=True, slots=True)
 class _Content:
-    data: bytes
     devices: list[int]
 
 
@@ -148,37 +150,48 @@ def _find_files(prefix: Path) -> list[Path]:
 
 
 def _distinct(files: list[Path]) -> list[_Content]:
-    """Read each distinct content once: linked files by their inode, others by their hash."""
+    """Find the files of equal content: linked ones by their inode, others by their hash."""
     by_inode: dict[tuple[int, int], _Content] = {}
     by_hash: dict[bytes, _Content] = {}
     for device, file in enumerate(files):
         status = file.stat()
         inode = (status.st_dev, status.st_ino)
         if inode not in by_inode:
-            data = file.read_bytes()
-            content = _Content(data, [])
-            by_inode[inode] = by_hash.setdefault(blake2b(data).digest(), content)
+            by_inode[inode] = by_hash.setdefault(_digest(file), _Content([]))
         by_inode[inode].devices.append(device)
     return list(by_hash.values())
 
 
-def _parse(
-    data: bytes, location: str, *, with_notes: bool = False, is_recorded: bool = False
-) -> list[ParsedNode]:
-    messages = list(split_delimited(data, location))
-    if not messages:
-        raise TraceError("the file holds no metadata", location=location)
-    _decode(schema().metadata.FromString, messages[0], f"{location}: metadata")
+def _digest(file: Path) -> bytes:
+    found = blake2b()
+    with file.open("rb") as stream:
+        while part := stream.read(_PART_BYTES):
+            found.update(part)
+    return found.digest()
+
+
+_PART_BYTES = 2**20
+
+
+def _parse(file: Path, *, with_notes: bool = False, is_recorded: bool = False) -> list[ParsedNode]:
+    location = str(file)
     parse = schema().node.FromString
-    return [
-        parse_node(
-            _decode(parse, message, f"{location}: message {index}"),
-            location,
-            with_notes=with_notes,
-            is_recorded=is_recorded,
-        )
-        for index, message in enumerate(messages[1:], 1)
-    ]
+    with file.open("rb", buffering=_PART_BYTES) as stream:
+        size_bytes = os.fstat(stream.fileno()).st_size
+        messages = split_delimited(stream, size_bytes=size_bytes, location=location)
+        metadata = next(messages, None)
+        if metadata is None:
+            raise TraceError("the file holds no metadata", location=location)
+        _decode(schema().metadata.FromString, metadata, f"{location}: metadata")
+        return [
+            parse_node(
+                _decode(parse, message, f"{location}: message {index}"),
+                location,
+                with_notes=with_notes,
+                is_recorded=is_recorded,
+            )
+            for index, message in enumerate(messages, 1)
+        ]
 
 
 def _decode(parse: Callable[[bytes], _Message], message: bytes, location: str) -> _Message:

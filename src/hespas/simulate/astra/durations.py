@@ -88,12 +88,30 @@ def _pairs(algorithm: AlgorithmName, group: Group, distance: int) -> Iterator[tu
 
 def _common_route(system: System, pairs: Iterable[tuple[int, int]]) -> Route | None:
     common: Route | None = None
+    # Pairs that are as far apart from places alike along the dimensions have equal routes.
+    sizes = [dimension.npus_count for dimension in system.dimensions]
+    known: set[tuple[int, int]] = set()
     for source, target in pairs:
+        place = _first_difference(sizes, source, target)
+        if place in known:
+            continue
+        known.add(place)
         one = route(system, source, target)
         if common not in (None, one):
             return None
         common = one
     return common
+
+
+def _first_difference(sizes: Sequence[int], source: int, target: int) -> tuple[int, int]:
+    """Return the first dimension in which two devices differ, and by how much."""
+    for index, size in enumerate(sizes):
+        distance = target % size - source % size
+        if distance:
+            return index, distance
+        source //= size
+        target //= size
+    return len(sizes), 0
 
 
 Involved = tuple[bool, ...] | None

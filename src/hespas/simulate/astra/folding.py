@@ -8,7 +8,7 @@ groups.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hespas.schedule.roles import ALWAYS, Roles, find_roles
@@ -27,7 +27,7 @@ class Channel:
 
 
 Group = Members | Channel
-_GroupFinder = Callable[[int, int], int]
+_GroupFinder = Callable[[int], int | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,51 +82,59 @@ class _Fold:
         self._in_order = in_order
         self._roles = [find_roles(graph) for graph in job.graphs]
         self._number_of: dict[Group, int] = {}
-        self._number_of_group: dict[tuple[int, int], int] = {}
+        self._number_in_table: dict[int, dict[int, int]] = {}
         finders = [
             self._group_finders(graph, roles)
             for graph, roles in zip(job.graphs, self._roles, strict=True)
         ]
         self._groups_of = [
-            self._find_groups(device, self._roles[index], finders[index])
+            tuple([find(device) for find in finders[index]])
             for device, index in enumerate(job.graph_of_device)
         ]
         self._groups = list(self._number_of)
         self._timing = _numbered(timing(group) for group in self._groups)
         self._parts = self._find_parts()
 
-    def _find_groups(
-        self, device: int, roles: Roles, finders: Sequence[_GroupFinder]
-    ) -> tuple[int | None, ...]:
-        return tuple([
-            None if partner is None else find(device, partner)
-            for find, partner in zip(finders, roles.key(device), strict=True)
-        ])  # fmt: skip
-
     def _group_finders(self, graph: TaskGraph, roles: Roles) -> list[_GroupFinder]:
         first_task: dict[int, Task] = {}
         for task, role in zip(graph.tasks, roles.role_of_task, strict=True):
             if role != ALWAYS:
                 first_task.setdefault(role, task)
-        return [self._group_finder(graph, first_task[role]) for role in range(len(roles.partners))]
+        return [
+            self._group_finder(graph, first_task[role], partners)
+            for role, partners in enumerate(roles.partners)
+        ]
 
-    def _group_finder(self, graph: TaskGraph, task: Task) -> _GroupFinder:
-        """Return what gives the number of the group where a device meets a partner."""
+    def _group_finder(
+        self, graph: TaskGraph, task: Task, partners: Mapping[int, int]
+    ) -> _GroupFinder:
+        """Return what gives the number of the group where a device meets its partners, if any."""
         match task:
             case CollectiveTask(group_table=int(table)):
-                groups = graph.group_tables[table]
-                return lambda _, group: self._group_number(groups, group)
+                return self._table_finder(graph.group_tables[table], partners)
             case SendTask():
-                return lambda device, target: self._number(Channel(device, target))
+                return lambda device: (
+                    self._number(Channel(device, partners[device])) if device in partners else None
+                )
             case _:
-                return lambda device, source: self._number(Channel(source, device))
+                return lambda device: (
+                    self._number(Channel(partners[device], device)) if device in partners else None
+                )
 
-    def _group_number(self, groups: GroupTable, index: int) -> int:
+    def _table_finder(self, groups: GroupTable, index_of: Mapping[int, int]) -> _GroupFinder:
         # Hashing a group takes time in its size, hashing a number doesn't.
-        key = (id(groups), index)
-        if key not in self._number_of_group:
-            self._number_of_group[key] = self._number(groups[index])
-        return self._number_of_group[key]
+        known = self._number_in_table.setdefault(id(groups), {})
+
+        def find(device: int) -> int | None:
+            index = index_of.get(device)
+            if index is None:
+                return None
+            number = known.get(index)
+            if number is None:
+                number = known[index] = self._number(groups[index])
+            return number
+
+        return find
 
     def _number(self, group: Group) -> int:
         return self._number_of.setdefault(group, len(self._number_of))
@@ -134,10 +142,14 @@ class _Fold:
     def _find_parts(self) -> list[dict[int, tuple[int, ...]]]:
         """Return, per group, the devices that meet there and the roles in which they do."""
         parts: list[dict[int, tuple[int, ...]]] = [{} for _ in self._groups]
+        most = max(map(len, self._groups_of), default=0)
+        # Most devices have one role in a group, and share what says so.
+        single = [(role,) for role in range(most)]
         for device, groups in enumerate(self._groups_of):
             for role, group in enumerate(groups):
                 if group is not None:
-                    parts[group][device] = (*parts[group].get(device, ()), role)
+                    own = parts[group]
+                    own[device] = (*own[device], role) if device in own else single[role]
         return parts
 
     def run(self, *, each_alone: bool) -> Folded:

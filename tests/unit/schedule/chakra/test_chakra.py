@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 
 import pytest
@@ -46,7 +47,9 @@ def graph(devices: int, tasks: Sequence[Task], tables: tuple[GroupTable, ...] = 
 
 
 def nodes(file: Path) -> list[et.Node]:
-    messages = list(et.split_delimited(file.read_bytes(), str(file)))
+    data = file.read_bytes()
+    found = et.split_delimited(BytesIO(data), size_bytes=len(data), location=str(file))
+    messages = list(found)
     assert et.schema().metadata.FromString(messages[0]).version == "0.0.4"
     return [et.schema().node.FromString(message) for message in messages[1:]]
 
