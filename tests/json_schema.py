@@ -51,7 +51,9 @@ def _type(value: Any, asked: str, _: Any, __: Any, at: str) -> Iterator[str]:
 
 
 def _properties(value: Any, asked: Any, schema: Any, root: Any, at: str) -> Iterator[str]:
-    for name, each in value.items():
+    # Of what is no object, `type` says so.
+    fields: Mapping[str, Any] = value or {}
+    for name, each in fields.items():
         if name in asked:
             yield from faults(each, asked[name], root, f"{at}.{name}")
         elif "additionalProperties" not in schema:
@@ -70,7 +72,7 @@ def _items(value: Any, asked: Any, _: Any, root: Any, at: str) -> Iterator[str]:
 
 
 def _required(value: Any, asked: Any, _: Any, __: Any, at: str) -> Iterator[str]:
-    yield from (f"{at}.{name}: is missing" for name in asked if name not in value)
+    yield from (f"{at}.{name}: is missing" for name in asked if name not in (value or {}))
 
 
 def _any_of(value: Any, asked: Any, _: Any, root: Any, at: str) -> Iterator[str]:

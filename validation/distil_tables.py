@@ -170,14 +170,15 @@ def data_root() -> Path:
     return Path(spec.origin).parent / "systems" / "data"
 
 
-def _read(file: Path) -> Rows:
+def read_rows(file: Path) -> Rows:
+    """Return the columns of a file of measurements."""
     rows: Rows = import_module("pyarrow.parquet").read_table(file).to_pydict()
     return rows
 
 
 def gemm_times(file: Path, data_type: str) -> Times:
     """Return the times in seconds of products of one type, by m, n and k."""
-    rows = _read(file)
+    rows = read_rows(file)
     listed = zip(rows["gemm_dtype"], rows["m"], rows["n"], rows["k"], rows["latency"], strict=True)
     return {
         (m, n, k): latency_ms * 1e-3
@@ -279,7 +280,7 @@ def _attention(home: Path, recipe: Recipe) -> tuple[TableWire, Grid]:
 
     The median over batches, heads and groups of the same product: the work is the same.
     """
-    rows = _read(home / "attention" / recipe.frameworks[0] / "context_attention_perf.parquet")
+    rows = read_rows(home / "attention" / recipe.frameworks[0] / "context_attention_perf.parquet")
     count = len(rows["latency"])
     windows = rows.get("window_size", [0] * count)
     found: dict[tuple[int, ...], list[float]] = defaultdict(list)
@@ -306,7 +307,7 @@ def _attention(home: Path, recipe: Recipe) -> tuple[TableWire, Grid]:
 
 def _collectives(home: Path, recipe: Recipe) -> Iterable[tuple[TableWire, Grid]]:
     """Return collectives of 16-bit numbers; message_size counts elements of the whole buffer."""
-    rows = _read(home / "comm" / "nccl" / recipe.nccl / "nccl_perf.parquet")
+    rows = read_rows(home / "comm" / "nccl" / recipe.nccl / "nccl_perf.parquet")
     for theirs, ours in COLLECTIVES.items():
         times = {
             (gpus, elements * HALF_BYTES): latency * 1e-3
@@ -335,7 +336,7 @@ def _streaming(home: Path, recipe: Recipe, bf16: Times) -> tuple[float, float, s
     with both, that is 0.87 to 1.03 of the other, 1.01 in the median.
     """
     if recipe.quantize:
-        rows = _read(home / "quantize" / recipe.quantize / "scale_matrix_perf.parquet")
+        rows = read_rows(home / "quantize" / recipe.quantize / "scale_matrix_perf.parquet")
         moved = [
             (3 * m * k, latency * 1e-3)
             for m, k, latency in zip(rows["m"], rows["k"], rows["latency"], strict=True)
@@ -368,7 +369,7 @@ def distil(part: str, root: Path, xla: Path | None) -> bytes:
     about = PartWire(
         format=FORMAT,
         part=part,
-        measured_on=str(_read(first)["device"][0]),
+        measured_on=str(read_rows(first)["device"][0]),
         source="aiconfigurator-core (NVIDIA) and openxla/xla, distilled by "
         "validation/distil_tables.py",
         licence="Apache-2.0",

@@ -300,6 +300,9 @@ def predict(
     host_bandwidth: float | None = None,
     per_datatype_flops: Mapping[str, float] | None = None,
     launch_overhead_s: float | None = None,
+    power_limit_w: float | None = None,
+    clocks: str = "sustained",
+    pue: float = 1.0,
     custom_calls: Mapping[str, CustomCallCost] | None = None,
     threads: int = 1,
     cache_dir: str | Path | None = None,
@@ -344,6 +347,7 @@ def predict(
     from hespas.config.fields import changed
     from hespas.config.suggest import choice
     from hespas.errors import ConfigError, option
+    from hespas.estimate.clocks import Clocks, PowerOptions
     from hespas.export.options import ModelOptions
     from hespas.goodput.options import GoodputOptions
     from hespas.hardware.cluster import read_cluster
@@ -352,6 +356,7 @@ def predict(
     from hespas.models.model import parse_mesh
     from hespas.options import (
         CompileChoice,
+        EnergyOptions,
         EstimateOptions,
         Fidelity,
         NetworkOptions,
@@ -402,6 +407,7 @@ def predict(
         experts=ExpertOptions(
             expert_load=None if expert_load is None else parse_expert_load(str(expert_load))
         ),
+        energy=EnergyOptions(pue=pue),
         compile=CompileChoice(
             fidelity=choice(fidelity, Fidelity, what="the fidelity"),
             options=compiler or DEFAULT_OPTIONS,
@@ -421,6 +427,12 @@ def predict(
             host_bandwidth=host_bandwidth,
             per_datatype_flops=per_datatype_flops,
             launch_overhead_s=launch_overhead_s,
+            power=PowerOptions(
+                power_limit_w=described.power.power_limit_w
+                if power_limit_w is None
+                else power_limit_w,
+                clocks=choice(clocks, Clocks, what="the clock"),
+            ),
             custom_calls=custom_calls or {},
             threads=threads,
             cache_dir=None if cache_dir is None else Path(cache_dir),

@@ -35,6 +35,7 @@ from hespas.config.suggest import suggestion
 from hespas.cost.rules.custom_call import CustomCallCost, OperandTraffic, StatedWork
 from hespas.cost.work import Work, flop_counts
 from hespas.errors import ConfigError, option
+from hespas.estimate.clocks import PowerOptions
 from hespas.estimate.methods import METHODS, default_text, method_named
 from hespas.estimate.roofline import RooflineOptions
 from hespas.export.options import ModelOptions
@@ -192,6 +193,18 @@ def parse_launch_overhead(text: str) -> float:
     if overhead_s < 0:
         raise ConfigError(f"{option('launch_overhead')} is {text!r}", hint="give 0 or more")
     return overhead_s
+
+
+def parse_pue(text: str) -> float:
+    """Read a ratio that is 1 or more.
+
+    >>> parse_pue("1.15")
+    1.15
+    """
+    ratio = _number(text)
+    if ratio < 1:
+        raise ConfigError(f"{option('pue')} is {text!r}", hint="give 1 or more")
+    return ratio
 
 
 def parse_custom_calls(texts: Iterable[str]) -> dict[str, CustomCallCost]:
@@ -439,6 +452,7 @@ class EstimateOptions:
     roofline: RooflineOptions | None = declare(
         Option(help="What to do about types without a rate.", has_flag=False)
     )
+    power: PowerOptions = field(default_factory=PowerOptions)
     disable_cache: bool = declare(
         Option(
             help="Estimate every region by itself.",
@@ -612,6 +626,27 @@ class ReportOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EnergyOptions:
+    """What belongs to the energy of a step beside the machines that it runs on."""
+
+    GROUP: ClassVar[Group] = Group.OUTPUT
+
+    pue: float = declare(
+        Option(
+            help="Power usage effectiveness: energy of the site over that of its machines.",
+            key="pue",
+            parse=parse_pue,
+            metavar="RATIO",
+        ),
+        default=1.0,
+    )
+
+    def __post_init__(self) -> None:
+        if not (isfinite(self.pue) and self.pue >= 1):
+            raise ConfigError(f"{option('pue')} is {self.pue:g}", hint="give 1 or more")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PredictOptions:
     """All that decides a prediction; see each part.
 
@@ -631,6 +666,7 @@ class PredictOptions:
     output: OutputOptions = field(default_factory=OutputOptions)
     report: ReportOptions = field(default_factory=ReportOptions)
     long_run: GoodputOptions = field(default_factory=GoodputOptions)
+    energy: EnergyOptions = field(default_factory=EnergyOptions)
 
 
 # The configuration file.
@@ -688,7 +724,7 @@ def _estimator_keys(estimator: EstimatorKeys, location: str) -> dict[str, object
     read: dict[str, object] = {f"{_ESTIMATOR}.method": method.name}
     if hardware is not None:
         read[f"{_ESTIMATOR}.hardware"] = hardware
-    for name in ("num_npus", "in_memory_only_cache"):
+    for name in ("num_npus", "in_memory_only_cache", "power_limit_w"):
         value = getattr(hardware, name, None)
         if value is not None:
             read[f"{_ESTIMATOR}.hardware.{name}"] = value

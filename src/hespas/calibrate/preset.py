@@ -16,6 +16,7 @@ from hespas.config.files import read_json
 from hespas.errors import HardwareError, OutputError, option
 from hespas.files import json_bytes, write_file
 from hespas.hardware.links import Link, link_names, load_link
+from hespas.hardware.power import POWER
 from hespas.hardware.presets import MICROARCHITECTURE, device_file, node_directory
 
 REPORT = "calibration.json"
@@ -25,6 +26,7 @@ _OURS = (
     "node.json",
     "roofline/config.json",
     MICROARCHITECTURE,
+    POWER,
     "link.json",
     str(_NETWORK),
     "calibration.svg",
@@ -110,8 +112,8 @@ def _node_files(calibration: Calibration) -> dict[str, bytes]:
         "node.json": json_bytes(_node(calibration, home)),
         "roofline/config.json": config.read_bytes(),
     }
-    inside = home / MICROARCHITECTURE
-    return files | ({MICROARCHITECTURE: inside.read_bytes()} if inside.is_file() else {})
+    kept = (name for name in (MICROARCHITECTURE, POWER) if (home / name).is_file())
+    return files | {name: (home / name).read_bytes() for name in kept}
 
 
 def _mapping(file: Path) -> dict[str, Any]:

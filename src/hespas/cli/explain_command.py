@@ -12,12 +12,12 @@ from hespas.cli.outputs import check_targets, write_json
 from hespas.config.fields import options_in
 from hespas.explain.changes import all_changes
 from hespas.goodput.options import GoodputOptions
-from hespas.options import OutputOptions, PredictOptions, ReportOptions
+from hespas.options import EnergyOptions, OutputOptions, PredictOptions, ReportOptions
 from hespas.report.explain import explain_rows, explain_text
 
 _WITHOUT_EFFECT = [
     each.name
-    for section in (OutputOptions, ReportOptions, GoodputOptions)
+    for section in (OutputOptions, ReportOptions, GoodputOptions, EnergyOptions)
     for each in options_in(section)
 ]
 

@@ -35,6 +35,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "CountOrZero",
         "DeviceCount",
         "Fraction",
+        "FractionOrZero",
         "LEAST_BARE_RATE",
         "NotNegative",
         "Positive",

@@ -25,9 +25,10 @@ HARDWARE = "$.perf_estimator.hardware"
 
 
 class Hardware(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What ``hardware`` may hold whatever the method is."""
+    """What ``hardware`` may hold whatever the method is; ``power_limit_w`` is of its board."""
 
     num_npus: Count | None = None
+    power_limit_w: Positive | None = None
     in_memory_only_cache: bool | None = None
 
 

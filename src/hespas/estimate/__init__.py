@@ -9,6 +9,7 @@ comes an `estimate.Estimate` for each region, and a `graph.GraphEstimate` for al
 * `graph`: every region of a graph, each distinct one once; `cache`: where estimates are stored.
 * Methods price single operations: `roofline`, `tables` (measured kernels), `ptx` (kernels as the
   compiler wrote them), `tpu` (cycles of a TPU's compiler), `systolic` (arrays in closed form).
+* `clocks`: the clock that a device sustains under a computation, by the power that it draws.
 * `rates`: a device whose memory, arithmetic or launches are faster, for asking what they cost.
 * `methods`: the registry, which makes an estimator by the name of its method.
 """
@@ -16,6 +17,7 @@ comes an `estimate.Estimate` for each region, and a `graph.GraphEstimate` for al
 PUBLIC: dict[str, tuple[str, ...]] = {
     "bound": ("UNDIVIDED", "Bound", "larger_of"),
     "cache": ("DiskStore", "MemoryStore", "Store", "decode_estimate", "encode_estimate"),
+    "clocks": ("Clocks", "PowerOptions", "at_sustained_clock", "draw_of", "no_power"),
     "driver": (
         "Estimator",
         "OperationMethod",

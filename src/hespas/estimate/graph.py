@@ -14,6 +14,7 @@ from hespas.errors import CostError
 from hespas.estimate.cache import ENTRY_VERSION, Store, decode_estimate, encode_estimate
 from hespas.estimate.driver import Estimator
 from hespas.estimate.estimate import Estimate
+from hespas.hardware.power import Sustained
 from hespas.split.modules import RegionModules
 from hespas.split.regions import Compute, RegionGraph
 from hespas.tools.interruption import end_programs_on
@@ -77,7 +78,8 @@ class GraphEstimate:
     """Estimates of a whole graph: one per distinct region, and which region has which.
 
     ``assumptions`` are those that the estimator makes of every region, ``method`` is its name.
-    ``estimator`` is what priced them; None where that is not kept.
+    ``estimator`` is what priced them; None where that is not kept. ``sustained`` is the clock that
+    they are priced at; None where that doesn't follow from power.
     """
 
     modules: tuple[ModuleEstimate, ...]
@@ -87,6 +89,7 @@ class GraphEstimate:
     assumptions: tuple[str, ...] = ()
     method: str = ""
     estimator: Estimator | None = field(default=None, compare=False, repr=False)
+    sustained: Sustained | None = None
 
 
 def cache_keys(

@@ -70,10 +70,10 @@ class Method:
     configuration.
     ``device_use`` says whether a device is needed. ``device_here`` is for methods that time this
     machine: a function of the configuration that names what runs the program, or where it stands.
-    ``reads_kernels`` and ``adds_launches`` are for methods on which the kernels that a compiler
-    wrote, and the cost of a launch, have an effect. ``is_default`` returns for which programs and
-    devices the method is used where the user names none, ``default_text`` says so in words.
-    ``extra`` is the optional dependency that it needs.
+    ``reads_kernels``, ``adds_launches`` and ``follows_clock`` are for methods on which the kernels
+    that a compiler wrote, the cost of a launch, and the device's clock have an effect.
+    ``is_default`` returns for which programs and devices the method is used where the user names
+    none, ``default_text`` says so in words. ``extra`` is the optional dependency that it needs.
     """
 
     name: str
@@ -84,6 +84,7 @@ class Method:
     device_here: str | Callable[[Any], str] = ""
     reads_kernels: bool = False
     adds_launches: bool = False
+    follows_clock: bool = False
     is_default: Callable[[Program, Device], bool] | None = None
     default_text: str = ""
     extra: str = ""
@@ -174,6 +175,7 @@ _LISTED = (
         configuration=NodeHardware,
         device_use=DeviceUse.NEEDED,
         reads_kernels=True,
+        follows_clock=True,
         is_default=_has_tables,
         default_text="for compiled programs, where there are tables of the device",
     ),

@@ -42,6 +42,18 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "read_microarchitecture",
     ),
     "parts": ("part_warnings",),
+    "power": (
+        "BoardEnergy",
+        "BoardPower",
+        "Draw",
+        "POWER",
+        "Sustained",
+        "clock_in_loop",
+        "energy",
+        "mean_w",
+        "network_w",
+        "sustained_clock",
+    ),
     "presets": (
         "MICROARCHITECTURE",
         "NodeInfo",

@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 from hespas.config.suggest import suggestion
 from hespas.errors import HardwareError
+from hespas.hardware.power import BoardPower
 from hespas.hardware.tensor_core import TensorCore
 from hespas.program.types import ELEMENT_TYPES
 
@@ -119,8 +120,9 @@ class Device:
     work; None is unknown, and 0 is for devices that launch nothing. A TPU's compiler counts cycles
     of ``clock_hz``, and ``tensor_core`` describes its units. ``host_bandwidth_bytes_per_s`` is one
     direction of the link to the host, None where it is unknown. ``measured`` names the tables of
-    measured kernels, ``microarchitecture`` the file that describes a GPU's inside. Raises
-    `HardwareError` on a figure that is not a positive, finite number.
+    measured kernels, ``microarchitecture`` the file that describes a GPU's inside. ``power`` says
+    what a GPU's board draws, and ``power_limit_w`` what it may; None is its thermal design power.
+    Raises `HardwareError` on a figure that is not a positive, finite number.
     """
 
     name: str
@@ -136,6 +138,8 @@ class Device:
     measured: MeasuredTables | None = None
     microarchitecture: Path | None = None
     host_bandwidth_bytes_per_s: float | None = None
+    power: BoardPower | None = None
+    power_limit_w: float | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(
@@ -150,6 +154,7 @@ class Device:
             "memory_capacity": self.memory_capacity_bytes,
             "tdp_W": self.tdp_w,
             "host_bandwidth": self.host_bandwidth_bytes_per_s,
+            "power_limit_w": self.power_limit_w,
         }
         figures |= {key: value for key, value in optional.items() if value is not None}
         for key, value in figures.items():
@@ -173,6 +178,11 @@ class Device:
             raise HardwareError(
                 "hbm_power_ratio has no effect without tdp_W", location=self.name, hint="add tdp_W"
             )
+
+    @property
+    def limit_w(self) -> float | None:
+        """The power that its board may draw in the mean; None where that is not known."""
+        return self.tdp_w if self.power_limit_w is None else self.power_limit_w
 
     def named_rate(self, type_name: str) -> float | None:
         """Return the peak rate of a type, in FLOP/s, where ``per_datatype_flops`` names it.

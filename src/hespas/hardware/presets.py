@@ -18,6 +18,7 @@ from hespas.errors import DeviceCountError, HardwareError
 from hespas.hardware.astra_sim_files import read_network, read_system
 from hespas.hardware.device import Device, MeasuredTables, check_clock
 from hespas.hardware.interconnect import read_interconnect
+from hespas.hardware.power import POWER, read_power
 from hespas.hardware.slices import Slice
 from hespas.hardware.system import System, bare_system
 from hespas.hardware.tensor_core import TensorCore
@@ -89,8 +90,9 @@ def load_device(name_or_path: str | Path) -> Device:
 
     The path is that of the file, or of a directory with ``roofline/config.json``. A ``node.json``
     beside it gives memory capacity, launch overhead, clock and the units of a TPU, a
-    ``microarchitecture.json`` the microarchitecture. Raises `HardwareError` for an unknown name,
-    `ConfigError` for a file that is not a roofline configuration.
+    ``microarchitecture.json`` the microarchitecture, a ``power.json`` the power. Raises
+    `HardwareError` for an unknown name, `ConfigError` for a file that is not a roofline
+    configuration.
 
     >>> device = load_device("A100_SXM_40GB")
     >>> device.per_datatype_flops["bf16"], device.memory_bandwidth_bytes_per_s
@@ -103,8 +105,11 @@ def load_device(name_or_path: str | Path) -> Device:
     inside = home / MICROARCHITECTURE
     if inside.is_dir():
         raise HardwareError("is a directory", location=str(inside), hint="put a file in its place")
+    drawn = home / POWER
     device = replace(
-        device_of(hardware, name=name), microarchitecture=inside if inside.exists() else None
+        device_of(hardware, name=name),
+        microarchitecture=inside if inside.exists() else None,
+        power=read_power(drawn) if drawn.exists() else None,
     )
     if not (home / "node.json").exists():
         return device
@@ -169,6 +174,7 @@ def device_of(hardware: RooflineHardware, *, name: str) -> Device:
         per_datatype_flops=hardware.per_datatype_flops,
         tdp_w=hardware.tdp_w,
         hbm_power_ratio=hardware.hbm_power_ratio,
+        power_limit_w=hardware.power_limit_w,
     )
 
 

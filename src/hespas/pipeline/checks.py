@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from hespas.config.fields import changed
 from hespas.config.suggest import suggestion
 from hespas.cost.rules.custom_call import CustomCallCost, custom_call
 from hespas.errors import ConfigError, CostError, DeviceCountError, option
@@ -56,6 +57,7 @@ def checked(options: PredictOptions, *, needs_program: bool = True) -> PredictOp
         named = node.name if isinstance(node, Device) else Path(node).name if node else ""
         failure_interval(options.long_run, named)
     _check_method(options)
+    _check_energy(options)
     check_caches(options.estimate)
     if needs_program:
         source = source_of(options, system)
@@ -78,6 +80,19 @@ def _check_stages(options: PredictOptions) -> None:
         f"{stated} has no effect {'with one stage' if is_one else 'without stages'}",
         hint=f"drop it, or give {option('mesh')} an axis {PIPE}, as in {PIPE}=4,tp=8",
     )
+
+
+def _check_energy(options: PredictOptions) -> None:
+    """Refuse what multiplies energy where none is known."""
+    if not changed(options.energy):
+        return
+    device = device_of(options.estimate)
+    if device is None or device.tdp_w is None:
+        raise ConfigError(
+            f"{option('pue')} has no effect: the power of the device is not known",
+            location="" if device is None else device.name,
+            hint="drop it, or give tdp_W in the node's file",
+        )
 
 
 def _check_devices(devices: int | None, system: System) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from time import perf_counter
 
 from hespas.errors import ConfigError
 from hespas.estimate.cache import MemoryStore, Store
+from hespas.estimate.clocks import Clocks, at_sustained_clock
 from hespas.estimate.driver import Estimator, OperationMethod
 from hespas.estimate.graph import GraphEstimate, estimate_graph
 from hespas.estimate.rates import Scalable
@@ -171,14 +172,16 @@ def price(
     if isinstance(store, MemoryStore) and program.is_scheduled and isinstance(chosen, Scalable):
         store = prices_of(options.estimate, prepared.modules) or store
     with stage(Stage.ESTIMATE, what, kind=chosen.method, size=distinct, total=regions) as advance:
-        result = estimate_graph(
+        by = partial(
+            estimate_graph,
             prepared.graph,
             prepared.modules,
-            chosen,
             store=store,
             threads=options.estimate.threads,
-            progress=advance,
         )
+        first = partial(by, progress=advance)
+        sustained = options.estimate.power.clocks is Clocks.SUSTAINED
+        result = at_sustained_clock(chosen, first, by) if sustained else first(chosen)
     saved = 100 * result.reuse.time_reduction
     log.info("estimated in %.3f s; reuse saved %.1f %%", perf_counter() - start_s, saved)
     return result
@@ -188,13 +191,16 @@ Steps = Callable[[Compute], tuple[Step, ...]]
 """Returns the operations of a region in order, with their prices."""
 
 
-def steps_of(prepared: Prepared, options: PredictOptions) -> Steps | None:
+def steps_of(
+    prepared: Prepared, options: PredictOptions, *, estimator: Estimator | None = None
+) -> Steps | None:
     """Return what prices the operations of regions one by one, as their estimates add them up.
 
-    None for a method that prices regions as a whole.
+    The ``estimator`` is what priced them; by default it is made from the options. None for a method
+    that prices regions as a whole.
     """
     program = prepared.graph.program
-    method = estimator_of(program, options)
+    method = estimator or estimator_of(program, options)
     if not isinstance(method, OperationMethod):
         return None
     custom_calls = options.estimate.custom_calls
@@ -202,13 +208,13 @@ def steps_of(prepared: Prepared, options: PredictOptions) -> Steps | None:
 
 
 def _steps_when_needed(
-    prepared: Prepared, options: PredictOptions
+    prepared: Prepared, options: PredictOptions, estimator: Estimator | None
 ) -> Callable[[Compute], tuple[Step, ...] | None]:
-    """Return `steps_of`, whose estimator is made when the first region is asked for."""
+    """Return `steps_of`, which is made when the first region is asked for."""
 
     @cache
     def made() -> Steps | None:
-        return steps_of(prepared, options)
+        return steps_of(prepared, options, estimator=estimator)
 
     def steps(region: Compute) -> tuple[Step, ...] | None:
         found = made()
@@ -262,7 +268,7 @@ def finish(
         memory=memory_use(prepared.graph.program),
         options=options,
         modules=prepared.modules,
-        steps=_steps_when_needed(prepared, options),
+        steps=_steps_when_needed(prepared, options, estimates.estimator),
         mesh=mesh_of(prepared.graph.program, options),
         work=work_of(prepared.graph.program, options),
         device=device_of_memory(options.estimate),

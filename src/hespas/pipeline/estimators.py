@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hespas.config.estimators import RooflineHardware
+from hespas.config.fields import changed
 from hespas.errors import ConfigError, option
 from hespas.estimate.driver import Estimator
 from hespas.estimate.methods import DeviceUse, EstimatorSpec, Method, default_method, method_named
@@ -81,6 +82,13 @@ def check_device_options(options: EstimateOptions, method: Method) -> None:
 
 def check_method_options(method: Method, options: PredictOptions) -> None:
     """Raise `ConfigError` for options about kernels to a method that prices none."""
+    power = options.estimate.power
+    for name in changed(power):
+        if not method.follows_clock:
+            raise ConfigError(
+                f"{option(name)} has no effect on method {method.name}",
+                hint=f"drop it, or add {option('method')} measured",
+            )
     if options.estimate.launch_overhead_s is not None and not method.adds_launches:
         raise ConfigError(
             f"{option('launch_overhead')} has no effect on method {method.name}",

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from hespas.config.estimators import NodeHardware, RooflineHardware
 from hespas.errors import ConfigError, option
+from hespas.estimate.clocks import no_power
 from hespas.estimate.methods import DEFAULT, DeviceUse, method_named
 from hespas.hardware.device import Device
 from hespas.hardware.presets import device_names, load_device
@@ -66,7 +67,10 @@ def device_of(options: EstimateOptions) -> Device | None:
     device = _named_device(options)
     peak, bandwidth = options.peak_flops, options.memory_bandwidth
     rates, overhead_s = options.per_datatype_flops or {}, options.launch_overhead_s
+    limit_w = options.power.power_limit_w
     if device is not None:
+        if limit_w is not None and device.power is None:
+            raise no_power(device)
         return replace(
             device,
             launch_overhead_s=device.launch_overhead_s if overhead_s is None else overhead_s,
@@ -75,6 +79,7 @@ def device_of(options: EstimateOptions) -> Device | None:
                 device.memory_bandwidth_bytes_per_s if bandwidth is None else bandwidth
             ),
             per_datatype_flops={**device.per_datatype_flops, **rates},
+            power_limit_w=device.power_limit_w if limit_w is None else limit_w,
         )
     if peak is None and bandwidth is None and options.per_datatype_flops is None:
         return None

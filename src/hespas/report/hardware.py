@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 import msgspec
 from msgspec.structs import asdict
@@ -16,6 +17,7 @@ from hespas.hardware.device import Device
 from hespas.hardware.interconnect import Dimensions
 from hespas.hardware.links import Link, link_names, load_link
 from hespas.hardware.microarchitecture import Microarchitecture, read_microarchitecture
+from hespas.hardware.power import POWER, BoardPower
 from hespas.hardware.presets import (
     MICROARCHITECTURE,
     NodeInfo,
@@ -113,7 +115,25 @@ def _node_details(name: str) -> str:
             for key, value in msgspec.to_builtins(gpu).items()
             if key != "sources"
         ]
+    if device.power is not None:
+        lines += ["", f"Power ({POWER}), in W, J and parts of the boost clock:"]
+        lines += [
+            f"  {key:<26} {value:<12.4g} {device.power.sources[key]}"
+            for key, value in _power_figures(device.power)
+        ]
     return "\n".join(lines)
+
+
+def _power_figures(power: BoardPower) -> list[tuple[str, float]]:
+    """Return the figures of a board's power, those inside others by dotted keys."""
+    figures: list[tuple[str, float]] = []
+    for key, value in msgspec.to_builtins(power).items():
+        if isinstance(value, dict) and key != "sources":
+            inner = cast("dict[str, float]", value)
+            figures += [(f"{key}.{name}", each) for name, each in inner.items()]
+        elif isinstance(value, int | float):
+            figures.append((key, value))
+    return figures
 
 
 def _meant(name: str, known: Sequence[str]) -> str:
@@ -253,6 +273,7 @@ def _node_json(name: str) -> dict[str, object]:
         "tables": None if measured is None else measured.part,
         "calibration": {} if measured is None else dict(measured.factors),
         "microarchitecture": None if gpu is None else msgspec.to_builtins(gpu),
+        "power": None if device.power is None else msgspec.to_builtins(device.power),
         "target": info.target,
         "aliases": list(info.aliases),
         "sources": dict(info.sources),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hespas.estimate.bound import Bound
 from hespas.estimate.estimate import OpEstimate
 from hespas.prediction import Prediction
-from hespas.report.schema import BoundShares, RunReport
+from hespas.report.schema import BoundShares, EnergyParts, RunReport
 from hespas.units import format_amount, format_energy, format_quantity, format_time
 
 _FIDELITIES = {
@@ -151,7 +151,34 @@ def _utilisation(report: RunReport) -> list[tuple[str, str]]:
 def _energy(report: RunReport) -> list[tuple[str, str]]:
     if report.energy_j is None:
         return []
-    return [("Energy", f"{format_energy(report.energy_j)} a device, while it computes")]
+    if report.energy is None:
+        return [("Energy", f"{format_energy(report.energy_j)} a device, while it computes")]
+    power = f"{report.energy.device_w:.0f} W a device"
+    if report.energy.node_w is not None:
+        power += f", {report.energy.node_w / 1000:.3g} kW a machine"
+    limit = f"limit {report.energy.power_limit_w:g} W, clock {100 * report.energy.clock:.1f} %"
+    return [
+        ("Power", f"{power} ({limit} of boost)"),
+        ("Energy", f"{format_energy(report.energy_j)} a device: {_energy_shares(report.energy)}"),
+    ]
+
+
+def _energy_shares(energy: EnergyParts) -> str:
+    """Return the parts of an energy in whole per cent that add to 100, the largest first."""
+    parts = {
+        "arithmetic": energy.compute_j,
+        "memory": energy.memory_j,
+        "idle": energy.idle_j,
+        "machine": energy.node_j or 0.0,
+        "network": energy.network_j or 0.0,
+        "facility": energy.facility_j,
+    }
+    whole_j = sum(parts.values())
+    if whole_j <= 0:
+        return "nothing is computed"
+    rounded = whole_per_cents({name: part / whole_j for name, part in parts.items()})
+    ordered = sorted(rounded, key=lambda name: -parts[name])
+    return ", ".join(f"{name} {rounded[name]} %" for name in ordered if rounded[name])
 
 
 def _fits(report: RunReport) -> bool:

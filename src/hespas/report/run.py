@@ -18,6 +18,7 @@ from hespas.pipeline import PipelinePrediction
 from hespas.prediction import Prediction
 from hespas.report.assumptions import assumption_lines, group_text, grouped_assumptions
 from hespas.report.communication import communication_lines, communication_rows
+from hespas.report.energy import energy_j, energy_parts
 from hespas.report.explain import explain_rows, main_change_lines
 from hespas.report.goodput import goodput_lines, goodput_report
 from hespas.report.headline import bound_shares, headline_lines
@@ -85,7 +86,8 @@ def run_summary(prediction: Prediction) -> RunReport:
         flops_utilisation=whole.flops_utilisation if whole.knows_peaks else None,
         memory_traffic_bytes=whole.bytes_moved,
         memory_utilisation=whole.memory_utilisation if whole.knows_peaks else None,
-        energy_j=whole.energy_j,
+        energy_j=energy_j(prediction),
+        energy=energy_parts(prediction),
         peak_memory_bytes=prediction.memory.peak_bytes,
         memory_capacity_bytes=prediction.memory_capacity_bytes,
         host_memory_bytes=prediction.memory.host_bytes,

@@ -49,6 +49,31 @@ class BoundShares(msgspec.Struct, frozen=True, kw_only=True):
     other: Annotated[float, Meta(description="what the method does not divide")]
 
 
+class EnergyParts(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the energy of a step goes, a device with its share of what it stands in; they add up.
+
+    The parts that are null are in no sum: nothing is known of them.
+    """
+
+    compute_j: Annotated[float, Meta(description="matrix products, and multiprocessors at work")]
+    memory_j: Annotated[float, Meta(description="bytes moved to and from device memory")]
+    idle_j: Annotated[float, Meta(description="what the board draws all the while")]
+    node_j: Annotated[
+        float | None,
+        Meta(description="the machine around: processors, network cards, fans, losses of supplies"),
+    ]
+    network_j: Annotated[float | None, Meta(description="switches between machines")]
+    facility_j: Annotated[float, Meta(description="cooling and the like, by the PUE that is given")]
+    device_w: Annotated[float, Meta(description="mean power of the board over the step")]
+    node_w: Annotated[
+        float | None, Meta(description="mean power of a machine with all its devices")
+    ]
+    clock: Annotated[
+        float, Meta(description="of the device, as a part of its boost clock, while it computes")
+    ]
+    power_limit_w: float
+
+
 class PhaseRow(msgspec.Struct, frozen=True, kw_only=True):
     """The computation of one phase of a training step."""
 
@@ -368,7 +393,17 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     memory_utilisation: Annotated[
         float | None, Meta(description="of the peak bandwidth, while the device computes")
     ]
-    energy_j: Annotated[float | None, Meta(description="null where the power is not known")]
+    energy_j: Annotated[
+        float | None,
+        Meta(
+            description="the sum of the parts in energy; without them, of the board while it "
+            "computes at its thermal design power; null where the power is not known"
+        ),
+    ]
+    energy: Annotated[
+        EnergyParts | None,
+        Meta(description="null where the clock does not follow from the device's power"),
+    ]
     peak_memory_bytes: int
     memory_capacity_bytes: Annotated[int | None, Meta(description="null where it is not known")]
     host_memory_bytes: Annotated[

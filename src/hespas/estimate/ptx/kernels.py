@@ -204,6 +204,10 @@ class KernelPricer:
         gpu = microarchitecture_at(self.gpu, arithmetic=rates.arithmetic, launch=rates.launch)
         return replace(self, device=device_at(self.device, rates), gpu=gpu)
 
+    def at_clock(self, clock_hz: float) -> KernelPricer:
+        """Return the pricer of a device whose multiprocessors have a clock; it shares the same."""
+        return replace(self, gpu=msgspec.structs.replace(self.gpu, clock_hz=clock_hz))
+
     def price(self, leaf: Leaf) -> Timing:
         """Return the time of a kernel, its launch included."""
         reading = self.read(leaf)

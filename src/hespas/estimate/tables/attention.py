@@ -68,10 +68,14 @@ _NEAREST = {"L40S": AMPERE}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionModel:
-    """Times of fused attention on a device."""
+    """Times of fused attention on a device.
+
+    ``clock`` is that of the device, as a part of its boost clock, at which the table was measured.
+    """
 
     device: Device
     part: Part
+    clock: float = 1.0
 
     def price(self, attention: Attention) -> Timing:
         """Return how long it takes.
@@ -79,8 +83,11 @@ class AttentionModel:
         The table's time of the same head size, heads of all batches, and number of keys, times
         the FLOPs of this attention over those of the table's; never faster than the peak.
         """
-        if attention.is_decoding:
-            return self._decoding(attention)
+        kind = self._decoding if attention.is_decoding else self._whole
+        return kind(attention).slowed(1 / self.clock)
+
+    def _whole(self, attention: Attention) -> Timing:
+        """Return how long attention of all queries takes: its arithmetic decides."""
         base, heads = self._base(attention)
         reading = read(_grid(self.part.about.part), (base.head_size, heads, base.key_length))
         share = attention.flops / (base.flops * heads) / self._speed_up(attention)

@@ -23,6 +23,7 @@ from hespas.estimate.rates import Rates, device_at
 from hespas.estimate.tables.files import Part, load_part
 from hespas.estimate.tables.grid import Grid, completed, monotone, read
 from hespas.hardware.device import Device, factor_of, table_of
+from hespas.hardware.power import clock_in_loop
 from hespas.program.types import ELEMENT_TYPES
 
 _BYTES = {"bf16": 2.0, "f8": 1.0, "tf32": 4.0}
@@ -62,13 +63,15 @@ class GemmModel:
     device: Device
     part: Part
     grids: dict[str, Grid] = field(default_factory=dict[str, Grid], compare=False, repr=False)
+    clock: float | None = None
 
     def price(self, product: Product) -> Timing:
         """Return how long a product takes.
 
         A batch is so many more rows or columns, whichever shares the smaller matrix among its
         members. Never faster than the peak rate, nor than the memory for what cannot be in the
-        cache.
+        cache. ``clock`` is that of the device, as a part of its boost clock; None for the clocks at
+        which the table was measured.
         """
         if not product.flops:
             return Timing(time_s=0.0)
@@ -76,10 +79,17 @@ class GemmModel:
         low, high = sorted(_folded(product))
         reading = read(grid, (low, high, product.k))
         factor = self.device.factor(factor_of(product.type_name), "gemm")
-        time_s = max(reading.time_s * factor, self.floor_s(product))
+        floor_s = self.floor_s(product)
+        time_s = max(reading.time_s * factor, floor_s)
         # Of a monotone table, the first cell is the least.
         bound = self._bound(product, time_s, least_s=exp(grid.log_times[0]) * factor)
-        return Timing(time_s=time_s, notes=self._notes(product, reading.outside), bound=bound)
+        notes = self._notes(product, reading.outside)
+        timing = Timing(time_s=time_s, notes=notes, bound=bound)
+        power = self.device.power
+        if self.clock is None or power is None:
+            return timing
+        timing = timing.slowed(clock_in_loop(power, reading.time_s) / self.clock)
+        return timing if timing.time_s >= floor_s else replace(timing, time_s=floor_s)
 
     def _bound(self, product: Product, time_s: float, *, least_s: float) -> Bound:
         """Return what decides a time: the least of the table is what a kernel takes beside."""
@@ -105,6 +115,7 @@ class GemmModel:
             device=device_at(self.device, rates),
             part=replace(self.part, about=about),
             grids=self.grids if rates.is_of_launches_alone else {},
+            clock=self.clock,
         )
 
     def floor_s(self, product: Product) -> float:

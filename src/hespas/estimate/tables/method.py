@@ -13,6 +13,7 @@ from hespas.cost.gemm import Gemm, gemms
 from hespas.cost.grouped import TILE_ROWS, GroupedGemm, grouped_gemms
 from hespas.cost.structure import Leaf
 from hespas.estimate.bound import Bound, larger_of
+from hespas.estimate.clocks import no_power
 from hespas.estimate.driver import Price, Timing, estimate_region
 from hespas.estimate.estimate import Estimate
 from hespas.estimate.methods import EstimatorSpec
@@ -113,12 +114,16 @@ class Measured:
     Matrix products go to ``gemm``, fused attention to ``attention``, and everything else to
     ``kernels``, or to ``streaming`` where that is None or knows nothing of a kernel. Each of
     them applies the device's calibration.
+
+    ``clock`` is that of the device, as a part of its boost clock; None where each table has the
+    clock at which it was measured.
     """
 
     gemm: GemmModel
     attention: AttentionModel
     streaming: Streaming
     kernels: KernelPricer | None = None
+    clock: float | None = None
 
     @property
     def method(self) -> str:
@@ -144,6 +149,28 @@ class Measured:
         )
 
     @property
+    def device(self) -> Device:
+        """The device that it estimates for."""
+        return self.gemm.device
+
+    def at_clock(self, clock: float) -> Measured:
+        """Return the estimator of the device at a part of its boost clock.
+
+        Raises `HardwareError` for a device whose power is not described.
+        """
+        device = self.gemm.device
+        if device.power is None:
+            raise no_power(device)
+        clock_hz = clock * device.power.boost_clock_hz
+        return replace(
+            self,
+            gemm=replace(self.gemm, clock=clock),
+            attention=replace(self.attention, clock=clock),
+            kernels=None if self.kernels is None else self.kernels.at_clock(clock_hz),
+            clock=clock,
+        )
+
+    @property
     def parameters(self) -> Mapping[str, object]:
         """The device, which tables serve it, and the parameters of what prices the rest."""
         device = self.gemm.device
@@ -157,6 +184,7 @@ class Measured:
             "factors": {} if device.measured is None else dict(device.measured.factors),
             "streaming": dict(self.streaming.parameters),
             "kernels": None if self.kernels is None else dict(self.kernels.parameters),
+            "clock": self.clock,
         }
 
     def assumptions(self, program: Program) -> tuple[str, ...]:
