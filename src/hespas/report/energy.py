@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from hespas.estimate.clocks import draw_of
 from hespas.hardware.power import energy, network_w
+from hespas.options import PredictOptions
 from hespas.prediction import Prediction
 from hespas.report.schema import EnergyParts
 
@@ -48,7 +49,11 @@ def energy_j(prediction: Prediction) -> float | None:
     """
     parts = energy_parts(prediction)
     if parts is None:
-        board_j = prediction.estimates.total.total.energy_j
-        return None if board_j is None else board_j * prediction.options.energy.pue
+        return with_facility(prediction.estimates.total.total.energy_j, prediction.options)
     known = (parts.compute_j, parts.memory_j, parts.idle_j, parts.node_j, parts.network_j)
     return sum(each for each in known if each is not None) + parts.facility_j
+
+
+def with_facility(energy_j: float | None, options: PredictOptions) -> float | None:
+    """Return an energy with what the site needs for it; None where it is not known."""
+    return None if energy_j is None else energy_j * options.energy.pue

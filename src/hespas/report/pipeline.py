@@ -17,6 +17,7 @@ from hespas.pipeline import PartCost, PipelinePrediction
 from hespas.prediction import Prediction
 from hespas.report.assumptions import grouped_assumptions
 from hespas.report.communication import IDLE, communication_rows
+from hespas.report.energy import with_facility
 from hespas.report.headline import shares
 from hespas.report.layers import (
     Breakdown,
@@ -74,7 +75,8 @@ def pipeline_report(prediction: PipelinePrediction) -> RunReport:
         flops_utilisation=whole.flops_utilisation if whole.knows_peaks else None,
         memory_traffic_bytes=whole.bytes_moved,
         memory_utilisation=whole.memory_utilisation if whole.knows_peaks else None,
-        energy_j=whole.energy_j,
+        energy_j=with_facility(whole.energy_j, prediction.options),
+        energy=None,
         peak_memory_bytes=prediction.peak_memory_bytes,
         memory_capacity_bytes=prediction.memory_capacity_bytes,
         host_memory_bytes=0,
