@@ -17,7 +17,7 @@ comes an `estimate.Estimate` for each region, and a `graph.GraphEstimate` for al
 PUBLIC: dict[str, tuple[str, ...]] = {
     "bound": ("UNDIVIDED", "Bound", "larger_of"),
     "cache": ("DiskStore", "MemoryStore", "Store", "decode_estimate", "encode_estimate"),
-    "clocks": ("Clocks", "PowerOptions", "at_sustained_clock", "draw_of", "no_power"),
+    "clocks": ("Clocked", "Clocks", "PowerOptions", "at_sustained_clock", "draw_of", "no_power"),
     "driver": (
         "Estimator",
         "OperationMethod",

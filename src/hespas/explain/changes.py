@@ -12,7 +12,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 
+from hespas.estimate.cache import MemoryStore
+from hespas.estimate.clocks import Clocked
 from hespas.estimate.estimate import Estimate
+from hespas.estimate.graph import estimate_graph
 from hespas.estimate.rates import Rates, Scalable
 from hespas.explain.pricing import Prices, priced_again, priced_at_rates, with_first_kernel
 from hespas.explain.rows import Rows, rows_of
@@ -53,6 +56,7 @@ LINKS_DOUBLED = "link bandwidth doubled"
 HOST_LINK_DOUBLED = "host link bandwidth doubled"
 COMMUNICATION_HIDDEN = "communication hidden behind computation"
 AS_SPECIFIED = "every device as specified"
+AT_BOOST = "no power limit"
 
 _RATES = {
     MEMORY_DOUBLED: Rates(memory=2.0),
@@ -73,11 +77,12 @@ def main_changes(prediction: Prediction) -> tuple[Change, ...]:
     """Return the changes that take little time to compute, the largest gain first.
 
     Those are the memory bandwidth, the peak rates, the bandwidth of all links and that of the links
-    to hosts doubled, launches that take no time, communication that computation hides, and devices
-    as specified.
+    to hosts doubled, launches that take no time, no power limit, communication that computation
+    hides, and devices as specified.
     """
     step = _step(prediction)
-    return ordered([*step.rates(_RATES), *step.network(), *step.host(), *step.devices()])
+    rates = (*step.rates(_RATES), *step.power())
+    return ordered([*rates, *step.network(), *step.host(), *step.devices()])
 
 
 def all_changes(prediction: Prediction) -> tuple[Change, ...]:
@@ -88,7 +93,7 @@ def all_changes(prediction: Prediction) -> tuple[Change, ...]:
     do.
     """
     step = _step(prediction)
-    rates = step.rates(_RATES | _MORE_RATES)
+    rates = (*step.rates(_RATES | _MORE_RATES), *step.power())
     network = (*step.network(), *step.more_network(), *step.host())
     return ordered([*rates, *network, *step.devices(), *step.attention(), *step.kernels()])
 
@@ -135,6 +140,24 @@ class _Step:
             replayed = name == LAUNCHES_FREE
             prices = with_first_kernel(graph, before, after) if replayed else after
             yield self._priced(name, prices)
+
+    def power(self) -> Iterator[Change]:
+        """Yield the step at the boost clock, where the power limit keeps it below."""
+        graph, estimates = self.prediction.graph, self.prediction.estimates
+        sustained, estimator = estimates.sustained, estimates.estimator
+        if sustained is None or sustained.clock == 1.0 or not isinstance(estimator, Clocked):
+            return
+        # What found the clock is kept with the other prices.
+        options, modules = self.prediction.options.estimate, self.prediction.modules
+        kept = prices_of(options, modules) if graph.program.is_scheduled else None
+        at_boost = estimate_graph(
+            graph, modules, estimator.at_clock(1.0), store=kept or MemoryStore()
+        )
+        note = (
+            f"the computation would draw {sustained.at_boost_w:.0f} W instead of "
+            f"{sustained.limit_w:g} W"
+        )
+        yield replace(self._priced(AT_BOOST, at_boost.estimate_of_region), note=note)
 
     def network(self) -> Iterator[Change]:
         """Yield the step with links twice as fast, and with its communication hidden."""

@@ -10,6 +10,7 @@ import hespas
 from hespas.errors import ConfigError, HardwareError, HespasError
 from hespas.estimate.clocks import Clocks, PowerOptions, draw_of
 from hespas.estimate.estimate import OpEstimate, TypeTotals
+from hespas.explain.changes import AT_BOOST, main_changes
 from hespas.hardware.device import Device
 from hespas.hardware.presets import load_device
 from hespas.prediction import Prediction
@@ -109,6 +110,14 @@ def test_the_clock_is_among_the_assumptions_with_its_share(tmp_path: Path) -> No
     assert row["share"] == pytest.approx(1.0, abs=0.02)
     (idle,) = [text for text in predicted(tmp_path, STREAMING).assumptions if "power:" in text]
     assert "at the boost clock, 1.98 GHz" in idle
+
+
+def test_what_the_limit_costs_is_among_the_changes(tmp_path: Path) -> None:
+    limited, free = predicted(tmp_path), predicted(tmp_path, power_limit_w=2000.0)
+    (row,) = [row for row in main_changes(limited) if row.change == AT_BOOST]
+    assert row.step_time_s == pytest.approx(free.step_time_s)
+    assert row.gain > 0.05
+    assert AT_BOOST not in [row.change for row in main_changes(free)]
 
 
 @pytest.mark.parametrize(
