@@ -37,6 +37,7 @@ def energy_parts(prediction: Prediction) -> EnergyParts | None:
         facility_j=(prediction.options.energy.pue - 1) * machine_j,
         device_w=device_w,
         node_w=None if host is None else host.devices * (device_w + host.device_w),
+        node_devices=None if host is None else host.devices,
         clock=sustained.clock,
         power_limit_w=sustained.limit_w,
     )

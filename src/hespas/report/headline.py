@@ -155,7 +155,8 @@ def _energy(report: RunReport) -> list[tuple[str, str]]:
         return [("Energy", f"{format_energy(report.energy_j)} a device, while it computes")]
     power = f"{report.energy.device_w:.0f} W a device"
     if report.energy.node_w is not None:
-        power += f", {report.energy.node_w / 1000:.3g} kW a machine"
+        machine = f"a machine of {report.energy.node_devices}"
+        power += f", {report.energy.node_w / 1000:.3g} kW {machine}"
     limit = f"limit {report.energy.power_limit_w:g} W, clock {100 * report.energy.clock:.1f} %"
     return [
         ("Power", f"{power} ({limit} of boost)"),

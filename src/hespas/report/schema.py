@@ -68,6 +68,9 @@ class EnergyParts(msgspec.Struct, frozen=True, kw_only=True):
     node_w: Annotated[
         float | None, Meta(description="mean power of a machine with all its devices")
     ]
+    node_devices: Annotated[
+        int | None, Meta(description="of a machine, as those whose power was published")
+    ]
     clock: Annotated[
         float, Meta(description="of the device, as a part of its boost clock, while it computes")
     ]

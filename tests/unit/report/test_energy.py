@@ -80,6 +80,6 @@ def test_without_the_clock_energy_is_of_the_board_while_it_computes(tmp_path: Pa
 
 def test_the_headline_says_power_and_parts(tmp_path: Path) -> None:
     rows = dict(headline(run_report(predicted(tmp_path))).rows)
-    assert "kW a machine (limit 700 W, clock" in rows["Power"]
+    assert "kW a machine of 8 (limit 700 W, clock" in rows["Power"]
     shares = [int(word) for word in rows["Energy"].split() if word.isdigit()]
     assert sum(shares) == 100
