@@ -23,6 +23,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "OperandTraffic",
         "StatedWork",
         "custom_call",
+        "is_triton",
     ),
     "rules.elementwise": (),
     "rules.fusion": ("only_moves", "written_elements"),

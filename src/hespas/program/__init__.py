@@ -71,6 +71,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "read_scope",
     ),
     "text": ("TypeText", "function_text", "module_text", "private_function_text", "quoted_symbol"),
+    "triton": ("TritonKernel", "TritonOp", "TritonType"),
     "types": (
         "AsyncType",
         "DEVICE_MEMORY",

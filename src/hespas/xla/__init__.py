@@ -55,6 +55,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "printed",
     ),
     "mlir.mosaic": ("read_mosaic",),
+    "mlir.triton": ("read_triton",),
     "mlir.trial": ("check_bytecode",),
     "mlir.text": (
         "read_dense_integers",

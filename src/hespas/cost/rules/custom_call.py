@@ -62,6 +62,15 @@ def custom_call(op: Op, stated: Mapping[str, CustomCallCost]) -> tuple[Work, str
             return traffic(op), assumed
 
 
+TRITON = "__gpu$xla.gpu.triton"
+"""The target of kernels in Triton's language: Pallas's for GPUs, and those of jax-triton."""
+
+
+def is_triton(op: Op) -> bool:
+    """Return whether an operation is a kernel in Triton's language."""
+    return isinstance(op.attrs, CustomCallAttrs) and op.attrs.target == TRITON
+
+
 MOSAIC = "tpu_custom_call"
 """The target of kernels of TPUs that their authors wrote."""
 
@@ -74,6 +83,11 @@ def _known(op: Op, target: str) -> tuple[Work, str]:
         return rule(op), ""
     if target == MOSAIC:
         return _mosaic(op)
+    if target == TRITON:
+        # jaxlib, which only such programs need.
+        from hespas.cost.triton import triton_work  # noqa: PLC0415
+
+        return triton_work(op)
     written = work_by_author(op)
     if written is not None:
         return written, f"custom call {target}: work as its author states it"

@@ -11,6 +11,7 @@ from hespas.cost.attention import attentions
 from hespas.cost.convolution import Convolution, convolutions
 from hespas.cost.gemm import Gemm, gemms
 from hespas.cost.grouped import TILE_ROWS, GroupedGemm, grouped_gemms
+from hespas.cost.rules.custom_call import is_triton
 from hespas.cost.structure import Leaf
 from hespas.estimate.bound import Bound, larger_of
 from hespas.estimate.clocks import no_power
@@ -25,7 +26,7 @@ from hespas.estimate.tables.attention_fits import attention_fits
 from hespas.estimate.tables.convolution import as_product, convolution_time
 from hespas.estimate.tables.files import FORMAT, PartWire
 from hespas.estimate.tables.gemm import GemmModel, Product, gemm_model
-from hespas.hardware.device import Device
+from hespas.hardware.device import Device, table_of
 from hespas.program.program import Program
 from hespas.split.regions import Compute
 from hespas.units import format_time
@@ -101,6 +102,12 @@ def streaming_of(about: PartWire, roofline: Roofline) -> Streaming:
     )
 
 
+_LARGE = 8192
+_OF_PRODUCTS = frozenset({"bf16", "f8", "tf32"})
+_TRITON = (
+    "products in kernels of Triton run at the rate of a large one in the tables, "
+    f"{_LARGE} x {_LARGE} x {_LARGE}"
+)
 _GROUPED = (
     "products of groups of rows take as long as one of all rows, those of each group filled up to "
     f"tiles of {TILE_ROWS}, or as products of equal groups where rows are summed over"
@@ -230,9 +237,24 @@ class Measured:
             timings.extend(self._convolution(each, moved) for each in convolutions(op))
         if timings:
             return self._library(leaf, timings, is_kernel=is_kernel)
+        moved_by = self.streaming.price(leaf, is_kernel=is_kernel)
         if is_kernel and self.kernels is not None:
-            return self.kernels.price(leaf)
-        return self.streaming.price(leaf, is_kernel=is_kernel)
+            moved_by = self.kernels.price(leaf)
+        return self._with_products(leaf, moved_by) if is_triton(op) else moved_by
+
+    def _with_products(self, leaf: Leaf, timing: Timing) -> Timing:
+        """Return how long a kernel of Triton takes: not less than its products do."""
+        products = [each for each in leaf.work.flops if table_of(each[0]) in _OF_PRODUCTS]
+        busy_s = sum(flops / self._reached(name) for name, flops in products)
+        if busy_s <= timing.time_s:
+            return timing
+        notes = (*timing.notes, _TRITON)
+        return Timing(time_s=busy_s, notes=notes, bound=Bound(compute_s=busy_s))
+
+    def _reached(self, type_name: str) -> float:
+        """Return the FLOP/s that a large product reaches."""
+        large = Product(type_name=type_name, m=_LARGE, n=_LARGE, k=_LARGE)
+        return large.flops / self.gemm.price(large).time_s
 
     def _library(self, leaf: Leaf, timings: Sequence[Timing], *, is_kernel: bool) -> Timing:
         """Return the time of a kernel around products: not less than its own bytes take.

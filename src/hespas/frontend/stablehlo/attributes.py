@@ -287,7 +287,9 @@ def _custom_call(meshes: Mapping[str, Mesh]) -> Reader:
 def _call_of_library(record: OpRecord) -> CustomCallAttrs:
     return CustomCallAttrs(
         target=_required(record, "call_target_name").strip('"'),
-        backend_config=record.attributes.get("backend_config", ""),
+        backend_config=record.attributes.get(
+            "mhlo.backend_config", record.attributes.get("backend_config", "")
+        ),
         called_functions=read_symbols(record.attributes.get("called_computations", "")),
     )
 
