@@ -1,5 +1,9 @@
 """Kernels in Triton's language, as Pallas writes them into programs for GPUs."""
 
+# JAX's own types are only partly known.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+
 from __future__ import annotations
 
 from functools import partial
