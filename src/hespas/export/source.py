@@ -225,7 +225,8 @@ def _model(
     if options.part is None and options.mesh is not None:
         texts["mesh"] = str(_one_stage(options.mesh))
     source = ModelSource(model=model, texts=texts, part=options.part)
-    _check_count(source.mesh, devices)
+    if options.part is None:
+        _check_count(source.mesh, devices)
     if options.global_batch is not None:
         texts["batch"] = str(_share(options.global_batch, source))
     rounds = _rounds(options, replace(source, texts=texts))

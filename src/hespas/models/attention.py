@@ -120,8 +120,16 @@ def _by_head(divided: Divided, function: Any, arrays: tuple[jax.Array, ...]) -> 
     """Apply a function to the heads and the part of the sequences that a device has."""
     heads = divided.spec("batch", "queries", "attended_heads", None)
     kv_heads = divided.spec("batch", "queries", "attended_kv_heads", None)
+    axes = divided.used("batch", "queries", "attended_heads", "attended_kv_heads")
+    if not axes:
+        return function(*arrays)
+    # Gradients are not summed over axes that divide nothing here.
     mapped = jax.shard_map(
-        function, in_specs=(heads, kv_heads, kv_heads), out_specs=heads, check_vma=False
+        function,
+        in_specs=(heads, kv_heads, kv_heads),
+        out_specs=heads,
+        axis_names=axes,
+        check_vma=False,
     )
     return mapped(*arrays)
 

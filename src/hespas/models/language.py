@@ -208,6 +208,16 @@ class LanguageModel:
         return self.run.accumulation if isinstance(self.run, Training) else 1
 
     @property
+    def layers(self) -> int:
+        """How many layers it has."""
+        return self.sizes_of_layers.layers
+
+    @property
+    def dtype(self) -> str:
+        """The type that is computed in."""
+        return self.run.dtype
+
+    @property
     def attention(self) -> str:
         """How attention is computed."""
         return self.run.attention

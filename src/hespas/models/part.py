@@ -34,8 +34,8 @@ class PartProgram(Enum):
 class Part:
     """Some layers of a model, with the embedding before them, or the head and the loss behind.
 
-    ``mesh`` is that of all devices, the stages of the pipeline included: every stage runs a program
-    of this kind at the same time. Parts that are equal have equal programs.
+    ``mesh`` has the axes that divide the program's arrays: every stage, and each data-parallel part
+    of it, runs such a program at the same time. Parts that are equal have equal programs.
     """
 
     mesh: MeshAxes

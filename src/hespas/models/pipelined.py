@@ -74,7 +74,7 @@ def part_divided(divided: Divided, part: Part) -> Divided:
     micro-batch of one data-parallel part; the optimiser's states are divided over the axes
     `hespas.models.part.SHARED`.
     """
-    parts = part.mesh.size(*REDUCED)
+    parts = divided.mesh.size(*REDUCED)
     sizes = {
         **divided.sizes,
         "batch": divided.sizes["batch"] // parts,

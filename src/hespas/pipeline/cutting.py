@@ -13,7 +13,7 @@ from hespas.export.source import ModelSource, find_source
 from hespas.hardware.system import System
 from hespas.models.flops import model_flops
 from hespas.models.model import MeshAxes
-from hespas.models.part import PIPE, Part
+from hespas.models.part import PIPE, REDUCED, SHARED, Part, PartProgram
 from hespas.models.placement import in_default_order
 from hespas.options import PredictOptions
 from hespas.pipeline.checks import checked
@@ -83,6 +83,24 @@ class Cut:
             part=part,
         )
         return replace(self.options, program=replace(self.options.program, model=model))
+
+    def mesh_of(self, program: PartProgram) -> MeshAxes:
+        """Return the axes of the mesh that divide the arrays of a program of a part."""
+        return divided_by(self.mesh, program)
+
+
+def divided_by(mesh: MeshAxes, program: PartProgram) -> MeshAxes:
+    """Return the axes that divide the arrays of a program; all others run it as it is.
+
+    >>> mesh = MeshAxes(axes=(("pipe", 4), ("data", 2), ("fsdp", 2), ("tp", 8)))
+    >>> str(divided_by(mesh, PartProgram.BOTH)), str(divided_by(mesh, PartProgram.UPDATE))
+    ('tp=8', 'fsdp=2,tp=8')
+    """
+    others = {PIPE, *REDUCED}
+    if program is PartProgram.UPDATE:
+        others -= {*SHARED}
+    axes = tuple(axis for axis in mesh.axes if axis[0] not in others)
+    return MeshAxes(axes=axes or (("tp", 1),))
 
 
 _WRITTEN_OUT = 4
@@ -201,13 +219,14 @@ def _parts(
             hint=f"name {schedule.parts} numbers that add up to {settings.layers}",
         )
     last = schedule.parts - 1
+    used = divided_by(mesh, PartProgram.BOTH)
     for number, layers in enumerate(shared):
         if not layers:
             raise ConfigError(
                 f"part {number} of {source.name} has no layer",
                 hint=f"give {option('stage_layers')} numbers of 1 or more",
             )
-        yield Part(mesh=mesh, layers=layers, is_first=number == 0, is_last=number == last)
+        yield Part(mesh=used, layers=layers, is_first=number == 0, is_last=number == last)
 
 
 def shared_layers(layers: int, parts: int) -> tuple[int, ...]:

@@ -126,6 +126,46 @@ def without_sums(tasks: TaskGraph, mesh: MeshAxes, axes: Sequence[str]) -> TaskG
     return replace(tasks, tasks=tuple(kept))
 
 
+def spread(tasks: TaskGraph, *, inner: MeshAxes, whole: MeshAxes) -> TaskGraph:
+    """Return the tasks of all devices, of which those along the axes ``inner`` share a program.
+
+    The others have a program each, equal ones, which they run at the same time.
+    """
+    images = _images(inner, whole)
+    tables = tuple(
+        tuple(tuple(image[device] for device in group) for image in images for group in table)
+        for table in tasks.group_tables
+    )
+    everyone = tuple(tuple(image) for image in images)
+    changed: list[Task] = []
+    for task in tasks.tasks:
+        match task:
+            case CollectiveTask() if task.group_table is None and len(images) > 1:
+                changed.append(replace(task, group_table=len(tables)))
+            case SendTask() | ReceiveTask():
+                pairs = tuple(
+                    (image[source], image[target])
+                    for image in images
+                    for source, target in task.pairs
+                )
+                changed.append(replace(task, pairs=pairs))
+            case _:
+                changed.append(task)
+    return replace(
+        tasks,
+        device_count=whole.device_count,
+        tasks=tuple(changed),
+        group_tables=(*tables, everyone) if len(images) > 1 else tables,
+    )
+
+
+def _images(inner: MeshAxes, whole: MeshAxes) -> list[tuple[int, ...]]:
+    """Return, for each group of devices that share a program, the device of each of its numbers."""
+    names = [axis for axis in inner.names if axis in whole.names]
+    found = groups_along(whole.axes, names)
+    return [tuple(group) for group in found]
+
+
 def _is_sum(task: CollectiveTask, graph: TaskGraph, dropped: Sequence[set[frozenset[int]]]) -> bool:
     is_reduction = task.kind is CommunicationKind.ALL_REDUCE
     return is_reduction and _groups(task, graph) in dropped

@@ -9,11 +9,11 @@ from typing import Any
 
 from hespas.estimate.cache import Store
 from hespas.hardware.parts import part_warnings
-from hespas.models.part import REDUCED, SHARED, Part, PartProgram
-from hespas.options import PredictOptions
+from hespas.models.part import SHARED, Part, PartProgram
+from hespas.options import NetworkOptions, PredictOptions
 from hespas.pipeline.answer import PartCost, PipelinePrediction, StageMemory, StageTimes
 from hespas.pipeline.caches import store_of
-from hespas.pipeline.composition import divide, finish, prepare, price
+from hespas.pipeline.composition import divide, finish, load_alone, price
 from hespas.pipeline.cutting import Cut, cut_of
 from hespas.pipeline.exchange import Exchange
 from hespas.pipeline.machines import device_name, device_of_memory, model_of, node_of
@@ -23,13 +23,14 @@ from hespas.pipeline.passes import (
     Spent,
     memory_of_pass,
     spent_by_phase,
+    spread,
     without_sums,
 )
 from hespas.pipelining.options import Overlap
 from hespas.pipelining.schedule import Action, Pass, Schedule
 from hespas.pipelining.timing import Durations, Interval, timed
 from hespas.prediction import Prediction
-from hespas.schedule.tasks import CommunicationKind
+from hespas.schedule.tasks import CommunicationKind, TaskGraph
 from hespas.split.strategies import SplitStrategy
 from hespas.units import PS_PER_S, format_time
 
@@ -64,12 +65,12 @@ def predict_pipeline(options: PredictOptions) -> PipelinePrediction:
 def _cost(cut: Cut, part: Part, store: Store | None) -> PartCost:
     hides = cut.options.pipeline.hides
     pieces = cut.mesh.size("tp") if hides(Overlap.TP) else 1
-    both = _prediction(cut, part, store)
-    update = _prediction(cut, replace(part, program=PartProgram.UPDATE), store)
+    both = _prediction(cut, part, PartProgram.BOTH, store)
+    update = _prediction(cut, part, PartProgram.UPDATE, store)
     forward, backward = spent_by_phase(both, pieces=pieces)
     weights = NOTHING
     if cut.schedule.splits_backward:
-        inputs = _prediction(cut, replace(part, program=PartProgram.INPUTS), store)
+        inputs = _prediction(cut, part, PartProgram.INPUTS, store)
         _, of_inputs = spent_by_phase(inputs, pieces=pieces)
         weights, backward = backward.less(of_inputs), backward.less(backward.less(of_inputs))
     weight_bytes, kept_bytes, working_bytes = memory_of_pass(both, part)
@@ -121,23 +122,28 @@ def _accumulation_ps(weight_bytes: int, update: Prediction) -> int:
     return round(wide / rate * PS_PER_S) if rate else 0
 
 
-def _prediction(cut: Cut, part: Part, store: Store | None) -> Prediction:
-    """Return the prediction of a program of a part, without what a step does once."""
-    options = cut.options_of(part)
-    prepared = prepare(options)
-    program = prepared.graph.program
-    if not program.is_scheduled:
+def _prediction(cut: Cut, part: Part, program: PartProgram, store: Store | None) -> Prediction:
+    """Return the prediction of a program of a part, without what a step does once.
+
+    It is exported and priced for the devices that share its arrays, and simulated with all stages
+    and data-parallel parts running it at the same time.
+    """
+    inner = cut.mesh_of(program)
+    options = cut.options_of(replace(part, mesh=inner, program=program))
+    loaded = load_alone(replace(options, network=NetworkOptions()))
+    if not loaded.is_scheduled:
         # Every operation has a phase of its own.
         split = replace(options.split, strategy=SplitStrategy.INDIVIDUAL)
-        prepared = divide(program, replace(options, split=split), system=prepared.system)
+        options = replace(options, split=split)
+    prepared = divide(loaded, options, system=cut.system)
     estimates = price(prepared, options, store=store)
-    shared = [axis for axis in (*REDUCED, *SHARED) if part.program is not PartProgram.UPDATE]
-    return finish(
-        prepared,
-        estimates,
-        options,
-        change=lambda tasks: without_sums(tasks, part.mesh, tuple(dict.fromkeys(shared))),
-    )
+    once = [] if program is PartProgram.UPDATE else [*SHARED]
+
+    def on_all(tasks: TaskGraph) -> TaskGraph:
+        return spread(without_sums(tasks, inner, once), inner=inner, whole=cut.mesh)
+
+    found = finish(prepared, estimates, options, change=on_all)
+    return replace(found, mesh=cut.mesh.axes)
 
 
 def _scheduled(cut: Cut, costs: Mapping[Part, PartCost], exchange: Exchange) -> PipelinePrediction:
