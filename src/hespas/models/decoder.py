@@ -148,6 +148,10 @@ class Decoder:
         absent |= set() if is_last else {"head", "norm"}
         return {name: leaf for name, leaf in self.weights(dtype).items() if name not in absent}
 
+    def fixed_weights(self) -> dict[str, Any]:
+        """Return nothing: no weights are made of others once a step."""
+        return {}
+
     def activations(self) -> Any:
         """Return the abstract array that goes from layer to layer."""
         return self.divided.array("batch", "sequence", "embedding_row", dtype=self.dtype)

@@ -97,7 +97,8 @@ class Training:
     changes are of ``state_dtype``, and cast to ``dtype`` before they are gathered. ``zero`` says
     what the axis ``data`` divides, as in S. Rajbhandari et al., ZeRO, 2020: nothing, states (1),
     gradients too (2), or weights too (3), as the axis ``fsdp`` does. With ``sequence_parallel``
-    the axis ``tp`` divides what stands between its products, norms and residuals, by tokens.
+    the axis ``tp`` divides what stands between its products, norms and residuals, by tokens. With
+    ``product_dtype`` f8, products of layers have operands of 8 bits, forward and backward.
     """
 
     mesh: MeshAxes
@@ -112,6 +113,7 @@ class Training:
     state_dtype: str = "f32"
     zero: int = 0
     sequence_parallel: bool = False
+    product_dtype: str = "same"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

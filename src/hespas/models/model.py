@@ -109,6 +109,7 @@ CHOICES = {
     "context_attention": ("gather", "ring"),
     "cache_dtype": ("bf16", "f16", "f32", "f8"),
     "dtype": ("bf16", "f16", "f32"),
+    "product_dtype": ("same", "f8"),
     "state_dtype": ("bf16", "f16", "f32"),
     "weight_dtype": ("bf16", "f16", "f32", "f8"),
     "remat": ("minimal_with_context", "full", "none"),

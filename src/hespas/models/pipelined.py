@@ -46,6 +46,13 @@ class Pieces(Protocol):
         """Return the abstract weights of the part."""
         ...
 
+    def fixed_weights(self) -> Weights:
+        """Return the abstract weights that a step makes of others once, by the same groups.
+
+        They have no gradients. A group is a list of layers.
+        """
+        ...
+
     def batch(self) -> Weights:
         """Return the abstract batch."""
         ...
@@ -117,8 +124,8 @@ def _pass(pieces: Pieces, part: Part, dtype: Any) -> _Made:
         x = pieces.through_layers(x, weights, batch)
         return pieces.loss_of(x, weights, batch) if part.is_last else x
 
-    def run(weights: Weights, batch: Weights, x: Any, gradient: Any) -> object:
-        made, backward = jax.vjp(lambda w, x: forward(w, x, batch), weights, x)
+    def run(weights: Weights, fixed: Weights, batch: Weights, x: Any, gradient: Any) -> object:
+        made, backward = jax.vjp(lambda w, x: forward(_joined(w, fixed), x, batch), weights, x)
         if part.is_last:
             gradient = jnp.ones_like(made)
         else:
@@ -130,11 +137,21 @@ def _pass(pieces: Pieces, part: Part, dtype: Any) -> _Made:
     nothing = None
     arguments = (
         weights,
+        pieces.fixed_weights(),
         batch,
         nothing if part.is_first else activations,
         nothing if part.is_last else activations,
     )
     return run, arguments, ()
+
+
+def _joined(weights: Weights, fixed: Weights) -> Weights:
+    """Return weights with those that stand in the same layers."""
+    layers = {
+        group: [{**own, **more} for own, more in zip(weights[group], added, strict=True)]
+        for group, added in fixed.items()
+    }
+    return {**weights, **layers}
 
 
 def _update(pieces: Pieces, part: Part, dtype: Any) -> _Made:

@@ -6,7 +6,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,13 +18,50 @@ SMALL = jnp.float8_e4m3fn
 _ACTIVATION_SCALE = 0.05
 
 
+class Rounded(NamedTuple):
+    """A weight that is trained, and rounded to 8 bits where it is multiplied.
+
+    ``stored`` is what it was rounded to before; without it that is done where it is multiplied.
+    """
+
+    weight: jax.Array
+    stored: jax.Array | None = None
+
+
+STORED = "_in_8_bits"
+"""What the name of a weight in 8 bits ends with, beside that which is trained."""
+
+
+def rounded(weights: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the weights of a layer with those of its products to be rounded to 8 bits.
+
+    Those of norms, biases and of what chooses experts stay as they are, as experts do.
+    """
+    return {
+        name: Rounded(weight, weights.get(f"{name}{STORED}")) if is_multiplied(name) else weight
+        for name, weight in weights.items()
+        if not name.endswith(STORED)
+    }
+
+
+def is_multiplied(name: str) -> bool:
+    """Return whether a weight of a layer, by its name, is one of a product."""
+    others = ("norm", "bias", "router", "experts")
+    return not any(other in name for other in others)
+
+
 def product(equation: str, x: jax.Array, weight: Any) -> jax.Array:
     """Return the product of activations and a weight, as ``jnp.einsum`` of both.
 
-    A weight of another float type is cast to that of ``x``. One in 8 bits is a pair with its scale;
-    activations are then rounded to 8 bits with a scale that was measured before, as it is
-    when models are served.
+    A weight of another float type is cast to that of ``x``. With one that is `Rounded`, all
+    products of training have operands of 8 bits: this one, and those of both gradients. One in 8
+    bits is a pair with its scale; activations are then rounded to 8 bits with a scale that was
+    measured before, as it is when models are served.
     """
+    if isinstance(weight, Rounded):
+        trained, stored = weight
+        stored = _in_8_bits(trained.astype(x.dtype)) if stored is None else stored
+        return _small_product(equation, x, trained.astype(x.dtype), jax.lax.stop_gradient(stored))
     if not isinstance(weight, tuple):
         return jnp.einsum(equation, x, weight.astype(x.dtype))
     stored, scale = weight
@@ -32,3 +71,40 @@ def product(equation: str, x: jax.Array, weight: Any) -> jax.Array:
         taken.astype(x.dtype) * jnp.asarray(_ACTIVATION_SCALE, x.dtype),
         stored.astype(x.dtype) * scale.astype(x.dtype),
     )
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _small_product(equation: str, x: jax.Array, weight: jax.Array, stored: jax.Array) -> jax.Array:
+    return _small_forward(equation, x, weight, stored)[0]
+
+
+def _small_forward(
+    equation: str, x: jax.Array, weight: jax.Array, stored: jax.Array
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    del weight
+    taken = _in_8_bits(x)
+    made = jnp.einsum(equation, taken, stored, preferred_element_type=x.dtype)
+    return made, (taken, stored)
+
+
+def _small_backward(
+    equation: str, kept: tuple[jax.Array, jax.Array], gradient: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    given, made = equation.split("->")
+    left, right = given.split(",")
+    taken, stored = kept
+    small, dtype = _in_8_bits(gradient), gradient.dtype
+    of_x = jnp.einsum(f"{made},{right}->{left}", small, stored, preferred_element_type=dtype)
+    of_weight = jnp.einsum(f"{left},{made}->{right}", taken, small, preferred_element_type=dtype)
+    return of_x, of_weight, jnp.zeros_like(stored)
+
+
+_small_product.defvjp(_small_forward, _small_backward)
+
+
+def _in_8_bits(x: jax.Array) -> jax.Array:
+    """Round with a scale of earlier steps: how large values are now is not looked at.
+
+    All are of one type, four bits of which are the exponent.
+    """
+    return jnp.clip(x / jnp.asarray(_ACTIVATION_SCALE, x.dtype), -448, 448).astype(SMALL)

@@ -26,7 +26,7 @@ from hespas.models.feed_forward import feed_forward, feed_forward_weights
 from hespas.models.language import Decode, LanguageModel, LayerKind, Training
 from hespas.models.latent import latent_attention, latent_weights
 from hespas.models.norms import norm_weights, normalised, rotated
-from hespas.models.products import product
+from hespas.models.products import SMALL, STORED, is_multiplied, product, rounded
 from hespas.models.routing import routing_weights, through_experts
 from hespas.models.sharding import Divided, dtype_named
 
@@ -155,6 +155,24 @@ class Transformer:
         absent = (before | behind) - needed
         return {name: leaf for name, leaf in self.weights(dtype).items() if name not in absent}
 
+    def fixed_weights(self) -> dict[str, Any]:
+        """Return the abstract weights in 8 bits, which a step makes once, where the layers stand.
+
+        Empty where products are not in 8 bits.
+        """
+        run = self.model.run
+        if not isinstance(run, Training) or run.product_dtype != "f8":
+            return {}
+        weights = self.weights(SMALL)
+        return {
+            group: [
+                {f"{name}{STORED}": leaf for name, leaf in layer.items() if is_multiplied(name)}
+                for layer in weights[group]
+            ]
+            for group in (_FIRST, _STACKED, _LAST)
+            if group in weights
+        }
+
     def activations(self) -> Any:
         """Return the abstract array that goes from layer to layer."""
         return self.divided.array("batch", "norm_sequence", "row", dtype=self.dtype)
@@ -178,7 +196,8 @@ class Transformer:
             x = weights["embedding"].astype(self.dtype)[batch["inputs"]]
             if self.model.style.learned_positions:
                 x = x + weights["positions"].astype(self.dtype)[batch["positions"]]
-            return self._between(x)
+            # Devices that share the tokens of a sequence between products look up whole ones.
+            return self._between(self.divided.constrain(x, "batch", "sequence", None))
 
     def through_layers(self, x: jax.Array, weights: Weights, batch: Weights) -> jax.Array:
         """Return what comes out of the last layer."""
@@ -236,11 +255,14 @@ class Transformer:
             return jnp.mean(losses)
 
     def _rematerialised(self, kind: LayerKind) -> Any:
-        def layer(x: jax.Array, weights: Weights, positions: jax.Array) -> jax.Array:
-            return self._layer(kind, x, weights, positions, None)[0]
-
         run, policies = self.model.run, jax.checkpoint_policies
         assert isinstance(run, Training)  # noqa: S101 - for the type checker
+        is_small = run.product_dtype == "f8"
+
+        def layer(x: jax.Array, weights: Weights, positions: jax.Array) -> jax.Array:
+            own = rounded(weights) if is_small else weights
+            return self._layer(kind, x, own, positions, None)[0]
+
         checkpoint = partial(jax.checkpoint, layer, prevent_cse=not run.scan)
         match run.remat:
             case "minimal_with_context":

@@ -246,5 +246,6 @@ def memory_of_pass(prediction: Prediction, part: Part) -> tuple[int, int, int]:
     results = [size_bytes(value.type) for value in program.main.results]
     passed = 1 if part.is_first else 2
     weights = sum(results[passed:])
-    arguments = prediction.memory.argument_bytes - weights
-    return weights, kept + arguments, max(0, most - kept) + sum(results[:passed])
+    # What came in is as large as its gradient.
+    came = 0 if part.is_first else results[1]
+    return weights, kept + came, max(0, most - kept) + 2 * sum(results[:passed])

@@ -23,6 +23,7 @@ from hespas.models.catalogue import Llama3, model_named
 from hespas.models.llama import decoder_of
 from hespas.models.model import parse_mesh
 from hespas.models.part import Part, PartProgram
+from hespas.models.products import Rounded, product
 from hespas.models.sharding import Divided
 from hespas.program.devices import communication_ops, device_group_table
 
@@ -83,7 +84,7 @@ def test_parts_compute_the_loss_and_the_gradients_of_the_whole() -> None:
     loss, gradients = jax.jit(jax.value_and_grad(whole.loss))(weights, batch)
 
     def run(part: Part, own: Any, x: Any, gradient: Any) -> Any:
-        return MODEL.part_step(SMALL, part).function(own, batch, x, gradient)
+        return MODEL.part_step(SMALL, part).function(own, {}, batch, x, gradient)
 
     firsts = layer(weights, 0, "embedding")
     seconds, lasts = layer(weights, 1), layer(weights, 2, "head", "norm")
@@ -132,6 +133,50 @@ def test_the_states_of_the_optimiser_are_divided() -> None:
     gate = state["first_moment"]["layer_00"]["gate"]
     assert gate.dtype == gradients["layer_00"]["gate"].dtype == jnp.float32
     assert gate.sharding.shard_shape(gate.shape) == (32 // 4, 48)
+
+
+def test_weights_in_8_bits_come_beside_those_that_have_gradients() -> None:
+    model = model_named("gpt3-125m")
+    settings = {"mesh": "data=1", "product_dtype": "f8", "sequence": "64", "layers": "3"}
+    step = model.part_step(settings, Part(mesh=parse_mesh("tp=1"), layers=2))
+    weights, fixed, *_ = step.arguments
+    (first, _), (small, _) = weights["first_layers"], fixed["first_layers"]
+    assert {name.removesuffix("_in_8_bits") for name in small} == {
+        "query",
+        "key",
+        "value",
+        "output",
+        "up",
+        "down",
+    }
+    assert {str(leaf.dtype) for leaf in small.values()} == {"float8_e4m3fn"}
+    with jax.sharding.use_abstract_mesh(step.mesh.abstract()):
+        made = step.function.eval_shape(*step.arguments)[2]
+    assert jax.tree.map(lambda leaf: leaf.shape, made) == jax.tree.map(
+        lambda leaf: leaf.shape, weights
+    )
+    assert {leaf.dtype for leaf in first.values()} == {jnp.dtype("bfloat16")}
+
+
+@pytest.mark.usefixtures("one_device")
+def test_products_in_8_bits_are_close_to_others() -> None:
+    x = filled(jax.ShapeDtypeStruct((2, 8, 64), jnp.float32), 1)
+    weight = filled(jax.ShapeDtypeStruct((64, 32), jnp.float32), 2)
+
+    def wide(x: Any, weight: Any) -> Any:
+        return jnp.sum(product("bse,ef->bsf", x, weight) ** 2)
+
+    def small(x: Any, weight: Any) -> Any:
+        scale = 0.05
+        made = product("bse,ef->bsf", x, Rounded(weight)) * scale**2
+        return jnp.sum(made**2)
+
+    for one, other in zip(
+        jax.grad(wide, argnums=(0, 1))(x, weight),
+        jax.grad(small, argnums=(0, 1))(x, weight),
+        strict=True,
+    ):
+        assert jnp.corrcoef(one.ravel(), other.ravel())[0, 1] > 0.99
 
 
 def test_equal_parts_have_equal_programs() -> None:

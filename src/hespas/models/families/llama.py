@@ -63,7 +63,7 @@ _SIZES = (
 _HAS_TRAINING = frozenset({"llama2-70b", "mistral-7b"})
 """Those that train here, as other families do."""
 
-MODELS = tuple(
+_STEPS = tuple(
     model
     for name, title, parameters, style, sizes in _SIZES
     for model in listed(
@@ -74,3 +74,14 @@ MODELS = tuple(
         trains=name in _HAS_TRAINING,
     )
 )
+_405B = next(
+    listed(
+        "llama3.1-405b",
+        "Llama 3.1 405B",
+        405.853e9,
+        partial(LanguageModel, sizes_of_layers=_SIZES[-1][-1], style=_ROPE_3),
+        sequence=8192,
+    )
+)
+"""It trains as other families do; the step of `llama3-405b` is of the form that was published."""
+MODELS = (*_STEPS, _405B)
