@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from hespas.hardware.system import System
     from hespas.measure.measured import Measurement
     from hespas.options import EstimateOptions
+    from hespas.pipeline import PipelinePrediction
     from hespas.prediction import Prediction
     from hespas.program.program import Program
     from hespas.schedule.tasks import Job, TaskGraph
@@ -284,12 +285,14 @@ def predict(
     batch: int | None = None,
     global_batch: int | None = None,
     micro_batch: int | None = None,
+    micro_batches: int | None = None,
     sequence: int | None = None,
     attention: str | None = None,
     remat: str | None = None,
     scan: bool | None = None,
     dtype: str | None = None,
     settings: Mapping[str, str] | None = None,
+    place: str | None = None,
     tokens: int | None = None,
     samples: int | None = None,
     expert_load: str | Path | None = None,
@@ -323,7 +326,9 @@ def predict(
 
     The arguments are those of ``hespas run``. ``workload`` is a program, its file, a model of the
     zoo or ``package.module:function``; ``mesh``, the batches, ``sequence``, ``attention``,
-    ``remat``, ``scan``, ``dtype`` and ``settings`` (``--set``) are for models. ``tokens`` and
+    ``remat``, ``scan``, ``dtype`` and ``settings`` (``--set``) are for models, and ``place`` says
+    where the axes of their mesh lie; one that is divided into stages is for `predict_pipeline`.
+    ``tokens`` and
     ``samples`` are what a step takes in. ``expert_load`` is how many tokens each expert gets:
     ``uniform``, or a file. ``cluster`` is ``COUNTxPART``, ``system`` a description, a
     preset's name or a directory; a program that communicates needs one of them. ``node`` is a
@@ -354,6 +359,7 @@ def predict(
     from hespas.hardware.device import Device
     from hespas.hardware.system import System
     from hespas.models.model import parse_mesh
+    from hespas.models.placement import parse_place
     from hespas.options import (
         CompileChoice,
         EnergyOptions,
@@ -382,6 +388,7 @@ def predict(
         batch=batch,
         global_batch=global_batch,
         micro_batch=micro_batch,
+        micro_batches=micro_batches,
         sequence=sequence,
         attention=attention,
         remat=remat,
@@ -445,13 +452,118 @@ def predict(
             model=None if model is None else model_named(model),
             network=None if network is None else contention_model_named(network),
             algorithm=algorithm,
+            place=None if place is None else parse_place(place),
             imperfect=(
                 read_cluster(Path(imperfect)) if isinstance(imperfect, str | Path) else imperfect
             ),
         ),
         long_run=GoodputOptions() if long_run is None else long_run,
     )
+    if pipeline.is_pipeline(options):
+        raise ConfigError(
+            f"the mesh {mesh} divides the model into stages", hint="call hespas.predict_pipeline"
+        )
     return pipeline.predict(options, program=program)
+
+
+def predict_pipeline(
+    model: str,
+    cluster: System | str,
+    *,
+    mesh: str,
+    node: Device | str | Path | None = None,
+    schedule: str | None = None,
+    stage_layers: tuple[int, ...] | None = None,
+    overlap: Mapping[str, bool] | None = None,
+    place: str | None = None,
+    batch: int | None = None,
+    global_batch: int | None = None,
+    micro_batch: int | None = None,
+    micro_batches: int | None = None,
+    sequence: int | None = None,
+    attention: str | None = None,
+    remat: str | None = None,
+    dtype: str | None = None,
+    settings: Mapping[str, str] | None = None,
+    fidelity: str = "auto",
+    method: str | None = None,
+    network_model: str | None = None,
+    pue: float = 1.0,
+    long_run: GoodputOptions | None = None,
+) -> PipelinePrediction:
+    """Predict a step of a model of the zoo that is divided into stages with programs of their own.
+
+    It is ``hespas run`` with an axis ``pipe`` in the ``mesh``. ``schedule`` is a name, as ``1f1b``
+    and ``interleaved:4``, or a file; ``stage_layers`` are the layers of each part, and ``overlap``
+    says what is hidden, as in ``{"tp": False}``. ``network_model`` is ``model`` of `simulate`; all
+    else is as in `predict`. Raises what `hespas.pipeline.predict_pipeline` raises.
+
+    >>> found = predict_pipeline("llama3-100m", "2xH100_80GB", mesh="pipe=2", global_batch=8,
+    ...                          sequence=256, fidelity="fused", settings={"layers": "2"})
+    >>> found.devices, found.cut.schedule.name, len(found.stages)
+    (2, '1f1b', 2)
+    """
+    from hespas import pipeline
+    from hespas.config.suggest import choice
+    from hespas.errors import ConfigError
+    from hespas.export.options import ModelOptions
+    from hespas.goodput.options import GoodputOptions
+    from hespas.hardware.device import Device
+    from hespas.hardware.system import System
+    from hespas.models.model import parse_mesh
+    from hespas.models.placement import parse_place
+    from hespas.options import (
+        CompileChoice,
+        EnergyOptions,
+        EstimateOptions,
+        Fidelity,
+        NetworkOptions,
+        PredictOptions,
+        ProgramOptions,
+    )
+    from hespas.pipelining.options import PipelineOptions, parse_schedule
+    from hespas.simulate.models import model_named
+
+    _check(model, str, "a model's name", "hespas export --list has them")
+    _check(cluster, (System, str), "a cluster", "write it as in 32xH100_80GB")
+    _check(node, (Device, str, Path, type(None)), "a device or its name", "name a preset or a path")
+    described = EstimateOptions() if node is None else _estimate_options(node, method=method)
+    options = PredictOptions(
+        program=ProgramOptions(
+            file=Path(model),
+            model=ModelOptions(
+                mesh=parse_mesh(mesh),
+                batch=batch,
+                global_batch=global_batch,
+                micro_batch=micro_batch,
+                micro_batches=micro_batches,
+                sequence=sequence,
+                attention=attention,
+                remat=remat,
+                dtype=dtype,
+                more=settings or {},
+            ),
+        ),
+        pipeline=PipelineOptions(
+            schedule=None if schedule is None else parse_schedule(schedule),
+            stage_layers=stage_layers,
+            overlap=overlap or {},
+        ),
+        energy=EnergyOptions(pue=pue),
+        compile=CompileChoice(fidelity=choice(fidelity, Fidelity, what="the fidelity")),
+        estimate=replace(described, method=method or described.method),
+        network=NetworkOptions(
+            cluster=cluster,
+            model=None if network_model is None else model_named(network_model),
+            place=None if place is None else parse_place(place),
+        ),
+        long_run=GoodputOptions() if long_run is None else long_run,
+    )
+    if not pipeline.is_pipeline(options):
+        raise ConfigError(
+            f"the mesh {mesh} has no axis pipe of several stages", hint="call hespas.predict"
+        )
+    return pipeline.predict_pipeline(options)
 
 
 def measure(
@@ -465,6 +577,7 @@ def measure(
     batch: int | None = None,
     global_batch: int | None = None,
     micro_batch: int | None = None,
+    micro_batches: int | None = None,
     sequence: int | None = None,
     attention: str | None = None,
     remat: str | None = None,
@@ -504,6 +617,7 @@ def measure(
         batch=batch,
         global_batch=global_batch,
         micro_batch=micro_batch,
+        micro_batches=micro_batches,
         sequence=sequence,
         attention=attention,
         remat=remat,

@@ -185,20 +185,23 @@ class Prediction:
         >>> [row["operation"] for row in prediction.rows("operations")][:2]
         ['stablehlo.dot_general', 'stablehlo.exponential']
         """
-        from hespas.report.tables import table_rows  # noqa: PLC0415 - see pyproject.toml
+        from hespas.report.run import run_report  # noqa: PLC0415 - see pyproject.toml
+        from hespas.report.tables import table_rows  # noqa: PLC0415 - as above
 
-        return table_rows(self, table)
+        return table_rows(run_report(self), table)
 
     def __repr__(self) -> str:
-        from hespas.report.tables import summary_text  # noqa: PLC0415 - see pyproject.toml
+        from hespas.report.run import run_summary  # noqa: PLC0415 - see pyproject.toml
+        from hespas.report.tables import summary_text  # noqa: PLC0415 - as above
 
-        return summary_text(self)
+        return summary_text(run_summary(self))
 
     def _repr_html_(self) -> str:
         """Return the first lines of the report as notebooks show them."""
-        from hespas.report.tables import summary_html  # noqa: PLC0415 - see pyproject.toml
+        from hespas.report.run import run_summary  # noqa: PLC0415 - see pyproject.toml
+        from hespas.report.tables import summary_html  # noqa: PLC0415 - as above
 
-        return summary_html(self)
+        return summary_html(run_summary(self))
 
     def _host_assumptions(self) -> tuple[str, ...]:
         tasks = (task for task in self.tasks.tasks if isinstance(task, MemoryTask))

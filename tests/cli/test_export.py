@@ -53,7 +53,7 @@ def test_models_are_listed_with_their_options(call: Call) -> None:
         (("nothing:here", "-o", "a.mlir"), "No module named 'nothing'"),
         (("nothing:here", "-o", "a.mlir", "--dtype", "f32"), "--dtype is for models of the zoo"),
         ((".", "-o", "a.mlir"), "no modules of XLA"),
-        (("gemma", "-o", "a.mlir"), "did you mean 'gemm'"),
+        (("gemn", "-o", "a.mlir"), "did you mean 'gemm'"),
     ],
 )
 def test_what_cannot_be_exported(call: Call, words: tuple[str, ...], message: str) -> None:

@@ -153,7 +153,7 @@ def test_a_step_far_from_what_is_predicted_is_refused(call: Call) -> None:
     done = call("hespas", "validate", "steps.csv")
     refused(
         done,
-        "steps.csv:3: step.hlo on H100_80GB_8GPU took 200 ms, 1130 times the 177 us",
+        "steps.csv:3: step.hlo on H100_80GB_8GPU took 200 ms, 1002 times the 199.6 us",
         "; give seconds, and",
     )
 

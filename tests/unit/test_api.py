@@ -8,6 +8,7 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import hespas
@@ -29,6 +30,7 @@ from hespas.hardware.cluster import Cluster
 from hespas.hardware.device import Device
 from hespas.hardware.presets import PRESETS_DIRECTORY, load_device, load_system
 from hespas.options import PredictOptions
+from hespas.pipelining.options import PipelineOptions
 from hlo_programs import module
 from programs import all_reduce, on_devices, vector_main
 
@@ -224,6 +226,23 @@ def test_a_cluster_or_mesh_that_does_not_fit(given: dict[str, Any], message: str
         hespas.predict("gemm-contracting", **given)
 
 
+def test_a_model_in_stages_has_a_function_of_its_own() -> None:
+    mesh = "pipe=2"
+    given: dict[str, Any] = {"sequence": 256, "settings": {"layers": "2"}, "fidelity": "fused"}
+    with pytest.raises(HespasError, match="pipe=2 divides the model into stages"):
+        hespas.predict("llama3-100m", cluster="2xH100_80GB", mesh=mesh)
+    with pytest.raises(HespasError, match="no axis pipe of several stages"):
+        hespas.predict_pipeline("llama3-100m", "2xH100_80GB", mesh="fsdp=2")
+    found = hespas.predict_pipeline(
+        "llama3-100m", "2xH100_80GB", mesh=mesh, global_batch=4, schedule="gpipe", **given
+    )
+    assert repr(found).startswith("llama3-100m: one step on 2 x H100_80GB")
+    answer = found.to_dict()
+    assert answer["step_time_s"] == found.step_time_s
+    assert msgspec.to_builtins(answer["pipeline"])["schedule"] == "gpipe"
+    assert {row["phase"] for row in found.rows("phases")} >= {"forward", "backward"}
+
+
 def test_predict_takes_what_run_takes() -> None:
     names = {
         "trip_count": "trip_counts",
@@ -235,6 +254,9 @@ def test_predict_takes_what_run_takes() -> None:
     }
     elsewhere = {"mlir_file", "as_exported", "optimise", "output", "clean", "depth", "each_layer"}
     elsewhere |= {each.name for each in options_in(GoodputOptions)}
+    of_pipelines = {each.name for each in options_in(PipelineOptions)}
+    assert of_pipelines <= set(signature(hespas.predict_pipeline).parameters)
+    elsewhere |= of_pipelines
     of_compiler = {each.name for each in options_in(CompileOptions)}
     options = {each.name for each in options_in(PredictOptions) if each.has_flag}
     expected = {names.get(name, name) for name in options - elsewhere - of_compiler}
@@ -244,7 +266,8 @@ def test_predict_takes_what_run_takes() -> None:
 
 @pytest.mark.parametrize("function", [hespas.predict, hespas.measure])
 def test_models_take_the_options_of_models(function: Callable[..., object]) -> None:
-    options = {each.name for each in options_in(ModelOptions)} - {"set"} | {"settings"}
+    options = {each.name for each in options_in(ModelOptions) if each.has_flag}
+    options = options - {"set"} | {"settings"}
     assert options <= set(signature(function).parameters)
 
 

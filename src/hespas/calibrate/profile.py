@@ -21,7 +21,7 @@ from typing import Any, cast
 from hespas.calibrate.factors import Group
 from hespas.calibrate.gemm_csv import SHORTEST_KERNEL_S
 from hespas.calibrate.samples import Case, check_limits
-from hespas.calibrate.step_model import calibrated
+from hespas.calibrate.step_model import at_clock_of, calibrated
 from hespas.cost.attention import attentions
 from hespas.cost.expand import expand
 from hespas.cost.gemm import gemms
@@ -107,11 +107,13 @@ class _Kernel:
 def profile_groups(path: Path, program: Program, device: Device) -> tuple[Group, ...]:
     """Return the products, attention and all other kernels of a compiled program, for factors.
 
-    Kernels are read in their PTX where the program has it, as ``hespas run --kernels`` does.
+    Kernels are read in their PTX where the program has it, as ``hespas run --kernels`` does, and
+    run at the clock that the whole program sustains.
     Raises `MeasurementError` where the profile is not one of this program, and, naming the
     instruction, for times below the physical floor or far from what is expected.
     """
-    estimator = make(EstimatorSpec(device=device, kernels=program.kernels))
+    alone = make(EstimatorSpec(device=device, kernels=program.kernels))
+    estimator = at_clock_of(alone, program)
     kernels: dict[str, list[_Kernel]] = defaultdict(list)
     for kernel in _kernels(path, program):
         expected_s = _predicted_s(kernel, program, estimator)

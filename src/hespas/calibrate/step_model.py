@@ -14,15 +14,24 @@ from hespas.hardware.device import Device, at_fastest
 from hespas.hardware.system import System
 from hespas.options import AS_GIVEN, EstimateOptions, NetworkOptions, PredictOptions, ProgramOptions
 from hespas.pipeline import Prepared
+from hespas.program.program import Program
 from hespas.schedule.build import estimated_tasks
 
 
 def calibrated(base: Measured, device: Device) -> Measured:
     """Return a program's estimator for a device calibrated otherwise; kernels are read once."""
     estimator = make(EstimatorSpec(device=device))
-    if not isinstance(base.kernels, KernelPricer):
-        return estimator
-    return replace(estimator, kernels=replace(base.kernels, device=device))
+    if isinstance(base.kernels, KernelPricer):
+        estimator = replace(estimator, kernels=replace(base.kernels, device=device))
+    return estimator if base.clock is None else estimator.at_clock(base.clock)
+
+
+def at_clock_of(estimator: Measured, program: Program) -> Measured:
+    """Return a program's estimator at the clock that its computation sustains."""
+    options = PredictOptions(compile=AS_GIVEN, estimate=EstimateOptions(node=estimator.device))
+    prepared = pipeline.divide(program, options)
+    priced = pipeline.price(prepared, options, store=MemoryStore(), estimator=estimator)
+    return estimator if priced.sustained is None else estimator.at_clock(priced.sustained.clock)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,9 +10,7 @@ import msgspec
 
 from hespas.config.suggest import suggestion
 from hespas.errors import ConfigError
-from hespas.prediction import Prediction
 from hespas.report.headline import headline
-from hespas.report.run import run_report, run_summary
 from hespas.report.schema import RunReport
 
 _SHOWN = ("Step time", "Bound by", "Memory")
@@ -39,24 +37,24 @@ TABLES: dict[str, Callable[[RunReport], list[dict[str, Any]]]] = {
 """The tables of a report by name, each a function that makes its rows."""
 
 
-def table_rows(prediction: Prediction, table: str) -> list[dict[str, Any]]:
+def table_rows(report: RunReport, table: str) -> list[dict[str, Any]]:
     """Return the rows of a table; `ConfigError` for a name that is none of `TABLES`."""
     if table not in TABLES:
         raise ConfigError(f"there is no table {table!r}", hint=suggestion(table, TABLES))
-    return TABLES[table](run_report(prediction))
+    return TABLES[table](report)
 
 
-def summary_text(prediction: Prediction) -> str:
+def summary_text(report: RunReport) -> str:
     """Return a prediction in five lines."""
-    head = headline(run_summary(prediction))
+    head = headline(report)
     rows = [f"{name:<26}{text}".rstrip() for name, text in head.rows if name in _SHOWN]
     last = f"{'.rows(TABLE)':<26}{', '.join(TABLES)}"
     return "\n".join([head.title, *rows, last])
 
 
-def summary_html(prediction: Prediction) -> str:
+def summary_html(report: RunReport) -> str:
     """Return the first lines of the report as an HTML table, its texts escaped."""
-    head = headline(run_summary(prediction))
+    head = headline(report)
     rows = "".join(
         f'<tr><th style="text-align:left">{escape(name.strip())}</th>'
         f'<td style="text-align:left">{escape(text)}</td></tr>'

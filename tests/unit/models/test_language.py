@@ -37,6 +37,7 @@ EXPERTS = {"experts": "8", "expert_mlp": "64"}
 PUBLISHED = {
     # As the papers print them, in B; of GPT-3 rounded, with its vocabulary padded here.
     "llama2-70b": (69.0, 0.001),
+    "llama3.1-405b": (405.0, 0.003),
     "mistral-7b": (7.24, 0.001),
     "gpt3-125m": (0.125, 0.01),
     "gpt3-350m": (0.35, 0.02),

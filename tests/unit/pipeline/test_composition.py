@@ -25,7 +25,8 @@ from hespas.options import (
     PredictOptions,
     ProgramOptions,
 )
-from hespas.report.run import run_json, run_report
+from hespas.report.run import run_json
+from hespas.report.step_details import full_report
 from hespas.schedule.tasks import as_job
 from hespas.simulate.models import Model
 from hespas.validate.measurements import read_steps
@@ -73,8 +74,8 @@ def test_the_command_the_api_and_validate_predict_the_same_bytes(
     words += ["--fidelity", "compiled"]
     by_command = CliRunner().invoke(run_command.command, words).stdout.encode()
     predicted = hespas.predict(program, NODE, SYSTEM, method=method, fidelity="compiled")
-    by_api = json_bytes(run_json(run_report(predicted)))
-    by_pipeline = json_bytes(run_json(run_report(pipeline.predict(options_for(program, method)))))
+    by_api = json_bytes(run_json(full_report(predicted)))
+    by_pipeline = json_bytes(run_json(full_report(pipeline.predict(options_for(program, method)))))
     assert by_command == by_api == by_pipeline
     table = tmp_path / "steps.csv"
     table.write_text(f"workload,node,system,step_s\n{program},{NODE},{SYSTEM},2e-4\n")
@@ -86,7 +87,7 @@ def test_the_command_the_api_and_validate_predict_the_same_bytes(
         model=None,
         location="steps.csv:2",
     )
-    by_validate = run_json(run_report(recomputed.predictions[method]))
+    by_validate = run_json(full_report(recomputed.predictions[method]))
     # It says itself that the program is a compiled one.
     asked = {"fidelity": "compiled", **json.loads(by_command)["options"]}
     assert by_validate["options"] == asked
@@ -111,7 +112,7 @@ def test_a_divided_program_serves_several_methods_and_models(program: Path) -> N
             )
             estimates = pipeline.price(prepared, chosen, store=MemoryStore())
             shared = pipeline.finish(prepared, estimates, chosen)
-            assert run_json(run_report(shared)) == run_json(run_report(pipeline.predict(chosen)))
+            assert run_json(full_report(shared)) == run_json(full_report(pipeline.predict(chosen)))
 
 
 def test_traces_are_simulated_as_astra_sim_does(program: Path) -> None:

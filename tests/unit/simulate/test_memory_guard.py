@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -61,5 +62,8 @@ def test_ways_that_would_not_fit_are_refused() -> None:
     dimension = Dimension(shape=Shape.FULLY_CONNECTED, size=128, parameters=wire)
     network = Interconnect(name="n", fabric=Dimensions(dimensions=(dimension,)))
 
-    with pytest.raises(SimulationError, match="16256 messages to keep track of"):
-        simulate_flow(graph(128), network, algorithm="direct")
+    every, halves = graph(128), (tuple(range(64)), tuple(range(64, 128)))
+    among = replace(every.tasks[1], id=3, depends_on=(2,), group_table=0)
+    both = replace(every, tasks=(*every.tasks, among), group_tables=(halves,))
+    with pytest.raises(SimulationError, match="24320 messages to keep track of"):
+        simulate_flow(both, network, algorithm="direct")

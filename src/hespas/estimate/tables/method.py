@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from msgspec.structs import asdict
+import msgspec
 
 from hespas.cost.attention import attentions
 from hespas.cost.convolution import Convolution, convolutions
@@ -187,7 +187,7 @@ class Measured:
             "tables": about.part,
             "tables_format": FORMAT,
             "tables_version": about.version,
-            "attention": asdict(attention_fits(about.part)),
+            "attention": msgspec.to_builtins(attention_fits(about.part), str_keys=True),
             "factors": {} if device.measured is None else dict(device.measured.factors),
             "streaming": dict(self.streaming.parameters),
             "kernels": None if self.kernels is None else dict(self.kernels.parameters),
