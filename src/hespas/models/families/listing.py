@@ -47,11 +47,12 @@ def listed(
             build=f"{_TRAINING}:build",
             build_part=f"{_TRAINING}:build_part",
         )
+    alone = model(run=Prefill(mesh=MeshAxes(axes=(("tp", 1),)), attention=attention))
     devices = 1
-    while parameters * _BYTES / devices > _DEVICE_BYTES:
+    while parameters * _BYTES / devices > _DEVICE_BYTES and devices < alone.sizes["kv_heads"]:
         devices *= 2
     serving = MeshAxes(axes=(("tp", devices),))
-    prefill = model(run=Prefill(mesh=serving, attention=attention))
+    prefill = replace(alone, run=replace(alone.run, mesh=serving))
     yield Model(
         name=f"{name}-prefill",
         summary=f"{title} on prompts, whose keys and values fill a cache, {count}",
