@@ -27,7 +27,7 @@ from hespas.export.options import ModelOptions
 from hespas.export.source import find_source
 from hespas.export.workload import export_cache, read_workload
 from hespas.files import cache_home, check_file, write_file
-from hespas.frontend.kept_mesh import with_mesh
+from hespas.frontend.kept_mesh import with_device_order, with_mesh
 from hespas.frontend.load import load_source
 from hespas.frontend.whole import whole_of_source
 from hespas.program.kernels import encode_kernels
@@ -164,9 +164,10 @@ def command(
         _write_kernels(compiled, kernels)
     if output is not None:
         is_proto = output.suffix == ".pb"
-        mesh = whole_of_source(workload.content, name=workload.name).mesh
+        whole = whole_of_source(workload.content, name=workload.name)
         content = compiled.hlo_proto if is_proto else compiled.hlo_text.encode()
-        write_file(output, with_mesh(content, mesh))
+        kept = with_device_order(with_mesh(content, whole.mesh), whole.device_order)
+        write_file(output, kept)
     if json_file is not None:
         write_json(json_file, compiled_json(compiled))
     if json_file != "-":

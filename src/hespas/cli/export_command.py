@@ -23,7 +23,7 @@ from hespas.export.source import (
     find_source,
 )
 from hespas.files import check_file, write_file
-from hespas.frontend.kept_mesh import with_mesh
+from hespas.frontend.kept_mesh import with_device_order, with_mesh
 from hespas.frontend.load import read_source
 from hespas.frontend.whole import whole_of_source
 from hespas.hardware.sized import find_system
@@ -92,9 +92,9 @@ def command(
     made = _exported(found, module)
     text = made.text
     if not unpartitioned and not isinstance(found, MaxTextStep):
-        mesh = whole_of_source(text, name=source).mesh
+        whole = whole_of_source(text, name=source)
         made = import_module("hespas.export.exported").partitioned(made)
-        text = with_mesh(made.text, mesh)
+        text = with_device_order(with_mesh(made.text, whole.mesh), whole.device_order)
     write_file(output, text)
     click.echo(f"{output}: {source} for {made.devices} devices")
     settled = found.notes if isinstance(found, ModelSource) else ()

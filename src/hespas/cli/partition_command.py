@@ -9,7 +9,7 @@ import click
 from hespas.cli import flags
 from hespas.errors import OutputError
 from hespas.files import check_file, write_file
-from hespas.frontend.kept_mesh import with_mesh
+from hespas.frontend.kept_mesh import with_device_order, with_mesh
 from hespas.frontend.load import read_source
 from hespas.frontend.whole import whole_of_source
 from hespas.xla.hlo.forms import is_hlo
@@ -40,6 +40,6 @@ def command(
     if is_hlo(source):
         source = stablehlo_of_hlo(source, name=str(program))
     made = partition(source, name=str(program))
-    mesh = whole_of_source(source, name=str(program)).mesh
-    write_file(output, with_mesh(made.text, mesh))
+    whole = whole_of_source(source, name=str(program))
+    write_file(output, with_device_order(with_mesh(made.text, whole.mesh), whole.device_order))
     click.echo(f"{output}: the program of one of {made.devices} devices, by {made.partitioner}")

@@ -14,7 +14,7 @@ gives kernels of TPUs the constants that they read.
 
 PUBLIC: dict[str, tuple[str, ...]] = {
     "experts": ("Capacity", "with_expert_load"),
-    "kept_mesh": ("with_mesh",),
+    "kept_mesh": ("with_device_order", "with_mesh"),
     "load": ("PARTITIONED", "check_source", "load_per_device", "load_source", "read_source"),
     "loaded": ("Loaded",),
     "overrides": ("LoadOptions",),

@@ -1,14 +1,16 @@
-"""The mesh of a sharded program, written into what it was divided to.
+"""The mesh of a sharded program, and the order of its devices, written into what it is divided to.
 
 Partitioned programs name no axes. An entry ``hespas.mesh = "fsdp=8,tp=4"`` among the module's
 frontend attributes keeps them: other readers of StableHLO and HLO pass those on as they are, XLA
-from the one to the other.
+from the one to the other. So does ``hespas.device_order = "[2,4]T(1,0)"``, of a program whose
+partitions run on other devices than those of their numbers: JAX says this beside a program only.
 """
 
 from __future__ import annotations
 
 import re
 
+from hespas.program.device_order import ORDER_KEY, DeviceOrder, read_order
 from hespas.xla.hlo.forms import is_hlo
 
 KEY = "hespas.mesh"
@@ -18,6 +20,7 @@ MeshAxes = tuple[tuple[str, int], ...]
 _NAME = re.compile(r"[\w./-]+")
 _AXIS = re.compile(r"([\w./-]+)=(\d+)")
 _ENTRY = re.compile(rf'{re.escape(KEY)} = "([^"]*)"')
+_ORDER_ENTRY = re.compile(rf'{re.escape(ORDER_KEY)} = "([^"]*)"')
 _MODULE = re.compile(r"^(module(?: @(?:[\w.$-]+|\"[^\"]*\"))?)( attributes \{)?", re.MULTILINE)
 
 
@@ -31,22 +34,38 @@ def with_mesh(program: bytes, axes: MeshAxes) -> bytes:
     """
     if not axes or not all(_NAME.fullmatch(name) for name, _ in axes):
         return program
-    text = ",".join(f"{name}={size}" for name, size in axes)
+    return _with_entry(program, KEY, ",".join(f"{name}={size}" for name, size in axes))
+
+
+def with_device_order(program: bytes, order: DeviceOrder | None) -> bytes:
+    """Return a program, as of `with_mesh`, that says which device runs each of its partitions.
+
+    One that says so already, and one in the order of its devices' numbers, is left as it is.
+
+    >>> order = DeviceOrder(dimensions=(2, 4), permutation=(1, 0))
+    >>> print(with_device_order(b"module {}", order).decode())
+    module attributes {mhlo.frontend_attributes = {hespas.device_order = "[2,4]T(1,0)"}} {}
+    """
+    if order is None or order.is_ascending or ORDER_KEY.encode() in program:
+        return program
+    return _with_entry(program, ORDER_KEY, str(order))
+
+
+def _with_entry(program: bytes, key: str, text: str) -> bytes:
     if is_hlo(program):
         # Protobuf: not for StableHLO.
         from hespas.xla.hlo.attribute import with_attribute  # noqa: PLC0415
 
-        return with_attribute(program, KEY, text)
+        return with_attribute(program, key, text)
     if program.startswith(b"ML\xefR"):
         return program
-    return _in_module(program.decode(), text).encode()
+    return _in_module(program.decode(), f'{key} = "{text}"').encode()
 
 
-def _in_module(program: str, text: str) -> str:
+def _in_module(program: str, entry: str) -> str:
     found = _MODULE.search(program)
     if found is None:
         return program
-    entry = f'{KEY} = "{text}"'
     start, end = found.span()
     line = program[start : program.find("\n", start) + 1 or None]
     if found[2] and f"{FRONTEND} = {{" in line:
@@ -76,3 +95,13 @@ def read_axes(text: str) -> MeshAxes:
     """
     parts = [_AXIS.fullmatch(part) for part in text.split(",")]
     return tuple((part[1], int(part[2])) for part in parts if part) if all(parts) else ()
+
+
+def order_in_attributes(text: str) -> DeviceOrder | None:
+    """Return the order of devices that a module's frontend attributes keep, None for none.
+
+    >>> print(order_in_attributes('{hespas.device_order = "[2,4]T(1,0)"}'))
+    [2,4]T(1,0)
+    """
+    found = _ORDER_ENTRY.search(text)
+    return None if found is None else read_order(found[1])

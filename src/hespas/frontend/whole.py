@@ -6,8 +6,15 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from hespas.frontend.kept_mesh import FRONTEND, KEY, mesh_in_attributes, read_axes
+from hespas.frontend.kept_mesh import (
+    FRONTEND,
+    KEY,
+    mesh_in_attributes,
+    order_in_attributes,
+    read_axes,
+)
 from hespas.frontend.meshes import Mesh, read_mesh
+from hespas.program.device_order import ORDER_KEY, read_order
 from hespas.program.whole import Whole
 from hespas.xla.hlo.forms import is_hlo
 from hespas.xla.mlir.module import MlirModule, module_attributes, module_symbols, parse_mlir
@@ -45,10 +52,12 @@ def whole_of(module: MlirModule | HloModule) -> Whole:
     they have shardings that no partitioner has applied.
     """
     if not isinstance(module, MlirModule):
-        kept = read_axes(module.message.frontend_attributes.map.get(KEY, ""))
-        return Whole(mesh=kept or _chosen(_hlo_meshes(module.message)))
+        said = module.message.frontend_attributes.map
+        kept, order = read_axes(said.get(KEY, "")), read_order(said.get(ORDER_KEY, ""))
+        return Whole(mesh=kept or _chosen(_hlo_meshes(module.message)), device_order=order)
     attributes, symbols = module_attributes(module), module_symbols(module)
     kept = mesh_in_attributes(attributes.get(FRONTEND, ""))
+    order = order_in_attributes(attributes.get(FRONTEND, ""))
     meshes = [
         read_mesh(symbol.attributes["mesh"])
         for symbol in symbols.values()
@@ -60,8 +69,9 @@ def whole_of(module: MlirModule | HloModule) -> Whole:
     shardings = "" if main is None else main.attributes.get("arg_attrs", "")
     is_divided = any(name.startswith(_PARTITIONED_BY_XLA) for name in attributes)
     if main is None or is_divided or "sharding" not in shardings:
-        return Whole(mesh=mesh)
-    return Whole(mesh=mesh, inputs=tuple(_argument_types(main.handle)))
+        return Whole(mesh=mesh, device_order=order)
+    inputs = tuple(_argument_types(main.handle))
+    return Whole(mesh=mesh, inputs=inputs, device_order=order)
 
 
 def _argument_types(function: Any) -> Iterator[Type]:

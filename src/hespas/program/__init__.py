@@ -1,12 +1,12 @@
 """The intermediate representation that all stages read: data only.
 
 `program` has the values, operations, blocks, functions and the `Program` that holds them, `attrs`
-and `types` what operations and values carry, `groups` the devices of a collective, `scopes` the
-framework's name stacks, `kernels` a compiler's kernels and `mosaic` those that authors write for
-TPUs. `devices` settles how many devices a
-program runs on, `rewrite` copies operations and opens calls, `text` prints MLIR, and `canonical`
-recognises equal computations. `whole` is what is known from
-before a program was divided. Nothing here knows where a program came from or what it costs.
+and `types` what operations and values carry, `groups` the devices of a collective, `device_order`
+which device runs which partition, `scopes` the framework's name stacks, `kernels` a compiler's
+kernels and `mosaic` those that authors write for TPUs. `devices` settles how many devices a program
+runs on, `rewrite` copies operations and opens calls, `text` prints MLIR, and `canonical` recognises
+equal computations. `whole` is what is known from before a program was divided. Nothing here
+knows where a program came from or what it costs.
 """
 
 PUBLIC: dict[str, tuple[str, ...]] = {
@@ -37,6 +37,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "dot_algorithm_text",
     ),
     "canonical": ("fingerprint", "structure_key"),
+    "device_order": ("ORDER_KEY", "DeviceOrder", "on_devices", "read_order"),
     "devices": ("communication_ops", "device_group_table", "device_pairs", "with_device_count"),
     "experts": ("ExpertLoad", "UNIFORM"),
     "grouped": ("GroupedProduct", "grouped_product", "steps_of_tiles"),

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from hespas.errors import DeviceCountError, ProgramError, option
 from hespas.limits import MOST_DEVICES
 from hespas.program.attrs import CollectiveAttrs, PermuteAttrs
+from hespas.program.device_order import on_devices
 from hespas.program.groups import GroupMode, device_groups
 from hespas.program.program import Op, Program, all_ops, is_communication_op
 
@@ -41,9 +42,19 @@ def with_device_count(program: Program, *, requested: int | None, system: int | 
             location=program.source,
             hint=f"choose a system of {count} devices",
         )
+    _check_order(settled, count)
     for op in communication_ops(settled):
         _check_groups(op, settled)
     return settled
+
+
+def _check_order(program: Program, count: int) -> None:
+    order = program.whole.device_order
+    if order is not None and order.count != count:
+        raise ProgramError(
+            f"the order of its devices, {order}, is of {order.count}, and it runs on {count}",
+            location=program.source,
+        )
 
 
 def _settled(program: Program, requested: int | None, system: int | None) -> Program:
@@ -90,19 +101,24 @@ def _named(program: Program, kind: type[CollectiveAttrs | PermuteAttrs]) -> int:
 
 
 def device_group_table(op: Op, program: Program) -> tuple[tuple[int, ...], ...]:
-    """Return the groups of a collective as device numbers.
+    """Return the groups of a collective as device numbers, in the program's order of devices.
 
     Raises `ProgramError`, naming the operation, for groups that are wrong.
     """
     if not isinstance(op.attrs, CollectiveAttrs):
         raise ProgramError("it has no replica groups", location=op.location)
     try:
-        return device_groups(
+        groups = device_groups(
             op.attrs.groups,
             op.attrs.mode,
             replicas=program.replicas or 1,
             partitions=program.partitions or 1,
         )
+        order = program.whole.device_order
+        if order is None:
+            return groups
+        # A library finds the shortest way around a group, whatever the order of its ranks.
+        return tuple([tuple(sorted(group)) for group in on_devices(groups, order)])
     except ProgramError as error:
         error.location = op.location
         raise
@@ -130,7 +146,8 @@ def device_pairs(op: Op, program: Program) -> tuple[tuple[int, int], ...]:
             for source, target in op.attrs.pairs
         )
     _check_pairs(op, pairs, replicas * partitions)
-    return pairs
+    ordered = on_devices(pairs, program.whole.device_order)
+    return tuple([(source, target) for source, target in ordered])
 
 
 def _check_pairs(op: Op, pairs: tuple[tuple[int, int], ...], count: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from hespas.program.device_order import DeviceOrder
 from hespas.program.types import Type
 
 
@@ -11,10 +12,11 @@ class Whole(msgspec.Struct, frozen=True, kw_only=True):
     """The program of all devices, as far as it is known.
 
     ``mesh`` has the axes of the devices' mesh with their sizes, major first, by which devices are
-    numbered in order. ``inputs`` are the types of the arguments of all devices together. Both are
-    empty, and ``tokens``, of a step, is None, where they are not known.
+    numbered in order, or in the ``device_order``. ``inputs`` are the types of the arguments of all
+    devices together. Both are empty, and ``tokens``, of a step, is None, where they are not known.
     """
 
     mesh: tuple[tuple[str, int], ...] = ()
     inputs: tuple[Type, ...] = ()
     tokens: int | None = None
+    device_order: DeviceOrder | None = None

@@ -13,6 +13,7 @@ from itertools import combinations, pairwise
 from math import prod
 
 from hespas.prediction import Prediction
+from hespas.program.device_order import DeviceOrder, on_devices
 from hespas.program.groups import groups_along
 from hespas.report.bus import Bus, bus_of, sent_bytes
 from hespas.report.schema import CommunicationRow, RunReport
@@ -71,7 +72,12 @@ def communication_rows(prediction: Prediction) -> list[CommunicationRow]:
         return []
     device = prediction.timeline.as_specified or prediction.timeline.slowest
     tables = device.graph.group_tables
-    names = _Names(device_count=prediction.devices, axes=prediction.mesh, bus=_bus(prediction))
+    names = _Names(
+        device_count=prediction.devices,
+        axes=prediction.mesh,
+        order=prediction.graph.program.whole.device_order,
+        bus=_bus(prediction),
+    )
     rows: dict[tuple[str, str, str], _Row] = {}
     exposed = _charged(device)
     consumers = _consumers(device)
@@ -168,6 +174,7 @@ class _Names:
 
     device_count: int
     axes: Axes
+    order: DeviceOrder | None
     bus: Bus | None
     axis_of: dict[GroupTable, str] = field(default_factory=dict[GroupTable, str])
     dimensions_of: dict[GroupTable, tuple[int, ...]] = field(
@@ -193,7 +200,7 @@ class _Names:
         named = [index for index, (_, size) in enumerate(self.axes) if size > 1]
         for count in range(1, min(len(named), _SUBSETS) + 1):
             for used in combinations(named, count):
-                along = _along(self.axes, used)
+                along = _along(self.axes, used, self.order)
                 fits = (
                     wanted == along
                     if is_whole
@@ -236,8 +243,9 @@ def _bus(prediction: Prediction) -> Bus | None:
     return bus if prod(sizes) == prediction.devices else None
 
 
-def _along(axes: Axes, used: Sequence[int]) -> set[frozenset[int]]:
-    return {frozenset(group) for group in groups_along(axes, [axes[each][0] for each in used])}
+def _along(axes: Axes, used: Sequence[int], order: DeviceOrder | None) -> set[frozenset[int]]:
+    along = groups_along(axes, [axes[each][0] for each in used])
+    return {frozenset(group) for group in on_devices(along, order)}
 
 
 def _shape(groups: GroupTable, devices: int, *, is_whole: bool) -> str:

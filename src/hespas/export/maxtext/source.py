@@ -23,6 +23,8 @@ from hespas.compile.job import Layout, accelerator_of
 from hespas.compile.targets import Target, TpuTarget
 from hespas.errors import ConfigError, DeviceCountError, ToolError
 from hespas.export.exported import Exported
+from hespas.frontend.kept_mesh import with_device_order
+from hespas.program.device_order import DeviceOrder
 from hespas.tools.process import LOG_NAME, Limits, run_program, scratch_directory
 from hespas.xla.compile.messages import GpuHosts
 from hespas.xla.compile.topology import topology_settings
@@ -98,10 +100,26 @@ class Request:
     slices: int
 
 
+class _Order(msgspec.Struct, frozen=True, kw_only=True):
+    """As `hespas.program.device_order.DeviceOrder`, with axes of one device."""
+
+    dimensions: tuple[int, ...]
+    permutation: tuple[int, ...]
+
+    def read(self) -> DeviceOrder:
+        """Return the order of the axes of several devices."""
+        longer = [axis for axis, size in enumerate(self.dimensions) if size > 1]
+        return DeviceOrder(
+            dimensions=tuple(self.dimensions[axis] for axis in longer),
+            permutation=tuple(longer.index(axis) for axis in self.permutation if axis in longer),
+        )
+
+
 class _Answer(msgspec.Struct, frozen=True, kw_only=True):
     devices: int = 0
     mesh: dict[str, int] = {}
     tokens: int = 0
+    order: _Order | None = None
     notes: tuple[str, ...] = ()
     refused: str = ""
 
@@ -124,11 +142,15 @@ def export_maxtext(step: MaxTextStep) -> Exported:
         text = (directory / "program.mlir").read_bytes()
     shape = ", ".join(f"{name}={size}" for name, size in answer.mesh.items())
     note = f"lowered by MaxText for {step.target.name}, {answer.tokens} tokens a step, mesh {shape}"
+    order = None if answer.order is None else answer.order.read()
+    placed = ()
+    if order is not None and not order.is_ascending:
+        placed = (f"the mesh takes devices in the order {order}: an axis has parts between slices",)
     return Exported(
-        text=text,
+        text=with_device_order(text, order),
         name=step.name,
         devices=answer.devices,
-        notes=(note, *answer.notes),
+        notes=(note, *placed, *answer.notes),
         tokens=answer.tokens or None,
     )
 

@@ -134,7 +134,7 @@ def _lowered(request: Mapping[str, Any]) -> dict[str, Any]:
     devices = _devices(request)
     notes: list[str] = []
     config = _configuration(request, notes)
-    mesh = _mesh(config, devices, slices=request["slices"])
+    mesh, order = _mesh(config, devices, slices=request["slices"])
     if request["kind"] == "gpu":
         _divide_cudnn_attention(config, mesh)
     text = _lowered_step(config, mesh).as_text(debug_info=True)
@@ -143,6 +143,7 @@ def _lowered(request: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "devices": len(devices),
         "mesh": axes,
+        "order": order,
         "tokens": config.global_batch_size_to_train_on * config.max_target_length,
         "notes": notes,
     }
@@ -253,8 +254,12 @@ def _know_topology(request: Mapping[str, Any]) -> None:
     )
 
 
-def _mesh(config: Any, devices: list[Any], *, slices: int) -> Any:
-    """Return MaxText's mesh over the devices in the order of their ids, slices outermost."""
+def _mesh(config: Any, devices: list[Any], *, slices: int) -> tuple[Any, dict[str, Any]]:
+    """Return MaxText's mesh over the devices, and the order in which it takes them.
+
+    Devices are numbered slice by slice. Their numbers are folded to ``dimensions`` and transposed
+    by ``permutation``: the part of an axis between slices is major to that inside of them.
+    """
     jax = _module("jax")
     numpy = _module("numpy")
     utilities = _module("maxtext.utils.max_utils")
@@ -265,16 +270,9 @@ def _mesh(config: Any, devices: list[Any], *, slices: int) -> Any:
     inside = fill(config.ici_parallelism.copy(), len(devices) // slices, "ICI")
     between = fill(config.dcn_parallelism.copy(), slices, "DCN")
     count = len(inside)
-    order = [axis for at in range(count) for axis in (at, at + count)]
-    grid = numpy.arange(len(devices)).reshape(*between, *inside).transpose(order)
+    permutation = [axis for at in range(count) for axis in (at, at + count)]
+    grid = numpy.arange(len(devices)).reshape(*between, *inside).transpose(permutation)
     grid = grid.reshape([outer * inner for outer, inner in zip(between, inside, strict=True)])
-    if list(grid.ravel()) != list(range(len(devices))):
-        axes = zip(config.mesh_axes, between, inside, strict=True)
-        named = ", ".join(f"{name} {a} x {b}" for name, a, b in axes if a * b > 1)
-        raise _RefusedError(
-            f"the mesh takes devices out of order (axis, between slices x inside: {named}); "
-            "let the axes between slices (dcn_) stand before those inside (ici_) in mesh_axes"
-        )
     explicit = config.shard_mode == _module("maxtext.common.common_types").ShardMode.EXPLICIT
     kinds = jax.sharding.AxisType
     made = numpy.array(devices, dtype=object)[grid]
@@ -284,7 +282,8 @@ def _mesh(config: Any, devices: list[Any], *, slices: int) -> Any:
         "jax_remove_size_one_mesh_axis_from_type", config.remove_size_one_mesh_axis_from_type
     )
     kind = kinds.Explicit if explicit else kinds.Auto
-    return jax.sharding.Mesh(made, config.mesh_axes, axis_types=(kind,) * len(config.mesh_axes))
+    mesh = jax.sharding.Mesh(made, config.mesh_axes, axis_types=(kind,) * len(config.mesh_axes))
+    return mesh, {"dimensions": [*between, *inside], "permutation": permutation}
 
 
 def _check_axes(sizes: Iterable[int], count: int, prefix: str, what: str) -> None:

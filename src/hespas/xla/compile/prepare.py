@@ -13,6 +13,7 @@ from math import prod
 from typing import Any
 
 from hespas.errors import DeviceCountError, ProgramError, UnsupportedError
+from hespas.program.device_order import ORDER_KEY, DeviceOrder, read_order
 from hespas.xla.mlir.module import MlirModule, parse_mlir
 from hespas.xla.mlir.text import read_mesh_axes
 
@@ -20,6 +21,7 @@ _COPY = "mhlo.copy"
 _ALIASES = "mhlo.input_output_alias"
 _PARTITIONED = "mhlo.spmd_parameters_shardings"
 # XLA writes them when it turns a partitioned HLO module into StableHLO, and reads none of them.
+_FRONTEND = "mhlo.frontend_attributes"
 _LEFT_OVER = (
     "mhlo.cross_program_prefetches",
     _ALIASES,
@@ -42,6 +44,7 @@ class Prepared:
     """A module ready for the compiler, and how it is to be compiled.
 
     ``partition`` is True if the compiler has to apply shardings, ``shardy`` if they are Shardy's.
+    ``device_order`` has the devices of its partitions; None is the order of their numbers.
     """
 
     module: MlirModule
@@ -50,6 +53,7 @@ class Prepared:
     partition: bool
     shardy: bool
     notes: tuple[str, ...]
+    device_order: DeviceOrder | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +107,22 @@ def prepare(
         partition=partition,
         shardy=contents.has_shardy,
         notes=_notes(contents, partition=partition, joined=joined),
+        device_order=_checked_order(operation, replicas * partitions, name=name),
     )
+
+
+def _checked_order(operation: Any, count: int, *, name: str) -> DeviceOrder | None:
+    """Return the order of devices that the module keeps; `DeviceCountError` for one of others."""
+    if _FRONTEND not in operation.attributes:
+        return None
+    said = {named.name: named.attr for named in operation.attributes[_FRONTEND]}
+    order = read_order(said[ORDER_KEY].value) if ORDER_KEY in said else None
+    if order is not None and order.count != count:
+        raise DeviceCountError(
+            f"the order of its devices, {order}, is of {order.count}, and it is made for {count}",
+            location=name,
+        )
+    return order
 
 
 def _notes(contents: _Contents, *, partition: bool, joined: bool) -> tuple[str, ...]:

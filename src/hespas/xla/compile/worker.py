@@ -134,7 +134,9 @@ def _compile(request: messages.CompileRequest, prepared: Prepared, topology: Top
 def compile_options(
     prepared: Prepared, devices: tuple[Any, ...], *, overrides: Mapping[str, Any]
 ) -> Any:
-    """Return jaxlib's options for compiling a program for devices, its partitions in their order.
+    """Return jaxlib's options for compiling a program for devices.
+
+    Its partitions stand in their order, or in that which it says itself.
 
     ``overrides`` are flags of XLA by name.
     """
@@ -148,7 +150,9 @@ def compile_options(
     build.num_partitions = prepared.partitions
     build.use_spmd_partitioning = prepared.partition
     build.use_shardy_partitioner = prepared.partition and prepared.shardy
-    ids = numpy.array([device.id for device in devices])
+    order = prepared.device_order
+    placed = devices if order is None else [devices[each] for each in order.devices()]
+    ids = numpy.array([device.id for device in placed])
     build.device_assignment = client.DeviceAssignment.create(
         ids.reshape(prepared.replicas, prepared.partitions)
     )

@@ -17,6 +17,8 @@ from hespas.export.maxtext.source import (
     request_of,
     step_key,
 )
+from hespas.frontend.whole import whole_of_source
+from hespas.program.device_order import DeviceOrder
 from simulators import program_file
 
 REAL = os.environ.get(PYTHON_VARIABLE)
@@ -34,8 +36,11 @@ if "model_name=none" in request["settings"]:
 else:
     open("program.mlir", "w").write("module {}")
     answer = {"devices": request["count"], "mesh": {"fsdp": 8}, "tokens": 4096, "notes": ["n"]}
+    if request["slices"] > 1:
+        answer["order"] = {"dimensions": [1, 2, 4, 1], "permutation": [0, 2, 1, 3]}
 json.dump(answer, open("answer.json", "w"))
 """
+SWAPPED = DeviceOrder(dimensions=(2, 4), permutation=(1, 0))
 VERSIONS = {
     "python": "3.12",
     "maxtext": "0.2.5",
@@ -62,6 +67,13 @@ def test_the_program_comes_with_what_was_done_to_it(tmp_path: Path) -> None:
     assert made.devices == 8
     assert made.notes == ("lowered by MaxText for H100_SXM, 4096 tokens a step, mesh fsdp=8", "n")
     assert made.tokens == 4096
+
+
+def test_a_mesh_that_takes_devices_out_of_order_says_so(tmp_path: Path) -> None:
+    swapped = step("dcn_fsdp_parallelism=2", python=stand_in(tmp_path))
+    made = export_maxtext(swapped)
+    assert whole_of_source(made.text, name="x").device_order == SWAPPED
+    assert "devices in the order [2,4]T(1,0)" in made.notes[1]
 
 
 def test_what_maxtext_refuses_is_an_error(tmp_path: Path) -> None:
@@ -183,6 +195,16 @@ def test_maxtext_refuses_in_one_line(setting: str, wrong: str) -> None:
     with pytest.raises(ConfigError, match=wrong) as caught:
         export_maxtext(step(*setting.split(";")))
     assert "\n" not in str(caught.value)
+
+
+@needs_maxtext
+def test_an_axis_between_slices_behind_one_inside() -> None:
+    """Axis data stands before fsdp in MaxText's mesh, and here only fsdp is between slices."""
+    axes = ("ici_data_parallelism=4", "ici_fsdp_parallelism=1", "dcn_fsdp_parallelism=2")
+    made = export_maxtext(step(*SMALL, "attention=cudnn_flash_te", "dcn_data_parallelism=1", *axes))
+    whole = whole_of_source(made.text, name="x")
+    assert [axis for axis in whole.mesh if axis[1] > 1] == [("data", 4), ("fsdp", 2)]
+    assert whole.device_order == SWAPPED
 
 
 def test_a_step_is_named_by_its_model() -> None:
