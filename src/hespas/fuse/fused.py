@@ -18,6 +18,7 @@ from hespas.fuse.merge import nodes_of
 from hespas.fuse.order import in_order
 from hespas.fuse.own_kernels import with_own_kernels
 from hespas.fuse.simplify import Simplifier, without_scatters
+from hespas.fuse.sorts import with_library_sorts
 from hespas.fuse.windows import with_windows_opened
 from hespas.program.program import Block, Function, Program
 from hespas.program.rewrite import with_calls_opened
@@ -50,7 +51,7 @@ def fused(program: Program, options: CompileOptions = DEFAULT_OPTIONS) -> Progra
 def _before_layouts(block: Block) -> Block:
     end = block.operations[-1]
     operations = without_scatters(block.operations[:-1], end.operands)
-    operations = with_merged_dots(with_windows_opened(operations))
+    operations = with_merged_dots(with_windows_opened(with_library_sorts(operations)))
     return Block(arguments=block.arguments, operations=(*operations, end))
 
 

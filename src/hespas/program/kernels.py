@@ -10,7 +10,7 @@ Extent = tuple[int, int, int]
 
 
 class KernelLaunch(msgspec.Struct, frozen=True, kw_only=True):
-    """One instruction of the main function that runs as a kernel.
+    """A launch of a kernel by one instruction of the main function.
 
     ``instruction`` is the compiler's name for it (`Op.instruction`), ``kernel`` the entry point
     in the PTX: equal fusions share one. ``grid`` counts blocks, ``block`` threads.
@@ -38,9 +38,12 @@ class CompiledKernels(msgspec.Struct, frozen=True, kw_only=True):
     program: str = ""
 
     @property
-    def launch_of_instruction(self) -> Mapping[str, KernelLaunch]:
-        """The launches by instruction."""
-        return {launch.instruction: launch for launch in self.launches}
+    def launches_of_instruction(self) -> Mapping[str, tuple[KernelLaunch, ...]]:
+        """The launches by instruction: most have one, a sort has one for each of its stages."""
+        found: dict[str, tuple[KernelLaunch, ...]] = {}
+        for launch in self.launches:
+            found[launch.instruction] = (*found.get(launch.instruction, ()), launch)
+        return found
 
 
 def encode_kernels(kernels: CompiledKernels) -> bytes:

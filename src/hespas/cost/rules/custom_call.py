@@ -21,6 +21,7 @@ from hespas.cost.rules.sizes import (
     traffic,
 )
 from hespas.cost.rules.sorting import radix_sort, top_k
+from hespas.cost.sorts import CUB_SORTS
 from hespas.cost.work import Work, flop_counts, summed
 from hespas.errors import CostError, option
 from hespas.program.attrs import CustomCallAttrs
@@ -263,7 +264,7 @@ TARGETS = {
     **dict.fromkeys(
         (*_ATTENTIONS, "__cudnn$fmhaSoftmaxF8", "__cudnn$fmhaSoftmaxBackwardF8"), attention
     ),
-    "__cub$DeviceRadixSort": radix_sort,
+    **dict.fromkeys(CUB_SORTS, radix_sort),
     **dict.fromkeys((*_ANNOTATIONS, *_PLACEMENTS), nothing),
     **dict.fromkeys(_TOP_K, top_k),
     **dict.fromkeys(_THREEFRY, threefry),

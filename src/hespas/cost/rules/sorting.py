@@ -11,6 +11,7 @@ from hespas.cost.rules.sizes import (
     result,
     traffic,
 )
+from hespas.cost.sorts import radix_passes, rows_of_call
 from hespas.cost.work import Work, flop_counts
 from hespas.errors import CostError
 from hespas.program.attrs import DimensionAttrs
@@ -43,19 +44,22 @@ def sort(op: Op, bodies: tuple[Work, ...]) -> Work:  # noqa: ARG001 - a comparis
 
 
 def radix_sort(op: Op) -> Work:
-    """Compare n log2 n times, as any sort; pass over memory once for each byte of the key.
+    """Compare n log2 n times, as any sort; pass over memory once for every few bits of the key.
 
-    A histogram of all digits reads the keys once more.
-    Source: Adinets and Merrill, "Onesweep", 2022.
+    All data at once: each pass reads and writes all, and a histogram of all digits reads the keys
+    once more. Row by row: each pass reads the keys once more, for a histogram of its own.
+    Source: Adinets and Merrill, "Onesweep", 2022; CUB's ``DeviceSegmentedRadixSort``.
     """
     keys = operand(op, 0)
     moved = bytes_of(op.operands)
-    passes = (keys.element.bits + 7) // 8
+    rows = rows_of_call(op)
+    passes = radix_passes(keys.element.bits, rows=rows)
+    histograms = 1 if rows == 1 else passes
     length = result(op).shape[-1] if keys.shape else 1
     comparisons = keys.element_count * ceil_log2(length)
     return Work(
         flops=flop_counts(arithmetic_type(keys.element), comparisons),
-        bytes_read=keys.size_bytes + passes * moved,
+        bytes_read=histograms * keys.size_bytes + passes * moved,
         bytes_written=passes * moved,
     )
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
@@ -13,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from hespas.cost.rules.fusion import only_moves
+from hespas.cost.sorts import launches_of
 from hespas.cost.structure import Leaf
 from hespas.errors import OutputError, ProgramError
 from hespas.estimate.bound import Bound
@@ -21,6 +23,7 @@ from hespas.estimate.ptx.analysis import SECTOR_BYTES, KernelAnalysis
 from hespas.estimate.ptx.terms import (
     COPY,
     KernelTerms,
+    added_terms,
     category_of,
     l2_sectors,
     terms_by_category,
@@ -196,8 +199,8 @@ class KernelPricer:
         )
 
     @cached_property
-    def _launches(self) -> Mapping[str, KernelLaunch]:
-        return self.kernels.launch_of_instruction
+    def _launches(self) -> Mapping[str, tuple[KernelLaunch, ...]]:
+        return self.kernels.launches_of_instruction
 
     def at_rates(self, rates: Rates) -> KernelPricer:
         """Return the pricer of a device that differs by these factors; it shares what was read."""
@@ -225,9 +228,17 @@ class KernelPricer:
         return max(self.factor * busy_s, min(busy_s, reading.floor_s)) + launch_s
 
     def read(self, leaf: Leaf) -> Reading:
-        """Return what is known of an operation's kernel."""
+        """Return what is known of an operation's kernel, or of all where it launches several."""
+        instruction = leaf.op.instruction
+        launches = self._launches.get(instruction, ()) if instruction else ()
+        if len(launches) <= 1:
+            return self._read(leaf, launches[0] if launches else None)
+        times = Counter((each.kernel, each.grid, each.block) for each in launches)
+        first = {(each.kernel, each.grid, each.block): each for each in launches}
+        return _together([(self._read(leaf, first[key]), times[key]) for key in times])
+
+    def _read(self, leaf: Leaf, launch: KernelLaunch | None) -> Reading:
         moved = float(leaf.work.bytes_moved)
-        launch = self._launches.get(leaf.op.instruction) if leaf.op.instruction else None
         has_ptx = launch is not None and launch.kernel in self.kernels.ptx
         if launch is None or not has_ptx or self._is_small(launch, moved):
             return self._by_category(leaf, launch)
@@ -261,10 +272,14 @@ class KernelPricer:
             bytes_moved=moved,
             memory_bandwidth_bytes_per_s=bandwidth,
         )
+        kernels, passes = (1, 1) if launch is not None else launches_of(leaf.op)
+        if kernels > 1:
+            terms = added_terms([(terms, passes)])
+            terms = replace(terms, launch_s=self.gpu.launch_s * kernels)
         return Reading(
             terms=terms,
             category=category,
-            floor_s=moved / bandwidth,
+            floor_s=moved / bandwidth * passes,
             analysis=None,
             notes=tuple(f"kernel {leaf.op.instruction}: {note}" for note in notes),
         )
@@ -287,6 +302,21 @@ class KernelPricer:
         is_much = through_l2 > max(_MUCH_MORE * bytes_moved, _LARGE_BYTES)
         is_loaded_again = is_much and not found.loop_sectors and not found.barriers
         return self.cache.analysis(text, launch, neighbours=True) if is_loaded_again else found
+
+
+def _together(readings: Sequence[tuple[Reading, int]]) -> Reading:
+    """Return what is known of an operation that launches kernels so often, one after another.
+
+    Each passes over all of its data, as the stages of a sort do.
+    """
+    longest = max(readings, key=lambda each: each[0].terms.time_s * each[1])[0]
+    return Reading(
+        terms=added_terms([(reading.terms, count) for reading, count in readings]),
+        category=longest.category,
+        floor_s=sum(reading.floor_s * count for reading, count in readings),
+        analysis=longest.analysis,
+        notes=tuple(dict.fromkeys(note for reading, _ in readings for note in reading.notes)),
+    )
 
 
 def _notes(analysis: KernelAnalysis) -> tuple[str, ...]:

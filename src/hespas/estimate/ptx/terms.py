@@ -17,7 +17,7 @@ in part, so that they add as the root of their squares; starting blocks overlaps
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from math import ceil, hypot, prod
@@ -125,6 +125,27 @@ def terms_of(
         pipe=pipe,
         turnover_s=kernel.warps * gpu.warp_turnover_cycles * busiest,
         launch_s=gpu.launch_s,
+    )
+
+
+def added_terms(terms: Sequence[tuple[KernelTerms, int]]) -> KernelTerms:
+    """Return the terms of kernels that run one after another, each so often.
+
+    Each limit adds up by itself: as exact as the sum of their times where one limit decides all.
+    """
+    longest = max(terms, key=lambda each: each[0].time_s * each[1])[0]
+
+    def added(term: Callable[[KernelTerms], float]) -> float:
+        return sum(term(each) * count for each, count in terms)
+
+    return KernelTerms(
+        memory_s=added(lambda each: each.memory_s),
+        l2_s=added(lambda each: each.l2_s),
+        l1_s=added(lambda each: each.l1_s),
+        pipe_s=added(lambda each: each.pipe_s),
+        pipe=longest.pipe,
+        turnover_s=added(lambda each: each.turnover_s),
+        launch_s=added(lambda each: each.launch_s),
     )
 
 

@@ -49,3 +49,18 @@ def test_a_radix_sort_passes_once_for_each_byte() -> None:
     work = _work(op)
     assert work.total_flops == 1024 * 10
     assert (work.bytes_read, work.bytes_written) == (4096 + 4 * 8192, 4 * 8192)
+
+
+def test_rows_are_sorted_a_few_bits_at_a_time_with_a_histogram_for_each() -> None:
+    op, *_ = entry_ops(
+        """
+        k = u32[64,1024] parameter(0)
+        v = f32[64,1024] parameter(1)
+        s = (u32[64,1024], f32[64,1024], u8[4096]) custom-call(k, v),
+          custom_call_target="xla.gpu.ext.cub_sort_pairs"
+        ROOT r = f32[64,1024] get-tuple-element(s), index=1
+        """
+    )
+    work, size = _work(op), 64 * 1024 * 4
+    assert work.total_flops == 64 * 1024 * 10
+    assert (work.bytes_read, work.bytes_written) == (6 * 3 * size, 6 * 2 * size)

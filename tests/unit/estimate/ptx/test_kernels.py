@@ -6,10 +6,15 @@ from msgspec.structs import replace
 
 from compilers import JOB, RESULT
 from hespas.compile.cache import CompiledCache
+from hespas.cost.expand import expand
+from hespas.cost.structure import Leaf
 from hespas.errors import ProgramError
-from hespas.estimate.ptx.kernels import AnalysisCache
+from hespas.estimate.ptx.kernels import AnalysisCache, kernel_pricer
 from hespas.estimate.ptx.reading import analyse, walk_middle, with_neighbour
-from hespas.program.kernels import KernelLaunch
+from hespas.frontend.load import load_source
+from hespas.hardware.presets import load_device
+from hespas.program.kernels import CompiledKernels, KernelLaunch
+from programs import main_function
 
 from .conftest import COLUMNS, STREAM, launch
 
@@ -104,3 +109,27 @@ def test_the_cache_of_compiled_programs_makes_room_of_it(tmp_path: Path) -> None
     os.utime(path, (1, 1))
     CompiledCache(directory=tmp_path, limit_bytes=1).write(JOB, RESULT)
     assert not path.exists()
+
+
+def test_an_instruction_of_several_launches_takes_what_all_of_them_take() -> None:
+    """XLA's sorts launch a kernel for each stage that doesn't fit into shared memory."""
+    device = load_device("H100_80GB")
+    text = main_function(
+        "%r = stablehlo.add %x, %x : tensor<65536xf32>\nreturn %r : tensor<65536xf32>",
+        arguments="%x: tensor<65536xf32>",
+        results="tensor<65536xf32>",
+    )
+    add = load_source(text.encode(), name="test.mlir").main.body.operations[0]
+    (leaf,) = expand([replace(add, instruction="sort.1")])
+    assert isinstance(leaf, Leaf)
+
+    def time_s(*launches: KernelLaunch) -> float:
+        named = tuple(replace(each, instruction="sort.1") for each in launches)
+        kernels = CompiledKernels(launches=named, ptx={"stream": STREAM, "columns": COLUMNS})
+        pricer = kernel_pricer(device, kernels)
+        assert pricer is not None
+        return pricer.price(leaf).time_s
+
+    one, other = time_s(STREAM_LAUNCH), time_s(COLUMNS_LAUNCH)
+    assert time_s(STREAM_LAUNCH, STREAM_LAUNCH, STREAM_LAUNCH) == pytest.approx(3 * one)
+    assert max(3 * one, other) < time_s(*[STREAM_LAUNCH] * 3, COLUMNS_LAUNCH) <= 3 * one + other
