@@ -29,6 +29,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "rules.fusion": ("only_moves", "written_elements"),
     "rules.host": ("HostTraffic", "host_traffic", "is_on_host"),
     "rules.sizes": ("operand", "result"),
+    "sorts": ("CUB_SORTS", "is_for_library", "launches_of"),
     "structure": ("Branch", "Cost", "Leaf", "Loop", "total"),
     "work": ("Work", "ZERO", "flop_counts"),
 }

@@ -175,9 +175,12 @@ class Roofline:
         if not device.per_datatype_flops:
             return
         for key, _ in work.flops:
-            if key.startswith(_OF_PRODUCTS) and device.named_rate(key) is None:
+            served = device.served_by(key) if key.startswith(_OF_PRODUCTS) else key
+            if served is None:
                 rate = format_quantity(device.peak_flops, "FLOP/s")
                 yield f"{device.name} names no rate of {key}: priced at that of other types, {rate}"
+            elif served != key:
+                yield f"{device.name} names no rate of {key}: multiplied as {served}, at its rate"
 
     def timed(self, kind: str, work: Work, time_s: float, bound: Bound) -> OpEstimate:
         """Return what one execution costs that takes ``time_s``, whatever the peaks say."""
@@ -187,7 +190,7 @@ class Roofline:
 
     def _peak(self, key: str, kind: str) -> float:
         rate = self.device.named_rate(key)
-        if rate is None and self.options.error_on_unknown_type:
+        if self.options.error_on_unknown_type and not self.device.names(key):
             raise HardwareError(
                 f"{kind} computes on {key}, which per_datatype_flops doesn't name",
                 location=self.device.name,
@@ -199,9 +202,10 @@ class Roofline:
         if not self.options.warn_on_unknown_type:
             return ()
         return tuple(
-            f"per_datatype_flops doesn't name {key}: priced at peak_flops"
+            f"per_datatype_flops doesn't name {key}: priced at "
+            f"{self.device.served_by(key) or 'peak_flops'}"
             for key, _ in work.flops
-            if self.device.named_rate(key) is None
+            if not self.device.names(key)
         )
 
     def _energy_j(self, compute_s: float, memory_s: float, time_s: float) -> float | None:

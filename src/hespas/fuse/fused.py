@@ -11,6 +11,7 @@ from hespas.compile.options import DEFAULT_OPTIONS, CompileOptions
 from hespas.fuse.assign import Assignment
 from hespas.fuse.build import Names, built
 from hespas.fuse.collectives import with_combined, with_starts
+from hespas.fuse.copies import kept_arguments, with_copies
 from hespas.fuse.dots import with_merged_dots
 from hespas.fuse.group import grouped
 from hespas.fuse.kinds import HOLDING
@@ -38,6 +39,8 @@ def fused(program: Program, options: CompileOptions = DEFAULT_OPTIONS) -> Progra
     body = Assignment().block(body)
     names = Names()
     body = _Fuser(names=names, options=options).block(body)
+    kept = kept_arguments(body, program.aliases)
+    body = replace(body, operations=tuple(with_copies(body.operations, kept, names)))
     function = Function(name=main.name, body=body)
     return replace(
         program,

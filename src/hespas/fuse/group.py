@@ -15,7 +15,15 @@ from dataclasses import dataclass, field
 from enum import Enum
 from math import prod
 
-from hespas.fuse.kinds import BROADCASTS, CREATING, FUSIBLE, IN_PLACE, REDUCING, weight
+from hespas.fuse.kinds import (
+    BROADCASTS,
+    CREATING,
+    FUSIBLE,
+    IN_PLACE,
+    MOVING,
+    REDUCING,
+    weight,
+)
 from hespas.fuse.order import needed_by
 from hespas.program.attrs import DimensionsAttrs
 from hespas.program.program import Block, Op, Value
@@ -264,7 +272,7 @@ class _Walk:
             self._new(at)
             free = {group: count for group, count in readers.items() if self._is_free(at, count)}
             self._join(at, free)
-        elif self._is_worth(at, readers):
+        elif self._is_worth(at, readers) or self._is_of_row(at, readers):
             self._join(at, readers)
         elif readers:
             self._new(at)
@@ -376,6 +384,32 @@ class _Walk:
         again = (len(readers) - 1) * max(0, size * each - loaded)
         return loaded * len(readers) + repeated + again <= apart
 
+    def _is_of_row(self, at: int, readers: dict[Group, int]) -> bool:
+        """Return whether what comes of a row's reduction alone is used by the kernel of the row.
+
+        Such are a mean and the root of a variance: the block that has the row computes them once.
+        """
+        reduction = self._row_behind(at)
+        return reduction is not None and self._is_normalised(reduction, readers)
+
+    def _row_behind(self, at: int) -> int | None:
+        """Return the reduction that alone, beside constants, decides an operation's result."""
+        while not self.is_needed[at]:
+            op = self.operations[at]
+            if op.kind == "reduce":
+                return at
+            if self.roles[at] not in (Role.LOOP, Role.VIEW) or op.kind in MOVING - _SAME:
+                return None
+            before = {self.producer.get(value) for value in op.operands}
+            made = {each for each in before if each is None or self.roles[each] is not Role.MADE}
+            if len(made) != 1:
+                return None
+            (found,) = made
+            if found is None or len(self.users[found]) != 1:
+                return None
+            at = found
+        return None
+
     def _is_normalised(self, at: int, readers: dict[Group, int]) -> bool:
         """Return whether a row is reduced and then multiplied by what came of it, as in a norm.
 
@@ -396,6 +430,9 @@ class _Walk:
         large = {source for source in shared if size_of(source) >= size_of(value)}
         return bool(large) and large <= set(group.reads)
 
+
+_SAME = BROADCASTS | {"reshape", "transpose"}
+"""Of operations that move data, those that give elements another place and no other use."""
 
 _CUTTING = frozenset({"slice", "dynamic_slice", "gather", "torch_index_select"})
 

@@ -107,7 +107,8 @@ def check_clock(clock_hz: float, *, location: str) -> None:
         )
 
 
-_FALLBACK_TYPES = {"tf32": "f32"}
+_FALLBACK_TYPES = {"tf32": ("f32",)}
+_CONVERTED = ("bf16", "f16")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,10 +188,27 @@ class Device:
     def named_rate(self, type_name: str) -> float | None:
         """Return the peak rate of a type, in FLOP/s, where ``per_datatype_flops`` names it.
 
-        ``tf32`` is served by the rate of ``f32`` where it has none.
+        Where it names none, ``tf32`` is served by the rate of ``f32``, and floats of 8 bits, which
+        compilers convert for units that don't multiply them, by that of ``bf16`` or ``f16``.
+
+        >>> v5e = Device(name="v5e", peak_flops=6e12, memory_bandwidth_bytes_per_s=819e9,
+        ...              per_datatype_flops={"bf16": 197e12})
+        >>> v5e.named_rate("f8E4M3FN"), v5e.named_rate("i8")
+        (197000000000000.0, None)
         """
+        served = self.served_by(type_name)
+        return None if served is None else self.per_datatype_flops[served]
+
+    def names(self, type_name: str) -> bool:
+        """Return whether ``per_datatype_flops`` names a type, or ``f32`` for ``tf32``."""
+        names = (type_name, *_FALLBACK_TYPES.get(type_name, ()))
+        return any(name in self.per_datatype_flops for name in names)
+
+    def served_by(self, type_name: str) -> str | None:
+        """Return the type whose rate is that of a type: itself, or what it is converted to."""
+        names = _CONVERTED if type_name.startswith("f8") else _FALLBACK_TYPES.get(type_name, ())
         rates = self.per_datatype_flops
-        return rates.get(type_name) or rates.get(_FALLBACK_TYPES.get(type_name, ""))
+        return next((name for name in (type_name, *names) if name in rates), None)
 
     def factor(self, *names: str) -> float:
         """Return the factor by which the device's calibration multiplies times.

@@ -131,7 +131,8 @@ HIGHEST = ", precision = [HIGHEST, HIGHEST]"
         ("f32", "f32", ", precision = [DEFAULT, DEFAULT]", 156e12),
         ("f32", "f32", HIGHEST, 19.5e12),
         ("f64", "f64", "", 19.5e12),
-        ("f8E4M3FN", "f32", "", 9.7e12),
+        ("f8E4M3FN", "f32", "", 312e12),
+        ("f4E2M1FN", "f32", "", 9.7e12),
     ],
 )
 def test_the_type_that_is_multiplied_decides(
@@ -182,7 +183,9 @@ def test_unknown_types_are_priced_reported_or_refused() -> None:
     text = dot("f8E4M3FN", "f32")
     assert priced(text).warnings == ()
     warned = priced(text, warn_on_unknown_type=True)
-    assert warned.warnings == ("per_datatype_flops doesn't name f8E4M3FN: priced at peak_flops",)
+    assert warned.warnings == ("per_datatype_flops doesn't name f8E4M3FN: priced at bf16",)
+    other = priced(dot("i4", "i32"), warn_on_unknown_type=True)
+    assert other.warnings == ("per_datatype_flops doesn't name i4: priced at peak_flops",)
     assert warned.per_op == priced(text).per_op
     with pytest.raises(HardwareError, match=r"a100: .*dot_general computes on f8E4M3FN.*; add it"):
         priced(text, error_on_unknown_type=True)
@@ -235,6 +238,18 @@ def test_products_of_a_type_without_a_rate_are_named() -> None:
     note = "v100 names no rate of bf16: priced at that of other types, 7.8 TFLOP/s"
     assert note in priced(dot("bf16", "bf16"), old).notes
     assert priced(dot("f32", "f32"), old).notes == ()
+
+
+def test_floats_of_8_bits_are_multiplied_as_bf16_where_they_have_no_rate() -> None:
+    v5e = Device(
+        name="v5e",
+        peak_flops=6.1e12,
+        memory_bandwidth_bytes_per_s=819e9,
+        per_datatype_flops={"bf16": 197e12},
+    )
+    converted = priced(dot("f8E4M3FN", "f32"), v5e)
+    assert converted.time_s == priced(dot("bf16", "f32"), v5e).time_s
+    assert converted.notes == ("v5e names no rate of f8E4M3FN: multiplied as bf16, at its rate",)
 
 
 def test_power_that_is_not_known_gives_no_energy() -> None:

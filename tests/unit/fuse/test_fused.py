@@ -125,6 +125,81 @@ def test_a_norm_of_rows_is_one_kernel() -> None:
     assert len(kernels(fused(program))) == 1
 
 
+def test_a_softmax_and_a_layer_norm_of_rows_are_one_kernel_each() -> None:
+    """As XLA compiles both: what is computed of a row's sums alone stays with the row."""
+    scalar, row = "tensor<f32>", "tensor<256xf32>"
+    softmax = one_matrix(
+        f"""%zero = stablehlo.constant dense<0.0> : {scalar}
+        %low = stablehlo.constant dense<0xFF800000> : {scalar}
+        %lows = stablehlo.broadcast_in_dim %low, dims = [] : ({scalar}) -> {row}
+        %m = stablehlo.reduce(%a init: %low) applies stablehlo.maximum across dimensions = [1]
+          : ({MATRIX}, {scalar}) -> {row}
+        %n = stablehlo.maximum %lows, %m : {row}
+        %k = stablehlo.broadcast_in_dim %n, dims = [0] : ({row}) -> {MATRIX}
+        %d = stablehlo.subtract %a, %k : {MATRIX}
+        %e = stablehlo.exponential %d : {MATRIX}
+        %s = stablehlo.reduce(%e init: %zero) applies stablehlo.add across dimensions = [1]
+          : ({MATRIX}, {scalar}) -> {row}
+        %t = stablehlo.broadcast_in_dim %s, dims = [0] : ({row}) -> {MATRIX}
+        %r = stablehlo.divide %e, %t : {MATRIX}"""
+    )
+    norm = one_matrix(
+        f"""%zero = stablehlo.constant dense<0.0> : {scalar}
+        %size = stablehlo.constant dense<1024.0> : {scalar}
+        %sizes = stablehlo.broadcast_in_dim %size, dims = [] : ({scalar}) -> {row}
+        %s = stablehlo.reduce(%a init: %zero) applies stablehlo.add across dimensions = [1]
+          : ({MATRIX}, {scalar}) -> {row}
+        %m = stablehlo.divide %s, %sizes : {row}
+        %k = stablehlo.broadcast_in_dim %m, dims = [0] : ({row}) -> {MATRIX}
+        %d = stablehlo.subtract %a, %k : {MATRIX}
+        %q = stablehlo.multiply %d, %d : {MATRIX}
+        %v = stablehlo.reduce(%q init: %zero) applies stablehlo.add across dimensions = [1]
+          : ({MATRIX}, {scalar}) -> {row}
+        %w = stablehlo.divide %v, %sizes : {row}
+        %x = stablehlo.rsqrt %w : {row}
+        %y = stablehlo.broadcast_in_dim %x, dims = [0] : ({row}) -> {MATRIX}
+        %r = stablehlo.multiply %d, %y : {MATRIX}"""
+    )
+    assert [len(kernels(fused(program))) for program in (softmax, norm)] == [1, 1]
+
+
+def test_a_row_that_something_else_decides_too_is_normalised_by_a_kernel_of_its_own() -> None:
+    program = read(
+        main_function(
+            f"""%zero = stablehlo.constant dense<0.0> : tensor<f32>
+        %s = stablehlo.reduce(%a init: %zero) applies stablehlo.add across dimensions = [1]
+          : ({MATRIX}, tensor<f32>) -> tensor<256xf32>
+        %t = stablehlo.multiply %s, %b : tensor<256xf32>
+        %u = stablehlo.broadcast_in_dim %t, dims = [0] : (tensor<256xf32>) -> {MATRIX}
+        %r = stablehlo.multiply %a, %u : {MATRIX}
+        return %r, %t : {MATRIX}, tensor<256xf32>""",
+            arguments=f"%a: {MATRIX}, %b: tensor<256xf32>",
+            results=f"{MATRIX}, tensor<256xf32>",
+        )
+    )
+    assert len(kernels(fused(program))) > 1
+
+
+@pytest.mark.parametrize(
+    ("donated", "copies"), [("", 1), (" {tf.aliasing_output = 0 : i32}", 0)], ids=["kept", "given"]
+)
+def test_an_argument_that_is_kept_is_copied_before_a_part_of_it_is_updated(
+    donated: str, copies: int
+) -> None:
+    part = "tensor<1x1024xf32>"
+    program = read(
+        main_function(
+            f"""%r = stablehlo.dynamic_update_slice %a, %b, %at, %at
+          : ({MATRIX}, {part}, tensor<i32>, tensor<i32>) -> {MATRIX}
+        return %r : {MATRIX}""",
+            arguments=f"%a: {MATRIX}{donated}, %b: {part}, %at: tensor<i32>",
+            results=MATRIX,
+        )
+    )
+    kinds = [op.kind for op in kernels(fused(program))]
+    assert kinds == ["copy"] * copies + ["fusion"]
+
+
 def test_a_norm_of_columns_is_two_kernels() -> None:
     program = one_matrix(
         f"""%zero = stablehlo.constant dense<0.0> : tensor<f32>
@@ -153,7 +228,8 @@ def test_a_loops_body_is_fused_and_keeps_its_count() -> None:
           }}""",
         result="%n#1",
     )
-    (loop,) = kernels(fused(program))
+    copy, loop = kernels(fused(program))
+    assert copy.kind == "copy"  # the argument is not donated, and a loop changes what it carries
     assert loop.attrs == next(op for op in all_ops(program) if op.kind == "while").attrs
     assert [inside(op) for op in loop.regions[1].operations if op.kind == "fusion"] == [
         ["constant", "add", "return"],
