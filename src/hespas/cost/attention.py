@@ -112,6 +112,8 @@ def attentions(op: Op) -> tuple[Attention, ...]:
             hint=f"masks are {', '.join(_MASKS)}",
         )
     batch, heads, query_length, key_length = dimensions
+    if config.is_paged_attention:
+        key_length = _paged_length(op, key.shape[3 - config.head_axis])
     return (
         Attention(
             batch=batch,
@@ -132,6 +134,12 @@ def attentions(op: Op) -> tuple[Attention, ...]:
             element_bytes=key.element.bits / 8,
         ),
     )
+
+
+def _paged_length(op: Op, page: int) -> int:
+    """Return how many keys the tables of pages have room for; the configuration has one page."""
+    table = _four(op, len(op.operands) - 1)
+    return table.shape[2] * page
 
 
 def _four(op: Op, at: int) -> TensorType:

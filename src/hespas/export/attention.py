@@ -7,14 +7,17 @@ Source: NVIDIA, cuDNN frontend, "Scaled Dot Product Attention", support matrix.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 from hespas.compile.targets import compute_capability
 from hespas.errors import ConfigError, option
 from hespas.hardware.presets import part_of
+from hespas.models.language import LanguageModel
 from hespas.models.model import Model
 
 _LEAST_CAPABILITY = 8.0
+_SMALL_HEADS, _LARGE_CAPABILITY = 128, 9.0
+"""Larger heads, up to 256, need as much."""
 _SETTING, _AUTO, _FUSED, _UNFUSED = "attention", "auto", "cudnn", "unfused"
 
 
@@ -41,24 +44,32 @@ def settled_attention(
         return {}, []
     if own != _AUTO:
         return {_SETTING: str(own)}, []
-    why = _why_unfused(target, texts.get("dtype", model.options()["dtype"]))
+    why = _why_unfused(target, model.with_options(texts))
     if why:
         return {_SETTING: _UNFUSED}, [f"attention is unfused, one operation after another: {why}"]
     return {_SETTING: _FUSED}, [f"attention is that of cuDNN, fused, which {target} has"]
 
 
-def _why_unfused(target: str | None, dtype: object) -> str:
+def _why_unfused(target: str | None, settings: Any) -> str:
     if target is None:
         return "nothing says that what runs it has fused kernels"
-    if dtype == "f32":
-        return "cuDNN's fused kernels compute in 16 bits"
     match _has_kernels(target):
         case "yes":
-            return ""
+            return _why_not_here(target, settings)
         case "no":
             return f"{target} has no fused kernels of cuDNN"
         case "unknown":
             return f"it is not known whether {target} has fused kernels"
+
+
+def _why_not_here(target: str, settings: Any) -> str:
+    """Return why the kernels that are there can't do it."""
+    if not isinstance(settings, LanguageModel):
+        return "cuDNN's fused kernels compute in 16 bits" if settings.dtype == "f32" else ""
+    size, capability = max(settings.head_sizes), compute_capability(target)
+    if size > _SMALL_HEADS and capability is not None and capability < _LARGE_CAPABILITY:
+        return f"on {target} cuDNN's fused kernels have no heads of {size}"
+    return settings.why_unfused
 
 
 def _check_fused(name: str, target: str | None) -> None:

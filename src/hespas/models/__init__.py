@@ -15,7 +15,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "catalogue": ("Llama2", "Llama3", "model_named", "models"),
     "experts": ("capacity_of",),
     "flops": ("model_flops",),
-    "language": ("Decode",),
+    "language": ("Decode", "LanguageModel"),
     "part": ("PIPE", "REDUCED", "SHARED", "Part", "PartProgram"),
     "model": ("CHOICES", "MeshAxes", "Model", "parse_mesh"),
     "placement": ("Place", "in_default_order", "parse_place", "placed"),

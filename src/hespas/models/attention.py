@@ -17,8 +17,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from hespas.models.cache import Cache
 from hespas.models.context import Blocks, Sharing, context_attention, plain_blocks
 from hespas.models.language import LanguageModel, LayerKind, Training
+from hespas.models.products import ACTIVATION_SCALE, SMALL, in_8_bits
 from hespas.models.sharding import Divided
 
 _CONTEXT = "context"
@@ -84,6 +86,44 @@ def cached_attention(
     mask = _earlier(new, tokens - first, kind.window) if new > 1 else None
     with jax.named_scope("softmax"):
         return _mixed(model, query, key, value, mask)
+
+
+def fused_over_cache(
+    model: LanguageModel, divided: Divided, kind: LayerKind, query: jax.Array, cache: Cache
+) -> jax.Array:
+    """Return softmax(query key^T) value for one new token of each sequence, by a fused kernel.
+
+    ``query`` is scaled. Of a window what it leaves out of the cache is cut off first.
+    """
+    cudnn = import_module("hespas.xla.attention")
+    arrays = (query, cache.arrays["keys"], cache.arrays["values"])
+    table, window = cache.table, kind.window
+    queries = divided.spec("batch", None, "attended_heads", None)
+    cached = divided.spec("batch", "attended_kv_heads", None, None)
+    specs, given = (queries, cached, cached), arrays
+    if table is not None:
+        lengths = jnp.full(query.shape[:1], cache.position + 1, jnp.int32)
+        specs = (*specs, divided.spec("batch", None), divided.spec("batch"))
+        given = (*given, table, lengths)
+    elif 0 < window < model.context:
+        given = (query, *(each[:, :, -window:] for each in arrays[1:]))
+    axes = divided.used("batch", "attended_heads", "attended_kv_heads")
+    is_small = arrays[1].dtype == SMALL
+    function = _small_over_cache if is_small else cudnn.decoding_attention
+    with jax.named_scope("fused"):
+        if not axes:
+            return function(*given)
+        mapped = jax.shard_map(
+            function, in_specs=specs, out_specs=queries, axis_names=axes, check_vma=False
+        )
+        return mapped(*given)
+
+
+def _small_over_cache(query: jax.Array, keys: jax.Array, values: jax.Array) -> jax.Array:
+    cudnn = import_module("hespas.xla.attention")
+    small = in_8_bits(query)
+    made = cudnn.small_decoding_attention(small, keys, values, ACTIVATION_SCALE)
+    return made.astype(query.dtype) * jnp.asarray(ACTIVATION_SCALE, query.dtype)
 
 
 def _mixed(

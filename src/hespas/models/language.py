@@ -146,7 +146,7 @@ class Decode:
     batch: int = 1
     context: int = 2048
     new_tokens: int = 1
-    attention: str = "unfused"
+    attention: str = "auto"
     cache_dtype: str = "bf16"
     page_size: int = 0
     dtype: str = "bf16"
@@ -368,8 +368,8 @@ class LanguageModel:
             raise ConfigError(
                 f"chosen = {routing.chosen} of experts = {routing.experts}", hint="choose fewer"
             )
-        if run.attention == "cudnn":
-            self._check_fused()
+        if run.attention == "cudnn" and self.why_unfused:
+            raise ConfigError(self.why_unfused, hint="give attention unfused")
         match run:
             case Training():
                 self._check_training(run)
@@ -383,20 +383,31 @@ class LanguageModel:
                         hint="context counts the new tokens too; give more",
                     )
 
-    def _check_fused(self) -> None:
-        hint = "give attention unfused"
-        if self.style.score_cap:
-            raise ConfigError("cuDNN's fused attention has no cap of scores", hint=hint)
-        if self.run.dtype == "f32":
-            raise ConfigError(
-                "cuDNN's fused attention computes in 16 bits, and dtype is f32", hint=hint
-            )
-        if isinstance(self.run, Decode) and self.run.new_tokens > 1:
-            raise ConfigError(
-                f"cuDNN's fused attention has no mask for {self.run.new_tokens} new tokens behind "
-                "others",
-                hint=f"{hint}, or new_tokens 1",
-            )
+    @property
+    def why_unfused(self) -> str:
+        """Why cuDNN's fused kernels cannot compute its attention; empty where they can."""
+        lacks = [
+            (bool(self.style.score_cap), "has no cap of scores"),
+            (self.run.dtype == "f32", "computes in 16 bits, and dtype is f32"),
+        ]
+        if isinstance(self.run, Decode):
+            lacks += self._lacks_over_cache(self.run)
+        return next((f"cuDNN's fused attention {what}" for is_so, what in lacks if is_so), "")
+
+    def _lacks_over_cache(self, run: Decode) -> list[tuple[bool, str]]:
+        """Return what fused kernels over a cache can lack, and whether this needs it."""
+        latent = 0 if self.latent is None else self.latent.kv_rank + self.latent.rope_size
+        is_small = run.cache_dtype == "f8"
+        return [
+            (run.new_tokens > 1, f"has no mask for {run.new_tokens} new tokens behind others"),
+            (bool(latent), f"has no heads of {latent}, as latent vectors are"),
+            (
+                not is_small and run.cache_dtype != run.dtype,
+                f"computes in the cache's type, {run.cache_dtype}, and dtype is {run.dtype}",
+            ),
+            (bool(run.page_size) and is_small, "has no pages in 8 bits"),
+            (bool(run.page_size and self.style.window), "has no window over pages"),
+        ]
 
     def _check_training(self, run: Training) -> None:
         if run.batch % run.accumulation:

@@ -12,10 +12,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 SMALL = jnp.float8_e4m3fn
 """The 8-bit type of weights, and of activations where they meet such weights."""
-_ACTIVATION_SCALE = 0.05
+ACTIVATION_SCALE = 0.05
+"""What activations are divided by before they are rounded: a scale of earlier steps."""
 
 
 class Rounded(NamedTuple):
@@ -55,22 +57,59 @@ def product(equation: str, x: jax.Array, weight: Any) -> jax.Array:
 
     A weight of another float type is cast to that of ``x``. With one that is `Rounded`, all
     products of training have operands of 8 bits: this one, and those of both gradients. One in 8
-    bits is a pair with its scale; activations are then rounded to 8 bits with a scale that was
-    measured before, as it is when models are served.
+    bits is a pair with its scale, its dimensions in `stored_order`; activations are then rounded to
+    8 bits with a scale that was measured before, as it is when models are served.
     """
     if isinstance(weight, Rounded):
         trained, stored = weight
-        stored = _in_8_bits(trained.astype(x.dtype)) if stored is None else stored
+        stored = in_8_bits(trained.astype(x.dtype)) if stored is None else stored
         return _small_product(equation, x, trained.astype(x.dtype), jax.lax.stop_gradient(stored))
     if not isinstance(weight, tuple):
         return jnp.einsum(equation, x, weight.astype(x.dtype))
     stored, scale = weight
-    taken = jnp.clip(x / _ACTIVATION_SCALE, -448, 448).astype(SMALL)
-    return jnp.einsum(
-        equation,
-        taken.astype(x.dtype) * jnp.asarray(_ACTIVATION_SCALE, x.dtype),
-        stored.astype(x.dtype) * scale.astype(x.dtype),
+    given, made = equation.split("->")
+    left, right = given.split(",")
+    order = sorted(right, key=lambda dimension: dimension not in made)
+    stored_equation = f"{left},{''.join(order)}->{made}"
+    out = jnp.einsum(stored_equation, in_8_bits(x), stored, preferred_element_type=x.dtype)
+    return out * (scale * ACTIVATION_SCALE).astype(x.dtype)
+
+
+def grouped_product(x: jax.Array, weight: Any, counts: jax.Array) -> jax.Array:
+    """Return the product of each row with the matrix of its group; ``counts`` are rows of each.
+
+    Weights are as `product` takes them.
+    """
+    if not isinstance(weight, tuple):
+        return lax.ragged_dot(x, weight, counts)
+    stored, scale = weight
+    dimensions = lax.RaggedDotDimensionNumbers(
+        dot_dimension_numbers=(((1,), (2,)), ((), ())),
+        lhs_ragged_dimensions=[0],
+        rhs_group_dimensions=[0],
     )
+    out = lax.ragged_dot_general(
+        in_8_bits(x), stored, counts, dimensions, preferred_element_type=x.dtype
+    )
+    return out * (scale * ACTIVATION_SCALE).astype(x.dtype)
+
+
+def stored_order(name: str, rank: int) -> tuple[int, ...]:
+    """Return the order in which the dimensions of a weight stand where it is stored in 8 bits.
+
+    Those that are summed over stand last, as cuBLASLt's products of 8 bits read them.
+
+    >>> stored_order("query_key_value", 4), stored_order("output", 3), stored_order("experts_up", 3)
+    ((1, 2, 3, 0), (2, 0, 1), (0, 2, 1))
+    """
+    summed = {"output": (0, 1), ABSORBED: (2,)}.get(name, (0,))
+    if name.startswith("experts_"):
+        summed = (1,)
+    return (*(at for at in range(rank) if at not in summed), *summed)
+
+
+ABSORBED = "key_up, absorbed"
+"""What makes keys of latent vectors, where it is multiplied with queries instead."""
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -82,7 +121,7 @@ def _small_forward(
     equation: str, x: jax.Array, weight: jax.Array, stored: jax.Array
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
     del weight
-    taken = _in_8_bits(x)
+    taken = in_8_bits(x)
     made = jnp.einsum(equation, taken, stored, preferred_element_type=x.dtype)
     return made, (taken, stored)
 
@@ -93,7 +132,7 @@ def _small_backward(
     given, made = equation.split("->")
     left, right = given.split(",")
     taken, stored = kept
-    small, dtype = _in_8_bits(gradient), gradient.dtype
+    small, dtype = in_8_bits(gradient), gradient.dtype
     of_x = jnp.einsum(f"{made},{right}->{left}", small, stored, preferred_element_type=dtype)
     of_weight = jnp.einsum(f"{left},{made}->{right}", taken, small, preferred_element_type=dtype)
     return of_x, of_weight, jnp.zeros_like(stored)
@@ -102,9 +141,9 @@ def _small_backward(
 _small_product.defvjp(_small_forward, _small_backward)
 
 
-def _in_8_bits(x: jax.Array) -> jax.Array:
+def in_8_bits(x: jax.Array) -> jax.Array:
     """Round with a scale of earlier steps: how large values are now is not looked at.
 
     All are of one type, four bits of which are the exponent.
     """
-    return jnp.clip(x / jnp.asarray(_ACTIVATION_SCALE, x.dtype), -448, 448).astype(SMALL)
+    return jnp.clip(x / jnp.asarray(ACTIVATION_SCALE, x.dtype), -448, 448).astype(SMALL)

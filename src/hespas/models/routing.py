@@ -23,6 +23,7 @@ from jax.sharding import PartitionSpec
 
 from hespas.models.feed_forward import activated
 from hespas.models.language import LanguageModel, Routing, Style
+from hespas.models.products import grouped_product, product, stored_order
 from hespas.models.sharding import Divided
 
 Weights = Mapping[str, Any]
@@ -48,7 +49,10 @@ def through_experts(
     """Return what the experts make of (batch, sequence, embedding), each token's own summed."""
     routing = model.routing
     assert routing is not None  # noqa: S101 - for the type checker: routed layers have it
-    names = tuple(routing_weights(routing))
+    own = {
+        name: each if isinstance(each := weights[name], tuple) else each.astype(x.dtype)
+        for name in routing_weights(routing)
+    }
     # The width of an expert stays divided; all else of it is whole.
     widths = divided.spec("expert_mlp")[0]
     experts = divided.spec("experts")[0]
@@ -62,11 +66,18 @@ def through_experts(
     rows = divided.spec("batch", "sequence", None)
     mapped = jax.shard_map(
         partial(_routed, routing, model.style, divided),
-        in_specs=({name: specs[name] for name in names}, rows),
+        in_specs=({name: _spec(name, specs[name], each) for name, each in own.items()}, rows),
         out_specs=rows,
         check_vma=False,
     )
-    return mapped({name: weights[name].astype(x.dtype) for name in names}, x)
+    return mapped(own, x)
+
+
+def _spec(name: str, spec: PartitionSpec, weight: Any) -> Any:
+    """Return how a weight is divided; one in 8 bits is stored in another order, with a scale."""
+    if not isinstance(weight, tuple):
+        return spec
+    return PartitionSpec(*(spec[at] for at in stored_order(name, len(spec)))), PartitionSpec()
 
 
 def _routed(
@@ -123,10 +134,10 @@ def _within_capacity(  # noqa: PLR0917 - the pieces of one layer
         arrived = _exchanged(divided, sent, split=0, joined=1)
     with jax.named_scope("experts"):
         gate = checkpoint_name(
-            jnp.einsum("ecd,edf->ecf", arrived, weights["experts_gate"]), "mlp_gate"
+            product("ecd,edf->ecf", arrived, weights["experts_gate"]), "mlp_gate"
         )
-        up = checkpoint_name(jnp.einsum("ecd,edf->ecf", arrived, weights["experts_up"]), "mlp_up")
-        made = jnp.einsum("ecf,efd->ecd", activated(style, gate) * up, weights["experts_down"])
+        up = checkpoint_name(product("ecd,edf->ecf", arrived, weights["experts_up"]), "mlp_up")
+        made = product("ecf,efd->ecd", activated(style, gate) * up, weights["experts_down"])
     with jax.named_scope("combine"):
         returned = _exchanged(divided, made, split=1, joined=0)
         rank = jnp.zeros_like(order).at[order].set(jnp.arange(choices, dtype=order.dtype))
@@ -150,9 +161,9 @@ def _dropless(  # noqa: PLR0917 - as above
     with jax.named_scope("dispatch"):
         sent = tokens[order // routing.chosen]
     with jax.named_scope("experts"):
-        gate = checkpoint_name(lax.ragged_dot(sent, weights["experts_gate"], counts), "mlp_gate")
-        up = checkpoint_name(lax.ragged_dot(sent, weights["experts_up"], counts), "mlp_up")
-        made = lax.ragged_dot(activated(style, gate) * up, weights["experts_down"], counts)
+        gate = checkpoint_name(grouped_product(sent, weights["experts_gate"], counts), "mlp_gate")
+        up = checkpoint_name(grouped_product(sent, weights["experts_up"], counts), "mlp_up")
+        made = grouped_product(activated(style, gate) * up, weights["experts_down"], counts)
     with jax.named_scope("combine"):
         back = jnp.zeros_like(order).at[order].set(jnp.arange(len(order), dtype=order.dtype))
         return made[back]

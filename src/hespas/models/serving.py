@@ -10,11 +10,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 
 from hespas.models.cache import F8, Cache, cache_shapes
-from hespas.models.language import LanguageModel, Prefill, Training
+from hespas.models.language import Decode, LanguageModel, Prefill, Training
 from hespas.models.model import Step
-from hespas.models.products import SMALL
+from hespas.models.products import ABSORBED, SMALL, stored_order
 from hespas.models.sharding import Divided, dtype_named
 from hespas.models.transformer import Transformer
 
@@ -72,14 +73,19 @@ def _weights(decoder: Transformer, name: str) -> Any:
     weights = decoder.weights(decoder.dtype)
     scale = decoder.divided.array(dtype=jnp.float32)
 
-    def small(leaf: Any) -> Any:
+    def small(name: str, leaf: Any) -> Any:
         if len(leaf.shape) < _MATRIX:
             return leaf
-        return jax.ShapeDtypeStruct(leaf.shape, SMALL, sharding=leaf.sharding), scale
+        is_absorbed = name == "key_up" and isinstance(decoder.model.run, Decode)
+        order = stored_order(ABSORBED if is_absorbed else name, len(leaf.shape))
+        sharding = leaf.sharding
+        spec = PartitionSpec(*(sharding.spec[at] for at in order))
+        shape = tuple(leaf.shape[at] for at in order)
+        return jax.ShapeDtypeStruct(shape, SMALL, sharding=sharding.update(spec=spec)), scale
 
     layers = [
         {
-            each: leaf if "bias" in each or each.startswith("router") else small(leaf)
+            each: leaf if "bias" in each or each.startswith("router") else small(each, leaf)
             for each, leaf in layer.items()
         }
         for layer in weights["first_layers"]

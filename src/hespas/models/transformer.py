@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
-from hespas.models.attention import cached_attention, causal_attention
+from hespas.models.attention import cached_attention, causal_attention, fused_over_cache
 from hespas.models.cache import Cache
 from hespas.models.decoder import cross_entropy
 from hespas.models.feed_forward import feed_forward, feed_forward_weights
@@ -334,6 +334,8 @@ class Transformer:
         if cache is not None:
             cache = cache.written(keys=jnp.swapaxes(key, 1, 2), values=jnp.swapaxes(value, 1, 2))
             if isinstance(model.run, Decode):
+                if model.run.attention == "cudnn":
+                    return fused_over_cache(model, divided, kind, query, cache), cache
                 cached = (cache.read("keys"), cache.read("values"))
                 return cached_attention(model, kind, query, cached), cache
         query = checkpoint_name(query, "query_projection")

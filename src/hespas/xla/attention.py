@@ -42,6 +42,11 @@ _attention = _primitive(
     cudnn._dot_product_attention_fwd_abstract,  # noqa: SLF001 - there is no other way
     cudnn._dot_product_attention_fwd_cuda_lowering,  # noqa: SLF001 - as above
 )
+_small_attention = _primitive(
+    "cudnn_small_attention",
+    cudnn._dot_product_attention_fp8_fwd_abstract,  # noqa: SLF001 - as above
+    cudnn._dot_product_attention_fp8_fwd_cuda_lowering,  # noqa: SLF001 - as above
+)
 _gradients = _primitive(
     "cudnn_attention_gradients",
     cudnn._dot_product_attention_bwd_abstract,  # noqa: SLF001 - as above
@@ -87,6 +92,50 @@ def _backward(
 
 
 cudnn_attention.defvjp(_forward, _backward)
+
+
+def decoding_attention(
+    query: jax.Array,
+    keys: jax.Array,
+    values: jax.Array,
+    table: jax.Array | None = None,
+    lengths: jax.Array | None = None,
+) -> jax.Array:
+    """Return softmax(query key^T) value for one new token of each sequence over a cache.
+
+    ``query`` is (batch, 1, heads, head size), scaled; a cache is (batch, heads, tokens, head size),
+    or in pages, (pages, heads, page size, head size), which ``table`` lists for each sequence, of
+    which ``lengths`` tokens are there.
+    """
+    query = jnp.swapaxes(query, 1, 2)
+    unused = list(_unused(query))
+    settings = _settings(causal=False) | {"layout": cudnn.AttentionLayout.BNTH.value}
+    if table is not None and lengths is not None:
+        pages = table[:, None, :, None]
+        unused = [unused[0], jnp.ones_like(lengths), lengths, *unused[3:5], pages, pages]
+        settings["mask_type"] = cudnn.MaskType.PADDING
+    (context,) = _attention.bind(query, keys, values, *unused, **settings, is_training=False)
+    return jnp.swapaxes(context, 1, 2)
+
+
+def small_decoding_attention(
+    query: jax.Array, keys: jax.Array, values: jax.Array, scale: float
+) -> jax.Array:
+    """Return softmax(query key^T) value over a cache, all of it in 8 bits.
+
+    Arrays are as `decoding_attention` takes them without pages; ``scale`` is that of each of them.
+    """
+    query = jnp.swapaxes(query, 1, 2)
+    one, given = (jnp.full((1, 1, 1, 1), each, jnp.float32) for each in (1.0, scale))
+    context, *_ = _small_attention.bind(
+        *(query, keys, values),
+        *(given, given, given, one, one, 1 / given),
+        scale=1.0,
+        use_causal_mask=False,
+        layout=cudnn.AttentionLayout.BNTH.value,
+        is_training=False,
+    )
+    return jnp.swapaxes(context, 1, 2)
 
 
 def attention_block(

@@ -126,16 +126,20 @@ def _decoding(*, pages: int = 0, window: int = 0) -> Op:
     batch = f"{pages},16" if pages else f"2,{length}"
     more = f'"is_paged_attention":{"true" if pages else "false"},"sliding_window_length":{window}'
     numbers = '"bmm2_dot_dimension_numbers":{"rhs_batch_dimensions":["0","2"]}'
+    scored = 16 if pages else length
+    table = "n = s32[2] parameter(3)\n t = s32[2,1,64,1] parameter(4)\n" if pages else ""
+    tables = ", n, n, t, t" if pages else ""
     config = (
         '{"cudnn_fmha_backend_config":{"intermediate_tensor_shape":{"dimensions":["2","8","1",'
-        f'"1024"]}},"mask_type":"PADDING",{numbers},{more}}}}}'
+        f'"{scored}"]}},"mask_type":"PADDING",{numbers},{more}}}}}'
     )
     op, *_ = entry_ops(
         f"""
         q = bf16[2,1,8,128] parameter(0)
         k = bf16[{batch},4,128] parameter(1)
         v = bf16[{batch},4,128] parameter(2)
-        a = (bf16[2,1,8,128], u8[0]) custom-call(q, k, v),
+        {table}
+        a = (bf16[2,1,8,128], u8[0]) custom-call(q, k, v{tables}),
           custom_call_target="__cudnn$fmhaSoftmax", backend_config={config}
         ROOT r = bf16[2,1,8,128] get-tuple-element(a), index=0
         """
@@ -156,7 +160,9 @@ def test_one_query_over_a_cache_is_decoding() -> None:
 def test_of_all_pages_those_of_the_sequences_are_read() -> None:
     (found,) = attentions(_decoding(pages=1000))
     assert found.is_paged
-    query_bytes = 2 * 2 * 8 * 128
+    # Its tables have room for 64 pages of 16; the configuration has one page.
+    assert found.key_length == 1024
+    query_bytes = 2 * 2 * 8 * 128 + 4 * (2 + 2 * 64)
     assert _work(_decoding(pages=1000)).bytes_read == found.cache_bytes + query_bytes
     # No more than there are.
     assert _work(_decoding(pages=10)).bytes_read == 2 * 2 * 10 * 16 * 4 * 128 + query_bytes

@@ -50,3 +50,9 @@ def test_a_gradient_is_written_for_groups_without_rows_too() -> None:
     assert work.total_flops == 2 * 32 * 8 * 16
     assert work.bytes_read == 2 * 32 * (8 + 16) + 4 * 4
     assert work.bytes_written == 2 * 4 * 8 * 16
+
+
+def test_fewer_rows_than_groups_read_as_many_matrices() -> None:
+    few = product_alone().replace("64x8", "2x8").replace("64x16", "2x16")
+    work = total(expand(_op(few)))
+    assert work.bytes_read == 2 * (2 * 8 + 2 * 8 * 16) + 4 * 4

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from hespas.cost.attention import attentions
 from hespas.cost.expand import expand
 from hespas.cost.structure import total
 from hespas.errors import ConfigError
@@ -143,11 +144,67 @@ def test_a_divided_step_sums_twice_a_layer() -> None:
 
 
 @pytest.mark.parametrize(
+    ("more", "element_bytes"),
+    [({}, 2.0), ({"page_size": "16"}, 2.0), ({"cache_dtype": "f8"}, 1.0), ({"mesh": "tp=2"}, 2.0)],
+)
+def test_a_fused_kernel_reads_the_cache_once(more: dict[str, str], element_bytes: float) -> None:
+    options = {"context": "64", "batch": "4", "attention": "cudnn"} | more
+    program = exported("llama3-8b-decode", **options)
+    found = [each for op in all_ops(program) for each in attentions(op)]
+    assert len(found) == int(SMALL["layers"])
+    devices = 2 if "mesh" in more else 1
+    (first, _) = found
+    assert first.is_paged == ("page_size" in more)
+    assert (first.heads, first.key_heads) == (4 // devices, 2 // devices)
+    assert (first.query_length, first.key_length) == (1, 64)
+    assert first.cache_bytes == 4 * 64 * 2 * 2 * 16 * element_bytes / devices
+
+
+def test_of_a_window_what_it_leaves_out_is_cut_off() -> None:
+    options = {"context": "2048", "batch": "4", "attention": "cudnn", "layers": "6"}
+    program = exported("gemma3-12b-decode", **options)
+    lengths = [each.key_length for op in all_ops(program) for each in attentions(op)]
+    assert lengths == [1024] * 5 + [2048]
+
+
+@pytest.mark.parametrize("name", ["llama3-8b", "mixtral-8x7b", "deepseek-v3"])
+@pytest.mark.parametrize("step", ["prefill", "decode"])
+@pytest.mark.parametrize("dropless", ["false", "true"])
+def test_weights_of_8_bits_are_multiplied_as_they_are_stored(
+    name: str, step: str, dropless: str
+) -> None:
+    options = FAMILIES[name] | {"weight_dtype": "f8"}
+    options |= {"dropless": dropless} if "experts" in options else {}
+    ops = list(all_ops(exported(f"{name}-{step}", **options)))
+    products = [op for op in ops if op.kind in {"dot_general", "ragged_dot"}]
+    small = [op for op in products if "f8E4M3FN" in str(op.operands[1].type)]
+    assert len(small) >= 4 * int(SMALL["layers"])
+    transposed = [
+        op
+        for op in ops
+        if op.kind in {"transpose", "convert"} and "f8E4M3FN" in str(op.operands[0].type)
+    ]
+    assert transposed == []
+
+
+@pytest.mark.parametrize(
     ("name", "options", "message"),
     [
         ("llama3-8b-decode", {"context": "100", "page_size": "16"}, "not divided into pages of 16"),
         ("llama3-8b-decode", {"context": "4", "new_tokens": "5"}, "new_tokens = 5 of a context"),
         ("llama3-8b-decode", {"new_tokens": "2", "attention": "cudnn"}, "no mask for 2 new tokens"),
+        ("gemma2-2b-decode", {"attention": "cudnn", "dtype": "bf16"}, "no cap of scores"),
+        ("deepseek-v3-decode", {**LATENT, "attention": "cudnn"}, "no heads of 24"),
+        (
+            "llama3-8b-decode",
+            {"attention": "cudnn", "cache_dtype": "f8", "page_size": "16"},
+            "no pages in 8 bits",
+        ),
+        (
+            "llama3-8b-decode",
+            {"attention": "cudnn", "cache_dtype": "f16"},
+            "computes in the cache's type, f16, and dtype is bf16",
+        ),
         ("llama3-8b-decode", {"mesh": "tp=4"}, "kv_heads = 2 cannot be divided by tp=4"),
         ("llama3-8b-decode", {"mesh": "fsdp=2"}, "mesh axis fsdp divides nothing"),
         ("llama3-8b-decode", {"cache_dtype": "f4"}, "cache_dtype is 'f4'; known: bf16"),

@@ -60,14 +60,15 @@ def ragged_dot(op: Op) -> Work:
 
     Where groups divide the contracted dimension, each of them makes a matrix of the result from
     its own rows: the result's size counts once, not for every group. Where the rows of each group
-    are known, rows of none are neither multiplied nor moved, nor are the matrices of empty groups.
+    are known, rows of none are neither multiplied nor moved. Matrices of empty groups are not read.
     """
     whole = dot(op)
     attrs = op.attrs
     if not isinstance(attrs, DotAttrs) or attrs.ragged is None:
         return whole
     rows, count = operand(op, 0).shape[attrs.ragged], operand(op, 2).shape[-1]
-    filled, used = Fraction(1), Fraction(1)
+    # Rows that are divided evenly leave some groups empty where they are fewer than those.
+    filled, used = Fraction(1), Fraction(min(rows, count), count)
     if attrs.group_rows:
         filled = Fraction(sum(attrs.group_rows), max(1, rows))
         used = Fraction(sum(1 for each in attrs.group_rows if each), len(attrs.group_rows))

@@ -62,6 +62,6 @@ def listed(
     yield Model(
         name=f"{name}-decode",
         summary=f"{title} making a token for each sequence of a cache, {count}",
-        settings=replace(prefill, run=Decode(mesh=serving)),
+        settings=replace(prefill, run=Decode(mesh=serving, attention=attention)),
         build=_SERVING,
     )
