@@ -35,6 +35,7 @@ _PAX_NOTE = (
     "Pax's step, lowered by MaxText with the same sizes; what it computes again is not published: "
     "here it is {remat}"
 )
+_MEGATRON_NOTE = "the zoo's model by the schedule of Megatron-LM, what can be hidden hidden"
 _GPT = (
     "model_name=gpt3-6b;override_model_config=true;max_target_length=2048;trainable_position_size"
     "=2048;per_device_batch_size={batch};base_emb_dim={emb};base_num_query_heads={heads};"
@@ -219,7 +220,6 @@ _NO_PROGRAM = {
     "gcs_metrics",
     "quantization",
 }
-_NO_SLICES = "how several slices are connected is not known"
 _YEARS = {"v5e": "2023", "v5p": "2024"}
 
 
@@ -257,14 +257,13 @@ def _tpu_row(
         "options": ";".join(f"{name}={value}" for name, value in settings.items()),
         "xla_flags": ";".join(f"{name}={value}" for name, value in flags.items()),
         "node": f"TPU{generation}",
-        "system": f"{slices * chips}xTPU{generation}",
+        "system": f"{slices}x{chips}xTPU{generation}" if slices > 1 else f"{chips}xTPU{generation}",
         "devices": str(slices * chips),
         "framework_year": _YEARS[generation],
         "tflops_per_device": rate,
         "model_tflop_per_device": _tflop(
             layers=layers, emb=emb, heads=heads, mlp=mlp, vocab=32000, seq=seq, batch=batch
         ),
-        "missing": _NO_SLICES if slices > 1 else "",
         "source": f"AI-Hypercomputer/maxtext, configs/tpu/{generation}: README.md and {scale}b.sh",
         "note": f"{slices} slices of {chips} chips; attention's FLOPs counted in full",
     }
@@ -344,7 +343,7 @@ def _ironwood(facts: Path) -> Iterator[Cells]:
         yield {
             "family": f"{each['model']} (MaxText)",
             "workload": "maxtext:base.yml",
-            "options": f"model_name={each['model']};attention=flash;remat_policy=full;"
+            "options": f"model_name={each['model']};attention=flash;{_remat(each['remat'], seq)};"
             f"per_device_batch_size={batch:g};max_target_length={seq};"
             f"{mesh or 'ici_fsdp_parallelism=-1'}",
             "node": "TPUv7x",
@@ -353,8 +352,26 @@ def _ironwood(facts: Path) -> Iterator[Cells]:
             "framework_year": "2026",
             "step_s": each["step_time_s"],
             "source": each["source"],
-            "note": f"{chips} chips of two devices; published remat: {each['remat']}; here: full",
+            "note": f"{chips} chips of two devices",
         }
+
+
+_LONGEST = 131072
+_KEPT = {"q": "query_proj", "k": "key_proj", "v": "value_proj"}
+
+
+def _remat(published: str, seq: int) -> str:
+    """Return MaxText's settings for what a table says of rematerialisation.
+
+    That is ``full``, or ``custom:`` and names of tensors with where they are kept; in parentheses
+    stands what sequences of 128k keep beside them.
+    """
+    policy, _, custom = published.partition(":")
+    everywhere, _, longest = custom.partition(" (128k also ")
+    named, _, where = everywhere.strip().partition("=")
+    kept = [_KEPT.get(name, name) for name in named.split(",") if name]
+    kept += [longest.rstrip(")")] if longest and seq == _LONGEST else []
+    return ";".join([f"remat_policy={policy}", *(f"{name}={where}" for name in kept)])
 
 
 def _mlperf(facts: Path) -> Iterator[Cells]:
@@ -371,11 +388,35 @@ def _mlperf(facts: Path) -> Iterator[Cells]:
             "devices": each["gpus_guess"],
             "framework_year": year,
             "step_s": each["step_time_median_s"],
-            "missing": "LoRA: there is no such model here"
-            if lora
-            else "Megatron's interleaved pipeline in fp8: no StableHLO of it is at hand",
+            "missing": "LoRA: there is no such model here" if lora else "",
             "source": each["source"],
-        }
+        } | ({} if lora else _megatron(each))
+
+
+_MODELS = {"gpt3": "gpt3-175b", "llama31_405b": "llama3.1-405b"}
+_NO_72 = "nodes of eight B200 stand for NVLink domains of 72 GB200, which do not divide 512"
+
+
+def _megatron(each: Cells) -> Cells:
+    """Return the pipeline of a submission, by the settings in its configuration."""
+    said = dict(re.findall(r"(\w+)=(\w+)", each["config"]))
+    stages, tensor = int(said["PIPELINE_MODEL_PARALLEL"]), int(said["TENSOR_MODEL_PARALLEL"])
+    context, count = int(said.get("CONTEXT_PARALLEL", 1)), int(each["gpus_guess"])
+    axes = {
+        "pipe": stages,
+        "fsdp": count // (stages * tensor * context),
+        "context": context,
+        "tp": tensor,
+    }
+    mesh = ",".join(f"{name}={size}" for name, size in axes.items() if size > 1)
+    is_gb200 = "GB200" in each["platform"]
+    return {
+        "workload": _MODELS[each["benchmark"]],
+        "options": f"mesh={mesh};schedule=interleaved:{said['INTERLEAVED_PIPELINE']};"
+        f"global_batch={each['global_batch']};sequence={each['seq']};"
+        f"micro_batch={said['MICRO_BATCH_SIZE']};product_dtype=f8;sequence_parallel=true",
+        "note": f"{_MEGATRON_NOTE}{'; ' + _NO_72 if is_gb200 else ''}",
+    } | ({"system": f"{count}xB200_180GB"} if is_gb200 else {})
 
 
 if __name__ == "__main__":

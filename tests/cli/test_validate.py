@@ -172,7 +172,7 @@ def test_every_step_of_a_group_is_shown_with_ones_own(call: Call) -> None:
     compiled("step.hlo,H100_80GB,H100_80GB_4GPU,2e-4", "none.mlir,H100_80GB,H100_80GB_4GPU,1")
     done = call(
         "hespas", "validate", "--all", "steps.csv", "--group", "step.hlo", "--group", "none.mlir",
-        "--group", "gpt3 (MLPerf)", "--cache-dir", "cache", "--json", "rows.json",
+        "--group", "llama2_70b_lora", "--cache-dir", "cache", "--json", "rows.json",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     rows = json.loads(Path("rows.json").read_text())["rows"]
@@ -184,8 +184,32 @@ def test_every_step_of_a_group_is_shown_with_ones_own(call: Call) -> None:
     assert mine["cpu_s"] > 0
     reasons = {row["workload"]: row["reason"] for row in rows if row["predicted_s"] is None}
     assert "no such file" in reasons["none.mlir"]
-    assert "Megatron" in reasons["gpt3"]
+    assert "LoRA" in reasons["llama2_70b_lora"]
     assert all(reason in done.stdout for reason in reasons.values())
+
+
+def test_a_row_with_stages_is_predicted_as_a_pipeline(call: Call) -> None:
+    settings = ("layers=2", "vocabulary=512")
+    options = (
+        "mesh=pipe=2,fsdp=2;schedule=1f1b;global_batch=4;sequence=128;micro_batch=1;"
+        f"{';'.join(settings)}"
+    )
+    Path("mine.csv").write_text(
+        f'workload,options,system,step_s\nllama3-100m,"{options}",4xH100_80GB,0.01\n'
+    )
+    arguments = ("--all", "mine.csv", "--group", "llama3-100m", "--cache-dir", "cache")
+    done = call("hespas", "validate", *arguments, "--json", "rows.json")
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(Path("rows.json").read_text())["rows"]
+    of_model = [word for setting in settings for word in ("--set", setting)]
+    ran = call(
+        "hespas", "run", "llama3-100m", "--mesh", "pipe=2,fsdp=2", "--schedule", "1f1b",
+        "--global-batch", "4", "--sequence", "128", "--micro-batch", "1", *of_model,
+        "--cluster", "4xH100_80GB", "--json",
+    )  # fmt: skip
+    assert row["predicted_s"] == json.loads(ran.stdout)["step_time_s"]
+    assert row["held_by"] == "fused"
+    assert row["peak_memory_bytes"] > 0
 
 
 def test_a_recipe_without_maxtext_is_a_reason_with_the_remedy(

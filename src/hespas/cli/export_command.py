@@ -12,7 +12,12 @@ import click
 from hespas.cli import flags
 from hespas.compile.targets import find_target
 from hespas.errors import ConfigError, OutputError, ProgramError, option
-from hespas.export.maxtext.source import DEFAULT_CONFIG, MaxTextStep, export_maxtext
+from hespas.export.maxtext.source import (
+    DEFAULT_CONFIG,
+    MaxTextStep,
+    check_slices,
+    export_maxtext,
+)
 from hespas.export.options import MaxTextOptions, ModelOptions
 from hespas.export.source import (
     DumpSource,
@@ -131,8 +136,8 @@ def _maxtext(
             hint="write MaxText's own settings, as in ici_fsdp_parallelism=8",
         )
     config, *rest = settings if settings and "=" not in settings[0] else (DEFAULT_CONFIG, *settings)
-    if options.cluster is not None:
-        system = find_system(options.cluster)
+    system = None if options.cluster is None else find_system(options.cluster)
+    if system is not None:
         if system.part is None or devices not in (None, system.device_count):
             raise ConfigError(
                 f"{option('cluster')} {options.cluster} has {system.device_count} devices",
@@ -147,7 +152,7 @@ def _maxtext(
         )
     else:
         target = options.target
-    return MaxTextStep(
+    step = MaxTextStep(
         config=config,
         settings=tuple(rest),
         target=find_target(target),
@@ -155,6 +160,9 @@ def _maxtext(
         topology=options.topology,
         python=options.python,
     )
+    if system is not None:
+        check_slices(step, system)
+    return step
 
 
 def _exported(source: Source, module: str | None) -> Exported:

@@ -76,7 +76,10 @@ def layout_of(node: str, system: System | None, devices: int | None) -> Layout:
     sizes = [each.npus_count for each in system.dimensions]
     target = find_target(node)
     if isinstance(target, TpuTarget):
-        return Layout(devices=count, topology=_topology(target, sizes, count))
+        slices = system.slices
+        sides = sizes[:-1] if slices > 1 else sizes
+        topology = _topology(target, sides, count // slices)
+        return Layout(devices=count, topology=topology, slices=slices)
     return Layout(devices=count, per_host=sizes[0] if len(sizes) > 1 else None)
 
 

@@ -20,12 +20,14 @@ _HLO = b"HloModule"
 class Layout:
     """How many devices there are, and in which layout; None is the program's or target's own.
 
-    ``per_host`` is for GPUs, ``topology`` (the chips along each axis, as in ``4x4``) for TPUs.
+    ``per_host`` is for GPUs, ``topology`` (the chips along each axis, as in ``4x4``) and ``slices``
+    for TPUs.
     """
 
     devices: int | None = None
     per_host: int | None = None
     topology: str | None = None
+    slices: int = 1
 
     def __post_init__(self) -> None:
         for count in (self.devices, self.per_host):
@@ -103,6 +105,8 @@ def accelerator_of(target: Target, layout: Layout = ANY_LAYOUT) -> Accelerator:
         case TpuTarget():
             if layout.per_host is not None:
                 raise ConfigError("devices per host are for GPUs", hint="give a topology")
-            return TpuSlice(generation=target.generation, topology=layout.topology)
+            return TpuSlice(
+                generation=target.generation, topology=layout.topology, slices=layout.slices
+            )
         case _:
             assert_never(target)

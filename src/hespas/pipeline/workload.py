@@ -8,6 +8,7 @@ from hashlib import sha256
 from math import prod
 
 from hespas.errors import ConfigError, option
+from hespas.export.maxtext.source import MaxTextStep, check_slices
 from hespas.export.source import Batch, FileSource, ModelSource, Source, find_source
 from hespas.export.workload import model_key
 from hespas.frontend.load import read_source
@@ -42,6 +43,8 @@ def source_of(options: PredictOptions, system: System | None) -> Source:
     source = find_source(
         str(file), options.program.model, devices=devices, target=target, loops=True
     )
+    if isinstance(source, MaxTextStep) and system is not None:
+        check_slices(source, system)
     place = options.network.place
     if place is None or options.program.model.part is not None:
         return source

@@ -56,6 +56,7 @@ def _row_json(each: PredictedRow) -> dict[str, object]:
         "compute_s": None if answer is None else answer.compute_s,
         "bound": {} if answer is None else dict(answer.bound),
         "kinds_s": {} if answer is None else dict(answer.kinds),
+        "peak_memory_bytes": None if answer is None else answer.peak_bytes,
         "cpu_s": each.cpu_s,
         "memory_bytes": each.memory_bytes,
         "source": row.source,

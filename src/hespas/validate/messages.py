@@ -42,3 +42,4 @@ class RowAnswer(msgspec.Struct, frozen=True, kw_only=True):
     assumptions: tuple[str, ...] = ()
     cpu_s: float = 0.0
     memory_bytes: int = 0
+    peak_bytes: int = 0

@@ -20,7 +20,10 @@ from hespas.errors import HespasError, spelled
 from hespas.export.exported import partitioned
 from hespas.export.function import export_model
 from hespas.export.options import ModelOptions
+from hespas.hardware.sized import find_system
 from hespas.models.catalogue import models
+from hespas.models.model import parse_mesh
+from hespas.models.part import PIPE
 from hespas.options import (
     CompileChoice,
     EstimateOptions,
@@ -29,7 +32,10 @@ from hespas.options import (
     PredictOptions,
     ProgramOptions,
 )
+from hespas.pipeline import PipelinePrediction
+from hespas.pipelining.options import PipelineOptions
 from hespas.prediction import Prediction
+from hespas.program.slices import COMPILED_SLICES, with_slices
 from hespas.report.run import run_report
 from hespas.simulate.models import Model
 from hespas.validate.messages import ANSWER_FILE, REQUEST_FILE, RowAnswer, RowRequest
@@ -45,7 +51,7 @@ def main() -> None:
     use_cpu()
     _limit(request)
     try:
-        answer = _answer(_predicted(request))
+        answer = _answered(request)
     except HespasError as error:
         answer = RowAnswer(refused=spelled(error.text(str), str))
     spent = [resource.getrusage(of) for of in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
@@ -65,8 +71,17 @@ def _limit(request: RowRequest) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
 
 
-def _predicted(request: RowRequest) -> Prediction:
-    options = PredictOptions(
+def _answered(request: RowRequest) -> RowAnswer:
+    options = _options(request)
+    if PIPE in request.options.get("mesh", ""):
+        return _answer_of_pipeline(pipeline.predict_pipeline(_as_pipeline(options, request)))
+    if _is_extended(request):
+        return msgspec.structs.replace(_answer(_extended(options, request)), held_by="extended")
+    return _answer(_predicted(options, request))
+
+
+def _options(request: RowRequest) -> PredictOptions:
+    return PredictOptions(
         program=ProgramOptions(
             file=Path(request.workload), model=ModelOptions(more=request.options)
         ),
@@ -84,6 +99,63 @@ def _predicted(request: RowRequest) -> Prediction:
             model=None if request.model is None else Model(request.model),
         ),
     )
+
+
+_MAXTEXT = "maxtext:"
+_BETWEEN = "dcn_data_parallelism"
+
+
+def _is_extended(request: RowRequest) -> bool:
+    """Return whether a row is of more slices of TPUs than two, alike but for their data."""
+    if not request.workload.startswith(_MAXTEXT) or request.fidelity != Fidelity.COMPILED.value:
+        return False
+    slices = find_system(request.system).slices
+    between = {name for name in request.options if name.startswith("dcn_")}
+    is_alike = between == {_BETWEEN} and request.options[_BETWEEN] == str(slices)
+    return slices > COMPILED_SLICES and is_alike
+
+
+def _extended(options: PredictOptions, request: RowRequest) -> Prediction:
+    """Predict a row with the program of two slices, which differs in its collectives alone."""
+    system = find_system(request.system)
+    count, _, part = request.system.partition("x")
+    two = replace(
+        options,
+        program=replace(
+            options.program,
+            model=ModelOptions(more={**request.options, _BETWEEN: str(COMPILED_SLICES)}),
+        ),
+        network=replace(options.network, system=f"{COMPILED_SLICES}x{part}"),
+    )
+    compiled = pipeline.load(two, system=pipeline.system_of(two.network))
+    note = (
+        f"compiled for {COMPILED_SLICES} slices, and simulated on {count}: a slice does the same "
+        "however many there are"
+    )
+    program = with_slices(compiled, system.slices)
+    program = msgspec.structs.replace(program, assumptions=(note, *program.assumptions))
+    return pipeline.predict(replace(options, compile=CompileChoice()), program=program)
+
+
+def _as_pipeline(options: PredictOptions, request: RowRequest) -> PredictOptions:
+    """Return the options of a row whose mesh has stages: no compiler takes all of its programs."""
+    given = dict(request.options)
+    model = ModelOptions(
+        mesh=parse_mesh(given.pop("mesh")),
+        global_batch=int(given.pop("global_batch")),
+        sequence=int(given.pop("sequence")),
+        micro_batch=int(given.pop("micro_batch", "1")),
+    )
+    stages = PipelineOptions(schedule=given.pop("schedule", PipelineOptions().schedule))
+    return replace(
+        options,
+        program=replace(options.program, model=replace(model, more=given)),
+        compile=CompileChoice(),
+        pipeline=stages,
+    )
+
+
+def _predicted(options: PredictOptions, request: RowRequest) -> Prediction:
     if request.workload in models():
         # As `hespas validate` does: layers written out, and divided before they are compiled.
         program = replace(options.program, model=ModelOptions())
@@ -99,6 +171,17 @@ def _recipe(flags: Mapping[str, str]) -> RecipeFlags | None:
     return RecipeFlags(file="the recipe", flags=flags, lines=dict.fromkeys(flags, 1))
 
 
+def _answer_of_pipeline(prediction: PipelinePrediction) -> RowAnswer:
+    return RowAnswer(
+        predicted_s=prediction.step_time_s,
+        compute_s=prediction.compute_s,
+        exposed_s=prediction.exposed_communication_s,
+        held_by=prediction.fidelity,
+        peak_bytes=prediction.peak_memory_bytes,
+        assumptions=prediction.assumptions,
+    )
+
+
 def _answer(prediction: Prediction) -> RowAnswer:
     report = run_report(prediction)
     kinds: dict[str, float] = {}
@@ -111,6 +194,7 @@ def _answer(prediction: Prediction) -> RowAnswer:
         held_by=report.fidelity,
         bound=msgspec.structs.asdict(report.bound),
         kinds=kinds,
+        peak_bytes=prediction.memory.peak_bytes,
         assumptions=tuple(report.assumptions),
     )
 

@@ -10,8 +10,12 @@ from hespas.compile.for_node import check_compilation, compile_for_node, layout_
 from hespas.compile.job import Layout
 from hespas.compile.options import DEFAULT_OPTIONS
 from hespas.errors import DeviceCountError, HespasError
+from hespas.frontend.load import load_source
 from hespas.hardware.presets import load_system
+from hespas.hardware.sized import find_system
 from hespas.hardware.system import NetworkDimension, System, Topology, bare_system
+from hespas.program.attrs import CollectiveAttrs
+from hespas.program.program import all_ops
 from programs import all_reduce, on_devices, vector_main
 
 REDUCED = on_devices(vector_main(all_reduce("%r", "%a"))).encode()
@@ -106,3 +110,25 @@ def test_a_system_of_several_dimensions_is_compiled_for() -> None:
         REDUCED, name="a.mlir", node="TPUv5e", system=rings(2, 2), devices=None
     )
     assert found.topology == "v5e:2x2"
+
+
+def test_slices_of_a_system_are_those_of_the_compiler() -> None:
+    found = layout_of("TPUv6e", find_system("4xTPUv6e_2x4"), None)
+    assert found == Layout(devices=32, topology="2x4", slices=4)
+    found = layout_of("TPUv5e", find_system("32x256xTPUv5e"), None)
+    assert found == Layout(devices=8192, topology="16x16", slices=32)
+
+
+@needs_tpu
+def test_a_program_for_several_slices_is_compiled_and_read_for_all_devices() -> None:
+    text = on_devices(
+        vector_main(all_reduce("%r", "%a", groups=[list(range(16))])), partitions=16
+    ).encode()
+    made = compile_for_node(
+        text, name="a.mlir", node="TPUv6e", system=find_system("2x8xTPUv6e"), devices=None
+    )
+    program = load_source(made.hlo_proto, name="a.hlo.pb")
+    assert (program.replicas or 1) * (program.partitions or 1) == made.device_count == 16
+    found = [op.attrs for op in all_ops(program) if isinstance(op.attrs, CollectiveAttrs)]
+    across = [each.groups.listed() for each in found if len(each.groups.listed()[0]) == 2]
+    assert across == [tuple((place, place + 8) for place in range(8))]

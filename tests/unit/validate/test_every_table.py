@@ -14,7 +14,9 @@ from hespas.validate.published import read_rows
 FIRST, SECOND, THIRD = read_rows()[:3]
 DONE = PredictedRow(
     row=replace(FIRST, published_s=2.0),
-    answer=RowAnswer(predicted_s=2.2, exposed_s=0.25, held_by="compiled", assumptions=("x",)),
+    answer=RowAnswer(
+        predicted_s=2.2, exposed_s=0.25, held_by="compiled", peak_bytes=7, assumptions=("x",)
+    ),
     reason="",
     cpu_s=90.0,
     memory_bytes=10**9,
@@ -41,7 +43,7 @@ def test_rows_have_what_is_documented() -> None:
     assert [first[name] for name in shown] == ["A100_SXM_40GB", 4, 2.0, 2.2, 0.25, "compiled"]
     assert first["error"] == pytest.approx(0.1)
     assert first["framework_year"] == 2025
-    assert first["cpu_s"] == 90.0
+    assert (first["cpu_s"], first["peak_memory_bytes"]) == (90.0, 7)
     for name in ("predicted_s", "error", "exposed_s", "held_by"):
         assert failed[name] is None
     assert failed["reason"] == "no recipe"

@@ -133,6 +133,8 @@ _ANNOTATIONS = (
     "SPMDFullToShardShape",
     "SPMDShardToFullShape",
     "Sharding",
+    "SliceId",
+    "ZeroCrop",
     "xla.sdy.FuncResultSharding",
     "xla.sdy.GlobalToLocalShape",
     "xla.sdy.LocalToGlobalShape",

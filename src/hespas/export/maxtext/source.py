@@ -21,10 +21,11 @@ import msgspec
 
 from hespas.compile.job import Layout, accelerator_of
 from hespas.compile.targets import Target, TpuTarget
-from hespas.errors import ConfigError, DeviceCountError, ToolError
+from hespas.errors import ConfigError, DeviceCountError, ToolError, option
 from hespas.export.exported import Exported
 from hespas.frontend.kept_mesh import with_device_order
 from hespas.program.device_order import DeviceOrder
+from hespas.hardware.system import System
 from hespas.tools.process import LOG_NAME, Limits, run_program, scratch_directory
 from hespas.xla.compile.messages import GpuHosts
 from hespas.xla.compile.topology import topology_settings
@@ -68,13 +69,18 @@ class MaxTextStep:
         _check(self.settings)
         if self.devices < 1:
             raise DeviceCountError(f"{self.devices} devices are asked for", hint="give 1 or more")
-        slices = _slices(self.settings, self.devices)
+        slices = self.slices
         if slices < 1 or self.devices % slices:
             raise DeviceCountError(
                 f"the axes between slices (dcn_..._parallelism) make {slices} slices, which do not "
                 f"divide {self.devices} devices",
                 hint=f"let them multiply to a divisor of {self.devices}",
             )
+
+    @property
+    def slices(self) -> int:
+        """How many slices the axes between them (``dcn_``) make."""
+        return _slices(self.settings, self.devices)
 
     @property
     def name(self) -> str:
@@ -171,7 +177,8 @@ def step_key(step: MaxTextStep) -> str:
 
 def request_of(step: MaxTextStep) -> Request:
     """Return what the worker is asked; `DeviceCountError` for a count without a topology."""
-    accelerator = accelerator_of(step.target, Layout(topology=step.topology))
+    of_tpus = step.slices if isinstance(step.target, TpuTarget) else 1
+    accelerator = accelerator_of(step.target, Layout(topology=step.topology, slices=of_tpus))
     platform, settings = topology_settings(accelerator, count=step.devices)
     path = Path(step.config)
     return Request(
@@ -181,8 +188,31 @@ def request_of(step: MaxTextStep) -> Request:
         platform=platform,
         topology=settings,
         count=step.devices,
-        slices=_slices(step.settings, step.devices),
+        slices=step.slices,
     )
+
+
+def check_slices(step: MaxTextStep, system: System) -> None:
+    """Raise `DeviceCountError` where a system of TPUs has other slices than the step is made for.
+
+    Of GPUs, axes between slices stand for any groups of nodes.
+    """
+    if not isinstance(step.target, TpuTarget) or step.slices == system.slices:
+        return
+    made = f"the axes between slices (dcn_..._parallelism) make {_counted(step.slices)}"
+    inside, rest = divmod(system.device_count, step.slices)
+    cluster = f"{step.slices}x{inside}x{system.part}" if step.slices > 1 else ""
+    other = f", or give {option('cluster')} {cluster}" if cluster and not rest else ""
+    raise DeviceCountError(
+        f"{made}, and {system.name} has {_counted(system.slices)}",
+        location=step.name,
+        hint=f"let them multiply to {system.slices}, as in "
+        f"dcn_data_parallelism={system.slices}{other}",
+    )
+
+
+def _counted(slices: int) -> str:
+    return "one slice" if slices == 1 else f"{slices} slices"
 
 
 def _check(settings: Sequence[str]) -> None:

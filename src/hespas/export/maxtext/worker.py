@@ -150,7 +150,13 @@ def _lowered(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _prepare_imports() -> None:
-    os.environ.update(JAX_PLATFORMS="cpu", DECOUPLE_GCLOUD="TRUE", TPU_SKIP_MDS_QUERY="1")
+    os.environ.update(
+        JAX_PLATFORMS="cpu",
+        DECOUPLE_GCLOUD="TRUE",
+        TPU_SKIP_MDS_QUERY="1",
+        # Several programs may be lowered and compiled at the same time.
+        ALLOW_MULTIPLE_LIBTPU_LOAD="1",
+    )
     sys.meta_path.append(_Stubs())
     metadata = _module("jax.experimental.xla_metadata")
     if not hasattr(metadata, "must_fuse_call"):

@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import Any
 
 from hespas.errors import ProgramError
-from hespas.frontend.hlo import asynchronous, instructions
+from hespas.frontend.hlo import asynchronous, instructions, slices
 from hespas.frontend.hlo.combined import with_named_collectives
 from hespas.frontend.hlo.reader import Locations, ModuleReader, Originals
 from hespas.frontend.hlo.types import leaf_count, leaf_number
@@ -33,15 +33,23 @@ def read_hlo(module: HloModule, *, name: str, options: LoadOptions) -> Loaded | 
     sharded = _unpartitioned(module, name)
     if sharded is not None:
         return sharded
+    parts = slices.slices_of(message)
+    replicas, partitions = module.replicas, module.partitions
+    if parts > 1:
+        message = slices.of_all_slices(
+            message, slices=parts, devices=(replicas or 1) * (partitions or 1)
+        )
+        replicas, partitions = slices.counts_of_all(replicas, partitions, slices=parts)
     computations = {each.id: each for each in message.computations}
     reader = ModuleReader(
         module=message,
         source=name,
         overrides=OverrideRecorder(options=options, unit="instruction"),
-        handlers=instructions.HANDLERS | asynchronous.HANDLERS,
+        handlers=instructions.HANDLERS | asynchronous.HANDLERS | slices.HANDLERS,
         locations=Locations(message.stack_frame_index),
         computations=computations,
         originals=Originals(computations=computations),
+        slices=parts,
     )
     entry = _entry(message, computations, name)
     main = Function(name="main", body=reader.block(entry, "func"))
@@ -49,8 +57,8 @@ def read_hlo(module: HloModule, *, name: str, options: LoadOptions) -> Loaded | 
     used = reader.overrides.used(name)
     program = Program(
         functions={name: with_named_collectives(each) for name, each in functions.items()},
-        replicas=module.replicas,
-        partitions=module.partitions,
+        replicas=replicas,
+        partitions=partitions,
         source=name,
         module_name=message.name,
         assumptions=tuple(reader.overrides.assumptions),

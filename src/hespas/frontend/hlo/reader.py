@@ -25,12 +25,15 @@ from hespas.program.program import Block, Function, Op, Value
 class Scope:
     """One computation while it is read: results by instruction id, and operations in order.
 
-    ``synchronous`` holds the ids of starts whose collective the compute stream waits for.
+    ``synchronous`` holds the ids of starts whose collective the compute stream waits for; ``sent``
+    and ``received`` what goes between slices: bundles by rendezvous, and that of each receive.
     """
 
     trees: dict[int, Tree] = field(default_factory=dict[int, Tree])
     operations: list[Op] = field(default_factory=list[Op])
     synchronous: set[int] = field(default_factory=set[int])
+    sent: dict[str, Value] = field(default_factory=dict[str, Value])
+    received: dict[int, str] = field(default_factory=dict[int, str])
 
     def inner(self) -> Scope:
         """Return a scope for a computation that runs in place: its operations follow here."""
@@ -154,7 +157,7 @@ class ModuleReader:
     """State of one load.
 
     ``handlers`` read instructions by opcode. ``functions`` collects what is called by name,
-    ``producer`` maps a value to its operation.
+    ``producer`` maps a value to its operation, and ``slices`` is for how many slices of TPUs it is.
     """
 
     module: Any
@@ -164,6 +167,7 @@ class ModuleReader:
     locations: Locations
     computations: dict[int, Any]
     originals: Originals
+    slices: int = 1
     types: TypeReader = field(default_factory=TypeReader)
     functions: dict[str, Function] = field(default_factory=dict[str, Function])
     producer: dict[Value, Op] = field(default_factory=dict[Value, Op])

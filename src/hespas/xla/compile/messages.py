@@ -25,14 +25,16 @@ class GpuHosts(msgspec.Struct, frozen=True, kw_only=True, tag="gpu"):
     devices_per_host: int
 
 
-class TpuSlice(msgspec.Struct, frozen=True, kw_only=True, tag="tpu"):
+class TpuSlice(msgspec.Struct, frozen=True, kw_only=True, tag="tpu", omit_defaults=True):
     """A slice of TPUs: the generation as libtpu names it, and its chips along each axis.
 
-    ``topology`` None means the squarest slice of as many devices as there are.
+    ``topology`` None means the squarest slice of as many devices as there are. Of several
+    ``slices`` it is that of each.
     """
 
     generation: str
     topology: str | None
+    slices: int = 1
 
 
 Accelerator = GpuHosts | TpuSlice
@@ -40,6 +42,9 @@ Accelerator = GpuHosts | TpuSlice
 
 TARGET_ATTRIBUTE = "hespas_target"
 """The module's attribute that says what it was compiled for, as `part_name` spells it."""
+
+SLICES_ATTRIBUTE = "hespas_slices"
+"""The module's attribute that says for how many slices, where there are several."""
 
 _CAPABILITY = re.compile(r"cuda_compute_capability \{ major: (\d+)(?: minor: (\d+))?")
 

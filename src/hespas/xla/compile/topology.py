@@ -113,8 +113,8 @@ def check_topology(accelerator: Accelerator, count: int) -> None:
     match accelerator:
         case GpuHosts(devices_per_host=per_host):
             gpu_topology_name(count, per_host=per_host)
-        case TpuSlice(generation=generation, topology=None):
-            tpu_topology_shape(count, generation=generation)
+        case TpuSlice(generation=generation, topology=None, slices=slices):
+            tpu_topology_shape(_of_slice(count, slices), generation=generation)
         case TpuSlice():
             pass
 
@@ -142,9 +142,9 @@ def topology_settings(accelerator: Accelerator, *, count: int) -> tuple[str, dic
         case GpuHosts(description=description, devices_per_host=per_host):
             name = gpu_topology_name(count, per_host=per_host)
             return "cuda", {"target_config": description, "topology": name}
-        case TpuSlice(generation=generation, topology=topology):
+        case TpuSlice(generation=generation, topology=topology, slices=slices):
             shape = (
-                tpu_topology_shape(count, generation=generation)
+                tpu_topology_shape(_of_slice(count, slices), generation=generation)
                 if topology is None
                 else _shape(topology)
             )
@@ -152,10 +152,22 @@ def topology_settings(accelerator: Accelerator, *, count: int) -> tuple[str, dic
                 "topology_name": f"{generation}:{'x'.join(map(str, shape))}",
                 "chips_per_host_bounds": _host_of(shape),
             }
+            if slices > 1:
+                settings["num_slices"] = slices
             configuration = TPU_GENERATIONS[generation].configuration
             if configuration is not None:
                 settings["chip_config_name"] = configuration
             return "tpu", settings
+
+
+def _of_slice(count: int, slices: int) -> int:
+    inside, rest = divmod(count, slices)
+    if rest or not inside:
+        raise DeviceCountError(
+            f"{count} devices do not make {slices} slices",
+            hint=f"give a multiple of {slices}",
+        )
+    return inside
 
 
 def _host_of(shape: tuple[int, ...]) -> list[int]:

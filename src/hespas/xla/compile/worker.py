@@ -104,7 +104,10 @@ def _write_module(module: Any, accelerator: messages.Accelerator, home: Path) ->
     message = message_class("xla.HloModuleProto").FromString(
         module.as_serialized_hlo_module_proto()
     )
-    message.frontend_attributes.map[messages.TARGET_ATTRIBUTE] = messages.part_name(accelerator)
+    attributes = message.frontend_attributes.map
+    attributes[messages.TARGET_ATTRIBUTE] = messages.part_name(accelerator)
+    if isinstance(accelerator, messages.TpuSlice) and accelerator.slices > 1:
+        attributes[messages.SLICES_ATTRIBUTE] = str(accelerator.slices)
     proto = message.SerializeToString(deterministic=True)
     (home / messages.PROTO_FILE).write_bytes(proto)
     hlo = import_module("jaxlib._hlo")

@@ -12,6 +12,7 @@ from hespas.errors import ConfigError, DeviceCountError, ToolError
 from hespas.export.maxtext.source import (
     PYTHON_VARIABLE,
     MaxTextStep,
+    check_slices,
     export_maxtext,
     interpreter,
     request_of,
@@ -19,6 +20,7 @@ from hespas.export.maxtext.source import (
 )
 from hespas.frontend.whole import whole_of_source
 from hespas.program.device_order import DeviceOrder
+from hespas.hardware.sized import find_system
 from simulators import program_file
 
 REAL = os.environ.get(PYTHON_VARIABLE)
@@ -128,6 +130,40 @@ def test_axes_between_slices_make_them() -> None:
     assert request_of(step("ici_fsdp_parallelism=8")).slices == 1
     with pytest.raises(ConfigError, match="an axis of -1 between slices"):
         request_of(step("dcn_data_parallelism=-1", "ici_fsdp_parallelism=-1"))
+
+
+def test_slices_of_tpus_are_those_of_the_topology() -> None:
+    request = request_of(step("dcn_data_parallelism=2", target="TPUv6e", devices=16))
+    assert request.topology["topology_name"] == "v6e:2x4"
+    assert request.topology["num_slices"] == request.slices == 2
+    on_gpus = request_of(step("dcn_data_parallelism=2", "ici_fsdp_parallelism=4"))
+    assert "num_slices" not in on_gpus.topology
+
+
+@pytest.mark.parametrize(
+    ("settings", "cluster", "message"),
+    [
+        (
+            ("ici_fsdp_parallelism=-1",),
+            "2x8xTPUv6e",
+            "make one slice, and 2x8xTPUv6e has 2 slices; let them multiply to 2",
+        ),
+        (
+            ("dcn_data_parallelism=4",),
+            "64xTPUv6e",
+            "dcn_data_parallelism=1, or give --cluster 4x16xTPUv6e",
+        ),
+    ],
+)
+def test_the_slices_of_a_step_are_those_of_its_cluster(
+    settings: tuple[str, ...], cluster: str, message: str
+) -> None:
+    system = find_system(cluster)
+    made = step(*settings, target="TPUv6e", devices=system.device_count)
+    with pytest.raises(DeviceCountError) as caught:
+        check_slices(made, system)
+    assert message in caught.value.text(lambda name: f"--{name}")
+    check_slices(step("dcn_data_parallelism=4"), find_system("8xH100_80GB"))
 
 
 def test_slices_divide_the_devices() -> None:

@@ -1,0 +1,107 @@
+"""A program for two slices of TPUs as that for more of them.
+
+Where devices in the same place of each slice do the same on their share of a batch, a slice's
+program does not depend on how many slices there are, but for who takes part in the collectives
+between them.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from hespas.errors import UnsupportedError
+from hespas.program.attrs import CollectiveAttrs, PermuteAttrs
+from hespas.program.groups import FoldedGroups, ListedGroups, ReplicaGroups
+from hespas.program.program import Block, Function, Op, Program
+from hespas.program.whole import Whole
+
+COMPILED_SLICES = 2
+"""For how many slices the program is that `with_slices` takes."""
+
+
+def with_slices(program: Program, slices: int) -> Program:
+    """Return a program that was compiled for two slices as that of ``slices`` of them.
+
+    Raises `UnsupportedError` for a collective that is neither inside each slice nor among devices
+    in the same place of both. What is known of all devices together is dropped.
+    """
+    devices = (program.replicas or 1) * (program.partitions or 1) // COMPILED_SLICES
+
+    def of_block(block: Block) -> Block:
+        operations = [_of_op(op) for op in block.operations]
+        same = all(old is new for old, new in zip(block.operations, operations, strict=True))
+        return block if same else Block(arguments=block.arguments, operations=tuple(operations))
+
+    def _of_op(op: Op) -> Op:
+        match op.attrs:
+            case CollectiveAttrs(groups=groups):
+                attrs = replace(op.attrs, groups=_groups(groups, devices, slices, op))
+                return replace(op, attrs=attrs)
+            case PermuteAttrs(pairs=pairs):
+                attrs = replace(op.attrs, pairs=_pairs(pairs, devices, slices, op))
+                return replace(op, attrs=attrs)
+            case _:
+                regions = tuple([of_block(region) for region in op.regions])
+                same = all(old is new for old, new in zip(op.regions, regions, strict=True))
+                return op if same else replace(op, regions=regions)
+
+    functions = {
+        name: Function(name=each.name, body=of_block(each.body))
+        for name, each in program.functions.items()
+    }
+    return replace(
+        program, functions=functions, replicas=1, partitions=devices * slices, whole=Whole()
+    )
+
+
+def _groups(groups: ReplicaGroups, devices: int, slices: int, op: Op) -> ReplicaGroups:
+    match groups:
+        case FoldedGroups(dimensions=(count, inside), permutation=(1, 0), group_size=size) if (
+            count == size == COMPILED_SLICES and inside == devices
+        ):
+            return FoldedGroups(dimensions=(slices, devices), permutation=(1, 0), group_size=slices)
+        case FoldedGroups(dimensions=(count, *inside), permutation=(0, *_), group_size=size) if (
+            count == COMPILED_SLICES and devices % size == 0
+        ):
+            return replace(groups, dimensions=(slices, *inside))
+        case _:
+            return _listed(groups.listed(), devices, slices, op)
+
+
+def _listed(
+    listed: tuple[tuple[int, ...], ...], devices: int, slices: int, op: Op
+) -> ReplicaGroups:
+    first = [group for group in listed if all(each < devices for each in group)]
+    both = {tuple(group) for group in listed}
+    second = {tuple(each + devices for each in group) for group in first}
+    if not first or both != {*first, *second}:
+        raise _refused(op)
+    return ListedGroups(
+        groups=tuple(
+            tuple(number * devices + each for each in group)
+            for number in range(slices)
+            for group in first
+        )
+    )
+
+
+def _pairs(
+    pairs: tuple[tuple[int, int], ...], devices: int, slices: int, op: Op
+) -> tuple[tuple[int, int], ...]:
+    first = [pair for pair in pairs if max(pair) < devices]
+    second = {(source + devices, target + devices) for source, target in first}
+    if set(pairs) != {*first, *second}:
+        raise _refused(op)
+    return tuple(
+        (number * devices + source, number * devices + target)
+        for number in range(slices)
+        for source, target in first
+    )
+
+
+def _refused(op: Op) -> UnsupportedError:
+    return UnsupportedError(
+        f"{op.kind} is neither inside each of two slices nor among all places of both",
+        location=op.location,
+        hint="compile the program for all slices",
+    )
