@@ -11,7 +11,13 @@ functions by name or by value, and what ``jax.export`` wrote; `dump` a directory
 PUBLIC: dict[str, tuple[str, ...]] = {
     "exported": ("Exported", "partitioned"),
     "function": ("export_model",),
-    "maxtext.source": ("DEFAULT_CONFIG", "MaxTextStep", "PYTHON_VARIABLE", "export_maxtext"),
+    "maxtext.source": (
+        "DEFAULT_CONFIG",
+        "MaxTextStep",
+        "PYTHON_VARIABLE",
+        "check_slices",
+        "export_maxtext",
+    ),
     "options": ("MaxTextOptions", "ModelOptions"),
     "source": (
         "Batch",

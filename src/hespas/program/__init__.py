@@ -71,6 +71,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "place_text",
         "read_scope",
     ),
+    "slices": ("COMPILED_SLICES", "with_slices"),
     "text": ("TypeText", "function_text", "module_text", "private_function_text", "quoted_symbol"),
     "triton": ("TritonKernel", "TritonOp", "TritonType"),
     "types": (

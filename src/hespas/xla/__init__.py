@@ -25,6 +25,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "MemoryAnalysis",
         "Refused",
         "TAKEN_FILE",
+        "SLICES_ATTRIBUTE",
         "TARGET_ATTRIBUTE",
         "TpuSlice",
         "part_name",
