@@ -24,8 +24,8 @@ from hespas.compile.targets import Target, TpuTarget
 from hespas.errors import ConfigError, DeviceCountError, ToolError, option
 from hespas.export.exported import Exported
 from hespas.frontend.kept_mesh import with_device_order
-from hespas.program.device_order import DeviceOrder
 from hespas.hardware.system import System
+from hespas.program.device_order import DeviceOrder
 from hespas.tools.process import LOG_NAME, Limits, run_program, scratch_directory
 from hespas.xla.compile.messages import GpuHosts
 from hespas.xla.compile.topology import topology_settings

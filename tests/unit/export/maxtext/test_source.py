@@ -19,8 +19,8 @@ from hespas.export.maxtext.source import (
     step_key,
 )
 from hespas.frontend.whole import whole_of_source
-from hespas.program.device_order import DeviceOrder
 from hespas.hardware.sized import find_system
+from hespas.program.device_order import DeviceOrder
 from simulators import program_file
 
 REAL = os.environ.get(PYTHON_VARIABLE)
