@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cache
+from math import log
 
 from hespas.cost.attention import Attention
 from hespas.errors import MeasurementError
@@ -22,7 +23,7 @@ from hespas.estimate.tables.attention_fits import (
     nearest,
 )
 from hespas.estimate.tables.files import Part, load_part
-from hespas.estimate.tables.grid import Grid, completed, monotone, read
+from hespas.estimate.tables.grid import Grid, Reading, completed, monotone, read
 from hespas.hardware.device import Device
 from hespas.units import format_time
 
@@ -64,6 +65,8 @@ Low-precision", arXiv 2407.08608, section 4.1, H100 SXM 80GB, f16."""
 _PUBLISHED = {"A100_SXM": AMPERE, "H100_SXM": HOPPER, "H200_SXM": HOPPER}
 # Ada multiplies matrices by the instructions of Ampere; Blackwell's come after Hopper's.
 _NEAREST = {"L40S": AMPERE}
+_SMALLER_HEADS = {"A100_SXM": "L40S"}
+"""Parts whose table lacks small heads, and the part of the nearest generation that has them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,10 +92,10 @@ class AttentionModel:
     def _whole(self, attention: Attention) -> Timing:
         """Return how long attention of all queries takes: its arithmetic decides."""
         base, heads = self._base(attention)
-        reading = read(_grid(self.part.about.part), (base.head_size, heads, base.key_length))
+        reading = self._read(base, heads)
         share = attention.flops / (base.flops * heads) / self._speed_up(attention)
         if is_windowed(attention):
-            share *= nearest(self._fits.window_factor, attention.window)
+            share *= window_factor(self._fits, attention)
         if attention.is_backward:
             share /= backward_rate(self.part.about.part).of_forward
         time_s = max(
@@ -132,14 +135,28 @@ class AttentionModel:
     def unscaled_window_s(self, attention: Attention) -> float:
         """Return the time of a sliding window as if it were causal attention of two windows."""
         base, heads = self._base(attention)
-        reading = read(_grid(self.part.about.part), (base.head_size, heads, base.key_length))
-        return reading.time_s * attention.flops / (base.flops * heads)
+        return self._read(base, heads).time_s * attention.flops / (base.flops * heads)
+
+    def _read(self, base: Attention, heads: int) -> Reading:
+        """Return the table's time; of head sizes that a part lacks, as another part has them."""
+        part, size = self.part.about.part, base.head_size
+        sizes = (size, heads, base.key_length)
+        smallest = _grid(part).axes[0].sizes[0]
+        other = _SMALLER_HEADS.get(part)
+        if other is None or size >= smallest:
+            return read(_grid(part), sizes)
+        known = read(_grid(part), (smallest, *sizes[1:]))
+        ratio = read(_grid(other), sizes).time_s
+        ratio /= read(_grid(other), (smallest, *sizes[1:])).time_s
+        return replace(known, time_s=known.time_s * ratio)
 
     def _speed_up(self, attention: Attention) -> float:
         """Return how much faster the type is here than bf16 is in the table."""
         there = self.part.about.peak_flops["bf16"]
         if attention.multiplied.startswith("f8"):
-            reached = nearest(self._fits.f8_speed_up, attention.head_size)
+            reached = 1.0
+            if self.device.names(attention.multiplied):
+                reached = nearest(self._fits.f8_speed_up, attention.head_size)
             return self.device.rate("bf16") / there * reached
         return self.device.rate(attention.multiplied) / there
 
@@ -174,7 +191,16 @@ class AttentionModel:
             notes.append("attention without a causal mask runs at the rate of one with it")
         if attention.query_length != attention.key_length:
             notes.append("attention of unequal lengths is scaled from equal ones by FLOPs")
-        if attention.multiplied.startswith("f8"):
+        other = _SMALLER_HEADS.get(self.part.about.part)
+        smallest = _grid(self.part.about.part).axes[0].sizes[0]
+        if other is not None and attention.head_size < smallest:
+            notes.append(
+                f"attention of heads below {smallest} takes the part of the time of {smallest} "
+                f"that was measured on {other}"
+            )
+        if attention.multiplied.startswith("f8") and not self.device.names(attention.multiplied):
+            notes.append(f"attention of {attention.multiplied} runs at the rate of bf16")
+        elif attention.multiplied.startswith("f8"):
             reached = nearest(self._fits.f8_speed_up, attention.head_size)
             notes.append(
                 f"attention of {attention.multiplied} is {reached:g} times as fast as of bf16, as "
@@ -193,6 +219,19 @@ class AttentionModel:
 def is_windowed(attention: Attention) -> bool:
     """Return whether a sliding window leaves less than causal attention has in any case."""
     return 0 < 2 * attention.window < attention.key_length
+
+
+def window_factor(fits: AttentionFits, attention: Attention) -> float:
+    """Return how much longer a window takes than causal attention of two windows.
+
+    Beyond the largest window that was measured the factor falls, in the logarithm of the window, to
+    1 for half of the keys, from where on attention is causal with a few scores less.
+    """
+    largest, half = max(fits.window_factor), attention.key_length / 2
+    if not largest < attention.window < half:
+        return nearest(fits.window_factor, attention.window)
+    rest = log(half / attention.window) / log(half / largest)
+    return 1 + (fits.window_factor[largest] - 1) * rest
 
 
 def backward_rate(part: str) -> BackwardRate:

@@ -76,3 +76,29 @@ def test_every_part_has_figures_or_the_nearest(node: str) -> None:
     model = attention_model(load_device(node))
     for each in (DECODING, replace(CAUSAL, window=512)):
         assert 0 < model.price(each).time_s < model.price(replace(CAUSAL, batch=32)).time_s
+
+
+def test_small_heads_of_a_part_that_was_timed_with_large_ones_take_less() -> None:
+    """Half of a head's work takes half to all of its time, as on the part that has both sizes."""
+    a100, l40s = (attention_model(load_device(name)) for name in ("A100_SXM_80GB", "L40S_48GB"))
+    small = replace(CAUSAL, head_size=64, value_size=64)
+    ratio = a100.price(small).time_s / a100.price(CAUSAL).time_s
+    assert 0.5 < ratio < 0.7
+    assert ratio == pytest.approx(l40s.price(small).time_s / l40s.price(CAUSAL).time_s, rel=0.02)
+    assert any("heads below 128" in note and "L40S" in note for note in a100.price(small).notes)
+
+
+def test_fp8_is_as_fast_as_bf16_where_a_part_has_no_rate_of_it() -> None:
+    model = attention_model(load_device("A100_SXM_80GB"))
+    timing = model.price(replace(CAUSAL, multiplied="f8E4M3FN", element_bytes=1.0))
+    assert timing.time_s == model.price(CAUSAL).time_s
+    assert "attention of f8E4M3FN runs at the rate of bf16" in timing.notes
+
+
+@pytest.mark.parametrize("node", ["H100_80GB", "H200_141GB", "B200_180GB"])
+def test_a_wider_window_takes_no_less(node: str) -> None:
+    model = attention_model(load_device(node))
+    long = replace(CAUSAL, query_length=16384, key_length=16384)
+    windows = (1024, 1500, 2048, 4096, 6000, 8000, 8191, 8192, 10000, 16384)
+    times = [model.price(replace(long, window=each)).time_s for each in windows]
+    assert times == sorted(times)
