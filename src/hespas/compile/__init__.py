@@ -21,6 +21,6 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "origin": ("with_origin",),
     "packages": ("compiler_versions",),
     "recipe": ("RecipeFlags",),
-    "targets": ("Target", "TpuTarget", "compute_capability", "find_target"),
+    "targets": ("GpuTarget", "Target", "TpuTarget", "compute_capability", "find_target"),
 }
 """What other folders import, by module; `tests/project/test_layout.py` checks it."""

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
+from hespas.config.suggest import suggestion
 from hespas.errors import ExtraMissingError, HespasError, ProgramError
 from hespas.export.exported import Exported
 from hespas.models.catalogue import model_named
@@ -19,6 +21,9 @@ from hespas.xla.mlir.module import BYTECODE_MAGIC, declared_devices, parse_mlir,
 from hespas.xla.mlir.trial import check_bytecode
 
 _FORM = "let it return (function, arguments) or a jax.stages.Lowered"
+_IMPORTED = (
+    "run hespas in the directory of the module, or install it: it is imported as Python would there"
+)
 _TORCH_FORM = "let it return (module, inputs) or (module, inputs, loss, targets), with tuples"
 _LENGTH_BYTES = 4
 _TORCH = "hespas.export.torch_module"
@@ -37,7 +42,7 @@ def export_model(
     return export_function(step.function, *step.arguments, name=name, platform=step.platform)
 
 
-def export_named(location: str) -> Exported:
+def export_named(location: str, *, platform: str = "cpu") -> Exported:
     """Export what ``package.module:function`` returns when it is called without arguments.
 
     That is a function with a tuple of the arguments to lower it for (`jax.ShapeDtypeStruct`,
@@ -48,15 +53,18 @@ def export_named(location: str) -> Exported:
     """
     module_name, _, function_name = location.partition(":")
     try:
-        result = getattr(import_module(module_name), function_name)()
-        return _exported(result, location)
+        made = _function(import_module(module_name), function_name, location)
+        return _exported(made(), location, platform)
     except HespasError:
         raise
     except ModuleNotFoundError as error:
         if error.name == "torch":
             raise ExtraMissingError(location, extra="torch") from error
+        is_it = error.name is not None and module_name.split(".")[0] == error.name.split(".")[0]
         raise ProgramError(
-            f"{type(error).__name__}: {error}", location=location, hint=_FORM
+            f"{type(error).__name__}: {error}",
+            location=location,
+            hint=_IMPORTED if is_it else f"install {error.name}",
         ) from error
     except Exception as error:
         raise ProgramError(
@@ -64,7 +72,24 @@ def export_named(location: str) -> Exported:
         ) from error
 
 
-def _exported(result: Any, location: str) -> Exported:
+def _function(module: ModuleType, name: str, location: str) -> Any:
+    """Return a function of a module; `ProgramError` where it has none of that name."""
+    made = getattr(module, name, None)
+    if made is not None:
+        return made
+    known = [
+        each
+        for each, value in vars(module).items()
+        if callable(value) and getattr(value, "__module__", "") == module.__name__
+    ]
+    raise ProgramError(
+        f"the module {module.__name__} has no {name!r}",
+        location=location,
+        hint=suggestion(name, known) if known else _FORM,
+    )
+
+
+def _exported(result: Any, location: str, platform: str) -> Exported:
     torch: Any = import_module(_TORCH)
     match result:
         case (module, tuple() as inputs) if torch.is_torch_module(module):
@@ -78,7 +103,7 @@ def _exported(result: Any, location: str) -> Exported:
                 hint=_TORCH_FORM,
             )
         case (function, tuple() as arguments):
-            return export_function(function, *arguments, name=location)
+            return export_function(function, *arguments, name=location, platform=platform)
         case _ if hasattr(result, "as_text"):
             return export_lowered(result, name=location)
         case _:

@@ -15,7 +15,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """What to export: a model with settings, or where a function or an artifact stands.
 
     Of a model with a ``part``, that alone.
-    Functions are imported from ``path``, in ``directory``, on so many virtual ``devices``.
+    Functions are imported from ``path``, in ``directory``, on so many virtual ``devices``, and
+    lowered for ``platform``.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     devices: int | None = None
     directory: str = "."
     path: list[str] = []
+    platform: str = "cpu"
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):

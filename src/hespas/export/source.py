@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 
-from hespas.compile.targets import find_target
+from hespas.compile.targets import GpuTarget, find_target
 from hespas.config.suggest import nearest
-from hespas.errors import ConfigError, DeviceCountError, ProgramError, option
+from hespas.errors import ConfigError, DeviceCountError, HespasError, ProgramError, option
 from hespas.export.attention import settled_attention
 from hespas.export.maxtext.source import DEFAULT_CONFIG, MaxTextStep
 from hespas.export.options import NO_MODEL_OPTIONS, ModelOptions
@@ -81,10 +81,14 @@ class ModelSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionSource:
-    """One's own function, as in ``package.module:function``; ``devices`` are virtual ones."""
+    """One's own function, as in ``package.module:function``; ``devices`` are virtual ones.
+
+    It is lowered for ``platform``, by JAX's name (``cpu``, ``cuda``, ``tpu``): libraries differ.
+    """
 
     name: str
     devices: int | None = None
+    platform: str = "cpu"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +141,7 @@ def find_source(
     >>> find_source("llama3-100m", devices=8).mesh.axes
     (('fsdp', 8),)
     >>> find_source("mypackage.steps:train")
-    FunctionSource(name='mypackage.steps:train', devices=None)
+    FunctionSource(name='mypackage.steps:train', devices=None, platform='cpu')
     """
     path = Path(text)
     if path.is_dir():
@@ -150,7 +154,7 @@ def find_source(
         return _maxtext(text.removeprefix(_MAXTEXT), options, devices=devices, target=target)
     if ":" in text:
         _refuse(options, "a function")
-        return FunctionSource(name=text, devices=devices)
+        return FunctionSource(name=text, devices=devices, platform=_platform(target))
     if text in models():
         return _model(model_named(text), options, devices=devices, target=target, loops=loops)
     close = nearest(text, models())
@@ -164,6 +168,17 @@ def find_source(
         f"there is no model or file {text!r}",
         hint=f"did you mean {' or '.join(map(repr, close))}?",
     )
+
+
+def _platform(target: str | None) -> str:
+    """Return what JAX lowers a function for: CPUs where no compiler serves the target."""
+    if target is None:
+        return "cpu"
+    try:
+        found = find_target(target)
+    except HespasError:
+        return "cpu"
+    return "cuda" if isinstance(found, GpuTarget) else "tpu"
 
 
 def _refuse(options: ModelOptions, what: str) -> None:

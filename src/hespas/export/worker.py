@@ -54,7 +54,7 @@ def _exported(request: messages.Request, home: Path) -> Exported:
         )
     sys.path[:] = [*request.path, *(entry for entry in sys.path if entry not in request.path)]
     os.chdir(request.directory)
-    return functions.export_named(request.name)
+    return functions.export_named(request.name, platform=request.platform)
 
 
 if __name__ == "__main__":

@@ -78,6 +78,7 @@ def read_workload(source: Source, *, kept: ContentCache | None) -> Workload:
                     devices=source.devices,
                     directory=str(Path.cwd()),
                     path=[str(Path.cwd()), *sys.path],
+                    platform=source.platform,
                 )
             )
         case ModelSource():

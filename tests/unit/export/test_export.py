@@ -18,6 +18,7 @@ from hespas.export.exported import Exported, partitioned
 from hespas.export.function import export_lowered, export_named, export_serialized
 from hespas.frontend.load import load_source
 from hespas.memory.usage import memory_use
+from hespas.program.attrs import CustomCallAttrs
 from hespas.program.program import Alias, is_communication_op
 from hespas.xla.mlir.module import is_jax_export
 
@@ -57,6 +58,9 @@ def number():
 
 def broken():
     raise RuntimeError("no such weights")
+
+def factorised():
+    return jnp.linalg.cholesky, (jax.ShapeDtypeStruct((64, 64), jnp.float32),)
 """
 
 
@@ -122,7 +126,7 @@ def test_a_lowered_function(own: Callable[[str], Exported]) -> None:
     [
         ("number", "it returned a int; let it return"),
         ("broken", "RuntimeError: no such weights"),
-        ("missing", "has no attribute 'missing'"),
+        ("missing", "own_model has no 'missing'"),
     ],
 )
 def test_a_function_of_no_use(own: Callable[[str], Exported], name: str, message: str) -> None:
@@ -188,3 +192,33 @@ def test_a_dump_without_the_pass(jax_files: Path, tmp_path: Path) -> None:
 def test_a_directory_without_a_dump(tmp_path: Path) -> None:
     with pytest.raises(ProgramError, match="no modules of XLA"):
         export_dump(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("platform", "library"), [("cuda", "cusolver_potrf_ffi"), ("cpu", "lapack_spotrf_ffi")]
+)
+def test_a_function_is_lowered_for_the_libraries_of_its_platform(
+    own: Callable[[str], Exported], platform: str, library: str
+) -> None:
+    del own
+    made = export_named("own_model:factorised", platform=platform)
+    assert library in {
+        op.attrs.target
+        for op in load_source(made.text, name=made.name).main.body.operations
+        if isinstance(op.attrs, CustomCallAttrs)
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("own_model:stepp", "own_model has no 'stepp'; did you mean 'step'"),
+        ("no_such_module:step", "No module named 'no_such_module'; run hespas in the directory"),
+    ],
+)
+def test_a_name_that_is_not_there_is_told_apart_from_what_it_returns(
+    own: Callable[[str], Exported], name: str, message: str
+) -> None:
+    del own
+    with pytest.raises(ProgramError, match=message):
+        export_named(name)

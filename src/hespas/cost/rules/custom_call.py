@@ -10,7 +10,12 @@ from hespas.cost.attention import attentions
 from hespas.cost.convolution import CUDNN_CONVOLUTIONS, convolutions
 from hespas.cost.gemm import gemms
 from hespas.cost.library_config import author_cost
-from hespas.cost.rules.linear_algebra import cholesky, triangular_solve
+from hespas.cost.rules.linear_algebra import (
+    cholesky,
+    householder,
+    lu_decomposition,
+    triangular_solve,
+)
 from hespas.cost.rules.movement import nothing
 from hespas.cost.rules.randomness import threefry
 from hespas.cost.rules.sizes import (
@@ -251,6 +256,15 @@ def work_by_author(op: Op) -> Work | None:
 _TOP_K = ("TopK", "__gpu$TopK", "mhlo.topk", "stablehlo.dynamic_top_k")
 _THREEFRY = ("cu_threefry2x32", "cu_threefry2x32_ffi", "hip_threefry2x32_ffi")
 _CHOLESKY = ("cusolver_potrf_ffi", "hipsolver_potrf_ffi", *(f"lapack_{t}potrf_ffi" for t in "sdcz"))
+_LU = ("cusolver_getrf_ffi", "hipsolver_getrf_ffi", "LuDecomposition")
+_LU += tuple(f"lapack_{t}getrf_ffi" for t in "sdcz")
+_REFLECTORS = ("cusolver_geqrf_ffi", "cusolver_orgqr_ffi", "Qr")
+_REFLECTORS += ("ProductOfElementaryHouseholderReflectors",)
+_REFLECTORS += tuple(f"lapack_{t}{of}_ffi" for t in "sd" for of in ("geqrf", "orgqr"))
+_PIVOTS = ("cu_lu_pivots_to_permutation", "hip_lu_pivots_to_permutation")
+_HALVES = ("X64Combine", "X64SplitHigh", "X64SplitLow")
+"""What a TPU does with numbers of 64 bits and with complex ones: the one half of them or the other,
+or both together."""
 _TRIANGULAR = tuple(f"lapack_{t}trsm_ffi" for t in "sdcz")
 _MATRIX_PRODUCTS = ("__cublas$gemm", "__cublas$lt$matmul", "__cublas$lt$matmul$f8")
 _ATTENTIONS = tuple(
@@ -272,4 +286,7 @@ TARGETS = {
     **dict.fromkeys(_THREEFRY, threefry),
     **dict.fromkeys(_CHOLESKY, cholesky),
     **dict.fromkeys(_TRIANGULAR, triangular_solve),
+    **dict.fromkeys(_LU, lu_decomposition),
+    **dict.fromkeys(_REFLECTORS, householder),
+    **dict.fromkeys((*_PIVOTS, *_HALVES), traffic),
 }

@@ -48,12 +48,46 @@ def triangular_solve(op: Op) -> Work:
     return traffic(op, flops=flop_counts(arithmetic_type(solution.element), count))
 
 
+def lu_decomposition(op: Op) -> Work:
+    """n^2 (m - n / 3) FLOPs for each m x n matrix, m not less than n.
+
+    Step j divides m - j entries and subtracts j's row from the rest: 2 (m - j) (n - j). Source:
+    Golub and Van Loan, "Matrix Computations", section 3.4.
+    """
+    count, rows, columns = _oblong(op)
+    return _factored(op, count * round(columns**2 * (rows - columns / 3)))
+
+
+def householder(op: Op) -> Work:
+    """2 n^2 (m - n / 3) FLOPs for each m x n matrix, m not less than n.
+
+    The same for the reflectors of a QR decomposition and for the product of them. Source: Golub and
+    Van Loan, "Matrix Computations", section 5.2.
+    """
+    count, rows, columns = _oblong(op)
+    return _factored(op, count * round(2 * columns**2 * (rows - columns / 3)))
+
+
+def _oblong(op: Op) -> tuple[int, int, int]:
+    """Return how many matrices there are, and their longer and shorter side."""
+    matrix = operand(op, 0)
+    *_, rows, columns = matrix.shape
+    return prod(matrix.shape[:-2]), max(rows, columns), min(rows, columns)
+
+
+def _factored(op: Op, flops: int) -> Work:
+    element = operand(op, 0).element
+    scale = 4 if element.kind is NumberKind.COMPLEX else 1
+    return traffic(op, flops=flop_counts(arithmetic_type(element), scale * flops))
+
+
 def fft(op: Op) -> Work:
     """5 N log2 N FLOPs for a complex transform of N points, half of that for a real one.
 
     Each of log2 N stages has N / 2 butterflies of a complex product (6 FLOPs) and two complex
-    sums (2 each). A transform over several dimensions has the stages of all of them. Source:
-    Cooley and Tukey 1965; the figure by which FFT libraries state their speed.
+    sums (2 each). A transform over several dimensions has the stages of all of them, and passes
+    over memory once for each: what lies between two passes is complex. Source: Cooley and Tukey
+    1965; the figure by which FFT libraries state their speed; cuFFT's documentation.
     """
     attrs = op.attrs
     if not isinstance(attrs, FftAttrs):
@@ -64,7 +98,10 @@ def fft(op: Op) -> Work:
     flops = 5 * points * log2(points) if points > 1 else 0
     is_real = attrs.kind in ("RFFT", "IRFFT")
     count = batch * round(flops / 2 if is_real else flops)
-    return traffic(op, flops=flop_counts(arithmetic_type(made.element), count))
+    once = traffic(op, flops=flop_counts(arithmetic_type(made.element), count))
+    between = given.size_bytes if attrs.kind == "IRFFT" else made.size_bytes
+    again = (len(attrs.lengths) - 1) * between
+    return once + Work(bytes_read=again, bytes_written=again)
 
 
 def batch_norm_inference(op: Op) -> Work:

@@ -108,6 +108,8 @@ _TRITON = (
     "products in kernels of Triton run at the rate of a large one in the tables, "
     f"{_LARGE} x {_LARGE} x {_LARGE}"
 )
+_OF_LIBRARIES = frozenset({"cholesky", "custom_call", "fft", "triangular_solve"})
+_AT_PEAK = "{} is priced at the peak rate of its arithmetic: no table has what its library reaches"
 _GROUPED = (
     "products of groups of rows take as long as one of all rows, those of each group filled up to "
     f"tiles of {TILE_ROWS}, or as products of equal groups where rows are summed over"
@@ -240,7 +242,20 @@ class Measured:
         moved_by = self.streaming.price(leaf, is_kernel=is_kernel)
         if is_kernel and self.kernels is not None:
             moved_by = self.kernels.price(leaf)
+            if op.kind in _OF_LIBRARIES and not is_triton(op):
+                return self._with_arithmetic(leaf, moved_by)
         return self._with_products(leaf, moved_by) if is_triton(op) else moved_by
+
+    def _with_arithmetic(self, leaf: Leaf, timing: Timing) -> Timing:
+        """Return how long a library's kernel takes: not less than its arithmetic at the peaks."""
+        peak = self.streaming.roofline.at_peaks(leaf.op.name, leaf.work)
+        time_s = timing.bound.launch_s + peak.compute_time_at_peak_s
+        if time_s <= timing.time_s:
+            return timing
+        bound = Bound(compute_s=peak.compute_time_at_peak_s, launch_s=timing.bound.launch_s)
+        return Timing(
+            time_s=time_s, notes=(*timing.notes, _AT_PEAK.format(leaf.op.kind)), bound=bound
+        )
 
     def _with_products(self, leaf: Leaf, timing: Timing) -> Timing:
         """Return how long a kernel of Triton takes: not less than its products do."""

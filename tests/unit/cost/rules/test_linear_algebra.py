@@ -73,6 +73,43 @@ def test_a_fourier_transform_is_five_n_log_n(
     assert set(dict(work.flops)) <= {"f32"}
 
 
+def test_a_transform_over_several_dimensions_passes_over_memory_for_each(work_of: WorkOf) -> None:
+    size = 4 * 8 * 16 * 8
+    kind = "tensor<4x8x16xcomplex<f32>>"
+    work = work_of(
+        '"stablehlo.fft"(%0) {fft_type = #stablehlo<fft_type FFT>, '
+        f"fft_length = array<i64: 4, 8, 16>}} : ({kind}) -> {kind}"
+    )
+    assert (work.bytes_read, work.bytes_written) == (3 * size, 3 * size)
+
+
+@pytest.mark.parametrize(
+    ("target", "parts"),
+    [
+        ("cusolver_getrf_ffi", (2, 3)),
+        ("LuDecomposition", (2, 3)),
+        ("cusolver_geqrf_ffi", (4, 3)),
+        ("Qr", (4, 3)),
+    ],
+)
+def test_factorisations_of_libraries_take_what_the_textbook_says(
+    target: str, parts: tuple[int, int], work_of: WorkOf
+) -> None:
+    work = work_of(
+        f'"stablehlo.custom_call"(%0) {{call_target_name = "{target}"}} : '
+        "(tensor<2x30x30xf32>) -> (tensor<2x30x30xf32>, tensor<2x30xf32>)"
+    )
+    assert work.total_flops == 2 * 30**3 * parts[0] // parts[1]
+
+
+def test_halves_of_wide_numbers_on_a_tpu_are_moved(work_of: WorkOf) -> None:
+    work = work_of(
+        '"stablehlo.custom_call"(%0) {call_target_name = "X64SplitLow"} : '
+        "(tensor<16xcomplex<f32>>) -> tensor<16xf32>"
+    )
+    assert work == Work(bytes_read=128, bytes_written=64)
+
+
 def test_lapacks_factorisation_costs_what_the_operation_costs(work_of: WorkOf) -> None:
     kind = "tensor<3x8x8xf32>"
 

@@ -263,3 +263,20 @@ def test_every_node_with_tables_has_a_configuration_that_works(file: Path) -> No
 def test_nodes_without_a_configuration_have_no_tables() -> None:
     configured = {file.parent.parent.name for file in CONFIGURATIONS}
     assert {name for name in device_names() if load_device(name).measured is not None} == configured
+
+
+def test_a_factorisation_of_a_library_is_no_faster_than_its_arithmetic() -> None:
+    kind = "tensor<4096x4096xf32>"
+    text = main_function(
+        '%r, %i = "stablehlo.custom_call"(%a) {call_target_name = "cusolver_potrf_ffi"} : '
+        f"({kind}) -> ({kind}, tensor<i32>)\nreturn %r : {kind}",
+        arguments=f"%a: {kind}",
+        results=kind,
+    )
+    (leaf,) = expand(load_source(text.encode(), name="test.mlir").main.body.operations[:1])
+    assert isinstance(leaf, Leaf)
+    method = measured(SPEC, kernels=kernel_pricer(H100, None))
+    timing = method.time(leaf, is_kernel=True)
+    flops_s = leaf.work.total_flops / 67e12
+    assert flops_s < timing.time_s < 1.05 * flops_s
+    assert any("peak rate of its arithmetic" in note for note in timing.notes)
