@@ -256,11 +256,19 @@ def work_by_author(op: Op) -> Work | None:
 _TOP_K = ("TopK", "__gpu$TopK", "mhlo.topk", "stablehlo.dynamic_top_k")
 _THREEFRY = ("cu_threefry2x32", "cu_threefry2x32_ffi", "hip_threefry2x32_ffi")
 _CHOLESKY = ("cusolver_potrf_ffi", "hipsolver_potrf_ffi", *(f"lapack_{t}potrf_ffi" for t in "sdcz"))
-_LU = ("cusolver_getrf_ffi", "hipsolver_getrf_ffi", "LuDecomposition")
-_LU += tuple(f"lapack_{t}getrf_ffi" for t in "sdcz")
-_REFLECTORS = ("cusolver_geqrf_ffi", "cusolver_orgqr_ffi", "Qr")
-_REFLECTORS += ("ProductOfElementaryHouseholderReflectors",)
-_REFLECTORS += tuple(f"lapack_{t}{of}_ffi" for t in "sd" for of in ("geqrf", "orgqr"))
+_LU = (
+    "cusolver_getrf_ffi",
+    "hipsolver_getrf_ffi",
+    "LuDecomposition",
+    *(f"lapack_{t}getrf_ffi" for t in "sdcz"),
+)
+_REFLECTORS = (
+    "cusolver_geqrf_ffi",
+    "cusolver_orgqr_ffi",
+    "ProductOfElementaryHouseholderReflectors",
+    "Qr",
+    *(f"lapack_{t}{of}_ffi" for t in "sd" for of in ("geqrf", "orgqr")),
+)
 _PIVOTS = ("cu_lu_pivots_to_permutation", "hip_lu_pivots_to_permutation")
 _HALVES = ("X64Combine", "X64SplitHigh", "X64SplitLow")
 """What a TPU does with numbers of 64 bits and with complex ones: the one half of them or the other,
