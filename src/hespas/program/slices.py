@@ -71,18 +71,27 @@ def _groups(groups: ReplicaGroups, devices: int, slices: int, op: Op) -> Replica
 def _listed(
     listed: tuple[tuple[int, ...], ...], devices: int, slices: int, op: Op
 ) -> ReplicaGroups:
-    first = [group for group in listed if all(each < devices for each in group)]
-    both = {tuple(group) for group in listed}
-    second = {tuple(each + devices for each in group) for group in first}
-    if not first or both != {*first, *second}:
-        raise _refused(op)
-    return ListedGroups(
-        groups=tuple(
-            tuple(number * devices + each for each in group)
+    """Return groups inside slices, or of the same places in all slices, for more of them."""
+    if listed in {(), ((),)}:
+        return ListedGroups(groups=())
+    bases = [tuple(each for each in group if each < devices) for group in listed]
+    bases = [base for base in bases if base]
+    inside = {*bases, *(tuple(each + devices for each in base) for base in bases)}
+    across = [{*base, *(each + devices for each in base)} for base in bases]
+    if set(listed) == inside:
+        groups = [
+            tuple(number * devices + each for each in base)
             for number in range(slices)
-            for group in first
-        )
-    )
+            for base in bases
+        ]
+    elif len(bases) == len(listed) and [set(group) for group in listed] == across:
+        groups = [
+            tuple(number * devices + each for number in range(slices) for each in base)
+            for base in bases
+        ]
+    else:
+        raise _refused(op)
+    return ListedGroups(groups=tuple(groups))
 
 
 def _pairs(

@@ -76,7 +76,9 @@ def _answered(request: RowRequest) -> RowAnswer:
     if PIPE in request.options.get("mesh", ""):
         return _answer_of_pipeline(pipeline.predict_pipeline(_as_pipeline(options, request)))
     if _is_extended(request):
-        return msgspec.structs.replace(_answer(_extended(options, request)), held_by="extended")
+        answer = _answer(_extended(options, request))
+        is_compiled = request.fidelity == Fidelity.COMPILED.value
+        return msgspec.structs.replace(answer, held_by="extended") if is_compiled else answer
     return _answer(_predicted(options, request))
 
 
@@ -107,7 +109,7 @@ _BETWEEN = "dcn_data_parallelism"
 
 def _is_extended(request: RowRequest) -> bool:
     """Return whether a row is of more slices of TPUs than two, alike but for their data."""
-    if not request.workload.startswith(_MAXTEXT) or request.fidelity != Fidelity.COMPILED.value:
+    if not request.workload.startswith(_MAXTEXT):
         return False
     slices = find_system(request.system).slices
     between = {name for name in request.options if name.startswith("dcn_")}
@@ -129,8 +131,8 @@ def _extended(options: PredictOptions, request: RowRequest) -> Prediction:
     )
     compiled = pipeline.load(two, system=pipeline.system_of(two.network))
     note = (
-        f"compiled for {COMPILED_SLICES} slices, and simulated on {count}: a slice does the same "
-        "however many there are"
+        f"the program is that of {COMPILED_SLICES} slices, and simulated on {count}: a slice does "
+        "the same however many there are"
     )
     program = with_slices(compiled, system.slices)
     program = msgspec.structs.replace(program, assumptions=(note, *program.assumptions))

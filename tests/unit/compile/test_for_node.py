@@ -9,12 +9,14 @@ from hespas.compile import job
 from hespas.compile.for_node import check_compilation, compile_for_node, layout_of
 from hespas.compile.job import Layout
 from hespas.compile.options import DEFAULT_OPTIONS
-from hespas.errors import DeviceCountError, HespasError
+from hespas.errors import DeviceCountError, HespasError, UnsupportedError
+from hespas.frontend.kept_mesh import with_device_order
 from hespas.frontend.load import load_source
 from hespas.hardware.presets import load_system
 from hespas.hardware.sized import find_system
 from hespas.hardware.system import NetworkDimension, System, Topology, bare_system
 from hespas.program.attrs import CollectiveAttrs
+from hespas.program.device_order import DeviceOrder
 from hespas.program.program import all_ops
 from programs import all_reduce, on_devices, vector_main
 
@@ -132,3 +134,13 @@ def test_a_program_for_several_slices_is_compiled_and_read_for_all_devices() -> 
     found = [op.attrs for op in all_ops(program) if isinstance(op.attrs, CollectiveAttrs)]
     across = [each.groups.listed() for each in found if len(each.groups.listed()[0]) == 2]
     assert across == [tuple((place, place + 8) for place in range(8))]
+
+
+@needs_tpu
+def test_devices_of_several_slices_stand_in_the_order_of_their_numbers() -> None:
+    text = on_devices(vector_main(all_reduce("%r", "%a", groups=[list(range(16))])), partitions=16)
+    mixed = with_device_order(text.encode(), DeviceOrder(dimensions=(2, 8), permutation=(1, 0)))
+    with pytest.raises(UnsupportedError, match="several slices in the order"):
+        compile_for_node(
+            mixed, name="a.mlir", node="TPUv6e", system=find_system("2x8xTPUv6e"), devices=None
+        )

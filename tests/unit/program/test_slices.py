@@ -77,6 +77,28 @@ def test_the_program_for_more_slices_is_the_one_that_is_compiled_for_them(
     assert len(_collectives(made)) == 3
 
 
+@pytest.mark.parametrize(
+    ("both", "four"),
+    [
+        ("{{0,1,2,3}}", ((0, 1, 2, 3, 4, 5, 6, 7),)),
+        ("{{0,2},{1,3}}", ((0, 2, 4, 6), (1, 3, 5, 7))),
+        ("{{0,1},{2,3}}", ((0, 1), (2, 3), (4, 5), (6, 7))),
+    ],
+)
+def test_groups_of_two_slices_become_those_of_four(
+    both: str, four: tuple[tuple[int, ...], ...]
+) -> None:
+    text = module(
+        f"p = f32[8] parameter(0)\nROOT r = f32[8] all-reduce(p), channel_id=1, "
+        f"replica_groups={both}, use_global_device_ids=true, to_apply=add",
+        computations=ADD,
+        header="is_scheduled=true, num_partitions=4",
+    )
+    (op,) = [op for op in all_ops(with_slices(read_hlo(text), 4)) if op.kind == "all_reduce"]
+    assert isinstance(op.attrs, CollectiveAttrs)
+    assert op.attrs.groups.listed() == four
+
+
 def test_collectives_of_other_devices_are_refused() -> None:
     text = module(
         "p = f32[8] parameter(0)\n"

@@ -74,6 +74,7 @@ def _compiled(request: messages.CompileRequest, home: Path) -> messages.Compiled
         devices=request.devices,
         partitions_as_replicas=isinstance(request.accelerator, messages.TpuSlice),
     )
+    _check_order(prepared, request)
     errors = import_module("jax.errors")
     count = prepared.replicas * prepared.partitions
     topology = _topology(request, count)
@@ -97,6 +98,18 @@ def _compiled(request: messages.CompileRequest, home: Path) -> messages.Compiled
         memory=memory,
         notes=notes,
     )
+
+
+def _check_order(prepared: Prepared, request: messages.CompileRequest) -> None:
+    """Refuse an order of devices across slices, which the program of one slice does not say."""
+    accelerator, order = request.accelerator, prepared.device_order
+    several = isinstance(accelerator, messages.TpuSlice) and accelerator.slices > 1
+    if several and order is not None and not order.is_ascending:
+        raise UnsupportedError(
+            f"the mesh takes the devices of several slices in the order {order}",
+            location=request.name,
+            hint="let axes between slices stand before those inside them",
+        )
 
 
 def _write_module(module: Any, accelerator: messages.Accelerator, home: Path) -> None:
