@@ -219,6 +219,10 @@ class Cause:
 
 CAUSES = (
     Cause(
+        text="pipelines of Megatron-LM in fp8: kernels that others fuse are priced apart",
+        names=lambda row: "(MLPerf)" in row["family"],
+    ),
+    Cause(
         text="recomputation that is not published, and attention that is not fused: Pax's 126M",
         names=lambda row: row["family"].startswith("gpt3-126M"),
     ),
@@ -233,15 +237,11 @@ CAUSES = (
     ),
     Cause(
         text="libtpu's cycles of products are too long on the TPU v5e and v5p",
-        names=lambda row: row["part"] in {"TPUv5e", "TPUv5p"},
+        names=lambda row: row["part"] in {"TPUv5e", "TPUv5p"} and row["held_by"] != "fused",
     ),
     Cause(
-        text="TPU v6e and v7x",
+        text="TPUs by modelled fusion and peak rates",
         names=lambda row: row["part"].startswith("TPU"),
-    ),
-    Cause(
-        text="pipelines of Megatron-LM in fp8: kernels that others fuse are priced apart",
-        names=lambda row: "(MLPerf)" in row["family"],
     ),
     Cause(
         text="convolutions are priced as the products of their sizes, and the time is rounded to "
@@ -271,34 +271,6 @@ def causes_table() -> str:
     ]
     lines += [_errors_line(f"| {text} ", named) for text, named in found]
     return "\n".join([*lines, ""])
-
-
-def scaling() -> str:
-    """Return how a step grows over nodes, as published and as predicted: Llama-2-7B on A3."""
-    rows = [
-        row
-        for row in _predicted(_rows())
-        if row["family"] == "llama2-7b (MaxText)" and row["note"].startswith("attention's FLOPs")
-    ]
-    rows.sort(key=lambda row: row["devices"])
-    if len(rows) < 2:
-        return "not recorded"
-    published, predicted = (
-        [row[of] / rows[0][of] for row in rows] for of in ("published_s", "predicted_s")
-    )
-    off = " and ".join(
-        _signed(own / measured - 1)
-        for own, measured in zip(predicted[1:], published[1:], strict=True)
-    )
-    devices, took, would = (
-        " : ".join(texts)
-        for texts in (
-            [str(row["devices"]) for row in rows],
-            [f"{each:.3f}" for each in published],
-            [f"{each:.3f}" for each in predicted],
-        )
-    )
-    return f"on {devices} H100s it took {took}, and is predicted to take {would} ({off})"
 
 
 def scaling_table() -> str:

@@ -282,7 +282,6 @@ FIGURES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "everygroups": _every(every_rows.groups_table),
     "everymissing": _every(every_rows.missing_list),
     "everynotes": _every(every_rows.notes_list),
-    "everyscaling": _every(every_rows.scaling),
     "everyscalingtable": _every(every_rows.scaling_table),
     "everystep": _every(every_rows.steps_table),
     "everysummary": _every(every_rows.summary),
