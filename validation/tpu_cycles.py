@@ -17,13 +17,14 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import msgspec
 
 from hespas.api import estimate, split
 from hespas.compile.cache import CompiledCache, default_directory
@@ -172,10 +173,13 @@ def cycles(case: Case, node: str) -> int | None:
 
 
 def times(case: Case, node: str) -> str:
-    """Return the time by the roofline and by the compiler's cycles, in us."""
-    graph = split(compiled(case, node))
+    """Return the time by the roofline and by all of the compiler's cycles, in us."""
+    graph, device = split(compiled(case, node)), load_device(node)
+    core = device.tensor_core
+    if core is not None:
+        device = replace(device, tensor_core=msgspec.structs.replace(core, product_cycles=1.0))
     by_method = (
-        estimate(graph, node, method=method).total.time_s for method in ("roofline", "compiler")
+        estimate(graph, device, method=method).total.time_s for method in ("roofline", "compiler")
     )
     return " / ".join(f"{time_s * 1e6:.0f}" for time_s in by_method)
 

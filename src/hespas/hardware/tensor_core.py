@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hespas.config.figures import Count, NotNegative, Positive
+from hespas.config.figures import Count, FractionOrZero, NotNegative, Positive
 
 
 class TensorCore(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -16,6 +16,10 @@ class TensorCore(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     bits: ``arithmetic``, ``functions`` (exponentials and their like), ``lanes`` (across them),
     ``loads`` and ``stores``. ``packs_bf16`` says that it computes on two bf16 in the place of
     one f32. A step of a kernel's grid costs ``step_cycles`` beside its work.
+
+    A matrix product of a compiled program takes the roofline's time, and ``product_cycles`` of what
+    the compiler's cycles exceed it by: 1 is as the compiler wrote, less is calibrated to published
+    steps.
     """
 
     cores: Count
@@ -27,6 +31,7 @@ class TensorCore(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     stores: Positive
     packs_bf16: bool
     step_cycles: NotNegative
+    product_cycles: FractionOrZero = 1.0
 
 
 def faster(core: TensorCore, factor: float) -> TensorCore:
