@@ -11,6 +11,7 @@ from hespas.prediction import Prediction
 from hespas.report.energy import energy_j, energy_parts
 from hespas.report.headline import headline
 from hespas.report.run import run_report
+from hespas.report.schema import EnergyParts
 
 STEP = """HloModule step, is_scheduled=true, replica_count={devices}
 
@@ -83,3 +84,13 @@ def test_the_headline_says_power_and_parts(tmp_path: Path) -> None:
     assert "kW a machine of 8 (limit 700 W, clock" in rows["Power"]
     shares = [int(word) for word in rows["Energy"].split() if word.isdigit()]
     assert sum(shares) == 100
+
+
+def test_every_part_of_the_energy_is_explained_by_its_name_in_json_and_in_text() -> None:
+    page = Path("docs/reference/output.md").read_text()
+    row = next(line for line in page.splitlines() if line.startswith("| `energy` |"))
+    parts = [name for name in EnergyParts.__struct_fields__ if name.endswith("_j")]
+    words = ("arithmetic", "memory", "idle", "machine", "network", "facility")
+    assert len(parts) == len(words)
+    assert all(f"`{name}`" in row for name in parts)
+    assert all(f"*{word}*" in row for word in words)
