@@ -7,7 +7,7 @@ of candidates, each predicted, bounded, refused or failed with the reason.
 * `space`: the candidates. `entry`: what is known of one before it is predicted; `bounds`.
 * `run`: bounds, screening, compilation, in an order that the study alone decides.
 * `store`: the results, in one SQLite file. `messages`: tasks and outcomes. `evaluate`: one task.
-* `executor`: where tasks run; `local` processes, whose other end is `worker`.
+* `executor`: where tasks run; `local` processes, whose other end is `worker`, or `dask_cluster`.
 * `rows`, `text`, `exports`, `ranking`: the table. `studied`: all of it from outside.
 
 Only this folder knows of several predictions; each is `hespas.pipeline.predict`.

@@ -46,9 +46,13 @@ class Entry:
 
     def key(self, phase: Phase) -> str:
         """Return the key of an evaluation: equal only if all that decides its outcome is."""
-        compiler = {} if phase is Phase.SCREEN else _compiler_versions(self.part)
-        parts = (phase.value, self.inputs, sorted({**versions(), **compiler}.items()))
+        parts = (phase.value, self.inputs, sorted(self.versions(phase).items()))
         return sha256(canonical(parts)).hexdigest()
+
+    def versions(self, phase: Phase) -> dict[str, str]:
+        """Return the versions of what evaluates it in a phase."""
+        compiler = {} if phase is Phase.SCREEN else _compiler_versions(self.part)
+        return {**versions(), **compiler}
 
     def completed(
         self, figures: Mapping[str, float | None], prices: tuple[Price, ...]

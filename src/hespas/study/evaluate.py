@@ -16,6 +16,7 @@ from hespas.options import CompileChoice, Fidelity, PredictOptions
 from hespas.prediction import Prediction
 from hespas.report.run import run_json, run_report, run_summary
 from hespas.report.schema import RunReport
+from hespas.study.entry import entry_of
 from hespas.study.messages import Ending, Outcome, Phase, Task
 from hespas.study.space import candidate_of
 
@@ -38,6 +39,8 @@ def evaluate(task: Task) -> Outcome:
     """Predict a candidate; what can't be predicted is an outcome with the reason, no error."""
     start_s, cpu_s = perf_counter(), _cpu_s()
     try:
+        if task.is_checked and (refused := _refusal(task)):
+            return Outcome(ending=Ending.REFUSED, reason=refused)
         prediction = pipeline.predict(options_of(task.candidate, task.phase))
         outcome = _outcome(prediction, with_report=task.with_report)
     except HespasError as error:
@@ -50,6 +53,19 @@ def evaluate(task: Task) -> Outcome:
         cpu_s=_cpu_s() - cpu_s,
         peak_memory_bytes=_peak_memory_bytes(),
     )
+
+
+def _refusal(task: Task) -> str:
+    """Return why this machine can't answer for the one that asks; empty where it can."""
+    entry = entry_of(0, candidate_of(task.candidate))
+    if entry.key(task.phase) == task.key:
+        return ""
+    own = entry.versions(task.phase)
+    for name in sorted({*own, *task.versions}):
+        there, here = task.versions.get(name, "none"), own.get(name, "none")
+        if there != here:
+            return f"it has {name} {here}, and the study is made with {there}"
+    return "its presets or files differ from those that the study is made with"
 
 
 def options_of(candidate: Mapping[str, object], phase: Phase) -> PredictOptions:

@@ -85,4 +85,10 @@ def executor_of(options: ExecutorOptions) -> AbstractContextManager[Executor]:
 
             return LocalExecutor(workers=options.workers, time_limit_s=options.time_limit_s)
         case Place.DASK:
-            raise ConfigError("dask is not there yet", hint="drop it")
+            from hespas.study.dask_cluster import DaskExecutor  # noqa: PLC0415 - as above
+
+            return DaskExecutor(
+                scheduler=options.scheduler,
+                workers=options.workers,
+                time_limit_s=options.time_limit_s,
+            )

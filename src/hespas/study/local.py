@@ -59,13 +59,15 @@ class LocalExecutor:
 
     ``workers`` is how many there are, None for one a core. A task is begun where the memory that
     others of its phase took at most is free, or where nothing else runs; the first of a phase runs
-    beside none of its own. ``peaks`` is what was measured before, by phase.
+    beside none of its own. ``peaks`` is what was measured before, by phase. Workers run in
+    ``directory``, None for the current one.
     """
 
     workers: int | None = None
     time_limit_s: float = 1800.0
     peaks: Mapping[Phase, int] = field(default_factory=dict[Phase, int])
     command: Sequence[str] = _COMMAND
+    directory: Path | None = None
     _processes: list[_Process] = field(default_factory=list[_Process])
     _peaks: dict[Phase, int] = field(default_factory=dict[Phase, int])
     _home: tempfile.TemporaryDirectory[str] | None = None
@@ -143,6 +145,7 @@ class LocalExecutor:
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=written,
+                    cwd=self.directory,
                     start_new_session=True,
                 )
         except OSError as error:

@@ -24,15 +24,23 @@ class Ending(Enum):
 
     DONE = "done"
     FAILED = "failed"
+    REFUSED = "refused"
+    """The worker has other versions or files than the study was made with."""
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """One evaluation. ``key`` is made of everything that decides its outcome."""
+    """One evaluation. ``key`` is made of everything that decides its outcome.
+
+    ``versions`` are those that the key is made with. A worker elsewhere makes the key anew, as
+    ``is_checked`` asks for, and refuses the task if its own differs.
+    """
 
     key: str
     candidate: dict[str, object]
     phase: Phase
     with_report: bool = False
+    versions: dict[str, str] = {}
+    is_checked: bool = False
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):

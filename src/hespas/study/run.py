@@ -221,6 +221,7 @@ def _evaluate(run: _Run, numbers: Sequence[int], how: Callable[[int], _How]) -> 
             candidate=entry.candidate.to_dict(),
             phase=phase,
             with_report=status is Status.DONE,
+            versions=entry.versions(phase),
         )
     left = dict(tasks)
     for key, task in tasks.items():
@@ -232,7 +233,7 @@ def _evaluate(run: _Run, numbers: Sequence[int], how: Callable[[int], _How]) -> 
         for task, outcome in run.executor.outcomes(list(left.values())):
             _settle(run, alike[task.key], task, outcome)
             rows = [run.rows[number] for number, _ in alike[task.key]]
-            run.store.keep_outcome(task, outcome, versions(), rows)
+            run.store.keep_outcome(task, outcome, task.versions, rows)
             del left[task.key]
             run.tell()
             if monotonic() > run.end_s:

@@ -1,0 +1,275 @@
+"""Evaluations on a Dask cluster: one that is there, or one of processes on this machine.
+
+Dask brings tasks to workers and notices workers that are gone; what runs there is what runs here:
+an evaluator in a process of its own (`hespas.study.local`), with the same time limit and the same
+reasons for what crashes. A task carries its files, and a worker that has other versions refuses it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from hashlib import sha256
+from importlib import import_module
+from logging import CRITICAL, getLogger
+from pathlib import Path, PurePosixPath
+from queue import Empty, SimpleQueue
+from tempfile import TemporaryDirectory
+from threading import local
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+
+from hespas.errors import ConfigError, ExtraMissingError, ToolError, option
+from hespas.study.local import LocalExecutor, available_cores
+from hespas.study.messages import Ending, Outcome, Task, failed
+
+_LOOK_EVERY_S = 0.5
+_ANSWERS_WITHIN_S = 30
+_MOST_ATTEMPTS = 4
+"""As often a task is given to the cluster; each time Dask itself tries several workers."""
+_MOST_CARRIED_BYTES = 64 * 2**20
+
+
+class _Work(msgspec.Struct, frozen=True, kw_only=True):
+    """A task with the files that it names, by their names relative to the current directory."""
+
+    task: Task
+    time_limit_s: float
+    files: dict[str, bytes] = {}
+
+
+@dataclass(slots=True, kw_only=True)
+class _Attempt:
+    task: Task
+    made: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class DaskExecutor:
+    """Gives tasks to the workers of a Dask cluster; a context manager, at whose end it lets go.
+
+    ``scheduler`` is an address; None starts a cluster of processes on this machine, which ends with
+    it. ``workers`` is how many run at a time at most: None for as many as the cluster has.
+
+    Raises `ExtraMissingError` without Dask, and `ToolError` where no scheduler answers, where it is
+    gone, or where a worker has other versions than this process.
+    """
+
+    scheduler: str | None = None
+    workers: int | None = None
+    time_limit_s: float = 1800.0
+    _client: Any = None
+    _cluster: Any = None
+    _told: SimpleQueue[Any] = field(default_factory=SimpleQueue[Any])
+    _pending: dict[Any, _Attempt] = field(default_factory=dict[Any, _Attempt])
+
+    def __enter__(self) -> Self:
+        """Connect to the scheduler, or start one."""
+        try:
+            # An extra: most run on one machine.
+            dask: Any = import_module("distributed")
+        except ImportError as error:
+            raise ExtraMissingError(f"{option('executor')} dask", extra="cluster") from error
+        # It tells of every worker that ends; the study's own reports say what matters.
+        getLogger("distributed").setLevel(CRITICAL)
+        if self.scheduler is None:
+            self._cluster = dask.LocalCluster(
+                n_workers=self.workers or available_cores(),
+                threads_per_worker=1,
+                dashboard_address=None,
+                scheduler_kwargs={"dashboard": False},
+                memory_limit=0,
+                silence_logs=CRITICAL,
+            )
+        try:
+            self._client = dask.Client(
+                self.scheduler or self._cluster, timeout=_ANSWERS_WITHIN_S, set_as_default=False
+            )
+        except (OSError, TimeoutError, ValueError) as error:
+            raise ToolError(
+                f"no Dask scheduler answers: {_line(error)}",
+                location=self.scheduler or "",
+                hint="start one: dask scheduler",
+            ) from error
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Take back what is not done, and disconnect."""
+        # What is gone already needs no end.
+        with suppress(Exception):
+            self._client.cancel(list(self._pending), force=True)
+        for each in (self._client, self._cluster):
+            if each is not None:
+                with suppress(Exception):
+                    each.close(timeout=5)
+
+    def outcomes(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, Outcome]]:
+        """Run the tasks and yield each with its outcome, as they end."""
+        waiting = deque(_Attempt(task=task) for task in tasks)
+        most = self.workers or len(waiting)
+        while waiting or self._pending:
+            while waiting and len(self._pending) < most:
+                self._submit(waiting.popleft())
+            for future in self._ended():
+                attempt = self._pending.pop(future)
+                outcome = self._outcome(future, attempt)
+                if outcome is None:
+                    waiting.appendleft(attempt)
+                else:
+                    yield attempt.task, outcome
+
+    def _submit(self, attempt: _Attempt) -> None:
+        attempt.made += 1
+        work = _Work(
+            task=msgspec.structs.replace(attempt.task, is_checked=True),
+            time_limit_s=self.time_limit_s,
+            files=files_of(attempt.task.candidate),
+        )
+        try:
+            future = self._client.submit(
+                evaluated,
+                msgspec.json.encode(work),
+                key=f"hespas-{attempt.task.key}-{attempt.made}",
+                pure=False,
+            )
+        except (OSError, RuntimeError) as error:
+            raise self._gone(error) from error
+        self._pending[future] = attempt
+        future.add_done_callback(self._told.put)
+
+    def _ended(self) -> list[Any]:
+        """Return what has ended by now, and wait for something to end, but not for long."""
+        if self._client.status not in {"running", "connecting"}:
+            raise self._gone("the connection is closed")
+        try:
+            found = [self._told.get(timeout=_LOOK_EVERY_S)]
+        except Empty:
+            return []
+        while not self._told.empty():
+            found.append(self._told.get())
+        return [future for future in found if future in self._pending]
+
+    def _outcome(self, future: Any, attempt: _Attempt) -> Outcome | None:
+        """Return what came of an attempt; None where it is to be made again."""
+        if future.status == "finished":
+            outcome = msgspec.json.decode(future.result(), type=Outcome)
+            if outcome.ending is Ending.REFUSED:
+                raise ToolError(
+                    f"a worker of the Dask cluster refuses: {outcome.reason}",
+                    location=self.scheduler or "",
+                    hint="install the same versions on all workers",
+                )
+            return outcome
+        if future.status != "error":
+            # Cancelled or lost, with the scheduler or by somebody else.
+            if attempt.made < _MOST_ATTEMPTS:
+                return None
+            raise self._gone(f"a task was {future.status} {attempt.made} times")
+        dask: Any = import_module("distributed")
+        error = future.exception()
+        if not isinstance(error, dask.scheduler.KilledWorker):
+            raise ToolError(
+                f"a worker of the Dask cluster cannot predict: {_line(error)}",
+                location=self.scheduler or "",
+                hint="install hespas on all workers",
+            )
+        if attempt.made < _MOST_ATTEMPTS:
+            return None
+        reason = f"the Dask workers that had it ended, {attempt.made} times in a row"
+        return failed(reason, elapsed_s=0.0)
+
+    def _gone(self, why: object) -> ToolError:
+        return ToolError(
+            f"the Dask scheduler is gone: {_line(why)}",
+            location=self.scheduler or "",
+            hint="what is done is kept; start a scheduler, and run the study again to go on",
+        )
+
+
+def _line(error: object) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def files_of(candidate: Mapping[str, object]) -> dict[str, bytes]:
+    """Return the files that a candidate names, and those of directories, by their names.
+
+    Those outside of the current directory are not carried: a worker has to have them.
+    """
+    found: dict[str, bytes] = {}
+    for value in candidate.values():
+        named = Path(value) if isinstance(value, str) and value else None
+        if named is None or not _is_inside(value) or not _exists(named):
+            continue
+        files = [named] if named.is_file() else sorted(named.rglob("*"))
+        found |= {each.as_posix(): each.read_bytes() for each in files if each.is_file()}
+    size = sum(map(len, found.values()))
+    if size > _MOST_CARRIED_BYTES:
+        raise ConfigError(
+            f"a candidate names {size / 1e6:.0f} MB of files, too much to carry to workers",
+            hint="put them where all workers can read them, and give their whole path",
+        )
+    return found
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a text that is too long for a name
+        return False
+
+
+def _is_inside(name: object) -> bool:
+    path = PurePosixPath(str(name))
+    return not path.is_absolute() and ".." not in path.parts and path.parts != ()
+
+
+# What runs on a worker.
+
+
+class _Kept(local):
+    """A thread's evaluator, and the directory with the files that it was started in."""
+
+    evaluator: LocalExecutor | None = None
+    home: TemporaryDirectory[str] | None = None
+    digest: str = ""
+
+
+_kept = _Kept()
+
+
+def evaluated(work: bytes) -> bytes:
+    """Return the outcome of a task, both as JSON; this is what Dask calls on a worker."""
+    given = msgspec.json.decode(work, type=_Work)
+    evaluator = _evaluator(given.files)
+    evaluator.time_limit_s = given.time_limit_s
+    ((_, outcome),) = evaluator.outcomes([given.task])
+    return msgspec.json.encode(outcome)
+
+
+def _evaluator(files: Mapping[str, bytes]) -> LocalExecutor:
+    """Return this thread's evaluator, in a directory with these files; another ends another's."""
+    digest = sha256(msgspec.json.encode(files, order="sorted")).hexdigest()
+    if _kept.evaluator is not None and _kept.digest == digest:
+        return _kept.evaluator
+    if _kept.evaluator is not None:
+        _kept.evaluator.__exit__(None, None, None)
+    if _kept.home is not None:
+        _kept.home.cleanup()
+    _kept.home, _kept.digest = TemporaryDirectory(prefix="hespas-study-"), digest
+    home = Path(_kept.home.name)
+    for name, content in files.items():
+        if not _is_inside(name):
+            raise ConfigError(f"{name} is outside of the task's directory", hint="drop it")
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).write_bytes(content)
+    _kept.evaluator = LocalExecutor(workers=1, directory=home).__enter__()
+    return _kept.evaluator
