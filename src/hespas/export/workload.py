@@ -7,9 +7,9 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from importlib import metadata
+from importlib import import_module, metadata
 from pathlib import Path
-from typing import assert_never
+from typing import Any, assert_never
 
 import msgspec
 
@@ -20,9 +20,12 @@ from hespas.export import messages
 from hespas.export.maxtext.source import MaxTextStep, export_maxtext, step_key
 from hespas.export.source import DumpSource, FileSource, FunctionSource, ModelSource, Source
 from hespas.frontend.load import read_source
+from hespas.models.part import Part
 from hespas.stages import Stage, stage
 from hespas.tools.process import LOG_NAME, Limits, last_words, run_program, scratch_directory
+from hespas.tools.staying import is_staying
 from hespas.version import __version__
+from hespas.xla.cpu import use_cpu
 from hespas.xla.hlo.forms import is_hlo
 from hespas.xla.mlir.module import is_jax_export
 
@@ -103,9 +106,23 @@ def _kept(kept: ContentCache | None, key: str, make: Callable[[], Workload]) -> 
 
 def _model(source: ModelSource) -> Workload:
     settings = dict(source.texts)
+    if is_staying():
+        with stage(Stage.EXPORT, source.name, kind=source.name, size=1):
+            return _exported_here(source.name, settings, source.part)
     return _exported(
         messages.Request(name=source.name, model=True, settings=settings, part=source.part)
     )
+
+
+def _exported_here(name: str, settings: dict[str, str], part: Part | None) -> Workload:
+    use_cpu()
+    # JAX is the heavy part.
+    functions: Any = import_module("hespas.export.function")
+    try:
+        made = functions.export_model(name, settings, part=part)
+    except ExtraMissingError as error:
+        raise ToolError(error.message, location=error.location, hint=error.hint) from error
+    return Workload(name=name, content=made.text, notes=tuple(made.notes))
 
 
 def _step(step: MaxTextStep) -> Workload:

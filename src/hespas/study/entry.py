@@ -10,6 +10,7 @@ from importlib import metadata
 
 from hespas import pipeline
 from hespas.errors import HespasError
+from hespas.estimate.methods import DeviceUse, method_named
 from hespas.export.source import ModelSource
 from hespas.fidelity import why_not_compiled
 from hespas.hardware.device import Device
@@ -30,7 +31,8 @@ class Entry:
 
     ``inputs`` is a digest of all that decides its prediction: the program, the cluster, the device
     and every option. ``compiles`` says whether a compiler of its part is installed, ``is_model``
-    whether its program is a model of the zoo. ``part`` names the device, None where it has no name.
+    whether its program is a model of the zoo, ``runs_operations`` whether its operations run
+    here to be timed. ``part`` names the device, None where it has no name.
     """
 
     number: int
@@ -43,6 +45,7 @@ class Entry:
     inputs: str
     compiles: bool
     is_model: bool
+    runs_operations: bool
 
     def key(self, phase: Phase) -> str:
         """Return the key of an evaluation: equal only if all that decides its outcome is."""
@@ -98,7 +101,12 @@ def entry_of(number: int, candidate: Candidate) -> Entry:
         inputs=_inputs(options, device),
         compiles=part is not None and not _why_not_compiled(part),
         is_model=model is not None,
+        runs_operations=_runs_operations(options.estimate.method),
     )
+
+
+def _runs_operations(method: str | None) -> bool:
+    return method is not None and method_named(method).device_use is not DeviceUse.NEEDED
 
 
 _why_not_compiled = cache(why_not_compiled)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import resource
 import sys
 from collections.abc import Mapping
@@ -20,6 +21,7 @@ from hespas.study.entry import entry_of
 from hespas.study.messages import Ending, Outcome, Phase, Task
 from hespas.study.space import candidate_of
 
+_LOG = re.compile(r"\S*/hespas-[a-z-]+-\w{8}(/[\w.]+)?")
 _FIGURES = (
     "devices",
     "step_time_s",
@@ -44,7 +46,7 @@ def evaluate(task: Task) -> Outcome:
         prediction = pipeline.predict(options_of(task.candidate, task.phase))
         outcome = _outcome(prediction, with_report=task.with_report)
     except HespasError as error:
-        outcome = Outcome(ending=Ending.FAILED, reason=" ".join(str(error).split()))
+        outcome = Outcome(ending=Ending.FAILED, reason=_reason(error))
     except (MemoryError, RecursionError, OverflowError) as error:
         outcome = Outcome(ending=Ending.FAILED, reason=f"{type(error).__name__}: {error}")
     return msgspec.structs.replace(
@@ -53,6 +55,11 @@ def evaluate(task: Task) -> Outcome:
         cpu_s=_cpu_s() - cpu_s,
         peak_memory_bytes=_peak_memory_bytes(),
     )
+
+
+def _reason(error: HespasError) -> str:
+    """Return an error as a line, the same on every run: logs have names of their own."""
+    return _LOG.sub("its log", " ".join(str(error).split()))
 
 
 def _refusal(task: Task) -> str:

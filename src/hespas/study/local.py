@@ -44,12 +44,13 @@ class _Attempt:
 
 @dataclass(slots=True, kw_only=True)
 class _Process:
-    """A worker, and what it works on."""
+    """A worker, and what it works on; one that ``stays`` has started JAX on the CPU."""
 
     process: subprocess.Popen[bytes]
     log: Path
     attempt: _Attempt | None = None
     began_s: float = 0.0
+    stays: bool = False
     answer: bytes = b""
 
 
@@ -127,8 +128,13 @@ class LocalExecutor:
         return taken + known <= self._free_bytes
 
     def _begin(self, attempt: _Attempt) -> None:
+        stays = attempt.task.may_stay
         idle = [each for each in self._processes if each.attempt is None]
-        chosen = idle[0] if idle else self._start()
+        alike = [each for each in idle if each.stays is stays]
+        if not alike and len(self._processes) >= self.most and idle:
+            self._end(idle[0])
+        chosen = alike[0] if alike else self._start()
+        chosen.stays = stays
         chosen.attempt, chosen.began_s, chosen.answer = attempt, monotonic(), b""
         # A worker that is gone already is heard of when its answer ends.
         with suppress(OSError):

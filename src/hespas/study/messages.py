@@ -31,8 +31,9 @@ class Ending(Enum):
 class Task(msgspec.Struct, frozen=True, kw_only=True):
     """One evaluation. ``key`` is made of everything that decides its outcome.
 
-    ``versions`` are those that the key is made with. A worker elsewhere makes the key anew, as
-    ``is_checked`` asks for, and refuses the task if its own differs.
+    One that ``may_stay`` needs no other process for JAX, nor JAX for anything else; its worker
+    keeps JAX for the next. ``versions`` are those that the key is made with. A worker elsewhere
+    makes the key anew, as ``is_checked`` asks for, and refuses the task if its own differs.
     """
 
     key: str
@@ -40,6 +41,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     phase: Phase
     with_report: bool = False
     versions: dict[str, str] = {}
+    may_stay: bool = False
     is_checked: bool = False
 
 

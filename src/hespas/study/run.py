@@ -222,6 +222,7 @@ def _evaluate(run: _Run, numbers: Sequence[int], how: Callable[[int], _How]) -> 
             phase=phase,
             with_report=status is Status.DONE,
             versions=entry.versions(phase),
+            may_stay=phase is Phase.SCREEN and not entry.runs_operations,
         )
     left = dict(tasks)
     for key, task in tasks.items():

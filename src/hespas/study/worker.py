@@ -15,6 +15,7 @@ import msgspec
 
 from hespas.study.evaluate import evaluate
 from hespas.study.messages import Task
+from hespas.tools.staying import stay
 
 
 def main() -> None:
@@ -26,6 +27,7 @@ def main() -> None:
     Thread(target=_read, args=(tasks,), daemon=True).start()
     while True:
         task = msgspec.json.decode(tasks.get(), type=Task)
+        stay(stays=task.may_stay)
         answers.write(msgspec.json.encode(evaluate(task)) + b"\n")
 
 

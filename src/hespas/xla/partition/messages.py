@@ -10,6 +10,8 @@ PROGRAM_FILE = "program.mlir"
 REQUEST_FILE = "request.json"
 ANSWER_FILE = "answer.json"
 PARTITIONED_FILE = "partitioned.mlir"
+MOST_OF_ONE_PROCESS = 2048
+"""The most devices of a client of XLA's that needs no other process, as it believes."""
 
 
 class Partitioner(StrEnum):

@@ -10,7 +10,7 @@ import re
 import sys
 from dataclasses import dataclass
 from hashlib import sha256
-from importlib import metadata
+from importlib import import_module, metadata
 from math import prod
 from pathlib import Path
 
@@ -21,11 +21,13 @@ from hespas.errors import ProgramError, ToolError
 from hespas.limits import MOST_DEVICES
 from hespas.stages import Stage, stage
 from hespas.tools.process import LOG_NAME, Limits, last_words, run_program, scratch_directory
+from hespas.tools.staying import is_staying
 from hespas.version import __version__
+from hespas.xla.cpu import use_cpu
 from hespas.xla.mlir.module import MlirModule, module_attributes, module_symbols, parse_mlir
 from hespas.xla.mlir.text import read_mesh_axes
 from hespas.xla.partition import messages
-from hespas.xla.partition.messages import Partitioner
+from hespas.xla.partition.messages import MOST_OF_ONE_PROCESS, Partitioner
 
 DEFAULT_LIMITS = Limits(time_s=1800)
 MOST_XLA_DEVICES = 16384
@@ -161,6 +163,10 @@ def _run_worker(
     source: bytes, request: messages.PartitionRequest, virtual_devices: int, limits: Limits
 ) -> bytes:
     """Return the partitioned text; the worker's directory is kept if it fails."""
+    if is_staying() and virtual_devices <= MOST_OF_ONE_PROCESS:
+        use_cpu()
+        # XLA is the heavy part.
+        return import_module("hespas.xla.partition.worker").partitioned_here(source, request)
     with scratch_directory("partition") as directory:
         (directory / messages.PROGRAM_FILE).write_bytes(source)
         (directory / messages.REQUEST_FILE).write_bytes(msgspec.json.encode(request))

@@ -12,6 +12,8 @@ working directory.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from functools import cache, lru_cache
 from importlib import import_module
 from io import BytesIO
 from pathlib import Path
@@ -35,7 +37,6 @@ _PLACED = {
     "pinned_host": "MoveToHost",
     "unpinned_host": "MoveToHost",
 }
-_MOST_OF_ONE_PROCESS = 2048
 
 
 def main() -> None:
@@ -46,32 +47,47 @@ def main() -> None:
     )
     source = (home / messages.PROGRAM_FILE).read_bytes()
     try:
-        if request.partitioner is messages.Partitioner.SHARDY:
-            partitioned = partition_with_shardy(source, name=request.name)
-        else:
-            partitioned = _partition_with_xla(source, request)
-        handle = parse_mlir(partitioned, name=request.name).handle
-        if _SHARD_MAP in source:
-            _drop_copies(handle)
-        if any(name.encode() in source for name in (_DONOR, _ALIAS)):
-            _declare_donations(handle, parse_mlir(source, name=request.name).handle)
-        if _MEMORY_KIND.encode() in source:
-            _declare_memory_kinds(handle, parse_mlir(source, name=request.name).handle)
-        text = device_text(
-            handle,
-            replicas=request.replicas,
-            partitions=request.partitions,
-            with_locations=holds_locations(source),
-        )
-        (home / messages.PARTITIONED_FILE).write_bytes(text)
+        (home / messages.PARTITIONED_FILE).write_bytes(_partitioned(source, request, _client))
         answer = messages.PartitionAnswer()
     except ProgramError as error:
         answer = messages.PartitionAnswer(refused=error.marked_message, hint=error.marked_hint)
     (home / messages.ANSWER_FILE).write_bytes(msgspec.json.encode(answer))
 
 
-def _partition_with_xla(source: bytes, request: messages.PartitionRequest) -> bytes:
-    compiler = _Compiler(request)
+def partitioned_here(source: bytes, request: messages.PartitionRequest) -> bytes:
+    """Return the partitioned text, made in this process, which has JAX on the CPU.
+
+    Raises `ProgramError` where a partitioner refuses the program.
+    """
+    return _partitioned(source, request, _kept_client)
+
+
+def _partitioned(
+    source: bytes, request: messages.PartitionRequest, client: Callable[[int], Any]
+) -> bytes:
+    if request.partitioner is messages.Partitioner.SHARDY:
+        partitioned = partition_with_shardy(source, name=request.name)
+    else:
+        partitioned = _partition_with_xla(source, request, client)
+    handle = parse_mlir(partitioned, name=request.name).handle
+    if _SHARD_MAP in source:
+        _drop_copies(handle)
+    if any(name.encode() in source for name in (_DONOR, _ALIAS)):
+        _declare_donations(handle, parse_mlir(source, name=request.name).handle)
+    if _MEMORY_KIND.encode() in source:
+        _declare_memory_kinds(handle, parse_mlir(source, name=request.name).handle)
+    return device_text(
+        handle,
+        replicas=request.replicas,
+        partitions=request.partitions,
+        with_locations=holds_locations(source),
+    )
+
+
+def _partition_with_xla(
+    source: bytes, request: messages.PartitionRequest, client: Callable[[int], Any]
+) -> bytes:
+    compiler = _Compiler(request, client(request.replicas * request.partitions))
     module = _bytecode(source, request)
     # What shard_map holds is not read back from a simplified module.
     if _SHARD_MAP not in module or request.partitioner is messages.Partitioner.XLA_GSPMD:
@@ -91,24 +107,34 @@ class _CapturedError(Exception):
     """Ends a compilation that has come far enough."""
 
 
+_CAPTURED: list[bytes] = []
+"""The module that a compilation has come to."""
+
+
+def _capture(module: bytes) -> NoReturn:
+    _CAPTURED.append(module)
+    raise _CapturedError
+
+
+@cache
+def _register() -> None:
+    """Have XLA's CPU compiler call `_capture`; that is once for a process."""
+    transformations = import_module("jax.extend.xla")
+    transformations.register_hlo_module_transformation(
+        _capture,
+        name="hespas",
+        stage=transformations.PipelineStage.PRE_SCHEDULER,
+        platforms=("cpu",),
+    )
+
+
 class _Compiler:
     """XLA's CPU compiler, stopped before it schedules: no code is made, and nothing runs."""
 
-    def __init__(self, request: messages.PartitionRequest) -> None:
+    def __init__(self, request: messages.PartitionRequest, client: Any) -> None:
         self._request = request
-        self._captured: list[bytes] = []
-        self._client = _client(request.replicas * request.partitions)
-        transformations = import_module("jax.extend.xla")
-        transformations.register_hlo_module_transformation(
-            self._capture,
-            name="hespas",
-            stage=transformations.PipelineStage.PRE_SCHEDULER,
-            platforms=("cpu",),
-        )
-
-    def _capture(self, module: bytes) -> NoReturn:
-        self._captured.append(module)
-        raise _CapturedError
+        self._client = client
+        _register()
 
     def run(self, module: bytes, *, partitions: int, passes: tuple[str, str]) -> bytes:
         """Return the serialized HLO module that the passes make of a module's bytecode."""
@@ -123,20 +149,20 @@ class _Compiler:
         build.use_shardy_partitioner = self._request.partitioner is messages.Partitioner.XLA_SHARDY
         # The groups of collectives are listed, or strided, not named by mesh axes.
         options.env_option_overrides = [passes, ("xla_enable_rgv3_materialization", False)]
-        self._captured.clear()
+        _CAPTURED.clear()
         try:
             self._client.compile_and_load(module, self._client.devices()[:count], options)
         except errors.JaxRuntimeError as error:
-            if not self._captured:
+            if not _CAPTURED:
                 sys.stderr.write(f"{error}\n")
                 first = str(error).strip().partition("\n")[0]
                 raise ProgramError(f"XLA's partitioner refuses it: {first}") from error
-        return self._captured[0]
+        return _CAPTURED[0]
 
 
 def _client(devices: int) -> Any:
     """Return a client with this many virtual devices, as XLA_FLAGS asks for."""
-    if devices <= _MOST_OF_ONE_PROCESS:
+    if devices <= messages.MOST_OF_ONE_PROCESS:
         return import_module("jax.extend.backend").get_backend("cpu")
     internals = import_module("jaxlib._jax")
     # Devices beyond these count as another process's, which a client without collectives
@@ -144,6 +170,12 @@ def _client(devices: int) -> Any:
     return internals.get_tfrt_cpu_client(
         asynchronous=True, collectives=internals.make_mpi_collectives()
     )
+
+
+@lru_cache(maxsize=2)
+def _kept_client(devices: int) -> Any:
+    """Return a client with this many virtual devices, whatever XLA_FLAGS asks for."""
+    return import_module("jaxlib._jax").get_tfrt_cpu_client(asynchronous=True, num_devices=devices)
 
 
 def _bytecode(source: bytes, request: messages.PartitionRequest) -> bytes:

@@ -1,0 +1,63 @@
+"""What a worker keeps between tasks changes nothing of what it answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from hespas.study.evaluate import evaluate
+from hespas.study.local import LocalExecutor
+from hespas.study.messages import Ending, Outcome, Phase, Task
+
+CANDIDATES: list[dict[str, object]] = [
+    {"model": "llama3-100m", "cluster": f"{count}xH100_80GB", "sequence": 512, "mesh": mesh}
+    for count, mesh in [(4, {"fsdp": 4}), (6, {"fsdp": 2, "tp": 3}), (4, {"data": 2, "fsdp": 2})]
+]
+
+
+def outcomes(
+    home: Path, monkeypatch: pytest.MonkeyPatch, *, may_stay: bool
+) -> tuple[dict[str, Outcome], dict[str, bytes]]:
+    """Return what a worker answers, and what it has cached then."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(home))
+    tasks = [
+        Task(
+            key=str(number),
+            candidate={**candidate, "set": {"layers": 2}},
+            phase=Phase.SCREEN,
+            with_report=True,
+            may_stay=may_stay,
+        )
+        for number, candidate in enumerate(CANDIDATES)
+    ]
+    with LocalExecutor(workers=1) as executor:
+        found = {
+            task.key: msgspec.structs.replace(each, elapsed_s=0, cpu_s=0, peak_memory_bytes=0)
+            for task, each in executor.outcomes(tasks)
+        }
+    kept = (home / "hespas" / "exported").iterdir()
+    return found, {each.name: each.read_bytes() for each in kept}
+
+
+def test_jax_that_is_kept_answers_as_jax_that_is_started_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    anew, made_anew = outcomes(tmp_path / "anew", monkeypatch, may_stay=False)
+    kept, made_here = outcomes(tmp_path / "kept", monkeypatch, may_stay=True)
+    assert {outcome.ending for outcome in kept.values()} == {Ending.DONE}
+    assert len(made_here) == 2 * len(CANDIDATES)
+    assert made_here == made_anew
+    assert kept == anew
+
+
+def test_a_reason_is_the_same_on_every_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(options: object) -> None:
+        from hespas.errors import ProgramError  # noqa: PLC0415 - as the pipeline raises it
+
+        raise ProgramError("it is refused", hint="see /tmp/hespas-partition-a1b2c3d4/log.txt")
+
+    monkeypatch.setattr("hespas.pipeline.predict", fails)
+    found = evaluate(Task(key="k", candidate=CANDIDATES[0], phase=Phase.SCREEN))
+    assert found.reason == "it is refused; see its log"
