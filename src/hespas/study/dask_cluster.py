@@ -25,7 +25,7 @@ import msgspec
 
 from hespas.errors import ConfigError, ExtraMissingError, ToolError, option
 from hespas.study.local import LocalExecutor, available_cores
-from hespas.study.messages import Ending, Outcome, Task, failed
+from hespas.study.messages import Outcome, Task, failed
 
 _LOOK_EVERY_S = 0.5
 _ANSWERS_WITHIN_S = 30
@@ -56,7 +56,7 @@ class DaskExecutor:
     it. ``workers`` is how many run at a time at most: None for as many as the cluster has.
 
     Raises `ExtraMissingError` without Dask, and `ToolError` where no scheduler answers, where it is
-    gone, or where a worker has other versions than this process.
+    gone, or where a worker lacks hespas.
     """
 
     scheduler: str | None = None
@@ -161,14 +161,7 @@ class DaskExecutor:
     def _outcome(self, future: Any, attempt: _Attempt) -> Outcome | None:
         """Return what came of an attempt; None where it is to be made again."""
         if future.status == "finished":
-            outcome = msgspec.json.decode(future.result(), type=Outcome)
-            if outcome.ending is Ending.REFUSED:
-                raise ToolError(
-                    f"a worker of the Dask cluster refuses: {outcome.reason}",
-                    location=self.scheduler or "",
-                    hint="install the same versions on all workers",
-                )
-            return outcome
+            return msgspec.json.decode(future.result(), type=Outcome)
         if future.status != "error":
             # Cancelled or lost, with the scheduler or by somebody else.
             if attempt.made < _MOST_ATTEMPTS:

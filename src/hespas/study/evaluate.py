@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import resource
 import sys
@@ -12,7 +14,7 @@ from time import perf_counter
 import msgspec
 
 from hespas import pipeline
-from hespas.errors import HespasError
+from hespas.errors import CacheError, HespasError, OutputError
 from hespas.options import CompileChoice, Fidelity, PredictOptions
 from hespas.prediction import Prediction
 from hespas.report.run import run_json, run_report, run_summary
@@ -46,7 +48,11 @@ def evaluate(task: Task) -> Outcome:
         prediction = pipeline.predict(options_of(task.candidate, task.phase))
         outcome = _outcome(prediction, with_report=task.with_report)
     except HespasError as error:
-        outcome = Outcome(ending=Ending.FAILED, reason=_reason(error))
+        reason = _reason(error)
+        is_refused = isinstance(error, CacheError | OutputError) or _is_of_room(reason)
+        outcome = Outcome(ending=Ending.REFUSED if is_refused else Ending.FAILED, reason=reason)
+    except OSError as error:
+        outcome = Outcome(ending=Ending.REFUSED, reason=f"{type(error).__name__}: {error}")
     except (MemoryError, RecursionError, OverflowError) as error:
         outcome = Outcome(ending=Ending.FAILED, reason=f"{type(error).__name__}: {error}")
     return msgspec.structs.replace(
@@ -62,6 +68,11 @@ def _reason(error: HespasError) -> str:
     return _LOG.sub("its log", " ".join(str(error).split()))
 
 
+def _is_of_room(reason: str) -> bool:
+    """Return whether something failed for want of room on a disk."""
+    return any(os.strerror(code) in reason for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+
+
 def _refusal(task: Task) -> str:
     """Return why this machine can't answer for the one that asks; empty where it can."""
     entry = entry_of(0, candidate_of(task.candidate))
@@ -71,8 +82,8 @@ def _refusal(task: Task) -> str:
     for name in sorted({*own, *task.versions}):
         there, here = task.versions.get(name, "none"), own.get(name, "none")
         if there != here:
-            return f"it has {name} {here}, and the study is made with {there}"
-    return "its presets or files differ from those that the study is made with"
+            return f"a worker has {name} {here}, and the study is made with {there}"
+    return "presets or files of a worker differ from those that the study is made with"
 
 
 def options_of(candidate: Mapping[str, object], phase: Phase) -> PredictOptions:

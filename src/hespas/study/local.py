@@ -24,11 +24,12 @@ from typing import IO, Self
 import msgspec
 
 from hespas.errors import ToolError
-from hespas.study.messages import Outcome, Phase, Task, failed
+from hespas.study.messages import Ending, Outcome, Phase, Task, failed
 from hespas.tools.process import ending, last_words
 
 _LOOK_EVERY_S = 0.5
 _MOST_ATTEMPTS = 3
+_KILLED = "was ended by SIGKILL"
 _USABLE = 0.9
 """Of the memory that is free at the start."""
 _COMMAND = (sys.executable, "-P", "-m", "hespas.study.worker")
@@ -101,7 +102,11 @@ class LocalExecutor:
         return self.workers or available_cores()
 
     def outcomes(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, Outcome]]:
-        """Run the tasks and yield each with its outcome, as they end."""
+        """Run the tasks and yield each with its outcome, as they end.
+
+        What a compiler or another process was killed for, as when memory runs out, is tried again
+        by itself, as what ended its worker is.
+        """
         waiting = deque(_Attempt(task=task) for task in tasks)
         while waiting or self._busy():
             while waiting and self._may_begin(waiting[0]):
@@ -171,8 +176,14 @@ class LocalExecutor:
         worker.answer += piece
         if not worker.answer.endswith(b"\n") or worker.attempt is None:
             return None
-        task, worker.attempt = worker.attempt.task, None
+        attempt, task, worker.attempt = worker.attempt, worker.attempt.task, None
         outcome = msgspec.json.decode(worker.answer, type=Outcome)
+        if outcome.ending is Ending.FAILED and _KILLED in outcome.reason:
+            # What it waited for was killed, and it told of that.
+            attempt.lost += 1
+            if attempt.lost < _MOST_ATTEMPTS:
+                waiting.appendleft(attempt)
+                return None
         peak = max(self._peaks.get(task.phase, 0), outcome.peak_memory_bytes)
         self._peaks[task.phase] = peak
         return task, outcome

@@ -25,7 +25,10 @@ class Ending(Enum):
     DONE = "done"
     FAILED = "failed"
     REFUSED = "refused"
-    """The worker has other versions or files than the study was made with."""
+    """The machine can't: it has other versions or files than the study was made with, or no room.
+
+    That is no property of the candidate, and is not kept.
+    """
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):

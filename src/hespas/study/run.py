@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from math import inf, isinf
 from time import monotonic
 
-from hespas.errors import ConfigError, HespasError
+from hespas.errors import ConfigError, HespasError, OutputError
 from hespas.export.source import find_source
 from hespas.study.entry import Entry, entry_of, versions
 from hespas.study.executor import Executor
@@ -232,6 +232,12 @@ def _evaluate(run: _Run, numbers: Sequence[int], how: Callable[[int], _How]) -> 
             _settle(run, alike[key], task, kept)
     if left and monotonic() < run.end_s:
         for task, outcome in run.executor.outcomes(list(left.values())):
+            if outcome.ending is Ending.REFUSED:
+                raise OutputError(
+                    f"the study cannot go on: {outcome.reason}",
+                    location=str(run.store.directory),
+                    hint="what is done is kept; put that right, and run the study again",
+                )
             _settle(run, alike[task.key], task, outcome)
             rows = [run.rows[number] for number, _ in alike[task.key]]
             run.store.keep_outcome(task, outcome, task.versions, rows)

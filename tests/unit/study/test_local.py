@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from time import monotonic, sleep
 
+import msgspec
 import pytest
 
 from hespas.study.local import LocalExecutor, available_cores, free_memory_bytes
@@ -31,6 +32,15 @@ for line in sys.stdin:
         if not os.path.exists(mark):
             open(mark, "w").close()
             os.kill(os.getpid(), signal.SIGKILL)
+    if what == "compile":
+        out = {"ending": "failed", "reason": "the compiler was ended by SIGKILL: it said nothing"}
+        print(json.dumps(out), flush=True)
+        continue
+    if what == "compile once" and not os.path.exists(task["candidate"]["mark"]):
+        open(task["candidate"]["mark"], "w").close()
+        out = {"ending": "failed", "reason": "the compiler was ended by SIGKILL: it said nothing"}
+        print(json.dumps(out), flush=True)
+        continue
     if what == "wait":
         time.sleep(0.2)
     out = {"ending": "done", "figures": {"pid": os.getpid()}, "peak_memory_bytes": 10**9,
@@ -71,6 +81,21 @@ def test_what_ends_its_worker_fails_alone_with_the_reason() -> None:
 def test_a_worker_that_is_killed_once_loses_nothing(tmp_path: Path) -> None:
     found = run([task("once", number, mark=str(tmp_path / str(number))) for number in range(4)])
     assert [outcome.ending for outcome in found.values()] == [Ending.DONE] * 4
+
+
+def test_a_compiler_that_is_killed_for_memory_is_tried_again_alone(tmp_path: Path) -> None:
+    tasks = [task("compile once", mark=str(tmp_path / "mark")), task("compile"), task("well")]
+    found = run(tasks)
+    assert found["compile once 0"].ending is Ending.DONE
+    assert found["compile 0"].ending is Ending.FAILED
+    assert found["well 0"].ending is Ending.DONE
+
+
+def test_workers_that_keep_jax_take_no_other_tasks() -> None:
+    keeping = [msgspec.structs.replace(task("well", number), may_stay=True) for number in (1, 2)]
+    found = run([*keeping, task("well", 3), task("well", 4)], workers=1)
+    pids = [found[f"well {number}"].figures["pid"] for number in (1, 2, 3, 4)]
+    assert pids[0] == pids[1] != pids[2] == pids[3]
 
 
 def test_what_hangs_is_ended_at_its_limit() -> None:

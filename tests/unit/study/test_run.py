@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hespas.errors import ConfigError
+from hespas.errors import ConfigError, OutputError
 from hespas.study import entry as entries
 from hespas.study.executor import Executor
 from hespas.study.messages import Ending, Outcome, Phase, Task
@@ -221,6 +221,31 @@ def test_equal_programs_are_predicted_once(tmp_path: Path) -> None:
     assert len(rows) == 2
     assert len(executor.evaluated) == 1
     assert rows[0].figures == rows[1].figures
+
+
+@dataclass
+class Full(Synthetic):
+    """A machine whose disk is full after some evaluations."""
+
+    room: int = 5
+
+    def outcomes(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, Outcome]]:
+        for task, outcome in super().outcomes(tasks):
+            if len(self.evaluated) > self.room:
+                yield task, Outcome(ending=Ending.REFUSED, reason="No space left on device")
+            yield task, outcome
+
+
+def test_a_machine_that_cannot_go_on_stops_the_study_and_spoils_no_candidate(
+    tmp_path: Path,
+) -> None:
+    chosen = study()
+    expected = shown(run(chosen, tmp_path / "whole", Synthetic()), chosen)
+    with pytest.raises(OutputError, match="the study cannot go on: No space left on device"):
+        run(chosen, tmp_path / "full", Full())
+    with opened(tmp_path / "full") as store:
+        assert store.counts().evaluations == 5
+    assert shown(run(chosen, tmp_path / "full", Synthetic()), chosen) == expected
 
 
 def test_prices_change_costs_and_nothing_is_evaluated_again(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from hespas.errors import CacheError, ProgramError, ToolError
 from hespas.study.evaluate import evaluate
 from hespas.study.local import LocalExecutor
 from hespas.study.messages import Ending, Outcome, Phase, Task
@@ -54,10 +55,29 @@ def test_jax_that_is_kept_answers_as_jax_that_is_started_anew(
 
 def test_a_reason_is_the_same_on_every_run(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(options: object) -> None:
-        from hespas.errors import ProgramError  # noqa: PLC0415 - as the pipeline raises it
-
         raise ProgramError("it is refused", hint="see /tmp/hespas-partition-a1b2c3d4/log.txt")
 
     monkeypatch.setattr("hespas.pipeline.predict", fails)
     found = evaluate(Task(key="k", candidate=CANDIDATES[0], phase=Phase.SCREEN))
     assert found.reason == "it is refused; see its log"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        CacheError("the cache of prices cannot be used: No space left on device"),
+        ToolError("the export failed with code 1: OSError: No space left on device: 'a.mlir'"),
+        OSError(28, "No space left on device"),
+    ],
+    ids=["cache", "tool", "file"],
+)
+def test_a_full_disk_is_no_property_of_a_candidate(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(options: object) -> None:
+        raise error
+
+    monkeypatch.setattr("hespas.pipeline.predict", fails)
+    found = evaluate(Task(key="k", candidate=CANDIDATES[0], phase=Phase.SCREEN))
+    assert found.ending is Ending.REFUSED
+    assert "No space left on device" in found.reason
