@@ -113,7 +113,11 @@ def _bound(reason: str) -> str:
     ('memory', 'divisibility')
     """
     name, colon, _ = reason.partition(": ")
-    return name if colon and name in {"memory", "time", "budget", "where"} else "divisibility"
+    return (
+        name
+        if colon and name in {"memory", "time", "budget", "where", "sampling"}
+        else "divisibility"
+    )
 
 
 def _is_terminal(stream: TextIO) -> bool:

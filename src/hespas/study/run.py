@@ -21,6 +21,7 @@ from hespas.study.goal import TIME_LIKE, ordered
 from hespas.study.keys import WORKLOAD
 from hespas.study.messages import Ending, Outcome, Phase, Task
 from hespas.study.rows import COLUMNS, Row, Status
+from hespas.study.sampling import GENERATION, sampler_of
 from hespas.study.space import candidates_of
 from hespas.study.store import Store
 from hespas.study.study import Study, StudyFidelity
@@ -130,7 +131,10 @@ def _screen(run: _Run) -> None:
     """Predict what is left without a compiler, what may be fastest first."""
     left = [number for number, row in run.rows.items() if row.status is Status.WAITING]
     left.sort(key=lambda number: (run.entries[number].bounds.time_s, number))
-    budget = run.study.budget.evaluations
+    budget, sampling = run.study.budget.evaluations, run.study.sampling
+    if budget is not None and sampling is not None and len(left) > sampling.past:
+        _sample(run, left, budget, sampling.seed)
+        return
     if budget is not None:
         run.prune(left[budget:], f"budget: {budget} evaluations")
         left = left[:budget]
@@ -142,6 +146,22 @@ def _screen(run: _Run) -> None:
             count = run.study.compiled_count
             run.prune([number], f"time: at least {least_s:.4g} s, and {count} others take less")
         _evaluate(run, [each for each in wave if each not in slower], lambda each: _how(run, each))
+
+
+def _sample(run: _Run, left: Sequence[int], budget: int, seed: int) -> None:
+    """Predict as many candidates as there is budget for, chosen by what earlier ones gave."""
+    candidates = {number: run.entries[number].candidate for number in left}
+    sampler = sampler_of(candidates, run.study.goal, seed=seed)
+    while budget > 0 and (asked := sampler.ask(min(budget, GENERATION))):
+        budget -= len(asked)
+        _evaluate(run, asked, lambda each: _how(run, each))
+        for number in asked:
+            row = run.rows[number]
+            is_well = row.status in {Status.SCREENED, Status.DONE}
+            holds = is_well and _holds_as_screened(run, number)
+            sampler.tell(number, row.figures if holds else None)
+    reason = f"sampling: {len(sampler.found)} of {len(left)} candidates were chosen"
+    run.prune([number for number in left if number not in sampler.found], reason)
 
 
 def _how(run: _Run, number: int) -> _How:

@@ -60,6 +60,11 @@ def _own() -> dict[str, object]:
         "goal": {"anyOf": [_closed(each, required=True) for each in goals]},
         "budget": _closed({"evaluations": _COUNT, "compile": _COUNT, "minutes": _POSITIVE}),
         "fidelity": {"enum": [each.value for each in StudyFidelity]},
+        "sampling": {
+            **_closed({"past": _COUNT, "seed": {"type": "integer", "minimum": 0}}),
+            "required": ["past"],
+            "description": "Past how many candidates Optuna chooses those that are predicted.",
+        },
         "prices": {
             "anyOf": [text, {"type": "array", "items": _closed(price, required=True)}],
             "description": "A file of prices, or a list of them, each with its source.",

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import cast
 
 from hespas.config.decode import decode
-from hespas.config.figures import Count, Positive
+from hespas.config.figures import Count, CountOrZero, Positive
 from hespas.config.files import read_yaml
 from hespas.config.suggest import choice, suggestion
 from hespas.errors import ConfigError
@@ -35,7 +35,7 @@ DEFAULT_COMPILED = 8
 """How many candidates are compiled unless a study says otherwise."""
 _AXES_IN_ORDER = ("pp", "stage", "data", "fsdp", "expert", "context", "sequence", "tp")
 """The usual order of the axes of a mesh: what communicates most is innermost, in the node."""
-_OWN = ("title", MESH, SETTINGS, "where", "goal", "budget", "fidelity", "prices")
+_OWN = ("title", MESH, SETTINGS, "where", "goal", "budget", "fidelity", "sampling", "prices")
 
 
 class StudyFidelity(Enum):
@@ -77,11 +77,20 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """Past how many candidates that may be what is looked for they are sampled, and the seed."""
+
+    past: Count
+    seed: CountOrZero = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Study:
     """What is searched and what is looked for.
 
     ``search`` has the values of each key, one where it is pinned; ``settings`` those of further
     settings of the model (``set``). ``meshes`` are patterns of meshes, none for the model's own.
+    Without ``sampling`` all candidates are predicted.
     Raises `ConfigError` for keys and values that there aren't, for a study without a model, and for
     prices that a goal needs and that are not given.
 
@@ -101,6 +110,7 @@ class Study:
     goal: Goal = FASTEST
     budget: Budget = Budget()
     fidelity: StudyFidelity = StudyFidelity.AUTO
+    sampling: Sampling | None = None
     prices: tuple[Price, ...] = ()
     title: str = ""
     location: str = field(default="", compare=False)
@@ -118,6 +128,12 @@ class Study:
                 option_value(key, value, location=self.location)
         for key, values in (*self.search.items(), *self.settings.items()):
             _check_values(key, values, self.location)
+        if self.sampling is not None and self.budget.evaluations is None:
+            raise ConfigError(
+                "the study is sampled, and nothing says how many candidates are predicted",
+                location=self.location,
+                hint="add budget: {evaluations: 200}",
+            )
         priced = [name for name, _ in self.goal.metrics if name in PRICED]
         if priced and not self.prices:
             raise ConfigError(
@@ -169,6 +185,8 @@ class Study:
         found |= {"goal": self.goal.to_dict(), "fidelity": self.fidelity.value}
         if any(budget.values()):
             found["budget"] = {name: value for name, value in budget.items() if value is not None}
+        if self.sampling is not None:
+            found["sampling"] = {"past": self.sampling.past, "seed": self.sampling.seed}
         if self.prices:
             found["prices"] = [price.to_dict() for price in self.prices]
         return found
@@ -238,6 +256,9 @@ def study_of(given: object, *, location: str = "", home: Path | None = None) -> 
         goal=read_goal(values["goal"], location=location) if "goal" in values else FASTEST,
         budget=decode(values.get("budget", {}), Budget, location=location, at="$.budget"),
         fidelity=choice(fidelity, StudyFidelity, what="$.fidelity"),
+        sampling=decode(values["sampling"], Sampling, location=location, at="$.sampling")
+        if "sampling" in values
+        else None,
         prices=read_prices(values["prices"], location=location, home=home)
         if "prices" in values
         else (),
