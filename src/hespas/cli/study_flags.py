@@ -15,7 +15,8 @@ from hespas.study.keys import CLUSTER, MESH, WORKLOAD, Scalar, known_keys
 from hespas.study.study import AUTO, Study, StudyFidelity, study_of
 
 _MICRO_BATCHES = (1, 2, 4)
-_NOT_LISTED = frozenset({WORKLOAD})
+_ON_REQUEST = frozenset({"context"})
+"""Axes that are for long sequences, and are searched where they are named."""
 
 
 def _keys() -> dict[str, Option]:
@@ -108,7 +109,8 @@ def search_from(model: str, given: Mapping[str, Any], *, compiled: int | None) -
         )
     settings = model_named(model).settings
     axes = [axis for named in getattr(settings, "axes", {}).values() for axis in named]
-    found.setdefault(MESH, dict.fromkeys(axes or settings.mesh.names, AUTO))
+    named = [axis for axis in axes or settings.mesh.names if axis not in _ON_REQUEST]
+    found.setdefault(MESH, dict.fromkeys(named, AUTO))
     has = model_named(model).options()
     if "remat" in has:
         found.setdefault("remat", [each for each in CHOICES["remat"] if each != "none"])

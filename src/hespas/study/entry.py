@@ -22,7 +22,7 @@ from hespas.study.prices import Price, price_of
 from hespas.study.space import Candidate
 from hespas.version import __version__
 
-_S_PER_HOUR, _MTOKEN = 3600.0, 1e6
+_S_PER_HOUR, _HOURS_PER_DAY, _MTOKEN = 3600.0, 24.0, 1e6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +74,9 @@ class Entry:
             cost = price * self.devices * step_s / _S_PER_HOUR
             found["usd_per_step"] = cost
             found["usd_per_mtoken"] = cost / tokens * _MTOKEN if tokens else None
+            days = found.get("days")
+            if days is not None:
+                found["usd"] = price * self.devices * days * _HOURS_PER_DAY
         return found
 
 

@@ -17,6 +17,7 @@ from hespas import pipeline
 from hespas.errors import CacheError, HespasError, OutputError
 from hespas.options import CompileChoice, Fidelity, PredictOptions
 from hespas.prediction import Prediction
+from hespas.report.goodput import goodput_report
 from hespas.report.run import run_json, run_report, run_summary
 from hespas.report.schema import RunReport
 from hespas.study.entry import entry_of
@@ -97,7 +98,7 @@ def _outcome(prediction: Prediction, *, with_report: bool) -> Outcome:
     report = run_report(prediction) if with_report else run_summary(prediction)
     return Outcome(
         ending=Ending.DONE,
-        figures=_figures(report),
+        figures=_figures(report) | _long_run_figures(prediction),
         fidelity=report.fidelity,
         report=msgspec.json.encode(run_json(report)).decode() if with_report else "",
     )
@@ -111,6 +112,11 @@ def _figures(report: RunReport) -> dict[str, float | int | None]:
     found["energy_j"] = energy_j
     found["energy_j_per_token"] = energy_j / tokens if energy_j is not None and tokens else None
     return found
+
+
+def _long_run_figures(prediction: Prediction) -> dict[str, float | int | None]:
+    found = goodput_report(prediction)
+    return {} if found is None else {"goodput": found.productive, "days": found.days}
 
 
 def _cpu_s() -> float:

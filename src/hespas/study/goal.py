@@ -38,6 +38,9 @@ METRICS: Mapping[str, tuple[Direction, str]] = {
     "usd_per_step": (_DOWN, "what a step costs, by the prices given"),
     "usd_per_mtoken": (_DOWN, "what a million tokens cost, by the prices given"),
     "devices": (_DOWN, "how many devices there are"),
+    "goodput": (_UP, "what of a long run's time is progress, 0 to 1 (goodput: true)"),
+    "days": (_DOWN, "how long all tokens take, with failures (train_tokens)"),
+    "usd": (_DOWN, "what these days cost, by the prices given"),
 }
 """The figures that can be a goal, with the way in which each is better."""
 TIME_LIKE = frozenset(
@@ -52,7 +55,13 @@ TIME_LIKE = frozenset(
     }
 )
 """The figures that a longer step never makes better: a lower bound of its time bounds them."""
-PRICED = frozenset({"usd_per_step", "usd_per_mtoken"})
+PRICED = frozenset({"usd_per_step", "usd_per_mtoken", "usd"})
+LONG_RUN: Mapping[str, str] = {
+    "goodput": "goodput",
+    "days": "train_tokens",
+    "usd": "train_tokens",
+}
+"""The figures of a long run, and the key that each needs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,10 +26,20 @@ Scalar = str | int | float | bool
 WORKLOAD, CLUSTER, MESH, SETTINGS = "model", "cluster", "mesh", "set"
 _RENAMED = {"mlir_file": WORKLOAD, "model": "network_model"}
 _OWN = frozenset(
-    {"fidelity", "as_exported", "optimise", "system", "kernels", "output", MESH, SETTINGS}
+    {
+        "fidelity",
+        "as_exported",
+        "optimise",
+        "system",
+        "kernels",
+        "output",
+        "device_hour_usd",
+        MESH,
+        SETTINGS,
+    }
 )
 """Options that a study decides itself, or writes otherwise."""
-_LEFT_OUT = frozenset({Group.OUTPUT, Group.CACHES, Group.DIVISION, Group.LONG_RUN})
+_LEFT_OUT = frozenset({Group.OUTPUT, Group.CACHES, Group.DIVISION})
 """Groups of options that change no answer, or not what a study compares."""
 
 

@@ -71,7 +71,8 @@ class Sampler:
         found: list[Scalar] = []
         for name, values in zip(self.names, self.values, strict=True):
             if _is_ordered(values):
-                found.append(values[trial.suggest_int(name, 0, len(values) - 1)])
+                place: int = trial.suggest_int(name, 0, len(values) - 1)
+                found.append(values[place])
             else:
                 found.append(cast("Scalar", trial.suggest_categorical(name, values)))
         return tuple(found)

@@ -18,7 +18,7 @@ from hespas.config.suggest import choice, suggestion
 from hespas.errors import ConfigError
 from hespas.models.model import parse_mesh
 from hespas.study.expression import EVERYTHING, Constraint, read_constraint
-from hespas.study.goal import FASTEST, METRICS, PRICED, Goal, read_goal
+from hespas.study.goal import FASTEST, LONG_RUN, METRICS, PRICED, Goal, read_goal
 from hespas.study.keys import (
     MESH,
     SETTINGS,
@@ -141,6 +141,15 @@ class Study:
                 location=self.location,
                 hint="add prices: a file with usd_per_device_hour and source of each part",
             )
+        needed = [(name, LONG_RUN[name]) for name, _ in self.goal.metrics if name in LONG_RUN]
+        for name, key in needed:
+            if key not in self.search:
+                value = "true" if key == "goodput" else "15T, and goodput: true"
+                raise ConfigError(
+                    f"the goal is {name}, and there is no {key}",
+                    location=self.location,
+                    hint=f"add {key}: {value}",
+                )
         self.where.check(dict.fromkeys(self.fields), location=self.location)
 
     @property

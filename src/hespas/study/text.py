@@ -28,6 +28,9 @@ _TITLES = {
     "communication_s": "communication",
     "exposed_communication_s": "exposed",
     "devices": "devices",
+    "goodput": "goodput",
+    "days": "days",
+    "usd": "USD",
 }
 
 
@@ -122,7 +125,7 @@ def figure_text(name: str, value: float) -> str:
     ('250 ms', '42.2 %', '8')
     """
     match name:
-        case "mfu":
+        case "mfu" | "goodput":
             text = f"{100 * value:.1f} %"
         case "devices":
             text = str(round(value))
@@ -132,6 +135,10 @@ def figure_text(name: str, value: float) -> str:
             text = format_time(value)
         case _ if name.startswith("energy"):
             text = format_energy(value)
+        case "usd":
+            text = format_amount(value).strip()
+        case "days":
+            text = f"{value:.1f}"
         case _ if name.startswith("usd"):
             text = f"{value:.4g}"
         case _:

@@ -6,6 +6,7 @@ output. It ends with the process that started it, in the middle of a task too.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from queue import SimpleQueue
@@ -24,6 +25,9 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
     tasks: SimpleQueue[bytes] = SimpleQueue()
+    # What stays is kept out of collections, which are a tenth of the time, and those are fewer.
+    gc.freeze()
+    gc.set_threshold(200_000, 50, 1000)
     Thread(target=_read, args=(tasks,), daemon=True).start()
     while True:
         task = msgspec.json.decode(tasks.get(), type=Task)

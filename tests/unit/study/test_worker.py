@@ -7,10 +7,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hespas.errors import CacheError, ProgramError, ToolError
+from hespas.errors import CacheError, ConfigError, ProgramError, ToolError
+from hespas.study.entry import entry_of
 from hespas.study.evaluate import evaluate
 from hespas.study.local import LocalExecutor
 from hespas.study.messages import Ending, Outcome, Phase, Task
+from hespas.study.prices import read_prices
+from hespas.study.space import candidates_of
+from hespas.study.study import study_of
+
+BLOCK = Path(__file__).parents[3] / "examples" / "attention_block.mlir"
 
 CANDIDATES: list[dict[str, object]] = [
     {"model": "llama3-100m", "cluster": f"{count}xH100_80GB", "sequence": 512, "mesh": mesh}
@@ -81,3 +87,25 @@ def test_a_full_disk_is_no_property_of_a_candidate(
     found = evaluate(Task(key="k", candidate=CANDIDATES[0], phase=Phase.SCREEN))
     assert found.ending is Ending.REFUSED
     assert "No space left on device" in found.reason
+
+
+def test_a_long_run_has_its_goodput_and_days() -> None:
+    asked = {"goodput": True, "train_tokens": "1T", "set": {"layers": 2}}
+    found = evaluate(Task(key="k", candidate={**CANDIDATES[0], **asked}, phase=Phase.SCREEN))
+    assert found.ending is Ending.DONE, found.reason
+    tokens_per_s, productive = found.figures["tokens_per_s"], found.figures["goodput"]
+    assert tokens_per_s is not None
+    assert productive is not None
+    assert 0.9 < productive < 1
+    days = 1e12 / tokens_per_s / productive / 86400
+    assert found.figures["days"] == pytest.approx(days, rel=1e-6)
+
+
+def test_what_a_long_run_costs_follows_from_prices() -> None:
+    given = {"model": str(BLOCK), "cluster": "4xH100_80GB", "tokens": 4096}
+    price = {"part": "H100_80GB", "usd_per_device_hour": 2.0, "source": "an example"}
+    entry = entry_of(0, candidates_of(study_of(given))[0])
+    figures = entry.completed({"step_time_s": 1.0, "days": 10.0}, read_prices([price]))
+    assert figures["usd"] == 4 * 2.0 * 10 * 24
+    with pytest.raises(ConfigError, match="the goal is days, and there is no train_tokens"):
+        study_of({**given, "goal": {"minimise": "days"}})
