@@ -240,7 +240,8 @@ def _evaluate(run: _Run, numbers: Sequence[int], how: Callable[[int], _How]) -> 
             key=key,
             candidate=entry.candidate.to_dict(),
             phase=phase,
-            with_report=status is Status.DONE,
+            # A whole report takes several times as long as the prediction: it is for the best.
+            with_report=phase is Phase.COMPILE and run.study.fidelity is StudyFidelity.AUTO,
             versions=entry.versions(phase),
             may_stay=phase is Phase.SCREEN and not entry.runs_operations,
         )
