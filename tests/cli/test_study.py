@@ -178,7 +178,7 @@ def test_kills_at_random_moments_lose_nothing(call: Call, small: Path, tmp_path:
     assert table(call, "killed") == expected
 
 
-@pytest.mark.parametrize("blocks", [96, 256])
+@pytest.mark.parametrize("blocks", [96])
 def test_a_full_disk_is_one_line_and_the_study_goes_on(
     call: Call, small: Path, blocks: int
 ) -> None:

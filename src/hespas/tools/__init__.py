@@ -8,6 +8,7 @@ talks to a Python process that stays, so that its start is paid once.
 PUBLIC: dict[str, tuple[str, ...]] = {
     "interruption": ("end_programs_on",),
     "process": ("LOG_NAME", "Limits", "ending", "last_words", "run_program", "scratch_directory"),
+    "staying": ("is_staying", "stay"),
     "worker": ("Worker",),
 }
 """What other folders import, by module; `tests/project/test_layout.py` checks it."""

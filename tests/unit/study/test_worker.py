@@ -20,7 +20,7 @@ BLOCK = Path(__file__).parents[3] / "examples" / "attention_block.mlir"
 
 CANDIDATES: list[dict[str, object]] = [
     {"model": "llama3-100m", "cluster": f"{count}xH100_80GB", "sequence": 512, "mesh": mesh}
-    for count, mesh in [(4, {"fsdp": 4}), (6, {"fsdp": 2, "tp": 3}), (4, {"data": 2, "fsdp": 2})]
+    for count, mesh in [(4, {"fsdp": 4}), (6, {"fsdp": 2, "tp": 3})]
 ]
 
 
