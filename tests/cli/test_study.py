@@ -178,28 +178,6 @@ def test_kills_at_random_moments_lose_nothing(call: Call, small: Path, tmp_path:
     assert table(call, "killed") == expected
 
 
-@pytest.mark.parametrize("blocks", [96])
-def test_a_full_disk_is_one_line_and_the_study_goes_on(
-    call: Call, small: Path, blocks: int
-) -> None:
-    """A limit of files' sizes stands for it: the results' file can't grow."""
-    call("hespas", "study", "run", small, "-o", "whole", "--workers", "2")
-    hespas = [sys.executable, "-m", "hespas", "study", "run", str(small), "-o", "full"]
-    ran = subprocess.run(
-        ["/bin/sh", "-c", 'ulimit -f "$0"; exec "$@"', str(blocks), *hespas, "--workers", "2"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ran.returncode not in {0, 1, 70}
-    assert "Traceback" not in ran.stderr
-    assert ran.stderr.count("\n") == 1
-    assert "run the study again" in ran.stderr
-    again = call("hespas", "study", "run", small, "-o", "full", "--workers", "2")
-    assert again.returncode == 0, again.stderr
-    assert table(call, "full") == table(call, "whole")
-
-
 def test_ctrl_c_says_how_to_go_on(small: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "hespas", "study", "run", str(small), "-o"]
     running = subprocess.Popen(
