@@ -20,7 +20,7 @@ from hespas.hardware.presets import load_device
 from hespas.hardware.sized import find_system
 from hespas.models.catalogue import model_named
 from hespas.models.model import parse_mesh
-from hespas.options import NetworkOptions, PredictOptions, ProgramOptions
+from hespas.options import EstimateOptions, NetworkOptions, PredictOptions, ProgramOptions
 from hespas.pipeline import predict_pipeline
 from hespas.pipelining.laws import ideal_bubble
 from hespas.pipelining.options import PipelineOptions
@@ -33,7 +33,10 @@ _BEGIN, _END = "<!-- pipelines: begin -->", "<!-- pipelines: end -->"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A published step, None where there is none, and how it was run."""
+    """A published step, None where there is none, and how it was run.
+
+    ``node`` is the device where it is not that of the cluster.
+    """
 
     name: str
     model: str
@@ -43,6 +46,7 @@ class Step:
     sequence: int
     schedule: str
     micro_batch: int = 1
+    node: str | None = None
     published_s: float | None = None
     source: str = ""
 
@@ -63,6 +67,7 @@ STEPS = (
         name="Llama 3.1 405B, 512 GB200",
         model="llama3.1-405b",
         cluster="512xB200_180GB",
+        node="GB200_186GB",
         mesh="pipe=8,fsdp=8,context=2,tp=4",
         global_batch=896,
         sequence=8192,
@@ -115,6 +120,7 @@ def predicted(step: Step) -> dict[str, Any]:
     options = PredictOptions(
         program=ProgramOptions(file=Path(step.model), model=model),
         pipeline=PipelineOptions(schedule=step.schedule),
+        estimate=EstimateOptions(node=step.node),
         network=NetworkOptions(cluster=step.cluster),
     )
     found = predict_pipeline(options)
@@ -148,7 +154,7 @@ def closed_form_s(step: Step) -> float:
     mesh = parse_mesh(step.mesh)
     sizes = model_named(step.model).settings.sizes_of_layers
     gated = model_named(step.model).settings.style.gated
-    device = load_device(step.cluster.partition("x")[2])
+    device = load_device(step.node or step.cluster.partition("x")[2])
     system = find_system(step.cluster)
     tp, context, stages = mesh.size("tp"), mesh.size("context"), mesh.size("pipe")
     tokens = step.micro_batch * step.sequence // context

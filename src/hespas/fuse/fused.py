@@ -18,7 +18,7 @@ from hespas.fuse.kinds import HOLDING
 from hespas.fuse.merge import nodes_of
 from hespas.fuse.order import in_order
 from hespas.fuse.own_kernels import with_own_kernels
-from hespas.fuse.simplify import Simplifier, without_scatters
+from hespas.fuse.simplify import Simplifier, with_sums_joined, without_scatters
 from hespas.fuse.sorts import with_library_sorts
 from hespas.fuse.windows import with_windows_opened
 from hespas.program.program import Block, Function, Program
@@ -53,7 +53,8 @@ def fused(program: Program, options: CompileOptions = DEFAULT_OPTIONS) -> Progra
 
 def _before_layouts(block: Block) -> Block:
     end = block.operations[-1]
-    operations = without_scatters(block.operations[:-1], end.operands)
+    operations = with_sums_joined(block.operations[:-1], end.operands)
+    operations = without_scatters(operations, end.operands)
     operations = with_merged_dots(with_windows_opened(with_library_sorts(operations)))
     return Block(arguments=block.arguments, operations=(*operations, end))
 

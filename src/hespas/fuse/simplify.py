@@ -7,6 +7,7 @@ through it apart from what does not, so that what is computed again stays so.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from msgspec.structs import replace
 
 from hespas.fuse.kinds import BROADCASTS, CREATING, ELEMENTWISE, HOLDING, KEPT, MOVING
 from hespas.fuse.order import needed_by
-from hespas.program.attrs import NO_ATTRS, DimensionsAttrs, SliceAttrs
+from hespas.program.attrs import NO_ATTRS, CollectiveAttrs, DimensionsAttrs, SliceAttrs
 from hespas.program.canonical import structure_key
 from hespas.program.program import Block, Op, Value, is_communication_op, values_read
 from hespas.program.types import NumberKind, TensorType, Type
@@ -279,6 +280,51 @@ def _live(operations: Sequence[Op], results: Iterable[Value]) -> Iterator[Op]:
         kept.append(op)
         needed.update(needed_by(op))
     return reversed(kept)
+
+
+def with_sums_joined(operations: Sequence[Op], results: Sequence[Value]) -> list[Op]:
+    """Return operations in which a sum of what is all-reduced is summed first, and reduced once.
+
+    Source: XLA's pass AllReduceReassociate, which does so where nothing else reads either of both.
+    """
+    counts = Counter(value for op in operations for value in needed_by(op))
+    counts.update(results)
+    reduced: dict[Value, Op] = {}
+    changed: list[Op] = []
+    for op in operations:
+        both = [reduced.get(value) for value in op.operands] if op.kind == "add" else []
+        keys = {None if each is None else _sum_key(each) for each in both}
+        if (
+            len(both) < 2
+            or len(keys) > 1
+            or None in keys
+            or any(counts[value] > 1 for value in op.operands)
+        ):
+            changed.append(op)
+            if op.kind == "all_reduce" and len(op.results) == 1:
+                reduced[op.results[0]] = op
+            continue
+        summed = Value(type=op.results[0].type)
+        firsts = tuple([each.operands[0] for each in both if each is not None])
+        last = reduced[op.operands[1]]
+        made = replace(last, operands=(summed,), results=op.results)
+        changed.extend((replace(op, operands=firsts, results=(summed,)), made))
+        reduced[op.results[0]] = made
+        gone = {id(each) for each in both}
+        changed = [each for each in changed if id(each) not in gone]
+    return changed
+
+
+def _sum_key(op: Op) -> Hashable | None:
+    """Return what two all-reduces that sum have in common if their sum may be reduced once."""
+    bodies = tuple(
+        [structure_key(each.operations, each.operations[-1].operands) for each in op.regions]
+    )
+    kinds = [each.kind for region in op.regions for each in region.operations[:-1]]
+    attrs = op.attrs
+    if kinds != ["add"] or not isinstance(attrs, CollectiveAttrs):
+        return None
+    return attrs.groups, attrs.mode, op.results[0].type, bodies
 
 
 def without_scatters(operations: Sequence[Op], results: Sequence[Value]) -> list[Op]:

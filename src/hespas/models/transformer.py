@@ -194,10 +194,11 @@ class Transformer:
         """Return what goes into the first layer."""
         with jax.named_scope("embedding"):
             x = weights["embedding"].astype(self.dtype)[batch["inputs"]]
+            # Devices that share the tokens of a sequence between products look up whole ones.
+            x = self._between(self.divided.constrain(x, "batch", "sequence", None))
             if self.model.style.learned_positions:
                 x = x + weights["positions"].astype(self.dtype)[batch["positions"]]
-            # Devices that share the tokens of a sequence between products look up whole ones.
-            return self._between(self.divided.constrain(x, "batch", "sequence", None))
+            return self._between(x)
 
     def through_layers(self, x: jax.Array, weights: Weights, batch: Weights) -> jax.Array:
         """Return what comes out of the last layer."""
@@ -234,8 +235,7 @@ class Transformer:
         """Return the logits of each token, in f32."""
         style = self.model.style
         with jax.named_scope("norm"):
-            x = normalised(style, x, weights, "norm")
-            x = self.divided.constrain(x, "batch", "sequence", None)
+            x = self._normed(x, weights, "norm")
         with jax.named_scope("logits"):
             if style.tied:
                 logits = product("bse,ve->bsv", x, weights["embedding"])
@@ -282,7 +282,7 @@ class Transformer:
     ) -> tuple[jax.Array, Cache | None]:
         style = self.model.style
         with jax.named_scope("norm"):
-            hidden = self._rows(normalised(style, self._between(x), weights, "attention_norm"))
+            hidden = self._normed(self._between(x), weights, "attention_norm")
         with jax.named_scope("attention"):
             context, cache = self._attention(kind, hidden, weights, positions, cache)
             with jax.named_scope("output"):
@@ -292,7 +292,7 @@ class Transformer:
                 made = checkpoint_name(self._between(made), "output_projection")
         x = x + self._after(made, weights, "after_attention_norm")
         with jax.named_scope("norm"):
-            hidden = self._rows(normalised(style, x, weights, "mlp_norm"))
+            hidden = self._normed(x, weights, "mlp_norm")
         with jax.named_scope("mlp"):
             made = checkpoint_name(self._between(self._mlp(kind, hidden, weights)), "mlp_down")
         return self._between(x + self._after(made, weights, "after_mlp_norm")), cache
@@ -369,6 +369,17 @@ class Transformer:
                 value,
             ]
         return made
+
+    def _normed(self, x: jax.Array, weights: Weights, name: str) -> jax.Array:
+        """Return the rows of a norm that go into a product.
+
+        Where they are divided between products, the whole norm is, and its result is gathered.
+        """
+        hidden = normalised(self.model.style, x, weights, name)
+        run = self.model.run
+        if isinstance(run, Training) and run.sequence_parallel:
+            hidden = self._between(hidden)
+        return self._rows(hidden)
 
     def _rows(self, x: jax.Array) -> jax.Array:
         """Ask for the rows that go into a product."""

@@ -164,7 +164,8 @@ def cut_of(options: PredictOptions) -> Cut:
 def _source(options: PredictOptions, system: System, mesh: MeshAxes) -> ModelSource:
     """Return the model on the mesh of one stage, with its micro-batches settled."""
     given = options.program.model
-    inner = MeshAxes(axes=tuple(axis for axis in mesh.axes if axis[0] != PIPE))
+    others = tuple(axis for axis in mesh.axes if axis[0] != PIPE)
+    inner = MeshAxes(axes=others or (("data", 1),))
     target = target_of(options, system)
 
     def found(model: ModelOptions) -> ModelSource:

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import pytest
+
 from hespas.frontend.load import load_source
-from hespas.fuse.simplify import Simplifier, without_scatters
+from hespas.fuse.simplify import Simplifier, with_sums_joined, without_scatters
 from programs import VECTOR, all_reduce, main_function, on_devices, vector_main
 
 
@@ -80,6 +82,35 @@ def test_a_reduced_value_of_which_each_device_keeps_a_part_is_scattered() -> Non
 
 def test_a_reduced_value_that_is_read_whole_is_not_scattered() -> None:
     assert "all_reduce" in scattered(SLICED, result="%s", kind=VECTOR)
+
+
+SUMMED = f"""{all_reduce("%s", "%a")}
+    {all_reduce("%t", "%b")}
+    %r = stablehlo.add %s, %t : {VECTOR}
+    """
+
+
+@pytest.mark.parametrize(
+    ("results", "kinds"),
+    [
+        (("%r",), ["add", "all_reduce"]),
+        # What something else reads is reduced by itself.
+        (("%r", "%t"), ["all_reduce", "all_reduce", "add"]),
+    ],
+)
+def test_sums_of_reduced_values_are_reduced_once(
+    results: tuple[str, ...], kinds: list[str]
+) -> None:
+    types = ", ".join([VECTOR] * len(results))
+    text = main_function(
+        f"{SUMMED}return {', '.join(results)} : {types}",
+        arguments=f"%a: {VECTOR}, %b: {VECTOR}",
+        results=types,
+    )
+    program = load_source(on_devices(text).encode(), name="test.mlir")
+    block = program.main.body
+    operations = with_sums_joined(block.operations[:-1], block.operations[-1].operands)
+    assert [op.kind for op in operations] == kinds
 
 
 def test_a_loop_makes_what_it_would_carry_unchanged() -> None:

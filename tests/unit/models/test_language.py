@@ -14,13 +14,14 @@ from hespas.errors import ConfigError
 from hespas.export.exported import partitioned
 from hespas.export.function import export_model
 from hespas.frontend.load import load_source
+from hespas.fuse.fused import fused
 from hespas.models.catalogue import model_named, models
 from hespas.models.flops import model_flops
 from hespas.models.language import LanguageModel
 from hespas.models.model import MeshAxes
 from hespas.models.part import Part, PartProgram
 from hespas.program.program import Program, all_ops, is_communication_op
-from hespas.program.types import size_bytes
+from hespas.program.types import TensorType, size_bytes
 
 SMALL = {
     "embedding": "64",
@@ -139,6 +140,22 @@ def test_norms_are_divided_by_tokens_where_asked() -> None:
     whole = communication(exported("gpt3-125m", **options))
     divided = communication(exported("gpt3-125m", sequence_parallel="true", **options))
     assert divided["all_gather"] > whole["all_gather"]
+
+
+def test_divided_norms_are_whole_on_their_tokens_and_gradients_are_scattered_once() -> None:
+    options = TRAINING | {"kv_heads": "4", "mesh": "tp=2", "remat": "none", "batch": "4"}
+    program = fused(exported("gpt3-125m", sequence_parallel="true", **options))
+    part_bytes = 4 * 64 * 64 * 2 // 2
+    kinds = Counter(
+        op.kind
+        for op in all_ops(program)
+        if is_communication_op(op) and "layers_" in op.scope
+        if any(isinstance(value.type, TensorType) and value.type.rank == 3 for value in op.results)
+        if any(size_bytes(value.type) >= part_bytes for value in op.results)
+    )
+    # Behind attention and behind the dense layer, forward and backward.
+    assert kinds["reduce_scatter"] == 4 * int(SMALL["layers"])
+    assert kinds["all_reduce"] == 0
 
 
 def test_zero_divides_states_and_gathers_weights_as_its_stages_say() -> None:

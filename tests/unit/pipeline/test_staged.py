@@ -189,6 +189,11 @@ def test_a_schedule_of_ones_own_fits_the_mesh(tmp_path: Path) -> None:
     assert cut_of(options("pipe=2,fsdp=4", batch=4, schedule=str(file))).schedule.stages == 2
 
 
+def test_stages_may_be_all_of_a_mesh() -> None:
+    cut = cut_of(options("pipe=8"))
+    assert [cut.devices_of(stage) for stage in range(8)] == [(each,) for each in range(8)]
+
+
 def test_stages_need_an_axis() -> None:
     with pytest.raises(HespasError, match="schedule has no effect without stages; drop it, or"):
         predict(options("fsdp=8", schedule="1f1b"))
