@@ -1,4 +1,4 @@
-"""The largest numbers that files may hold where the work grows with the number.
+"""The largest numbers that files may hold where the work grows with the number, and whole numbers.
 
 They are far above what systems and programs have, and keep a mistyped figure from running for
 hours or filling the memory. docs/reference/limits.md lists them.
@@ -21,3 +21,16 @@ MOST_SLICES = 300_000
 """Slices of a timeline: viewers load about as many in seconds. What is more is summarised."""
 MOST_KERNEL_STEPS = 1 << 22
 """Steps of a Mosaic kernel's grid, times the rounds of the loops in a step."""
+
+
+def whole_number(text: str) -> int | None:
+    """Return the whole number from 0 on that a text is, with at most `MOST_DIGITS` digits.
+
+    None for any other text: Python reads no number of thousands of digits, and digits of other
+    scripts are no figures in a table.
+
+    >>> whole_number("4096"), whole_number("-1"), whole_number("9" * 5000)
+    (4096, None, None)
+    """
+    is_number = text.isascii() and text.isdecimal() and len(text) <= MOST_DIGITS
+    return int(text) if is_number else None

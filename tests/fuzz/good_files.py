@@ -152,3 +152,26 @@ SWAP = """<algo name="swap" proto="LL" nchannels="1" nchunksperloop="2" ngpus="2
   </gpu>
 </algo>
 """
+STUDY = """model: step.mlir
+cluster: [4xA100_SXM_40GB]
+algorithm: [ring, direct]
+branch_weights: "0.25,0.75"
+fidelity: exported
+where: memory.fits and cluster.devices <= 8
+goal: {minimise: usd_per_step}
+budget: {evaluations: 2, minutes: 0.1}
+title: Two ways
+prices: prices.csv
+"""
+PRICES = """part,usd_per_device_hour,source
+A100_SXM_40GB,1.5,a contract
+H100_80GB,2.5,a list
+"""
+FLAGS = """# as a recipe prints them
+export XLA_FLAGS="--xla_gpu_enable_latency_hiding_scheduler=true \\
+  --xla_gpu_all_reduce_combine_threshold_bytes=33554432 --xla_gpu_enable_triton_gemm=false"
+"""
+SCHEDULE = """# stage: passes
+0: F0 F1 B0 B1
+1: F0 B0 F1 B1
+"""

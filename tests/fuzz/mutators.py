@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import json
 import re
@@ -23,6 +24,7 @@ class Form(Enum):
     PROTO = "proto"
     DELIMITED_PROTOS = "protos with their lengths"
     ZIPPED_JSON = "JSON in gzip"
+    KERNEL = "text with bytecode of a kernel"
 
 
 INTEGERS = (
@@ -328,6 +330,29 @@ def _zipped(rng: Random, content: bytes) -> bytes:
         return _bytes(rng, content)
 
 
+_BASE64 = re.compile(rb"[A-Za-z0-9+/]{64,}={0,2}")
+_ESCAPED = re.compile(rb'\bir = "((?:[^"\\]|\\.)*)"', re.DOTALL)
+
+
+def _kernel(rng: Random, content: bytes) -> bytes:
+    """Change the bytecode that a text holds, in base64 or escaped."""
+    found = _BASE64.search(content)
+    if found is not None:
+        whole = found[0].rstrip(b"=")
+        inside = base64.b64decode(whole[: len(whole) // 4 * 4])
+        return (
+            content[: found.start()]
+            + base64.b64encode(_bytes(rng, inside))
+            + content[found.end() :]
+        )
+    found = _ESCAPED.search(content)
+    if found is None:
+        return _bytes(rng, content)
+    inside = re.sub(rb"\\([0-9A-Fa-f]{2})", lambda one: bytes([int(one[1], 16)]), found[1])
+    changed = b"".join(b"\\%02X" % each for each in _bytes(rng, inside))
+    return content[: found.start(1)] + changed + content[found.end(1) :]
+
+
 def _text(rng: Random, content: bytes) -> bytes:
     return rng.choice(_OF_TEXT)(rng, content)
 
@@ -343,4 +368,5 @@ _CHANGES: dict[Form, Change] = {
     Form.PROTO: _message,
     Form.DELIMITED_PROTOS: _delimited,
     Form.ZIPPED_JSON: _zipped,
+    Form.KERNEL: _kernel,
 }

@@ -7,43 +7,20 @@ import io
 import json
 import shutil
 from collections.abc import Iterator
-from contextlib import chdir, redirect_stdout
-from dataclasses import dataclass
+from contextlib import chdir
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from fuzz.good_files import CLUSTER, HLO, LOOPS, PTX, SHARDED, SWAP
 from fuzz.mutators import Form
-from hespas.cli.commands import commands, run
+from fuzz.option_readers import kernels_of_authors, options
+from fuzz.reader import EXPORTED, NODE, ROOT, SYSTEM, Reader, at, hespas
 from hespas.hardware.presets import PRESETS_DIRECTORY
 from hespas.program.kernels import CompiledKernels, KernelLaunch, encode_kernels
 from hespas.xla.hlo.module import read_hlo_module
 from hespas.xla.hlo.schema import message_class
 from hespas.xla.mlir.module import parse_mlir
-
-ROOT = Path(__file__).resolve().parents[2]
-NODE = ("--node", "A100_SXM_40GB")
-SYSTEM = (*NODE, "--system", "A100_SXM_40GB_4GPU")
-EXPORTED = (*SYSTEM, "--as-exported", "--json", "out.json")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reader:
-    """A file that is damaged, and the command that reads it in its directory.
-
-    ``shows_cuts`` says whether the format has an end, so that a file that was cut short is never
-    answered. ``kept`` are results that may be lost: the answer is then that of the whole file.
-    """
-
-    name: str
-    directory: Path
-    file: str
-    form: Form
-    words: tuple[str, ...]
-    shows_cuts: bool = True
-    is_kept: bool = False
-
 
 GEMM = "m,n,k,dtype,latency_us\n4096,4096,4096,bf16,900\n2048,2048,2048,bf16,130\n"
 NCCL = (
@@ -73,13 +50,6 @@ CONFIGURATION = {
 }
 
 
-def _hespas(*words: str) -> None:
-    with redirect_stdout(io.StringIO()):
-        code = run(commands, "hespas", words)
-    if code != 0:
-        raise RuntimeError(f"a good file is refused: hespas {' '.join(words)}")
-
-
 def _bytecode(text: str) -> bytes:
     file = io.BytesIO()
     parse_mlir(text.encode(), name="step.mlir").handle.operation.write_bytecode(file)
@@ -102,18 +72,9 @@ def _jax_export() -> bytes:
 def make_readers(home: Path) -> tuple[Reader, ...]:
     """Write the good files to directories of their own, and return what reads them."""
     made: list[Reader] = []
-    for make in (_programs, _compiled, _traces, _algorithms, _descriptions, _measurements, _caches):
+    for make in _KINDS:
         made += make(home)
     return tuple(made)
-
-
-def _at(home: Path, name: str, files: dict[str, str | bytes]) -> Path:
-    directory = home / name.replace(" ", "_")
-    for file, content in files.items():
-        path = directory / file
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content.encode() if isinstance(content, str) else content)
-    return directory
 
 
 def _programs(home: Path) -> Iterator[Reader]:
@@ -125,10 +86,10 @@ def _programs(home: Path) -> Iterator[Reader]:
         *((n, (c, Form.BINARY)) for n, c in protos.items()),
     ]:
         label = f"StableHLO, {name}"
-        directory = _at(home, f"stablehlo {name}", {"step.mlir": content})
+        directory = at(home, f"stablehlo {name}", {"step.mlir": content})
         for words in (("run", "step.mlir", *EXPORTED), ("run", "step.mlir", *SYSTEM)):
             yield Reader(name=label, directory=directory, file="step.mlir", form=form, words=words)
-    directory = _at(home, "stablehlo commands", {"step.mlir": LOOPS})
+    directory = at(home, "stablehlo commands", {"step.mlir": LOOPS})
     for words in (
         ("analyze", "-e", "-s", "step.mlir"),
         ("split", "step.mlir", "-o", "out"),
@@ -148,14 +109,14 @@ def _programs(home: Path) -> Iterator[Reader]:
         )
     yield Reader(
         name="StableHLO, sharded",
-        directory=_at(home, "stablehlo sharded", {"step.mlir": SHARDED}),
+        directory=at(home, "stablehlo sharded", {"step.mlir": SHARDED}),
         file="step.mlir",
         form=Form.TEXT,
         words=("run", "step.mlir", *EXPORTED),
     )
     yield Reader(
         name="jax.export",
-        directory=_at(home, "jax export", {"step.bin": _jax_export()}),
+        directory=at(home, "jax export", {"step.bin": _jax_export()}),
         file="step.bin",
         form=Form.BINARY,
         words=("export", "step.bin", "-o", "out.mlir"),
@@ -175,7 +136,7 @@ def _compiled(home: Path) -> Iterator[Reader]:
             "module proto": (alone, Form.PROTO),
         }
         for label, (content, form) in files.items():
-            directory = _at(home, f"hlo {name} {label}", {"step.hlo": content})
+            directory = at(home, f"hlo {name} {label}", {"step.hlo": content})
             for words in ((command, "step.hlo", *node), ("memory", "step.hlo", *node[:2])):
                 yield Reader(
                     name=f"HLO, {label}",
@@ -196,7 +157,7 @@ def _compiled(home: Path) -> Iterator[Reader]:
         for at in (1, 2)
     )
     kernels = encode_kernels(CompiledKernels(launches=launches, ptx={"negated": PTX}))
-    directory = _at(home, "kernels", {"step.hlo": HLO, "kernels.json": kernels})
+    directory = at(home, "kernels", {"step.hlo": HLO, "kernels.json": kernels})
     words = ("step.hlo", "--kernels", "kernels.json")
     for command in (("kernels", *words, *NODE), ("run", *words, *SYSTEM, "--method", "kernel")):
         yield Reader(
@@ -218,13 +179,13 @@ def _compiled(home: Path) -> Iterator[Reader]:
 
 
 def _traces(home: Path) -> Iterator[Reader]:
-    directory = _at(
+    directory = at(
         home,
         "traces",
         {"step.mlir": LOOPS, "traces.yml": "programs:\n  - {traces: t/dev, devices: 0-3}\n"},
     )
     with chdir(directory):
-        _hespas("trace", "step.mlir", *NODE, "-o", "t")
+        hespas("trace", "step.mlir", *NODE, "-o", "t")
     simulate = ("simulate", "t", *SYSTEM[2:])
     for model in ("astra-sim", "hespas"):
         for file, form in (("t/dev.0.et", Form.DELIMITED_PROTOS), ("t/comm_group.json", Form.JSON)):
@@ -241,9 +202,9 @@ def _traces(home: Path) -> Iterator[Reader]:
 
 
 def _algorithms(home: Path) -> Iterator[Reader]:
-    directory = _at(home, "algorithms", {"swap.xml": SWAP})
+    directory = at(home, "algorithms", {"swap.xml": SWAP})
     with chdir(directory):
-        _hespas("algorithm", "ring", "--ranks", "4", "--chakra", "c")
+        hespas("algorithm", "ring", "--ranks", "4", "--chakra", "c")
     yield Reader(
         name="MSCCL algorithms (XML)",
         directory=directory,
@@ -270,7 +231,7 @@ def _algorithms(home: Path) -> Iterator[Reader]:
 
 
 def _descriptions(home: Path) -> Iterator[Reader]:
-    directory = _at(
+    directory = at(
         home,
         "descriptions",
         {
@@ -335,7 +296,7 @@ def _measurements(home: Path) -> Iterator[Reader]:
         }
         for name, took in (("d", 300.0), ("f.1", 40.0), ("f.2", 40.0))
     ]
-    directory = _at(
+    directory = at(
         home,
         "measurements",
         {
@@ -377,10 +338,10 @@ def _measurements(home: Path) -> Iterator[Reader]:
         form=Form.ZIPPED_JSON,
         words=(*fit, "--profile", "host.trace.json.gz", "--program", "step.hlo"),
     )
-    directory = _at(home, "results", {"step.mlir": LOOPS})
+    directory = at(home, "results", {"step.mlir": LOOPS})
     with chdir(directory):
         for name, node in (("a", "A100_SXM_40GB"), ("b", "H100_80GB")):
-            _hespas(
+            hespas(
                 "run",
                 "step.mlir",
                 "--node",
@@ -401,10 +362,10 @@ def _measurements(home: Path) -> Iterator[Reader]:
 
 
 def _caches(home: Path) -> Iterator[Reader]:
-    directory = _at(home, "caches", {"step.mlir": SHARDED})
+    directory = at(home, "caches", {"step.mlir": SHARDED})
     words = ("run", "step.mlir", *EXPORTED, "--cache-dir", "kept")
     with chdir(directory):
-        _hespas(*words)
+        hespas(*words)
     for path in sorted((directory / "kept").rglob("*")):
         if path.is_file():
             yield Reader(
@@ -416,3 +377,16 @@ def _caches(home: Path) -> Iterator[Reader]:
                 shows_cuts=False,
                 is_kept=True,
             )
+
+
+_KINDS = (
+    _programs,
+    _compiled,
+    _traces,
+    _algorithms,
+    _descriptions,
+    _measurements,
+    _caches,
+    options,
+    kernels_of_authors,
+)

@@ -164,7 +164,8 @@ def _work(seed: int, home: Path, pipe: Connection) -> None:
         output = _Output(home)
         for one in readers:
             said = output.of(one)
-            if said.code:
+            is_missing = bool(one.needs) and one.needs in said.errors
+            if said.code and not is_missing:
                 raise RuntimeError(f"a good file is refused: {one.words}: {said.errors}")
         kept = {index: output.of(one) for index, one in enumerate(readers) if one.is_kept}
         pipe.send(None)

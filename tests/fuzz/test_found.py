@@ -7,14 +7,16 @@ import re
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from io import BytesIO
 from pathlib import Path
 
 import pytest
 
-from fuzz.good_files import HLO, LOOPS, PTX
+from fuzz.good_files import HLO, LOOPS, PRICES, PTX, STUDY
 from hespas.cli.commands import commands, run
 from hespas.program.kernels import CompiledKernels, KernelLaunch, encode_kernels
 from hespas.xla.hlo.module import read_hlo_module
+from hespas.xla.mlir.module import parse_mlir
 
 Hespas = Callable[..., str]
 NODE = ("--node", "A100_SXM_40GB")
@@ -115,3 +117,80 @@ def test_a_device_in_a_list_that_is_no_number(hespas: Hespas) -> None:
     system = ("--system", "A100_SXM_40GB_4GPU")
     text = hespas("run", "step.mlir", *NODE, *system, "--imperfect", "c.yml")
     assert 'c.yml: $.devices[0].devices[0] is "1x"' in text
+
+
+def test_a_name_in_bytecode_that_is_no_text(hespas: Hespas) -> None:
+    name = b"num_partitions"
+    written = BytesIO()
+    parse_mlir(LOOPS.encode(), name="step.mlir").handle.operation.write_bytecode(written)
+    damaged = written.getvalue().replace(name, name[:-1] + b"\xff")
+    Path("step.mlir").write_bytes(damaged)
+    assert "step.mlir: cannot be parsed" in hespas("run", "step.mlir", *NODE, "--as-exported")
+
+
+def test_cycles_of_thousands_of_digits(hespas: Hespas) -> None:
+    config = 'backend_config={"window_config":{"estimated_cycles":"' + "9" * 5000 + '"}}'
+    Path("step.hlo").write_text(HLO.replace("calls=%fused", f"calls=%fused, {config}", 1))
+    assert "hespas: error" not in hespas("memory", "step.hlo", *NODE)
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ("m,n,k,dtype,latency_us\n" + "9" * 5000 + ",8,8,bf16,1\n", "gemm.csv:2: m is '9999"),
+        ("m,n,k,dtype,latency_us\n٣,8,8,bf16,1\n", "gemm.csv:2: m is "),
+    ],
+)
+def test_a_size_that_is_no_number(hespas: Hespas, table: str, said: str) -> None:
+    Path("gemm.csv").write_text(table)
+    assert said in hespas("calibrate", *NODE, "--gemm", "gemm.csv", "-o", "out")
+
+
+def test_results_of_nccl_tests_with_two_points_in_a_number(hespas: Hespas) -> None:
+    ranks = "".join(f"#  Rank {at} Group 0\n" for at in range(4))
+    line = " 2048 512 float sum -1 12.0.1 0.17 0.26 0\n"
+    Path("nccl.txt").write_text(f"# all_reduce_perf\n{ranks}#  (B) (us)\n{line}")
+    words = ("calibrate", *NODE, "--link", "NVLink3_A100", "-o", "out")
+    assert "nccl.txt:7: it is no line of results" in hespas(*words, "--nccl", "nccl.txt")
+
+
+def test_a_kind_of_step_that_there_is_none_of(hespas: Hespas) -> None:
+    hespas("algorithm", "ring", "--ranks", "4", "--chakra", "c")
+    file = Path("c/ring_allreduce_4.0.et")
+    changed, times = re.subn(
+        rb"(step_type.{1,6}\x03)rrc", rb"\1rrx", file.read_bytes(), flags=re.DOTALL
+    )
+    assert times
+    file.write_bytes(changed)
+    assert "step_type is 'rrx'" in hespas("algorithm", "c/ring_allreduce_4", "--ranks", "4")
+
+
+@pytest.mark.parametrize(
+    "text", ["expert,tokens\n0,1\r1,\x002\n", "expert,tokens\n0," + "1" * 200_000]
+)
+def test_a_table_that_is_no_csv(hespas: Hespas, text: str) -> None:
+    Path("step.mlir").write_text(LOOPS)
+    Path("load.csv").write_text(text)
+    words = ("run", "step.mlir", "--cluster", "4xA100_SXM_40GB", "--as-exported")
+    assert "load.csv" in hespas(*words, "--expert-load", "load.csv")
+
+
+@pytest.mark.parametrize("damage", ["cut", "figures"])
+def test_results_of_a_study_that_are_damaged(hespas: Hespas, damage: str) -> None:
+    Path("step.mlir").write_text(LOOPS)
+    Path("study.yml").write_text(STUDY)
+    Path("prices.csv").write_text(PRICES)
+    hespas("study", "run", "study.yml", "--workers", "1", "-o", "kept")
+    file = Path("kept/study.sqlite")
+    content = file.read_bytes()
+    changed = {
+        "cut": content[:-4096],
+        "figures": content.replace(b'{"step_time_s": ', b'{"step_time_s"= '),
+    }
+    assert changed[damage] != content
+    file.write_bytes(changed[damage])
+    said = "kept/study.sqlite: the study's results are damaged"
+    assert said in hespas("study", "table", "kept")
+    assert said in hespas("report", "kept", "-o", "out.html")
+    if damage != "figures":
+        assert said in hespas("study", "resume", "kept", "--workers", "1")

@@ -18,6 +18,7 @@ from hespas.config.suggest import suggestion
 from hespas.errors import MeasurementError
 from hespas.estimate.tables.gemm import GemmModel, Product, gemm_model
 from hespas.hardware.device import Device, factor_of
+from hespas.limits import whole_number
 from hespas.program.types import ELEMENT_TYPES
 from hespas.units import format_time
 
@@ -181,9 +182,12 @@ def _row(line: Sequence[str], columns: _Columns, location: str) -> _Row:
 
 def _size(cells: Mapping[str, str], name: str, location: str) -> int:
     text = cells[name]
-    if not text.isdecimal() or int(text) < 1:
-        raise MeasurementError(f"{name} is {text!r}", location=location, hint="give a whole number")
-    return int(text)
+    size = whole_number(text)
+    if not size:
+        raise MeasurementError(
+            f"{name} is {text[:40]!r}", location=location, hint="give a whole number above 0"
+        )
+    return size
 
 
 def _type(text: str, location: str) -> str:

@@ -15,6 +15,7 @@ from hespas.calibrate.piecewise import Piece, Point, fit, left_out_errors, resid
 from hespas.calibrate.samples import check_agreement
 from hespas.config.files import read_text
 from hespas.errors import MeasurementError, option
+from hespas.limits import MOST_DIGITS
 from hespas.units import format_time
 
 KINDS = {
@@ -29,7 +30,13 @@ KINDS = {
     "sendrecv": "send_recv",
     "send_recv": "send_recv",
 }
-_RESULT = re.compile(r"\s*\d+\s+\d+\s+\w+\s+\w+\s+-?\d+\s+[\d.]+\s+[\d.]+\s+[\d.]+")
+_COUNT = rf"\d{{1,{MOST_DIGITS}}}"
+_FIGURE = r"\d{1,18}(?:\.\d{0,18})?"
+_RESULT = re.compile(
+    rf"\s*{_COUNT}\s+{_COUNT}\s+\w+\s+\w+\s+-?\d+\s+{_FIGURE}\s+{_FIGURE}\s+{_FIGURE}(?:\s|$)"
+)
+_ALIKE = re.compile(r"\s*\d+\s+\d+\s+\w+\s")
+"""A line that must be a result, since it begins like one."""
 _RANK = re.compile(r"#\s+Rank\s+\d+\s")
 _PROGRAM = re.compile(r"(\w+)_perf\b")
 _SIZES_A_PIECE = 3
@@ -78,7 +85,14 @@ def read_run(path: Path, kind: str = "", *, fastest_bytes_per_s: float | None) -
         raise MeasurementError(
             "it doesn't list two ranks or more", location=str(path), hint="keep the header's # Rank"
         )
-    results = {at: line for at, line in enumerate(lines, start=1) if _RESULT.match(line)}
+    results = {at: line for at, line in enumerate(lines, start=1) if _ALIKE.match(line)}
+    unread = next((at for at, line in results.items() if not _RESULT.match(line)), None)
+    if unread is not None:
+        raise MeasurementError(
+            "it is no line of results: size, count, type, redop, root, time, algbw, busbw",
+            location=f"{path}:{unread}",
+            hint="keep lines as nccl-tests print them",
+        )
     points = tuple(_point(line, f"{path}:{number}") for number, line in results.items())
     if not any("(us)" in line for line in lines if line.startswith("#")):
         raise MeasurementError(

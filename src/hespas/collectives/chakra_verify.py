@@ -287,12 +287,19 @@ class _RankReader:
         text = f"rank {self.number}: node {node.task.id} doesn't say which step it is of"
         raise UnknownProgramError(text)
 
+    def _kind(self, node: ParsedNode, name: str) -> StepKind:
+        kind = next((each for each in StepKind if each.value == name), None)
+        if kind is None:
+            text = f"rank {self.number}: node {node.task.id}: step_type is {name!r}"
+            raise UnknownProgramError(text)
+        return kind
+
     def _found(self, nodes: list[ParsedNode]) -> list[_FoundStep]:
         """Return the step that some nodes are; without its kind, one for each transfer."""
         numbers = tuple([node.task.id for node in nodes])
         kind_name = nodes[0].notes.get("step_type")
         if isinstance(kind_name, str):
-            step = self._step(nodes[0], StepKind(kind_name))
+            step = self._step(nodes[0], self._kind(nodes[0], kind_name))
             return [_FoundStep(step, numbers, nodes[0].task.depends_on)]
         found_steps: list[_FoundStep] = []
         for node in nodes:

@@ -13,6 +13,7 @@ from hespas.config.fields import Option, declare
 from hespas.config.files import read_json, read_text
 from hespas.config.groups import Group
 from hespas.errors import ConfigError
+from hespas.limits import whole_number
 from hespas.program.experts import UNIFORM, ExpertLoad
 
 _UNIFORM = "uniform"
@@ -95,7 +96,13 @@ def _numbers(layer: object, location: str) -> list[float]:
 
 
 def _csv_layers(path: Path) -> tuple[_Layers, bool]:
-    reader = csv.DictReader(read_text(path).splitlines())
+    try:
+        return _csv_rows(csv.DictReader(read_text(path).splitlines()), path)
+    except csv.Error as error:
+        raise ConfigError(f"is no CSV: {error}", location=str(path)) from None
+
+
+def _csv_rows(reader: csv.DictReader[str], path: Path) -> tuple[_Layers, bool]:
     columns = set(reader.fieldnames or ())
     amounts = columns & {"tokens", "share"}
     if "expert" not in columns or len(amounts) != 1 or columns - amounts - {"expert", "layer"}:
@@ -114,9 +121,11 @@ def _csv_layers(path: Path) -> tuple[_Layers, bool]:
 
 
 def _counted(text: str | None, what: str, location: str) -> int:
-    if text is None or not text.strip().isdecimal():
-        raise ConfigError(f"{what} is {text!r}", location=location, hint="count from 0")
-    return int(text)
+    number = whole_number((text or "").strip())
+    if number is None:
+        shown = repr(text[:40]) if text else "missing"
+        raise ConfigError(f"{what} is {shown}", location=location, hint="count from 0")
+    return number
 
 
 def _amount(text: str | None, location: str) -> float:

@@ -58,7 +58,10 @@ def read_prices(
 
 
 def _read_csv(path: Path) -> list[dict[str, object]]:
-    rows = list(csv.DictReader(StringIO(read_text(path))))
+    try:
+        rows = list(csv.DictReader(StringIO(read_text(path))))
+    except csv.Error as error:
+        raise ConfigError(f"is no CSV: {error}", location=str(path)) from None
     found: list[dict[str, object]] = []
     for number, row in enumerate(rows, start=2):
         price = row.get("usd_per_device_hour") or ""

@@ -16,7 +16,7 @@ from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
 
 import msgspec
 
@@ -27,6 +27,8 @@ from hespas.study.rows import Row, Status
 DATABASE = "study.sqlite"
 _LOCK = "study.lock"
 _FORMAT = "1"
+_HEADER_BYTES = 100
+"""Of SQLite's files: https://www.sqlite.org/fileformat.html."""
 _TABLES = """
 CREATE TABLE IF NOT EXISTS about (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS candidates (
@@ -43,6 +45,11 @@ _KEEP = """
 INSERT OR REPLACE INTO evaluations
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, strftime('%Y-%m-%dT%H:%M:%fZ'))
 """
+
+
+Kind = TypeVar("Kind")
+_Cells = tuple[int, str, Status, str, str, str, str]
+"""A row of the candidates, column by column."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +73,7 @@ class Store:
     def study(self) -> dict[str, object] | None:
         """Return the study that the directory is of, as `Study.to_dict` gave it."""
         text = self._about("study")
-        return None if text is None else json.loads(text)
+        return None if text is None else self._decoded(text, dict[str, object])
 
     def keep_study(self, study: dict[str, object], versions: dict[str, str]) -> None:
         """Note the study; raise `OutputError` where the directory is of another one."""
@@ -109,14 +116,20 @@ class Store:
         found = self._connection.execute(
             "SELECT outcome FROM evaluations WHERE key = ?", (key,)
         ).fetchone()
-        return None if found is None else msgspec.json.decode(found[0], type=Outcome)
+        return None if found is None else self._decoded(found[0], Outcome)
 
     def report(self, key: str) -> dict[str, object] | None:
         """Return the whole report of an evaluation, as ``hespas run --json`` writes it."""
         found = self._connection.execute(
             "SELECT report FROM evaluations WHERE key = ?", (key,)
         ).fetchone()
-        return json.loads(found[0]) if found and found[0] else None
+        return self._decoded(found[0], dict[str, object]) if found and found[0] else None
+
+    def _decoded(self, text: str | bytes, kind: type[Kind]) -> Kind:
+        try:
+            return msgspec.json.decode(text, type=kind)
+        except (msgspec.MsgspecError, ValueError, TypeError, RecursionError) as error:
+            raise _damaged(self.directory) from error
 
     def keep_outcome(
         self, task: Task, outcome: Outcome, versions: dict[str, str], rows: Iterable[Row]
@@ -182,18 +195,24 @@ class Store:
     def rows(self) -> list[Row]:
         """Return all rows, in the order of the candidates."""
         found = self._connection.execute("SELECT * FROM candidates ORDER BY number")
-        return [
-            Row(
-                number=number,
-                candidate=json.loads(candidate),
-                status=Status(status),
-                reason=reason,
-                fidelity=fidelity,
-                figures=json.loads(figures),
-                evaluation=evaluation,
-            )
-            for number, candidate, status, reason, fidelity, figures, evaluation in found
-        ]
+        return [self._row(*cells) for cells in found]
+
+    def _row(self, *cells: object) -> Row:
+        """Return a row of the table; `OutputError` for cells that no run wrote."""
+        try:
+            found = msgspec.convert(cells, type=_Cells)
+        except msgspec.MsgspecError as error:
+            raise _damaged(self.directory) from error
+        number, candidate, status, reason, fidelity, figures, evaluation = found
+        return Row(
+            number=number,
+            candidate=self._decoded(candidate, dict[str, object]),
+            status=status,
+            reason=reason,
+            fidelity=fidelity,
+            figures=self._decoded(figures, dict[str, float | None]),
+            evaluation=evaluation,
+        )
 
     @contextmanager
     def _writing(self) -> Generator[None]:
@@ -203,6 +222,41 @@ class Store:
                 yield
         except sqlite3.Error as error:
             raise _unusable(self.directory, error) from error
+
+
+def _damaged(directory: Path) -> OutputError:
+    return OutputError(
+        "the study's results are damaged",
+        location=str(directory / DATABASE),
+        hint="take a copy of the file, or run the study again in another directory",
+    )
+
+
+def _check_size(path: Path) -> None:
+    """Raise `OutputError` for a database that was cut short, of which SQLite reads what is left.
+
+    The header says how many pages there are. A log beside it may hold those that are missing, and
+    an empty file is what a run leaves that was killed before it wrote anything.
+    """
+    logs = [path.with_name(f"{path.name}-{kind}") for kind in ("wal", "journal")]
+    try:
+        if any(log.exists() and log.stat().st_size for log in logs):
+            return
+        with path.open("rb") as file:
+            header = file.read(_HEADER_BYTES)
+        size_bytes = path.stat().st_size
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise OutputError(f"cannot be read: {error.strerror}", location=str(path)) from error
+    page_bytes = int.from_bytes(header[16:18], "big")
+    pages = int.from_bytes(header[28:32], "big")
+    if not size_bytes:
+        return
+    if len(header) < _HEADER_BYTES or size_bytes < pages * (
+        65536 if page_bytes == 1 else page_bytes
+    ):
+        raise _damaged(path.parent)
 
 
 def _unusable(directory: Path, error: sqlite3.Error) -> OutputError:
@@ -228,6 +282,7 @@ def opened(directory: Path) -> Generator[Store]:
         ) from error
     with lock:
         _take(lock, directory)
+        _check_size(directory / DATABASE)
         with _connected(f"file:{_quoted(directory / DATABASE)}", directory) as connection:
             connection.executescript(
                 f"PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; {_TABLES}"
@@ -260,6 +315,8 @@ def reading(directory: Path) -> Generator[Store]:
         raise OutputError(
             "holds no study", location=str(directory), hint="make one: hespas study run FILE -o DIR"
         )
+    if not is_running(directory):
+        _check_size(path)
     with _connected(f"file:{_quoted(path)}?mode=rw", directory) as connection:
         yield Store(connection, directory)
 

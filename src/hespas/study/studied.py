@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hespas.errors import ConfigError, OutputError
+from hespas.limits import whole_number
 from hespas.study.executor import ExecutorOptions, executor_of
 from hespas.study.exports import flat
 from hespas.study.rows import Row, Status, in_order
@@ -89,8 +90,9 @@ def table_of(directory: Path) -> Studied:
 
 def row_named(studied: Studied, name: str) -> Row:
     """Return a row by its place in the table, from 1; `ConfigError` where there is none."""
-    if not name.isdecimal() or not 1 <= int(name) <= len(studied.rows):
+    number = whole_number(name)
+    if number is None or not 1 <= number <= len(studied.rows):
         raise ConfigError(
             f"there is no row {name!r}", hint=f"give 1 to {len(studied.rows)}, as the table counts"
         )
-    return studied.rows[int(name) - 1]
+    return studied.rows[number - 1]

@@ -76,8 +76,11 @@ def read_steps(path: Path = PUBLISHED) -> tuple[MeasuredStep, ...]:
             "cannot be read", location=str(path), hint="check the path"
         ) from error
     reader = csv.DictReader(text.splitlines())
-    _check_header(reader.fieldnames or (), path)
-    steps = [_step(row, reader.line_num, path) for row in reader]
+    try:
+        _check_header(reader.fieldnames or (), path)
+        steps = [_step(row, reader.line_num, path) for row in reader]
+    except csv.Error as error:
+        raise MeasurementError(f"is no CSV: {error}", location=str(path)) from None
     _check_agreement(steps, path)
     return tuple(steps)
 

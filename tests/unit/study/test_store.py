@@ -106,7 +106,7 @@ def test_what_is_no_study_is_said(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="cannot be written"), opened(tmp_path / "file"):
         pass
     (tmp_path / DATABASE).write_text("no database at all, but long enough to be looked at\n" * 99)
-    with pytest.raises(OutputError, match="cannot be kept"), opened(tmp_path) as store:
+    with pytest.raises(OutputError, match="are damaged"), opened(tmp_path) as store:
         store.rows()
 
 

@@ -6,6 +6,8 @@ import json
 from functools import lru_cache
 from typing import Any, cast
 
+from hespas.limits import whole_number
+
 # When and where an instruction runs, and the compiler's estimates: not what it computes or how.
 _BOOKKEEPING = frozenset(
     {
@@ -55,7 +57,7 @@ def decoded(source: bytes) -> Config | None:
         return None
     try:
         return cast("Config", json.loads(source))
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 
@@ -82,7 +84,7 @@ def trip_count(source: bytes) -> int | None:
     count = (decoded(source) or NO_CONFIG).get("known_trip_count")
     if isinstance(count, dict):
         count = cast("Config", count).get("n")
-    return int(count) if isinstance(count, int | str) else None
+    return whole_number(str(count)) if isinstance(count, int | str) else None
 
 
 def is_synchronous(source: bytes) -> bool:
@@ -120,9 +122,8 @@ def estimated_cycles(source: bytes) -> int | None:
         return None
     window = cast("Config", (decoded(source) or NO_CONFIG).get(_TPU_WINDOW, NO_CONFIG))
     cycles = window.get(_CYCLES)
-    if not isinstance(cycles, int | str) or int(cycles) >= _UNKNOWN_CYCLES:
-        return None
-    return int(cycles)
+    number = whole_number(str(cycles)) if isinstance(cycles, int | str) else None
+    return None if number is None or number >= _UNKNOWN_CYCLES else number
 
 
 def fusion_kind(source: bytes) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 
 from hespas.errors import ProgramError, UnsupportedError
 from hespas.program.mosaic import KernelBlock, KernelOp, KernelType, MosaicKernel, Window
+from hespas.xla.mlir.kernel_trial import check_kernel
 from hespas.xla.mlir.locations import source_line
 from hespas.xla.mlir.module import BYTECODE_MAGIC, attribute_texts, module_pass_manager, one_line
 from hespas.xla.mlir.text import read_integer, read_integers, read_symbols, split_list
@@ -28,7 +29,7 @@ _ENTRY = "iteration_bounds"
 
 
 @lru_cache(maxsize=1)
-def _context() -> Any:
+def mosaic_context() -> Any:
     """Return a context that knows Mosaic's dialect; JAX's own modules never share it."""
     libraries = "jaxlib.mlir._mlir_libs."
     ir = import_module("jaxlib.mlir.ir")
@@ -43,6 +44,20 @@ def _context() -> Any:
     return context
 
 
+def parse_mosaic(body: bytes) -> Any:
+    """Return the module of a kernel in the context; `ProgramError` for what is none."""
+    ir = import_module("jaxlib.mlir.ir")
+    context = mosaic_context()
+    with context, ir.Location.unknown():
+        try:
+            module = ir.Module.parse(body, context)
+            if not body.startswith(_TEXT):
+                module_pass_manager().parse(_TO_CURRENT_FORM).run(module.operation)
+        except (ir.MLIRError, ValueError) as error:
+            raise ProgramError(f"its kernel cannot be read: {one_line(error)}") from error
+        return module
+
+
 @lru_cache(maxsize=256)
 def read_mosaic(body: bytes) -> MosaicKernel:
     """Return the kernel in a module's bytecode, or in its text, as libtpu writes its own.
@@ -52,15 +67,10 @@ def read_mosaic(body: bytes) -> MosaicKernel:
     """
     if not body.startswith(BYTECODE_MAGIC) and not body.startswith(_TEXT):
         raise ProgramError("its kernel is not MLIR")
+    check_kernel(body, "mosaic")
     ir = import_module("jaxlib.mlir.ir")
-    context = _context()
-    with context, ir.Location.unknown():
-        try:
-            module = ir.Module.parse(body, context)
-            if not body.startswith(_TEXT):
-                module_pass_manager().parse(_TO_CURRENT_FORM).run(module.operation)
-        except (ir.MLIRError, ValueError) as error:
-            raise ProgramError(f"its kernel cannot be read: {one_line(error)}") from error
+    with mosaic_context(), ir.Location.unknown():
+        module = parse_mosaic(body)
         functions = {
             view.operation.attributes["sym_name"].value: view.operation
             for view in module.body.operations

@@ -15,6 +15,7 @@ from typing import Any
 
 from hespas.errors import ProgramError
 from hespas.program.triton import TritonKernel, TritonOp, TritonType
+from hespas.xla.mlir.kernel_trial import check_kernel
 from hespas.xla.mlir.module import attribute_texts, one_line
 from hespas.xla.mlir.text import read_integer
 
@@ -38,7 +39,8 @@ _LOOPS = frozenset({"scf.while"})
 
 
 @lru_cache(maxsize=1)
-def _context() -> Any:
+def triton_context() -> Any:
+    """Return a context that knows Triton's dialect."""
     libraries = "jaxlib.mlir._mlir_libs."
     ir = import_module("jaxlib.mlir.ir")
     context = ir.Context()
@@ -50,19 +52,27 @@ def _context() -> Any:
     return context
 
 
+def parse_triton(body: bytes) -> Any:
+    """Return the module of a kernel in the context; `ProgramError` for what is none."""
+    ir = import_module("jaxlib.mlir.ir")
+    context = triton_context()
+    with context, ir.Location.unknown():
+        try:
+            return ir.Module.parse(body, context)
+        except (ir.MLIRError, ValueError) as error:
+            raise ProgramError(f"its kernel cannot be read: {one_line(error)}") from error
+
+
 @lru_cache(maxsize=256)
 def read_triton(body: bytes) -> TritonKernel:
     """Return the kernel in a module's bytecode or text.
 
     Raises `ProgramError` for what is no such module.
     """
+    check_kernel(body, "triton")
     ir = import_module("jaxlib.mlir.ir")
-    context = _context()
-    with context, ir.Location.unknown():
-        try:
-            module = ir.Module.parse(body, context)
-        except (ir.MLIRError, ValueError) as error:
-            raise ProgramError(f"its kernel cannot be read: {one_line(error)}") from error
+    with triton_context(), ir.Location.unknown():
+        module = parse_triton(body)
         functions = [
             view.operation for view in module.body.operations if view.operation.name == "tt.func"
         ]
