@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import chdir
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from fuzz.good_files import FLAGS, LOOPS, PRICES, SCHEDULE, STUDY
 from fuzz.mutators import Form
@@ -142,11 +144,11 @@ def _pages(home: Path) -> Iterator[Reader]:
 
 def kernels_of_authors(home: Path) -> Iterator[Reader]:
     """Yield the readers of kernels that programs carry: those of Pallas for TPUs, and Triton's."""
-    import jax  # noqa: PLC0415 - takes a second
 
     from mosaic_kernels import matmul, shape  # noqa: PLC0415 - it imports JAX
     from triton_kernels import product  # noqa: PLC0415 - it imports JAX
 
+    jax: Any = import_module("jax")
     traced = jax.jit(matmul(256, 256, 256, blocks=(128, 128, 128))).trace(
         shape(256, 256), shape(256, 256)
     )
