@@ -30,13 +30,15 @@ def main() -> int:
     last = None if given.inputs is None else given.first + given.inputs
     numbers = range(given.first, last or sys.maxsize)
     tally = Tally()
-    for outcome in outcomes(given.seed, numbers, time_s=60 * given.minutes):
-        tally.add(outcome)
-        if outcome.end is End.FAILED:
-            keep(outcome, given.failures)
-    print(tally.text())
-    if given.record is not None:
-        add_run({"seed": given.seed, **tally.record()}, given.record)
+    try:
+        for outcome in outcomes(given.seed, numbers, time_s=60 * given.minutes):
+            tally.add(outcome)
+            if outcome.end is End.FAILED:
+                keep(outcome, given.failures)
+    finally:
+        print(tally.text())
+        if given.record is not None:
+            add_run({"seed": given.seed, **tally.record()}, given.record)
     return 1 if tally.failed else 0
 
 

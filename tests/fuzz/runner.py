@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 MOST_S = 20.0
 MOST_BYTES = 4 << 30
-_START_S = 120.0
+_START_S = 900.0
 _INPUTS_OF_A_CHILD = 2000
 _CUTS = 0.15
 _FAULTS = ("Traceback (most recent call last)", "fault of hespas", "there is not enough memory")

@@ -175,7 +175,7 @@ def test_a_table_that_is_no_csv(hespas: Hespas, text: str) -> None:
     assert "load.csv" in hespas(*words, "--expert-load", "load.csv")
 
 
-@pytest.mark.parametrize("damage", ["cut", "figures"])
+@pytest.mark.parametrize("damage", ["cut", "figures", "text"])
 def test_results_of_a_study_that_are_damaged(hespas: Hespas, damage: str) -> None:
     Path("step.mlir").write_text(LOOPS)
     Path("study.yml").write_text(STUDY)
@@ -185,6 +185,7 @@ def test_results_of_a_study_that_are_damaged(hespas: Hespas, damage: str) -> Non
     content = file.read_bytes()
     changed = {
         "cut": content[:-4096],
+        "text": content.replace(b'"title":"Two', b'"title":"Tw\xff'),
         "figures": content.replace(b'{"step_time_s": ', b'{"step_time_s"= '),
     }
     assert changed[damage] != content

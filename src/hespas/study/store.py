@@ -345,6 +345,8 @@ def _connected(uri: str, directory: Path) -> Generator[sqlite3.Connection]:
         raise _unusable(directory, error) from error
     try:
         yield connection
+    except UnicodeDecodeError as error:
+        raise _damaged(directory) from error
     except sqlite3.Error as error:
         raise _unusable(directory, error) from error
     finally:

@@ -20,6 +20,9 @@ from hespas.errors import ToolError
 from hespas.tools.interruption import interruption
 
 LOG_NAME = "log.txt"
+MOST_LOG_BYTES = 2**28
+"""What a program may print: more is a program that prints without end."""
+_READ_BYTES = 2**18
 _LAST_LINES = 3
 _LOOK_EVERY_S = 0.1
 _PROGRAM_OF_A_SHELL = """
@@ -64,8 +67,9 @@ def run_program(
 
     ``name`` stands in messages. Standard output and error go to ``log.txt`` in the directory,
     which is made if it is missing. ``environment`` is added to this process's own. Raises
-    `ToolError`, naming the log, if the program is missing, fails, is killed or takes too long; it
-    and its children have ended by then. They end with this process too, even if that is killed.
+    `ToolError`, naming the log, if the program is missing, fails, is killed, takes too long or
+    prints more than `MOST_LOG_BYTES`; it and its children have ended by then. They end with this
+    process too, even if that is killed.
 
     >>> import sys, tempfile
     >>> with tempfile.TemporaryDirectory() as made:
@@ -94,6 +98,7 @@ def run_program(
                 f"{name} cannot be started: {error.strerror or error}", location=str(command[0])
             ) from error
         code = _waited(process, limits.time_s, name=name, log=log)
+        _check_log(log, name)
     if code != 0:
         raise ToolError(f"{name} {ending(code)}: {last_words(log)}", location=str(log))
     return Finished(log=log, elapsed_s=monotonic() - started_s)
@@ -137,7 +142,7 @@ def _shell(memory_bytes: int | None) -> tuple[str, ...]:
 
 def _waited(process: subprocess.Popen[bytes], time_s: float, *, name: str, log: Path) -> int:
     try:
-        return _wait(process, time_s, interruption())
+        return _wait(process, time_s, interruption(), name=name, log=log)
     except subprocess.TimeoutExpired as error:
         raise ToolError(
             f"{name} took longer than {time_s:g} s: {last_words(log)}",
@@ -151,17 +156,34 @@ def _waited(process: subprocess.Popen[bytes], time_s: float, *, name: str, log: 
         process.wait()
 
 
-def _wait(process: subprocess.Popen[bytes], time_s: float, interrupted: Event | None) -> int:
+def _wait(
+    process: subprocess.Popen[bytes],
+    time_s: float,
+    interrupted: Event | None,
+    *,
+    name: str,
+    log: Path,
+) -> int:
     """Wait for a process; `KeyboardInterrupt` once ``interrupted`` is set."""
-    if interrupted is None:
-        return process.wait(timeout=time_s)
     end_s = monotonic() + time_s
     while monotonic() < end_s - _LOOK_EVERY_S:
         with contextlib.suppress(subprocess.TimeoutExpired):
             return process.wait(timeout=_LOOK_EVERY_S)
-        if interrupted.is_set():
+        if interrupted is not None and interrupted.is_set():
             raise KeyboardInterrupt
+        _check_log(log, name)
     return process.wait(timeout=max(0.0, end_s - monotonic()))
+
+
+def _check_log(log: Path, name: str) -> None:
+    """Raise `ToolError` for a program that prints without end, and cut its log."""
+    if log.stat().st_size > MOST_LOG_BYTES:
+        os.truncate(log, _READ_BYTES)
+        raise ToolError(
+            f"{name} printed more than {MOST_LOG_BYTES >> 20} MiB",
+            location=str(log),
+            hint="let it print less",
+        )
 
 
 def ending(code: int) -> str:
@@ -180,7 +202,10 @@ def ending(code: int) -> str:
 
 def last_words(log: Path) -> str:
     """Return the last lines of a log, as one line for a message; a failed check before a stack."""
-    text = log.read_text(errors="replace")
+    with log.open("rb") as file:
+        size_bytes = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size_bytes - _READ_BYTES))
+        text = file.read().decode(errors="replace")
     fatal = _FATAL.findall(text)
     if fatal:
         return fatal[-1][:600]

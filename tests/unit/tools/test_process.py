@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from hespas.errors import ToolError
+from hespas.tools import process
 from hespas.tools.process import LOG_NAME, Limits, last_words, run_program, scratch_directory
 
 MINUTE = Limits(time_s=60)
@@ -166,3 +167,13 @@ def test_a_program_that_is_not_executable_is_named(tmp_path: Path) -> None:
     (tmp_path / "tool").touch()
     with pytest.raises(ToolError, match="probe cannot be started: Permission denied"):
         run_program(["./tool"], name="probe", directory=tmp_path, limits=MINUTE)
+
+
+def test_a_program_that_prints_without_end_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "MOST_LOG_BYTES", 2**24)
+    for code in ("while True: print('x' * 9999)", "print('x' * 2**25)"):
+        with pytest.raises(ToolError, match="probe printed more than 16 MiB"):
+            run_program(python(code), name="probe", directory=tmp_path, limits=MINUTE)
+        assert (tmp_path / LOG_NAME).stat().st_size < 2**20

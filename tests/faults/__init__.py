@@ -1,0 +1,1 @@
+"""Faults of the machine while commands run: ``make faults``, docs/reliability.md."""

@@ -1,0 +1,99 @@
+"""Let commands meet faults: ``PYTHONPATH=tests python -m faults --rounds 3 --seed 1``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+from faults.backends import bad_backends
+from faults.jobs import JOBS
+from faults.trials import (
+    Machine,
+    Shim,
+    Trial,
+    clock_back,
+    full_at_each_write,
+    homes,
+    little_memory,
+    machine_of,
+    no_permission,
+    signalled,
+    stopped,
+    two_at_once,
+    without_locks,
+)
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGKILL)
+
+
+def main() -> int:
+    """Try all faults on all commands, and say what came of them; 1 if one went wrong."""
+    parser = argparse.ArgumentParser(prog="faults", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3, help="how often what is random is tried")
+    parser.add_argument("--writes", type=int, default=40, help="the most writes that fail")
+    parser.add_argument("--seed", type=int, default=0, help="which times")
+    parser.add_argument("--jobs", nargs="*", help="only these commands")
+    parser.add_argument("--compilers", help="the Python of an environment with XLA's compilers")
+    parser.add_argument("--record", type=Path, help="write what was tried to this file, as JSON")
+    given = parser.parse_args()
+    tried: Counter[tuple[str, str, str]] = Counter()
+    wrong = 0
+    for trial in _trials(given):
+        end = "wrong" if trial.why else "answered" if trial.answered else "refused or ended"
+        tried[trial.fault, trial.job, end] += 1
+        if trial.why:
+            wrong += 1
+            print(f"{trial.fault}, {trial.job}: {trial.why}", flush=True)
+    for (fault, job, end), times in sorted(tried.items()):
+        print(f"{fault:34}{job:12}{end:18}{times:5}")
+    print(f"{tried.total()} trials, {wrong} wrong")
+    if given.record is not None:
+        runs = [
+            {"fault": fault, "command": job, "end": end, "times": times}
+            for (fault, job, end), times in sorted(tried.items())
+        ]
+        given.record.write_text(json.dumps({"seed": given.seed, "trials": runs}, indent=1) + "\n")
+    return 1 if wrong else 0
+
+
+def _trials(given: argparse.Namespace) -> Iterator[Trial]:
+    rng = Random(given.seed)  # noqa: S311 - times, no secrets
+    with tempfile.TemporaryDirectory(prefix="hespas-shim-") as made:
+        shim = Shim(Path(made)) if Shim.is_possible() else None
+        for job in JOBS:
+            if given.jobs and job.name not in given.jobs:
+                continue
+            if job.needs_compilers and given.compilers is None:
+                continue
+            python = given.compilers if job.needs_compilers else sys.executable
+            yield from _of_job(machine_of(job, python), shim, rng, given)
+    if not given.jobs or "backends" in given.jobs:
+        yield from bad_backends()
+
+
+def _of_job(
+    machine: Machine, shim: Shim | None, rng: Random, given: argparse.Namespace
+) -> Iterator[Trial]:
+    yield no_permission(machine)
+    yield from homes(machine)
+    for _ in range(given.rounds):
+        for number in SIGNALS:
+            yield signalled(machine, number, rng)
+        yield two_at_once(machine, rng)
+        yield stopped(machine, rng)
+        yield little_memory(machine, rng)
+    if shim is not None:
+        yield without_locks(machine, shim)
+        yield clock_back(machine, shim)
+        yield from full_at_each_write(machine, shim, most=given.writes, rng=rng)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
