@@ -185,7 +185,7 @@ def test_results_of_a_study_that_are_damaged(hespas: Hespas, damage: str) -> Non
     content = file.read_bytes()
     changed = {
         "cut": content[:-4096],
-        "text": content.replace(b'"title":"Two', b'"title":"Tw\xff'),
+        "text": content.replace(b'"title": "Two', b'"title": "Tw\xff'),
         "figures": content.replace(b'{"step_time_s": ', b'{"step_time_s"= '),
     }
     assert changed[damage] != content
