@@ -9,7 +9,7 @@ COMPILERS := .venv-compilers
 
 DOCS := .venv-docs
 
-.PHONY: demo test test-compilers fuzz docs docs-serve lock clean
+.PHONY: demo test test-compilers fuzz faults docs docs-serve lock clean
 
 demo: .venv/run-installed $(if $(COMPILES),.venv/compiler-installed)
 	$(BIN)/hespas run $(DEMO)
@@ -35,6 +35,11 @@ MINUTES ?= 5
 SEED ?= 0
 fuzz: .venv/dev-installed
 	PYTHONPATH=tests:validation $(BIN)/python -m fuzz --minutes $(MINUTES) --seed $(SEED)
+
+# Faults of disks, signals, memory and other programs, while commands run (a C compiler is used).
+ROUNDS ?= 3
+faults: .venv/dev-installed
+	PYTHONPATH=tests:validation $(BIN)/python -m faults --rounds $(ROUNDS) --seed $(SEED)
 
 # The documentation site, built strictly into site/. Its tools have a place of their own.
 docs: $(DOCS)/installed .venv/run-installed

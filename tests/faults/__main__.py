@@ -64,7 +64,7 @@ def main() -> int:
 
 
 def _trials(given: argparse.Namespace) -> Iterator[Trial]:
-    rng = Random(given.seed)  # noqa: S311 - times, no secrets
+    rng = Random(given.seed)
     with tempfile.TemporaryDirectory(prefix="hespas-shim-") as made:
         shim = Shim(Path(made)) if Shim.is_possible() else None
         for job in JOBS:
@@ -73,7 +73,7 @@ def _trials(given: argparse.Namespace) -> Iterator[Trial]:
             if job.needs_compilers and given.compilers is None:
                 continue
             python = given.compilers if job.needs_compilers else sys.executable
-            yield from _of_job(machine_of(job, python), shim, rng, given)
+            yield from _of_job(machine_of(job, str(python)), shim, rng, given)
     if not given.jobs or "backends" in given.jobs:
         yield from bad_backends()
 

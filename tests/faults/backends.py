@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,11 +32,16 @@ BACKENDS = ("astra-sim", "sst", "htsim")
 
 
 def bad_backends() -> Iterator[Trial]:
-    """Let `hespas simulate` run each program as each back end; it must say so in one line."""
+    """Let each program stand for each back end."""
     for backend in BACKENDS:
-        for what, text in PROGRAMS.items():
-            with tempfile.TemporaryDirectory(prefix="hespas-faults-") as made:
-                yield _met(Path(made), backend, what, text)
+        for what in PROGRAMS:
+            yield bad_backend(backend, what)
+
+
+def bad_backend(backend: str, what: str) -> Trial:
+    """Let `hespas simulate` run a program as a back end; it must say in one line what is wrong."""
+    with tempfile.TemporaryDirectory(prefix="hespas-faults-") as made:
+        return _met(Path(made), backend, what, PROGRAMS[what])
 
 
 def _met(directory: Path, backend: str, what: str, text: str) -> Trial:
@@ -44,7 +50,7 @@ def _met(directory: Path, backend: str, what: str, text: str) -> Trial:
     environment(directory)
     (work / "step.mlir").write_text(LOOPS)
     program = work / "program"
-    program.write_text(f"#!{__import__('sys').executable} -S\n{text}")
+    program.write_text(f"#!{sys.executable} -S\n{text}")
     program.chmod(0o755)
     run(("trace", "step.mlir", "--node", "A100_SXM_40GB", "-o", "t"), directory)
     words = ("simulate", "t", "--system", "A100_SXM_40GB_4GPU", "--backend", backend)

@@ -155,7 +155,9 @@ def written(job: Job, directory: Path) -> dict[str, bytes]:
         inside = sorted(path.rglob("*")) if path.is_dir() else [path]
         for each in inside:
             if each.is_file() and each.suffix != ".sqlite":
-                found[str(each.relative_to(work))] = _comparable(each)
+                # Locations in exported programs name the files of the directory.
+                content = _comparable(each).replace(str(work).encode(), b".")
+                found[str(each.relative_to(work))] = content
     return found
 
 

@@ -7,7 +7,6 @@ next run, without the fault, has the answer of a machine without faults.
 
 from __future__ import annotations
 
-import os
 import resource
 import shutil
 import signal
@@ -15,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,7 +48,7 @@ class Machine:
     took_s: float
 
     @contextmanager
-    def directory(self) -> Iterator[Path]:
+    def directory(self) -> Generator[Path]:
         """Yield a directory with what the command reads."""
         with tempfile.TemporaryDirectory(prefix="hespas-faults-") as made:
             prepare(self.job, Path(made))
@@ -319,8 +318,3 @@ def stopped(machine: Machine, rng: Random) -> Trial:
             time.sleep(1)
             process.send_signal(signal.SIGCONT)
         return judged(machine, directory, "suspended for a second", _end(process))
-
-
-def is_root() -> bool:
-    """Return whether permissions have to be taken away first."""
-    return os.geteuid() == 0

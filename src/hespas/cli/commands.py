@@ -63,6 +63,10 @@ def command_named(name: str) -> click.Command:
     return command
 
 
+_NO_MEMORY = "failed to map segment"
+"""What the system says of a library that it has no memory for."""
+
+
 class _Commands(Commands):
     """The commands, which are imported when they are called."""
 
@@ -158,6 +162,8 @@ def _one_line(error: Exception, spelling: Mapping[str, str], *, debug: bool) -> 
             text = "the input is nested too deeply"
         case MemoryError():
             text = "there is not enough memory"
+        case ImportError() if _NO_MEMORY in str(error):
+            text = f"there is not enough memory: {error}"
         case _:
             hint = "" if debug else "; this is a fault of hespas, --debug shows where"
             text = f"{type(error).__name__}: {error}{hint}"

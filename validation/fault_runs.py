@@ -1,0 +1,32 @@
+"""The faults that docs/data/faults.json records, as a table for docs/reliability.md.
+
+``python -m faults --record docs/data/faults.json`` writes it (docs/reliability.md).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+RECORD = Path(__file__).resolve().parents[1] / "docs" / "data" / "faults.json"
+_ENDS = ("answered", "refused or ended", "wrong")
+
+
+def table() -> str:
+    """Return how often each fault was tried, on which commands, and how that ended."""
+    trials = json.loads(RECORD.read_text())["trials"]
+    ends: Counter[tuple[str, str]] = Counter()
+    commands: dict[str, dict[str, None]] = {}
+    for trial in trials:
+        ends[trial["fault"], trial["end"]] += trial["times"]
+        commands.setdefault(trial["fault"], {})[trial["command"]] = None
+    lines = ["| fault | commands | answered | refused or ended | wrong |", "|---|---|---|---|---|"]
+    lines += [
+        f"| {fault} | {', '.join(commands[fault])} "
+        f"| {' | '.join(str(ends[fault, end]) for end in _ENDS)} |"
+        for fault in sorted(commands, key=str.casefold)
+    ]
+    wrong = sum(times for (_, end), times in ends.items() if end == "wrong")
+    said = f"Together {ends.total()} trials: {wrong} went wrong."
+    return "\n".join([*lines, "", said, ""])
