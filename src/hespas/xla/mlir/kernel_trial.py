@@ -10,6 +10,7 @@ import json
 import sys
 import tempfile
 from base64 import b64decode, b64encode
+from contextlib import suppress
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
@@ -37,12 +38,19 @@ def check_kernel(body: bytes, language: str) -> None:
     if not body.startswith(BYTECODE_MAGIC):
         return
     question = {"body": b64encode(body).decode(), "language": language}
-    try:
-        answer = _worker().ask(question, time_s=_MOST_S)
-    except ToolError as error:
-        raise ProgramError("its kernel cannot be read: the bytecode is damaged") from error
+    answer = _answer(question)
     if not answer["is_text"]:
         raise ProgramError("its kernel cannot be read: a name in it is no text")
+
+
+def _answer(question: dict[str, str]) -> dict[str, object]:
+    """Ask again where the process dies: an earlier kernel may have damaged its memory."""
+    with suppress(ToolError):
+        return _worker().ask(question, time_s=_MOST_S)
+    try:
+        return _worker().ask(question, time_s=_MOST_S)
+    except ToolError as error:
+        raise ProgramError("its kernel cannot be read: the bytecode is damaged") from error
 
 
 @lru_cache(maxsize=1)
