@@ -35,6 +35,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import every_rows
+import fault_runs
 import fusion
 import fuzz_runs
 import loops
@@ -272,6 +273,10 @@ def _fuzz(accuracy: Mapping[str, Any]) -> str:  # noqa: ARG001 - as above
     return fuzz_runs.table()
 
 
+def _faults(accuracy: Mapping[str, Any]) -> str:  # noqa: ARG001 - as above
+    return fault_runs.table()
+
+
 def _every(part: Callable[[], str]) -> Callable[[Mapping[str, Any]], str]:
     """Return a table that has its own file of figures."""
     return lambda _: part()
@@ -287,6 +292,7 @@ FIGURES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "everysummary": _every(every_rows.summary),
     "fusion": _fusion,
     "fuzz": _fuzz,
+    "faults": _faults,
     "llama3": _llama3,
     "loops": _loops,
     "methods": _methods,

@@ -118,6 +118,20 @@ def staged_directory(target: Path, mark: OutputMark, *, clean: bool) -> Generato
     it are unchanged.
     """
     check_output(target, mark, clean=clean)
+    with directory_beside(target) as stage:
+        yield stage
+        text = json.dumps({"workload": mark.workload, "content": mark.content})
+        (stage / MARK_FILE).write_text(text + "\n")
+        _publish(stage, _resolved(target))
+
+
+@contextmanager
+def directory_beside(target: Path) -> Generator[Path]:
+    """Yield an empty directory on the file system of ``target``; what stays in it is removed.
+
+    Raises `OutputError` if it, or what it is filled with, cannot be written. Directories that
+    were made above ``target`` go again if it is not there then.
+    """
     home = _resolved(target)
     made = _missing_parents(home)
     stage: Path | None = None
@@ -125,9 +139,6 @@ def staged_directory(target: Path, mark: OutputMark, *, clean: bool) -> Generato
         home.parent.mkdir(parents=True, exist_ok=True)
         stage = Path(tempfile.mkdtemp(prefix=f".{home.name}.", dir=home.parent))
         yield stage
-        text = json.dumps({"workload": mark.workload, "content": mark.content})
-        (stage / MARK_FILE).write_text(text + "\n")
-        _publish(stage, home)
     except OSError as error:
         raise _failed(target, error) from error
     finally:
@@ -135,6 +146,12 @@ def staged_directory(target: Path, mark: OutputMark, *, clean: bool) -> Generato
             shutil.rmtree(stage, ignore_errors=True)
         if not home.exists():
             _remove_empty(made)
+
+
+def move_directory(stage: Path, target: Path) -> None:
+    """Move a directory to a place where there is nothing, or an empty directory."""
+    stage.chmod(0o777 & ~_umask())
+    stage.rename(_resolved(target))
 
 
 def _resolved(path: Path) -> Path:
@@ -199,9 +216,8 @@ def _publish(stage: Path, target: Path) -> None:
     If it does, the mark is removed first and written last: a directory without one is incomplete,
     as after a power cut.
     """
-    stage.chmod(0o777 & ~_umask())
     if not target.exists():
-        stage.rename(target)
+        move_directory(stage, target)
         return
     old = [entry for entry in target.iterdir() if _OURS.fullmatch(entry.name)]
     for entry in sorted(old, key=lambda entry: entry.name != MARK_FILE):

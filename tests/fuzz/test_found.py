@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import re
 import sqlite3
 from collections.abc import Callable
@@ -195,3 +196,15 @@ def test_results_of_a_study_that_are_damaged(hespas: Hespas, damage: str) -> Non
     assert said in hespas("report", "kept", "-o", "out.html")
     if damage != "figures":
         assert said in hespas("study", "resume", "kept", "--workers", "1")
+
+
+def test_a_result_with_kernels_that_never_run(hespas: Hespas) -> None:
+    Path("step.hlo").write_text(HLO)
+    system = ("--system", "A100_SXM_40GB_4GPU")
+    hespas("run", "step.hlo", *NODE, *system, "--json", "run.json")
+    result = json.loads(Path("run.json").read_text())
+    assert result["kernels"]
+    for kernel in result["kernels"]:
+        kernel["count"] = 0
+    Path("run.json").write_text(json.dumps(result))
+    assert "page.html" in hespas("report", "run.json", "-o", "page.html")

@@ -11,7 +11,9 @@ from hespas.files import (
     MARK_FILE,
     OutputMark,
     check_file,
+    directory_beside,
     json_bytes,
+    move_directory,
     replaced_file,
     staged_directory,
     write_file,
@@ -197,3 +199,16 @@ def test_the_mask_for_rights_stays_as_it_was(tmp_path: Path) -> None:
         assert (tmp_path / "x").stat().st_mode & 0o777 == 0o600
     finally:
         os.umask(before)
+
+
+def test_a_directory_moves_to_its_place_whole_or_not_at_all(tmp_path: Path) -> None:
+    target = tmp_path / "above" / "made"
+    with pytest.raises(OutputError, match="No space left"), directory_beside(target) as stage:
+        (stage / "one").write_bytes(b"1")
+        raise OSError(28, "No space left on device")
+    assert names(tmp_path) == set()
+    with directory_beside(target) as stage:
+        (stage / "one").write_bytes(b"1")
+        move_directory(stage, target)
+    assert names(target) == {"one"}
+    assert names(target.parent) == {"made"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,7 +14,7 @@ from hespas.calibrate.plot import svg
 from hespas.calibrate.report import Calibration, panels, report_json
 from hespas.config.files import read_json
 from hespas.errors import HardwareError, OutputError, option
-from hespas.files import json_bytes, write_file
+from hespas.files import directory_beside, json_bytes, move_directory
 from hespas.hardware.links import Link, link_names, load_link
 from hespas.hardware.power import POWER
 from hespas.hardware.presets import MICROARCHITECTURE, device_file, node_directory
@@ -44,15 +44,28 @@ def write_calibration(calibration: Calibration, target: Path) -> tuple[Path, ...
     files = _files(calibration, target.resolve().name)
     old = [name for name in _written_before(target) if name not in files]
     _check_bases(calibration, target, old)
-    target.mkdir(parents=True, exist_ok=True)
-    for name, content in files.items():
-        if name == REPORT:
-            # Last: a run that is stopped before leaves a directory known as a calibration's.
-            _remove(target, old)
-        file = target / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_file(file, content)
+    with directory_beside(target) as stage:
+        for name, content in files.items():
+            (stage / name).parent.mkdir(parents=True, exist_ok=True)
+            (stage / name).write_bytes(content)
+        _publish(stage, target, files, old)
     return tuple(target / name for name in files)
+
+
+def _publish(stage: Path, target: Path, names: Iterable[str], old: Sequence[str]) -> None:
+    """Move what is written to its place: by one rename where nothing is there.
+
+    Otherwise the report moves last: a run that is stopped before leaves a directory that is known
+    as a calibration's.
+    """
+    if not target.exists() or not any(target.iterdir()):
+        move_directory(stage, target)
+        return
+    for name in names:
+        if name == REPORT:
+            _remove(target, old)
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        (stage / name).replace(target / name)
 
 
 def _check_target(target: Path) -> None:

@@ -28,7 +28,8 @@ _LEAST_INTENSITY = 0.01
 
 def kernel_sections(report: RunReport) -> Iterator[Section]:
     """Yield what is known of kernels; nothing of a report without them."""
-    single = [row for row in report.kernels if row.kind != "others" and row.time_s > 0]
+    named = [row for row in report.kernels if row.kind != "others"]
+    single = [row for row in named if row.time_s > 0 and row.count > 0]
     if not single:
         return
     parts: list[Chart | Table] = []
