@@ -204,8 +204,7 @@ def test_the_mask_for_rights_stays_as_it_was(tmp_path: Path) -> None:
 def test_a_directory_moves_to_its_place_whole_or_not_at_all(tmp_path: Path) -> None:
     target = tmp_path / "above" / "made"
     with pytest.raises(OutputError, match="No space left"), directory_beside(target) as stage:
-        (stage / "one").write_bytes(b"1")
-        raise OSError(28, "No space left on device")
+        fail(stage / "one", OSError(28, "No space left on device"))
     assert names(tmp_path) == set()
     with directory_beside(target) as stage:
         (stage / "one").write_bytes(b"1")
