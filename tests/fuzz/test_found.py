@@ -13,11 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from fuzz.good_files import HLO, LOOPS, PRICES, PTX, STUDY
+from fuzz.good_files import HLO, LOOPS, PTX
 from hespas.cli.commands import commands, run
 from hespas.program.kernels import CompiledKernels, KernelLaunch, encode_kernels
+from hespas.study.store import opened
+from hespas.study.study import study_of
 from hespas.xla.hlo.module import read_hlo_module
 from hespas.xla.mlir.module import parse_mlir
+from small_studies import STUDY, study_rows
 
 Hespas = Callable[..., str]
 NODE = ("--node", "A100_SXM_40GB")
@@ -178,15 +181,14 @@ def test_a_table_that_is_no_csv(hespas: Hespas, text: str) -> None:
 
 @pytest.mark.parametrize("damage", ["cut", "figures", "text"])
 def test_results_of_a_study_that_are_damaged(hespas: Hespas, damage: str) -> None:
-    Path("step.mlir").write_text(LOOPS)
-    Path("study.yml").write_text(STUDY)
-    Path("prices.csv").write_text(PRICES)
-    hespas("study", "run", "study.yml", "--workers", "1", "-o", "kept")
+    with opened(Path("kept")) as store:
+        store.keep_study(study_of(STUDY).to_dict(), {})
+        store.keep_rows(study_rows())
     file = Path("kept/study.sqlite")
     content = file.read_bytes()
     changed = {
         "cut": content[:-4096],
-        "text": content.replace(b'"title": "Two', b'"title": "Tw\xff'),
+        "text": content.replace(b'"title": "Eight', b'"title": "Eigh\xff'),
         "figures": content.replace(b'{"step_time_s": ', b'{"step_time_s"= '),
     }
     assert changed[damage] != content
