@@ -13,7 +13,7 @@ CHAIN = f"""{all_reduce("%s", "%a")}
     %c = stablehlo.tanh %s : {VECTOR}
     {all_reduce("%u", "%c", channel=3)}
     %d = stablehlo.exponential %b : {VECTOR}
-    %r = stablehlo.add %u, %t : {VECTOR}
+    %r = stablehlo.multiply %u, %t : {VECTOR}
     return %r, %d : {VECTOR}, {VECTOR}"""
 
 
