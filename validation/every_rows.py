@@ -237,11 +237,13 @@ CAUSES = (
         names=lambda row: not row["part"].startswith("TPU") and row["framework_year"] <= 2024,
     ),
     Cause(
-        text="libtpu's cycles are too long on the TPU v3",
+        text="libtpu's cycles of products are too long: the step of 1B on the TPU v3, which was "
+        "recorded before products were calibrated, and that of 100M",
         names=lambda row: row["part"] == "TPUv3",
     ),
     Cause(
-        text="libtpu's cycles of products are too long on the TPU v5e and v5p",
+        text="growth over slices of TPUs v5e, which is not in the prediction, and exposed "
+        "communication on v5p",
         names=lambda row: row["part"] in {"TPUv5e", "TPUv5p"} and row["held_by"] != "fused",
     ),
     Cause(
