@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 import hespas
+from hespas.goodput.options import GoodputOptions
 from hespas.report.compare import RunResult
 from hespas.report.schema import RunReport
 
@@ -23,6 +24,26 @@ def step_json() -> dict[str, Any]:
 def step_report(**changed: Any) -> RunReport:
     """Return it as a value, with what is changed."""
     return msgspec.convert({**step_json(), **changed}, RunReport)
+
+
+@cache
+def pipeline_json() -> dict[str, Any]:
+    """Return the answer for two stages that train a small Llama, and for a long run of it."""
+    return hespas.predict_pipeline(
+        "llama3-100m",
+        "4xH100_80GB",
+        mesh="pipe=2,data=2",
+        global_batch=8,
+        sequence=1024,
+        settings={"layers": "4"},
+        fidelity="fused",
+        long_run=GoodputOptions(goodput=True, train_tokens=1e12),
+    ).to_dict()
+
+
+def pipeline_step(**changed: Any) -> RunReport:
+    """Return it as a value, with what is changed."""
+    return msgspec.convert({**pipeline_json(), **changed}, RunReport)
 
 
 def step_result(**changed: Any) -> RunResult:

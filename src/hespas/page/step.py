@@ -20,6 +20,7 @@ from hespas.page.specs import (
     time_unit,
     tooltips,
 )
+from hespas.page.stages import stage_sections
 from hespas.report.assumptions import group_text
 from hespas.report.headline import PART_NAMES, headline
 from hespas.report.schema import CommunicationRow, RunReport
@@ -34,6 +35,7 @@ def step_page(report: RunReport) -> Page:
     sections = [
         Section(title="The answer", parts=tuple(_answer(report))),
         Section(title="Where the step goes", parts=tuple(_whole(report))),
+        *stage_sections(report),
         Section(title="Over time", parts=tuple(_timeline(report))),
         *kernel_sections(report),
         Section(title="Communication", parts=tuple(_communication(report))),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import inf
 
 from hespas.errors import ConfigError, option
 from hespas.goodput.failures import CHECKPOINT_BYTES_PER_S, CHECKPOINT_SOURCE, failure_interval
 from hespas.goodput.model import LongRun, best_interval_s, goodput_of
 from hespas.goodput.options import DEFAULT_REPAIR_S, DEFAULT_START_S, GoodputOptions
+from hespas.pipeline import PipelinePrediction
 from hespas.prediction import Prediction
 from hespas.program.types import size_bytes
 from hespas.report.assumptions import wrapped
@@ -24,6 +26,16 @@ _SHARES = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Step:
+    """What a long run repeats: ``tokens`` are those that it takes in, None where not known."""
+
+    time_s: float
+    devices: int
+    device_name: str
+    tokens: int | None
+
+
 def goodput_report(prediction: Prediction) -> GoodputReport | None:
     """Return what a long run reaches, None where it is not asked for.
 
@@ -34,21 +46,48 @@ def goodput_report(prediction: Prediction) -> GoodputReport | None:
     if not given.goodput:
         return None
     assumed: list[str] = []
-    rate = failure_interval(given, prediction.device_name)
+    size = _checkpoint_bytes(prediction, assumed)
+    return _report(_step_of(prediction), given, size, assumed)
+
+
+def pipeline_goodput(prediction: PipelinePrediction) -> GoodputReport | None:
+    """Return the same of a pipeline, whose checkpoints hold the optimiser's states of all stages.
+
+    They have the weights in 32 bits, and are divided along all axes but ``data``.
+    """
+    given = prediction.options.long_run
+    if not given.goodput:
+        return None
+    parts = prediction.devices // prediction.cut.stages // prediction.cut.mesh.size("data")
+    size = parts * sum(memory.state_bytes for memory in prediction.memories)
+    return _report(_step_of(prediction), given, size, [])
+
+
+def _step_of(prediction: Prediction | PipelinePrediction) -> _Step:
+    return _Step(
+        time_s=prediction.step_time_s,
+        devices=prediction.devices,
+        device_name=prediction.device_name,
+        tokens=prediction.work.tokens,
+    )
+
+
+def _report(step: _Step, given: GoodputOptions, size: int, assumed: list[str]) -> GoodputReport:
+    """Return what a long run of a step reaches, with checkpoints of so many bytes."""
+    rate = failure_interval(given, step.device_name)
     if rate.source:
         hours = format_amount(rate.device_interval_s / 3600).strip()
         assumed.append(f"a device fails every {hours} hours: {rate.source}")
-    failure_interval_s = rate.device_interval_s / prediction.devices
-    size = _checkpoint_bytes(prediction, assumed)
+    failure_interval_s = rate.device_interval_s / step.devices
     bandwidth = given.checkpoint_bandwidth
     if bandwidth is None:
-        bandwidth = CHECKPOINT_BYTES_PER_S * prediction.devices
+        bandwidth = CHECKPOINT_BYTES_PER_S * step.devices
         assumed.append(
             f"checkpoints are written and read at {format_quantity(bandwidth, 'B/s')}, "
             f"{format_quantity(CHECKPOINT_BYTES_PER_S, 'B/s')} for each device: {CHECKPOINT_SOURCE}"
         )
     save_s = size / bandwidth
-    interval_s = _interval_s(prediction, given, failure_interval_s, save_s)
+    interval_s = _interval_s(step.time_s, given, failure_interval_s, save_s)
     if given.restart_time == DEFAULT_START_S:
         assumed.append(f"starting again takes {format_time(DEFAULT_START_S)} (--restart-time)")
     if given.spare_nodes is None:
@@ -67,9 +106,8 @@ def goodput_report(prediction: Prediction) -> GoodputReport | None:
             repair_s=given.repair_time,
         )
     )
-    steps_per_day = _DAY_S * found.productive / prediction.step_time_s
-    tokens = prediction.work.tokens
-    tokens_per_day = None if tokens is None else tokens * steps_per_day
+    steps_per_day = _DAY_S * found.productive / step.time_s
+    tokens_per_day = None if step.tokens is None else step.tokens * steps_per_day
     days = _days(given, tokens_per_day)
     price = given.device_hour_usd
     return GoodputReport(
@@ -86,7 +124,7 @@ def goodput_report(prediction: Prediction) -> GoodputReport | None:
         tokens_per_day=tokens_per_day,
         steps_per_day=steps_per_day,
         days=days,
-        usd=None if days is None or price is None else 24 * days * price * prediction.devices,
+        usd=None if days is None or price is None else 24 * days * price * step.devices,
         assumptions=assumed,
     )
 
@@ -109,10 +147,9 @@ def _checkpoint_bytes(prediction: Prediction, assumed: list[str]) -> int:
 
 
 def _interval_s(
-    prediction: Prediction, given: GoodputOptions, failure_interval_s: float, save_s: float
+    step_s: float, given: GoodputOptions, failure_interval_s: float, save_s: float
 ) -> float:
     """Return the interval that is given or best, at least a step."""
-    step_s = prediction.step_time_s
     chosen = given.checkpoint_interval
     if chosen is None:
         best_s = best_interval_s(failure_interval_s=failure_interval_s, save_s=save_s)

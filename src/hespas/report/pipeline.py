@@ -18,6 +18,7 @@ from hespas.prediction import Prediction
 from hespas.report.assumptions import grouped_assumptions
 from hespas.report.communication import IDLE, communication_rows
 from hespas.report.energy import with_facility
+from hespas.report.goodput import pipeline_goodput
 from hespas.report.headline import shares
 from hespas.report.layers import (
     Breakdown,
@@ -95,6 +96,7 @@ def pipeline_report(prediction: PipelinePrediction) -> RunReport:
         options=given_options(prediction.options),
         versions={"hespas": __version__, **first.graph.program.compiler_versions},
         pipeline=pipeline_rows(prediction),
+        goodput=pipeline_goodput(prediction),
     )
 
 

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
+import jax
 import pytest
 
 import hespas
@@ -9,9 +11,11 @@ from hespas.errors import HespasError
 from hespas.goodput.failures import CHECKPOINT_BYTES_PER_S, FAILURES
 from hespas.goodput.model import LongRun, best_interval_s, goodput_of
 from hespas.goodput.options import DEFAULT_START_S, GoodputOptions
+from hespas.models.catalogue import model_named
 from hespas.report.goodput import goodput_lines, goodput_report
 from hespas.report.run import run_report
 from hespas.report.schema import GoodputReport
+from step_reports import pipeline_step
 
 LLAMA = "examples/llama3_100m_fsdp4.mlir"
 
@@ -53,6 +57,18 @@ def test_a_checkpoint_is_what_a_step_hands_to_the_next() -> None:
     """Weights and both moments of AdamW of 134.1 M parameters, and two counters."""
     prediction = hespas.predict(LLAMA, "H100_80GB", "H100_80GB_4GPU", fidelity="exported")
     assert found().checkpoint_bytes <= 4 * prediction.memory.alias_bytes
+
+
+def test_a_pipeline_saves_the_states_of_all_stages_once() -> None:
+    """Weights in 32 bits and two moments, whatever the number of equal parts along ``data``."""
+    report = pipeline_step()
+    assert report.goodput is not None
+    state: Any = model_named("llama3-100m").step({"layers": "4"}).arguments[0]
+    weights = sum(prod(leaf.shape) for leaf in jax.tree.leaves(state["weights"]))
+    assert report.goodput.checkpoint_bytes == pytest.approx(12 * weights, rel=1e-3)
+    assert report.goodput.failure_interval_s == FAILURES["H100"].device_interval_s / 4
+    assert report.goodput.tokens_per_day is not None
+    assert report.goodput.days == pytest.approx(1e12 / report.goodput.tokens_per_day)
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
