@@ -22,9 +22,9 @@ from hespas.page.specs import (
 )
 from hespas.page.stages import stage_sections
 from hespas.report.assumptions import group_text
-from hespas.report.headline import PART_NAMES, headline
+from hespas.report.headline import PART_NAMES, energy_shares, headline
 from hespas.report.schema import CommunicationRow, RunReport
-from hespas.units import format_amount, format_quantity, format_time
+from hespas.units import format_amount, format_energy, format_quantity, format_time
 
 _NOT_KNOWN = "not known"
 
@@ -80,7 +80,13 @@ def _figures(report: RunReport) -> Iterator[tuple[str, str, str]]:
         _percent(report.exposed_communication_s, report.step_time_s),
     )
     if report.energy_j is not None:
-        yield "Energy a device", f"{report.energy_j:.4g} J", "while it computes"
+        parts = report.energy
+        spent = "while it computes" if parts is None else energy_shares(parts)
+        yield "Energy a device", format_energy(report.energy_j), spent
+    if report.energy is not None:
+        power = f"of {report.energy.power_limit_w:g} W"
+        clock = f"clock {100 * report.energy.clock:.1f} % of boost"
+        yield "Power a device", f"{report.energy.device_w:.0f} W", f"{power}, {clock}"
 
 
 def _headroom(report: RunReport) -> str:

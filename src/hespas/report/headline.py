@@ -160,11 +160,11 @@ def _energy(report: RunReport) -> list[tuple[str, str]]:
     limit = f"limit {report.energy.power_limit_w:g} W, clock {100 * report.energy.clock:.1f} %"
     return [
         ("Power", f"{power} ({limit} of boost)"),
-        ("Energy", f"{format_energy(report.energy_j)} a device: {_energy_shares(report.energy)}"),
+        ("Energy", f"{format_energy(report.energy_j)} a device: {energy_shares(report.energy)}"),
     ]
 
 
-def _energy_shares(energy: EnergyParts) -> str:
+def energy_shares(energy: EnergyParts) -> str:
     """Return the parts of an energy in whole per cent that add to 100, the largest first."""
     parts = {
         "arithmetic": energy.compute_j,
