@@ -22,7 +22,14 @@ from hespas.xla.hlo.forms import is_hlo
 WITHOUT_COMPILER = Fidelity.FUSED
 """What stands for the compiled program where it can't be had."""
 
-MODELLED_OPTIONS = frozenset({"all_gather_combine", "all_reduce_combine", "reduce_scatter_combine"})
+MODELLED_OPTIONS = frozenset(
+    {
+        "all_gather_combine",
+        "all_reduce_combine",
+        "pipelined_collectives",
+        "reduce_scatter_combine",
+    }
+)
 """The compiler's options that have an effect on a program whose fusion is modelled."""
 
 _LINE = re.compile(r"[0-9]+")

@@ -18,6 +18,7 @@ from hespas.fuse.kinds import HOLDING
 from hespas.fuse.merge import nodes_of
 from hespas.fuse.order import in_order
 from hespas.fuse.own_kernels import with_own_kernels
+from hespas.fuse.pipelined import with_pipelined
 from hespas.fuse.simplify import Simplifier, with_sums_joined, without_scatters
 from hespas.fuse.sorts import with_library_sorts
 from hespas.fuse.windows import with_windows_opened
@@ -89,4 +90,6 @@ class _Fuser:
         ops = in_order(ops, [node.rank for node in nodes])
         ops = with_combined(ops, self.options, self.names)
         ops = with_starts(with_own_kernels(ops), end.operands)
+        if self.options.pipelined_collectives is not False:
+            *ops, end = with_pipelined([*ops, end], self.names)
         return Block(arguments=block.arguments, operations=(*ops, end))

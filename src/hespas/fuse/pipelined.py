@@ -1,0 +1,389 @@
+"""Move collectives of loops across their turns, as XLA's collective pipeliner does for GPUs.
+
+A gather that needs nothing but the number of the turn and what no turn changes, as weights of a
+layer, runs a turn ahead, beside the whole turn before it. A reduction whose result is only stored,
+as gradients of a layer, runs a turn behind. So the first gather stands before the loop, the last
+reduction behind it, and the first turn, with nothing to reduce, and the last, with nothing more to
+gather, are written out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from hespas.fuse.build import Names
+from hespas.fuse.kinds import HOLDING
+from hespas.fuse.order import needed_by
+from hespas.program.attrs import WhileAttrs
+from hespas.program.program import Block, Op, Value, is_communication_op
+from hespas.program.rewrite import Renaming, copied_block, copied_op, fresh
+
+_LEAST_TURNS = 3
+_NUMBER = re.compile(r"\.\d+")
+_STARTS = frozenset({"async_start", "async_done"})
+_AHEAD = frozenset({"all_gather"})
+_BEHIND = frozenset({"reduce_scatter", "all_reduce"})
+
+
+def with_pipelined(operations: Sequence[Op], names: Names) -> list[Op]:
+    """Return a schedule whose loops run gathers a turn ahead and reductions a turn behind."""
+    changed: list[Op] = []
+    renaming: Renaming = {}
+    for op in operations:
+        current = op if renaming.keys().isdisjoint(needed_by(op)) else _renamed(op, renaming)
+        found = _found(current) if current.kind == "while" else None
+        if found is None:
+            changed.append(current)
+            continue
+        made, results = _Writer(loop=current, found=found, names=names).written()
+        changed.extend(made)
+        renaming.update(zip(op.results, results, strict=True))
+    return changed
+
+
+def _renamed(op: Op, renaming: Renaming) -> Op:
+    """Return an operation with other operands and its own results."""
+    copied = copied_op(op, dict(renaming))
+    return replace(copied, results=op.results)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """What of a loop's body moves; operations in the order of the body.
+
+    ``counters`` are arguments by their place, with the operation that makes the next turn's.
+    ``derived`` are operations of counters and of what no turn changes. ``ahead`` and ``behind`` are
+    the starts that move, ``ends`` what becomes of a start, ``stored`` what stores the results of
+    those behind, and ``stores`` the places of the arguments that it changes.
+    """
+
+    counters: Mapping[int, Op]
+    derived: tuple[Op, ...]
+    ahead: tuple[Op, ...]
+    behind: tuple[Op, ...]
+    ends: Mapping[Op, Op]
+    stored: tuple[Op, ...]
+    stores: tuple[int, ...]
+
+
+def _found(loop: Op) -> _Found | None:
+    attrs, body = loop.attrs, loop.regions[-1]
+    if not isinstance(attrs, WhileAttrs) or (attrs.trip_count or 0) < _LEAST_TURNS:
+        return None
+    *operations, last = body.operations
+    made_by = {result: op for op in operations for result in op.results}
+    counters = dict(_counters(body, made_by))
+    changing = {
+        argument
+        for at, argument in enumerate(body.arguments)
+        if last.operands[at] is not argument and at not in counters
+    }
+    derived = _derived(operations, changing, set(counters.values()))
+    unknown = {value for op in operations if op not in derived for value in op.results} | changing
+    bundles = {op.operands[0]: op for op in operations if op.kind == "async_done"}
+    ends = {op: bundles[op.results[0]] for op in operations if op.kind == "async_start"}
+    ahead = tuple(op for op in ends if _moves(op, _AHEAD) and unknown.isdisjoint(needed_by(op)))
+    behind, stored, stores = _stored(body, ends, unknown)
+    if not ahead and not behind:
+        return None
+    return _Found(
+        counters=counters,
+        derived=tuple(op for op in operations if op in derived),
+        ahead=ahead,
+        behind=behind,
+        ends=ends,
+        stored=stored,
+        stores=stores,
+    )
+
+
+def _moves(op: Op, kinds: frozenset[str]) -> bool:
+    return op.regions[0].operations[0].kind in kinds
+
+
+def _counters(body: Block, made_by: Mapping[Value, Op]) -> Iterator[tuple[int, Op]]:
+    """Yield the arguments that the next turn has from nothing but themselves."""
+    for at, (argument, value) in enumerate(
+        zip(body.arguments, body.operations[-1].operands, strict=True)
+    ):
+        op = made_by.get(value)
+        if op is not None and set(needed_by(op)) == {argument} and len(op.results) == 1:
+            yield at, op
+
+
+def _derived(operations: Sequence[Op], changing: set[Value], counts: set[Op]) -> set[Op]:
+    unknown = set(changing)
+    derived: set[Op] = set()
+    for op in operations:
+        is_plain = op.kind not in HOLDING | _STARTS and not is_communication_op(op)
+        if op not in counts and is_plain and unknown.isdisjoint(needed_by(op)):
+            derived.add(op)
+        else:
+            unknown.update(op.results)
+    return derived
+
+
+def _stored(
+    body: Block, ends: Mapping[Op, Op], unknown: set[Value]
+) -> tuple[tuple[Op, ...], tuple[Op, ...], tuple[int, ...]]:
+    """Return the reductions that are only stored, what stores them, and where: see `_Found`.
+
+    What stores a result may need what one stores, arguments that nothing else reads, and what is
+    known of every turn.
+    """
+    *operations, last = body.operations
+    users: dict[Value, list[Op]] = {}
+    for op in (*operations, last):
+        for value in dict.fromkeys(needed_by(op)):
+            users.setdefault(value, []).append(op)
+    behind: list[Op] = []
+    stored: set[Op] = set()
+    stores: set[int] = set()
+    for start in (op for op in ends if _moves(op, _BEHIND)):
+        following = _following(ends[start], users)
+        following.discard(last)
+        made = {value for op in following for value in op.results} | set(ends[start].results)
+        read = {value for op in following for value in needed_by(op)} - made
+        places = [at for at, value in enumerate(last.operands) if value in made]
+        kept = {body.arguments[at] for at in places}
+        is_plain = all(
+            op.kind not in HOLDING | _STARTS and not is_communication_op(op) for op in following
+        )
+        alone = all(set(users.get(argument, [])) <= following for argument in kept)
+        if following and is_plain and alone and unknown.isdisjoint(read - kept):
+            behind.append(start)
+            stored |= following
+            stores.update(places)
+    ordered = tuple(op for op in operations if op in stored)
+    return tuple(behind), ordered, tuple(sorted(stores))
+
+
+def _following(op: Op, users: Mapping[Value, Sequence[Op]]) -> set[Op]:
+    """Return all that needs what an operation makes, and what needs that."""
+    found: set[Op] = set()
+    waiting = [op]
+    while waiting:
+        for value in waiting.pop().results:
+            more = [user for user in users.get(value, ()) if user not in found]
+            found.update(more)
+            waiting.extend(more)
+    return found
+
+
+@dataclass(slots=True, kw_only=True)
+class _Carried:
+    """What a turn hands to the next one, as values of the turn.
+
+    ``own`` are those of the loop as it was, ``gathered`` results of gathers ahead, ``reduced``
+    operands of reductions behind, ``before`` the counters of the turn that these belong to.
+    """
+
+    own: tuple[Value, ...]
+    gathered: tuple[Value, ...] = ()
+    reduced: tuple[Value, ...] = ()
+    before: tuple[Value, ...] = ()
+
+    @property
+    def values(self) -> tuple[Value, ...]:
+        return (*self.own, *self.gathered, *self.reduced, *self.before)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Writer:
+    loop: Op
+    found: _Found
+    names: Names
+    made: list[Op] = field(default_factory=list[Op])
+
+    def written(self) -> tuple[list[Op], tuple[Value, ...]]:
+        """Return what stands in the loop's place, and the values of its results."""
+        found, loop = self.found, self.loop
+        made: list[Op] = []
+        given = _Carried(own=loop.operands)
+        if found.ahead:
+            renaming = self._arguments(given)
+            made += self._derived(renaming, found.ahead)
+            starts, ends, given.gathered = self._gathers(renaming)
+            made += [*starts, *ends]
+        turns = self._turns
+        if found.behind:
+            first, given = self._turn(given, is_first=True)
+            made += first
+            turns -= 1
+        if found.ahead:
+            turns -= 1
+        around, given = self._loop(given, turns)
+        made.append(around)
+        if found.ahead:
+            last, given = self._turn(given, is_last=True)
+            made += last
+        if found.behind:
+            stored, given = self._behind(given)
+            made += stored
+        return made, given.own
+
+    @property
+    def _turns(self) -> int:
+        attrs = self.loop.attrs
+        assert isinstance(attrs, WhileAttrs)  # noqa: S101 - `_found` has looked
+        assert attrs.trip_count is not None  # noqa: S101 - as above
+        return attrs.trip_count
+
+    @property
+    def _body(self) -> Block:
+        return self.loop.regions[-1]
+
+    def _loop(self, given: _Carried, turns: int) -> tuple[Op, _Carried]:
+        arguments = _like(given, fresh(given.values, {}))
+        operations, after = self._turn(arguments)
+        *_, last = self._body.operations
+        end = replace(last, operands=after.values)
+        condition = copied_block(self.loop.regions[0], {})
+        more = fresh(given.values[len(given.own) :], {})
+        condition = replace(condition, arguments=(*condition.arguments, *more))
+        body = Block(arguments=arguments.values, operations=(*operations, end))
+        results = fresh(given.values, {})
+        around = replace(
+            self.loop,
+            operands=given.values,
+            results=results,
+            regions=(condition, body),
+            attrs=WhileAttrs(trip_count=turns),
+        )
+        return around, _like(given, results)
+
+    def _turn(
+        self, given: _Carried, *, is_first: bool = False, is_last: bool = False
+    ) -> tuple[list[Op], _Carried]:
+        """Return the operations of one turn, and what it hands to the next one."""
+        found = self.found
+        *operations, last = self._body.operations
+        renaming = self._arguments(given)
+        made: list[Op] = []
+        counted: Renaming = dict(renaming)
+        for at, op in found.counters.items():
+            made.append(self._copied(op, renaming))
+            counted[self._body.arguments[at]] = renaming[op.results[0]]
+        reduces = bool(found.behind) and not is_first
+        bundles: Renaming = dict(zip(self._reduced, given.reduced, strict=True)) if reduces else {}
+        if reduces:
+            made += [self._copied(start, bundles) for start in found.behind]
+        gathers: list[Op] = []
+        gathered: tuple[Value, ...] = ()
+        if found.ahead and not is_last:
+            made += self._derived(counted, found.ahead)
+            starts, gathers, gathered = self._gathers(counted)
+            made += starts
+        renaming.update(zip(self._gathered, given.gathered, strict=True))
+        made += [self._copied(op, renaming) for op in self._middle(operations, last)]
+        own = [renaming.get(value, value) for value in last.operands]
+        for at in found.stores:
+            own[at] = given.own[at]
+        if reduces:
+            stored = self._stored(given, bundles)
+            made += stored[0]
+            for at, value in zip(found.stores, stored[1], strict=True):
+                own[at] = value
+        made += gathers
+        behind = bool(found.behind)
+        return made, _Carried(
+            own=tuple(own),
+            gathered=gathered,
+            reduced=tuple([renaming.get(value, value) for value in self._reduced]),
+            before=tuple([given.own[at] for at in found.counters]) if behind else (),
+        )
+
+    def _behind(self, given: _Carried) -> tuple[list[Op], _Carried]:
+        """Return the reductions of the last turn, and what the whole loop results in."""
+        bundles: Renaming = dict(zip(self._reduced, given.reduced, strict=True))
+        made = [self._copied(start, bundles) for start in self.found.behind]
+        more, values = self._stored(given, bundles)
+        own = list(given.own)
+        for at, value in zip(self.found.stores, values, strict=True):
+            own[at] = value
+        return [*made, *more], _Carried(own=tuple(own))
+
+    def _stored(self, given: _Carried, bundles: Renaming) -> tuple[list[Op], list[Value]]:
+        """Return the ends of reductions and what stores them, with the values that it makes."""
+        found, arguments = self.found, self._body.arguments
+        renaming = {**self._arguments(given), **bundles}
+        counters = [arguments[at] for at in found.counters]
+        renaming.update(zip(counters, given.before, strict=True))
+        made = [self._copied(found.ends[start], renaming) for start in found.behind]
+        made += self._derived(renaming, found.stored)
+        made += [self._copied(op, renaming) for op in found.stored]
+        last = self._body.operations[-1]
+        return made, [renaming[last.operands[at]] for at in found.stores]
+
+    def _gathers(self, renaming: Renaming) -> tuple[list[Op], list[Op], tuple[Value, ...]]:
+        starts = [self._copied(op, renaming) for op in self.found.ahead]
+        ends = [self._copied(self.found.ends[op], renaming) for op in self.found.ahead]
+        return starts, ends, tuple([value for op in ends for value in op.results])
+
+    def _derived(self, renaming: Renaming, users: Iterable[Op]) -> list[Op]:
+        """Return copies of what some operations need that is known of every turn."""
+        chosen = _needed(self.found.derived, users)
+        return [self._copied(op, renaming) for op in chosen]
+
+    def _middle(self, operations: Sequence[Op], last: Op) -> list[Op]:
+        """Return what stays where it is: without what is derived for what has moved alone."""
+        found = self.found
+        moved = {*found.ahead, *found.behind, *found.stored, *found.counters.values()}
+        moved.update(found.ends[op] for op in (*found.ahead, *found.behind))
+        rest = [op for op in operations if op not in moved and op not in found.derived]
+        users = [*rest, *found.behind, replace(last, operands=self._own_results(last))]
+        kept = {*rest, *_needed(found.derived, users)}
+        return [op for op in operations if op in kept]
+
+    def _own_results(self, last: Op) -> tuple[Value, ...]:
+        stores = self.found.stores
+        return tuple([value for at, value in enumerate(last.operands) if at not in stores])
+
+    @property
+    def _gathered(self) -> tuple[Value, ...]:
+        ends = [self.found.ends[op] for op in self.found.ahead]
+        return tuple([value for op in ends for value in op.results])
+
+    @property
+    def _reduced(self) -> tuple[Value, ...]:
+        return tuple([value for op in self.found.behind for value in op.operands])
+
+    def _arguments(self, given: _Carried) -> Renaming:
+        return dict(zip(self._body.arguments, given.own, strict=True))
+
+    def _copied(self, op: Op, renaming: Renaming) -> Op:
+        copy = copied_op(op, renaming)
+        if not op.instruction:
+            return copy
+        return replace(copy, instruction=self.names.next(_NUMBER.sub("", op.instruction)))
+
+
+def _needed(derived: Sequence[Op], users: Iterable[Op]) -> list[Op]:
+    """Return what of some operations others need, in order."""
+    wanted = {value for op in users for value in needed_by(op)}
+    chosen: list[Op] = []
+    for op in reversed(derived):
+        if not wanted.isdisjoint(op.results):
+            wanted.update(needed_by(op))
+            chosen.append(op)
+    return chosen[::-1]
+
+
+def _like(given: _Carried, values: Sequence[Value]) -> _Carried:
+    """Return other values in the same places."""
+    rest = list(values)
+
+    def taken(some: tuple[Value, ...]) -> tuple[Value, ...]:
+        head, rest[:] = rest[: len(some)], rest[len(some) :]
+        return tuple(head)
+
+    return _Carried(
+        own=taken(given.own),
+        gathered=taken(given.gathered),
+        reduced=taken(given.reduced),
+        before=taken(given.before),
+    )
