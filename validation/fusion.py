@@ -69,6 +69,7 @@ def points() -> Iterator[Point]:
         ("llama3-1b", fsdp | {"scan": "true"}, h100, "H100_80GB_4GPU"),
         ("llama3-1b", fsdp, "B200_180GB", "B200_180GB_4GPU"),
         ("llama3-1b", {"mesh": "fsdp=2,tp=2"}, h100, "H100_80GB_4GPU"),
+        ("llama3-8b", {"mesh": "fsdp=8", "scan": "true"}, h100, "H100_80GB_8GPU"),
         ("llama3-8b", {"mesh": "fsdp=8,tp=4", "scan": "true"}, h100, "H100_80GB_8GPU_4"),
     ]
     for workload, options, node, system in others:
