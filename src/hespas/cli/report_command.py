@@ -14,6 +14,7 @@ from hespas.errors import ConfigError
 from hespas.files import write_file
 from hespas.page.comparison import Named, comparison_page
 from hespas.page.document import Page, page_html
+from hespas.page.images import FORMATS, renderer, write_charts
 from hespas.page.step import step_page
 from hespas.page.study import study_page
 from hespas.report.compare import read_report, read_result
@@ -30,9 +31,25 @@ from hespas.study.studied import table_of
 @flags.plain(
     "--output", "-o", type=flags.FILE, required=True, metavar="PAGE.html", help="The file to write."
 )
+@flags.plain(
+    "--images", type=flags.FILE, metavar="DIR", help="Write each chart to a file there, too."
+)
+@flags.plain(
+    "--image-format",
+    type=click.Choice(list(FORMATS)),
+    default="svg",
+    show_default=True,
+    help="The kind of these files.",
+)
 @flags.common
 def command(
-    results: tuple[Path, ...], output: Path, log_level: str | None, log_path: Path | None
+    results: tuple[Path, ...],
+    output: Path,
+    *,
+    images: Path | None,
+    image_format: str,
+    log_level: str | None,
+    log_path: Path | None,
 ) -> None:
     """Write one page with charts of a result, or of several compared.
 
@@ -45,8 +62,14 @@ def command(
         raise ConfigError(
             "the page would be written over a result", location=str(output), hint="name another"
         )
-    write_file(output, page_html(_page(results)).encode())
+    if images is not None:
+        renderer()
+    page = _page(results)
+    write_file(output, page_html(page).encode())
     click.echo(f"{output}: {output.stat().st_size / 1e6:.2f} MB")
+    if images is not None:
+        written = write_charts(page, images, image_format)
+        click.echo(f"{images}: {len(written)} charts")
 
 
 def _page(results: Sequence[Path]) -> Page:

@@ -2,12 +2,14 @@
 
 `document` is the page itself with its tables and charts, `specs` what charts share; `step` is the
 page of one prediction, with `icicle` and `kernels`, `comparison` that of several, `study`
-that of a study, with `candidates` and `scaling`.
+that of a study, with `candidates` and `scaling`. `stages` are those of a pipeline, `images` draws
+charts as pictures.
 """
 
 PUBLIC: dict[str, tuple[str, ...]] = {
     "comparison": ("Named", "comparison_page"),
     "document": ("Page", "page_html"),
+    "images": ("FORMATS", "renderer", "write_charts"),
     "study": ("study_page",),
     "step": ("step_page",),
 }

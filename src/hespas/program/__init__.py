@@ -60,7 +60,14 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "values_read",
         "with_kernels",
     ),
-    "rewrite": ("Renaming", "copied_op", "fresh", "with_calls_opened", "without_identities"),
+    "rewrite": (
+        "Renaming",
+        "copied_block",
+        "copied_op",
+        "fresh",
+        "with_calls_opened",
+        "without_identities",
+    ),
     "scopes": (
         "NO_NAME",
         "Named",
