@@ -84,7 +84,6 @@ def test_what_runs_is_the_same() -> None:
 def test_communication_is_hidden_by_other_turns() -> None:
     before, after = predicted(is_pipelined=False), predicted(is_pipelined=True)
     assert after.exposed_communication_s < 0.6 * before.exposed_communication_s
-    assert after.memory.peak_bytes > before.memory.peak_bytes
 
 
 def test_the_first_and_the_last_turn_are_written_out() -> None:
