@@ -7,14 +7,13 @@ next run, without the fault, has the answer of a machine without faults.
 
 from __future__ import annotations
 
-import resource
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -230,25 +229,29 @@ def clock_back(machine: Machine, shim: Shim) -> Trial:
 # Homes and permissions.
 
 
-def _without_rights() -> None:
-    """Let permissions hold for root too, from the next program on."""
-    libc = __import__("ctypes").CDLL(None, use_errno=True)
-    drop_of_bounding_set, override, search = 24, 1, 2
-    for right in (override, search):
-        libc.prctl(drop_of_bounding_set, right, 0, 0, 0)
+_WITHOUT_RIGHTS = """
+import ctypes
+drop_of_bounding_set, override, search = 24, 1, 2
+for right in (override, search):
+    ctypes.CDLL(None).prctl(drop_of_bounding_set, right, 0, 0, 0)
+"""
+"""Lets permissions hold for root too, from the next program on."""
+_THEN = "import os, sys\nos.execv(sys.argv[1], sys.argv[1:])"
 
 
-def limited(machine: Machine, directory: Path, before: Callable[[], None], **more: str) -> Said:
-    """Run a command in a process that something was done in before."""
+def limited(machine: Machine, directory: Path, before: str, **more: str) -> Said:
+    """Run a command in a process that ran some Python before."""
     process = subprocess.Popen(
-        command(machine.job.words, python=machine.python),
+        [
+            *(machine.python, "-c", f"{before}\n{_THEN}"),
+            *command(machine.job.words, python=machine.python),
+        ],
         cwd=directory / "work",
         env=environment(directory, **more),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         errors="replace",
-        preexec_fn=before,  # noqa: PLW1509 - this process has no threads
     )
     return _end(process)
 
@@ -257,7 +260,7 @@ def no_permission(machine: Machine) -> Trial:
     """Run in a directory that cannot be written."""
     with machine.directory() as directory:
         (directory / "work").chmod(0o555)
-        said = limited(machine, directory, _without_rights)
+        said = limited(machine, directory, _WITHOUT_RIGHTS)
         (directory / "work").chmod(0o755)
         return judged(machine, directory, "a directory without permission", said)
 
@@ -267,27 +270,27 @@ def homes(machine: Machine) -> Iterator[Trial]:
     with machine.directory() as directory:
         environment(directory)
         (directory / "home").chmod(0o555)
-        said = limited(machine, directory, _without_rights)
+        said = limited(machine, directory, _WITHOUT_RIGHTS)
         (directory / "home").chmod(0o755)
         yield judged(machine, directory, "a home that can only be read", said)
     with machine.directory() as directory:
-        said = limited(machine, directory, _without_rights, HOME="/nowhere/at/all")
+        said = limited(machine, directory, _WITHOUT_RIGHTS, HOME="/nowhere/at/all")
         yield judged(machine, directory, "a home that is not there", said)
     with machine.directory() as directory:
         file = directory / "file"
         file.write_text("")
-        said = limited(machine, directory, _without_rights, XDG_CACHE_HOME=str(file))
+        said = limited(machine, directory, _WITHOUT_RIGHTS, XDG_CACHE_HOME=str(file))
         yield judged(machine, directory, "a file in the cache's place", said)
 
 
 def little_memory(machine: Machine, rng: Random) -> Trial:
     """Run where a process can address little memory."""
     most = int(rng.uniform(0.06, 1.5) * 2**30)
-
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_AS, (most, most))
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-
+    limit = f"""
+import resource
+resource.setrlimit(resource.RLIMIT_AS, ({most}, {most}))
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+"""
     with machine.directory() as directory:
         said = limited(machine, directory, limit, OPENBLAS_NUM_THREADS="1")
         # Libraries in C end their process where they get no memory.

@@ -7,7 +7,7 @@ import pytest
 import hespas
 from hespas.errors import ConfigError
 from hespas.prediction import Prediction
-from hespas.report.run import run_json
+from hespas.report.run import run_json, run_summary
 from hespas.report.step_details import full_report
 from hespas.report.tables import TABLES, summary_html
 
@@ -47,7 +47,7 @@ def test_an_unknown_table_is_refused_with_the_likely_one(prediction: Prediction)
 
 def test_names_are_escaped_in_html(prediction: Prediction) -> None:
     named = replace(prediction, device_name="<script>alert('a&b')</script>")
-    html = summary_html(named)
+    html = summary_html(run_summary(named))
     assert "<script>" not in html
     assert "&lt;script&gt;alert(&#x27;a&amp;b&#x27;)&lt;/script&gt;" in html
     assert html.startswith("<table>")
