@@ -98,7 +98,6 @@ def run_program(
                 f"{name} cannot be started: {error.strerror or error}", location=str(command[0])
             ) from error
         code = _waited(process, limits.time_s, name=name, log=log)
-        _check_log(log, name)
     if code != 0:
         raise ToolError(f"{name} {ending(code)}: {last_words(log)}", location=str(log))
     return Finished(log=log, elapsed_s=monotonic() - started_s)
@@ -142,7 +141,8 @@ def _shell(memory_bytes: int | None) -> tuple[str, ...]:
 
 def _waited(process: subprocess.Popen[bytes], time_s: float, *, name: str, log: Path) -> int:
     try:
-        return _wait(process, time_s, interruption(), name=name, log=log)
+        code = _wait(process, time_s, interruption(), name=name, log=log)
+        _check_log(log, name)
     except subprocess.TimeoutExpired as error:
         raise ToolError(
             f"{name} took longer than {time_s:g} s: {last_words(log)}",
@@ -154,6 +154,9 @@ def _waited(process: subprocess.Popen[bytes], time_s: float, *, name: str, log: 
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+        if log.stat().st_size > MOST_LOG_BYTES:
+            os.truncate(log, _READ_BYTES)
+    return code
 
 
 def _wait(
@@ -176,9 +179,8 @@ def _wait(
 
 
 def _check_log(log: Path, name: str) -> None:
-    """Raise `ToolError` for a program that prints without end, and cut its log."""
+    """Raise `ToolError` for a program that prints without end."""
     if log.stat().st_size > MOST_LOG_BYTES:
-        os.truncate(log, _READ_BYTES)
         raise ToolError(
             f"{name} printed more than {MOST_LOG_BYTES >> 20} MiB",
             location=str(log),
