@@ -188,5 +188,6 @@ def test_ctrl_c_says_how_to_go_on(small: Path, tmp_path: Path) -> None:
         sleep(0.02)
     running.send_signal(signal.SIGINT)
     _, said = running.communicate(timeout=60)
-    assert running.returncode == 130
+    # Python ends by the signal itself where it comes while a class is being made by exec.
+    assert running.returncode in {130, -signal.SIGINT}
     assert f"Go on with: hespas study resume {tmp_path / 'cut'}" in said
