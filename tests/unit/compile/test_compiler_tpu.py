@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import msgspec
 import pytest
 
 import hespas
@@ -11,6 +14,9 @@ from hespas.compile.job import ANY_LAYOUT, Layout
 from hespas.compile.options import CompileOptions
 from hespas.errors import ConfigError, HardwareError
 from hespas.frontend.load import load_source
+from hespas.hardware.device import Device
+from hespas.hardware.presets import load_device
+from hespas.program.program import Program
 from programs import all_reduce, on_devices, vector_main
 
 pytestmark = needs_tpu
@@ -54,9 +60,19 @@ def test_a_product_takes_the_cycles_that_its_multiplications_do() -> None:
     cycles = sum(each for each in found if each is not None)
     # Four matrix units of 128 x 128.
     assert 0.5 < 2 * 2048**3 / cycles / (4 * 128 * 128 * 2) < 1
-    priced = hespas.estimate(hespas.split(program), "TPUv5e", method="compiler").total.per_op
-    reported_s = sum(each.time_s for name, each in priced.items() if "without cycles" not in name)
-    assert reported_s == pytest.approx(cycles / 1.5e9, rel=1e-9)
+    calibrated = load_device("TPUv5e")
+    assert calibrated.tensor_core is not None
+    core = msgspec.structs.replace(calibrated.tensor_core, product_cycles=1.0)
+    assert _product_s(program, replace(calibrated, tensor_core=core)) == pytest.approx(
+        cycles / 1.5e9, rel=1e-9
+    )
+    at_peak_s = 2 * 2048**3 / calibrated.rate("bf16")
+    assert _product_s(program, calibrated) == pytest.approx(at_peak_s, rel=1e-9)
+
+
+def _product_s(program: Program, device: Device) -> float:
+    priced = hespas.estimate(hespas.split(program), device, method="compiler").total.per_op
+    return sum(each.time_s for name, each in priced.items() if "without cycles" not in name)
 
 
 def test_a_program_that_needs_more_memory_than_there_is_is_reported_so() -> None:
