@@ -208,7 +208,7 @@ def test_a_row_with_stages_is_predicted_as_a_pipeline(call: Call) -> None:
         "--cluster", "4xH100_80GB", "--json",
     )  # fmt: skip
     assert row["predicted_s"] == json.loads(ran.stdout)["step_time_s"]
-    assert row["held_by"] == "fused"
+    assert row["held_by"] == json.loads(ran.stdout)["fidelity"]
     assert row["peak_memory_bytes"] > 0
 
 
