@@ -14,8 +14,9 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from hespas.cost.sorts import CUB_SORTS, is_for_library
-from hespas.program.attrs import NO_ATTRS, CustomCallAttrs
+from hespas.program.attrs import CustomCallAttrs
 from hespas.program.program import Op, Value
+from hespas.program.rewrite import plain_op
 from hespas.program.types import ElementType, NumberKind, TensorType, element_type
 
 _KEYS, _PAIRS, _ = CUB_SORTS
@@ -44,19 +45,19 @@ def _rewritten(op: Op) -> Iterator[Op]:
         yield _call(op, op.operands, op.results)
         return
     key = Value(type=replace(keys, element=element_type(f"ui{keys.element.bits}")))
-    yield _plain(op, "bitcast_convert", op.operands[:1], key)
+    yield plain_op(op, "bitcast_convert", op.operands[:1], key)
     if len(op.operands) == 1:
         yield _call(op, (key, op.operands[0]), (Value(type=key.type), op.results[0]))
         return
     wide = TensorType(element=packed, shape=keys.shape)
     parts = [Value(type=wide) for _ in op.operands]
     for operand, part in zip(op.operands, parts, strict=True):
-        yield _plain(op, "convert", (operand,), part)
+        yield plain_op(op, "convert", (operand,), part)
     together, ordered = Value(type=wide), Value(type=wide)
-    yield _plain(op, "or", parts, together)
+    yield plain_op(op, "or", parts, together)
     yield _call(op, (key, together), (Value(type=key.type), ordered))
     for result in op.results:
-        yield _plain(op, "convert", (ordered,), result)
+        yield plain_op(op, "convert", (ordered,), result)
 
 
 def _packed_type(op: Op) -> ElementType | None:
@@ -78,18 +79,6 @@ def _call(op: Op, operands: Sequence[Value], results: Sequence[Value]) -> Op:
         results=(*results, scratch),
         attrs=CustomCallAttrs(target=target, backend_config="", called_functions=()),
         attributes=(("call_target_name", f'"{target}"'),),
-        source_location=op.source_location,
-        scope=op.scope,
-    )
-
-
-def _plain(op: Op, kind: str, operands: Sequence[Value], result: Value) -> Op:
-    return Op(
-        dialect=op.dialect,
-        kind=kind,
-        operands=tuple(operands),
-        results=(result,),
-        attrs=NO_ATTRS,
         source_location=op.source_location,
         scope=op.scope,
     )

@@ -15,8 +15,9 @@ from math import prod
 
 from msgspec.structs import replace
 
-from hespas.program.attrs import NO_ATTRS, DimensionAttrs
+from hespas.program.attrs import DimensionAttrs
 from hespas.program.program import Op, Value
+from hespas.program.rewrite import plain_op
 from hespas.program.types import TensorType, element_type
 
 _INDEX = element_type("i32")
@@ -49,23 +50,11 @@ def _opened(op: Op) -> Iterator[Op]:
     count = prod(source.shape)
     columns = [Value(type=TensorType(element=_INDEX, shape=(count, 1))) for _ in indices]
     for index, column in zip(indices, columns, strict=True):
-        yield _plain(op, "reshape", (index,), column)
+        yield plain_op(op, "reshape", (index,), column)
     table = Value(type=TensorType(element=_INDEX, shape=(count, operand.rank)))
-    joined = _plain(op, "concatenate", columns, table)
+    joined = plain_op(op, "concatenate", columns, table)
     yield replace(joined, attrs=DimensionAttrs(dimension=1))
     empty = Value(type=op.results[0].type)
-    yield _plain(op, "broadcast_in_dim", op.operands[2:], empty)
-    scattered = _plain(op, "scatter", (empty, table, op.operands[1]), op.results[0])
+    yield plain_op(op, "broadcast_in_dim", op.operands[2:], empty)
+    scattered = plain_op(op, "scatter", (empty, table, op.operands[1]), op.results[0])
     yield replace(scattered, regions=op.regions[1:])
-
-
-def _plain(op: Op, kind: str, operands: Sequence[Value], result: Value) -> Op:
-    return Op(
-        dialect=op.dialect,
-        kind=kind,
-        operands=tuple(operands),
-        results=(result,),
-        attrs=NO_ATTRS,
-        source_location=op.source_location,
-        scope=op.scope,
-    )

@@ -65,6 +65,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "copied_block",
         "copied_op",
         "fresh",
+        "plain_op",
         "with_calls_opened",
         "without_identities",
     ),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from msgspec.structs import replace
 
 from hespas.errors import ProgramError
-from hespas.program.attrs import CallAttrs
+from hespas.program.attrs import NO_ATTRS, CallAttrs
 from hespas.program.program import Block, Function, Op, Program, Value, values_read
 from hespas.program.scopes import joined_scope
 
@@ -40,6 +40,19 @@ def fresh(values: Iterable[Value], renaming: Renaming) -> tuple[Value, ...]:
         renaming[value] = copy = Value(type=value.type)
         copies.append(copy)
     return tuple(copies)
+
+
+def plain_op(at: Op, kind: str, operands: Iterable[Value], result: Value) -> Op:
+    """Return an operation without attributes, in the place and under the name of another one."""
+    return Op(
+        dialect=at.dialect,
+        kind=kind,
+        operands=tuple(operands),
+        results=(result,),
+        attrs=NO_ATTRS,
+        source_location=at.source_location,
+        scope=at.scope,
+    )
 
 
 def without_identities(block: Block, is_identity: Callable[[Op], bool]) -> Block:
