@@ -291,6 +291,7 @@ def with_sums_joined(operations: Sequence[Op], results: Sequence[Value]) -> list
     counts.update(results)
     reduced: dict[Value, Op] = {}
     changed: list[Op] = []
+    gone: set[int] = set()
     for op in operations:
         both = [reduced.get(value) for value in op.operands] if op.kind == "add" else []
         keys = {None if each is None else _sum_key(each) for each in both}
@@ -310,9 +311,8 @@ def with_sums_joined(operations: Sequence[Op], results: Sequence[Value]) -> list
         made = replace(last, operands=(summed,), results=op.results)
         changed.extend((replace(op, operands=firsts, results=(summed,)), made))
         reduced[op.results[0]] = made
-        gone = {id(each) for each in both}
-        changed = [each for each in changed if id(each) not in gone]
-    return changed
+        gone.update(id(each) for each in both)
+    return [each for each in changed if id(each) not in gone]
 
 
 def _sum_key(op: Op) -> Hashable | None:

@@ -179,7 +179,7 @@ class LocalExecutor:
         attempt, task, worker.attempt = worker.attempt, worker.attempt.task, None
         outcome = msgspec.json.decode(worker.answer, type=Outcome)
         if outcome.ending is Ending.FAILED and _KILLED in outcome.reason:
-            # What it waited for was killed, and it told of that.
+            # A program that it ran was killed, and it reported so.
             attempt.lost += 1
             if attempt.lost < _MOST_ATTEMPTS:
                 waiting.appendleft(attempt)

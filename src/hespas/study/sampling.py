@@ -2,7 +2,7 @@
 
 The tree-structured Parzen estimator chooses for one goal, NSGA-II for several: J. Bergstra et al.,
 Algorithms for hyper-parameter optimization, NIPS 2011; K. Deb et al., IEEE Transactions on
-Evolutionary Computation 6 (2), 2002. Both are seeded, and are told of outcomes in generations of
+Evolutionary Computation 6 (2), 2002. Both are seeded, and get outcomes in generations of
 one size, in the order of the candidates: how many workers there are changes nothing.
 """
 

@@ -1,4 +1,4 @@
-"""A Dask cluster gives what this machine gives, whoever of its workers is killed and when."""
+"""A study on a Dask cluster has the table of a local run, also where workers are killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is sampled of a large study: the same whoever works, and better than what comes first."""
+"""Samples of a large study: the same in any order of outcomes, and better than the first ones."""
 
 from __future__ import annotations
 
