@@ -21,8 +21,10 @@ test: .venv/dev-installed
 
 # The extras gpu and tpu hold 1.4 GB, so that they have a place of their own.
 test-compilers: $(COMPILERS)/installed
-	HESPAS_COMPILERS=required $(COMPILERS)/bin/python -m pytest -q tests/unit/compile \
-		tests/unit/xla/compile tests/cli/test_compile.py
+	HESPAS_COMPILERS=required $(COMPILERS)/bin/python -m pytest -q -n auto --maxprocesses 4 \
+		--dist loadfile tests/unit/compile tests/unit/xla/compile tests/cli/test_compile.py \
+		tests/cli/test_compiled.py tests/cli/test_validate.py tests/validation/test_blocks.py \
+		tests/unit/report/test_layers_compiled.py tests/unit/study/test_bounds.py
 
 $(COMPILERS)/installed: pyproject.toml requirements/compilers.lock
 	test -e $(COMPILERS)/bin/python || $(PYTHON) -m venv $(COMPILERS)

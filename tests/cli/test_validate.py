@@ -188,6 +188,7 @@ def test_every_step_of_a_group_is_shown_with_ones_own(call: Call) -> None:
     assert all(reason in done.stdout for reason in reasons.values())
 
 
+@pytest.mark.finds_compilers
 def test_a_row_with_stages_is_predicted_as_a_pipeline(call: Call) -> None:
     settings = ("layers=2", "vocabulary=512")
     options = (
