@@ -7,11 +7,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jax.experimental.pallas.ops.tpu import flash_attention as flash
@@ -19,9 +20,10 @@ from jax.experimental.pallas.ops.tpu.megablox import gmm
 from jax.experimental.pallas.ops.tpu.paged_attention import paged_attention
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
+from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from hespas.cost.mosaic.kernel import KernelLoad, is_mosaic, kernel_load
-from hespas.frontend.load import load_source
+from hespas.frontend.load import load_per_device, load_source
 from hespas.program.program import Op, Program, all_ops
 
 
@@ -96,6 +98,40 @@ def splash_attention(
     return splash.make_splash_mha(
         masks.MultiHeadMask([mask] * heads), block_sizes=sizes, head_shards=1, q_seq_shards=1
     )
+
+
+def divided_attention(
+    length: int, devices: int, rows: Sequence[int], *, window: int | None = None
+) -> Program:
+    """Return splash attention whose queries are divided over devices, as one of them runs it.
+
+    ``rows`` is the order that the queries stand in; each sees the keys up to its own position, or
+    the ``window`` last of them.
+    """
+    queries, keys = np.array(rows)[:, None], np.arange(length)[None, :]
+    seen = (queries >= keys) & (queries - keys < (window or length))
+    mesh = AbstractMesh((devices,), ("context",))
+    kernel = splash.make_splash_mha(
+        masks.MultiHeadMask([masks.NumpyMask(seen)]),
+        block_sizes=splash.BlockSizes(block_q=128, block_kv=128, block_kv_compute=128),
+        head_shards=1,
+        q_seq_shards=devices,
+    )
+    divided = PartitionSpec(None, "context")
+    tables = kernel.manual_sharding_spec(NamedSharding(mesh, divided))
+    whole = PartitionSpec()
+    step = jax.shard_map(
+        lambda kernel, *qkv: kernel(*qkv),
+        mesh=mesh,
+        in_specs=(tables, divided, whole, whole),
+        out_specs=divided,
+        check_vma=False,
+    )
+    traced = jax.jit(lambda *qkv: step(kernel, *qkv)).trace(*(shape(1, length, 128),) * 3)
+    text = traced.lower(lowering_platforms=("tpu",)).as_text()
+    # JAX counts no devices where a mesh is abstract.
+    counted = text.replace("mhlo.num_partitions = 1", f"mhlo.num_partitions = {devices}")
+    return load_per_device(counted.encode(), name="test").program
 
 
 def flash_attention(*, is_causal: bool) -> Callable[..., Any]:

@@ -1,35 +1,55 @@
 """Give kernels of TPUs the tables of scalars that the program holds as constants.
 
 A kernel's index maps and conditions read such tables: which blocks of a mask are empty, which
-expert a tile belongs to. They reach the call through loops, functions and copies.
+expert a tile belongs to. They reach the call through loops, functions and copies; where a sequence
+is divided over devices, each cuts its own part out of the table of all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 import msgspec
 
-from hespas.program.attrs import CallAttrs, CustomCallAttrs, Table, WhileAttrs
+from hespas.frontend.device_numbers import (
+    MOST_BYTES,
+    DeviceNumbers,
+    computed,
+    kinds_of_device,
+    on_all,
+    on_each,
+)
+from hespas.program.attrs import (
+    CallAttrs,
+    CustomCallAttrs,
+    DeviceTables,
+    FusionAttrs,
+    Table,
+    WhileAttrs,
+)
 from hespas.program.program import Block, Op, Program, Value, all_ops
 from hespas.program.types import NumberKind, TensorType
-from hespas.xla.mlir.text import read_dense_numbers
+from hespas.xla.mlir.text import read_dense_numbers, read_integers
 
 _TARGET = "tpu_custom_call"
 _TABLE = "table_of_operand_"
-_MOST_BYTES = 1 << 16
+_DEVICES = "devices_of_tables"
+_BYTE_BITS = 8
 _UNCHANGED = frozenset({"bitcast", "convert", "copy", "optimization_barrier", "reshape"})
 _SHARDING = frozenset({"LayoutConstraint", "Sharding", "SPMDFullToShardShape"})
 
 
 def is_table(kind: object) -> bool:
     """Return whether a constant of this type may be a table of scalars."""
-    return (
-        isinstance(kind, TensorType)
-        and kind.element.kind is NumberKind.INTEGER
-        and kind.rank > 0
-        and kind.size_bytes <= _MOST_BYTES
-    )
+    return isinstance(kind, TensorType) and kind.rank > 0 and _is_read(kind)
+
+
+def _is_read(kind: TensorType) -> bool:
+    """Return whether constants of a type are followed: tables, and indices into them."""
+    element = kind.element
+    is_whole_bytes = element.kind is NumberKind.INTEGER and element.bits >= _BYTE_BITS
+    return is_whole_bytes and kind.size_bytes <= MOST_BYTES
 
 
 def with_tables(program: Program) -> Program:
@@ -49,18 +69,62 @@ def _is_kernel(op: Op) -> bool:
     return isinstance(op.attrs, CustomCallAttrs) and op.attrs.target == _TARGET
 
 
-class _Finder:
-    """Follows constants from where they stand to where they are used.
+@lru_cache(maxsize=256)
+def _numbers(text: str) -> tuple[int, ...]:
+    return read_dense_numbers(text)
 
-    A value is known by its constant's text; one that can be several is None.
+
+def _devices(program: Program) -> Mapping[str, DeviceNumbers]:
+    """Return what the operations give that ask for a device's own number."""
+    replicas, partitions = program.replicas or 1, program.partitions or 1
+    if replicas * partitions == 1:
+        return {}
+    places = [(replica, at) for replica in range(replicas) for at in range(partitions)]
+    return {
+        "replica_id": on_each([(replica,) for replica, _ in places]),
+        "partition_id": on_each([(at,) for _, at in places]),
+    }
+
+
+def _tables(texts: Mapping[str, str]) -> tuple[DeviceTables, ...]:
+    """Read the tables of a call from its attributes."""
+    counts = read_integers(texts[_DEVICES]) if _DEVICES in texts else (0,)
+    rows = {
+        int(name.removeprefix(_TABLE)): _numbers(text)
+        for name, text in sorted(texts.items())
+        if name.startswith(_TABLE)
+    }
+    if not rows:
+        return ()
+    return tuple(
+        [
+            DeviceTables(
+                tables=tuple([_row(at, each, kind, len(counts)) for at, each in rows.items()]),
+                devices=devices,
+            )
+            for kind, devices in enumerate(counts)
+        ]
+    )
+
+
+def _row(operand: int, numbers: tuple[int, ...], kind: int, kinds: int) -> Table:
+    length = len(numbers) // kinds
+    return Table(operand=operand, numbers=numbers[kind * length : (kind + 1) * length])
+
+
+class _Finder:
+    """Follows integers from where they stand to where they are used.
+
+    A value that can be several on one device is None.
     """
 
     def __init__(self, program: Program) -> None:
         self._program = program
-        self._known: dict[Value, str | None] = {}
+        self._known: dict[Value, DeviceNumbers | None] = {}
+        self._devices = _devices(program)
 
     def block(self, block: Block) -> None:
-        """Follow the constants in a block."""
+        """Follow the integers in a block."""
         for op in block.operations:
             self._op(op)
 
@@ -78,21 +142,29 @@ class _Finder:
             )
         if not _is_kernel(op) or not isinstance(op.attrs, CustomCallAttrs):
             return op
-        # The text of a region may begin behind its constants: there the attributes have them.
         texts = dict(op.attributes)
-        for at, value in enumerate(op.operands):
-            text = self._known.get(value)
-            if text:
-                texts[f"{_TABLE}{at}"] = text
-        tables = tuple(
-            [
-                Table(operand=int(name[len(_TABLE) :]), numbers=read_dense_numbers(text))
-                for name, text in sorted(texts.items())
-                if name.startswith(_TABLE)
-            ]
-        )
-        attrs = msgspec.structs.replace(op.attrs, tables=tables)
+        # The text of a region may begin behind its constants: there the attributes have them.
+        if not any(name.startswith(_TABLE) for name in texts):
+            texts |= self._texts(op)
+        attrs = msgspec.structs.replace(op.attrs, tables=_tables(texts))
         return msgspec.structs.replace(op, attrs=attrs, attributes=tuple(sorted(texts.items())))
+
+    def _texts(self, op: Op) -> dict[str, str]:
+        """Return the tables of a call as attributes, one row for each kind of device."""
+        known = [(at, self._known.get(value)) for at, value in enumerate(op.operands)]
+        tables = {at: each for at, each in known if each and is_table(op.operands[at].type)}
+        if not tables:
+            return {}
+        kinds = kinds_of_device(list(tables.values()))
+        texts: dict[str, str] = {}
+        for position, (at, each) in enumerate(tables.items()):
+            rows = [each.rows[kind[position]] for kind in kinds]
+            shape = f"{len(rows)}x{len(rows[0])}"
+            texts[f"{_TABLE}{at}"] = f"dense<{[list(row) for row in rows]}> : tensor<{shape}xi64>"
+        if len(kinds) > 1:
+            counts = ", ".join(map(str, kinds.values()))
+            texts[_DEVICES] = f"array<i64: {counts}>"
+        return texts
 
     def _op(self, op: Op) -> None:
         match op.attrs:
@@ -100,6 +172,8 @@ class _Finder:
                 self._call(op, callee)
             case WhileAttrs():
                 self._loop(op)
+            case FusionAttrs():
+                self._inside(op)
             case CustomCallAttrs(target=target) if target in _SHARDING:
                 self._same(op.operands, op.results)
             case _ if op.kind == "constant":
@@ -108,21 +182,39 @@ class _Finder:
                 self._same(op.operands, op.results)
             case _ if op.kind in ("async_start", "async_done"):
                 self._asynchronous(op)
-            case _:
+            case _ if op.regions:
                 for region in op.regions:
                     self.block(region)
+            case _:
+                self._computed(op)
 
     def _constant(self, op: Op) -> None:
-        text = dict(op.attributes).get("value", "")
-        if is_table(op.results[0].type) and text.startswith("dense<") and "sha256" not in text:
-            self._known[op.results[0]] = text
+        text, kind = dict(op.attributes).get("value", ""), op.results[0].type
+        is_whole = text.startswith("dense<") and "sha256" not in text
+        if is_whole and isinstance(kind, TensorType) and _is_read(kind):
+            self._known[op.results[0]] = on_all(_numbers(text))
 
-    def _asynchronous(self, op: Op) -> None:
-        """Follow a copy that runs beside other work to its end."""
+    def _computed(self, op: Op) -> None:
+        operands = [self._known.get(value) for value in op.operands]
+        known = [each for each in operands if each is not None]
+        made = self._devices.get(op.kind)
+        if known and len(known) == len(operands):
+            made = computed(op, known)
+        for result in op.results:
+            self._known[result] = made
+
+    def _inside(self, op: Op) -> None:
+        """Follow what goes into an operation's regions, and comes out of them."""
         for region in op.regions:
+            for argument in region.arguments:
+                self._known.pop(argument, None)
             self._same(op.operands, region.arguments)
             self.block(region)
             self._same(region.operations[-1].operands, op.results)
+
+    def _asynchronous(self, op: Op) -> None:
+        """Follow a copy that runs beside other work to its end."""
+        self._inside(op)
         if not op.regions:
             self._same(op.operands, op.results)
 
@@ -130,11 +222,11 @@ class _Finder:
         """Hand on what is known of values; whether that is new."""
         is_new = False
         for value, result in zip(given, made, strict=False):
-            text = self._known.get(value)
+            numbers = self._known.get(value)
             if result not in self._known:
-                is_new = is_new or text is not None
-                self._known[result] = text
-            elif self._known[result] != text and self._known[result] is not None:
+                is_new = is_new or numbers is not None
+                self._known[result] = numbers
+            elif self._known[result] != numbers and self._known[result] is not None:
                 is_new = True
                 self._known[result] = None
         return is_new

@@ -20,6 +20,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "ConstantAttrs",
         "ConvolutionAttrs",
         "CustomCallAttrs",
+        "DeviceTables",
         "DimensionAttrs",
         "DimensionsAttrs",
         "DotAttrs",

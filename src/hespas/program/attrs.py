@@ -167,13 +167,20 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     numbers: tuple[int, ...]
 
 
+class DeviceTables(msgspec.Struct, frozen=True, kw_only=True):
+    """The tables of a call on so many devices; on all of them, alike, where ``devices`` is 0."""
+
+    tables: tuple[Table, ...]
+    devices: int = 0
+
+
 class CustomCallAttrs(msgspec.Struct, frozen=True, kw_only=True):
     """``custom_call``: its target and configuration, and the functions it names.
 
     ``convolution`` is set where a library's convolution is called: its operands are named as
     XLA names them, whatever the direction. ``precision`` is as in `DotAttrs`. ``tables`` are known
-    where a kernel of a TPU is called; ``group_rows`` are as in `DotAttrs`, where it multiplies
-    groups of rows.
+    where a kernel of a TPU is called, for each kind of device; ``group_rows`` are as in
+    `DotAttrs`, where it multiplies groups of rows.
     """
 
     target: str
@@ -182,7 +189,7 @@ class CustomCallAttrs(msgspec.Struct, frozen=True, kw_only=True):
     convolution: ConvolutionAttrs | None = None
     precision: tuple[str, ...] = ()
     in_place: tuple[InPlace, ...] = ()
-    tables: tuple[Table, ...] = ()
+    tables: tuple[DeviceTables, ...] = ()
     group_rows: tuple[int, ...] = ()
 
 

@@ -6,7 +6,7 @@ import jax
 import pytest
 
 from hespas.frontend.load import load_source
-from hespas.program.attrs import CustomCallAttrs, Table
+from hespas.program.attrs import CustomCallAttrs, DeviceTables, Table
 from hespas.program.program import Op, Program, all_ops
 from mosaic_kernels import kernels, lowered, shape, splash_attention
 
@@ -18,7 +18,8 @@ CALL = (
 
 def tables(program: Program) -> list[tuple[Table, ...]]:
     found = [op.attrs for op in all_ops(program) if op.kind == "custom_call"]
-    return [attrs.tables for attrs in found if isinstance(attrs, CustomCallAttrs)]
+    kinds = [attrs.tables for attrs in found if isinstance(attrs, CustomCallAttrs)]
+    return [each[0].tables if each else () for each in kinds]
 
 
 def text(called: list[str]) -> bytes:
@@ -92,9 +93,10 @@ def test_a_mask_reaches_attention_in_a_scan_over_layers() -> None:
 
 def _numbers(op: Op) -> tuple[int, ...]:
     assert isinstance(op.attrs, CustomCallAttrs)
-    assert len(op.attrs.tables) == 2
+    (kind,) = op.attrs.tables
+    assert len(kind.tables) == 2
     # The blocks of a causal mask: 0 is empty, 1 is on the diagonal, 2 is full.
-    masks = op.attrs.tables[1].numbers
+    masks = kind.tables[1].numbers
     assert sorted(masks) == [0] * 6 + [1] * 4 + [2] * 6
     return masks
 
@@ -111,3 +113,54 @@ def test_hlo_keeps_the_numbers_of_a_table(values: str, known: tuple[int, ...] | 
     }}"""
     (found,) = tables(load_source(source.encode(), name="test"))
     assert found == (() if known is None else (Table(operand=0, numbers=known),))
+
+
+CUT = """
+    %all = stablehlo.constant dense<[[1, 2], [3, 4], [5, 6]]> : tensor<3x2xi32>
+    %rows = stablehlo.constant dense<[0, 2, 0, 1]> : tensor<4xi32>
+    %zero = stablehlo.constant dense<0> : tensor<i32>
+    %at = stablehlo.partition_id : tensor<ui32>
+    %one = stablehlo.dynamic_slice %rows, %at, sizes = [1]
+      : (tensor<4xi32>, tensor<ui32>) -> tensor<1xi32>
+    %row = stablehlo.reshape %one : (tensor<1xi32>) -> tensor<i32>
+    %cut = stablehlo.dynamic_slice %all, %row, %zero, sizes = [1, 2]
+      : (tensor<3x2xi32>, tensor<i32>, tensor<i32>) -> tensor<1x2xi32>
+    %t = stablehlo.reshape %cut : (tensor<1x2xi32>) -> tensor<2xi32>
+"""
+
+
+@pytest.mark.parametrize(
+    ("partitions", "kinds"), [(4, [(2, (1, 2)), (1, (5, 6)), (1, (3, 4))]), (1, [])]
+)
+def test_each_device_knows_its_part_of_a_table(
+    partitions: int, kinds: list[tuple[int, tuple[int, ...]]]
+) -> None:
+    source = f"""
+    module attributes {{mhlo.num_partitions = {partitions} : i32}} {{
+    func.func @main(%x: tensor<8xf32>) -> tensor<8xf32> {{{CUT}
+      %r = {CALL}
+      return %r : tensor<8xf32>
+    }} }}"""
+    program = load_source(source.encode(), name="test")
+    (attrs,) = [op.attrs for op in all_ops(program) if isinstance(op.attrs, CustomCallAttrs)]
+    assert attrs.tables == tuple(
+        DeviceTables(devices=devices, tables=(Table(operand=0, numbers=row),))
+        for devices, row in kinds
+    )
+
+
+def test_a_region_without_the_constants_keeps_what_each_device_has() -> None:
+    alone = CALL.replace(
+        'backend_config = ""',
+        'backend_config = "", devices_of_tables = array<i64: 3, 1>, '
+        "table_of_operand_0 = dense<[[1, 2], [5, 6]]> : tensor<2x2xi64>",
+    )
+    source = f"""func.func @main(%t: tensor<2xi32>, %x: tensor<8xf32>) -> tensor<8xf32> {{
+      %r = {alone}
+      return %r : tensor<8xf32>
+    }}"""
+    (op,) = [each for each in all_ops(load_source(source.encode(), name="test"))
+             if isinstance(each.attrs, CustomCallAttrs)]  # fmt: skip
+    assert isinstance(op.attrs, CustomCallAttrs)
+    found = [(each.devices, each.tables[0].numbers) for each in op.attrs.tables]
+    assert found == [(3, (1, 2)), (1, (5, 6))]

@@ -7,6 +7,7 @@ from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from math import prod
+from operator import mul
 
 import msgspec
 import numpy as np
@@ -21,7 +22,7 @@ from hespas.cost.rules.custom_call import MOSAIC
 from hespas.cost.rules.sizes import arithmetic_type
 from hespas.cost.work import Work, flop_counts, summed
 from hespas.errors import CostError, HespasError, ProgramError, UnsupportedError, option
-from hespas.program.attrs import CustomCallAttrs, Table
+from hespas.program.attrs import CustomCallAttrs, DeviceTables, Table
 from hespas.program.grouped import grouped_product, steps_of_tiles
 from hespas.program.mosaic import KernelOp, MosaicKernel, Window, kernel_ops
 from hespas.program.program import Op
@@ -90,8 +91,11 @@ def kernel_load(op: Op) -> KernelLoad:
         raise CostError("it has no kernel", location=op.location)
     operands = tuple([kind for value in op.operands for kind in tensors(value.type)])
     results = tuple([kind for value in op.results for kind in tensors(value.type)])
+    kinds = attrs.tables or (DeviceTables(tables=()),)
     try:
-        return _load(mosaic_config(op), attrs.tables, operands, results, _groups(op))
+        config, groups = mosaic_config(op), _groups(op)
+        loads = [_load(config, each.tables, operands, results, groups) for each in kinds]
+        return _slowest(loads, [each.devices for each in kinds])
     except (ProgramError, UnsupportedError) as error:
         raise CostError(
             f"the work of custom call {MOSAIC!r} is not known: {error.message}",
@@ -101,6 +105,23 @@ def kernel_load(op: Op) -> KernelLoad:
     except HespasError as error:
         error.location = op.location
         raise
+
+
+def _slowest(loads: Sequence[KernelLoad], devices: Sequence[int]) -> KernelLoad:
+    """Return what the device does that has most to do: the others wait for it.
+
+    ``devices`` is how many have each of ``loads``.
+    """
+    flops = [load.work.total_flops for load in loads]
+    most = flops.index(max(flops))
+    mean = sum(map(mul, flops, devices)) / max(1, sum(devices))
+    if len(set(flops)) == 1:
+        return loads[most]
+    note = (
+        f"kernel {loads[most].name}: devices have different blocks to compute; it takes as long as "
+        f"on the device that has most, {flops[most] / mean:.3g} times the mean"
+    )
+    return msgspec.structs.replace(loads[most], notes=(*loads[most].notes, note))
 
 
 class _Groups(msgspec.Struct, frozen=True, kw_only=True):

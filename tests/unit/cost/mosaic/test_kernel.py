@@ -17,6 +17,7 @@ from hespas.program.program import Op
 from mosaic_kernels import (
     copied_by_hand,
     decode_attention,
+    divided_attention,
     doubled_until,
     flash_attention,
     gradient,
@@ -99,6 +100,41 @@ def test_a_causal_mask_halves_splash_attention_but_for_the_diagonal() -> None:
     blocks = HEADS * visited(LENGTH, BLOCK)
     assert load.work.transcendentals >= blocks * BLOCK * BLOCK
     assert load.work.transcendentals <= 2.2 * blocks * BLOCK * BLOCK
+
+
+def blocks_of(load: KernelLoad) -> int:
+    return product_flops(load) // (4 * BLOCK * BLOCK * SIZE)
+
+
+IN_ORDER = tuple(range(LENGTH))
+# The first eighth with the last, the second with the last but one, and so on.
+BALANCED = tuple(
+    [row for at in range(4) for part in (at, 7 - at) for row in range(part * 128, part * 128 + 128)]
+)
+
+
+@pytest.mark.parametrize(
+    ("rows", "window", "most", "mean"),
+    [
+        # Eight rows of 1 to 8 blocks: the last two, 7 + 8, are the last device's, of 36 in all.
+        (IN_ORDER, None, 15, 9),
+        # Each device has a short row and a long one: 1 + 8, 2 + 7, 3 + 6, 4 + 5.
+        (BALANCED, None, 9, 9),
+        # Each row but the first sees two blocks.
+        (IN_ORDER, 128, 4, 15 / 4),
+    ],
+)
+def test_a_divided_sequence_is_as_slow_as_the_device_with_most_blocks(
+    rows: tuple[int, ...], window: int | None, most: int, mean: float
+) -> None:
+    (op,) = kernels(divided_attention(LENGTH, 4, rows, window=window))
+    load = kernel_load(op)
+    assert blocks_of(load) == most
+    differ = (
+        "kernel splash_mha_fwd_no_residuals: devices have different blocks to compute; it takes as "
+        f"long as on the device that has most, {most / mean:.3g} times the mean"
+    )
+    assert load.notes == (() if most == mean else (differ,))
 
 
 def test_the_backward_pass_of_splash_attention_has_five_products_and_two_again() -> None:
