@@ -29,8 +29,9 @@ class ModuleEstimate:
     """What a distinct region costs, and how the answer came about.
 
     ``module`` is its number in the `RegionModules`, ``region`` the first region that was
-    estimated; ``uses`` counts the regions that equal it, ``operations`` the operations in one
-    of them. ``elapsed_s`` is the time that the estimator took; 0 where a cache had the answer.
+    estimated; ``uses`` counts the regions that equal it, in folded loops as often as they run,
+    ``operations`` the operations in one of them. ``elapsed_s`` is the time that the estimator
+    took; 0 where a cache had the answer.
     """
 
     module: int
@@ -164,7 +165,9 @@ def estimate_graph(
             ModuleEstimate(
                 module=job.module,
                 region=job.region.id,
-                uses=len(job.serves),
+                uses=sum(graph.counts[each] for each in job.serves)
+                if graph.counts
+                else len(job.serves),
                 operations=len(job.region.operations),
                 estimate=estimate,
                 elapsed_s=elapsed_s,

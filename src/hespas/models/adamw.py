@@ -23,6 +23,7 @@ _FIRST_DECAY, _SECOND_DECAY, _EPSILON, _WEIGHT_DECAY = 0.9, 0.95, 1e-8, 0.1
 _LARGEST_NORM = 1.0
 _PEAK_RATE, _FINAL_RATE, _WARMUP_STEPS, _ALL_STEPS = 3e-5, 3e-6, 1000, 150001
 _LAST_COUNT = 2**31 - 1
+_LOSS = jax.ShapeDtypeStruct((), jnp.float32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +59,14 @@ def training_step(
     weights, found = state["weights"], jax.value_and_grad(loss)
     if preparation is not None:
         weights, found = preparation.weights(weights), _prepared(found, preparation, state)
-    value, raw = _accumulated(found, weights, batch) if accumulates else found(weights, batch)
+    if not accumulates:
+        value, raw = found(weights, batch)
+    elif preparation is None:
+        # What gradients are like is known: to trace them for that would be half of the tracing.
+        value, raw = _accumulated(found, weights, batch, like=(_LOSS, weights))
+    else:
+        first = jax.tree.map(lambda leaf: leaf[0], batch)
+        value, raw = _accumulated(found, weights, batch, like=jax.eval_shape(found, weights, first))
     if preparation is not None:
         raw = preparation.gradients(raw)
     with jax.named_scope("optimiser/clip"):
@@ -123,8 +131,13 @@ def _prepared(found: _Gradients, preparation: Preparation, state: State) -> _Gra
     return each
 
 
-def _accumulated(gradients: _Gradients, weights: Tree, batch: Tree) -> tuple[jax.Array, Tree]:
-    """Return the mean loss and gradients over the rounds of a batch, one at a time."""
+def _accumulated(
+    gradients: _Gradients, weights: Tree, batch: Tree, *, like: tuple[Any, Tree]
+) -> tuple[jax.Array, Tree]:
+    """Return the mean loss and gradients over the rounds of a batch, one at a time.
+
+    They have the shapes and types of ``like``.
+    """
     rounds = len(jax.tree.leaves(batch)[0])
 
     def add(carried: tuple[jax.Array, Tree], one: Tree) -> tuple[tuple[jax.Array, Tree], None]:
@@ -132,8 +145,7 @@ def _accumulated(gradients: _Gradients, weights: Tree, batch: Tree) -> tuple[jax
         with jax.named_scope("accumulation"):
             return jax.tree.map(jnp.add, carried, found), None
 
-    shapes = jax.eval_shape(gradients, weights, jax.tree.map(lambda leaf: leaf[0], batch))
-    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
     total, _ = jax.lax.scan(add, nothing, batch)
     return jax.tree.map(lambda leaf: leaf / rounds, total)
 

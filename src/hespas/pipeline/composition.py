@@ -89,16 +89,31 @@ def prepare(
     Options that can be refused without the program are refused before it is read.
     """
     options = checked(options, needs_program=program is None and source is None)
+    system, settled = load_settled(options, program=program, source=source)
+    return divide_whole(settled, options, system)
+
+
+def divide_whole(program: Program, options: PredictOptions, system: System | None) -> Prepared:
+    """Divide a settled program with every round of its loops.
+
+    Raises `HardwareError` where it moves data over a link to the host of unknown bandwidth.
+    """
+    prepared = divide(program, options, system=system)
+    check_host_link(prepared.graph, host_bandwidth(options.estimate))
+    return prepared
+
+
+def load_settled(
+    options: PredictOptions, *, program: Program | None = None, source: bytes | None = None
+) -> tuple[System | None, Program]:
+    """Return the system, and the program settled on its devices: loaded unless it is given."""
     system = system_of(options.network)
     if program is None:
         check_priced(options)
         check_is_alone(options, system)
         program = load(options, source=source, system=system)
     program = with_experts(with_origin_noted(program, options), options, system)
-    settled = settle(program, devices=options.program.devices, system=system)
-    prepared = divide(settled, options, system=system)
-    check_host_link(prepared.graph, host_bandwidth(options.estimate))
-    return prepared
+    return system, settle(program, devices=options.program.devices, system=system)
 
 
 def prepare_alone(options: PredictOptions) -> Prepared:
@@ -128,9 +143,18 @@ def load_alone(options: PredictOptions) -> Program:
     return with_device_count(program, requested=options.program.devices, system=count)
 
 
-def divide(program: Program, options: PredictOptions, *, system: System | None = None) -> Prepared:
-    """Cut a settled program into regions and find the distinct ones."""
-    graph = split_program(program, options.split)
+def divide(
+    program: Program,
+    options: PredictOptions,
+    *,
+    system: System | None = None,
+    folded: bool = False,
+) -> Prepared:
+    """Cut a settled program into regions and find the distinct ones.
+
+    Loops of a scheduled program are ``folded`` into one round where that is asked for.
+    """
+    graph = split_program(program, options.split, folded=folded)
     check_host_bandwidth(graph, options.estimate)
     modules = region_modules(graph)
     log.info("%d regions, %d distinct", len(graph.regions), len(modules.modules))

@@ -9,7 +9,8 @@ In come the tasks of all devices (`schedule`) and a system (`hardware`); out com
 * `kernel` (clock, queue, actors) and `matching` (messages and collectives that wait for their
   partners) run every event loop; `deadlock` reports what never ends.
 * `imperfect` puts slow devices, bad links and several programs into a job, `chains` joins kernels
-  that follow each other, `memory_guard` refuses jobs too large for the memory that is there.
+  that follow each other, `rounds` multiplies those of loops, `memory_guard` refuses jobs too large
+  for the memory that is there.
 """
 
 PUBLIC: dict[str, tuple[str, ...]] = {
@@ -30,6 +31,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "simulate_job",
         "simulated_again",
     ),
+    "rounds": ("Stretch", "multiplied"),
     "timeline": ("ClassTimeline", "Timeline"),
 }
 """What other folders import, by module; `tests/project/test_layout.py` checks it."""

@@ -1,4 +1,4 @@
-"""The rounds of loops that are unrolled, since they communicate."""
+"""The rounds of loops that are unrolled, or folded into one round, since they communicate."""
 
 from __future__ import annotations
 

@@ -52,15 +52,16 @@ FREE = frozenset(
 """Operations of a scheduled program that are not kernels."""
 
 
-def split_scheduled(program: Program) -> RegionGraph:
+def split_scheduled(program: Program, *, folded: bool = False) -> RegionGraph:
     """Make a region of each kernel and of each collective, in schedule order.
 
-    Loops that communicate are unrolled; every other loop is one region. Raises `ProgramError` if
+    Loops that communicate are unrolled, or ``folded`` into their first round, whose regions then
+    say how often they run; every other loop is one region. Raises `ProgramError` if
     the trip count of a loop that communicates is unknown, and `UnsupportedError` if there would be
     more than `hespas.split.flatten.MOST_OPERATIONS` regions.
     """
     main = with_calls_opened(program)
-    walk = _Walk(program=program)
+    walk = _Walk(program=program, folded=folded)
     walk.block(main.body)
     return RegionGraph(
         program=program,
@@ -70,6 +71,7 @@ def split_scheduled(program: Program) -> RegionGraph:
         results=main.results,
         assumptions=(*program.assumptions, *dict.fromkeys(walk.assumptions)),
         rounds=tuple(walk.rounds),
+        counts=tuple(walk.counts),
     )
 
 
@@ -80,10 +82,14 @@ class _Walk:
     ``moved`` gives the transfers that make a value, in a program of a model of a compiler.
     ``waits_for`` are the regions that the next operation on the compute stream waits for;
     ``in_flight`` those that each asynchronous operation started. ``communicating`` and ``named``
-    cache results for operations that recur in every iteration of a loop.
+    cache results for operations that recur in every iteration of a loop. Where loops are
+    ``folded``, ``counts`` says how often each region runs, and ``count`` how often the next one.
     """
 
     program: Program
+    folded: bool = False
+    counts: list[int] = field(default_factory=list[int])
+    count: int = 1
     regions: list[Region] = field(default_factory=list[Region])
     producers: list[tuple[int, ...]] = field(default_factory=list[tuple[int, ...]])
     assumptions: list[str] = field(default_factory=list[str])
@@ -155,12 +161,22 @@ class _Walk:
             raise too_large(self.program.source, what="kernels")
         self.regions.append(_region(number, op))
         self.producers.append(self.waits_for)
+        if self.folded:
+            self.counts.append(self.count)
         return number
 
     def _loop(self, op: Op) -> None:
         # Compilers do not compute the condition of a loop whose trip count they know.
         count = trip_count(op)
-        for number in range(1, count + 1):
+        if self.folded:
+            outside, self.count = self.count, self.count * count
+            self._rounds(op, count, walked=min(count, 1))
+            self.count = outside
+        else:
+            self._rounds(op, count, walked=count)
+
+    def _rounds(self, op: Op, count: int, *, walked: int) -> None:
+        for number in range(1, walked + 1):
             first = len(self.regions)
             self.block(op.regions[1])
             last = len(self.regions) - 1

@@ -108,16 +108,17 @@ class SplitOptions:
             )
 
 
-def split_program(program: Program, options: SplitOptions) -> RegionGraph:
+def split_program(program: Program, options: SplitOptions, *, folded: bool = False) -> RegionGraph:
     """Split a program into regions as ``options`` say.
 
     Every operation except constants is in exactly one region, in program order. A program that a
-    compiler scheduled is split into its kernels. Raises `ConfigError` for a separator that does not
+    compiler scheduled is split into its kernels, its loops ``folded`` where that is asked for
+    (`hespas.split.scheduled.split_scheduled`). Raises `ConfigError` for a separator that does not
     occur in the program, and for options that have no effect on a scheduled program.
     """
     if program.is_scheduled:
         _check_plain(options, program.source)
-        return split_scheduled(program)
+        return split_scheduled(program, folded=folded)
     flat = flatten(program)
     match options.strategy:
         case SplitStrategy.INDIVIDUAL:

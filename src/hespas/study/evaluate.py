@@ -46,7 +46,8 @@ def evaluate(task: Task) -> Outcome:
     try:
         if task.is_checked and (refused := _refusal(task)):
             return Outcome(ending=Ending.REFUSED, reason=refused)
-        prediction = pipeline.predict(options_of(task.candidate, task.phase))
+        predict = pipeline.predict if task.with_report else pipeline.predict_folded
+        prediction = predict(options_of(task.candidate, task.phase))
         outcome = _outcome(prediction, with_report=task.with_report)
     except HespasError as error:
         reason = _reason(error)

@@ -63,7 +63,7 @@ def test_a_reason_is_the_same_on_every_run(monkeypatch: pytest.MonkeyPatch) -> N
     def fails(options: object) -> None:
         raise ProgramError("it is refused", hint="see /tmp/hespas-partition-a1b2c3d4/log.txt")
 
-    monkeypatch.setattr("hespas.pipeline.predict", fails)
+    monkeypatch.setattr("hespas.pipeline.predict_folded", fails)
     found = evaluate(Task(key="k", candidate=CANDIDATES[0], phase=Phase.SCREEN))
     assert found.reason == "it is refused; see its log"
 
@@ -83,7 +83,7 @@ def test_a_full_disk_is_no_property_of_a_candidate(
     def fails(options: object) -> None:
         raise error
 
-    monkeypatch.setattr("hespas.pipeline.predict", fails)
+    monkeypatch.setattr("hespas.pipeline.predict_folded", fails)
     found = evaluate(Task(key="k", candidate=CANDIDATES[0], phase=Phase.SCREEN))
     assert found.ending is Ending.REFUSED
     assert "No space left on device" in found.reason

@@ -1,0 +1,79 @@
+"""What is predicted with loops folded is what is predicted with every round of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hespas import pipeline
+from hespas.options import CompileChoice, Fidelity, PredictOptions
+from hespas.prediction import Prediction
+from hespas.report.run import run_summary
+from hespas.study.space import candidate_of
+
+LLAMA: dict[str, Any] = {"model": "llama3-100m", "cluster": "8xH100_80GB", "sequence": 512}
+STEPS: dict[str, dict[str, Any]] = {
+    "rounds of loops over layers": {
+        **LLAMA,
+        "cluster": "6xH100_80GB",
+        "mesh": {"fsdp": 2, "tp": 3},
+        "global_batch": 32,
+        "micro_batch": 1,
+        "set": {"scan": "true", "layers": 3},
+    },
+    "layers without a loop": {**LLAMA, "mesh": {"fsdp": 8}, "set": {"layers": 2}},
+    "experts": {
+        "model": "mixtral-8x7b",
+        "cluster": "8xH100_80GB",
+        "mesh": {"fsdp": 4, "expert": 2},
+        "sequence": 512,
+        "set": {"layers": 3, "scan": "true"},
+    },
+}
+
+
+def options(given: dict[str, Any], fidelity: Fidelity) -> PredictOptions:
+    found = candidate_of(given).options()
+    return replace(found, compile=CompileChoice(fidelity=fidelity))
+
+
+def figures(prediction: Prediction) -> dict[str, Any]:
+    report = run_summary(prediction)
+    names = set(report.__struct_fields__) - {"per_op"}
+    return {name: getattr(report, name) for name in names} | {
+        "goodput": prediction.memory.peak_bytes
+    }
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_the_figures_are_the_same(name: str) -> None:
+    asked = options(STEPS[name], Fidelity.FUSED)
+    folded, whole = pipeline.predict_folded(asked), pipeline.predict(asked)
+    assert figures(folded) == figures(whole)
+
+
+def test_loops_have_one_round_where_they_are_folded() -> None:
+    asked = options(STEPS["rounds of loops over layers"], Fidelity.FUSED)
+    folded, whole = pipeline.predict_folded(asked), pipeline.predict(asked)
+    assert 2 * len(folded.graph.regions) < len(whole.graph.regions)
+    assert sum(folded.graph.counts) == len(whole.graph.regions)
+
+
+def test_a_slow_device_is_predicted_with_every_round(tmp_path: Path) -> None:
+    slow = tmp_path / "slow.yaml"
+    slow.write_text("devices: [{devices: [3], compute_scale: 1.5}]\n")
+    given = STEPS["rounds of loops over layers"] | {"imperfect": str(slow)}
+    asked = options(given, Fidelity.FUSED)
+    folded, whole = pipeline.predict_folded(asked), pipeline.predict(asked)
+    assert folded.straggler_s > 0
+    assert figures(folded) == figures(whole)
+
+
+def test_programs_as_exported_are_predicted_whole() -> None:
+    asked = options(STEPS["rounds of loops over layers"], Fidelity.EXPORTED)
+    folded, whole = pipeline.predict_folded(asked), pipeline.predict(asked)
+    assert folded.graph.counts == ()
+    assert figures(folded) == figures(whole)
