@@ -347,7 +347,7 @@ def _ironwood(facts: Path) -> Iterator[Cells]:
             "options": f"model_name={_NAMES.get(each['model'], each['model'])};attention=flash;"
             f"{_remat(each['remat'], seq)};"
             f"per_device_batch_size={batch:g};max_target_length={seq};"
-            f"{mesh or 'ici_fsdp_parallelism=-1'}",
+            f"{mesh or 'ici_fsdp_parallelism=-1'}" + _WRITTEN_OUT.get(each["model"], ""),
             "node": "TPUv7x",
             "system": f"{2 * chips}xTPUv7x",
             "devices": str(2 * chips),
@@ -361,6 +361,9 @@ def _ironwood(facts: Path) -> Iterator[Cells]:
 
 _NAMES = {"deepseek-v3": "deepseek3-671b", "gemma4-2b": "gemma4-e2b"}
 """MaxText's names of models that a table calls otherwise."""
+
+_WRITTEN_OUT = {"gemma4-2b": ";scan_layers=false"}
+"""What MaxText demands of models whose layers share keys and values."""
 
 _LONGEST = 131072
 _KEPT = {"q": "query_proj", "k": "key_proj", "v": "value_proj"}

@@ -23,7 +23,6 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
-from functools import partial
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -136,7 +135,7 @@ def _lowered(request: Mapping[str, Any]) -> dict[str, Any]:
     config = _configuration(request, notes)
     mesh, order = _mesh(config, devices, slices=request["slices"])
     if request["kind"] == "gpu":
-        _divide_cudnn_attention(config, mesh)
+        _divide_cudnn_attention(config, mesh, notes)
     text = _lowered_step(config, mesh).as_text(debug_info=True)
     Path("program.mlir").write_text(text, encoding="utf-8")
     axes = {name: size for name, size in mesh.shape.items() if size > 1}
@@ -224,7 +223,10 @@ def _said(error: BaseException) -> str:
         return f"MaxText has no setting {name}" + _meant(name, known)
     if hasattr(cause, "errors"):
         first = cause.errors()[0]
-        name = ".".join(map(str, first["loc"])) or "the configuration"
+        name = ".".join(map(str, first["loc"]))
+        if not name:
+            # Settings that contradict each other: the input is all of them.
+            return str(first["msg"]).removeprefix("Value error, ")[:_SHOWN_OF_ERROR]
         wrong, choices = first["msg"], str(first.get("ctx", {}).get("expected", ""))
         if choices:
             wrong = "is none of MaxText's" + _meant(str(first["input"]), choices)
@@ -356,31 +358,53 @@ def _step(config: Any, mesh: Any) -> Any:
         return jitted.lower(*arguments, **keywords)
 
 
-def _divide_cudnn_attention(config: Any, mesh: Any) -> None:
+def _divide_cudnn_attention(config: Any, mesh: Any, notes: list[str]) -> None:
     """Let every device call cuDNN on its own heads and sequences.
 
     JAX divides these calls by a callback into Python, which a compiler in another process can't
     make. What the forward pass keeps is named as TransformerEngine names it, so that policies of
     rematerialisation find it.
+
+    Where sequences are divided too, devices gather keys and values, and each has queries from both
+    ends: of the pairs that a causal mask leaves they have as many each, which those of its queries
+    with half of the keys are.
     """
     jax = _module("jax")
     naming = _module("jax.ad_checkpoint")
     cudnn = _module("jax._src.cudnn.fused_attention_stablehlo")
     to_mesh = _module("maxtext.utils.sharding").logical_to_mesh_axes
     batch, heads = "activation_batch_attn", "activation_heads"
+    parts = int(mesh.shape[config.context_sharding])
+    if parts > 1 and config.attention == _CUDNN:
+        notes.append(
+            f"attention over sequences that are divided in {parts}: keys and values are gathered, "
+            "and each device has as many pairs of a causal mask"
+        )
 
-    def specification(names: Iterable[str | None]) -> Any:
-        return to_mesh(tuple(names), mesh=mesh, rules=config.logical_axis_rules)
+    def specification(names: Iterable[str | None], along: int | None = None) -> Any:
+        axes = list(to_mesh(tuple(names), mesh=mesh, rules=config.logical_axis_rules))
+        if along is not None and parts > 1:
+            axes[along] = config.context_sharding
+        return jax.sharding.PartitionSpec(*axes)
 
     def divided(attention: Callable[..., Any]) -> Callable[..., Any]:
         def call(query: Any, key: Any, value: Any, **options: Any) -> Any:
-            operand = specification((batch, None, heads, None))
-            kept = specification((batch, heads, None))
+            operand = (batch, None, heads, None)
+            queries, whole = specification(operand, along=1), specification(operand)
+            kept = specification((batch, heads, None), along=2)
+            seen = key.shape[1]
+            if parts > 1:
+                seen //= 2
+                options["mask_type"] = cudnn.MaskType.NO_MASK
+
+            def on_one(query: Any, key: Any, value: Any) -> Any:
+                return attention(query, key[:, :seen], value[:, :seen], **options)
+
             return jax.shard_map(
-                partial(attention, **options),
+                on_one,
                 mesh=mesh,
-                in_specs=(operand,) * 3,
-                out_specs=(operand, kept),
+                in_specs=(queries, whole, whole),
+                out_specs=(queries, kept),
                 check_vma=False,
             )(query, key, value)
 

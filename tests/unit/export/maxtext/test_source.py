@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hespas.compile.targets import find_target
+from hespas.cost.attention import attentions
 from hespas.errors import ConfigError, DeviceCountError, ToolError
 from hespas.export.maxtext.source import (
     PYTHON_VARIABLE,
@@ -18,9 +19,11 @@ from hespas.export.maxtext.source import (
     request_of,
     step_key,
 )
+from hespas.frontend.load import load_per_device
 from hespas.frontend.whole import whole_of_source
 from hespas.hardware.sized import find_system
 from hespas.program.device_order import DeviceOrder
+from hespas.program.program import all_ops
 from simulators import program_file
 
 REAL = os.environ.get(PYTHON_VARIABLE)
@@ -213,11 +216,23 @@ def test_maxtext_lowers_a_step_for_gpus_and_says_what_it_replaced() -> None:
 
 
 @needs_maxtext
+def test_fused_attention_over_a_divided_sequence_does_its_part_of_a_causal_mask() -> None:
+    axes = ("attention=cudnn_flash_te", "ici_fsdp_parallelism=2", "ici_context_parallelism=4")
+    made = export_maxtext(step(*SMALL, *axes))
+    program = load_per_device(made.text, name="test").program
+    found = {each for op in all_ops(program) for each in attentions(op)}
+    # Each four devices have four sequences of 512 tokens, with eight heads.
+    assert {each.scores for each in found} == {4 * 8 * (512 * 512 // 2) // 4}
+    assert any("divided in 4" in note for note in made.notes)
+
+
+@needs_maxtext
 @pytest.mark.parametrize(
     ("setting", "wrong"),
     [
         ("model_nam=x", "no setting model_nam; did you mean model_name"),
         ("model_name=llama3.1-8x", "did you mean llama3.1-8b"),
+        ("model_name=gemma4-e2b", "base.yml: gemma4-e2b requires scan_layers=False"),
         ("ici_fsdp_parallelism=7", "multiply to 7, and there are 8 devices inside a slice; let"),
         ("ici_fsdp_parallelism=3;ici_data_parallelism=-1", "multiply to 3.* divisors of 8"),
         ("ici_fsdp_parallelism=-1;ici_data_parallelism=-1", "2 axes of ici_ are -1; give all but"),
