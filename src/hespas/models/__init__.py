@@ -18,6 +18,6 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "language": ("Decode", "LanguageModel"),
     "part": ("PIPE", "REDUCED", "SHARED", "Part", "PartProgram"),
     "model": ("CHOICES", "MeshAxes", "Model", "parse_mesh"),
-    "placement": ("Place", "in_default_order", "parse_place", "placed"),
+    "placement": ("ORDER", "Place", "in_default_order", "parse_place", "placed"),
 }
 """What other folders import, by module; `tests/project/test_layout.py` checks it."""

@@ -34,7 +34,7 @@ from hespas.pipeline.composition import (
     settle,
     simulate,
 )
-from hespas.pipeline.cutting import is_pipeline
+from hespas.pipeline.cutting import Cut, cut_of, is_pipeline
 from hespas.pipeline.estimators import estimator_of
 from hespas.pipeline.folded import predict_folded
 from hespas.pipeline.loading import load, read_kernels
@@ -49,12 +49,14 @@ from hespas.pipeline.staged import predict_pipeline
 from hespas.pipeline.workload import mesh_of, source_of, work_of, workload_digest
 
 __all__ = [
+    "Cut",
     "PartCost",
     "PipelinePrediction",
     "Prepared",
     "check_priced",
     "checked",
     "compiled_directory",
+    "cut_of",
     "device_name",
     "device_of",
     "divide",

@@ -3,12 +3,13 @@
 No bound exceeds what the compiled program has: they prune, they don't predict. Those of memory are
 of the arrays that a training step can't be without: weights, both moments of AdamW, gradients, and
 what each layer keeps for the backward pass. Those of time are of the FLOPs that the model needs at
-the fastest rate of the device, and of weights and moments that are read and written once.
+the fastest rate of the device, and of weights and moments that are read and written once. Of a
+pipeline they are those of the stage that has most, and of the way to the last stage and back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -16,9 +17,14 @@ from hespas.export.source import ModelSource
 from hespas.hardware.device import Device, at_fastest
 from hespas.models.catalogue import Llama2, Llama3
 from hespas.models.flops import model_flops
+from hespas.models.model import MeshAxes
+from hespas.models.part import Part
+from hespas.pipeline import Cut
 
 _BYTES = {"bf16": 2, "f16": 2, "f32": 4}
 _MOMENTS = 2
+_GRADIENT_BYTES = 4
+"""Of a pipeline's sums of gradients."""
 _LAYER = (
     ("norm",),
     ("norm",),
@@ -78,6 +84,39 @@ def bounds_of(source: ModelSource, device: Device | None, devices: int) -> Bound
     return Bounds(memory_bytes=memory_bytes, time_s=max(needed / devices / rate, moved_s))
 
 
+def pipeline_bounds(cut: Cut, device: Device | None) -> Bounds:
+    """Return the bounds of a pipeline: weights and sums of gradients, and FLOPs with the bubble.
+
+    Where a stage has one chunk, whose backward pass is one, the last stage computes all
+    micro-batches, and the head, after the first one came to it and before the last one goes back.
+    """
+    settings = cut.source.settings
+    if not isinstance(settings, Llama2 | Llama3):
+        return NO_BOUNDS
+    weights = max(_stage_weights(settings, cut.parts_of(stage)) for stage in range(cut.stages))
+    held = weights * (_weight_bytes(settings) + _GRADIENT_BYTES)
+    if device is None:
+        return Bounds(memory_bytes=held)
+    rate = _rate(device, settings.dtype) * cut.mesh.device_count
+    needed = _needed(settings, cut.work.model_flops or 0.0)
+    schedule = cut.schedule
+    if schedule.chunks > 1 or schedule.splits_backward:
+        return Bounds(memory_bytes=held, time_s=needed / rate)
+    tokens = settings.batch * settings.parts * settings.sizes["sequence"]
+    head = 6 * tokens * settings.sizes["vocabulary"] * settings.sizes["embedding"]
+    layers = [part.layers for part in cut.parts]
+    share = sum(layers[:-1]) / schedule.micro_batches + layers[-1]
+    to_last_and_back = cut.stages * ((needed - head) * share / sum(layers) + head)
+    return Bounds(memory_bytes=held, time_s=max(needed, to_last_and_back) / rate)
+
+
+def _stage_weights(settings: Llama2 | Llama3, parts: Sequence[Part]) -> int:
+    """Return how many weights a device of a stage has: of its layers alone."""
+    return sum(
+        part.layers * sum(_local(settings, names, part.mesh) for names in _LAYER) for part in parts
+    )
+
+
 def _rate(device: Device, dtype: str) -> float:
     """Return the fastest rate of products of a type: those of f32 may run as tf32."""
     if dtype not in _BYTES:
@@ -119,8 +158,8 @@ def _weight_bytes(settings: Llama2 | Llama3) -> int:
     return 4 if isinstance(settings, Llama2) else _BYTES[settings.dtype]
 
 
-def _local(settings: Llama2 | Llama3, names: tuple[str, ...]) -> int:
-    """Return how many elements of an array with these dimensions one device has.
+def _local(settings: Llama2 | Llama3, names: tuple[str, ...], mesh: MeshAxes | None = None) -> int:
+    """Return how many elements of an array with these dimensions one device of a mesh has.
 
     Of weights a mesh axis divides one dimension only, the first that it can.
     """
@@ -132,6 +171,6 @@ def _local(settings: Llama2 | Llama3, names: tuple[str, ...]) -> int:
         for axis in settings.axes.get(name, ()):
             if axis not in divided:
                 divided.add(axis)
-                parts *= settings.mesh.size(axis)
+                parts *= (mesh or settings.mesh).size(axis)
     sizes = settings.sizes
     return -(-prod(sizes.get(name, 1) for name in names) // parts)

@@ -12,10 +12,11 @@ from hespas import pipeline
 from hespas.errors import HespasError
 from hespas.estimate.methods import DeviceUse, method_named
 from hespas.export.source import ModelSource
+from hespas.export.workload import model_key
 from hespas.fidelity import why_not_compiled
 from hespas.hardware.device import Device
 from hespas.options import PredictOptions
-from hespas.study.bounds import NO_BOUNDS, Bounds, bounds_of
+from hespas.study.bounds import NO_BOUNDS, Bounds, bounds_of, pipeline_bounds
 from hespas.study.keys import canonical
 from hespas.study.messages import Phase
 from hespas.study.prices import Price, price_of
@@ -85,23 +86,31 @@ def entry_of(number: int, candidate: Candidate) -> Entry:
     system = candidate.system
     options = candidate.options()
     network = replace(options.network, system=system, cluster=None)
-    options = pipeline.checked(replace(options, network=network))
-    source = pipeline.source_of(options, system)
+    options = replace(options, network=network)
+    cut = pipeline.cut_of(options) if pipeline.is_pipeline(options) else None
+    options = pipeline.checked(options) if cut is None else cut.options
+    source = pipeline.source_of(options, system) if cut is None else cut.source
     device = pipeline.device_of(options.estimate)
     node = options.estimate.node
     part = str(node) if isinstance(node, str) else None
     model = source if isinstance(source, ModelSource) else None
     devices = 1 if system is None else system.device_count
-    batch = None if model is None else model.batch
+    if cut is not None:
+        bounds, tokens = pipeline_bounds(cut, device), cut.work.tokens
+    elif model is not None:
+        bounds = bounds_of(model, device, devices)
+        tokens = options.step.tokens if model.batch is None else model.batch.tokens
+    else:
+        bounds, tokens = NO_BOUNDS, options.step.tokens
     return Entry(
         number=number,
         candidate=candidate,
-        bounds=NO_BOUNDS if model is None else bounds_of(model, device, devices),
+        bounds=bounds,
         devices=devices,
         part=part,
         capacity_bytes=None if device is None else device.memory_capacity_bytes,
-        tokens=options.step.tokens if batch is None else batch.tokens,
-        inputs=_inputs(options, device),
+        tokens=tokens,
+        inputs=_inputs(options, device, cut),
         compiles=part is not None and not _why_not_compiled(part),
         is_model=model is not None,
         runs_operations=_runs_operations(options.estimate.method),
@@ -115,9 +124,13 @@ def _runs_operations(method: str | None) -> bool:
 _why_not_compiled = cache(why_not_compiled)
 
 
-def _inputs(options: PredictOptions, device: Device | None) -> str:
+def _inputs(options: PredictOptions, device: Device | None, cut: pipeline.Cut | None) -> str:
     """Return a digest of options, with what the files hold that they name."""
-    program = pipeline.workload_digest(options)
+    if cut is None:
+        program = pipeline.workload_digest(options)
+    else:
+        schedule = None if options.pipeline.schedule_is_named else cut.schedule
+        program = f"{model_key(cut.source)} {schedule!r}"
     return sha256(canonical((program, repr(options), repr(device)))).hexdigest()
 
 

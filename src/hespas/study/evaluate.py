@@ -16,8 +16,8 @@ import msgspec
 from hespas import pipeline
 from hespas.errors import CacheError, HespasError, OutputError
 from hespas.options import CompileChoice, Fidelity, PredictOptions
-from hespas.prediction import Prediction
 from hespas.report.goodput import goodput_report
+from hespas.report.pipeline import pipeline_report
 from hespas.report.run import run_json, run_report, run_summary
 from hespas.report.schema import RunReport
 from hespas.study.entry import entry_of
@@ -46,9 +46,8 @@ def evaluate(task: Task) -> Outcome:
     try:
         if task.is_checked and (refused := _refusal(task)):
             return Outcome(ending=Ending.REFUSED, reason=refused)
-        predict = pipeline.predict if task.with_report else pipeline.predict_folded
-        prediction = predict(options_of(task.candidate, task.phase))
-        outcome = _outcome(prediction, with_report=task.with_report)
+        options = options_of(task.candidate, task.phase)
+        outcome = _outcome(_report(options, in_full=task.with_report), with_report=task.with_report)
     except HespasError as error:
         reason = _reason(error)
         is_refused = isinstance(error, CacheError | OutputError) or _is_of_room(reason)
@@ -95,11 +94,21 @@ def options_of(candidate: Mapping[str, object], phase: Phase) -> PredictOptions:
     return replace(options, compile=CompileChoice(fidelity=Fidelity(phase.value), options=compiler))
 
 
-def _outcome(prediction: Prediction, *, with_report: bool) -> Outcome:
-    report = run_report(prediction) if with_report else run_summary(prediction)
+def _report(options: PredictOptions, *, in_full: bool) -> RunReport:
+    """Return the report of a prediction; without its tables unless it is asked for ``in_full``."""
+    if pipeline.is_pipeline(options):
+        return pipeline_report(pipeline.predict_pipeline(options))
+    if in_full:
+        return run_report(pipeline.predict(options))
+    prediction = pipeline.predict_folded(options)
+    summary = run_summary(prediction)
+    return msgspec.structs.replace(summary, goodput=goodput_report(prediction))
+
+
+def _outcome(report: RunReport, *, with_report: bool) -> Outcome:
     return Outcome(
         ending=Ending.DONE,
-        figures=_figures(report) | _long_run_figures(prediction),
+        figures=_figures(report),
         fidelity=report.fidelity,
         report=msgspec.json.encode(run_json(report)).decode() if with_report else "",
     )
@@ -112,12 +121,9 @@ def _figures(report: RunReport) -> dict[str, float | int | None]:
     tokens = None if tokens_per_s is None else tokens_per_s * report.step_time_s
     found["energy_j"] = energy_j
     found["energy_j_per_token"] = energy_j / tokens if energy_j is not None and tokens else None
+    if report.goodput is not None:
+        found |= {"goodput": report.goodput.productive, "days": report.goodput.days}
     return found
-
-
-def _long_run_figures(prediction: Prediction) -> dict[str, float | int | None]:
-    found = goodput_report(prediction)
-    return {} if found is None else {"goodput": found.productive, "days": found.days}
 
 
 def _cpu_s() -> float:

@@ -14,12 +14,14 @@ from math import prod
 from pathlib import Path
 from typing import cast
 
-from hespas.config.fields import build
+from hespas.config.fields import build, options_in
 from hespas.errors import ConfigError
 from hespas.hardware.sized import find_system
 from hespas.hardware.system import System
 from hespas.models.model import MeshAxes
+from hespas.models.part import PIPE
 from hespas.options import PredictOptions
+from hespas.pipelining.options import PipelineOptions
 from hespas.study.expression import Value
 from hespas.study.keys import (
     CLUSTER,
@@ -34,6 +36,7 @@ from hespas.study.keys import (
 from hespas.study.study import Meshes, Study
 
 _MOST = 1_000_000
+_OF_STAGES = frozenset(each.name for each in options_in(PipelineOptions))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +161,11 @@ def _combined(study: Study) -> Iterator[Candidate]:
         for settings in product(*study.settings.values()):
             named = dict(zip(study.settings, settings, strict=True))
             for mesh in _meshes(study, values):
-                yield Candidate(values=values, settings=named, mesh=mesh)
+                stages = None if mesh is None else dict(mesh).get(PIPE)
+                # What says how stages compute has no effect on one of them.
+                of_one = {key: value for key, value in values.items() if key not in _OF_STAGES}
+                used = of_one if stages == 1 else values
+                yield Candidate(values=used, settings=named, mesh=mesh)
 
 
 def _meshes(

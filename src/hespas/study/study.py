@@ -17,6 +17,7 @@ from hespas.config.files import read_yaml
 from hespas.config.suggest import choice, suggestion
 from hespas.errors import ConfigError
 from hespas.models.model import parse_mesh
+from hespas.models.placement import ORDER
 from hespas.study.expression import EVERYTHING, Constraint, read_constraint
 from hespas.study.goal import FASTEST, LONG_RUN, METRICS, PRICED, Goal, read_goal
 from hespas.study.keys import (
@@ -33,8 +34,6 @@ from hespas.study.prices import Price, read_prices
 AUTO = "auto"
 DEFAULT_COMPILED = 8
 """How many candidates are compiled unless a study says otherwise."""
-_AXES_IN_ORDER = ("pp", "stage", "data", "fsdp", "expert", "context", "sequence", "tp")
-"""The usual order of the axes of a mesh: what communicates most is innermost, in the node."""
 _OWN = ("title", MESH, SETTINGS, "where", "goal", "budget", "fidelity", "sampling", "prices")
 
 
@@ -337,8 +336,8 @@ def _meshes_of(given: object, location: str) -> Iterator[Meshes]:
 
 
 def _place(name: str) -> float:
-    inner = len(_AXES_IN_ORDER) - 1.5
-    return _AXES_IN_ORDER.index(name) if name in _AXES_IN_ORDER else inner
+    inner = len(ORDER) - 1.5
+    return ORDER.index(name) if name in ORDER else inner
 
 
 def _axis(name: str, given: object, location: str) -> Axis:

@@ -11,7 +11,7 @@ from compilers import needs_gpu
 from hespas import pipeline
 from hespas.export.source import ModelSource
 from hespas.options import CompileChoice, Fidelity, PredictOptions
-from hespas.study.bounds import Bounds, bounds_of
+from hespas.study.bounds import Bounds, bounds_of, pipeline_bounds
 from hespas.study.space import candidates_of
 from hespas.study.study import study_of
 
@@ -70,6 +70,44 @@ def check(options: PredictOptions) -> None:
     prediction = pipeline.predict(options)
     assert 0 < least.memory_bytes <= prediction.memory.peak_bytes
     assert 0 < least.time_s <= prediction.step_time_s
+
+
+PIPELINES: list[dict[str, Any]] = [
+    {"mesh": "pipe=2,fsdp=4", "micro_batches": 2},
+    {"mesh": "pipe=4,data=2", "micro_batches": 8, "schedule": "gpipe"},
+    {"mesh": "pipe=2,fsdp=4", "micro_batches": 4, "schedule": "interleaved:2"},
+    {"mesh": "pipe=2,tp=4", "micro_batches": 4, "schedule": "zero-bubble", "dtype": "f32"},
+]
+
+
+@pytest.mark.parametrize("changes", PIPELINES, ids=str)
+def test_no_bound_exceeds_what_is_predicted_of_a_pipeline(changes: dict[str, Any]) -> None:
+    given = {**SMALL, "model": "llama3-500m", "set": {"layers": 4}, **changes}
+    (candidate,) = candidates_of(study_of(given))
+    options = replace(candidate.options(), compile=CompileChoice(fidelity=Fidelity.FUSED))
+    cut = pipeline.cut_of(options)
+    least = pipeline_bounds(cut, pipeline.device_of(cut.options.estimate))
+    prediction = pipeline.predict_pipeline(options)
+    assert 0 < least.memory_bytes <= prediction.peak_memory_bytes
+    assert 0 < least.time_s <= prediction.step_time_s
+
+
+def test_the_bound_of_a_pipeline_has_its_bubble() -> None:
+    given: dict[str, Any] = {
+        **SMALL,
+        "model": "llama3-8b",
+        "set": {},
+        "mesh": "pipe=8",
+        "micro_batch": 1,
+    }
+
+    def least_s(batch: int) -> float:
+        (candidate,) = candidates_of(study_of({**given, "global_batch": batch}))
+        cut = pipeline.cut_of(candidate.options())
+        return pipeline_bounds(cut, pipeline.device_of(cut.options.estimate)).time_s
+
+    # The last of 8 stages computes all micro-batches after one came to it through the others.
+    assert least_s(4) / 4 > 1.1 * least_s(64) / 64
 
 
 def test_bounds_grow_with_what_is_kept_and_fall_with_devices() -> None:

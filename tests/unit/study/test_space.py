@@ -54,6 +54,23 @@ def test_where_leaves_out_what_is_no_candidate_whatever_is_predicted() -> None:
     assert [each.values["cluster"] for each in candidates_of(of_cluster)] == ["16xH100_80GB"]
 
 
+def test_how_stages_compute_is_left_out_of_candidates_of_one_stage() -> None:
+    study = study_of(
+        {
+            **SMALL,
+            "cluster": "8xH100_80GB",
+            "mesh": {"fsdp": "auto", "pipe": [1, 2]},
+            "schedule": ["1f1b", "gpipe"],
+        }
+    )
+    found = [(each.mesh, each.values.get("schedule")) for each in candidates_of(study)]
+    assert found == [
+        ((("pipe", 1), ("fsdp", 8)), None),
+        ((("pipe", 2), ("fsdp", 4)), "1f1b"),
+        ((("pipe", 2), ("fsdp", 4)), "gpipe"),
+    ]
+
+
 def test_a_candidate_comes_back_from_what_tables_show() -> None:
     study = study_of(
         {**SMALL, "mesh": {"fsdp": "auto", "tp": 2}, "set": {"layers": [1, 2]}, "remat": "full"}

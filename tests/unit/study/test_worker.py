@@ -7,13 +7,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from hespas import pipeline
 from hespas.errors import CacheError, ConfigError, ProgramError, ToolError
 from hespas.study.entry import entry_of
-from hespas.study.evaluate import evaluate
+from hespas.study.evaluate import evaluate, options_of
 from hespas.study.local import LocalExecutor
 from hespas.study.messages import Ending, Outcome, Phase, Task
 from hespas.study.prices import read_prices
-from hespas.study.space import candidates_of
+from hespas.study.space import candidate_of, candidates_of
 from hespas.study.study import study_of
 
 BLOCK = Path(__file__).parents[3] / "examples" / "attention_block.mlir"
@@ -87,6 +88,30 @@ def test_a_full_disk_is_no_property_of_a_candidate(
     found = evaluate(Task(key="k", candidate=CANDIDATES[0], phase=Phase.SCREEN))
     assert found.ending is Ending.REFUSED
     assert "No space left on device" in found.reason
+
+
+def test_a_pipeline_has_the_figures_of_what_predicts_pipelines() -> None:
+    given: dict[str, object] = {
+        "model": "llama3-100m",
+        "cluster": "4xH100_80GB",
+        "mesh": {"pipe": 2, "fsdp": 2},
+        "global_batch": 8,
+        "micro_batch": 1,
+        "sequence": 512,
+        "set": {"layers": 4},
+    }
+    found = evaluate(Task(key="k", candidate=given, phase=Phase.SCREEN))
+    assert found.ending is Ending.DONE, found.reason
+    options = options_of(given, Phase.SCREEN)
+    alone = pipeline.predict_pipeline(options)
+    assert found.figures["step_time_s"] == alone.step_time_s
+    assert found.figures["peak_memory_bytes"] == alone.peak_memory_bytes
+    assert found.figures["exposed_communication_s"] == alone.exposed_communication_s
+    entry = entry_of(0, candidate_of(given))
+    assert entry.tokens == 8 * 512
+    assert 0 < entry.bounds.time_s <= alone.step_time_s
+    other = entry_of(0, candidate_of({**given, "schedule": "gpipe"}))
+    assert entry.key(Phase.SCREEN) != other.key(Phase.SCREEN)
 
 
 def test_a_long_run_has_its_goodput_and_days() -> None:
