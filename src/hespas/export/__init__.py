@@ -27,6 +27,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "ModelSource",
         "Source",
         "find_source",
+        "platform_of",
     ),
     "workload": ("Workload", "export_cache", "model_key", "read_workload"),
 }

@@ -154,7 +154,7 @@ def find_source(
         return _maxtext(text.removeprefix(_MAXTEXT), options, devices=devices, target=target)
     if ":" in text:
         _refuse(options, "a function")
-        return FunctionSource(name=text, devices=devices, platform=_platform(target))
+        return FunctionSource(name=text, devices=devices, platform=platform_of(target))
     if text in models():
         return _model(model_named(text), options, devices=devices, target=target, loops=loops)
     close = nearest(text, models())
@@ -170,7 +170,7 @@ def find_source(
     )
 
 
-def _platform(target: str | None) -> str:
+def platform_of(target: str | None) -> str:
     """Return what JAX lowers a function for: CPUs where no compiler serves the target."""
     if target is None:
         return "cpu"

@@ -8,5 +8,5 @@ kernel and `merge` which kernels one more, `build` writes them as fusions, and `
 combines collectives and lets other work run beside them.
 """
 
-PUBLIC: dict[str, tuple[str, ...]] = {"fused": ("fused",)}
+PUBLIC: dict[str, tuple[str, ...]] = {"expand": ("expanded",), "fused": ("fused",)}
 """What other folders import, by module; `tests/project/test_layout.py` checks it."""

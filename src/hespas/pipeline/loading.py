@@ -19,7 +19,7 @@ from hespas.errors import (
     option,
 )
 from hespas.estimate.methods import method_named
-from hespas.export.source import FileSource, ModelSource
+from hespas.export.source import FileSource, ModelSource, platform_of
 from hespas.export.workload import Workload, export_cache, read_workload
 from hespas.fidelity import Plan, fallen_back, planned
 from hespas.frontend.experts import with_expert_load
@@ -33,7 +33,7 @@ from hespas.options import Fidelity, PredictOptions
 from hespas.pipeline.caches import compiled_directory, made_directory
 from hespas.pipeline.checks import check_effects
 from hespas.pipeline.estimators import check_device_options
-from hespas.pipeline.workload import source_of
+from hespas.pipeline.workload import source_of, target_of
 from hespas.program.kernels import CompiledKernels, decode_kernels
 from hespas.program.program import Program, with_kernels
 from hespas.program.whole import Whole
@@ -179,15 +179,18 @@ def _loaded(content: bytes, plan: Plan, options: PredictOptions, system: System 
         noted = (plan.note, *program.assumptions)
         program = msgspec.structs.replace(program, assumptions=noted)
     if plan.fidelity is Fidelity.FUSED:
-        program = _fused(program, options)
+        program = _fused(program, options, system)
     return replace(loaded, program=program)
 
 
-def _fused(program: Program, options: PredictOptions) -> Program:
+def _fused(program: Program, options: PredictOptions, system: System | None) -> Program:
     # Where a compiler is, few programs are: the others need not wait for what it takes.
+    from hespas.fuse.expand import expanded  # noqa: PLC0415
     from hespas.fuse.fused import fused  # noqa: PLC0415
 
     start_s = perf_counter()
+    if platform_of(target_of(options, system)) != "tpu":
+        program = expanded(program)
     made = fused(program, options.compile.options)
     log.info("fused in %.3f s", perf_counter() - start_s)
     return made

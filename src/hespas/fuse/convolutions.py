@@ -1,0 +1,148 @@
+"""Write out what cuDNN's convolutions can't take: images with gaps, and uneven padding.
+
+A convolution whose image has gaps (``lhs_dilation``) is the gradient of one with strides if its
+kernel is reversed, a constant, or one element large, and it has one group of features: the library
+has a kernel for that. One whose kernel is larger than its image is computed with the two exchanged.
+Any other one, as a transposed convolution that a network computes with, is a plain convolution of
+the image with the gaps written out: zeros are multiplied like all else.
+
+The library pads both ends of a dimension alike. Where a convolution does not, its image is padded
+before; the gradient of an image is made with what was padded, which is sliced off.
+
+Source: openxla/xla, ``ConvRewriter``, ``ConvPaddingLegalization`` (xla/service/gpu/transforms) and
+``AlgebraicSimplifier`` (Apache License 2.0), and what jaxlib 0.10.2 compiles for H100.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from math import prod
+
+from msgspec.structs import replace
+
+from hespas.program.attrs import ConvolutionAttrs, DimensionsAttrs
+from hespas.program.program import Op, Value
+from hespas.program.rewrite import plain_op
+from hespas.program.types import TensorType
+
+
+def with_images_written(operations: Iterable[Op]) -> Iterator[Op]:
+    """Yield operations; images that the library can't take as they are are written before."""
+    producer: dict[Value, Op] = {}
+    for op in operations:
+        producer.update(dict.fromkeys(op.results, op))
+        if op.kind != "convolution" or not isinstance(op.attrs, ConvolutionAttrs):
+            yield op
+        elif max(op.attrs.lhs_dilation, default=1) == 1:
+            yield from _forward(op, op.attrs)
+        elif _is_exchanged(op, op.attrs):
+            yield op
+        elif _is_gradient(op, op.attrs, producer.get(op.operands[1])):
+            yield from _gradient(op, op.attrs)
+        else:
+            yield from _with_gaps(op, op.attrs)
+
+
+def _forward(op: Op, attrs: ConvolutionAttrs) -> Iterator[Op]:
+    """Yield a convolution without gaps, or the gradient of a kernel, with its image padded."""
+    image, kernel, made = _shape(op.operands[0]), _shape(op.operands[1]), _shape(op.results[0])
+    even = [
+        _is_even(
+            low=low,
+            size=image[attrs.input_spatial[at]],
+            window=made[attrs.output_spatial[at]],
+            stride=attrs.rhs_dilation[at],
+            count=kernel[attrs.kernel_spatial[at]],
+        )
+        if attrs.rhs_dilation[at] > 1
+        else low == high
+        for at, (low, high) in enumerate(attrs.padding)
+    ]
+    if all(even):
+        yield op
+        return
+    shape = list(image)
+    for at, (low, high) in zip(attrs.input_spatial, attrs.padding, strict=True):
+        shape[at] = max(0, shape[at] + low + high)
+    padded = _like(op.operands[0], shape)
+    yield plain_op(op, "pad", op.operands[:1], padded)
+    plain = replace(attrs, padding=((0, 0),) * len(attrs.padding))
+    yield replace(op, operands=(padded, *op.operands[1:]), attrs=plain)
+
+
+def _gradient(op: Op, attrs: ConvolutionAttrs) -> Iterator[Op]:
+    """Yield the gradient of an image, which is sliced where its padding was uneven."""
+    image, kernel, made = _shape(op.operands[0]), _shape(op.operands[1]), _shape(op.results[0])
+    lows = [
+        kernel[at] - 1 - low
+        for at, (low, _) in zip(attrs.kernel_spatial, attrs.padding, strict=True)
+    ]
+    even = [
+        _is_even(
+            low=low,
+            size=made[attrs.output_spatial[at]],
+            window=kernel[attrs.kernel_spatial[at]],
+            stride=attrs.lhs_dilation[at],
+            count=image[attrs.input_spatial[at]],
+        )
+        for at, low in enumerate(lows)
+    ]
+    if all(even):
+        yield op
+        return
+    whole = Value(type=op.results[0].type)
+    yield replace(op, results=(whole,))
+    yield plain_op(op, "slice", (whole,), op.results[0])
+
+
+def _is_even(*, low: int, size: int, window: int, stride: int, count: int) -> bool:
+    """Return whether as many windows fit with ``low`` elements added at both ends."""
+    return low >= 0 and (size + 2 * low - window) // stride + 1 == count
+
+
+def _is_exchanged(op: Op, attrs: ConvolutionAttrs) -> bool:
+    """Return whether the image is smaller than the kernel, so that they change places."""
+    if attrs.feature_group_count > 1 or attrs.batch_group_count > 1:
+        return False
+    image, kernel = _shape(op.operands[0]), _shape(op.operands[1])
+    return prod(image[at] for at in attrs.input_spatial) < prod(
+        kernel[at] for at in attrs.kernel_spatial
+    )
+
+
+def _is_gradient(op: Op, attrs: ConvolutionAttrs, made: Op | None) -> bool:
+    """Return whether the library has it as a gradient; ``made`` is what makes its kernel."""
+    if attrs.feature_group_count > 1:
+        return False
+    kernel = _shape(op.operands[1])
+    if all(kernel[at] == 1 for at in attrs.kernel_spatial):
+        return True
+    match made:
+        case Op(kind="constant"):
+            return True
+        case Op(kind="reverse", attrs=DimensionsAttrs(dimensions=dimensions)):
+            return set(dimensions) == set(attrs.kernel_spatial)
+        case _:
+            return False
+
+
+def _with_gaps(op: Op, attrs: ConvolutionAttrs) -> Iterator[Op]:
+    shape = list(_shape(op.operands[0]))
+    for axis, at in enumerate(attrs.input_spatial):
+        low, high = attrs.padding[axis]
+        shape[at] = max(0, (shape[at] - 1) * attrs.lhs_dilation[axis] + 1 + low + high)
+    written = _like(op.operands[0], shape)
+    yield plain_op(op, "pad", op.operands[:1], written)
+    axes = len(attrs.lhs_dilation)
+    plain = replace(attrs, lhs_dilation=(1,) * axes, padding=((0, 0),) * axes)
+    yield replace(op, operands=(written, *op.operands[1:]), attrs=plain)
+
+
+def _shape(value: Value) -> tuple[int, ...]:
+    assert isinstance(value.type, TensorType)  # noqa: S101 - a convolution has tensors
+    return value.type.shape
+
+
+def _like(value: Value, shape: Iterable[int]) -> Value:
+    assert isinstance(value.type, TensorType)  # noqa: S101 - a convolution has tensors
+    return Value(type=replace(value.type, shape=tuple(shape)))
