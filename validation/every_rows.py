@@ -15,7 +15,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean
+from statistics import NormalDist, mean
 from typing import Any
 
 from hespas.units import format_time
@@ -280,8 +280,8 @@ def causes_table() -> str:
     return "\n".join([*lines, ""])
 
 
-def scaling_table() -> str:
-    """Return how the steps of a model grow over slices of TPUs: each over that of the fewest.
+def _curves() -> list[list[Recorded]]:
+    """Return the steps of each model over slices of TPUs, the fewest slices first.
 
     Steps of compiled programs are not set against fused ones.
     """
@@ -290,21 +290,86 @@ def scaling_table() -> str:
         _, of, inside = row["note"].partition(" slices of ")
         if of:
             is_fused = row["held_by"] == "fused"
-            curve = (row["family"], row["part"], inside, is_fused)
-            curves.setdefault(curve, []).append(row)
+            curves.setdefault((row["family"], row["part"], inside, is_fused), []).append(row)
+    ordered = [sorted(rows, key=lambda row: row["devices"]) for rows in curves.values()]
+    return [rows for rows in ordered if len(rows) > 1]
+
+
+def _off(row: Recorded, first: Recorded) -> float:
+    """Return predicted growth over published growth, less one."""
+    grown = [row[of] / first[of] for of in ("published_s", "predicted_s")]
+    return grown[1] / grown[0] - 1
+
+
+def scaling_table() -> str:
+    """Return how the steps of a model grow over slices of TPUs: each over that of the fewest."""
     lines = [
-        "| model | devices | published, of the smallest | predicted | off |",
-        "|---|---|---|---|---|",
+        "| model | devices | held by | published, of the smallest | predicted | off |",
+        "|---|---|---|---|---|---|",
     ]
-    for (family, part, *_), rows in curves.items():
-        first, *others = sorted(rows, key=lambda row: row["devices"])
+    for first, *others in _curves():
         for row in others:
             grown = [row[of] / first[of] for of in ("published_s", "predicted_s")]
             lines.append(
-                f"| {family}, {part} | {row['devices']} of {first['devices']} | {grown[0]:.3f} "
-                f"| {grown[1]:.3f} | {_signed(grown[1] / grown[0] - 1)} |"
+                f"| {_name(row)}, {row['part']} | {row['devices']} of {first['devices']} "
+                f"| {row['held_by']} | {grown[0]:.3f} | {grown[1]:.3f} "
+                f"| {_signed(_off(row, first))} |"
             )
     return "\n".join([*lines, ""])
+
+
+def _slowest_normal(count: int) -> float:
+    """Return how many deviations the largest of ``count`` normal numbers lies above the mean."""
+    width, normal = 0.01, NormalDist()
+    places = [width * at for at in range(-800, 801)]
+    return width * sum(
+        count * place * normal.pdf(place) * normal.cdf(place) ** (count - 1) for place in places
+    )
+
+
+def _slowest_exponential(count: int) -> float:
+    """Return the same of delays that are mostly short: 1 + 1/2 + ... + 1/n, less the mean of 1."""
+    return sum(1 / at for at in range(2, count + 1))
+
+
+_GROWTHS: Mapping[str, Callable[[int], float]] = {
+    "none": lambda count: 0.0,  # noqa: ARG005
+    "waiting for the slowest slice, steps of a slice normal": _slowest_normal,
+    "waiting for the slowest slice, delays exponential": _slowest_exponential,
+    "as much for each slice more": lambda count: count - 1.0,
+}
+_A_SLICE = 256
+
+
+def growth_table() -> str:
+    """Return how far a law of growth carries on v5e, fitted to all models but the one it judges.
+
+    A law adds a constant times its function of the number of slices to predicted growth.
+    """
+    curves = [rows for rows in _curves() if rows[0]["part"] == "TPUv5e"]
+    names = [f"{_name(rows[0])}, {rows[0]['devices']} to {rows[-1]['devices']}" for rows in curves]
+    lines = [
+        f"| what grows | {' | '.join(names)} |",
+        "|---|" + "---|" * len(curves),
+    ]
+    for law, function in _GROWTHS.items():
+        points = [[_point(row, rows[0], function) for row in rows[1:]] for rows in curves]
+        cells: list[str] = []
+        for at, own in enumerate(points):
+            others = [each for rows in (*points[:at], *points[at + 1 :]) for each in rows]
+            weight = sum(x * x for x, _ in others)
+            constant = sum(x * y for x, y in others) / weight if weight else 0.0
+            off = [(1 + constant * x) / (1 + y) - 1 for x, y in own]
+            of_slice = f" ({100 * constant:.2f} %)" if weight else ""
+            cells.append(f"{_signed(max(off, key=abs))}{of_slice}")
+        lines.append(f"| {law} | {' | '.join(cells)} |")
+    return "\n".join([*lines, ""])
+
+
+def _point(row: Recorded, first: Recorded, function: Callable[[int], float]) -> tuple[float, float]:
+    """Return how much a law's function grows, and what growth the prediction lacks."""
+    count, fewest = (each["devices"] // _A_SLICE for each in (row, first))
+    return function(count) - function(fewest), 1 / (1 + _off(row, first)) - 1
 
 
 def summary() -> str:

@@ -16,6 +16,7 @@ from hespas.fuse.dots import with_merged_dots
 from hespas.fuse.group import grouped
 from hespas.fuse.kinds import HOLDING
 from hespas.fuse.merge import nodes_of
+from hespas.fuse.narrowing import with_narrow_gathers
 from hespas.fuse.order import in_order
 from hespas.fuse.own_kernels import with_own_kernels
 from hespas.fuse.pipelined import with_pipelined
@@ -56,6 +57,7 @@ def _before_layouts(block: Block) -> Block:
     end = block.operations[-1]
     operations = with_sums_joined(block.operations[:-1], end.operands)
     operations = without_scatters(operations, end.operands)
+    operations = with_narrow_gathers(operations, end.operands)
     operations = with_merged_dots(with_windows_opened(with_library_sorts(operations)))
     return Block(arguments=block.arguments, operations=(*operations, end))
 
