@@ -48,6 +48,7 @@ def options(home: Path) -> Iterator[Reader]:
             *("--schedule", "schedule.txt"),
         ),
         shows_cuts=False,
+        is_slow=True,
     )
     directory = at(home, "published", {"step.mlir": LOOPS, "steps.csv": PUBLISHED})
     yield Reader(
@@ -57,6 +58,7 @@ def options(home: Path) -> Iterator[Reader]:
         form=Form.TEXT,
         words=("validate", "--all", "steps.csv", "--group", "mine", "--json", "out.json"),
         shows_cuts=False,
+        is_slow=True,
     )
 
 
@@ -77,6 +79,7 @@ def _studies(home: Path) -> Iterator[Reader]:
             form=Form.TEXT,
             words=run,
             shows_cuts=False,
+            is_slow=True,
         )
     prices = json.dumps(
         [{"part": "A100_SXM_40GB", "usd_per_device_hour": 1.5, "source": "a contract"}]
@@ -90,6 +93,7 @@ def _studies(home: Path) -> Iterator[Reader]:
         form=Form.JSON,
         words=run,
         shows_cuts=False,
+        is_slow=True,
     )
     with chdir(directory):
         hespas(*run[:-1], "kept")
@@ -105,6 +109,7 @@ def _studies(home: Path) -> Iterator[Reader]:
             file="kept/study.sqlite",
             form=Form.BINARY,
             words=words,
+            is_slow=words[1] == "resume",
         )
 
 

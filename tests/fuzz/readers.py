@@ -88,7 +88,14 @@ def _programs(home: Path) -> Iterator[Reader]:
         label = f"StableHLO, {name}"
         directory = at(home, f"stablehlo {name}", {"step.mlir": content})
         for words in (("run", "step.mlir", *EXPORTED), ("run", "step.mlir", *SYSTEM)):
-            yield Reader(name=label, directory=directory, file="step.mlir", form=form, words=words)
+            yield Reader(
+                name=label,
+                directory=directory,
+                file="step.mlir",
+                form=form,
+                words=words,
+                is_slow=form is Form.BINARY,
+            )
     directory = at(home, "stablehlo commands", {"step.mlir": LOOPS})
     for words in (
         ("analyze", "-e", "-s", "step.mlir"),
@@ -120,6 +127,7 @@ def _programs(home: Path) -> Iterator[Reader]:
         file="step.bin",
         form=Form.BINARY,
         words=("export", "step.bin", "-o", "out.mlir"),
+        is_slow=True,
     )
 
 
@@ -337,6 +345,7 @@ def _measurements(home: Path) -> Iterator[Reader]:
         file="host.trace.json.gz",
         form=Form.ZIPPED_JSON,
         words=(*fit, "--profile", "host.trace.json.gz", "--program", "step.hlo"),
+        is_slow=True,
     )
     directory = at(home, "results", {"step.mlir": LOOPS})
     with chdir(directory):
@@ -376,6 +385,7 @@ def _caches(home: Path) -> Iterator[Reader]:
                 words=words,
                 shows_cuts=False,
                 is_kept=True,
+                is_slow=path.suffix == ".partitioned",
             )
 
 

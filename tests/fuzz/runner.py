@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 MOST_S = 20.0
 MOST_BYTES = 4 << 30
 _START_S = 900.0
-_INPUTS_OF_A_CHILD = 2000
+_INPUTS_OF_A_CHILD = 10_000
+_TIMES_OF_FAST_READERS = 10
 _CUTS = 0.15
 _FAULTS = ("Traceback (most recent call last)", "fault of hespas", "there is not enough memory")
 
@@ -168,11 +169,16 @@ def _work(seed: int, home: Path, pipe: Connection) -> None:
             if said.code and not is_missing:
                 raise RuntimeError(f"a good file is refused: {one.words}: {said.errors}")
         kept = {index: output.of(one) for index, one in enumerate(readers) if one.is_kept}
+        drawn = [
+            index
+            for index, one in enumerate(readers)
+            for _ in range(1 if one.is_slow else _TIMES_OF_FAST_READERS)
+        ]
         pipe.send(None)
         while True:
             number: int = pipe.recv()
             rng = Random(f"{seed}:{number}")
-            index = rng.randrange(len(readers))
+            index = rng.choice(drawn)
             reader = readers[index]
             whole = good[reader.directory, reader.file]
             is_cut = rng.random() < _CUTS

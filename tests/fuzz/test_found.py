@@ -210,3 +210,21 @@ def test_a_result_with_kernels_that_never_run(hespas: Hespas) -> None:
         kernel["count"] = 0
     Path("run.json").write_text(json.dumps(result))
     assert "page.html" in hespas("report", "run.json", "-o", "page.html")
+
+
+def test_text_of_hlo_that_ends_before_its_entry(hespas: Hespas) -> None:
+    beginning, entry, _ = HLO.partition("ENTRY")
+    assert entry
+    Path("step.hlo").write_text(beginning)
+    assert "step.hlo: it has no ENTRY computation" in hespas("memory", "step.hlo", *NODE)
+
+
+def test_a_cache_whose_index_has_a_name_that_is_no_text(hespas: Hespas) -> None:
+    Path("step.mlir").write_text(LOOPS)
+    words = ("estimate", "step.mlir", *NODE, "--cache-dir", "kept")
+    hespas(*words)
+    file = Path("kept/estimates.sqlite")
+    content = file.read_bytes()
+    assert b"indexsqlite_auto" in content
+    file.write_bytes(content.replace(b"indexsqlite_auto", b"index\xf3qlite_auto"))
+    assert "the estimator cache is damaged or unusable" in hespas(*words)

@@ -97,7 +97,7 @@ class DiskStore:
                     marks = ",".join("?" * len(some))
                     query = f"SELECT key, value FROM estimates WHERE key IN ({marks})"  # noqa: S608 - only question marks are put in
                     found.update(connection.execute(query, some).fetchall())
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             raise self._error(error) from error
         return {key: self._unsealed(key, sealed) for key, sealed in found.items()}
 
@@ -113,7 +113,7 @@ class DiskStore:
                     "INSERT OR IGNORE INTO estimates VALUES (?, ?)",
                     [(key, _seal(key, text) + text) for key, text in sorted(entries.items())],
                 )
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             raise self._error(error) from error
         except OSError as error:
             raise CacheError(
@@ -132,7 +132,7 @@ class DiskStore:
             raise _no_estimate(self.location)
         return text
 
-    def _error(self, error: sqlite3.Error) -> CacheError:
+    def _error(self, error: sqlite3.Error | UnicodeDecodeError) -> CacheError:
         return CacheError(
             f"the estimator cache is damaged or unusable: {error}",
             location=str(self.path),

@@ -55,6 +55,10 @@ def _from_text(source: bytes, name: str) -> HloModule:
         text = source.decode()
     except UnicodeDecodeError as error:
         raise ProgramError(f"byte {error.start} is not UTF-8", location=name) from error
+    if _ENTRY.search(text) is None:
+        # jaxlib takes the last computation for the program then.
+        message = "it has no ENTRY computation"
+        raise ProgramError(message, location=name, hint="give the whole of the file")
     _refuse_what_aborts(text, name)
     try:
         parsed = import_module("jaxlib._hlo").hlo_module_from_text(text)
@@ -72,6 +76,7 @@ def _from_text(source: bytes, name: str) -> HloModule:
     )
 
 
+_ENTRY = re.compile(r"^\s*ENTRY\b", re.MULTILINE)
 _PARAMETER = re.compile(r"parameter\((-?\d+)\)")
 _END_OF_COMPUTATION = re.compile(r"\n\}")
 _NEGATIVE_TILE = re.compile(r":T\([^)]*-\d")

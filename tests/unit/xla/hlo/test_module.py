@@ -69,7 +69,7 @@ def test_an_error_in_text_names_its_line() -> None:
 
 
 def test_a_module_without_computations_is_an_error() -> None:
-    with pytest.raises(ProgramError, match="expects name"):
+    with pytest.raises(ProgramError, match="no ENTRY"):
         read_hlo_module(b"HloModule a\n", name="a.hlo")
 
 
