@@ -8,7 +8,7 @@ import signal
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from random import Random
 
@@ -27,7 +27,10 @@ from faults.trials import (
     signalled,
     stopped,
     two_at_once,
+    with_another,
     without_locks,
+    worker_hangs,
+    worker_killed,
 )
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGKILL)
@@ -51,29 +54,39 @@ def main() -> int:
         if trial.why:
             wrong += 1
             print(f"{trial.fault}, {trial.job}: {trial.why}", flush=True)
+        if given.record is not None:
+            _record(tried, given.seed, given.record)
     for (fault, job, end), times in sorted(tried.items()):
-        print(f"{fault:34}{job:12}{end:18}{times:5}")
+        print(f"{fault:36}{job:12}{end:18}{times:5}")
     print(f"{tried.total()} trials, {wrong} wrong")
-    if given.record is not None:
-        runs = [
-            {"fault": fault, "command": job, "end": end, "times": times}
-            for (fault, job, end), times in sorted(tried.items())
-        ]
-        given.record.write_text(json.dumps({"seed": given.seed, "trials": runs}, indent=1) + "\n")
     return 1 if wrong else 0
+
+
+def _record(tried: Mapping[tuple[str, str, str], int], seed: int, file: Path) -> None:
+    """Write what was tried so far."""
+    runs = [
+        {"fault": fault, "command": job, "end": end, "times": times}
+        for (fault, job, end), times in sorted(tried.items())
+    ]
+    file.write_text(json.dumps({"seed": seed, "trials": runs}, indent=1) + "\n")
 
 
 def _trials(given: argparse.Namespace) -> Iterator[Trial]:
     rng = Random(given.seed)
     with tempfile.TemporaryDirectory(prefix="hespas-shim-") as made:
         shim = Shim(Path(made)) if Shim.is_possible() else None
+        before: Machine | None = None
         for job in JOBS:
             if given.jobs and job.name not in given.jobs:
                 continue
             if job.needs_compilers and given.compilers is None:
                 continue
             python = given.compilers if job.needs_compilers else sys.executable
-            yield from _of_job(machine_of(job, str(python)), shim, rng, given)
+            machine = machine_of(job, str(python))
+            yield from _of_job(machine, shim, rng, given)
+            if before is not None:
+                yield from with_another(before, machine, rng)
+            before = machine
     if not given.jobs or "backends" in given.jobs:
         yield from bad_backends()
 
@@ -89,6 +102,9 @@ def _of_job(
         yield two_at_once(machine, rng)
         yield stopped(machine, rng)
         yield little_memory(machine, rng)
+        if machine.job.worker:
+            yield worker_killed(machine, rng)
+            yield worker_hangs(machine, rng)
     if shim is not None:
         yield without_locks(machine, shim)
         yield clock_back(machine, shim)

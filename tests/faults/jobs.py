@@ -31,15 +31,20 @@ CLUSTER = ("--cluster", "4xA100_SXM_40GB")
 class Job:
     """A command, and the files and directories that it writes in its own.
 
-    ``answer`` is a command that shows what the first one wrote, where its files differ from run to
-    run. ``needs_compilers`` says that it starts XLA's compiler for GPUs.
+    ``before`` are commands that make more of what it reads. ``answer`` is a command that shows what
+    it wrote, where its files differ from run to run. ``worker`` is a module that it runs in a
+    process of its own, and ``limit`` the option that ends that process soon, where there is one.
+    ``needs_compilers`` says that it starts XLA's compiler for GPUs.
     """
 
     name: str
     words: tuple[str, ...]
     written: tuple[str, ...]
     files: Mapping[str, str] = field(default_factory=dict[str, str])
+    before: tuple[tuple[str, ...], ...] = ()
     answer: tuple[str, ...] = ()
+    worker: str = ""
+    limit: tuple[str, ...] = ()
     needs_compilers: bool = False
 
 
@@ -64,12 +69,15 @@ JOBS = (
         words=("export", "mine:step", "-o", "step.mlir"),
         written=("step.mlir",),
         files={"mine.py": FUNCTION},
+        worker="hespas.export.worker",
     ),
     Job(
         name="compile",
         words=("compile", "step.mlir", "--target", "A100_SXM_40GB", "-o", "step.hlo"),
         written=("step.hlo",),
         files={"step.mlir": LOOPS},
+        worker="hespas.xla.compile.worker",
+        limit=("--time-limit", "20s"),
         needs_compilers=True,
     ),
     Job(
@@ -91,6 +99,57 @@ JOBS = (
         files={"study.yml": STUDY.replace("minutes: 0.1", "minutes: 9"), "prices.csv": PRICES}
         | {"step.mlir": LOOPS},
         answer=("study", "table", "results", "--json"),
+    ),
+    Job(
+        name="search",
+        words=(
+            *("search", "llama3-100m", *CLUSTER, "--mesh", "data=4", "--sequence", "128"),
+            *("--batch", "4", "--micro-batch", "1", "--remat", "none", "--scan", "true"),
+            *("--fidelity", "exported", "--workers", "1", "-o", "results"),
+        ),
+        written=(),
+        answer=("study", "table", "results", "--json"),
+    ),
+    Job(
+        name="partition",
+        words=("partition", "sharded.mlir", "-o", "step.mlir"),
+        written=("step.mlir",),
+        files={"sharded.mlir": SHARDED},
+        worker="hespas.xla.partition.worker",
+    ),
+    Job(
+        name="report",
+        words=("report", "run.json", "-o", "page.html"),
+        written=("page.html",),
+        files={"step.mlir": LOOPS},
+        before=(("run", "step.mlir", *CLUSTER, "--as-exported", "--json", "run.json"),),
+    ),
+    Job(
+        name="simulate",
+        words=(
+            *("simulate", "t", "--system", "A100_SXM_40GB_4GPU", "--nodes"),
+            *("--json", "times.json", "--timeline", "timeline.json"),
+        ),
+        written=("times.json", "timeline.json"),
+        files={"step.mlir": LOOPS},
+        before=(("trace", "step.mlir", "--node", "A100_SXM_40GB", "-o", "t"),),
+    ),
+    Job(
+        name="split",
+        words=("split", "step.mlir", "-o", "out"),
+        written=("out",),
+        files={"step.mlir": LOOPS},
+    ),
+    Job(
+        name="algorithm",
+        words=("algorithm", "ring", "--ranks", "4", "--chakra", "out"),
+        written=("out",),
+    ),
+    Job(
+        name="explain",
+        words=("explain", "step.mlir", *CLUSTER, "--as-exported", "--json", "explain.json"),
+        written=("explain.json",),
+        files={"step.mlir": LOOPS},
     ),
 )
 
@@ -120,13 +179,26 @@ def environment(directory: Path, **more: str) -> dict[str, str]:
     return {**kept, **named, "PYTHONPATH": source, "PYTHONDONTWRITEBYTECODE": "1", **more}
 
 
-def prepare(job: Job, directory: Path) -> Path:
-    """Write what a command reads to a directory of its own, and return it."""
+def inputs(job: Job, directory: Path, *, python: str) -> dict[str, bytes]:
+    """Return what a command reads, by path; what other commands make of it is made here."""
+    work = directory / "work"
+    prepare({name: content.encode() for name, content in job.files.items()}, directory)
+    for words in job.before:
+        said = run(words, directory, python=python)
+        if said.code:
+            raise RuntimeError(f"{' '.join(words)} is refused: {said.errors}")
+    files = (path for path in work.rglob("*") if path.is_file())
+    return {str(path.relative_to(work)): path.read_bytes() for path in files}
+
+
+def prepare(files: Mapping[str, bytes], directory: Path) -> None:
+    """Write what a command reads to a directory of its own."""
     work = directory / "work"
     work.mkdir(parents=True)
-    for name, content in job.files.items():
-        (work / name).write_text(content)
-    return work
+    for name, content in files.items():
+        path = work / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
 
 
 def run(

@@ -7,6 +7,7 @@ next run, without the fault, has the answer of a machine without faults.
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import subprocess
@@ -15,11 +16,11 @@ import tempfile
 import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
-from faults.jobs import Job, Said, command, environment, prepare, run, written
+from faults.jobs import Job, Said, command, environment, inputs, prepare, run, written
 
 MARK = "HESPAS_FAULT_TRIAL"
 _SHIM = Path(__file__).with_name("shim.c")
@@ -36,12 +37,13 @@ class Trial:
     why: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Machine:
-    """A job, what its command answers on a machine without faults, and which Python runs it."""
+    """A job, what its command reads and answers on a machine without faults, and what runs it."""
 
     job: Job
     python: str
+    inputs: dict[str, bytes]
     files: dict[str, bytes]
     said: Said
     took_s: float
@@ -50,7 +52,7 @@ class Machine:
     def directory(self) -> Generator[Path]:
         """Yield a directory with what the command reads."""
         with tempfile.TemporaryDirectory(prefix="hespas-faults-") as made:
-            prepare(self.job, Path(made))
+            prepare(self.inputs, Path(made))
             yield Path(made)
             with suppress(OSError):
                 (Path(made) / "work").chmod(0o755)
@@ -64,7 +66,7 @@ def machine_of(job: Job, python: str) -> Machine:
     """Run a job's command on a machine without faults."""
     with tempfile.TemporaryDirectory(prefix="hespas-faults-") as made:
         directory = Path(made)
-        prepare(job, directory)
+        reads = inputs(job, directory, python=python)
         began_s = time.monotonic()
         said = run(job.words, directory, python=python)
         took_s = time.monotonic() - began_s
@@ -72,7 +74,7 @@ def machine_of(job: Job, python: str) -> Machine:
             raise RuntimeError(f"{job.name} is refused: {said.errors}")
         files = written(job, directory)
         shown = run(job.answer, directory, python=python) if job.answer else said
-    return Machine(job=job, python=python, files=files, said=shown, took_s=took_s)
+    return Machine(job=job, python=python, inputs=reads, files=files, said=shown, took_s=took_s)
 
 
 def judged(
@@ -119,14 +121,19 @@ def orphans(directory: Path, *, wait_s: float = 5.0) -> list[str]:
 
 
 def _processes(directory: Path) -> Iterator[str]:
+    return (" ".join(words) for _, words in _commands(directory))
+
+
+def _commands(directory: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yield the processes of a trial, by number, with their command lines."""
     home = f"HOME={directory / 'home'}".encode()
     for path in Path("/proc").iterdir():
         if path.name.isdecimal():
             with suppress(OSError):
                 if home in (path / "environ").read_bytes().split(b"\0"):
-                    words = (path / "cmdline").read_bytes().replace(b"\0", b" ")
+                    words = (path / "cmdline").read_bytes().decode(errors="replace")
                     if words:
-                        yield words.decode(errors="replace").strip()
+                        yield int(path.name), words.rstrip("\0").split("\0")
 
 
 # Signals.
@@ -140,15 +147,24 @@ def signalled(machine: Machine, number: signal.Signals, rng: Random) -> Trial:
         with suppress(ProcessLookupError):
             process.send_signal(number)
         said = _end(process)
+        if number is signal.SIGINT and _is_of_python(said):
+            said = replace(said, code=130, errors="")
         ends = _ENDED_BY[number] | {-number}
         return judged(machine, directory, number.name, said, ends=ends)
 
 
-def _start(machine: Machine, directory: Path) -> subprocess.Popen[str]:
+def _is_of_python(said: Said) -> bool:
+    """Return whether an interrupt came before hespas' first line, while Python itself started."""
+    return "KeyboardInterrupt" in said.errors and "/hespas/cli/" not in said.errors
+
+
+def _start(
+    machine: Machine, directory: Path, *more_words: str, **more: str
+) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        command(machine.job.words, python=machine.python),
+        command((*machine.job.words, *more_words), python=machine.python),
         cwd=directory / "work",
-        env=environment(directory),
+        env=environment(directory, **more),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -311,6 +327,21 @@ def two_at_once(machine: Machine, rng: Random) -> Trial:
         return trial
 
 
+def with_another(machine: Machine, other: Machine, rng: Random) -> Iterator[Trial]:
+    """Run a command while another one runs, with one home and one cache."""
+    with machine.directory() as directory, other.directory() as beside:
+        first = _start(machine, directory)
+        time.sleep(rng.uniform(0.0, machine.took_s / 2))
+        shared = {"HOME": str(directory / "home"), "TMPDIR": str(directory / "tmp")}
+        second = _start(other, beside, **shared)
+        ends = {machine: _end(first), other: _end(second)}
+        for one, place in ((machine, directory), (other, beside)):
+            trial = judged(one, place, "another command at once", ends[one])
+            if not trial.why and ends[one].code:
+                trial = replace(trial, why=f"is refused: {ends[one].errors[-300:]!r}")
+            yield trial
+
+
 def stopped(machine: Machine, rng: Random) -> Trial:
     """Stop all processes for a second, as where a machine is suspended."""
     with machine.directory() as directory:
@@ -321,3 +352,48 @@ def stopped(machine: Machine, rng: Random) -> Trial:
             time.sleep(1)
             process.send_signal(signal.SIGCONT)
         return judged(machine, directory, "suspended for a second", _end(process))
+
+
+# Compilers and other workers in processes of their own.
+
+
+def worker_killed(machine: Machine, rng: Random) -> Trial:
+    """Kill a command's worker, as the kernel does where memory is short."""
+    with machine.directory() as directory:
+        process = _start(machine, directory)
+        _signal_worker(machine, directory, process, signal.SIGKILL, rng)
+        return judged(machine, directory, "a compiler or worker that is killed", _end(process))
+
+
+def worker_hangs(machine: Machine, rng: Random) -> Trial:
+    """Stop a command's worker for good: its time limit ends it, or a signal to the command."""
+    job = machine.job
+    with machine.directory() as directory:
+        process = _start(machine, directory, *job.limit)
+        _signal_worker(machine, directory, process, signal.SIGSTOP, rng)
+        if not job.limit:
+            time.sleep(1)
+            with suppress(ProcessLookupError):
+                process.send_signal(signal.SIGTERM)
+        ends = set[int]() if job.limit else _ENDED_BY[signal.SIGTERM]
+        said = _end(process)
+        return judged(machine, directory, "a compiler or worker that hangs", said, ends=ends)
+
+
+def _signal_worker(
+    machine: Machine,
+    directory: Path,
+    process: subprocess.Popen[str],
+    number: signal.Signals,
+    rng: Random,
+) -> None:
+    """Send a signal to a command's worker, soon after it starts."""
+    while process.poll() is None:
+        for pid, words in _commands(directory):
+            # What watches over a worker is a shell, which has the same words.
+            if machine.job.worker in words and not words[0].endswith("sh"):
+                time.sleep(rng.uniform(0.0, 0.5))
+                with suppress(ProcessLookupError):
+                    os.kill(pid, number)
+                return
+        time.sleep(0.02)

@@ -15,12 +15,15 @@ import pytest
 
 from fuzz.good_files import HLO, LOOPS, PTX
 from hespas.cli.commands import commands, run
+from hespas.errors import ProgramError
+from hespas.estimate.ptx.parser import read_kernel
 from hespas.program.kernels import CompiledKernels, KernelLaunch, encode_kernels
 from hespas.study.store import opened
 from hespas.study.study import study_of
 from hespas.xla.hlo.module import read_hlo_module
 from hespas.xla.mlir.module import parse_mlir
 from small_studies import STUDY, study_rows
+from triton_kernels import product
 
 Hespas = Callable[..., str]
 NODE = ("--node", "A100_SXM_40GB")
@@ -228,3 +231,74 @@ def test_a_cache_whose_index_has_a_name_that_is_no_text(hespas: Hespas) -> None:
     assert b"indexsqlite_auto" in content
     file.write_bytes(content.replace(b"indexsqlite_auto", b"index\xf3qlite_auto"))
     assert "the estimator cache is damaged or unusable" in hespas(*words)
+
+
+def test_a_result_of_no_operation(hespas: Hespas) -> None:
+    Path("step.mlir").write_text(LOOPS.replace("%r#0 :", "%r#2147483647 :"))
+    said = hespas("run", "step.mlir", *NODE, "--as-exported")
+    assert "step.mlir:28: the result #2147483647 is of no operation" in said
+
+
+def test_a_result_with_figures_that_make_endless_rates(hespas: Hespas) -> None:
+    Path("step.hlo").write_text(HLO)
+    system = ("--system", "A100_SXM_40GB_4GPU")
+    hespas("run", "step.hlo", *NODE, *system, "--json", "run.json")
+    result = json.loads(Path("run.json").read_text())
+    result["kernels"][0]["time_s"] = 1e-308
+    Path("run.json").write_text(json.dumps(result))
+    assert "no finite number" in hespas("report", "run.json", "-o", "page.html")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "error"),
+    [
+        ("ld.global.b32", "ld.global.", r"cannot read the PTX statement 'ld\.global\. %r5"),
+        ("mov.u32 %r7, 0", "mov.u32 %r7, " + "9" * 5000, "has hundreds of digits"),
+    ],
+)
+def test_a_kernel_that_is_no_ptx(old: str, new: str, error: str) -> None:
+    text = PTX.replace(old, new)
+    assert text != PTX
+    with pytest.raises(ProgramError, match=error):
+        read_kernel(text)
+
+
+def test_folded_groups_of_no_devices(hespas: Hespas) -> None:
+    message = read_hlo_module(HLO.encode(), name="step.hlo").message
+    (start,) = (
+        one
+        for computation in message.computations
+        for one in computation.instructions
+        if one.opcode == "all-reduce-start"
+    )
+    start.iota_collective_device_list.num_devices_per_group = 0
+    start.iota_collective_device_list.iota_reshape_dims[:] = [4]
+    start.iota_collective_device_list.iota_transpose_perm[:] = [0]
+    Path("step.hlo").write_bytes(message.SerializeToString())
+    system = ("--system", "A100_SXM_40GB_4GPU")
+    assert "replica groups of 0 don't divide" in hespas("run", "step.hlo", *NODE, *system)
+
+
+def test_dimensions_of_a_convolution_at_one_place(hespas: Hespas) -> None:
+    text = (Path(__file__).parents[1] / "laws" / "tpu_v5e.hlo").read_text()
+    message = read_hlo_module(text.encode(), name="step.hlo").message
+    convolutions = [
+        one
+        for computation in message.computations
+        for one in computation.instructions
+        if one.opcode == "convolution"
+    ]
+    assert convolutions
+    for one in convolutions:
+        one.convolution_dimension_numbers.output_feature_dimension = 0
+    Path("step.hlo").write_bytes(message.SerializeToString())
+    said = hespas("estimate", "step.hlo", "--node", "TPUv5e")
+    assert "dimensions of a convolution's output lie at (0, 0" in said
+
+
+def test_a_kernel_of_triton_whose_name_is_no_text(hespas: Hespas) -> None:
+    text = product(128, 128, 128)
+    changed = text.replace("\\00matmul_kernel\\00", "\\00matmul\\FFkernel\\00")
+    assert changed != text
+    Path("step.mlir").write_text(changed)
+    assert "its kernel cannot be read" in hespas("estimate", "step.mlir", *NODE)

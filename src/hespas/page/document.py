@@ -14,6 +14,7 @@ from html import escape
 from importlib import resources
 from typing import Any, assert_never
 
+from hespas.errors import OutputError
 from hespas.version import __version__
 
 Specification = Mapping[str, Any]
@@ -97,6 +98,8 @@ class Page:
 
 def page_html(page: Page) -> str:
     """Return the page as one HTML file.
+
+    Raises `OutputError` where a figure in a chart is no finite number.
 
     >>> text = page_html(Page(title="<b>", subtitle="", sections=()))
     >>> "&lt;b&gt;" in text, "<b>" in text
@@ -224,7 +227,13 @@ def _right(name: str, table: Table) -> str:
 
 def _json(value: object) -> str:
     """Return JSON that no name can end: a script element ends at ``</script``."""
-    text = json.dumps(value, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+    try:
+        text = json.dumps(value, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+    except ValueError as error:
+        message = (
+            "a figure of the page is no finite number: one of the results is nearly 0, or huge"
+        )
+        raise OutputError(message) from error
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 

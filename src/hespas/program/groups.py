@@ -56,6 +56,13 @@ class FoldedGroups(msgspec.Struct, frozen=True, kw_only=True):
             shape = "x".join(map(str, self.dimensions))
             message = f"the replica groups fold {shape} devices"
             raise ProgramError(message, hint=f"use at most {MOST_DEVICES}")
+        is_order = sorted(self.permutation) == list(range(len(self.dimensions)))
+        is_divided = self.group_size > 0 and prod(self.dimensions) % self.group_size == 0
+        if min(self.dimensions, default=1) < 1 or not is_order or not is_divided:
+            raise ProgramError(
+                f"replica groups of {self.group_size} don't divide devices folded to "
+                f"{self.dimensions} and transposed by {self.permutation}"
+            )
 
     def listed(self) -> tuple[tuple[int, ...], ...]:
         """Return the groups, each a tuple of numbers."""

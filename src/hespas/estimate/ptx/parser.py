@@ -20,9 +20,12 @@ Operand = str | int
 _ENTRY = re.compile(r"\.entry\s+([\w$]+)")
 _COMMENT = re.compile(r"//[^\n]*")
 _LABEL = re.compile(r"(\$?[\w$]+):(?!:)\s*(.*)$", re.DOTALL)
-_STATEMENT = re.compile(r"^(?:@(!?)(%[\w$]+)\s+)?([a-z][\w.:]*)\s*(.*)$", re.DOTALL)
+_STATEMENT = re.compile(
+    r"^(?:@(!?)(%[\w$]+)\s+)?([a-z][\w:]*(?:\.[\w:]+)*)(?![\w.:])\s*(.*)$", re.DOTALL
+)
 _OPERAND = re.compile(r"\{[^}]*\}|\[[^\]]*\]|[^,\s]+")
 _NUMBER = re.compile(r"^-?(?:0[xX][0-9a-fA-F]+|\d+)U?$")
+_ENDLESS_NUMBER = re.compile(r"\d{500}")
 _REGISTER = re.compile(r"%[\w$]+(?:\.[xyz])?")
 _ADDRESS = re.compile(r"^\[\s*([\w$%.]+)\s*(?:\+\s*(-?\d+))?\s*\]$")
 _BLOCK_OF_THREADS = re.compile(r"\.(?:reqntid|maxntid)\s+(\d+)(?:,\s*(\d+))?(?:,\s*(\d+))?")
@@ -97,6 +100,10 @@ def read_kernel(text: str, *, location: str = "") -> Kernel:
     start = text.find("{", entry.end()) if entry else -1
     if entry is None or start < 0:
         raise ProgramError("the text has no PTX kernel", location=location, hint="give one .entry")
+    endless = _ENDLESS_NUMBER.search(text, entry.end())
+    if endless is not None:
+        message = f"a number begins with {endless[0][:20]} and has hundreds of digits"
+        raise ProgramError(message, location=location or entry[1])
     declared = _BLOCK_OF_THREADS.search(text, entry.end(), start)
     instructions: list[Instruction] = []
     labels: dict[str, int] = {}

@@ -281,9 +281,12 @@ def dot_of(numbered: Any, precision: Any) -> tuple[DotAttrs, mlir.Attributes]:
 
 
 def convolution_attrs(instruction: Any) -> ConvolutionAttrs:
-    """Read where a convolution's dimensions lie, and its window."""
+    """Read where a convolution's dimensions lie, and its window.
+
+    Raises `ProgramError` where two of an operand's dimensions lie at one place.
+    """
     places, sides = instruction.convolution_dimension_numbers, instruction.window.dimensions
-    return ConvolutionAttrs(
+    attrs = ConvolutionAttrs(
         input_batch=places.input_batch_dimension,
         input_feature=places.input_feature_dimension,
         input_spatial=tuple(places.input_spatial_dimensions),
@@ -301,6 +304,18 @@ def convolution_attrs(instruction: Any) -> ConvolutionAttrs:
         batch_group_count=instruction.batch_group_count or 1,
         precision=precisions(instruction.precision_config),
     )
+    _check_places("input", (attrs.input_batch, attrs.input_feature, *attrs.input_spatial))
+    _check_places(
+        "kernel",
+        (attrs.kernel_input_feature, attrs.kernel_output_feature, *attrs.kernel_spatial),
+    )
+    _check_places("output", (attrs.output_batch, attrs.output_feature, *attrs.output_spatial))
+    return attrs
+
+
+def _check_places(which: str, places: tuple[int, ...]) -> None:
+    if sorted(places) != list(range(len(places))):
+        raise ProgramError(f"dimensions of a convolution's {which} lie at {places}")
 
 
 def convolution(instruction: Any) -> tuple[Attrs, mlir.Attributes]:

@@ -20,6 +20,7 @@ from math import prod
 from typing import Any
 
 from hespas.errors import ProgramError, UnsupportedError
+from hespas.limits import MOST_DIGITS
 from hespas.xla.mlir.text import read_integer, split_list
 
 PORTABLE_PRODUCER = b"StableHLO_v"
@@ -81,6 +82,7 @@ def parse_mlir(source: bytes, *, name: str) -> MlirModule:
     diagnostic's line and column.
     """
     _refuse_lone_done(source, name)
+    _refuse_large_results(source, name)
     bindings = _bindings()
     with bindings.context:
         try:
@@ -99,6 +101,21 @@ def _refuse_lone_done(source: bytes, name: str) -> None:
     """Raise `ProgramError` for what makes jaxlib 0.10.2's verifier read invalid memory."""
     if b"mhlo.async_done" in source and b"mhlo.async_start" not in source:
         raise ProgramError("it holds an mhlo.async_done, but no mhlo.async_start", location=name)
+
+
+_MOST_RESULTS = 10**6
+_LARGE_RESULT = re.compile(rb"%[\w$.-]+(#(\d{7,}))")
+
+
+def _refuse_large_results(source: bytes, name: str) -> None:
+    """Raise `ProgramError` for what makes MLIR's parser take memory for each result up to it."""
+    if source.startswith(BYTECODE_MAGIC):
+        return
+    for found in _LARGE_RESULT.finditer(source):
+        if len(found[2]) > MOST_DIGITS or int(found[2]) >= _MOST_RESULTS:
+            line = source.count(b"\n", 0, found.start()) + 1
+            message = f"the result {found[1][:20].decode()} is of no operation"
+            raise ProgramError(message, location=f"{name}:{line}")
 
 
 def _decoded(source: bytes, name: str) -> str:

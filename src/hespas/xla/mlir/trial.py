@@ -59,13 +59,14 @@ def main() -> None:
 
 
 def read_names(operation: Any) -> None:
-    """Ask for the names of all operations and attributes."""
+    """Ask for the names of all operations and attributes, and of what they define."""
     waiting = [operation]
     while waiting:
         op = waiting.pop()
         _ = op.name
-        for _ in op.attributes:
-            pass
+        for name in op.attributes:
+            if name == "sym_name":
+                _ = op.attributes[name].value
         for region in op.regions:
             for block in region.blocks:
                 waiting += [view.operation for view in block.operations]
