@@ -230,9 +230,7 @@ def _json(value: object) -> str:
     try:
         text = json.dumps(value, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
     except ValueError as error:
-        message = (
-            "a figure of the page is no finite number: one of the results is nearly 0, or huge"
-        )
+        message = "a figure of the page is no finite number: a result is nearly 0, or huge"
         raise OutputError(message) from error
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 

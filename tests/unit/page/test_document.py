@@ -6,6 +6,7 @@ from html.parser import HTMLParser
 
 import pytest
 
+from hespas.errors import OutputError
 from hespas.page.document import Cards, Cell, Chart, Notes, Page, Section, Table, page_html
 
 NAME = '<script>alert("1")</script>'
@@ -78,5 +79,5 @@ def test_a_section_without_parts_is_left_out() -> None:
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_chart_of_what_is_no_number_is_refused(value: float) -> None:
     chart = Chart(title="", description="", specification={"data": {"values": [{"n": value}]}})
-    with pytest.raises(ValueError, match="JSON"):
+    with pytest.raises(OutputError, match="no finite number"):
         page_html(page(chart))
