@@ -64,7 +64,7 @@ PROGRAMS = {
         vector_main("%r = call @f(%a) : (tensor<8xf32>) -> tensor<8xf32>"),
         ("p.mlir:2:", "'f'"),
     ),
-    "hlo": ("HloModule m\n", ("p.mlir:2:1", "cannot be parsed")),
+    "hlo": ("HloModule m\n", ("p.mlir", "it has no ENTRY computation")),
     "loop": (LOOP, ("p.mlir:2:", "loop", "--trip-count")),
     "custom call": (CUSTOM, ("p.mlir:2:", "'mine'", "--custom-call mine=traffic")),
 }

@@ -6,6 +6,8 @@ import gzip
 import json
 import re
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from io import BytesIO
@@ -302,3 +304,15 @@ def test_a_kernel_of_triton_whose_name_is_no_text(hespas: Hespas) -> None:
     assert changed != text
     Path("step.mlir").write_text(changed)
     assert "its kernel cannot be read" in hespas("estimate", "step.mlir", *NODE)
+
+
+def test_errors_in_two_modules_of_one_file(tmp_path: Path) -> None:
+    wrong = LOOPS.replace("<{start_indices", "<{star_indices")
+    (tmp_path / "step.mlir").write_text(wrong + wrong)
+    command = [sys.executable, "-m", "hespas", "run", "step.mlir", *NODE, "--as-exported"]
+    for _ in range(3):
+        done = subprocess.run(
+            command, cwd=tmp_path, timeout=120, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 2
+        assert "step.mlir:1" in done.stderr

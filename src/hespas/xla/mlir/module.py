@@ -56,6 +56,8 @@ def _bindings() -> _Bindings:
     extension = import_module(libraries + "_jax_mlir_ext")
     stablehlo = import_module(libraries + "_stablehlo")
     context = ir.Context()
+    # Two threads that find errors at a time would each wait for Python's lock, which this one has.
+    context.enable_multithreading(False)
     registry = ir.DialectRegistry()
     extension.register_dialects(registry)
     context.append_dialect_registry(registry)

@@ -34,6 +34,7 @@ def mosaic_context() -> Any:
     libraries = "jaxlib.mlir._mlir_libs."
     ir = import_module("jaxlib.mlir.ir")
     context = ir.Context()
+    context.enable_multithreading(False)
     registry = ir.DialectRegistry()
     import_module(libraries + "_jax_mlir_ext").register_dialects(registry)
     context.append_dialect_registry(registry)
