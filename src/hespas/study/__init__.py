@@ -7,7 +7,8 @@ of candidates, each predicted, bounded, refused or failed with the reason.
 * `space`: the candidates. `entry`: what is known of one before it is predicted; `bounds`.
 * `run`: bounds, screening, compilation, in an order that the study alone decides.
 * `sampling`: what of a large study is predicted.
-* `store`: the results, in one SQLite file. `messages`: tasks and outcomes. `evaluate`: one task.
+* `store`: the results, in one SQLite file; `kept`: those of other studies too.
+* `messages`: tasks and outcomes. `evaluate`: one task.
 * `executor`: where tasks run; `local` processes, whose other end is `worker`, or `dask_cluster`.
 * `rows`, `text`, `exports`, `ranking`: the table. `studied`: all of it from outside.
 

@@ -18,6 +18,7 @@ from hespas.study.entry import Entry, entry_of, versions
 from hespas.study.executor import Executor
 from hespas.study.expression import Value
 from hespas.study.goal import TIME_LIKE, ordered
+from hespas.study.kept import KeptOutcomes
 from hespas.study.keys import WORKLOAD
 from hespas.study.messages import Ending, Outcome, Phase, Task
 from hespas.study.rows import COLUMNS, Row, Status
@@ -45,6 +46,7 @@ class _Run:
     executor: Executor
     listener: Listener
     end_s: float
+    kept: KeptOutcomes | None = None
     rows: dict[int, Row] = field(default_factory=dict[int, Row])
     entries: dict[int, Entry] = field(default_factory=dict[int, Entry])
 
@@ -56,15 +58,25 @@ class _Run:
             self.rows[number] = replace(self.rows[number], status=Status.PRUNED, reason=reason)
 
 
-def run_study(study: Study, store: Store, executor: Executor, listener: Listener) -> list[Row]:
+def run_study(
+    study: Study,
+    store: Store,
+    executor: Executor,
+    listener: Listener,
+    *,
+    kept: KeptOutcomes | None = None,
+) -> list[Row]:
     """Evaluate what is not evaluated yet, and return all rows in the order of candidates.
 
+    What is ``kept`` of other studies counts as evaluated.
     Raises `ConfigError` where there is no candidate or all are refused for one reason, and
     `OutputError` where the store is of another study or can't be written.
     """
     minutes = study.budget.minutes
     end_s = inf if minutes is None else monotonic() + 60 * minutes
-    run = _Run(study=study, store=store, executor=executor, listener=listener, end_s=end_s)
+    run = _Run(
+        study=study, store=store, executor=executor, listener=listener, end_s=end_s, kept=kept
+    )
     _bound(run)
     store.keep_study(study.to_dict(), versions())
     store.keep_rows(run.rows.values())
@@ -247,10 +259,16 @@ def _evaluate(run: _Run, numbers: Sequence[int], how: Callable[[int], _How]) -> 
         )
     left = dict(tasks)
     for key, task in tasks.items():
-        kept = run.store.outcome(key)
+        stored = run.store.outcome(key)
+        if stored is not None:
+            del left[key]
+            _settle(run, alike[key], task, stored)
+            continue
+        entry = run.entries[alike[key][0][0]]
+        kept = None if run.kept is None else run.kept.read(entry, task)
         if kept is not None:
             del left[key]
-            _settle(run, alike[key], task, kept)
+            _keep(run, alike[key], task, kept)
     if left and monotonic() < run.end_s:
         for task, outcome in run.executor.outcomes(list(left.values())):
             if outcome.ending is Ending.REFUSED:
@@ -259,9 +277,9 @@ def _evaluate(run: _Run, numbers: Sequence[int], how: Callable[[int], _How]) -> 
                     location=str(run.store.directory),
                     hint="what is done is kept; put that right, and run the study again",
                 )
-            _settle(run, alike[task.key], task, outcome)
-            rows = [run.rows[number] for number, _ in alike[task.key]]
-            run.store.keep_outcome(task, outcome, task.versions, rows)
+            _keep(run, alike[task.key], task, outcome)
+            if run.kept is not None:
+                run.kept.write(run.entries[alike[task.key][0][0]], task, outcome)
             del left[task.key]
             run.tell()
             if monotonic() > run.end_s:
@@ -269,6 +287,12 @@ def _evaluate(run: _Run, numbers: Sequence[int], how: Callable[[int], _How]) -> 
     numbers = [number for key in left for number, _ in alike[key]]
     waiting = [number for number in numbers if run.rows[number].status is Status.WAITING]
     run.prune(waiting, f"budget: {run.study.budget.minutes:g} minutes" if waiting else "")
+
+
+def _keep(run: _Run, found: Sequence[tuple[int, Status]], task: Task, outcome: Outcome) -> None:
+    _settle(run, found, task, outcome)
+    rows = [run.rows[number] for number, _ in found]
+    run.store.keep_outcome(task, outcome, task.versions, rows)
 
 
 def _settle(run: _Run, found: Sequence[tuple[int, Status]], task: Task, outcome: Outcome) -> None:

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hespas.errors import ConfigError, OutputError
+from hespas.files import cache_home
 from hespas.limits import whole_number
 from hespas.study.executor import ExecutorOptions, executor_of
 from hespas.study.exports import flat
+from hespas.study.kept import KeptOutcomes
 from hespas.study.rows import Row, Status, in_order
 from hespas.study.run import Listener, run_study
 from hespas.study.store import opened, reading
@@ -66,7 +68,8 @@ def studied(
                 hint="choose another directory",
             )
         with executor_of(executor or ExecutorOptions()) as chosen:
-            rows = run_study(study, store, chosen, listener)
+            kept = KeptOutcomes(directory=cache_home() / "studied")
+            rows = run_study(study, store, chosen, listener, kept=kept)
     return Studied(study=study, rows=tuple(in_order(rows, study.goal)))
 
 
