@@ -219,11 +219,6 @@ class Cause:
 
 CAUSES = (
     Cause(
-        text="settings of the recipe that are not published: DeepSeek-V3 on TPUs v7x, which needs "
-        "twice the memory there is with those that are",
-        names=lambda row: row["family"].startswith("deepseek-v3"),
-    ),
-    Cause(
         text="pipelines of Megatron-LM in fp8: kernels that others fuse are priced apart",
         names=lambda row: "(MLPerf)" in row["family"],
     ),

@@ -285,6 +285,7 @@ def _every(part: Callable[[], str]) -> Callable[[Mapping[str, Any]], str]:
 FIGURES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "everycauses": _every(every_rows.causes_table),
     "everygroups": _every(every_rows.groups_table),
+    "everygrowth": _every(every_rows.growth_table),
     "everymissing": _every(every_rows.missing_list),
     "everynotes": _every(every_rows.notes_list),
     "everyscalingtable": _every(every_rows.scaling_table),

@@ -43,14 +43,16 @@ from hespas.xla.cpu import use_cpu
 
 _KIB = 1024
 _OVER_S = 5
+_THREADS = 2
+_DEFAULT_STACK_BYTES = 2**23
 
 
 def main() -> None:
     """Read the request in the working directory, predict, and write the answer."""
     request = msgspec.json.decode(Path(REQUEST_FILE).read_bytes(), type=RowRequest)
     use_cpu()
-    _limit(request)
     try:
+        _limit(request)
         answer = _answered(request)
     except HespasError as error:
         answer = RowAnswer(refused=spelled(error.text(str), str))
@@ -67,8 +69,17 @@ def _limit(request: RowRequest) -> None:
     """Limit this process and those that it starts: the compiler, and what exports."""
     limit_s = round(request.cpu_limit_s)
     resource.setrlimit(resource.RLIMIT_CPU, (limit_s, limit_s + _OVER_S))
-    memory = request.memory_limit_bytes
+    memory = request.memory_limit_bytes + stacks_bytes(find_system(request.system).device_count)
     resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+
+
+def stacks_bytes(devices: int) -> int:
+    """Return what the partitioner's threads reserve for their stacks, and hardly use.
+
+    XLA's client has two threads for each device, each with the stack that a process may have.
+    """
+    stack, _ = resource.getrlimit(resource.RLIMIT_STACK)
+    return _THREADS * devices * (stack if stack > 0 else _DEFAULT_STACK_BYTES)
 
 
 def _answered(request: RowRequest) -> RowAnswer:
