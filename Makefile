@@ -9,7 +9,7 @@ COMPILERS := .venv-compilers
 
 DOCS := .venv-docs
 
-.PHONY: demo test test-compilers fuzz faults docs docs-serve lock clean
+.PHONY: demo test test-compilers fuzz programs faults docs docs-serve lock clean
 
 demo: .venv/run-installed $(if $(COMPILES),.venv/compiler-installed)
 	$(BIN)/hespas run $(DEMO)
@@ -37,6 +37,12 @@ MINUTES ?= 5
 SEED ?= 0
 fuzz: .venv/dev-installed
 	PYTHONPATH=tests:validation $(BIN)/python -m fuzz --minutes $(MINUTES) --seed $(SEED)
+
+# Programs drawn at random, held against laws and XLA's own counts; with COMPILERS installed
+# (make .venv-compilers/installed), also as they are compiled for GPUs.
+programs: .venv/dev-installed
+	PYTHONPATH=tests:src $(firstword $(wildcard $(COMPILERS)/bin/python) $(BIN)/python) \
+		-m random_programs --minutes $(MINUTES) --seed $(SEED)
 
 # Faults of disks, signals, memory and other programs, while commands run (a C compiler is used).
 ROUNDS ?= 3

@@ -19,12 +19,13 @@ import pytest
 from msgspec.structs import replace
 
 from hespas.cost.expand import expand
-from hespas.cost.structure import Cost, total, without_loops
+from hespas.cost.structure import total
 from hespas.errors import HespasError
 from hespas.frontend.load import load_program, load_source
 from hespas.frontend.overrides import LoadOptions
-from hespas.program.program import Block, Op, Program, Value, nested_ops
+from hespas.program.program import Op, Program, Value, nested_ops
 from hespas.program.text import function_text, module_text
+from live_costs import live_costs
 from xla_costs import HloCost, hlo_cost_analysis, hlo_proto, hlo_proto_cost, stablehlo_of_hlo
 
 _ROOT = Path(__file__).parents[2]
@@ -70,26 +71,8 @@ def _listed_differences() -> dict[str, tuple[Counts, Counts]]:
     return listed
 
 
-def _live(block: Block) -> list[Op]:
-    """Return the operations that the block's results depend on."""
-    needed = set(block.operations[-1].operands)
-    kept: list[Op] = []
-    for op in reversed(block.operations[:-1]):
-        if needed.intersection(op.results):
-            kept.append(op)
-            needed.update(op.operands)
-            needed.update(
-                v for region in op.regions for o in nested_ops(region) for v in o.operands
-            )
-    return kept[::-1]
-
-
-def _live_costs(program: Program) -> tuple[Cost, ...]:
-    return without_loops(expand(_live(program.main.body), program.functions))
-
-
 def _our_counts(program: Program) -> Counts:
-    costs = _live_costs(program)
+    costs = live_costs(program)
     return Counts(
         flops=total(costs).total_flops,
         transcendentals=total(costs, choose=lambda work: work.transcendentals).transcendentals,
@@ -169,7 +152,7 @@ def test_bytes_of_fusions_are_near_xla(name: str, exported: Path) -> None:
     program = load_source(stablehlo_of_hlo(proto, name=name), name=name, options=_ANY_TRIP_COUNT)
     theirs = hlo_proto_cost(proto).bytes_accessed
 
-    ours = total(_live_costs(program), choose=lambda work: work.bytes_moved).bytes_moved
+    ours = total(live_costs(program), choose=lambda work: work.bytes_moved).bytes_moved
 
     # XLA also counts the constants that stand in the fusion's own code, a few bytes each.
     assert 0.9 * theirs <= ours <= theirs

@@ -150,14 +150,16 @@ def _dot(op: Op, attrs: DotAttrs, writer: GemmWriter) -> Gemm:
     lhs_axes = _axes(lhs, attrs.lhs_batching, attrs.lhs_contracting, GemmAxis.M)
     rhs_axes = _axes(rhs, attrs.rhs_batching, attrs.rhs_contracting, GemmAxis.N)
     m, n = _size(lhs, lhs_axes, GemmAxis.M), _size(rhs, rhs_axes, GemmAxis.N)
-    batch = _size(lhs, lhs_axes, GemmAxis.BATCH)
+    # A library multiplies each matrix of a batch by one, where XLA folds what repeats that.
+    batched = (lhs, lhs_axes) if attrs.lhs_batching else (rhs, rhs_axes)
+    batch = _size(*batched, GemmAxis.BATCH)
     if batch * m * n != made.element_count:
         raise CostError(
             f"its result should hold {batch} x {m} x {n} elements", location=op.location
         )
     # A dot's result has the batch dimensions first, then those of lhs, then those of rhs.
     made_axes = [
-        *[GemmAxis.BATCH] * len(attrs.lhs_batching),
+        *[GemmAxis.BATCH] * batched[1].count(GemmAxis.BATCH),
         *[GemmAxis.M] * lhs_axes.count(GemmAxis.M),
         *[GemmAxis.N] * rhs_axes.count(GemmAxis.N),
     ]

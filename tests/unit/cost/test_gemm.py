@@ -91,6 +91,25 @@ def test_cublas_is_reported_its_dimensions(target: str, writer: GemmWriter) -> N
     )
 
 
+def test_a_batch_that_meets_one_matrix() -> None:
+    numbers = (
+        '"lhs_contracting_dimensions":["1"],"rhs_contracting_dimensions":["1"],'
+        '"lhs_batch_dimensions":[],"rhs_batch_dimensions":["0"]'
+    )
+    op = entry_op(
+        f"""
+        a = bf16[8,4] parameter(0)
+        b = bf16[7,4,64] parameter(1)
+        ROOT g = f32[7,8,64] custom-call(a, b), custom_call_target="__cublas$lt$matmul",
+          backend_config={{"gemm_backend_config":{{"dot_dimension_numbers":{{{numbers}}}}}}}
+        """
+    )
+    gemm = _one(op)
+    assert (gemm.batch, gemm.m, gemm.n, gemm.k) == (7, 8, 64, 4)
+    assert (gemm.lhs_minor, gemm.result_minor) == (GemmAxis.K, GemmAxis.N)
+    assert gemm.flops == 2 * 7 * 8 * 64 * 4 == _work(op).total_flops
+
+
 @pytest.mark.parametrize(
     ("operands", "config", "following", "functions"),
     [
