@@ -108,7 +108,8 @@ def peak_of(liveness: BlockLiveness, temporaries: Iterable[Buffer]) -> Peak:
 Destinations = Sequence[Buffer | None]
 """For each tensor that a block returns, the argument in whose memory it goes, if in any."""
 
-_HOLDS_BLOCKS = frozenset({"case", "if", "while"})
+_BRANCHES = frozenset({"case", "if"})
+_HOLDS_BLOCKS = _BRANCHES | {"while"}
 
 
 def block_liveness(
@@ -284,6 +285,8 @@ class _Walk:
             self.single.add(op.results[0])
         if op.kind == "while":
             self._alias_unchanged(op)
+        if op.kind in _BRANCHES and self.program.is_scheduled:
+            self._pass_on(op, moment)
         if op.kind in _HOLDS_BLOCKS:
             peaks = [self._peak_inside(op, number) for number in range(len(op.regions))]
             self.inner[moment] = max(peaks, key=lambda peak: peak.size_bytes)
@@ -335,6 +338,21 @@ class _Walk:
                 unneeded.update(self.leaves[result])
                 self.leaves[result] = self.leaves[operand]
         self.written = [buffer for buffer in self.written if buffer not in unneeded]
+
+    def _pass_on(self, op: Op, moment: int) -> None:
+        """Give results the memory of what an alternative returns as it came in."""
+        for region in op.regions:
+            leaves = dict(self.leaves)
+            for inner in region.operations[:-1]:
+                view = VIEWS.get(inner.kind)
+                if view is not None and all(value in leaves for value in inner.operands):
+                    leaves.update(zip(inner.results, view(inner, leaves), strict=True))
+            returned = zip(region.operations[-1].operands, op.results, strict=True)
+            self.reuses.extend(
+                _Reuse(operand=source, result=buffer, moment=moment, must=True)
+                for value, result in returned
+                for source, buffer in zip(leaves.get(value, ()), self.leaves[result], strict=False)
+            )
 
     def _peak_inside(self, op: Op, number: int) -> Peak:
         """Return the memory that a region needs in addition to its arguments."""
