@@ -56,15 +56,19 @@ def compiled_for_cpu(drawn: Drawn) -> Compiled:
     return _compiled(handle)
 
 
-def compiled_for_gpus(drawn: Drawn) -> Compiled:
-    """Compile for GPUs that are not there."""
+def compiled_for_gpus(drawn: Drawn) -> Compiled | None:
+    """Compile for GPUs that are not there; None where the compiler fails."""
     prepared = prepare(
         drawn.text.encode(), name="drawn", devices=drawn.devices, partitions_as_replicas=False
     )
     topology = _topology(drawn.devices)
     options = compile_options(prepared, topology.devices, overrides={})
     devices = import_module("jaxlib._jax").DeviceList(topology.devices)
-    return _compiled(topology.client.compile(prepared.module.handle, devices, options))
+    try:
+        executable = topology.client.compile(prepared.module.handle, devices, options)
+    except import_module("jax.errors").JaxRuntimeError:
+        return None
+    return _compiled(executable)
 
 
 @lru_cache(maxsize=2)
