@@ -475,6 +475,7 @@ def predict_pipeline(
     schedule: str | None = None,
     stage_layers: tuple[int, ...] | None = None,
     overlap: Mapping[str, bool] | None = None,
+    ignore_memory: bool = False,
     place: str | None = None,
     batch: int | None = None,
     global_batch: int | None = None,
@@ -495,7 +496,8 @@ def predict_pipeline(
 
     It is ``hespas run`` with an axis ``pipe`` in the ``mesh``. ``schedule`` is a name, as ``1f1b``
     and ``interleaved:4``, or a file; ``stage_layers`` are the layers of each part, and ``overlap``
-    says what is hidden, as in ``{"tp": False}``. ``network_model`` is ``model`` of `simulate`; all
+    says what is hidden, as in ``{"tp": False}``. A stage that cannot fit into memory is refused
+    unless ``ignore_memory`` is set. ``network_model`` is ``model`` of `simulate`; all
     else is as in `predict`. Raises what `hespas.pipeline.predict_pipeline` raises.
 
     >>> found = predict_pipeline("llama3-100m", "2xH100_80GB", mesh="pipe=2", global_batch=8,
@@ -548,6 +550,7 @@ def predict_pipeline(
             schedule=None if schedule is None else parse_schedule(schedule),
             stage_layers=stage_layers,
             overlap=overlap or {},
+            ignore_memory=ignore_memory,
         ),
         energy=EnergyOptions(pue=pue),
         compile=CompileChoice(fidelity=choice(fidelity, Fidelity, what="the fidelity")),

@@ -135,6 +135,15 @@ class Step:
     mesh: MeshAxes
     platform: str = "cpu"
 
+    def argument_bytes(self, number: int) -> int:
+        """Return the bytes that one device holds of an argument; nothing is traced."""
+        from jax.tree import leaves  # noqa: PLC0415 - JAX is slow to import
+
+        return sum(
+            prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+            for leaf in leaves(self.arguments[number])
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:

@@ -117,6 +117,7 @@ _Made = tuple[Callable[..., object], tuple[Any, ...], tuple[int, ...]]
 def _pass(pieces: Pieces, part: Part, dtype: Any) -> _Made:
     weights = pieces.part_weights(dtype, is_first=part.is_first, is_last=part.is_last)
     batch, activations = pieces.batch(), pieces.activations()
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, weights)
     with_weights = part.program is PartProgram.BOTH
 
     def forward(weights: Weights, x: Any, batch: Weights) -> jax.Array:
@@ -132,7 +133,10 @@ def _pass(pieces: Pieces, part: Part, dtype: Any) -> _Made:
             # The gradient comes when the micro-batch has been through all parts behind.
             made, gradient = jax.lax.optimization_barrier((made, gradient))
         of_weights, of_x = backward(gradient)
-        return made, of_x, of_weights if with_weights else None
+        if not with_weights:
+            return made, of_x, None
+        # Without being asked for, the gradient of an embedding is whole on each device.
+        return made, of_x, jax.lax.with_sharding_constraint(of_weights, shardings)
 
     nothing = None
     arguments = (

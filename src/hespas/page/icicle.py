@@ -15,6 +15,7 @@ from hespas.page.specs import (
     time_unit,
     tooltips,
 )
+from hespas.report.headline import waiting_s
 from hespas.report.layers import NO_NAME_ROW
 from hespas.report.schema import RunReport
 from hespas.units import format_time
@@ -52,8 +53,10 @@ def step_blocks(report: RunReport) -> Block:
             step.add((phase, *modules), time_s)
         if row.time_s > named_s:
             step.add((NO_NAME_ROW, *modules), row.time_s - named_s)
+    waits_s = waiting_s(report)
     others = {
-        "exposed communication": report.exposed_communication_s,
+        "exposed communication": report.exposed_communication_s - waits_s,
+        "waiting for stages": waits_s,
         "exposed host transfers": report.exposed_host_transfer_s,
         "stragglers": max(0.0, report.straggler_s),
     }

@@ -26,6 +26,7 @@ OF_PARTS = {
     "memory": PALETTE[2],
     "launches": PALETTE[6],
     "exposed communication": PALETTE[1],
+    "waiting for stages": PALETTE[9],
     "exposed host transfers": PALETTE[5],
     "stragglers": PALETTE[4],
     "other": PALETTE[7],

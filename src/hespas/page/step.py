@@ -22,7 +22,7 @@ from hespas.page.specs import (
 )
 from hespas.page.stages import stage_sections
 from hespas.report.assumptions import group_text
-from hespas.report.headline import PART_NAMES, energy_shares, headline
+from hespas.report.headline import bound_parts, energy_shares, headline, waiting_s
 from hespas.report.schema import CommunicationRow, RunReport
 from hespas.units import format_amount, format_energy, format_quantity, format_time
 
@@ -74,11 +74,11 @@ def _figures(report: RunReport) -> Iterator[tuple[str, str, str]]:
     if report.hardware_utilisation is not None:
         yield "Hardware utilisation", f"{100 * report.hardware_utilisation:.1f} %", "executed FLOPs"
     yield "Memory a device", format_quantity(report.peak_memory_bytes, "B"), _headroom(report)
-    yield (
-        "Exposed communication",
-        format_time(report.exposed_communication_s),
-        _percent(report.exposed_communication_s, report.step_time_s),
-    )
+    waits_s, step_s = waiting_s(report), report.step_time_s
+    exposed_s = report.exposed_communication_s - waits_s
+    yield "Exposed communication", format_time(exposed_s), _percent(exposed_s, step_s)
+    if waits_s:
+        yield "Waiting for stages", format_time(waits_s), _percent(waits_s, step_s)
     if report.energy_j is not None:
         parts = report.energy
         spent = "while it computes" if parts is None else energy_shares(parts)
@@ -105,7 +105,7 @@ def _percent(part: float, whole: float) -> str:
 
 def part_rows(report: RunReport) -> list[dict[str, object]]:
     """Return the parts of a step as rows of a chart: those that take time, in seconds."""
-    shares = {name: getattr(report.bound, field) for field, name in PART_NAMES.items()}
+    shares = bound_parts(report)
     return [
         {
             "part": name,

@@ -12,8 +12,8 @@ that the same options give the same prediction from each of them.
 * `checks`: what is refused, before anything that takes time wherever that is possible.
 * `estimators`: the method that prices regions. `workload`: what runs, and what a step takes in.
 * `staged`: pipelines of several programs (`predict_pipeline`): `cutting` says what the programs
-  are and refuses what doesn't fit, `passes` what a pass takes, `exchange` what stages send to each
-  other; `answer` is what comes out.
+  are and refuses what doesn't fit, `fitting` whether memory holds the stages, `passes` what a pass
+  takes, `exchange` what stages send to each other; `answer` is what comes out.
 * `caches`: where what was made is kept. `machines`: the device, the system, the network's model.
 """
 
@@ -36,6 +36,7 @@ from hespas.pipeline.composition import (
 )
 from hespas.pipeline.cutting import Cut, cut_of, is_pipeline
 from hespas.pipeline.estimators import estimator_of
+from hespas.pipeline.fitting import least_memory
 from hespas.pipeline.folded import predict_folded
 from hespas.pipeline.loading import load, read_kernels
 from hespas.pipeline.machines import (
@@ -64,6 +65,7 @@ __all__ = [
     "finish",
     "host_bandwidth",
     "is_pipeline",
+    "least_memory",
     "load",
     "load_alone",
     "mesh_of",

@@ -6,11 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from hespas.errors import spelled
 from hespas.hardware.device import Device
 from hespas.hardware.system import System
 from hespas.models.part import Part
 from hespas.options import PredictOptions
 from hespas.pipeline.cutting import Cut
+from hespas.pipeline.fitting import Footprint, StageMemory, remedy
 from hespas.pipeline.passes import PassCost, Spent
 from hespas.pipelining.schedule import Action
 from hespas.pipelining.timing import Interval, Times
@@ -23,14 +25,12 @@ from hespas.units import PS_PER_S, format_quantity
 class PartCost:
     """A part of the model: its passes, the optimiser's step, and the predictions of its programs.
 
-    ``update`` is what the optimiser's step takes, ``state_bytes`` and ``gradient_bytes`` are those
-    of its states and of the sums of gradients, on a device.
+    ``update`` is what the optimiser's step takes, ``footprint`` what a device holds.
     """
 
     passes: PassCost
     update: Spent
-    state_bytes: int
-    gradient_bytes: int
+    footprint: Footprint
     prediction: Prediction
     update_prediction: Prediction
 
@@ -46,32 +46,6 @@ class StageTimes:
     gathers: tuple[tuple[str, Interval], ...]
     sums: tuple[tuple[str, Interval], ...]
     update: Interval
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageMemory:
-    """The memory of a device of a stage, in bytes.
-
-    ``kept_bytes`` are those of the micro-batches in flight, ``in_flight`` of them at most.
-    """
-
-    weight_bytes: int
-    gradient_bytes: int
-    state_bytes: int
-    kept_bytes: int
-    working_bytes: int
-    in_flight: int
-
-    @property
-    def peak_bytes(self) -> int:
-        """All of it."""
-        return (
-            self.weight_bytes
-            + self.gradient_bytes
-            + self.state_bytes
-            + self.kept_bytes
-            + self.working_bytes
-        )
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -217,23 +191,12 @@ class PipelinePrediction:
         lacking, stage = max(large, key=lambda each: (each[0], -each[1]))
         memory = self.memories[stage]
         others = f", and {len(large) - 1} other stages lack less" if len(large) > 1 else ""
+        # A warning names options as models do; the command line spells those of errors.
+        would = spelled(remedy(self.cut, memory, capacity), str)
         yield (
             f"stage {stage} needs {format_quantity(memory.peak_bytes, 'B')} of device memory, "
-            f"{format_quantity(lacking, 'B')} more than there is{others}; {self._remedy(memory)}"
+            f"{format_quantity(lacking, 'B')} more than there is{others}; {would}"
         )
-
-    def _remedy(self, memory: StageMemory) -> str:
-        schedule = self.cut.schedule
-        fixed = memory.weight_bytes + memory.gradient_bytes + memory.state_bytes
-        if memory.kept_bytes < fixed:
-            return "more stages, or a larger tp, divide its weights"
-        if self.options.program.model.remat != "full":
-            return "remat=full keeps less of a micro-batch"
-        if schedule.name == "gpipe":
-            return "the schedule 1f1b keeps fewer micro-batches"
-        if schedule.chunks > 1:
-            return "fewer chunks a stage keep fewer micro-batches"
-        return "a larger tp or context divides what it keeps of micro-batches"
 
     def to_dict(self) -> dict[str, object]:
         """Return what ``hespas run --json`` writes; `hespas.report.schema` describes it."""

@@ -78,20 +78,15 @@ NOTHING = Spent()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassCost:
-    """What the passes of one micro-batch through a part take, and what they hold in memory.
+    """What the passes of one micro-batch through a part take.
 
     ``weights`` is the part of the backward pass that computes gradients of weights, where a
-    schedule has it apart. ``weight_bytes`` are those of the part on a device, ``kept_bytes`` what a
-    micro-batch holds from its forward to its backward pass, ``working_bytes`` what a pass needs
-    beside that at most.
+    schedule has it apart.
     """
 
     forward: Spent
     backward: Spent
     weights: Spent
-    weight_bytes: int
-    kept_bytes: int
-    working_bytes: int
 
 
 def without_sums(tasks: TaskGraph, mesh: MeshAxes, axes: Sequence[str]) -> TaskGraph:

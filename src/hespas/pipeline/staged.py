@@ -11,11 +11,18 @@ from hespas.estimate.cache import Store
 from hespas.hardware.parts import part_warnings
 from hespas.models.part import SHARED, Part, PartProgram
 from hespas.options import NetworkOptions, PredictOptions
-from hespas.pipeline.answer import PartCost, PipelinePrediction, StageMemory, StageTimes
+from hespas.pipeline.answer import PartCost, PipelinePrediction, StageTimes
 from hespas.pipeline.caches import store_of
 from hespas.pipeline.composition import divide, finish, load_alone, price
 from hespas.pipeline.cutting import Cut, cut_of
 from hespas.pipeline.exchange import Exchange
+from hespas.pipeline.fitting import (
+    GRADIENT_BYTES,
+    Footprint,
+    check_fits,
+    stage_memory,
+    weight_size_bytes,
+)
 from hespas.pipeline.machines import device_name, device_of_memory, model_of, node_of
 from hespas.pipeline.passes import (
     NOTHING,
@@ -36,18 +43,17 @@ from hespas.units import PS_PER_S, format_time
 
 log = logging.getLogger("hespas")
 
-GRADIENT_BYTES = 4
-"""Of a gradient that is summed: f32, as Megatron-Core sums those of 16-bit weights by default."""
-
 
 def predict_pipeline(options: PredictOptions) -> PipelinePrediction:
     """Predict one step of a model that is divided over the stages of a pipeline.
 
     The programs of each distinct part are exported, priced and simulated by the functions that
     predict any program; the schedule puts them into one step. Raises `ConfigError` for what doesn't
-    fit, before anything is exported, and `hespas.errors.HespasError` as the stages do.
+    fit, before anything is exported: devices, layers, a stage whose arrays alone exceed the memory
+    unless ``ignore_memory`` is set; and `hespas.errors.HespasError` as the stages do.
     """
     cut = cut_of(options)
+    check_fits(cut)
     store = store_of(cut.options.estimate)
     costs: dict[Part, PartCost] = {}
     for part in cut.parts:
@@ -81,28 +87,23 @@ def _cost(cut: Cut, part: Part, store: Store | None) -> PartCost:
         else:
             backward += added
     _, spent = spent_by_phase(update, pieces=1)
-    wide = GRADIENT_BYTES * weight_bytes // _weight_bytes(cut)
     return PartCost(
         passes=PassCost(
             forward=forward,
             backward=backward,
             weights=weights,
+        ),
+        update=spent,
+        footprint=Footprint(
             weight_bytes=weight_bytes,
+            gradient_bytes=GRADIENT_BYTES * weight_bytes // weight_size_bytes(cut),
+            state_bytes=_state_bytes(update),
             kept_bytes=kept_bytes,
             working_bytes=working_bytes,
         ),
-        update=spent,
-        state_bytes=_state_bytes(update),
-        gradient_bytes=wide,
         prediction=both,
         update_prediction=update,
     )
-
-
-def _weight_bytes(cut: Cut) -> int:
-    """Return the bytes of one weight, as passes hold it."""
-    settings: Any = cut.source.settings
-    return 4 if settings.dtype == "f32" else 2
 
 
 def _state_bytes(update: Prediction) -> int:
@@ -164,6 +165,7 @@ def _scheduled(cut: Cut, costs: Mapping[Part, PartCost], exchange: Exchange) -> 
         ready = {
             key: max(ready[key[0], chunk] for chunk in range(schedule.chunks)) for key in ready
         }
+    footprints = {part: cost.footprint for part, cost in costs.items()}
     times = timed(
         schedule,
         Durations(
@@ -196,7 +198,7 @@ def _scheduled(cut: Cut, costs: Mapping[Part, PartCost], exchange: Exchange) -> 
         costs=costs,
         times=times,
         stages=tuple(stages),
-        memories=tuple(_memory(cut, costs, stage) for stage in range(cut.stages)),
+        memories=tuple(stage_memory(cut, footprints, stage) for stage in range(cut.stages)),
         message_ps=message_ps,
         message_bytes=message_bytes(cut),
         device=device_of_memory(cut.options.estimate),
@@ -222,7 +224,7 @@ def message_bytes(cut: Cut) -> int:
     """
     settings: Any = cut.source.settings
     sizes = settings.sizes
-    whole = cut.micro_batch * sizes["sequence"] * sizes["embedding"] * _weight_bytes(cut)
+    whole = cut.micro_batch * sizes["sequence"] * sizes["embedding"] * weight_size_bytes(cut)
     return whole // cut.mesh.size("context", "sequence", "tp")
 
 
@@ -245,9 +247,9 @@ class _Data:
         pieces: list[int] = []
         for part in cut.parts_of(stage):
             cost = costs[part]
-            weights = cost.passes.weight_bytes // shards
+            weights = cost.footprint.weight_bytes // shards
             gather.append(exchange.collective_ps(CommunicationKind.ALL_GATHER, weights, SHARED))
-            wide = cost.gradient_bytes // part.layers
+            wide = cost.footprint.gradient_bytes // part.layers
             scatter = exchange.collective_ps(CommunicationKind.REDUCE_SCATTER, wide, SHARED)
             others = exchange.collective_ps(CommunicationKind.ALL_REDUCE, wide // shards, ("data",))
             sums.append(scatter + others)
@@ -291,33 +293,6 @@ class _Data:
             found.append((name, (at, at + lasts)))
             at += lasts
         return found
-
-
-def _memory(cut: Cut, costs: Mapping[Part, PartCost], stage: int) -> StageMemory:
-    """Return the memory of a stage, when its micro-batches in flight hold most."""
-    parts = [costs[part] for part in cut.parts_of(stage)]
-    last = Pass.WEIGHTS if cut.schedule.splits_backward else Pass.BACKWARD
-    held = kept = 0
-    most, count, in_flight, working = -1, 0, 0, 0
-    for action in cut.schedule.order[stage]:
-        cost = parts[action.chunk].passes
-        if action.kind is Pass.FORWARD:
-            held += cost.kept_bytes
-            count += 1
-        in_flight = max(in_flight, count)
-        if held + cost.working_bytes > most:
-            most, kept, working = held + cost.working_bytes, held, cost.working_bytes
-        if action.kind is last:
-            held -= cost.kept_bytes
-            count -= 1
-    return StageMemory(
-        weight_bytes=sum(each.passes.weight_bytes for each in parts),
-        gradient_bytes=sum(each.gradient_bytes for each in parts),
-        state_bytes=sum(each.state_bytes for each in parts),
-        kept_bytes=kept,
-        working_bytes=working,
-        in_flight=in_flight,
-    )
 
 
 def _notes(cut: Cut, message_ps: int) -> Sequence[str]:

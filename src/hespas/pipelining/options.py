@@ -118,6 +118,10 @@ class PipelineOptions:
         ),
         default=dict,
     )
+    ignore_memory: bool = declare(
+        Option(help="Predict a pipeline although one of its stages cannot fit into memory."),
+        default=False,
+    )
 
     def hides(self, what: Overlap) -> bool:
         """Return whether something is hidden: as asked for, else as Megatron-Core does.
@@ -146,6 +150,7 @@ class PipelineOptions:
             "schedule": self.schedule,
             "stage_layers": self.stage_layers,
             "overlap": self.overlap or None,
+            "ignore_memory": self.ignore_memory or None,
         }
         return tuple(name for name, value in given.items() if value is not None)
 

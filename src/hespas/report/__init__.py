@@ -24,7 +24,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "estimate": ("estimate_summary", "module_stats"),
     "explain": ("explain_rows", "explain_text", "main_change_lines"),
     "goodput": ("goodput_report",),
-    "headline": ("PART_NAMES", "energy_shares", "headline"),
+    "headline": ("bound_parts", "energy_shares", "headline", "waiting_s"),
     "hardware": ("hardware_json", "hardware_text", "preset_details"),
     "kernels": ("kernel_table", "kernels_json", "kernels_text"),
     "layers": ("NO_NAME_ROW", "breakdown", "kind_rows", "layer_rows", "phase_rows"),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from hespas.estimate.bound import Bound
 from hespas.estimate.estimate import OpEstimate
 from hespas.prediction import Prediction
+from hespas.report.communication import IDLE
 from hespas.report.schema import BoundShares, EnergyParts, RunReport
 from hespas.units import format_amount, format_energy, format_quantity, format_time
 
@@ -15,7 +16,7 @@ _FIDELITIES = {
     "fused": "fused by a model of the compiler",
     "exported": "as exported",
 }
-PART_NAMES = {
+_PART_NAMES = {
     "compute": "arithmetic",
     "memory": "memory",
     "launch": "launches",
@@ -79,7 +80,7 @@ def headline(report: RunReport) -> Headline:
     memory = [("Memory", _memory(report)), *_host_memory(report)]
     rows = [
         *_times(report),
-        ("Bound by", _bound(report.bound)),
+        ("Bound by", _bound(report)),
         *_throughput(report),
         *_utilisation(report),
         *_energy(report),
@@ -97,13 +98,16 @@ def headline_lines(report: RunReport) -> list[str]:
 
 
 def _times(report: RunReport) -> list[tuple[str, str]]:
-    step_s, exposed_s = report.step_time_s, report.exposed_communication_s
+    step_s, waits_s = report.step_time_s, waiting_s(report)
+    exposed_s = report.exposed_communication_s - waits_s
     rows = [
         ("Step time", format_time(step_s)),
         ("  compute", _timed(report.compute_s, share_text(report.compute_s, step_s))),
     ]
     if report.communication_s > 0:
         rows.append(("  exposed communication", _timed(exposed_s, share_text(exposed_s, step_s))))
+    if waits_s > 0:
+        rows.append(("  waiting for stages", _timed(waits_s, share_text(waits_s, step_s))))
     if report.host_transfer_s > 0:
         host_s = report.exposed_host_transfer_s
         rows.append(("  exposed host transfers", _timed(host_s, share_text(host_s, step_s))))
@@ -209,12 +213,32 @@ def _memory(report: RunReport) -> str:
     return f"{of}: does not fit, {lacking} too much{unfused}"
 
 
-def _bound(shares: BoundShares) -> str:
+def waiting_s(report: RunReport) -> float:
+    """Return how long a stage of a pipeline waits for others; 0 for a step of one program.
+
+    It is a part of the exposed communication that the report has.
+    """
+    if report.pipeline is None:
+        return 0.0
+    return sum(row.exposed_s for row in report.communication if row.kind == IDLE)
+
+
+def bound_parts(report: RunReport) -> dict[str, float]:
+    """Return what the step's time goes to, as shares that add to 1, by their names in texts."""
+    shares, waits_s = report.bound, waiting_s(report)
+    parts = {name: getattr(shares, field) for field, name in _PART_NAMES.items()}
+    if waits_s:
+        parts["waiting for stages"] = waits_s / report.step_time_s
+        parts[_PART_NAMES["exposed_communication"]] -= waits_s / report.step_time_s
+    return parts
+
+
+def _bound(report: RunReport) -> str:
     """Return the shares in whole per cent, the largest first; they add to 100."""
-    parts = {name: getattr(shares, name) for name in shares.__struct_fields__}
+    parts = bound_parts(report)
     rounded = whole_per_cents(parts)
     ordered = sorted(rounded, key=lambda name: -parts[name])
-    return ", ".join(f"{PART_NAMES[name]} {rounded[name]} %" for name in ordered if rounded[name])
+    return ", ".join(f"{name} {rounded[name]} %" for name in ordered if rounded[name])
 
 
 def whole_per_cents(shares: dict[str, float]) -> dict[str, int]:

@@ -183,13 +183,13 @@ def _around(prediction: PipelinePrediction) -> Iterator[CommunicationRow]:
     named, devices = "+".join(axes), cut.mesh.size(*axes)
     gathered_ps = sum(end - start for _, (start, end) in times.gathers)
     if gathered_ps:
-        size = sum(each.passes.weight_bytes for each in costs) / devices
+        size = sum(each.footprint.weight_bytes for each in costs) / devices
         row = _row("weights", named, devices, (gathered_ps, 0))
         yield msgspec.structs.replace(row, count=len(times.gathers), bytes=size)
     summed_ps = sum(end - start for _, (start, end) in times.sums)
     if summed_ps:
         late_ps = sum(max(0, end - max(start, last_ps)) for _, (start, end) in times.sums)
-        size = float(sum(each.gradient_bytes for each in costs))
+        size = float(sum(each.footprint.gradient_bytes for each in costs))
         row = _row("gradients", named, devices, (summed_ps, late_ps))
         yield msgspec.structs.replace(row, count=len(times.sums), bytes=size)
     sent = prediction.messages(stage)

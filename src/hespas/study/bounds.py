@@ -9,22 +9,17 @@ pipeline they are those of the stage that has most, and of the way to the last s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 
 from hespas.export.source import ModelSource
 from hespas.hardware.device import Device, at_fastest
 from hespas.models.catalogue import Llama2, Llama3
 from hespas.models.flops import model_flops
-from hespas.models.model import MeshAxes
-from hespas.models.part import Part
-from hespas.pipeline import Cut
+from hespas.models.kept import least_kept_bytes, local_elements
+from hespas.pipeline import Cut, least_memory
 
 _BYTES = {"bf16": 2, "f16": 2, "f32": 4}
 _MOMENTS = 2
-_GRADIENT_BYTES = 4
-"""Of a pipeline's sums of gradients."""
 _LAYER = (
     ("norm",),
     ("norm",),
@@ -38,19 +33,6 @@ _LAYER = (
 )
 """The weights of a layer of a Llama-like decoder, by the dimensions of each."""
 _OUTER = (("vocabulary", "embedding"), ("embedding", "vocabulary"), ("norm",))
-_KEPT: Mapping[str, tuple[tuple[str, ...], ...]] = {
-    "full": (),
-    "none": (),
-    "minimal_with_context": (
-        ("batch", "sequence", "heads", "head_size"),
-        ("batch", "sequence", "kv_heads", "head_size"),
-        ("batch", "sequence", "kv_heads", "head_size"),
-        ("batch", "sequence", "mlp"),
-        ("batch", "sequence", "mlp"),
-    ),
-}
-"""What a layer keeps beside what goes into it: query, key, value, and both of the MLP. Of a layer
-that keeps everything nothing more is counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,17 +67,14 @@ def bounds_of(source: ModelSource, device: Device | None, devices: int) -> Bound
 
 
 def pipeline_bounds(cut: Cut, device: Device | None) -> Bounds:
-    """Return the bounds of a pipeline: weights and sums of gradients, and FLOPs with the bubble.
+    """Return the bounds of a pipeline: what its stages can't be without, and FLOPs with the bubble.
 
     Where a stage has one chunk, whose backward pass is one, the last stage computes all
     micro-batches, and the head, after the first one came to it and before the last one goes back.
     """
     settings = cut.source.settings
-    if not isinstance(settings, Llama2 | Llama3):
-        return NO_BOUNDS
-    weights = max(_stage_weights(settings, cut.parts_of(stage)) for stage in range(cut.stages))
-    held = weights * (_weight_bytes(settings) + _GRADIENT_BYTES)
-    if device is None:
+    held = max(stage.peak_bytes for stage in least_memory(cut))
+    if device is None or not isinstance(settings, Llama2 | Llama3):
         return Bounds(memory_bytes=held)
     rate = _rate(device, settings.dtype) * cut.mesh.device_count
     needed = _needed(settings, cut.work.model_flops or 0.0)
@@ -108,13 +87,6 @@ def pipeline_bounds(cut: Cut, device: Device | None) -> Bounds:
     share = sum(layers[:-1]) / schedule.micro_batches + layers[-1]
     to_last_and_back = cut.stages * ((needed - head) * share / sum(layers) + head)
     return Bounds(memory_bytes=held, time_s=max(needed, to_last_and_back) / rate)
-
-
-def _stage_weights(settings: Llama2 | Llama3, parts: Sequence[Part]) -> int:
-    """Return how many weights a device of a stage has: of its layers alone."""
-    return sum(
-        part.layers * sum(_local(settings, names, part.mesh) for names in _LAYER) for part in parts
-    )
 
 
 def _rate(device: Device, dtype: str) -> float:
@@ -136,9 +108,7 @@ def _needed(settings: object, flops: float) -> float:
 def _decoder_bytes(settings: Llama2 | Llama3) -> int:
     """Return the state, and at the start of the last layer's gradient all that layers keep."""
     gradients = _weights(settings) * _weight_bytes(settings)
-    kept = [("batch", "sequence", "embedding"), *_KEPT[settings.remat]]
-    each = sum(_local(settings, names) for names in kept) * _BYTES[settings.dtype]
-    activations = settings.layers * each
+    activations = settings.layers * least_kept_bytes(settings)
     held = activations + gradients if settings.scan else max(activations, gradients)
     return _state_bytes(settings) + held
 
@@ -149,28 +119,10 @@ def _state_bytes(settings: Llama2 | Llama3) -> int:
 
 def _weights(settings: Llama2 | Llama3) -> int:
     """Return how many weights one device has."""
-    layer = sum(_local(settings, names) for names in _LAYER)
-    return settings.layers * layer + sum(_local(settings, names) for names in _OUTER)
+    layer = sum(local_elements(settings, names) for names in _LAYER)
+    return settings.layers * layer + sum(local_elements(settings, names) for names in _OUTER)
 
 
 def _weight_bytes(settings: Llama2 | Llama3) -> int:
     # Llama-2's weights are 32 bits wide whatever is computed in.
     return 4 if isinstance(settings, Llama2) else _BYTES[settings.dtype]
-
-
-def _local(settings: Llama2 | Llama3, names: tuple[str, ...], mesh: MeshAxes | None = None) -> int:
-    """Return how many elements of an array with these dimensions one device of a mesh has.
-
-    Of weights a mesh axis divides one dimension only, the first that it can.
-    """
-    divided: set[str] = set()
-    parts = 1
-    for name in names:
-        if name == "embedding" and "batch" in names:
-            continue
-        for axis in settings.axes.get(name, ()):
-            if axis not in divided:
-                divided.add(axis)
-                parts *= (mesh or settings.mesh).size(axis)
-    sizes = settings.sizes
-    return -(-prod(sizes.get(name, 1) for name in names) // parts)

@@ -88,7 +88,7 @@ def entry_of(number: int, candidate: Candidate) -> Entry:
     network = replace(options.network, system=system, cluster=None)
     options = replace(options, network=network)
     cut = pipeline.cut_of(options) if pipeline.is_pipeline(options) else None
-    options = pipeline.checked(options) if cut is None else cut.options
+    options = pipeline.checked(options) if cut is None else _whatever_fits(cut.options)
     source = pipeline.source_of(options, system) if cut is None else cut.source
     device = pipeline.device_of(options.estimate)
     node = options.estimate.node
@@ -122,6 +122,14 @@ def _runs_operations(method: str | None) -> bool:
 
 
 _why_not_compiled = cache(why_not_compiled)
+
+
+def _whatever_fits(options: PredictOptions) -> PredictOptions:
+    """Return the options of a pipeline that is predicted even if it doesn't fit.
+
+    The study prunes those that it doesn't want by their bounds.
+    """
+    return replace(options, pipeline=replace(options.pipeline, ignore_memory=True))
 
 
 def _inputs(options: PredictOptions, device: Device | None, cut: pipeline.Cut | None) -> str:

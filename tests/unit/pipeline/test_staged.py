@@ -5,17 +5,28 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
-from hespas.errors import HespasError
+from hespas.errors import ConfigError, HespasError
 from hespas.export.options import ModelOptions
+from hespas.hardware.presets import load_device
 from hespas.models.model import parse_mesh
 from hespas.models.placement import parse_place
 from hespas.options import NetworkOptions, PredictOptions, ProgramOptions
-from hespas.pipeline import PipelinePrediction, is_pipeline, predict, predict_pipeline
+from hespas.pipeline import (
+    PipelinePrediction,
+    fitting,
+    is_pipeline,
+    predict,
+    predict_pipeline,
+    staged,
+)
 from hespas.pipeline.cutting import cut_of, shared_layers
+from hespas.pipeline.fitting import StageMemory, least_memory, remedy
 from hespas.pipelining.options import PipelineOptions
+from hespas.report.headline import bound_parts, waiting_s
 from hespas.report.pipeline import pipeline_report
 from hespas.report.run import run_text
 from hespas.report.timeline.pipeline import pipeline_chart
@@ -70,6 +81,8 @@ def test_the_parts_of_a_stage_add_up_to_the_step(schedule: str) -> None:
     assert sum(row.time_s for row in report.phases) == pytest.approx(report.compute_s, rel=1e-6)
     exposed_s = sum(row.exposed_s for row in report.communication)
     assert exposed_s == pytest.approx(report.exposed_communication_s, rel=1e-6)
+    assert 0 < waiting_s(report) < exposed_s
+    assert sum(bound_parts(report).values()) == pytest.approx(1)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -91,7 +104,7 @@ def test_zero_bubble_waits_less_than_1f1b_and_gpipe_holds_more() -> None:
     assert gpipe.memories[0].in_flight == 8
     assert [each.in_flight for each in one.memories] == [4, 3, 2, 1]
     kept = [each.kept_bytes for each in one.memories[:3]]
-    part = one.costs[one.cut.parts[1]].passes.kept_bytes
+    part = one.costs[one.cut.parts[1]].footprint.kept_bytes
     assert kept[1] - kept[2] == part
     assert gpipe.memories[1].kept_bytes == 8 * part
 
@@ -206,3 +219,80 @@ def test_layers_are_shared_as_frameworks_do() -> None:
         shared_layers(7, 5)
     with pytest.raises(HespasError, match="take fewer stages than 5"):
         shared_layers(2, 5)
+
+
+LEAST = [
+    ("1f1b", "llama3-8b", "pipe=4,fsdp=2", SMALL),
+    ("gpipe", "llama3-8b", "pipe=2,fsdp=2,tp=2", SMALL),
+    ("interleaved:2", "llama3-8b", "pipe=2,context=2,tp=2", SMALL),
+    ("zero-bubble", "llama3-8b", "pipe=4,fsdp=2", SMALL | {"remat": "full"}),
+    ("1f1b", "gpt3-125m", "pipe=2,fsdp=2,tp=2", {"layers": "4", "sequence_parallel": "true"}),
+    ("1f1b", "mixtral-8x7b", "pipe=2,expert=4", SMALL | {"expert_mlp": "1024", "layers": "4"}),
+    ("1f1b", "mistral-7b", "pipe=4,fsdp=2", SMALL | {"remat": "none"}),
+]
+
+
+@pytest.mark.parametrize(("schedule", "model", "mesh", "more"), LEAST, ids=str)
+def test_no_stage_needs_less_than_its_arrays(
+    schedule: str, model: str, mesh: str, more: dict[str, str]
+) -> None:
+    of_mesh = options(mesh, schedule=schedule, model=ModelOptions(sequence=1024, more=more))
+    asked = replace(of_mesh, program=replace(of_mesh.program, file=Path(model)))
+    prediction = predict_pipeline(asked)
+    for least, memory in zip(least_memory(cut_of(asked)), prediction.memories, strict=True):
+        assert least.weight_bytes == memory.weight_bytes
+        assert least.gradient_bytes == memory.gradient_bytes
+        assert least.state_bytes == pytest.approx(memory.state_bytes, abs=64)
+        assert least.in_flight == memory.in_flight
+        assert 0.5 * memory.peak_bytes < least.peak_bytes <= memory.peak_bytes
+
+
+def options_too_large() -> PredictOptions:
+    model = ModelOptions(sequence=1024)
+    asked = options("pipe=2,fsdp=4,tp=2", cluster="16xA100_SXM_40GB", model=model)
+    return replace(asked, program=replace(asked.program, file=Path("llama3-70b")))
+
+
+def test_a_stage_whose_arrays_exceed_the_memory_is_refused_before_anything_is_exported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(staged, "load_alone", pytest.fail)
+    refusal = (
+        r"stage 0 needs at least .* GB of device memory, .* GB more than A100_SXM_40GB has: "
+        r"weights .*, gradients .*, optimiser states .*, activations of 2 passes in flight .*; "
+        r"divide its weights by \d+ or more: more stages \(2 now\), or a larger tp; "
+    )
+    with pytest.raises(ConfigError, match=refusal):
+        predict_pipeline(options_too_large())
+
+
+@pytest.mark.parametrize(
+    ("schedule", "would"), [("gpipe", "--schedule 1f1b"), ("1f1b", "--remat full")]
+)
+def test_a_refusal_says_what_would_fit(
+    monkeypatch: pytest.MonkeyPatch, schedule: str, would: str
+) -> None:
+    long = ModelOptions(sequence=16384, more=SMALL)
+    asked = options("pipe=2,fsdp=4", model=long, schedule=schedule)
+    most = max(each.peak_bytes for each in least_memory(cut_of(asked)))
+    device = replace(load_device("H100_80GB"), memory_capacity_bytes=most - 1)
+    monkeypatch.setattr(fitting, "device_of_memory", Mock(return_value=device))
+    with pytest.raises(ConfigError) as refused:
+        predict_pipeline(asked)
+    assert would in refused.value.text(lambda name: f"--{name.replace('_', '-')}")
+    forced = replace(asked, pipeline=replace(asked.pipeline, ignore_memory=True))
+    assert predict_pipeline(forced).step_time_s > 0
+
+
+def test_states_that_are_too_large_are_to_be_divided() -> None:
+    cut = cut_of(options("pipe=4,tp=2"))
+    memory = StageMemory(
+        weight_bytes=10,
+        gradient_bytes=20,
+        state_bytes=60,
+        kept_bytes=10,
+        working_bytes=0,
+        in_flight=4,
+    )
+    assert "fsdp" in remedy(cut, memory, 80)
+    assert "divide its weights by 4 or more" in remedy(cut, memory, 25)
