@@ -10,7 +10,6 @@ from hespas.config.fields import Option
 from hespas.config.groups import Group
 from hespas.errors import ConfigError, option
 from hespas.models.catalogue import model_named, models
-from hespas.models.model import CHOICES
 from hespas.study.keys import CLUSTER, MESH, WORKLOAD, Scalar, known_keys
 from hespas.study.study import AUTO, Study, StudyFidelity, study_of
 
@@ -113,7 +112,7 @@ def search_from(model: str, given: Mapping[str, Any], *, compiled: int | None) -
     found.setdefault(MESH, dict.fromkeys(named, AUTO))
     has = model_named(model).options()
     if "remat" in has:
-        found.setdefault("remat", [each for each in CHOICES["remat"] if each != "none"])
+        found.setdefault("remat", ["minimal_with_context", "full"])
     if "accumulation" in has:
         found.setdefault("micro_batch", list(_MICRO_BATCHES))
     goal = "tokens_per_s_per_device" if "sequence" in has else "samples_per_s"

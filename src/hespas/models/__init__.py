@@ -8,13 +8,15 @@ that builds a step: `llama` (with `decoder` and `adamw`), `resnet` (with `resnet
 `moe`. Other language models are settings, `language.LanguageModel`, listed in `families` and made
 of shared pieces: `transformer` puts together `attention` (with `context` and `latent`), `cache`,
 `feed_forward`, `routing` and `norms`; `training` and `serving` make its steps. `flops` has what a
-step needs. Importing `catalogue`, `families`, `language`, `model` or `flops` does not import JAX.
+step needs, `kept` what layers hold for the backward pass. Importing `catalogue`, `families`,
+`language`, `model`, `flops` or `kept` does not import JAX.
 """
 
 PUBLIC: dict[str, tuple[str, ...]] = {
     "catalogue": ("Llama2", "Llama3", "model_named", "models"),
     "experts": ("capacity_of",),
     "flops": ("model_flops",),
+    "kept": ("least_kept_bytes", "local_elements"),
     "language": ("Decode", "LanguageModel"),
     "part": ("PIPE", "REDUCED", "SHARED", "Part", "PartProgram"),
     "model": ("CHOICES", "MeshAxes", "Model", "parse_mesh"),

@@ -12,7 +12,7 @@ softmax is normalised after the product with the values, and masks are selects o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -79,6 +79,17 @@ _SAVED = (
 )
 _MASKED = -0.7 * float(jnp.finfo(jnp.float32).max)
 _RMS_EPSILON = 1e-5
+
+
+def offloaded(names: Sequence[str]) -> Any:
+    """Return the policy that moves what has these names to the host's memory, and back."""
+    return jax.checkpoint_policies.save_and_offload_only_these_names(
+        names_which_can_be_saved=(),
+        names_which_can_be_offloaded=names,
+        offload_src="device",
+        offload_dst="pinned_host",
+    )
+
 
 LAYER_WEIGHTS = {
     "attention_norm": ("norm",),
@@ -221,6 +232,8 @@ class Decoder:
         match one_of("remat", self.remat, CHOICES["remat"]):
             case "minimal_with_context":
                 return checkpoint(policy=policies.save_only_these_names(*_SAVED))
+            case "offload":
+                return checkpoint(policy=offloaded(_SAVED))
             case "full":
                 return checkpoint(policy=policies.nothing_saveable)
             case _:

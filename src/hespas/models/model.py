@@ -112,7 +112,7 @@ CHOICES = {
     "product_dtype": ("same", "f8"),
     "state_dtype": ("bf16", "f16", "f32"),
     "weight_dtype": ("bf16", "f16", "f32", "f8"),
-    "remat": ("minimal_with_context", "full", "none"),
+    "remat": ("minimal_with_context", "offload", "full", "none"),
     "gate": ("softmax", "sigmoid"),
     "divided": ("rows", "columns", "contracting", "scattered"),
 }

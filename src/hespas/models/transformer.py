@@ -21,7 +21,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from hespas.models.attention import cached_attention, causal_attention, fused_over_cache
 from hespas.models.cache import Cache
-from hespas.models.decoder import cross_entropy
+from hespas.models.decoder import cross_entropy, offloaded
 from hespas.models.feed_forward import feed_forward, feed_forward_weights
 from hespas.models.language import Decode, LanguageModel, LayerKind, Training
 from hespas.models.latent import latent_attention, latent_weights
@@ -267,6 +267,8 @@ class Transformer:
         match run.remat:
             case "minimal_with_context":
                 return checkpoint(policy=policies.save_only_these_names(*_SAVED))
+            case "offload":
+                return checkpoint(policy=offloaded(_SAVED))
             case "full":
                 return checkpoint(policy=policies.nothing_saveable)
             case _:

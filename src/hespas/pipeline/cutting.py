@@ -177,6 +177,12 @@ def _source(options: PredictOptions, system: System, mesh: MeshAxes) -> ModelSou
                 f"{source.name} cannot be cut between layers",
                 hint=f"take {PIPE} out of {option('mesh')}",
             )
+        if source.texts.get("remat") == "offload":
+            raise ConfigError(
+                f"{option('remat')} offload is for steps of one program: what stages move to the "
+                "host is not scheduled",
+                hint=f"give {option('remat')} full, or take {PIPE} out of {option('mesh')}",
+            )
         return source
 
     model = replace(given, mesh=inner)

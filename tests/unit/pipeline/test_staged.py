@@ -181,6 +181,11 @@ def test_axes_are_placed_where_they_are_asked_for() -> None:
         ("pipe=4,fsdp=2", {"stage_layers": (2, 2, 2)}, "stage_layers names 3 parts with 6 layers"),
         ("pipe=4,fsdp=2", {"stage_layers": (0, 2, 2, 4)}, "part 0 of llama3-8b has no layer"),
         ("pipe=2,tp=3", {"cluster": "6xH100_80GB"}, "heads = 8 cannot be divided by tp=3"),
+        (
+            "pipe=4,fsdp=2",
+            {"model": ModelOptions(remat="offload", more=SMALL)},
+            "remat offload is for steps of one program",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused_before_anything_is_exported(

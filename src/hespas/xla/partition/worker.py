@@ -12,7 +12,7 @@ working directory.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache, lru_cache
 from importlib import import_module
 from io import BytesIO
@@ -37,6 +37,9 @@ _PLACED = {
     "pinned_host": "MoveToHost",
     "unpinned_host": "MoveToHost",
 }
+
+_HIDDEN = {name: f"hespas.{name}" for name in _PLACED.values()}
+"""What placements are called while the CPU compiler simplifies: it drops those that it knows."""
 
 
 def main() -> None:
@@ -92,9 +95,12 @@ def _partition_with_xla(
     # What shard_map holds is not read back from a simplified module.
     if _SHARD_MAP not in module or request.partitioner is messages.Partitioner.XLA_GSPMD:
         simplified = compiler.run(
-            module, partitions=1, passes=("xla_disable_hlo_passes", ",".join(SIMPLIFY_WITHOUT))
+            _renamed(module, _HIDDEN, name=request.name),
+            partitions=1,
+            passes=("xla_disable_hlo_passes", ",".join(SIMPLIFY_WITHOUT)),
         )
-        module = _stablehlo(simplified)
+        shown = {hidden: placed for placed, hidden in _HIDDEN.items()}
+        module = _renamed(_stablehlo(simplified), shown, name=request.name)
     partitioned = compiler.run(
         module,
         partitions=request.partitions,
@@ -183,6 +189,27 @@ def _bytecode(source: bytes, request: messages.PartitionRequest) -> bytes:
     handle = parse_mlir(source, name=request.name).handle
     if _PLACEMENT in source:
         _name_placements(handle)
+    handle.operation.write_bytecode(buffer)
+    return buffer.getvalue()
+
+
+def _renamed(module: bytes, names: Mapping[str, str], *, name: str) -> bytes:
+    """Return a module whose custom calls of these targets have other ones."""
+    if not any(target.encode() in module for target in names):
+        return module
+    ir = import_module("jaxlib.mlir.ir")
+    handle = parse_mlir(module, name=name).handle
+
+    def visit(operation: Any) -> Any:
+        if operation.name == "stablehlo.custom_call":
+            target = operation.attributes["call_target_name"].value
+            if target in names:
+                operation.attributes["call_target_name"] = ir.StringAttr.get(names[target])
+        return ir.WalkResult.ADVANCE
+
+    with handle.context:
+        handle.operation.walk(visit)
+    buffer = BytesIO()
     handle.operation.write_bytecode(buffer)
     return buffer.getvalue()
 
