@@ -127,6 +127,16 @@ def _broadcast(shapes: Sequence[TensorType], rows: Sequence[Row]) -> Row | None:
     return rows[0] * shapes[-1].element_count if len(rows[0]) == 1 else None
 
 
+def _clamp(_: Sequence[TensorType], rows: Sequence[Row]) -> Row | None:
+    """Keep numbers between two bounds; compilers make it of a slice by a device's number."""
+    least, numbers, most = rows
+    if len(numbers) > _MOST_OPERATIONS or not {len(least), len(most)} <= {1, len(numbers)}:
+        return None
+    bounds = [bound * len(numbers) if len(bound) == 1 else bound for bound in (least, most)]
+    between = zip(bounds[0], numbers, bounds[1], strict=True)
+    return tuple([min(max(low, at), high) for low, at, high in between])
+
+
 def _elementwise(function: Callable[[int, int], int]) -> Rule:
     def rule(_: Sequence[TensorType], rows: Sequence[Row]) -> Row | None:
         return tuple(map(function, *rows)) if len(rows[0]) <= _MOST_OPERATIONS else None
@@ -139,7 +149,10 @@ Rule = Callable[[Sequence[TensorType], Sequence[Row]], Row | None]
 _RULES: Mapping[str, Rule] = {
     "add": _elementwise(int.__add__),
     "broadcast_in_dim": _broadcast,
+    "clamp": _clamp,
     "dynamic_slice": _dynamic_slice,
+    "maximum": _elementwise(max),
+    "minimum": _elementwise(min),
     "multiply": _elementwise(int.__mul__),
     "subtract": _elementwise(int.__sub__),
 }

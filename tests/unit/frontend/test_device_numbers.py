@@ -52,6 +52,19 @@ def test_sums_differ_where_an_operand_does() -> None:
     assert kinds_of_device([mine]) == {(0,): 2, (1,): 1}
 
 
+@pytest.mark.parametrize("bounds", ["tensor<i32>", "tensor<3xi32>"])
+def test_numbers_are_kept_between_bounds(bounds: str) -> None:
+    text = f"""func.func @main(%a: tensor<3xi32>, %b: {bounds}) -> tensor<3xi32> {{
+      %r = stablehlo.clamp %b, %a, %b : ({bounds}, tensor<3xi32>, {bounds}) -> tensor<3xi32>
+      return %r : tensor<3xi32>
+    }}"""
+    op = only("clamp", load_source(text.encode(), name="test"))
+    count = 1 if bounds == "tensor<i32>" else 3
+    mine = on_each([(-5, 3, 9), (2, 2, 2)])
+    known = [on_all((0,) * count), mine, on_all((7,) * count)]
+    assert computed(op, known) == on_each([(0, 3, 7), (2, 2, 2)])
+
+
 @pytest.mark.parametrize(
     ("kind", "element", "left"),
     [("subtract", "ui32", 0), ("multiply", "i8", 127), ("xor", "i32", 1)],
