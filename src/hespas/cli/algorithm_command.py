@@ -94,6 +94,9 @@ def command(
     if chakra is not None:
         from hespas.collectives.chakra_graphs import write_graphs  # noqa: PLC0415 (as above)
 
+        if program.name in {".", ".."} or Path(program.name).name != program.name:
+            message = f"its name, {program.name!r}, is no file's name, so no graphs can be written"
+            raise AlgorithmError(message, location=source, hint="change the name in the file")
         write_graphs(program, chakra / program.name, size_bytes=size_bytes)
     if xml is not None:
         from hespas.collectives.msccl_xml import program_xml  # noqa: PLC0415 (as above)

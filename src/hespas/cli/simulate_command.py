@@ -28,9 +28,11 @@ from hespas.schedule.chakra.reader import read_traces
 from hespas.schedule.tasks import Job
 from hespas.simulate.astra.messages import ContentionModel
 from hespas.simulate.astra.replay import is_replay
+from hespas.simulate.astra.streamed import simulate_streamed
 from hespas.simulate.external_result import ExternalResult
 from hespas.simulate.imperfect import joined_job
 from hespas.simulate.models import Model, ModelChoice, simulate_job
+from hespas.simulate.timeline import Timeline
 from hespas.stages import Stage, stage
 from hespas.tools.process import scratch_directory
 
@@ -183,6 +185,13 @@ class _Backend:
     group=Group.NETWORK,
     help="Multiply the system's endpoint delay (default: 1).",
 )
+@flags.plain(
+    "--stream",
+    is_flag=True,
+    group=Group.ENGINE,
+    help="Simulate the traces as they are read, for traces larger than memory: computations and "
+    "collectives, as ASTRA-sim has them.",
+)
 @_backend_options
 @flags.plain(
     "--nodes",
@@ -201,6 +210,7 @@ def command(
     num_queues_per_dim: int | None,
     rendezvous_protocol: bool,
     injection_scale: float | None,
+    stream: bool,
     backend: str,
     backend_program: Path | None,
     backend_argument: tuple[str, ...],
@@ -236,6 +246,20 @@ def command(
             "no system is given", hint=f"give {option('cluster')} or {option('system')}"
         )
     traces = prefix / "dev" if prefix.is_dir() else prefix
+    if stream:
+        set_flags = {
+            "--nodes": nodes,
+            "--timeline": timeline is not None,
+            "--backend": not engine.is_own,
+            "--model hespas": options.model is Model.HESPAS,
+            "--imperfect": options.imperfect is not None,
+            "--algorithm": options.algorithm is not None,
+            "--num-queues-per-dim": num_queues_per_dim is not None,
+            "--rendezvous-protocol": rendezvous_protocol,
+            "--injection-scale": injection_scale is not None,
+        }
+        _show(_streamed(traces, comm_groups, system, options, set_flags), json_file)
+        return
     is_recorded = engine.is_own and is_replay(system)
     job = _job(traces, comm_groups, options.imperfect, system, is_recorded=is_recorded)
     log.info("read the traces of %d devices", job.device_count)
@@ -271,10 +295,30 @@ def command(
         result = simulate_job(job, system, choice)
     if timeline is not None:
         write_timeline(result, timeline)
+    _show(result, json_file, with_nodes=nodes)
+
+
+def _show(result: Timeline, json_file: str | None, *, with_nodes: bool = False) -> None:
     if json_file is not None:
-        write_json(json_file, result.as_json(with_nodes=nodes))
+        write_json(json_file, result.as_json(with_nodes=with_nodes))
     if json_file != "-":
         click.echo(simulation_text(result))
+
+
+def _streamed(
+    traces: Path,
+    comm_groups: Path | None,
+    system: System,
+    options: NetworkOptions,
+    others: Mapping[str, bool],
+) -> Timeline:
+    """Simulate traces as they are read; of ``others`` no option may be given."""
+    for flag, is_given in others.items():
+        if is_given:
+            raise click.UsageError(f"--stream and {flag} don't go together")
+    network = options.network or ContentionModel.CONGESTION_UNAWARE
+    with stage(Stage.SIMULATE, f"on {system.name}, as traces are read"):
+        return simulate_streamed(traces, _groups(traces, comm_groups), system, network=network)
 
 
 def _job(

@@ -8,9 +8,10 @@ as Chakra traces; `intervals` has unions and differences of time intervals.
 
 PUBLIC: dict[str, tuple[str, ...]] = {
     "build": ("check_host_link", "estimated_tasks", "region_name", "regions_of_tasks"),
-    "chakra.format": ("COMM_GROUP_FILE", "NodeType", "varint"),
-    "chakra.nodes": ("ParsedNode",),
-    "chakra.reader": ("read_messages", "read_traces"),
+    "chakra.format": ("COMM_GROUP_FILE", "NodeType", "read_groups", "varint"),
+    "chakra.nodes": ("EVERYONE", "ParsedNode"),
+    "chakra.reader": ("distinct_files", "read_messages", "read_traces", "trace_files"),
+    "chakra.window": ("ScannedTrace", "scan_trace", "stream_trace"),
     "chakra.writer": ("write_traces",),
     "intervals": ("Interval", "covered_ps", "exposed_parts", "union"),
     "roles": ("ALWAYS", "Roles", "find_roles", "own_tasks"),

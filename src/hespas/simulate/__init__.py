@@ -17,6 +17,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "astra.messages": ("ContentionModel", "contention_model_named"),
     "astra.replay": ("is_replay",),
     "astra.simulate": ("simulate",),
+    "astra.streamed": ("simulate_streamed",),
     "chains": ("Chained", "chained", "opened"),
     "external_result": ("DeviceFigures", "ExternalResult"),
     "flow.choices": ("CHOICES", "parse_choice"),

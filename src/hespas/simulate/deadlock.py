@@ -47,7 +47,7 @@ def mismatch(match: CollectiveMatch[TaskOf[Device]], other: TaskOf[Device], now_
 
 
 def check_complete(
-    devices: Sequence[Device],
+    devices: Sequence[Participant],
     collectives: Sequence[CollectiveMatch[TaskOf[Device]]],
     messages: Sequence[TaskOf[Device]],
     members: Callable[[int], Iterable[int]],
@@ -85,7 +85,7 @@ def _unmatched(device: Participant, index: int) -> str:
 
 
 def _incomplete(
-    match: CollectiveMatch[TaskOf[Device]], devices: Sequence[Device], members: Iterable[int]
+    match: CollectiveMatch[TaskOf[Device]], devices: Sequence[Participant], members: Iterable[int]
 ) -> str:
     absent = [number for number in sorted(members) if number not in match.endpoints]
     missing = devices_text(one for number in absent for one in devices[number].devices)
@@ -114,7 +114,7 @@ def _instead(device: Participant) -> str | None:
 
 def _differences(
     collectives: Sequence[CollectiveMatch[TaskOf[Device]]],
-    devices: Sequence[Device],
+    devices: Sequence[Participant],
     members: Callable[[int], Iterable[int]],
 ) -> Iterator[str]:
     """Yield where two devices that wait for each other first do different things."""

@@ -50,13 +50,13 @@ def read_traces(prefix: Path, comm_groups: Path | None = None, *, is_recorded: b
     attributes are ignored and named in a warning. Raises `TraceError`, naming file and node, on
     anything missing, damaged, contradictory or without a model (communication of the CPU).
     """
-    files = _find_files(prefix)
+    files = trace_files(prefix)
     groups = {} if comm_groups is None else read_groups(comm_groups, len(files))
     context = _Groups(groups, len(files))
     traces: list[_Trace] = []
     shared: dict[tuple[Task, ...], tuple[Task, ...]] = {}
     unknown: Counter[str] = Counter()
-    for content in _distinct(files):
+    for content in distinct_files(files):
         location = str(files[content.devices[0]])
         parsed = _parse(files[content.devices[0]], is_recorded=is_recorded)
         unknown.update([name for node in parsed for name in node.unknown])
@@ -127,11 +127,14 @@ class _Groups:
 
 
 @dataclass(frozen=True, slots=True)
-class _Content:
+class TraceContent:
+    """Devices whose traces are equal, byte for byte."""
+
     devices: list[int]
 
 
-def _find_files(prefix: Path) -> list[Path]:
+def trace_files(prefix: Path) -> list[Path]:
+    """Return the trace of each device; `TraceError` if one is missing."""
     pattern = re.compile(rf"{re.escape(prefix.name)}\.(0|[1-9][0-9]*)\.et")
     if not prefix.parent.is_dir():
         raise TraceError("there is no such directory", location=str(prefix.parent))
@@ -149,15 +152,15 @@ def _find_files(prefix: Path) -> list[Path]:
     return [file_of[device] for device in range(len(file_of))]
 
 
-def _distinct(files: list[Path]) -> list[_Content]:
+def distinct_files(files: list[Path]) -> list[TraceContent]:
     """Find the files of equal content: linked ones by their inode, others by their hash."""
-    by_inode: dict[tuple[int, int], _Content] = {}
-    by_hash: dict[bytes, _Content] = {}
+    by_inode: dict[tuple[int, int], TraceContent] = {}
+    by_hash: dict[bytes, TraceContent] = {}
     for device, file in enumerate(files):
         status = file.stat()
         inode = (status.st_dev, status.st_ino)
         if inode not in by_inode:
-            by_inode[inode] = by_hash.setdefault(_digest(file), _Content([]))
+            by_inode[inode] = by_hash.setdefault(_digest(file), TraceContent([]))
         by_inode[inode].devices.append(device)
     return list(by_hash.values())
 
@@ -174,6 +177,16 @@ _PART_BYTES = 2**20
 
 
 def _parse(file: Path, *, with_notes: bool = False, is_recorded: bool = False) -> list[ParsedNode]:
+    return list(parsed_nodes(file, with_notes=with_notes, is_recorded=is_recorded))
+
+
+def parsed_nodes(
+    file: Path, *, with_notes: bool = False, is_recorded: bool = False
+) -> Iterator[ParsedNode]:
+    """Yield the nodes of a device's trace as they are read.
+
+    Raises `TraceError`, naming file and node, for what is damaged.
+    """
     location = str(file)
     parse = schema().node.FromString
     with file.open("rb", buffering=_PART_BYTES) as stream:
@@ -183,15 +196,13 @@ def _parse(file: Path, *, with_notes: bool = False, is_recorded: bool = False) -
         if metadata is None:
             raise TraceError("the file holds no metadata", location=location)
         _decode(schema().metadata.FromString, metadata, f"{location}: metadata")
-        return [
-            parse_node(
+        for index, message in enumerate(messages, 1):
+            yield parse_node(
                 _decode(parse, message, f"{location}: message {index}"),
                 location,
                 with_notes=with_notes,
                 is_recorded=is_recorded,
             )
-            for index, message in enumerate(messages, 1)
-        ]
 
 
 def _decode(parse: Callable[[bytes], _Message], message: bytes, location: str) -> _Message:
@@ -212,16 +223,16 @@ def _check(claims: _Claims, device: int, file: str, groups: _Groups) -> None:
     """Raise if a group lacks the device, or a transfer names a wrong device."""
     for (group, own, peer), node in claims.items():
         if group != EVERYONE and group not in groups.members:
-            raise TraceError(f"there is no group {group}", location=_location(file, node))
+            raise TraceError(f"there is no group {group}", location=node_location(file, node))
         if group != EVERYONE and device not in groups.members[group]:
             message = f"group {group} doesn't hold device {device}"
-            raise TraceError(message, location=_location(file, node))
+            raise TraceError(message, location=node_location(file, node))
         if own not in (None, device):
             message = f"device {device} can't take the part of device {own}"
-            raise TraceError(message, location=_location(file, node))
+            raise TraceError(message, location=node_location(file, node))
         if peer >= groups.device_count:
             message = f"the peer {peer} is not one of the {groups.device_count} devices"
-            raise TraceError(message, location=_location(file, node))
+            raise TraceError(message, location=node_location(file, node))
 
 
 def _trace(nodes: list[ParsedNode], devices: tuple[int, ...]) -> _Trace:
@@ -286,15 +297,16 @@ def _without_metadata(nodes: list[ParsedNode]) -> list[ParsedNode]:
 def _check_ids(nodes: list[ParsedNode], by_id: Mapping[int, ParsedNode], location: str) -> None:
     if len(by_id) != len(nodes):
         twice = next(node for node in nodes if by_id[node.task.id] is not node)
-        raise TraceError("the id is used twice", location=_location(location, twice))
+        raise TraceError("the id is used twice", location=node_location(location, twice))
     for node in nodes:
         unknown = [dep for dep in node.task.depends_on if dep not in by_id]
         if unknown:
             message = f"the node depends on {unknown[0]}, which is not in the file"
-            raise TraceError(message, location=_location(location, node))
+            raise TraceError(message, location=node_location(location, node))
 
 
-def _location(location: str, node: ParsedNode) -> str:
+def node_location(location: str, node: ParsedNode) -> str:
+    """Return where a node stands, for messages."""
     return f"{location}: node {node.task.id} ({node.task.name})"
 
 

@@ -95,7 +95,8 @@ class _ClassEngine:
         if self._durations.ends_ps is None:
             has_ended = not any(NEVER in state.end_ps for state in self._states)
             return has_ended and not pending and not unmatched
-        check_complete(self._states, pending, unmatched, self._members)
+        participants = [state.unfinished() for state in self._states]
+        check_complete(participants, pending, unmatched, self._members)
         return True
 
     def _give_up(self) -> None:

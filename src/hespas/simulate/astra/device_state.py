@@ -16,6 +16,7 @@ from hespas.schedule.tasks import (
     Task,
 )
 from hespas.simulate.astra.folding import DeviceClass
+from hespas.simulate.deadlock import Participant
 from hespas.simulate.timeline import ClassTimeline, class_timeline, host_streams
 
 
@@ -129,6 +130,10 @@ class DeviceState:
             self.missing[child] -= 1
             if not self.missing[child]:
                 self._make_ready(child)
+
+    def unfinished(self) -> Participant:
+        """Return what may not have ended: here, all tasks."""
+        return self
 
     def slot_of(self, index: int) -> Slot | None:
         """Return the slot that a task takes; None for a receive."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from math import inf
@@ -31,7 +31,7 @@ from hespas.simulate.astra.durations import (
     group_algorithms,
     group_shape,
 )
-from hespas.simulate.astra.folding import Channel, Folded, Group, Members, fold
+from hespas.simulate.astra.folding import Channel, Folded, Group, GroupClass, Members, fold
 from hespas.simulate.astra.messages import ContentionModel, Route, delay_ns, endpoint_ns, route
 from hespas.simulate.astra.options import has_custom_collectives
 from hespas.simulate.astra.plan import SUBGROUP_ENDPOINT_NS, collective_kind, task_text
@@ -67,7 +67,7 @@ def simulate(
     if job.device_count != system.device_count:
         message = f"the job is for {job.device_count} devices, {system.name} has"
         raise DeviceCountError(f"{message} {system.device_count}")
-    _refuse(system, queues_per_dimension, injection_scale)
+    check_settings(system, queues_per_dimension, injection_scale)
     # Groups smaller than the system have an endpoint delay of their own, which nothing scales.
     endpoint_delay_s = int(endpoint_ns(system) * injection_scale) / 1e9
     system = replace(system, endpoint_delay_s=endpoint_delay_s)
@@ -86,10 +86,14 @@ def simulate(
     if not by_events and _has_closed_forms(
         job, system, network=network, queues=queues_per_dimension, rendezvous=rendezvous
     ):
-        timeline = _by_closed_forms(job, _ClosedForms(job, system), is_folded=is_folded)
+        timeline = _by_closed_forms(job, ClosedForms(_tasks_of(job), system), is_folded=is_folded)
         if timeline is not None:
             return timeline
     return events(fold(job, _check_group, each_alone=True))
+
+
+def _tasks_of(job: Job) -> Iterator[Task]:
+    return (task for graph in job.graphs for task in graph.tasks)
 
 
 def _has_closed_forms(
@@ -106,9 +110,7 @@ def _has_closed_forms(
     ):
         return False
     # Whose turn it is in several queues goes on from collective to collective.
-    return queues == 1 and not any(
-        _is_for_events(task) for graph in job.graphs for task in graph.tasks
-    )
+    return queues == 1 and not any(_is_for_events(task) for task in _tasks_of(job))
 
 
 def _is_for_events(task: Task) -> bool:
@@ -125,7 +127,7 @@ def _is_for_events(task: Task) -> bool:
             return False
 
 
-def _by_closed_forms(job: Job, model: _ClosedForms, *, is_folded: bool) -> Timeline | None:
+def _by_closed_forms(job: Job, model: ClosedForms, *, is_folded: bool) -> Timeline | None:
     """Return what the closed forms say, by the fastest engine for which they hold, if any."""
     timeline = None
     if is_folded:
@@ -168,7 +170,8 @@ def _check_group(group: Group) -> None:
         raise SimulationError(message, hint="leave collectives of one device out")
 
 
-def _refuse(system: System, queues_per_dimension: int, injection_scale: float) -> None:
+def check_settings(system: System, queues_per_dimension: int, injection_scale: float) -> None:
+    """Raise `SimulationError` for settings that have no model here."""
     place = system.name
     if not 0 <= injection_scale < inf:
         raise SimulationError(f"the injection scale is {injection_scale}", location=place)
@@ -192,17 +195,16 @@ def _refuse(system: System, queues_per_dimension: int, injection_scale: float) -
         raise SimulationError(message, location=place, hint="use baseline or localBWAware")
 
 
-class _ClosedForms:
+class ClosedForms:
     """Durations of one job's communication on one system, and the engines that run on them."""
 
-    def __init__(self, job: Job, system: System) -> None:
+    def __init__(self, tasks: Iterable[Task], system: System) -> None:
         self._system = system
         self._endpoint_ns = endpoint_ns(system)
         self._collectives = CollectiveDurations(system, queues_per_dimension=1)
         used = {
             collective_kind(task)
-            for graph in job.graphs
-            for task in graph.tasks
+            for task in tasks
             if isinstance(task, CollectiveTask) and task.group_table is not None
         }
         self._algorithms = group_algorithms(system, used)
@@ -225,7 +227,15 @@ class _ClosedForms:
         Unless ``is_staggered``, members of a collective must start it together.
         """
         states = [DeviceState(number, one) for number, one in enumerate(folded.devices)]
-        timings = [self.timing(one.group) for one in folded.groups]
+        if not self.run_states(states, folded.groups, is_staggered=is_staggered):
+            return None
+        return Timeline(classes=tuple([state.timeline() for state in states]))
+
+    def run_states(
+        self, states: Sequence[DeviceState], groups: Sequence[GroupClass], *, is_staggered: bool
+    ) -> bool:
+        """Run classes of devices to their ends; False where the closed forms don't hold."""
+        timings = [self.timing(one.group) for one in groups]
 
         def timing(group: int) -> Route | GroupShape | None:
             return None if group == EVERYONE else timings[group]
@@ -235,15 +245,13 @@ class _ClosedForms:
                 collective_kind(task), task.involved_dimensions
             )
 
-        class_of = {
-            device: index for index, one in enumerate(folded.devices) for device in one.devices
-        }
+        class_of = {device: state.number for state in states for device in state.devices}
 
         def ends_ps(
             task: CollectiveTask, number: int, starts_ps: Mapping[int, int]
         ) -> Mapping[int, int] | None:
             shape = _shape(timing(number))
-            group = None if shape is None else folded.groups[number].group
+            group = None if shape is None else groups[number].group
             members: Iterable[int] = range(self._system.device_count)
             if group is not None and not isinstance(group, Channel):
                 members = group
@@ -257,9 +265,7 @@ class _ClosedForms:
             ends_ps=ends_ps if is_staggered else None,
             endpoint_ns=lambda group: self._wait_ns(timing(group)),
         )
-        if not run_classes(states, folded.groups, durations):
-            return None
-        return Timeline(classes=tuple([state.timeline() for state in states]))
+        return run_classes(states, groups, durations)
 
     def run_dataflow(self, job: Job) -> Timeline | None:
         """Simulate devices that differ, task by task, if the job allows that; else return None."""
