@@ -49,6 +49,8 @@ def write_trace(file: Path, size_bytes: int, seed: int) -> int:
 def layer_nodes(first: int, layer: int, seed: int) -> list[bytes]:
     """Return a product, a kernel, and an all-reduce of what the product made."""
     before = [] if first == 0 else [first - 2]
+    if layer == 0 and first:
+        before.append(first - 1)
     product = schema().node(id=first, name=f"aten::mm_{layer}", type=NodeType.COMP)
     product.data_deps.extend(before)
     product.attr.add(name="duration_ns", double_val=20_000.0 + 10 * layer + seed)
