@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 from pathlib import Path
 
@@ -36,10 +35,10 @@ def hespas(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 
 class Touch:
-    """What runs a command where it is unpickled."""
+    """What leaves a file where it is unpickled."""
 
-    def __reduce__(self) -> tuple[object, tuple[str]]:
-        return os.system, ("touch ran",)
+    def __reduce__(self) -> tuple[object, tuple[Path]]:
+        return Path.touch, (Path("ran"),)
 
 
 def test_names_of_a_program_are_text_on_its_page(capsys: pytest.CaptureFixture[str]) -> None:

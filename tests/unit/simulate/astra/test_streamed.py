@@ -13,7 +13,7 @@ from hespas.errors import DeviceCountError, SimulationError, TraceError
 from hespas.hardware.system import System
 from hespas.schedule.chakra.reader import read_traces
 from hespas.schedule.chakra.writer import write_traces
-from hespas.schedule.tasks import Job, Task, TaskGraph
+from hespas.schedule.tasks import CollectiveTask, Job, Task, TaskGraph
 from hespas.simulate.astra.messages import ContentionModel
 from hespas.simulate.astra.simulate import simulate
 from hespas.simulate.astra.streamed import simulate_streamed
@@ -32,7 +32,7 @@ def drawn(seed: int, *, tables: bool, count: int = 60) -> TaskGraph:
         after = rng.sample(near, min(len(near), rng.randrange(1, 4))) if near else []
         # One collective after another, as programs have them: else devices would mix them up.
         if rng.random() < 0.3:
-            last = [task.id for task in tasks if not hasattr(task, "duration_ps")][-1:]
+            last = [task.id for task in tasks if isinstance(task, CollectiveTask)][-1:]
             table = 0 if tables and rng.random() < 0.5 else None
             after = [*dict.fromkeys((*after, *last))]
             tasks.append(all_reduce(number, *after, size=rng.choice((400, 800)), table=table))
