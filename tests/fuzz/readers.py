@@ -195,7 +195,7 @@ def _traces(home: Path) -> Iterator[Reader]:
     with chdir(directory):
         hespas("trace", "step.mlir", *NODE, "-o", "t")
     simulate = ("simulate", "t", *SYSTEM[2:])
-    for model in ("astra-sim", "hespas"):
+    for engine in (("--model", "astra-sim"), ("--model", "hespas"), ("--stream",)):
         for file, form in (("t/dev.0.et", Form.DELIMITED_PROTOS), ("t/comm_group.json", Form.JSON)):
             # A stream of messages that ends between two of them is a shorter stream.
             name = "Chakra traces" if form is not Form.JSON else "Chakra groups (JSON)"
@@ -204,7 +204,7 @@ def _traces(home: Path) -> Iterator[Reader]:
                 directory=directory,
                 file=file,
                 form=form,
-                words=(*simulate, "--model", model),
+                words=(*simulate, *engine),
                 shows_cuts=form is Form.JSON,
             )
 

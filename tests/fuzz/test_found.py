@@ -316,3 +316,17 @@ def test_errors_in_two_modules_of_one_file(tmp_path: Path) -> None:
         )
         assert done.returncode == 2
         assert "step.mlir:1" in done.stderr
+
+
+def test_a_loop_over_a_tuple_of_nothing(hespas: Hespas) -> None:
+    message = read_hlo_module(HLO.encode(), name="step.hlo").message
+    (carried,) = (
+        one
+        for computation in message.computations
+        for one in computation.instructions
+        if one.name == "in"
+    )
+    carried.operand_ids[:] = []
+    Path("step.hlo").write_bytes(message.SerializeToString())
+    said = hespas("memory", "step.hlo", *NODE)
+    assert "%loop: a while of 0 values has 2 in its body" in said

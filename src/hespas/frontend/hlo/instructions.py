@@ -207,6 +207,10 @@ def while_loop(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
     body_number, condition_number = instruction.called_computation_ids
     condition, body = reader.block(condition_number), reader.block(body_number)
     operands = scope.operands(instruction)
+    if len(operands) != len(body.arguments):
+        raise ProgramError(
+            f"a while of {len(operands)} values has {len(body.arguments)} in its body"
+        )
     count = config.trip_count(instruction.backend_config)
     if count is None:
         count = trip_count(operands, condition, body, reader.producer)
