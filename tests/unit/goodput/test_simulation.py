@@ -29,11 +29,9 @@ RUNS = {
 @pytest.mark.parametrize("name", RUNS)
 def test_a_run_played_through_is_as_the_closed_forms_say(name: str) -> None:
     run = RUNS[name]
-    expected, found = asdict(goodput_of(run)), asdict(simulated(run, intervals=300_000, seed=7))
-    assert found["productive"] == pytest.approx(expected["productive"], rel=0.01)
-    assert found["failures_per_day"] == pytest.approx(expected["failures_per_day"], rel=0.01)
-    for category in ("saving", "lost", "starting", "loading", "waiting"):
-        assert found[category] == pytest.approx(expected[category], abs=0.005), category
+    expected, found = asdict(goodput_of(run)), asdict(simulated(run, intervals=1_000_000, seed=7))
+    for category, share in expected.items():
+        assert found[category] == pytest.approx(share, rel=0.01), category
 
 
 def test_without_failures_all_is_known() -> None:
