@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -20,7 +20,7 @@ from hespas.export.attention import settled_attention
 from hespas.export.maxtext.source import DEFAULT_CONFIG, MaxTextStep
 from hespas.export.options import NO_MODEL_OPTIONS, ModelOptions
 from hespas.models.catalogue import model_named, models
-from hespas.models.language import Decode
+from hespas.models.language import Decode, LanguageModel
 from hespas.models.model import MeshAxes, Model
 from hespas.models.part import PIPE, Part
 
@@ -158,7 +158,8 @@ def find_source(
     if text in models():
         return _model(model_named(text), options, devices=devices, target=target, loops=loops)
     close = nearest(text, models())
-    if "/" in text or path.suffix or not close:
+    # Names of models have dots too, as llama3.1-405b.
+    if "/" in text or path.suffix[1:].isalnum() or not close:
         raise ProgramError(
             "no such file",
             location=text,
@@ -249,7 +250,19 @@ def _model(
         texts["accumulation"] = str(rounds)
     source = replace(source, texts=texts)
     source.settings.check()
-    return replace(source, notes=(*notes, *_batch_note(source)))
+    return replace(source, notes=(*notes, *_heads_note(source.settings), *_batch_note(source)))
+
+
+def _heads_note(settings: object) -> Iterator[str]:
+    """Say that heads of keys and values are on several devices each."""
+    if not isinstance(settings, LanguageModel):
+        return
+    has = settings.sizes_of_layers.kv_heads
+    if settings.kv_heads > has:
+        yield (
+            f"each of {has} heads of keys and values is computed and held by "
+            f"{settings.kv_heads // has} tensor-parallel devices"
+        )
 
 
 def _one_stage(mesh: MeshAxes) -> MeshAxes:

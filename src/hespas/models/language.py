@@ -237,6 +237,17 @@ class LanguageModel:
         return self.sizes_of_layers.head_size + self.latent.rope_size, self.latent.value_size
 
     @property
+    def kv_heads(self) -> int:
+        """The heads of keys and values that are computed and held, on all tensor-parallel devices.
+
+        Where a model is served by several times as many devices as it has, each head is on several
+        of them, as TensorRT-LLM and vLLM have it.
+        """
+        heads, devices = self.sizes_of_layers.kv_heads, self.mesh.size("tp")
+        repeats = devices > heads and devices % heads == 0 and self.latent is None
+        return devices if repeats and not isinstance(self.run, Training) else heads
+
+    @property
     def merges_products(self) -> bool:
         """Whether products of the same rows are one, as where weights are never changed."""
         return not isinstance(self.run, Training)
@@ -285,13 +296,13 @@ class LanguageModel:
             "norm": sizes.embedding,
             "row": sizes.embedding,
             "heads": sizes.heads,
-            "kv_heads": sizes.kv_heads,
+            "kv_heads": self.kv_heads,
             "attended_heads": sizes.heads,
-            "attended_kv_heads": sizes.kv_heads,
+            "attended_kv_heads": self.kv_heads,
             "head_size": sizes.head_size,
             "mlp": sizes.mlp,
             "two": 2,
-            "heads_of_kv_head": sizes.heads // sizes.kv_heads + 2,
+            "heads_of_kv_head": sizes.heads // self.kv_heads + 2,
             "vocabulary": sizes.vocabulary,
             "groups": self.plan.times,
         }

@@ -139,7 +139,8 @@ def _throughput(report: RunReport) -> list[tuple[str, str]]:
     tokens, each = report.tokens_per_s, report.tokens_per_s_per_device
     if tokens is not None and each is not None:
         shown.append(f"{format_amount(tokens)}tokens/s, {format_amount(each)}tokens/s/device")
-    if report.samples_per_s is not None:
+    # A step that makes a token of each sequence completes none.
+    if report.samples_per_s is not None and report.samples_per_s != tokens:
         shown.append(f"{format_amount(report.samples_per_s)}{report.samples}/s")
     return [("Throughput", ", ".join(shown))] if shown else []
 

@@ -47,6 +47,7 @@ def test_a_text_names_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     [
         ("lama3-8b", ConfigError, "there is no model or file 'lama3-8b'; did you mean 'llama3-8b'"),
         ("resnet5", ConfigError, "did you mean 'resnet50'"),
+        ("llama3.1-405b-decode", ConfigError, "did you mean 'llama3-405b-decode'"),
         ("absent.mlir", ProgramError, "absent.mlir: no such file"),
         ("some/where", ProgramError, "no such file; check the path, or name a model"),
         ("xyzzy", ProgramError, "no such file"),

@@ -205,7 +205,11 @@ def test_weights_of_8_bits_are_multiplied_as_they_are_stored(
             {"attention": "cudnn", "cache_dtype": "f16"},
             "computes in the cache's type, f16, and dtype is bf16",
         ),
-        ("llama3-8b-decode", {"mesh": "tp=4"}, "kv_heads = 2 cannot be divided by tp=4"),
+        (
+            "llama3-8b-decode",
+            {"mesh": "tp=4", "kv_heads": "3", "heads": "12"},
+            "kv_heads = 3 cannot be divided by tp=4",
+        ),
         ("llama3-8b-decode", {"mesh": "fsdp=2"}, "mesh axis fsdp divides nothing"),
         ("llama3-8b-decode", {"cache_dtype": "f4"}, "cache_dtype is 'f4'; known: bf16"),
     ],
@@ -213,3 +217,13 @@ def test_weights_of_8_bits_are_multiplied_as_they_are_stored(
 def test_settings_that_do_not_fit(name: str, options: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         model_named(name).step(SMALL | options)
+
+
+def test_more_devices_than_heads_of_keys_and_values_hold_one_each() -> None:
+    model = model_named("llama3-8b-decode")
+    held = {
+        devices: model.step(SMALL | {"mesh": f"tp={devices}"}).argument_bytes(1)
+        for devices in (1, 2, 4)
+    }
+    assert held[1] == 2 * held[2]
+    assert held[4] == held[2]
