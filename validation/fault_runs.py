@@ -1,6 +1,6 @@
 """The faults that docs/data/faults.json records, as a table for docs/reliability.md.
 
-``python -m faults --record docs/data/faults.json`` writes it (docs/reliability.md).
+``python -m faults --record docs/data/faults.json`` adds a run to it (docs/reliability.md).
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ _ENDS = ("answered", "refused or ended", "wrong")
 
 def table() -> str:
     """Return how often each fault was tried, on which commands, and how that ended."""
-    trials = json.loads(RECORD.read_text())["trials"]
+    runs = json.loads(RECORD.read_text())["runs"]
+    trials = [trial for run in runs for trial in run["trials"]]
     ends: Counter[tuple[str, str]] = Counter()
     commands: dict[str, dict[str, None]] = {}
     for trial in trials:

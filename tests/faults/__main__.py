@@ -8,7 +8,7 @@ import signal
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
 
@@ -44,8 +44,11 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="which times")
     parser.add_argument("--jobs", nargs="*", help="only these commands")
     parser.add_argument("--compilers", help="the Python of an environment with XLA's compilers")
-    parser.add_argument("--record", type=Path, help="write what was tried to this file, as JSON")
+    parser.add_argument("--record", type=Path, help="add what was tried to this file, as JSON")
     given = parser.parse_args()
+    earlier: list[object] = []
+    if given.record is not None and given.record.exists():
+        earlier = json.loads(given.record.read_text())["runs"]
     tried: Counter[tuple[str, str, str]] = Counter()
     wrong = 0
     for trial in _trials(given):
@@ -55,20 +58,23 @@ def main() -> int:
             wrong += 1
             print(f"{trial.fault}, {trial.job}: {trial.why}", flush=True)
         if given.record is not None:
-            _record(tried, given.seed, given.record)
+            _record(earlier, tried, given.seed, given.record)
     for (fault, job, end), times in sorted(tried.items()):
         print(f"{fault:36}{job:12}{end:18}{times:5}")
     print(f"{tried.total()} trials, {wrong} wrong")
     return 1 if wrong else 0
 
 
-def _record(tried: Mapping[tuple[str, str, str], int], seed: int, file: Path) -> None:
-    """Write what was tried so far."""
-    runs = [
+def _record(
+    earlier: Sequence[object], tried: Mapping[tuple[str, str, str], int], seed: int, file: Path
+) -> None:
+    """Write what was tried so far, after what earlier runs tried."""
+    trials = [
         {"fault": fault, "command": job, "end": end, "times": times}
         for (fault, job, end), times in sorted(tried.items())
     ]
-    file.write_text(json.dumps({"seed": seed, "trials": runs}, indent=1) + "\n")
+    runs = [*earlier, {"seed": seed, "trials": trials}]
+    file.write_text(json.dumps({"runs": runs}, indent=1) + "\n")
 
 
 def _trials(given: argparse.Namespace) -> Iterator[Trial]:
