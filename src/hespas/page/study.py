@@ -279,7 +279,7 @@ def _parallel(studied: Studied, found: Candidates) -> Iterator[Chart]:
             values.append({**common, "key": key, "place": places[key][text], "text": text})
         values.append({**common, "key": axes[-1], "place": high, "text": figure_text(name, value)})
     labels = [
-        {"key": key, "place": place, "text": text}
+        {"key": key, "place": place, "text": "not given" if text == "None" else text}
         for key in keys
         for text, place in places[key].items()
     ]
@@ -383,7 +383,7 @@ def _left_out(rows: Sequence[Row]) -> Iterator[Chart | Table]:
             mark="bar",
             encoding={
                 "y": nominal("reason", None, axis={"labelLimit": 420}),
-                "x": quantitative("count", "candidates"),
+                "x": quantitative("count", "candidates", axis={"tickMinStep": 1}),
                 "color": coloured("status", None, {"pruned": PALETTE[7], "failed": PALETTE[4]}),
                 "tooltip": tooltips(reason="reason", count="candidates"),
             },

@@ -126,8 +126,10 @@ def candidates_of(study: Study) -> tuple[Candidate, ...]:
     [(('fsdp', 4), ('tp', 2)), (('fsdp', 2), ('tp', 4))]
     """
     found: list[Candidate] = []
+    combined = 0
     axes = {f"{MESH}.{axis.name}": 1 for meshes in study.meshes for axis in meshes}
     for candidate in _combined(study):
+        combined += 1
         # An axis that a mesh lacks divides nothing.
         if study.where.holds({**axes, **candidate.fields()}) is not False:
             found.append(candidate)
@@ -137,12 +139,17 @@ def candidates_of(study: Study) -> tuple[Candidate, ...]:
                 location=study.location,
                 hint="list fewer values",
             )
-    if not found:
+    if not combined:
         raise ConfigError(
-            "the study has no candidates: no mesh has as many devices as a cluster, "
-            "or where refuses all",
+            "the study has no candidates: no mesh has as many devices as a cluster",
             location=study.location,
             hint="give an axis of the mesh auto, or list other sizes",
+        )
+    if not found:
+        raise ConfigError(
+            f"the study has no candidates: where refuses all {combined}",
+            location=study.location,
+            hint=f"loosen it: {study.where.text}",
         )
     return tuple(_by_digest(found).values())
 

@@ -149,7 +149,20 @@ class Study:
                     location=self.location,
                     hint=f"add {key}: {value}",
                 )
+        self._check_axes()
         self.where.check(dict.fromkeys(self.fields), location=self.location)
+
+    def _check_axes(self) -> None:
+        """Raise `ConfigError` where ``where`` names an axis that no mesh has."""
+        axes = dict.fromkeys(axis.name for meshes in self.meshes for axis in meshes)
+        for name in self.where.fields:
+            space, _, axis = name.partition(".")
+            if space == MESH and axis not in axes:
+                raise ConfigError(
+                    f"where names {name!r}, and mesh has no axis {axis!r}",
+                    location=self.location,
+                    hint=suggestion(axis, axes) if axes else "add mesh, as in mesh: {fsdp: auto}",
+                )
 
     @property
     def fields(self) -> tuple[str, ...]:

@@ -90,8 +90,10 @@ def test_axes_of_size_one_divide_nothing() -> None:
 
 
 def test_no_candidates_is_a_mistake() -> None:
-    with pytest.raises(ConfigError, match="no candidates"):
+    with pytest.raises(ConfigError, match="no mesh has as many devices"):
         candidates_of(study_of({**SMALL, "mesh": {"fsdp": [3]}}))
+    with pytest.raises(ConfigError, match="where refuses all 2; loosen it"):
+        candidates_of(study_of({**SMALL, "where": "cluster.devices > 16"}))
     with pytest.raises(ConfigError, match="no cluster to fit"):
         candidates_of(study_of({"model": "llama3-100m", "mesh": {"fsdp": "auto"}}))
     with pytest.raises(HespasError):
