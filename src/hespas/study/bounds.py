@@ -106,10 +106,17 @@ def _needed(settings: object, flops: float) -> float:
 
 
 def _decoder_bytes(settings: Llama2 | Llama3) -> int:
-    """Return the state, and at the start of the last layer's gradient all that layers keep."""
+    """Return the state, and at the start of the last layer's gradient all that layers keep.
+
+    Where rounds are accumulated, the sums of their gradients are there all the while.
+    """
     gradients = _weights(settings) * _weight_bytes(settings)
     activations = settings.layers * least_kept_bytes(settings)
-    held = activations + gradients if settings.scan else max(activations, gradients)
+    if settings.scan:
+        sums = gradients if settings.accumulation > 1 else 0
+        held = activations + gradients + sums
+    else:
+        held = max(activations, gradients)
     return _state_bytes(settings) + held
 
 

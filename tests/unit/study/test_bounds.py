@@ -46,6 +46,7 @@ CASES: list[dict[str, Any]] = [
     {"scan": False},
     {"scan": False, "remat": "full", "micro_batch": 1},
     {"micro_batch": 1},
+    {"micro_batch": 1, "remat": "full", "mesh": "data=8"},
     {"model": "llama3-500m", "mesh": "fsdp=2,tp=4"},
     {"model": "llama2-7b"},
     {"dtype": "f32"},
