@@ -341,18 +341,27 @@ class _Walk:
 
     def _pass_on(self, op: Op, moment: int) -> None:
         """Give results the memory of what an alternative returns as it came in."""
-        for region in op.regions:
-            leaves = dict(self.leaves)
-            for inner in region.operations[:-1]:
-                view = VIEWS.get(inner.kind)
-                if view is not None and all(value in leaves for value in inner.operands):
-                    leaves.update(zip(inner.results, view(inner, leaves), strict=True))
-            returned = zip(region.operations[-1].operands, op.results, strict=True)
+        returned = [self._came_in(region) for region in op.regions]
+        for result, sources in zip(op.results, zip(*returned, strict=True), strict=True):
+            made = self.leaves[result]
+            if sources[0] and len(set(sources)) == 1:
+                self.leaves[result] = sources[0]
+                self.written = [buffer for buffer in self.written if buffer not in made]
+                continue
             self.reuses.extend(
                 _Reuse(operand=source, result=buffer, moment=moment, must=True)
-                for value, result in returned
-                for source, buffer in zip(leaves.get(value, ()), self.leaves[result], strict=False)
+                for buffers in sources
+                for source, buffer in zip(buffers, made, strict=False)
             )
+
+    def _came_in(self, region: Block) -> list[tuple[Buffer, ...]]:
+        """Return the buffers of what a region returns; none where it makes that itself."""
+        leaves = dict(self.leaves)
+        for op in region.operations[:-1]:
+            view = VIEWS.get(op.kind)
+            if view is not None and all(value in leaves for value in op.operands):
+                leaves.update(zip(op.results, view(op, leaves), strict=True))
+        return [leaves.get(value, ()) for value in region.operations[-1].operands]
 
     def _peak_inside(self, op: Op, number: int) -> Peak:
         """Return the memory that a region needs in addition to its arguments."""
