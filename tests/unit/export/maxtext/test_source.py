@@ -4,12 +4,14 @@ import json
 import os
 import sys
 from pathlib import Path
+from shutil import copyfile
 
 import pytest
 
 from hespas.compile.targets import find_target
 from hespas.cost.attention import attentions
 from hespas.errors import ConfigError, DeviceCountError, ToolError
+from hespas.export.maxtext import worker
 from hespas.export.maxtext.source import (
     PYTHON_VARIABLE,
     MaxTextStep,
@@ -206,6 +208,20 @@ SMALL = (
 )
 
 
+def test_frames_of_hespas_are_left_out_of_a_program() -> None:
+    text = f"""#loc1 = loc("{worker.__file__}":139:11 to :38)
+#loc2 = loc("/env/maxtext/layers/decoders.py":12:4 to 13:8)
+#loc3 = loc("{worker.__file__}":5:1)
+"""
+    assert (
+        worker.without_own_frames(text)
+        == """#loc1 = loc(unknown)
+#loc2 = loc("/env/maxtext/layers/decoders.py":12:4 to 13:8)
+#loc3 = loc(unknown)
+"""
+    )
+
+
 @needs_maxtext
 def test_maxtext_lowers_a_step_for_gpus_and_says_what_it_replaced() -> None:
     made = export_maxtext(step(*SMALL, "attention=cudnn_flash_te", "ici_fsdp_parallelism=8"))
@@ -213,6 +229,21 @@ def test_maxtext_lowers_a_step_for_gpus_and_says_what_it_replaced() -> None:
     assert b"__cudnn$fmhaSoftmaxBackward" in made.text
     assert "4096 tokens a step, mesh fsdp=8" in made.notes[0]
     assert any("cudnn_flash_jax" in note for note in made.notes)
+
+
+@needs_maxtext
+def test_a_program_does_not_say_where_hespas_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = (*SMALL, "attention=dot_product", "ici_fsdp_parallelism=8")
+    here = export_maxtext(step(*settings)).text
+    elsewhere = tmp_path / "elsewhere" / "maxtext" / "worker.py"
+    elsewhere.parent.mkdir(parents=True)
+    copyfile(str(worker.__file__), elsewhere)
+    monkeypatch.setattr("hespas.export.maxtext.source._WORKER", elsewhere)
+    assert export_maxtext(step(*settings)).text == here
+    assert b"maxtext/worker.py" not in here
+    assert b"maxtext/layers" in here or b"maxtext/models" in here
 
 
 @needs_maxtext
