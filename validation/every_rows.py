@@ -219,7 +219,7 @@ class Cause:
 
 CAUSES = (
     Cause(
-        text="pipelines of Megatron-LM in fp8: kernels that others fuse are priced apart",
+        text="pipelines of Megatron-LM in fp8: products in pieces, and waiting, are not modelled",
         names=lambda row: "(MLPerf)" in row["family"],
     ),
     Cause(

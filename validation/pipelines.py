@@ -20,7 +20,14 @@ from hespas.hardware.presets import load_device
 from hespas.hardware.sized import find_system
 from hespas.models.catalogue import model_named
 from hespas.models.model import parse_mesh
-from hespas.options import EstimateOptions, NetworkOptions, PredictOptions, ProgramOptions
+from hespas.options import (
+    CompileChoice,
+    EstimateOptions,
+    Fidelity,
+    NetworkOptions,
+    PredictOptions,
+    ProgramOptions,
+)
 from hespas.pipeline import predict_pipeline
 from hespas.pipelining.laws import ideal_bubble
 from hespas.pipelining.options import PipelineOptions
@@ -88,6 +95,18 @@ STEPS = (
         source="v4.1, eos_n32_ngc24.09_nemo",
     ),
     Step(
+        name="GPT-3 175B, 64 B200",
+        model="gpt3-175b",
+        cluster="64xB200_180GB",
+        mesh="pipe=8,fsdp=2,tp=4",
+        global_batch=2048,
+        sequence=2048,
+        schedule="interleaved:6",
+        micro_batch=2,
+        published_s=36.2332,
+        source="v4.1, b200_n8_preview_nemo",
+    ),
+    Step(
         name="Llama 3.1 405B, 2,048 H100",
         model="llama3.1-405b",
         cluster="2048xH100_80GB",
@@ -119,6 +138,7 @@ def predicted(step: Step) -> dict[str, Any]:
     )
     options = PredictOptions(
         program=ProgramOptions(file=Path(step.model), model=model),
+        compile=CompileChoice(fidelity=Fidelity.LIBRARY),
         pipeline=PipelineOptions(schedule=step.schedule),
         estimate=EstimateOptions(node=step.node),
         network=NetworkOptions(cluster=step.cluster),

@@ -334,9 +334,10 @@ def predict(
     preset's name or a directory; a program that communicates needs one of them. ``node`` is a
     description, a preset's name or a path, also that of a configuration (``.json``) of another
     method than the roofline; by default it is the cluster's part.
-    ``fidelity`` is what is priced: ``compiled``, ``fused``, ``exported``, or by default (``auto``)
-    the first of them that can be had; ``compiler`` has the options of a compilation. The strategy
-    and what follows it are those of `split`, ``model`` and what follows it those of `simulate`;
+    ``fidelity`` is what is priced: ``compiled``, ``fused``, ``library``, ``exported``, or by
+    default (``auto``) the first of them that can be had, but for ``library``; ``compiler`` has the
+    options of a compilation. The strategy and what follows it are those of `split`, ``model`` and
+    what follows it those of `simulate`;
     ``imperfect`` is what is not perfect, or its file. ``long_run``, an option group of its own, has
     the answer say what a long run reaches on devices that fail. Raises
     `hespas.errors.HespasError`, as the other functions do.

@@ -32,6 +32,11 @@ MODELLED_OPTIONS = frozenset(
 )
 """The compiler's options that have an effect on a program whose fusion is modelled."""
 
+_MODELLED = {
+    Fidelity.FUSED: MODELLED_OPTIONS,
+    Fidelity.LIBRARY: frozenset({"pipelined_collectives"}),
+    Fidelity.EXPORTED: frozenset[str](),
+}
 _LINE = re.compile(r"[0-9]+")
 
 
@@ -83,8 +88,8 @@ def planned(source: bytes, options: PredictOptions) -> Plan:
         case Fidelity.AUTO:
             return _automatic(options)
         case _:
-            is_fused = choice.asked is Fidelity.FUSED
-            unread = [name for name in of_compiler if not (is_fused and name in MODELLED_OPTIONS)]
+            taken = frozenset[str]() if choice.asked is None else _MODELLED[choice.asked]
+            unread = [name for name in of_compiler if name not in taken]
             _refuse(unread, choice.words, options)
             return Plan(fidelity=choice.asked)
 

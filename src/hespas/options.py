@@ -307,6 +307,7 @@ class Fidelity(Enum):
     AUTO = "auto"
     COMPILED = "compiled"
     FUSED = "fused"
+    LIBRARY = "library"
     EXPORTED = "exported"
 
 
@@ -323,8 +324,8 @@ class CompileChoice:
 
     fidelity: Fidelity | None = declare(
         Option(
-            help="What is priced: the kernels of the node's compiler, those of a model of it, or "
-            "each operation by itself.",
+            help="What is priced: the kernels of the node's compiler, those of a model of it, "
+            "those of libraries such as Transformer Engine, or each operation by itself.",
             key="fidelity",
             one_of="fidelity",
             default_text="auto, the first of them that can be had",

@@ -141,10 +141,30 @@ def test_options_of_the_compiler_ask_for_it() -> None:
     compiled = CompileChoice(options=CompileOptions(matmuls=Matmuls.TRITON))
     plan = planned(SOURCE, options(compiled=compiled))
     assert (plan.fidelity, plan.may_fall_back) == (Fidelity.COMPILED, False)
-    for fixed in (Fidelity.FUSED, Fidelity.EXPORTED):
+    for fixed in (Fidelity.FUSED, Fidelity.LIBRARY, Fidelity.EXPORTED):
         choice = CompileChoice(fidelity=fixed, options=CompileOptions(matmuls=Matmuls.TRITON))
         with pytest.raises(ConfigError, match="matmuls has no effect on fidelity"):
             planned(SOURCE, options(compiled=choice))
+
+
+def test_libraries_combine_no_collectives() -> None:
+    for fixed, is_taken in ((Fidelity.FUSED, True), (Fidelity.LIBRARY, False)):
+        combined = CompileOptions(all_reduce_combine_bytes=1)
+        choice = options(compiled=CompileChoice(fidelity=fixed, options=combined))
+        if is_taken:
+            assert planned(SOURCE, choice).fidelity is fixed
+            continue
+        with pytest.raises(ConfigError, match="all_reduce_combine has no effect on fidelity"):
+            planned(SOURCE, choice)
+
+
+def test_libraries_are_those_of_gpus() -> None:
+    choice = CompileChoice(fidelity=Fidelity.LIBRARY)
+    given = options(compiled=choice, estimate=EstimateOptions(node="TPUv5e"))
+    with pytest.raises(ConfigError, match="fidelity library is of GPUs, and the node is none"):
+        pipeline.load(given, source=SOURCE)
+    on_gpu = options(compiled=choice, estimate=EstimateOptions(node="H100_80GB"))
+    assert pipeline.load(on_gpu, source=SOURCE).fidelity == "fused"
 
 
 def test_hlo_is_taken_as_it_is() -> None:

@@ -8,5 +8,9 @@ kernel and `merge` which kernels one more, `build` writes them as fusions, and `
 combines collectives and lets other work run beside them.
 """
 
-PUBLIC: dict[str, tuple[str, ...]] = {"expand": ("expanded",), "fused": ("fused",)}
+PUBLIC: dict[str, tuple[str, ...]] = {
+    "expand": ("expanded",),
+    "fused": ("fused",),
+    "libraries": ("libraries_of",),
+}
 """What other folders import, by module; `tests/project/test_layout.py` checks it."""

@@ -21,6 +21,7 @@ from hespas.fuse.layouts import (
     result_orders,
     transposed,
 )
+from hespas.fuse.libraries import Libraries
 from hespas.fuse.reductions import cut_of, in_two
 from hespas.program.attrs import NO_ATTRS, CollectiveAttrs, DimensionsAttrs, DotAttrs
 from hespas.program.program import Block, Op, Value
@@ -39,6 +40,8 @@ _ALONG = ELEMENTWISE | {
 }
 """The result has its dimensions in the order of the operands that have as many."""
 
+_RENAMING = frozenset({"reshape", "slice", "transpose"})
+_SMALL = frozenset({"f8E4M3FN", "f8E5M2"})
 _ALONG_A_DIMENSION = frozenset({"all_gather", "all_to_all", "reduce_scatter"})
 _UNMOVED = frozenset({"all_reduce", "collective_broadcast", "collective_permute"})
 
@@ -63,17 +66,21 @@ class Assignment:
     """The values of a program with their layouts.
 
     ``named`` maps a value to the one that stands for it, ``orders`` that one to its order: None
-    for what is made inside every kernel, in whatever order it is needed.
+    for what is made inside every kernel, in whatever order it is needed. With ``libraries`` there
+    are no copies but those that their products of 8 bits need.
     """
 
+    libraries: Libraries | None = None
     named: dict[Value, Value] = field(default_factory=dict[Value, Value])
     orders: dict[Value, Order | None] = field(default_factory=dict[Value, Order | None])
+    given: dict[Value, None] = field(default_factory=dict[Value, None])
 
     def block(self, block: Block) -> Block:
         """Return a block whose values have layouts; arguments and results have the default."""
         arguments = tuple(
             [self._fresh(value, default_order(_shape(value))) for value in block.arguments]
         )
+        self.given.update(dict.fromkeys(arguments))
         walk = _Walk(outer=self, wishes=_wishes(block), users=_users(block))
         for op in block.operations[:-1]:
             walk.op(op)
@@ -144,7 +151,13 @@ class _Walk:
     def _as(self, value: Value, order: Order) -> Value:
         """Return a value in an order, copied if it has another one."""
         now = self.outer.orders[value]
-        if now is None or now == order or not isinstance(value.type, TensorType):
+        if now is None or now == order or self.outer.libraries is not None:
+            return value
+        return self._copied(value, order)
+
+    def _copied(self, value: Value, order: Order) -> Value:
+        """Return a copy of a value in an order, the one that there is already if there is one."""
+        if not isinstance(value.type, TensorType):
             return value
         found = self.copies.get((value, order))
         if found is None:
@@ -171,7 +184,10 @@ class _Walk:
         like: Order | None = None,
     ) -> None:
         results = tuple([self.outer.fresh(value, order, like) for value in op.results])
-        self.operations.append(replace(op, operands=tuple(operands), results=results))
+        taken = tuple(operands)
+        if op.kind in _RENAMING and taken[0] in self.outer.given:
+            self.outer.given.update(dict.fromkeys(results))
+        self.operations.append(replace(op, operands=taken, results=results))
 
     def _along(self, op: Op, operands: Sequence[Value]) -> None:
         made = _shape(op.results[0])
@@ -255,6 +271,8 @@ class _Walk:
                 order = operand_order(attrs, at, shape)
             taken.append(self._as(value, order))
             orders.append(order)
+        if self.outer.libraries is not None and self.outer.libraries.turns_8_bits:
+            taken = [self._turned(attrs, at, value) for at, value in enumerate(taken)]
         other = following(attrs, orders[0], orders[1], _shape(operands[1]))
         if other != orders[1]:
             taken[1], orders[1] = self._as(taken[1], other), other
@@ -264,6 +282,16 @@ class _Walk:
         if wish not in (by_rows, by_columns):
             is_turned = self._meets_turned(op.results[0], by_rows, by_columns)
         self._add(op, taken, by_columns if is_turned else by_rows)
+
+    def _turned(self, attrs: DotAttrs, operand: int, value: Value) -> Value:
+        """Return an operand of 8 bits with its summed dimensions fastest; weights are kept so."""
+        contracting = (attrs.lhs_contracting, attrs.rhs_contracting)[operand]
+        order = self.outer.orders[value]
+        is_small = isinstance(value.type, TensorType) and value.type.element.name in _SMALL
+        if not is_small or not order or order[-1] in contracting or value in self.outer.given:
+            return value
+        rest = [at for at in order if at not in contracting]
+        return self._copied(value, (*rest, *[at for at in order if at in contracting]))
 
     def _meets_turned(self, value: Value, by_rows: Order, by_columns: Order) -> bool:
         """Return whether what a product is combined with first lies as its columns would."""
@@ -308,7 +336,10 @@ class _Walk:
         results: list[Value] = []
         for value, result in zip(operands, op.results, strict=True):
             order = self.outer.orders[value]
-            results.append(self.outer.fresh(result, _lying(value) if order is None else order))
+            made = self.outer.fresh(result, _lying(value) if order is None else order)
+            if value in self.outer.given:
+                self.outer.given[made] = None
+            results.append(made)
         self.operations.append(replace(op, operands=tuple(operands), results=tuple(results)))
 
     def _library(self, op: Op, operands: Sequence[Value]) -> None:

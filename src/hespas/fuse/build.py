@@ -29,15 +29,15 @@ class Names:
         return f"{name}.{count}" if count else name
 
 
-def built(grouping: Grouping, nodes: Sequence[Node], names: Names) -> list[Op]:
-    """Return an operation for each node, in the order of the nodes."""
-    written: dict[Value, None] = {}
-    for node in nodes:
-        written.update(dict.fromkeys(node.reads))
-    return [_operation(grouping, node, names, written) for node in nodes]
+def built(grouping: Grouping, nodes: Sequence[Node], names: Names, *, writer: str = "") -> list[Op]:
+    """Return an operation for each node, in the order of the nodes.
+
+    ``writer`` is the `FusionAttrs.backend_kind` of kernels that are no compiler's.
+    """
+    return [_operation(grouping, node, names, writer) for node in nodes]
 
 
-def _operation(grouping: Grouping, node: Node, names: Names, needed: dict[Value, None]) -> Op:
+def _operation(grouping: Grouping, node: Node, names: Names, writer: str) -> Op:
     op = grouping.operations[node.operation]
     if node.group is None:
         if grouping.roles[node.operation] is Role.VIEW:
@@ -45,8 +45,7 @@ def _operation(grouping: Grouping, node: Node, names: Names, needed: dict[Value,
         return op if op.instruction else replace(op, instruction=names.next(op.kind))
     if len(node.group.members) == 1 and op.kind == "constant":
         return op
-    del needed
-    return fusion_of(grouping.operations, node.group, names)
+    return fusion_of(grouping.operations, node.group, names, writer=writer)
 
 
 def _bitcast(op: Op, names: Names) -> Op:
@@ -67,7 +66,7 @@ def _bitcast(op: Op, names: Names) -> Op:
     )
 
 
-def fusion_of(operations: Sequence[Op], group: Group, names: Names) -> Op:
+def fusion_of(operations: Sequence[Op], group: Group, names: Names, *, writer: str = "") -> Op:
     """Return the fusion that a group of operations becomes."""
     operands = tuple(outside(operations, group))
     renaming: Renaming = {}
@@ -83,15 +82,22 @@ def fusion_of(operations: Sequence[Op], group: Group, names: Names) -> Op:
     )
     roots = [operations[root] for root in group.roots]
     kind = _kind(roots, group)
+    if writer and not group.library:
+        kind = "kCustom"
+    else:
+        writer = ""
     first = roots[0]
-    attrs = FusionAttrs(kind=kind, in_place=_in_place(roots, operands))
+    attrs = FusionAttrs(kind=kind, backend_kind=writer, in_place=_in_place(roots, operands))
     return Op(
         dialect="mhlo",
         kind="fusion",
         operands=operands,
         results=results,
         attrs=attrs,
-        attributes=(("fusion_kind", f"#mhlo<fusion_kind {kind}>"),),
+        attributes=(
+            *((("backend_kind", f'"{writer}"'),) if writer else ()),
+            ("fusion_kind", f"#mhlo<fusion_kind {kind}>"),
+        ),
         regions=(Block(arguments=arguments, operations=(*body, end)),),
         source_location=first.source_location,
         scope=first.scope,

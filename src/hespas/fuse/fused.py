@@ -15,7 +15,8 @@ from hespas.fuse.copies import kept_arguments, with_copies
 from hespas.fuse.dots import with_merged_dots
 from hespas.fuse.group import grouped
 from hespas.fuse.kinds import HOLDING
-from hespas.fuse.merge import nodes_of
+from hespas.fuse.libraries import ASSUMPTION, WRITER, Libraries
+from hespas.fuse.merge import nodes_of, stretches_of
 from hespas.fuse.narrowing import with_narrow_gathers
 from hespas.fuse.order import in_order
 from hespas.fuse.own_kernels import with_own_kernels
@@ -31,22 +32,30 @@ _ASSUMPTION = (
 )
 
 
-def fused(program: Program, options: CompileOptions = DEFAULT_OPTIONS) -> Program:
-    """Return a program whose operations are kernels, as XLA's GPU pipeline would make them."""
+def fused(
+    program: Program,
+    options: CompileOptions = DEFAULT_OPTIONS,
+    *,
+    libraries: Libraries | None = None,
+) -> Program:
+    """Return a program whose operations are kernels, as XLA's GPU pipeline would make them.
+
+    With ``libraries`` they are those of `hespas.fuse.libraries`.
+    """
     if program.is_scheduled:
         return program
     main = with_calls_opened(program)
     body = Simplifier().block(main.body)
     body = _each_block(body, _before_layouts)
-    body = Assignment().block(body)
+    body = Assignment(libraries=libraries).block(body)
     names = Names()
-    body = _Fuser(names=names, options=options).block(body)
+    body = _Fuser(names=names, options=options, libraries=libraries).block(body)
     kept = kept_arguments(body, program.aliases)
     body = replace(body, operations=tuple(with_copies(body.operations, kept, names)))
     function = Function(name=main.name, body=body)
     return replace(
         program,
-        assumptions=(_ASSUMPTION, *program.assumptions),
+        assumptions=(_ASSUMPTION if libraries is None else ASSUMPTION, *program.assumptions),
         functions={**program.functions, main.name: function},
         is_scheduled=True,
         is_modelled=True,
@@ -77,6 +86,7 @@ def _each_block(block: Block, change: Callable[[Block], Block]) -> Block:
 class _Fuser:
     names: Names
     options: CompileOptions
+    libraries: Libraries | None
 
     def block(self, block: Block) -> Block:
         end = block.operations[-1]
@@ -87,10 +97,14 @@ class _Fuser:
             for op in block.operations
         ]
         grouping = grouped(Block(arguments=block.arguments, operations=tuple(operations)))
-        nodes = nodes_of(grouping)
-        ops = built(grouping, nodes, self.names)
+        if self.libraries is None:
+            nodes, writer = nodes_of(grouping), ""
+        else:
+            nodes, writer = stretches_of(grouping, end.operands), WRITER
+        ops = built(grouping, nodes, self.names, writer=writer)
         ops = in_order(ops, [node.rank for node in nodes])
-        ops = with_combined(ops, self.options, self.names)
+        if self.libraries is None:  # theirs are buckets that gradients are written into
+            ops = with_combined(ops, self.options, self.names)
         ops = with_starts(with_own_kernels(ops), end.operands)
         if self.options.pipelined_collectives is not False:
             *ops, end = with_pipelined([*ops, end], self.names)

@@ -17,6 +17,8 @@ from hespas.fuse.order import needed_by
 from hespas.program.program import Op, Value
 
 _MOST_RESULTS = 10
+_MOST_ROUNDS = 12
+_ALONE = IN_PLACE | (REDUCING - {"reduce"}) | {"constant", "gather", "iota"}
 _MOST_OPERANDS = 64
 _SMALL_BYTES = 1024
 
@@ -46,6 +48,18 @@ def nodes_of(grouping: Grouping) -> list[Node]:
     graph.merge_chains()
     graph.set_depths()
     graph.merge_readers()
+    return graph.nodes
+
+
+def stretches_of(grouping: Grouping, results: Iterable[Value]) -> list[Node]:
+    """Return the nodes of a block with kernels of libraries, as `hespas.fuse.libraries` says.
+
+    ``results`` are those of the block.
+    """
+    graph = _Graph(grouping=grouping)
+    graph.build()
+    graph.merge_stretches()
+    graph.drop_inner(results)
     return graph.nodes
 
 
@@ -154,6 +168,58 @@ class _Graph:
                     self._merge(user, node, gone)
                     break
         self._drop(gone)
+
+    def merge_stretches(self) -> None:
+        """Merge kernels with those that read what they write, or the same large values."""
+        for _ in range(_MOST_ROUNDS):
+            before = len(self.nodes)
+            self._merge_followers()
+            self.set_depths()
+            self._merge_siblings()
+            self.set_depths()
+            if len(self.nodes) == before:
+                return
+
+    def drop_inner(self, results: Iterable[Value]) -> None:
+        """Have no kernel write what only it reads."""
+        read = {value for node in self.nodes for value in node.reads}.union(results)
+        operations = self.grouping.operations
+        for node in filter(self._is_stretch, self.nodes):
+            assert node.group is not None  # noqa: S101 - for the type checker
+            kept = [at for at in node.group.roots if not read.isdisjoint(operations[at].results)]
+            node.group.roots = kept or node.group.roots
+
+    def _merge_followers(self) -> None:
+        gone: dict[Node, Node] = {}
+        for node in self.nodes:
+            if node in gone or not self._is_stretch(node):
+                continue
+            for user in sorted(node.after, key=lambda user: user.rank):
+                if self._is_stretch(user) and _can_join(node, user):
+                    self._merge(user, node, gone)
+                    break
+        self._drop(gone)
+
+    def _merge_siblings(self) -> None:
+        readers: dict[Value, list[Node]] = {}
+        for node in filter(self._is_stretch, self.nodes):
+            for value in node.reads:
+                if bytes_of(value) > _SMALL_BYTES:
+                    readers.setdefault(value, []).append(node)
+        gone: dict[Node, Node] = {}
+        for nodes in readers.values():
+            first, *others = dict.fromkeys([_found(gone, node) for node in nodes])
+            for other in others:
+                if _are_independent(first, other):
+                    self._merge(first, other, gone)
+        self._drop(gone)
+
+    def _is_stretch(self, node: Node) -> bool:
+        """Return whether a kernel is one that a library's may do with others in one pass."""
+        if node.group is None or node.group.library:
+            return False
+        kinds = {self.grouping.operations[root].kind for root in node.group.roots}
+        return kinds.isdisjoint(_ALONE)
 
     def _is_open(self, node: Node, user: Node) -> bool:
         """Return whether what one kernel reads of another one can be read on the spot."""

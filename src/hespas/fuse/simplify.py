@@ -153,6 +153,8 @@ class _Walk:
             return value
         if op.kind in _KEEPING and value.type == made and _keeps(op):
             return value
+        if op.kind == "reduce_precision" and _keeps_precision(op):
+            return value
         if op.kind == "convert":
             before = self.outer.producer.get(value)
             if before is not None and before.kind == "convert":
@@ -204,6 +206,23 @@ def _keeps(op: Op) -> bool:
             return False
         case _:
             return True
+
+
+_PRECISIONS = {"bf16": (8, 7), "f16": (5, 10), "f32": (8, 23), "f64": (11, 52)}
+"""The bits of exponent and mantissa of a type."""
+
+
+def _keeps_precision(op: Op) -> bool:
+    """Return whether an operation rounds to the precision that its operand has already.
+
+    JAX marks what a rematerialised layer keeps so; XLA drops the mark.
+    """
+    made = op.results[0].type
+    if not isinstance(made, TensorType):
+        return False
+    given = dict(op.attributes)
+    bits = [given.get(name, "").partition(" ")[0] for name in ("exponent_bits", "mantissa_bits")]
+    return bits == [str(each) for each in _PRECISIONS.get(made.element.name, ())]
 
 
 def _is_lossless(narrow: Type, wide: Type) -> bool:

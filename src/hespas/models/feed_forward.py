@@ -44,6 +44,7 @@ def feed_forward(
     width = "shared_mlp" if prefix else "mlp"
     if f"{prefix}gate_up" in weights:
         both = product("bse,egf->bsgf", x, weights[f"{prefix}gate_up"])
+        both = checkpoint_name(both, "mlp_up")
         inner = activated(style, both[:, :, 0]) * both[:, :, 1]
     else:
         inner = _inner(style, x, weights, prefix)

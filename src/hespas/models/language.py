@@ -249,8 +249,12 @@ class LanguageModel:
 
     @property
     def merges_products(self) -> bool:
-        """Whether products of the same rows are one, as where weights are never changed."""
-        return not isinstance(self.run, Training)
+        """Whether products of the same rows are one.
+
+        They are where weights are never changed, and in 8 bits, as Megatron-LM and Transformer
+        Engine hold such weights side by side.
+        """
+        return not isinstance(self.run, Training) or self.run.product_dtype == "f8"
 
     @property
     def kinds(self) -> tuple[LayerKind, ...]:

@@ -33,6 +33,7 @@ from hespas.options import Fidelity, PredictOptions
 from hespas.pipeline.caches import compiled_directory, made_directory
 from hespas.pipeline.checks import check_effects
 from hespas.pipeline.estimators import check_device_options
+from hespas.pipeline.machines import device_of
 from hespas.pipeline.workload import source_of, target_of
 from hespas.program.kernels import CompiledKernels, decode_kernels
 from hespas.program.program import Program, with_kernels
@@ -178,20 +179,30 @@ def _loaded(content: bytes, plan: Plan, options: PredictOptions, system: System 
     if plan.note:
         noted = (plan.note, *program.assumptions)
         program = msgspec.structs.replace(program, assumptions=noted)
-    if plan.fidelity is Fidelity.FUSED:
-        program = _fused(program, options, system)
+    if plan.fidelity in {Fidelity.FUSED, Fidelity.LIBRARY}:
+        program = _fused(program, options, system, of_libraries=plan.fidelity is Fidelity.LIBRARY)
     return replace(loaded, program=program)
 
 
-def _fused(program: Program, options: PredictOptions, system: System | None) -> Program:
+def _fused(
+    program: Program, options: PredictOptions, system: System | None, *, of_libraries: bool
+) -> Program:
     # Where a compiler is, few programs are: the others need not wait for what it takes.
     from hespas.fuse.expand import expanded  # noqa: PLC0415
     from hespas.fuse.fused import fused  # noqa: PLC0415
+    from hespas.fuse.libraries import libraries_of  # noqa: PLC0415
 
     start_s = perf_counter()
-    if platform_of(target_of(options, system)) != "tpu":
+    is_tpu = platform_of(target_of(options, system)) == "tpu"
+    if of_libraries and is_tpu:
+        raise ConfigError(
+            f"{options.compile.words} is of GPUs, and the node is none",
+            hint=f"give {option('fidelity')} {Fidelity.FUSED.value}",
+        )
+    if not is_tpu:
         program = expanded(program)
-    made = fused(program, options.compile.options)
+    libraries = libraries_of(device_of(options.estimate)) if of_libraries else None
+    made = fused(program, options.compile.options, libraries=libraries)
     log.info("fused in %.3f s", perf_counter() - start_s)
     return made
 

@@ -151,7 +151,10 @@ def _extended(options: PredictOptions, request: RowRequest) -> Prediction:
 
 
 def _as_pipeline(options: PredictOptions, request: RowRequest) -> PredictOptions:
-    """Return the options of a row whose mesh has stages: no compiler takes all of its programs."""
+    """Return the options of a row whose mesh has stages: no compiler takes all of its programs.
+
+    The option ``fidelity`` says whose kernels they have.
+    """
     given = dict(request.options)
     model = ModelOptions(
         mesh=parse_mesh(given.pop("mesh")),
@@ -159,11 +162,12 @@ def _as_pipeline(options: PredictOptions, request: RowRequest) -> PredictOptions
         sequence=int(given.pop("sequence")),
         micro_batch=int(given.pop("micro_batch", "1")),
     )
+    fidelity = Fidelity(given.pop("fidelity", Fidelity.AUTO.value))
     stages = PipelineOptions(schedule=given.pop("schedule", PipelineOptions().schedule))
     return replace(
         options,
         program=replace(options.program, model=replace(model, more=given)),
-        compile=CompileChoice(),
+        compile=CompileChoice(fidelity=fidelity),
         pipeline=stages,
     )
 

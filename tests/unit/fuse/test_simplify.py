@@ -46,6 +46,18 @@ def test_a_wider_type_and_back_is_nothing_but_a_narrower_one_rounds() -> None:
     assert kinds(vector_main(body)) == ["convert", "convert"]
 
 
+def test_rounding_to_the_precision_of_the_type_is_dropped() -> None:
+    narrow = "tensor<8xbf16>"
+    body = f"""%b = stablehlo.reduce_precision %a, format = e8m23 : {VECTOR}
+    %c = stablehlo.reduce_precision %b, format = e8m7 : {VECTOR}
+    %d = stablehlo.convert %c : ({VECTOR}) -> {narrow}
+    %e = stablehlo.reduce_precision %d, format = e8m7 : {narrow}
+    %f = stablehlo.reduce_precision %e, format = e5m2 : {narrow}
+    %r = stablehlo.convert %f : ({narrow}) -> {VECTOR}"""
+    kept = ["reduce_precision", "convert", "reduce_precision", "convert"]
+    assert kinds(vector_main(body)) == kept
+
+
 def test_two_transposes_are_one() -> None:
     cube, turned = "tensor<2x3x4xf32>", "tensor<4x2x3xf32>"
     text = main_function(

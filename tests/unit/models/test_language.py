@@ -158,6 +158,21 @@ def test_divided_norms_are_whole_on_their_tokens_and_gradients_are_scattered_onc
     assert kinds["all_reduce"] == 0
 
 
+def test_products_in_8_bits_gather_what_is_rounded_already() -> None:
+    options = TRAINING | {"kv_heads": "4", "mesh": "tp=2", "batch": "4", "product_dtype": "f8"}
+    program = fused(exported("gpt3-125m", sequence_parallel="true", **options))
+    gathered = Counter(
+        value.type.element.name
+        for op in all_ops(program)
+        if op.kind == "all_gather" and "layers_" in op.scope
+        for value in op.operands
+        if isinstance(value.type, TensorType) and value.type.rank == 3
+    )
+    # Before attention and before the dense layer, and what comes back to both.
+    assert set(gathered) == {"f8E4M3FN"}
+    assert gathered.total() >= 4 * int(SMALL["layers"])
+
+
 def test_zero_divides_states_and_gathers_weights_as_its_stages_say() -> None:
     options = TRAINING | {"kv_heads": "4", "mesh": "data=4", "batch": "2", "accumulation": "2"}
     stages = {

@@ -142,9 +142,7 @@ def test_weights_in_8_bits_come_beside_those_that_have_gradients() -> None:
     weights, fixed, *_ = step.arguments
     (first, _), (small, _) = weights["first_layers"], fixed["first_layers"]
     assert {name.removesuffix("_in_8_bits") for name in small} == {
-        "query",
-        "key",
-        "value",
+        "query_key_value",
         "output",
         "up",
         "down",

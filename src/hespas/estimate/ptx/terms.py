@@ -26,7 +26,7 @@ from hespas.cost.rules.fusion import written_elements
 from hespas.estimate.bound import UNDIVIDED, Bound
 from hespas.estimate.ptx.analysis import SECTOR_BYTES, WARP, Access, KernelAnalysis
 from hespas.hardware.microarchitecture import Microarchitecture
-from hespas.program.attrs import DimensionsAttrs
+from hespas.program.attrs import DimensionsAttrs, FusionAttrs
 from hespas.program.kernels import KernelLaunch
 from hespas.program.program import Op, Value, nested_ops
 from hespas.program.types import TensorType
@@ -194,6 +194,7 @@ COLUMN_REDUCTION = "column reduction"
 NARROW_REDUCTION = "narrow column reduction"
 TRANSPOSE = "transpose"
 COPY = "copy"
+LIBRARY = "library"
 
 PART_OF_STREAMING = {
     LOOP: 0.95,
@@ -202,6 +203,7 @@ PART_OF_STREAMING = {
     NARROW_REDUCTION: 0.97,
     TRANSPOSE: 0.62,
     COPY: 1.0,
+    LIBRARY: 1.0,
 }
 """The bandwidth that each category reaches, as a part of what streaming kernels reach.
 
@@ -222,8 +224,10 @@ def category_of(op: Op) -> str:
     """Return the kind of kernel that XLA writes for an operation.
 
     A reduction whose fastest dimension stays is a column reduction, another one a row reduction.
-    The slowest of several decides.
+    The slowest of several decides. Kernels of libraries stream.
     """
+    if isinstance(op.attrs, FusionAttrs) and op.attrs.backend_kind == LIBRARY:
+        return LIBRARY
     inner = tuple(_operations(op))
     kinds = [_reduction(each) for each in inner if each.kind == "reduce"]
     for kind in (COLUMN_REDUCTION, ROW_REDUCTION, NARROW_REDUCTION):
