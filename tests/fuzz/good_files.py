@@ -175,3 +175,30 @@ SCHEDULE = """# stage: passes
 0: F0 F1 B0 B1
 1: F0 B0 F1 B1
 """
+
+
+def _gpu(number: int) -> str:
+    return f"""    <pci busid="0000:0{number}:00.0" link_speed="16.0 GT/s PCIe" link_width="16">
+      <gpu dev="{number}" sm="80" rank="{number}" gdr="1">
+        <nvlink target="0000:c4:00.0" count="12" tclass="0x068000"/>
+      </gpu>
+    </pci>
+"""
+
+
+MACHINE = (
+    '<system version="1">\n  <cpu numaid="0" arch="x86_64">\n'
+    + "".join(map(_gpu, range(4)))
+    + "  </cpu>\n</system>\n"
+)
+"""What NCCL writes of a machine of four devices."""
+
+BRIDGES = """<topology version="2.0"><object type="Machine"><object type="Package">
+<object type="Bridge" bridge_type="1-1" pci_busid="0000:40:01.1" pci_link_speed="31.507692">
+<object type="PCIDev" pci_busid="0000:41:00.0" pci_type="0302 [10de]" pci_link_speed="31.5"/>
+<object type="PCIDev" pci_busid="0000:42:00.0" pci_type="0302 [10de]" pci_link_speed="31.5"/>
+<object type="PCIDev" pci_busid="0000:43:00.0" pci_type="1200 [1002]" pci_link_speed="31.5"/>
+<object type="PCIDev" pci_busid="0000:44:00.0" pci_type="1200 [1002]" pci_link_speed="31.5"/>
+</object></object></object></topology>
+"""
+"""What hwloc writes of another one."""

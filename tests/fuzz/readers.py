@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from fuzz.good_files import CLUSTER, HLO, LOOPS, PTX, SHARDED, SWAP
+from fuzz.good_files import BRIDGES, CLUSTER, HLO, LOOPS, MACHINE, PTX, SHARDED, SWAP
 from fuzz.mutators import Form
 from fuzz.option_readers import kernels_of_authors, options
 from fuzz.reader import EXPORTED, NODE, ROOT, SYSTEM, Reader, at, hespas
@@ -294,6 +294,28 @@ def _descriptions(home: Path) -> Iterator[Reader]:
     )
 
 
+def _machines(home: Path) -> Iterator[Reader]:
+    files = {"nccl": (MACHINE, {"nvlink_bandwidth_bytes_per_s": 25e9}), "hwloc": (BRIDGES, {})}
+    for writer, (text, figures) in files.items():
+        machine = {"file": "machine.xml", "link_latency_s": 1e-6, **figures}
+        directory = at(
+            home,
+            f"machine-{writer}",
+            {
+                "step.mlir": LOOPS,
+                "system/hespas/machine.xml": text,
+                "system/hespas/network.json": json.dumps({"machine": machine}),
+            },
+        )
+        yield Reader(
+            name="machines (XML)",
+            directory=directory,
+            file="system/hespas/machine.xml",
+            form=Form.TEXT,
+            words=("run", "step.mlir", "--as-exported", *NODE, "--system", "./system"),
+        )
+
+
 def _measurements(home: Path) -> Iterator[Reader]:
     events = [
         {
@@ -394,6 +416,7 @@ _KINDS = (
     _compiled,
     _traces,
     _algorithms,
+    _machines,
     _descriptions,
     _measurements,
     _caches,

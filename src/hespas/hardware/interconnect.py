@@ -23,6 +23,7 @@ from hespas.config.files import read_json
 from hespas.errors import HardwareError
 from hespas.hardware.links import Link, LinkParameters, check_protocols, link_names, load_link
 from hespas.hardware.system import CollectiveKind, System, Topology
+from hespas.hardware.wiring import Wiring, WiringFigures, read_wiring
 from hespas.limits import MOST_DEVICES
 
 
@@ -271,6 +272,7 @@ class _NetworkFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     dimensions: Annotated[list[_DimensionFile], Meta(min_length=1)] | None = None
     dragonfly: _DragonflyFile | None = None
     graph: Text | _GraphFile | None = None
+    machine: WiringFigures | None = None
     algorithms: dict[_Kind, Text | Annotated[tuple[Text, ...], Meta(min_length=1)]] = {}
     endpoint_delay_s: NotNegative = 0.0
     memory_bytes_per_s: Positive | None = None
@@ -301,22 +303,25 @@ def read_interconnect(path: Path, *, name: str) -> Interconnect:
 
 
 def _fabric(file: _NetworkFile, path: Path) -> Fabric:
-    count = [file.dimensions, file.dragonfly, file.graph].count(None)
-    if count != 2:
-        hint = "give one of dimensions, dragonfly and graph"
-        raise HardwareError(f"{3 - count} networks are given", location=str(path), hint=hint)
+    given = (file.dimensions, file.dragonfly, file.graph, file.machine)
+    count = len(given) - given.count(None)
+    if count != 1:
+        hint = "give one of dimensions, dragonfly, graph and machine"
+        raise HardwareError(f"{count} networks are given", location=str(path), hint=hint)
     try:
-        match file.dimensions, file.dragonfly, file.graph:
-            case list() as dimensions, None, None:
+        match given:
+            case list() as dimensions, None, None, None:
                 return Dimensions(dimensions=tuple([_dimension(one, path) for one in dimensions]))
-            case None, _DragonflyFile() as dragonfly, None:
+            case None, _DragonflyFile() as dragonfly, None, None:
                 return _dragonfly(dragonfly, path)
-            case None, None, _GraphFile() as graph:
+            case None, None, _GraphFile() as graph, None:
                 return _graph(graph, path)
-            case None, None, str(name):
+            case None, None, str(name), None:
                 graph_file = path.parent / name
                 graph = decode(read_json(graph_file), _GraphFile, location=str(graph_file))
                 return _graph(graph, path)
+            case None, None, None, WiringFigures() as machine:
+                return _machine(read_wiring(path.parent / machine.file, machine), machine)
             case _:
                 raise AssertionError
     except HardwareError as error:
@@ -389,3 +394,16 @@ def _graph(file: _GraphFile, path: Path) -> Graph:
             for source, target in ((ends, ends[::-1]) if link.both_ways else (ends,))
         ]
     return Graph(devices=file.devices, switches=file.switches, edges=tuple(edges))
+
+
+def _machine(wiring: Wiring, figures: WiringFigures) -> Graph:
+    edges = [
+        Edge(
+            source=wire.source,
+            target=wire.target,
+            bandwidth_bytes_per_s=wire.bandwidth_bytes_per_s,
+            latency_s=figures.link_latency_s,
+        )
+        for wire in wiring.wires
+    ]
+    return Graph(devices=wiring.devices, switches=wiring.switches, edges=tuple(edges))

@@ -1,0 +1,298 @@
+"""How the devices of a real machine are wired, from what NCCL or hwloc wrote about it.
+
+`read_wiring` reads NCCL's topology (``NCCL_TOPO_DUMP_FILE``) and hwloc's (``lstopo machine.xml``).
+Devices that all have NVLinks are connected by these alone, others by PCIe through bridges and
+sockets. What such a file does not say, the bandwidth of one NVLink and of the link between
+sockets, is a `WiringFigures`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import permutations
+from pathlib import Path
+from xml.etree import ElementTree
+
+from msgspec import Struct
+
+from hespas.config.figures import NotNegative, Positive, Text
+from hespas.config.files import read_text
+from hespas.errors import HardwareError, UnsupportedError
+
+_NVSWITCH = "nvswitch"
+_SWITCH_CLASS = "0x068000"
+_GPU_CLASS = "0x03"
+_ACCELERATORS = ("0302", "1200")
+"""PCI classes: 3D controllers and processing accelerators."""
+
+_COPROCESSOR = frozenset({"5", "Co-Processor"})
+_SPEED = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,3})?) ?GT/s.*")
+_WIDTH = re.compile(r"[1-9][0-9]?")
+_MOST_NVLINKS = re.compile(r"[1-9][0-9]{0,2}")
+_USEFUL = ((5.0, 8 / 10), (32.0, 128 / 130), (64.0, 236 / 256))
+"""The part of PCIe's bits that is data, up to a rate in GT/s.
+
+Source: PCI Express Base Specification, 6.0: 8b/10b and 128b/130b, and packets of 236 in 256 bytes.
+"""
+
+
+class WiringFigures(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``machine`` of ``network.json``: a file, and what it does not say.
+
+    ``link_latency_s`` is that of each link; the bandwidths are of one NVLink, and of the link from
+    one socket to another, in one direction.
+    """
+
+    file: Text
+    link_latency_s: NotNegative
+    nvlink_bandwidth_bytes_per_s: Positive | None = None
+    socket_bandwidth_bytes_per_s: Positive | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wire:
+    """A link in one direction, between two nodes by name."""
+
+    source: str
+    target: str
+    bandwidth_bytes_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wiring:
+    """Devices in the order of the machine, what stands between them, and the links."""
+
+    devices: tuple[str, ...]
+    switches: tuple[str, ...]
+    wires: tuple[Wire, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Machine:
+    """What a file says: a tree of PCIe with devices at its leaves, and NVLinks by device."""
+
+    location: str
+    order: dict[str, int] = field(default_factory=dict[str, int])
+    above: dict[str, tuple[str, float | None]] = field(
+        default_factory=dict[str, tuple[str, float | None]]
+    )
+    sockets: list[str] = field(default_factory=list[str])
+    nvlinks: list[tuple[str, str, int]] = field(default_factory=list[tuple[str, str, int]])
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        return tuple(sorted(self.order, key=lambda name: (self.order[name], name)))
+
+    def error(self, message: str, hint: str) -> HardwareError:
+        return HardwareError(message, location=self.location, hint=hint)
+
+
+def read_wiring(path: Path, figures: WiringFigures) -> Wiring:
+    """Return how the devices of a machine are connected.
+
+    Raises `ConfigError` for a file that cannot be read, `HardwareError` for one that is not a
+    topology or does not say enough, and for a figure that has no effect on it.
+    """
+    machine = _Machine(location=str(path))
+    root = _root(path)
+    match root.tag:
+        case "system":
+            _read_nccl(root, machine)
+        case "topology":
+            _read_hwloc(root, machine)
+        case _:
+            raise machine.error(
+                f"its root is <{root.tag}>", "give what NCCL or lstopo wrote: <system>, <topology>"
+            )
+    if not machine.order:
+        raise machine.error("it has no device", "write it on a machine with GPUs")
+    return _by_nvlink(machine, figures) if machine.nvlinks else _by_pcie(machine, figures)
+
+
+def _root(path: Path) -> ElementTree.Element:
+    text = read_text(path)
+    if "<!ENTITY" in text:
+        raise HardwareError("it declares entities", location=str(path), hint="delete them")
+    try:
+        return ElementTree.fromstring(text)  # noqa: S314 - it declares no entities
+    except (ElementTree.ParseError, ValueError) as error:
+        message = f"it is malformed: {error}"
+        raise HardwareError(message, location=str(path), hint="write it again") from None
+
+
+def _read_nccl(root: ElementTree.Element, machine: _Machine) -> None:
+    """Read ``<system>`` of ``<cpu>`` of nested ``<pci>`` with ``<gpu>`` and ``<nvlink>``."""
+    for number, cpu in enumerate(root.iterfind("cpu")):
+        socket = f"socket{cpu.get('numaid', number)}"
+        if socket in machine.sockets:
+            raise machine.error(f"{socket} is there twice", "give the topology of one machine")
+        machine.sockets.append(socket)
+        pending = [(socket, each) for each in cpu.iterfind("pci")]
+        while pending:
+            parent, pci = pending.pop()
+            name = _bus(pci.get("busid"), machine)
+            machine.above[name] = (parent, _nccl_bandwidth(pci))
+            pending += [(name, each) for each in pci.iterfind("pci")]
+            for gpu in pci.iterfind("gpu"):
+                machine.order[name] = _number(gpu, "dev", machine)
+                _read_nvlinks(name, gpu, machine)
+
+
+def _bus(name: str | None, machine: _Machine) -> str:
+    if not name or name in machine.above:
+        what = f"bus {name} is there twice" if name else "a <pci> has no busid"
+        raise machine.error(what, "give the topology of one machine")
+    return name
+
+
+def _number(element: ElementTree.Element, name: str, machine: _Machine) -> int:
+    text = element.get(name, "")
+    if not re.fullmatch(r"[0-9]{1,4}", text):
+        raise machine.error(f"{name} of a <{element.tag}> is {text!r}", "write it again")
+    return int(text)
+
+
+def _read_nvlinks(name: str, gpu: ElementTree.Element, machine: _Machine) -> None:
+    for link in gpu.iterfind("nvlink"):
+        target, kind, count = (link.get(key, "") for key in ("target", "tclass", "count"))
+        if not _MOST_NVLINKS.fullmatch(count):
+            raise machine.error(f"count of an <nvlink> of {name} is {count!r}", "write it again")
+        if kind != _SWITCH_CLASS and not kind.startswith(_GPU_CLASS):
+            raise UnsupportedError(
+                f"an NVLink of {name} goes to a device of class {kind or 'unknown'}",
+                location=machine.location,
+                hint="describe the machine as a graph",
+            )
+        machine.nvlinks.append((name, _NVSWITCH if kind == _SWITCH_CLASS else target, int(count)))
+
+
+def _nccl_bandwidth(pci: ElementTree.Element) -> float | None:
+    """Return bytes per second in one direction; None where the file does not know."""
+    speed = _SPEED.fullmatch(pci.get("link_speed", ""))
+    width = _WIDTH.fullmatch(pci.get("link_width", ""))
+    if speed is None or width is None:
+        return None
+    rate = float(speed[1])
+    useful = next((part for most, part in _USEFUL if rate <= most), 0.0)
+    return rate * 1e9 * int(width[0]) * useful / 8 or None
+
+
+def _read_hwloc(root: ElementTree.Element, machine: _Machine) -> None:
+    """Read nested ``<object>``: packages, bridges and PCI devices."""
+    if any("NVLink" in each.get("name", "") for each in root):
+        raise UnsupportedError(
+            "the machine has NVLinks, of which hwloc says too little",
+            location=machine.location,
+            hint="give the topology that NCCL writes (NCCL_TOPO_DUMP_FILE)",
+        )
+    pending = [("", each) for each in root.iterfind("object")]
+    while pending:
+        parent, element = pending.pop()
+        name = parent
+        match element.get("type"):
+            case "Machine" | "Package":
+                name = f"socket{len(machine.sockets)}"
+                machine.sockets.append(name)
+            case "Bridge" if element.get("bridge_type", "").startswith("1"):
+                name = _bus(element.get("pci_busid"), machine)
+                machine.above[name] = (parent, _hwloc_bandwidth(element, machine))
+            case "PCIDev" if _is_accelerator(element):
+                name = _bus(element.get("pci_busid"), machine)
+                machine.above[name] = (parent, _hwloc_bandwidth(element, machine))
+                machine.order[name] = 0
+            case _:
+                pass
+        pending += [(name, each) for each in element.iterfind("object")]
+
+
+def _is_accelerator(element: ElementTree.Element) -> bool:
+    kinds = {child.get("osdev_type") for child in element.iterfind("object")}
+    return element.get("pci_type", "").startswith(_ACCELERATORS) or bool(kinds & _COPROCESSOR)
+
+
+def _hwloc_bandwidth(element: ElementTree.Element, machine: _Machine) -> float | None:
+    """Return bytes per second in one direction, which hwloc writes in GB/s; 0 is unknown."""
+    text = element.get("pci_link_speed", "0")
+    if not re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,9})?", text):
+        raise machine.error(f"pci_link_speed is {text!r}", "write it again")
+    return float(text) * 1e9 or None
+
+
+def _by_nvlink(machine: _Machine, figures: WiringFigures) -> Wiring:
+    if figures.nvlink_bandwidth_bytes_per_s is None:
+        hint = "give nvlink_bandwidth_bytes_per_s, of one link in one direction"
+        raise machine.error("it does not say how fast an NVLink is", hint)
+    if figures.socket_bandwidth_bytes_per_s is not None:
+        raise machine.error("socket_bandwidth_bytes_per_s has no effect on NVLinks", "drop it")
+    linked = {source for source, _, _ in machine.nvlinks}
+    for name in machine.devices:
+        if name not in linked:
+            raise machine.error(f"{name} has no NVLink, others have", "describe it as a graph")
+    wires: list[Wire] = []
+    for source, target, count in machine.nvlinks:
+        if target != _NVSWITCH and target not in machine.order:
+            raise machine.error(f"an NVLink of {source} goes to {target}", "name a device of it")
+        bandwidth = count * figures.nvlink_bandwidth_bytes_per_s
+        wires.append(Wire(source=source, target=target, bandwidth_bytes_per_s=bandwidth))
+        if target == _NVSWITCH:
+            wires.append(Wire(source=target, target=source, bandwidth_bytes_per_s=bandwidth))
+    switches = (_NVSWITCH,) if any(wire.target == _NVSWITCH for wire in wires) else ()
+    return Wiring(devices=machine.devices, switches=switches, wires=_merged(wires))
+
+
+def _merged(wires: list[Wire]) -> tuple[Wire, ...]:
+    """Add up links between the same two nodes: a device has some to each switch of several."""
+    sums: dict[tuple[str, str], float] = {}
+    for wire in wires:
+        ends = (wire.source, wire.target)
+        sums[ends] = sums.get(ends, 0.0) + wire.bandwidth_bytes_per_s
+    return tuple([
+        Wire(source=source, target=target, bandwidth_bytes_per_s=bandwidth)
+        for (source, target), bandwidth in sums.items()
+    ])  # fmt: skip
+
+
+def _by_pcie(machine: _Machine, figures: WiringFigures) -> Wiring:
+    if figures.nvlink_bandwidth_bytes_per_s is not None:
+        raise machine.error("nvlink_bandwidth_bytes_per_s has no effect: no NVLinks", "drop it")
+    needed = dict.fromkeys(name for device in machine.devices for name in _path(device, machine))
+    wires: list[Wire] = []
+    for name in needed:
+        if name in machine.above:
+            parent, bandwidth = machine.above[name]
+            if bandwidth is None:
+                hint = "add the speed of its link to the file"
+                raise machine.error(f"it does not say how fast the link of {name} is", hint)
+            wires += _both_ways(name, parent, bandwidth)
+    sockets = [name for name in needed if name in machine.sockets]
+    between = figures.socket_bandwidth_bytes_per_s
+    if (len(sockets) > 1) != (between is not None):
+        what = (
+            "does not say how fast sockets are connected" if between is None else "has one socket"
+        )
+        verb = "give" if between is None else "drop"
+        raise machine.error(f"it {what}", f"{verb} socket_bandwidth_bytes_per_s")
+    wires += [
+        Wire(source=one, target=other, bandwidth_bytes_per_s=between or 0.0)
+        for one, other in permutations(sockets, 2)
+    ]
+    switches = tuple([name for name in needed if name not in machine.order])
+    return Wiring(devices=machine.devices, switches=switches, wires=tuple(wires))
+
+
+def _path(device: str, machine: _Machine) -> Iterator[str]:
+    """Yield a device and all above it, its socket last."""
+    name = device
+    while name:
+        yield name
+        name = machine.above[name][0] if name in machine.above else ""
+
+
+def _both_ways(one: str, other: str, bandwidth: float) -> list[Wire]:
+    ends = ((one, other), (other, one))
+    return [
+        Wire(source=source, target=target, bandwidth_bytes_per_s=bandwidth)
+        for source, target in ends
+    ]
