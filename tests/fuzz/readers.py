@@ -295,7 +295,10 @@ def _descriptions(home: Path) -> Iterator[Reader]:
 
 
 def _machines(home: Path) -> Iterator[Reader]:
-    files = {"nccl": (MACHINE, {"nvlink_bandwidth_bytes_per_s": 25e9}), "hwloc": (BRIDGES, {})}
+    files: dict[str, tuple[str, dict[str, float]]] = {
+        "nccl": (MACHINE, {"nvlink_bandwidth_bytes_per_s": 25e9}),
+        "hwloc": (BRIDGES, {}),
+    }
     for writer, (text, figures) in files.items():
         machine = {"file": "machine.xml", "link_latency_s": 1e-6, **figures}
         directory = at(
