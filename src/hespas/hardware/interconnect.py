@@ -22,8 +22,8 @@ from hespas.config.figures import Count, DeviceCount, NotNegative, Positive, Tex
 from hespas.config.files import read_json
 from hespas.errors import HardwareError
 from hespas.hardware.links import Link, LinkParameters, check_protocols, link_names, load_link
+from hespas.hardware.machine_links import MachineFile, MachineLinks, read_machine_links
 from hespas.hardware.system import CollectiveKind, System, Topology
-from hespas.hardware.wiring import Wiring, WiringFigures, read_wiring
 from hespas.limits import MOST_DEVICES
 
 
@@ -272,7 +272,7 @@ class _NetworkFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     dimensions: Annotated[list[_DimensionFile], Meta(min_length=1)] | None = None
     dragonfly: _DragonflyFile | None = None
     graph: Text | _GraphFile | None = None
-    machine: WiringFigures | None = None
+    machine: MachineFile | None = None
     algorithms: dict[_Kind, Text | Annotated[tuple[Text, ...], Meta(min_length=1)]] = {}
     endpoint_delay_s: NotNegative = 0.0
     memory_bytes_per_s: Positive | None = None
@@ -320,8 +320,8 @@ def _fabric(file: _NetworkFile, path: Path) -> Fabric:
                 graph_file = path.parent / name
                 graph = decode(read_json(graph_file), _GraphFile, location=str(graph_file))
                 return _graph(graph, path)
-            case None, None, None, WiringFigures() as machine:
-                return _machine(read_wiring(path.parent / machine.file, machine), machine)
+            case None, None, None, MachineFile() as machine:
+                return _machine(read_machine_links(path.parent / machine.file, machine), machine)
             case _:
                 raise AssertionError
     except HardwareError as error:
@@ -396,14 +396,14 @@ def _graph(file: _GraphFile, path: Path) -> Graph:
     return Graph(devices=file.devices, switches=file.switches, edges=tuple(edges))
 
 
-def _machine(wiring: Wiring, figures: WiringFigures) -> Graph:
+def _machine(links: MachineLinks, figures: MachineFile) -> Graph:
     edges = [
         Edge(
-            source=wire.source,
-            target=wire.target,
-            bandwidth_bytes_per_s=wire.bandwidth_bytes_per_s,
+            source=link.source,
+            target=link.target,
+            bandwidth_bytes_per_s=link.bandwidth_bytes_per_s,
             latency_s=figures.link_latency_s,
         )
-        for wire in wiring.wires
+        for link in links.links
     ]
-    return Graph(devices=wiring.devices, switches=wiring.switches, edges=tuple(edges))
+    return Graph(devices=links.devices, switches=links.switches, edges=tuple(edges))

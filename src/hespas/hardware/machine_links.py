@@ -1,9 +1,9 @@
 """How the devices of a real machine are wired, from what NCCL or hwloc wrote about it.
 
-`read_wiring` reads NCCL's topology (``NCCL_TOPO_DUMP_FILE``) and hwloc's (``lstopo machine.xml``).
+`read_machine_links` reads NCCL's topology (``NCCL_TOPO_DUMP_FILE``) and hwloc's (``lstopo machine.xml``).
 Devices that all have NVLinks are connected by these alone, others by PCIe through bridges and
 sockets. What such a file does not say, the bandwidth of one NVLink and of the link between
-sockets, is a `WiringFigures`.
+sockets, is a `MachineFile`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Source: PCI Express Base Specification, 6.0: 8b/10b and 128b/130b, and packets o
 """
 
 
-class WiringFigures(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class MachineFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``machine`` of ``network.json``: a file, and what it does not say.
 
     ``link_latency_s`` is that of each link; the bandwidths are of one NVLink, and of the link from
@@ -52,7 +52,7 @@ class WiringFigures(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wire:
+class MachineLink:
     """A link in one direction, between two nodes by name."""
 
     source: str
@@ -61,12 +61,12 @@ class Wire:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wiring:
+class MachineLinks:
     """Devices in the order of the machine, what stands between them, and the links."""
 
     devices: tuple[str, ...]
     switches: tuple[str, ...]
-    wires: tuple[Wire, ...]
+    links: tuple[MachineLink, ...]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -89,7 +89,7 @@ class _Machine:
         return HardwareError(message, location=self.location, hint=hint)
 
 
-def read_wiring(path: Path, figures: WiringFigures) -> Wiring:
+def read_machine_links(path: Path, figures: MachineFile) -> MachineLinks:
     """Return how the devices of a machine are connected.
 
     Raises `ConfigError` for a file that cannot be read, `HardwareError` for one that is not a
@@ -220,7 +220,7 @@ def _hwloc_bandwidth(element: ElementTree.Element, machine: _Machine) -> float |
     return float(text) * 1e9 or None
 
 
-def _by_nvlink(machine: _Machine, figures: WiringFigures) -> Wiring:
+def _by_nvlink(machine: _Machine, figures: MachineFile) -> MachineLinks:
     if figures.nvlink_bandwidth_bytes_per_s is None:
         hint = "give nvlink_bandwidth_bytes_per_s, of one link in one direction"
         raise machine.error("it does not say how fast an NVLink is", hint)
@@ -230,42 +230,42 @@ def _by_nvlink(machine: _Machine, figures: WiringFigures) -> Wiring:
     for name in machine.devices:
         if name not in linked:
             raise machine.error(f"{name} has no NVLink, others have", "describe it as a graph")
-    wires: list[Wire] = []
+    links: list[MachineLink] = []
     for source, target, count in machine.nvlinks:
         if target != _NVSWITCH and target not in machine.order:
             raise machine.error(f"an NVLink of {source} goes to {target}", "name a device of it")
         bandwidth = count * figures.nvlink_bandwidth_bytes_per_s
-        wires.append(Wire(source=source, target=target, bandwidth_bytes_per_s=bandwidth))
+        links.append(MachineLink(source=source, target=target, bandwidth_bytes_per_s=bandwidth))
         if target == _NVSWITCH:
-            wires.append(Wire(source=target, target=source, bandwidth_bytes_per_s=bandwidth))
-    switches = (_NVSWITCH,) if any(wire.target == _NVSWITCH for wire in wires) else ()
-    return Wiring(devices=machine.devices, switches=switches, wires=_merged(wires))
+            links.append(MachineLink(source=target, target=source, bandwidth_bytes_per_s=bandwidth))
+    switches = (_NVSWITCH,) if any(link.target == _NVSWITCH for link in links) else ()
+    return MachineLinks(devices=machine.devices, switches=switches, links=_merged(links))
 
 
-def _merged(wires: list[Wire]) -> tuple[Wire, ...]:
+def _merged(links: list[MachineLink]) -> tuple[MachineLink, ...]:
     """Add up links between the same two nodes: a device has some to each switch of several."""
     sums: dict[tuple[str, str], float] = {}
-    for wire in wires:
-        ends = (wire.source, wire.target)
-        sums[ends] = sums.get(ends, 0.0) + wire.bandwidth_bytes_per_s
+    for link in links:
+        ends = (link.source, link.target)
+        sums[ends] = sums.get(ends, 0.0) + link.bandwidth_bytes_per_s
     return tuple([
-        Wire(source=source, target=target, bandwidth_bytes_per_s=bandwidth)
+        MachineLink(source=source, target=target, bandwidth_bytes_per_s=bandwidth)
         for (source, target), bandwidth in sums.items()
     ])  # fmt: skip
 
 
-def _by_pcie(machine: _Machine, figures: WiringFigures) -> Wiring:
+def _by_pcie(machine: _Machine, figures: MachineFile) -> MachineLinks:
     if figures.nvlink_bandwidth_bytes_per_s is not None:
         raise machine.error("nvlink_bandwidth_bytes_per_s has no effect: no NVLinks", "drop it")
     needed = dict.fromkeys(name for device in machine.devices for name in _path(device, machine))
-    wires: list[Wire] = []
+    links: list[MachineLink] = []
     for name in needed:
         if name in machine.above:
             parent, bandwidth = machine.above[name]
             if bandwidth is None:
                 hint = "add the speed of its link to the file"
                 raise machine.error(f"it does not say how fast the link of {name} is", hint)
-            wires += _both_ways(name, parent, bandwidth)
+            links += _both_ways(name, parent, bandwidth)
     sockets = [name for name in needed if name in machine.sockets]
     between = figures.socket_bandwidth_bytes_per_s
     if (len(sockets) > 1) != (between is not None):
@@ -274,12 +274,12 @@ def _by_pcie(machine: _Machine, figures: WiringFigures) -> Wiring:
         )
         verb = "give" if between is None else "drop"
         raise machine.error(f"it {what}", f"{verb} socket_bandwidth_bytes_per_s")
-    wires += [
-        Wire(source=one, target=other, bandwidth_bytes_per_s=between or 0.0)
+    links += [
+        MachineLink(source=one, target=other, bandwidth_bytes_per_s=between or 0.0)
         for one, other in permutations(sockets, 2)
     ]
     switches = tuple([name for name in needed if name not in machine.order])
-    return Wiring(devices=machine.devices, switches=switches, wires=tuple(wires))
+    return MachineLinks(devices=machine.devices, switches=switches, links=tuple(links))
 
 
 def _path(device: str, machine: _Machine) -> Iterator[str]:
@@ -290,9 +290,9 @@ def _path(device: str, machine: _Machine) -> Iterator[str]:
         name = machine.above[name][0] if name in machine.above else ""
 
 
-def _both_ways(one: str, other: str, bandwidth: float) -> list[Wire]:
+def _both_ways(one: str, other: str, bandwidth: float) -> list[MachineLink]:
     ends = ((one, other), (other, one))
     return [
-        Wire(source=source, target=target, bandwidth_bytes_per_s=bandwidth)
+        MachineLink(source=source, target=target, bandwidth_bytes_per_s=bandwidth)
         for source, target in ends
     ]
