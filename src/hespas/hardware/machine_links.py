@@ -1,9 +1,9 @@
 """How the devices of a real machine are wired, from what NCCL or hwloc wrote about it.
 
 `read_machine_links` reads NCCL's topology (``NCCL_TOPO_DUMP_FILE``) and hwloc's
-(``lstopo machine.xml``). Devices that all have NVLinks are connected by these alone, others by PCIe through bridges and
-sockets. What such a file does not say, the bandwidth of one NVLink and of the link between
-sockets, is a `MachineFile`.
+(``lstopo machine.xml``). Devices that all have NVLinks are connected by these alone, others by PCIe
+through bridges and sockets. What such a file does not say, the bandwidth of one NVLink and of the
+link between sockets, is a `MachineFile`.
 """
 
 from __future__ import annotations
