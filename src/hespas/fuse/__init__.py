@@ -1,7 +1,8 @@
 """Model what XLA's GPU pipeline makes of a program, for nodes that no compiler serves.
 
 In goes a `Program` as exported, out comes one whose operations are kernels in the order in which
-they start, as from a compiler, but marked as modelled. `fused.fused` is the whole of it. In turn:
+they start, as from a compiler, but marked as modelled. `fused.fused` is the whole of it, after
+`expand.expanded`, which opens operations that GPUs have no kernel for. In turn:
 `simplify` drops what changes nothing, `dots` merges small products, `assign` gives values layouts
 (`layouts`) and cuts long reductions (`reductions`), `group` decides which operations become one
 kernel and `merge` which kernels one more, `build` writes them as fusions, and `collectives`
