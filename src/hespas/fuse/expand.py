@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from msgspec.structs import replace
 
 from hespas.fuse.convolutions import with_images_written
 from hespas.fuse.kinds import HOLDING
 from hespas.fuse.ragged import most_groups, with_groups_opened
-from hespas.program.program import Block, Program
+from hespas.program.program import Block, Op, Program
 
 
-def expanded(program: Program) -> Program:
-    """Return a program whose operations GPUs have kernels for; its assumptions say what costs."""
+def expanded(program: Program, *, has_grouped_products: bool) -> Program:
+    """Return a program whose operations GPUs have kernels for; its assumptions say what costs.
+
+    With ``has_grouped_products`` a library multiplies each row by the matrix of its group.
+    """
     if program.is_scheduled:
         return program
-    groups = max(most_groups(function.body) for function in program.functions.values())
+    groups = 0
+    if not has_grouped_products:
+        groups = max(most_groups(function.body) for function in program.functions.values())
     functions = {
-        name: replace(function, body=_block(function.body))
+        name: replace(function, body=_block(function.body, opens_groups=groups > 0))
         for name, function in program.functions.items()
     }
     noted = (_assumption(groups),) if groups else ()
@@ -26,17 +33,19 @@ def expanded(program: Program) -> Program:
 def _assumption(groups: int) -> str:
     return (
         f"products of groups of rows (ragged_dot) multiply all rows for each group, up to {groups} "
-        "times, as XLA's GPU compiler makes them by default; as exported, each row is multiplied "
-        "once"
+        "times, as XLA's GPU compiler makes them by default; libraries multiply each row once"
     )
 
 
-def _block(block: Block) -> Block:
-    operations = [
-        replace(op, regions=tuple([_block(region) for region in op.regions]))
+def _block(block: Block, *, opens_groups: bool) -> Block:
+    operations: Iterable[Op] = [
+        replace(
+            op, regions=tuple([_block(region, opens_groups=opens_groups) for region in op.regions])
+        )
         if op.kind in HOLDING
         else op
         for op in block.operations
     ]
-    opened = with_images_written(with_groups_opened(operations))
-    return Block(arguments=block.arguments, operations=tuple(opened))
+    if opens_groups:
+        operations = with_groups_opened(operations)
+    return Block(arguments=block.arguments, operations=tuple(with_images_written(operations)))

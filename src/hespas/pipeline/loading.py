@@ -200,7 +200,7 @@ def _fused(
             hint=f"give {option('fidelity')} {Fidelity.FUSED.value}",
         )
     if not is_tpu:
-        program = expanded(program)
+        program = expanded(program, has_grouped_products=of_libraries)
     libraries = libraries_of(device_of(options.estimate)) if of_libraries else None
     made = fused(program, options.compile.options, libraries=libraries)
     log.info("fused in %.3f s", perf_counter() - start_s)
