@@ -31,6 +31,7 @@ _SHARD_MAP = b"manual_computation"
 _DONOR, _ALIAS = "jax.buffer_donor", "tf.aliasing_output"
 _LISTED_ALIASES = "mhlo.input_output_alias"
 _MEMORY_KIND = "mhlo.memory_kind"
+_GSPMD, _RESULTS = "mhlo.sharding", "res_attrs"
 _PLACEMENT = b"annotate_device_placement"
 _PLACED = {
     "device": "MoveToDevice",
@@ -101,6 +102,8 @@ def _partition_with_xla(
         )
         shown = {hidden: placed for placed, hidden in _HIDDEN.items()}
         module = _renamed(_stablehlo(simplified), shown, name=request.name)
+        if request.partitioner is messages.Partitioner.XLA_SHARDY:
+            module = _with_shardy_alone(module, name=request.name)
     partitioned = compiler.run(
         module,
         partitions=request.partitions,
@@ -209,6 +212,29 @@ def _renamed(module: bytes, names: Mapping[str, str], *, name: str) -> bytes:
 
     with handle.context:
         handle.operation.walk(visit)
+    buffer = BytesIO()
+    handle.operation.write_bytecode(buffer)
+    return buffer.getvalue()
+
+
+def _with_shardy_alone(module: bytes, *, name: str) -> bytes:
+    """Return a module whose results have no sharding of GSPMD's, which came of simplifying it.
+
+    If one result has a sharding, all have such a one in HLO. XLA then takes the module for one of
+    GSPMD's, unless each is Shardy's as well.
+    """
+    if _GSPMD.encode() not in module:
+        return module
+    ir = import_module("jaxlib.mlir.ir")
+    handle = parse_mlir(module, name=name).handle
+    main = _main(handle)
+    if _RESULTS in main.attributes:
+        with handle.context:
+            kept = [
+                ir.DictAttr.get({each.name: each.attr for each in entry if each.name != _GSPMD})
+                for entry in main.attributes[_RESULTS]
+            ]
+            main.attributes[_RESULTS] = ir.ArrayAttr.get(kept)
     buffer = BytesIO()
     handle.operation.write_bytecode(buffer)
     return buffer.getvalue()

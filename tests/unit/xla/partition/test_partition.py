@@ -30,6 +30,18 @@ SHARDY = """module attributes {{mhlo.num_partitions = {devices} : i32}} {{
     return %0 : tensor<65536x64xf32>
   }}
 }}"""
+# One result has a sharding, the other, a sum of what is divided otherwise, has none.
+MIXED = """module attributes {mhlo.num_partitions = 4 : i32} {
+  sdy.mesh @mesh = <["x"=4]>
+  func.func @main(%a: tensor<64x64xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>})
+      -> (tensor<64x64xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>}, tensor<f32>) {
+    %zero = stablehlo.constant dense<0.0> : tensor<f32>
+    %0 = stablehlo.tanh %a : tensor<64x64xf32>
+    %1 = stablehlo.reduce(%0 init: %zero) applies stablehlo.add across dimensions = [0, 1] :
+      (tensor<64x64xf32>, tensor<f32>) -> tensor<f32>
+    return %0, %1 : tensor<64x64xf32>, tensor<f32>
+  }
+}"""
 GSPMD = """module attributes {mhlo.num_partitions = 4 : i32} {
   func.func @main(%a: tensor<64x64xf32> {mhlo.sharding = "{devices=[1,4]<=[4]}"},
                   %b: tensor<64x64xf32> {mhlo.sharding = "{devices=[4,1]<=[4]}"})
@@ -78,6 +90,13 @@ def test_more_devices_than_xla_takes_are_divided_by_shardy() -> None:
     assert (made.devices, made.partitioner) == (32768, Partitioner.SHARDY)
     assert collectives(made.text) == {"all_reduce": 1}
     assert b"sdy." not in made.text
+
+
+def test_a_result_needs_no_sharding_where_another_has_one() -> None:
+    made = partition(MIXED.encode(), name="a")
+    assert collectives(made.text) == {"all_reduce": 1}
+    assert b"tensor<16x64xf32>" in made.text
+    assert b"FuncResultSharding" not in made.text
 
 
 def test_annotations_of_gspmd_are_applied() -> None:
