@@ -223,7 +223,7 @@ CAUSES = (
         names=lambda row: "(MLPerf)" in row["family"],
     ),
     Cause(
-        text="recomputation that is not published, and attention that is not fused: Pax's 126M",
+        text="attention that is not fused, as it was lowered here: Pax's 126M",
         names=lambda row: row["family"].startswith("gpt3-126M"),
     ),
     Cause(
