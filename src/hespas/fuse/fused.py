@@ -59,6 +59,7 @@ def fused(
         functions={**program.functions, main.name: function},
         is_scheduled=True,
         is_modelled=True,
+        is_of_libraries=libraries is not None,
     )
 
 

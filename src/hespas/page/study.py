@@ -28,6 +28,7 @@ _MOST_LINES = 120
 _OF_STATUS = {
     "compiled": PALETTE[0],
     "fused": PALETTE[2],
+    "library": PALETTE[5],
     "exported": PALETTE[6],
     "screened": PALETTE[7],
 }

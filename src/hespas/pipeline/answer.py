@@ -95,7 +95,7 @@ class PipelinePrediction:
 
     @property
     def fidelity(self) -> Fidelity:
-        """What was priced: ``compiled``, ``fused`` or ``exported`` operations."""
+        """What was priced: ``compiled``, ``fused``, ``library`` or ``exported`` operations."""
         return next(iter(self.costs.values())).prediction.fidelity
 
     @cached_property

@@ -93,7 +93,7 @@ class Alias(msgspec.Struct, frozen=True, kw_only=True):
     argument: int
 
 
-Fidelity = Literal["compiled", "fused", "exported"]
+Fidelity = Literal["compiled", "fused", "library", "exported"]
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,10 +103,11 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     file, for messages. ``assumptions`` lists what the frontend assumed. ``is_scheduled``: a
     compiler put the operations in the order in which the device starts them, each of the main
     function a kernel of its own. ``is_modelled``: no compiler but a model of one made that
-    schedule and its fusions. ``kernels`` are what a compiler wrote, if that is known, and
-    ``compiled_for`` is the part that hespas had the program compiled for (``sm_90``,
-    ``tpu_v5e``), ``compiler_versions`` are those of the packages that did. ``aliases`` are sorted.
-    ``whole`` is what is known of the program of all devices.
+    schedule and its fusions; ``is_of_libraries``: of libraries in the place of a compiler's.
+    ``kernels`` are what a compiler wrote, if that is known, and ``compiled_for`` is the part that
+    hespas had the program compiled for (``sm_90``, ``tpu_v5e``), ``compiler_versions`` are those
+    of the packages that did. ``aliases`` are sorted. ``whole`` is what is known of the program of
+    all devices.
     """
 
     functions: Mapping[str, Function]
@@ -117,6 +118,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     assumptions: tuple[str, ...] = ()
     is_scheduled: bool = False
     is_modelled: bool = False
+    is_of_libraries: bool = False
     aliases: tuple[Alias, ...] = ()
     kernels: CompiledKernels | None = None
     compiled_for: str = ""
@@ -128,7 +130,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
         """What its operations stand for.
 
         ``compiled``: the kernels that a compiler made; ``fused``: those that a model of a compiler
-        made; ``exported``: operations one by one.
+        made, ``library``: a model of libraries; ``exported``: operations one by one.
 
         >>> program = Program(functions={}, replicas=None, partitions=None)
         >>> program.fidelity
@@ -138,7 +140,9 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
         """
         if not self.is_scheduled:
             return "exported"
-        return "fused" if self.is_modelled else "compiled"
+        if not self.is_modelled:
+            return "compiled"
+        return "library" if self.is_of_libraries else "fused"
 
     @property
     def main(self) -> Function:

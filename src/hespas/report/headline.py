@@ -14,6 +14,7 @@ from hespas.units import format_amount, format_energy, format_quantity, format_t
 _FIDELITIES = {
     "compiled": "compiled",
     "fused": "fused by a model of the compiler",
+    "library": "by kernels of libraries",
     "exported": "as exported",
 }
 _PART_NAMES = {

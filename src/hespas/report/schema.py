@@ -338,7 +338,7 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
         Fidelity,
         Meta(
             description="what is priced: kernels as a compiler made them, as a model of a compiler "
-            "makes them, or operations one by one"
+            "makes them, as libraries have them, or operations one by one"
         ),
     ]
     devices: int
