@@ -53,6 +53,7 @@ def test_a_norm_its_sums_and_its_rounding_are_one_pass_over_memory() -> None:
     rows, sums = 512 * 4096, 4096
     assert total(expand(kernel)).bytes_moved == 2 * 2 * rows + rows + 2 * sums
     assert len(kernels(fused(norm()))) > 1
+    assert (program.fidelity, fused(norm()).fidelity) == ("library", "fused")
     assert ASSUMPTION in program.assumptions
 
 
