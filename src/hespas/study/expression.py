@@ -180,6 +180,8 @@ def _compared(node: ast.Compare, values: _Values) -> bool | None:
     results: list[Value] = []
     for kind, left, right in zip(node.ops, operands, operands[1:], strict=False):
         is_known = left is not None and right is not None
+        if isinstance(kind, _ORDERED) and (isinstance(left, bool) or isinstance(right, bool)):
+            raise TypeError("what is true or false is neither more nor less than something")
         results.append(bool(_COMPARISONS[type(kind)](left, right)) if is_known else None)
     return _all(results)
 
@@ -200,6 +202,8 @@ def _number(value: Value) -> float | None:
         raise TypeError(f"{value!r} is no number")
     return value
 
+
+_ORDERED = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 
 _READERS: Mapping[type[ast.expr], Callable[[Any, _Values], Value]] = {
     ast.Constant: _constant,
