@@ -164,7 +164,7 @@ def test_libraries_are_those_of_gpus() -> None:
     with pytest.raises(ConfigError, match="fidelity library is of GPUs, and the node is none"):
         pipeline.load(given, source=SOURCE)
     on_gpu = options(compiled=choice, estimate=EstimateOptions(node="H100_80GB"))
-    assert pipeline.load(on_gpu, source=SOURCE).fidelity == "fused"
+    assert pipeline.load(on_gpu, source=SOURCE).fidelity == "library"
 
 
 def test_hlo_is_taken_as_it_is() -> None:

@@ -323,18 +323,26 @@ def _lowered_step(config: Any, mesh: Any) -> Any:
     try:
         return _step(config, mesh)
     except (AssertionError, NotImplementedError, ValueError) as error:
-        if not _is_of_maxtext(error):
+        if _is_raised_by("maxtext", error):
+            said = _said(error)
+        elif _is_raised_by("tokamax", error):
+            said = (
+                f"attention={config.attention} calls kernels of tokamax that are chosen by the "
+                "device, and there is none; give attention=cudnn_flash_te for GPUs, "
+                "attention=flash for TPUs, or attention=dot_product"
+            )
+        else:
             raise
         traceback.print_exception(error)
-        raise _RefusedError(_said(error)) from error
+        raise _RefusedError(said) from error
 
 
-def _is_of_maxtext(error: BaseException) -> bool:
-    """Return whether MaxText itself raised an error, and not what it calls."""
+def _is_raised_by(package: str, error: BaseException) -> bool:
+    """Return whether a package itself raised an error, and not what it calls."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
-    return trace is not None and "maxtext" in Path(trace.tb_frame.f_code.co_filename).parts
+    return trace is not None and package in Path(trace.tb_frame.f_code.co_filename).parts
 
 
 def _step(config: Any, mesh: Any) -> Any:

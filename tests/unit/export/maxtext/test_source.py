@@ -232,6 +232,14 @@ def test_maxtext_lowers_a_step_for_gpus_and_says_what_it_replaced() -> None:
 
 
 @needs_maxtext
+def test_kernels_that_a_device_chooses_are_refused_with_those_that_can_be_lowered() -> None:
+    settings = (*SMALL, "max_target_length=2048", "ici_fsdp_parallelism=8")
+    kept = [each for each in settings if each != "max_target_length=512"]
+    with pytest.raises(ConfigError, match=r"autoselected .* give attention=cudnn_flash_te"):
+        export_maxtext(step(*kept))
+
+
+@needs_maxtext
 def test_a_program_does_not_say_where_hespas_is_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
