@@ -26,11 +26,13 @@ settings.load_profile("hespas")
 pages = Sybil(
     parsers=[PythonCodeBlockParser(doctest_optionflags=ELLIPSIS)],
     patterns=["README.md", "docs/**/*.md"],
+    fixtures=["_without_compilers"],
 )
 docstrings = Sybil(
     parsers=[DocTestParser(optionflags=ELLIPSIS)],
     path="src",
     patterns=["*.py"],
+    fixtures=["_without_compilers"],
 )
 
 pytest_collect_file = (pages + docstrings).pytest()
