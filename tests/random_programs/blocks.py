@@ -164,7 +164,7 @@ class Block:
         return [value for value in made if value.name not in self.read]
 
     def used_up(self) -> Value:
-        """Add up all that nobody reads, so that the sum depends on everything."""
+        """Add every value that no operation reads to the result, so that nothing is unused."""
         scalar = Tensor(element="f32")
         added = self.constant(scalar, 1)
         for value in self.unread():

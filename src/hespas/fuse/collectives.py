@@ -17,6 +17,7 @@ from math import prod
 from msgspec.structs import replace
 
 from hespas.compile.options import CompileOptions
+from hespas.fuse.blocks import tensor_of
 from hespas.fuse.build import Names
 from hespas.fuse.order import in_order, needed_by
 from hespas.program.attrs import NO_ATTRS, CollectiveAttrs, DimensionAttrs, FusionAttrs, SliceAttrs
@@ -134,8 +135,7 @@ def _joined(collectives: Sequence[Op], names: Names) -> list[Op]:
     name = names.next(first.kind)
     if first.kind != "all_reduce":
         return [replace(first, operands=operands, results=results, instruction=name)]
-    kind = operands[0].type
-    assert isinstance(kind, TensorType)  # noqa: S101 - what is reduced is a tensor
+    kind = tensor_of(operands[0])
     counts = [_count(value) for value in operands]
     whole = TensorType(element=kind.element, shape=(sum(counts),))
     packed, reduced = Value(type=whole), Value(type=whole)
@@ -155,9 +155,7 @@ def _count(value: Value) -> int:
 
 
 def _flat(value: Value) -> Value:
-    kind = value.type
-    assert isinstance(kind, TensorType)  # noqa: S101 - what is reduced is a tensor
-    return Value(type=TensorType(element=kind.element, shape=(_count(value),)))
+    return Value(type=TensorType(element=tensor_of(value).element, shape=(_count(value),)))
 
 
 def _op(

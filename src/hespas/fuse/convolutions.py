@@ -20,10 +20,10 @@ from math import prod
 
 from msgspec.structs import replace
 
+from hespas.fuse.blocks import tensor_of
 from hespas.program.attrs import ConvolutionAttrs, DimensionsAttrs
 from hespas.program.program import Op, Value
 from hespas.program.rewrite import plain_op
-from hespas.program.types import TensorType
 
 
 def with_images_written(operations: Iterable[Op]) -> Iterator[Op]:
@@ -40,12 +40,12 @@ def with_images_written(operations: Iterable[Op]) -> Iterator[Op]:
         elif _is_gradient(op, op.attrs, producer.get(op.operands[1])):
             yield from _gradient(op, op.attrs)
         else:
-            yield from _with_gaps(op, op.attrs)
+            yield from _written(op, op.attrs)
 
 
 def _forward(op: Op, attrs: ConvolutionAttrs) -> Iterator[Op]:
     """Yield a convolution without gaps, or the gradient of a kernel, with its image padded."""
-    image, kernel, made = _shape(op.operands[0]), _shape(op.operands[1]), _shape(op.results[0])
+    image, kernel, made = [tensor_of(it).shape for it in (*op.operands, *op.results)]
     even = [
         _is_even(
             low=low,
@@ -61,18 +61,12 @@ def _forward(op: Op, attrs: ConvolutionAttrs) -> Iterator[Op]:
     if all(even):
         yield op
         return
-    shape = list(image)
-    for at, (low, high) in zip(attrs.input_spatial, attrs.padding, strict=True):
-        shape[at] = max(0, shape[at] + low + high)
-    padded = _like(op.operands[0], shape)
-    yield plain_op(op, "pad", op.operands[:1], padded)
-    plain = replace(attrs, padding=((0, 0),) * len(attrs.padding))
-    yield replace(op, operands=(padded, *op.operands[1:]), attrs=plain)
+    yield from _written(op, attrs)
 
 
 def _gradient(op: Op, attrs: ConvolutionAttrs) -> Iterator[Op]:
     """Yield the gradient of an image, which is sliced where its padding was uneven."""
-    image, kernel, made = _shape(op.operands[0]), _shape(op.operands[1]), _shape(op.results[0])
+    image, kernel, made = [tensor_of(it).shape for it in (*op.operands, *op.results)]
     lows = [
         kernel[at] - 1 - low
         for at, (low, _) in zip(attrs.kernel_spatial, attrs.padding, strict=True)
@@ -104,7 +98,7 @@ def _is_exchanged(op: Op, attrs: ConvolutionAttrs) -> bool:
     """Return whether the image is smaller than the kernel, so that they change places."""
     if attrs.feature_group_count > 1 or attrs.batch_group_count > 1:
         return False
-    image, kernel = _shape(op.operands[0]), _shape(op.operands[1])
+    image, kernel = [tensor_of(operand).shape for operand in op.operands]
     return prod(image[at] for at in attrs.input_spatial) < prod(
         kernel[at] for at in attrs.kernel_spatial
     )
@@ -114,7 +108,7 @@ def _is_gradient(op: Op, attrs: ConvolutionAttrs, made: Op | None) -> bool:
     """Return whether the library has it as a gradient; ``made`` is what makes its kernel."""
     if attrs.feature_group_count > 1:
         return False
-    kernel = _shape(op.operands[1])
+    kernel = tensor_of(op.operands[1]).shape
     if all(kernel[at] == 1 for at in attrs.kernel_spatial):
         return True
     match made:
@@ -126,23 +120,15 @@ def _is_gradient(op: Op, attrs: ConvolutionAttrs, made: Op | None) -> bool:
             return False
 
 
-def _with_gaps(op: Op, attrs: ConvolutionAttrs) -> Iterator[Op]:
-    shape = list(_shape(op.operands[0]))
+def _written(op: Op, attrs: ConvolutionAttrs) -> Iterator[Op]:
+    """Yield what writes the image with its gaps and padding, and the plain convolution of it."""
+    image = tensor_of(op.operands[0])
+    shape = list(image.shape)
     for axis, at in enumerate(attrs.input_spatial):
         low, high = attrs.padding[axis]
         shape[at] = max(0, (shape[at] - 1) * attrs.lhs_dilation[axis] + 1 + low + high)
-    written = _like(op.operands[0], shape)
+    written = Value(type=replace(image, shape=tuple(shape)))
     yield plain_op(op, "pad", op.operands[:1], written)
     axes = len(attrs.lhs_dilation)
     plain = replace(attrs, lhs_dilation=(1,) * axes, padding=((0, 0),) * axes)
     yield replace(op, operands=(written, *op.operands[1:]), attrs=plain)
-
-
-def _shape(value: Value) -> tuple[int, ...]:
-    assert isinstance(value.type, TensorType)  # noqa: S101 - a convolution has tensors
-    return value.type.shape
-
-
-def _like(value: Value, shape: Iterable[int]) -> Value:
-    assert isinstance(value.type, TensorType)  # noqa: S101 - a convolution has tensors
-    return Value(type=replace(value.type, shape=tuple(shape)))

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from hespas.fuse.blocks import tensor_of
 from hespas.fuse.order import in_order, needed_by
 from hespas.program.attrs import NO_ATTRS, DimensionAttrs, DotAttrs, SliceAttrs
 from hespas.program.program import Op, Value
@@ -66,8 +67,7 @@ def _groups(operations: Sequence[Op]) -> list[list[_Dot]]:
             if not _is_flat(op, op.attrs, 1 - shared):
                 continue
             contracting = (op.attrs.lhs_contracting, op.attrs.rhs_contracting)[shared]
-            other = op.operands[1 - shared].type
-            assert isinstance(other, TensorType)  # noqa: S101 - the operands of a dot are tensors
+            other = tensor_of(op.operands[1 - shared])
             side = _contracted_first(op.attrs, 1 - shared)
             key = (op.operands[shared], shared, contracting, side, other.element, op.attributes)
             found.setdefault(key, []).append(_Dot(at=at, op=op, shared=shared))
@@ -142,7 +142,7 @@ def _merged(dots: Sequence[_Dot]) -> Iterator[Op]:
     flat: list[Value] = []
     for dot in dots:
         value = dot.op.operands[other]
-        kind = _tensor(value)
+        kind = tensor_of(value)
         count = len(contracting)
         kept = kind.shape[count:] if is_first else kind.shape[:-count]
         sizes = kind.shape[:count] if is_first else kind.shape[-count:]
@@ -153,8 +153,8 @@ def _merged(dots: Sequence[_Dot]) -> Iterator[Op]:
             value = reshaped
         flat.append(value)
     axis = len(contracting) if is_first else 0
-    widths = [_tensor(value).shape[axis] for value in flat]
-    joined = _with_size(_tensor(flat[0]), axis, sum(widths))
+    widths = [tensor_of(value).shape[axis] for value in flat]
+    joined = _with_size(tensor_of(flat[0]), axis, sum(widths))
     yield _op("concatenate", tuple(flat), joined, first, DimensionAttrs(dimension=axis))
     numbers = tuple(range(axis)) if is_first else tuple(range(1, len(contracting) + 1))
     changed = DotAttrs(
@@ -165,7 +165,7 @@ def _merged(dots: Sequence[_Dot]) -> Iterator[Op]:
         precision=attrs.precision,
         algorithm=attrs.algorithm,
     )
-    both = _tensor(first.operands[shared])
+    both = tensor_of(first.operands[shared])
     kept = [
         size
         for at, size in enumerate(both.shape)
@@ -173,7 +173,7 @@ def _merged(dots: Sequence[_Dot]) -> Iterator[Op]:
     ]
     total = sum(widths)
     shape = (*kept, total) if other else (total, *kept)
-    made = Value(type=TensorType(element=_tensor(first.results[0]).element, shape=shape))
+    made = Value(type=TensorType(element=tensor_of(first.results[0]).element, shape=shape))
     operands = (first.operands[shared], joined) if other else (joined, first.operands[shared])
     yield Op(
         dialect=first.dialect,
@@ -192,17 +192,12 @@ def _merged(dots: Sequence[_Dot]) -> Iterator[Op]:
         starts[where], limits[where] = start, start + width
         start += width
         bounds = SliceAttrs(start=tuple(starts), limit=tuple(limits), strides=(1,) * len(shape))
-        cut = _with_size(_tensor(made), where, width)
+        cut = _with_size(tensor_of(made), where, width)
         result = dot.op.results[0]
-        is_same = _tensor(cut).shape == _tensor(result).shape
+        is_same = tensor_of(cut).shape == tensor_of(result).shape
         yield _op("slice", (made,), result if is_same else cut, dot.op, bounds)
         if not is_same:
             yield _op("reshape", (cut,), result, dot.op)
-
-
-def _tensor(value: Value) -> TensorType:
-    assert isinstance(value.type, TensorType)  # noqa: S101 - the operands of a dot are tensors
-    return value.type
 
 
 def _with_size(kind: TensorType, axis: int, size: int) -> Value:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from functools import partial
 
 from msgspec.structs import replace
 
+from hespas.fuse.blocks import each_block
 from hespas.fuse.convolutions import with_images_written
-from hespas.fuse.kinds import HOLDING
 from hespas.fuse.ragged import most_groups, with_groups_opened
-from hespas.program.program import Block, Op, Program
+from hespas.program.program import Block, Program
 
 
 def expanded(program: Program, *, has_grouped_products: bool) -> Program:
@@ -22,8 +22,9 @@ def expanded(program: Program, *, has_grouped_products: bool) -> Program:
     groups = 0
     if not has_grouped_products:
         groups = max(most_groups(function.body) for function in program.functions.values())
+    opened = partial(_opened, opens_groups=groups > 0)
     functions = {
-        name: replace(function, body=_block(function.body, opens_groups=groups > 0))
+        name: replace(function, body=each_block(function.body, opened))
         for name, function in program.functions.items()
     }
     noted = (_assumption(groups),) if groups else ()
@@ -37,15 +38,6 @@ def _assumption(groups: int) -> str:
     )
 
 
-def _block(block: Block, *, opens_groups: bool) -> Block:
-    operations: Iterable[Op] = [
-        replace(
-            op, regions=tuple([_block(region, opens_groups=opens_groups) for region in op.regions])
-        )
-        if op.kind in HOLDING
-        else op
-        for op in block.operations
-    ]
-    if opens_groups:
-        operations = with_groups_opened(operations)
+def _opened(block: Block, *, opens_groups: bool) -> Block:
+    operations = with_groups_opened(block.operations) if opens_groups else block.operations
     return Block(arguments=block.arguments, operations=tuple(with_images_written(operations)))

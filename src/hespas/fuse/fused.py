@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from msgspec.structs import replace
 
 from hespas.compile.options import DEFAULT_OPTIONS, CompileOptions
 from hespas.fuse.assign import Assignment
+from hespas.fuse.blocks import each_block
 from hespas.fuse.build import Names, built
 from hespas.fuse.collectives import with_combined, with_starts
 from hespas.fuse.copies import kept_arguments, with_copies
 from hespas.fuse.dots import with_merged_dots
 from hespas.fuse.group import grouped
-from hespas.fuse.kinds import HOLDING
 from hespas.fuse.libraries import ASSUMPTION, WRITER, Libraries
 from hespas.fuse.merge import nodes_of, stretches_of
 from hespas.fuse.narrowing import with_narrow_gathers
@@ -46,10 +45,10 @@ def fused(
         return program
     main = with_calls_opened(program)
     body = Simplifier().block(main.body)
-    body = _each_block(body, _before_layouts)
+    body = each_block(body, _before_layouts)
     body = Assignment(libraries=libraries).block(body)
     names = Names()
-    body = _Fuser(names=names, options=options, libraries=libraries).block(body)
+    body = each_block(body, _Fuser(names=names, options=options, libraries=libraries).block)
     kept = kept_arguments(body, program.aliases)
     body = replace(body, operations=tuple(with_copies(body.operations, kept, names)))
     function = Function(name=main.name, body=body)
@@ -72,17 +71,6 @@ def _before_layouts(block: Block) -> Block:
     return Block(arguments=block.arguments, operations=(*operations, end))
 
 
-def _each_block(block: Block, change: Callable[[Block], Block]) -> Block:
-    """Return a block changed, those inside of it first."""
-    operations = [
-        replace(op, regions=tuple([_each_block(region, change) for region in op.regions]))
-        if op.kind in HOLDING
-        else op
-        for op in block.operations
-    ]
-    return change(Block(arguments=block.arguments, operations=tuple(operations)))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Fuser:
     names: Names
@@ -90,14 +78,9 @@ class _Fuser:
     libraries: Libraries | None
 
     def block(self, block: Block) -> Block:
+        """Return a block of kernels, those inside of it having been fused."""
         end = block.operations[-1]
-        operations = [
-            replace(op, regions=tuple([self.block(region) for region in op.regions]))
-            if op.kind in HOLDING
-            else op
-            for op in block.operations
-        ]
-        grouping = grouped(Block(arguments=block.arguments, operations=tuple(operations)))
+        grouping = grouped(block)
         if self.libraries is None:
             nodes, writer = nodes_of(grouping), ""
         else:

@@ -8,7 +8,7 @@ that no way leads from one through others to the other.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from hespas.fuse.group import Group, Grouping, Role, bytes_of, is_row, size_of
@@ -45,7 +45,7 @@ def nodes_of(grouping: Grouping) -> list[Node]:
     graph.build()
     graph.merge_readers()
     graph.set_depths()
-    graph.merge_chains()
+    graph.merge_chains(graph.is_pass)
     graph.set_depths()
     graph.merge_readers()
     return graph.nodes
@@ -153,18 +153,14 @@ class _Graph:
                     rest.append(other)
             nodes = rest
 
-    def merge_chains(self) -> None:
-        """Merge kernels with those that read what they write."""
+    def merge_chains(self, belong: Callable[[Node, Node], bool]) -> None:
+        """Merge kernels with the first that reads what they write and belongs to them."""
         gone: dict[Node, Node] = {}
         for node in self.nodes:
-            if node.group is None or node.group.library or node in gone:
+            if node in gone:
                 continue
             for user in sorted(node.after, key=lambda user: user.rank):
-                if (
-                    self._is_alike(node, user)
-                    and self._is_open(node, user)
-                    and _can_join(node, user)
-                ):
+                if belong(node, user) and _can_join(node, user):
                     self._merge(user, node, gone)
                     break
         self._drop(gone)
@@ -173,7 +169,7 @@ class _Graph:
         """Merge kernels with those that read what they write, or the same large values."""
         for _ in range(_MOST_ROUNDS):
             before = len(self.nodes)
-            self._merge_followers()
+            self.merge_chains(lambda node, user: self._is_stretch(node) and self._is_stretch(user))
             self.set_depths()
             self._merge_siblings()
             self.set_depths()
@@ -188,17 +184,6 @@ class _Graph:
             assert node.group is not None  # noqa: S101 - for the type checker
             kept = [at for at in node.group.roots if not read.isdisjoint(operations[at].results)]
             node.group.roots = kept or node.group.roots
-
-    def _merge_followers(self) -> None:
-        gone: dict[Node, Node] = {}
-        for node in self.nodes:
-            if node in gone or not self._is_stretch(node):
-                continue
-            for user in sorted(node.after, key=lambda user: user.rank):
-                if self._is_stretch(user) and _can_join(node, user):
-                    self._merge(user, node, gone)
-                    break
-        self._drop(gone)
 
     def _merge_siblings(self) -> None:
         readers: dict[Value, list[Node]] = {}
@@ -221,8 +206,10 @@ class _Graph:
         kinds = {self.grouping.operations[root].kind for root in node.group.roots}
         return kinds.isdisjoint(_ALONE)
 
-    def _is_open(self, node: Node, user: Node) -> bool:
-        """Return whether what one kernel reads of another one can be read on the spot."""
+    def is_pass(self, node: Node, user: Node) -> bool:
+        """Return whether a kernel goes over what another writes, and can read it on the spot."""
+        if not self._is_alike(node, user):
+            return False
         operations, roles = self.grouping.operations, self.grouping.roles
         closed = {
             result

@@ -14,6 +14,7 @@ from collections.abc import Generator, Iterable, Iterator
 
 from msgspec.structs import replace
 
+from hespas.fuse.blocks import tensor_of
 from hespas.program.attrs import (
     CompareAttrs,
     ConstantAttrs,
@@ -89,8 +90,7 @@ def _opened(op: Op, product: GroupedProduct) -> Iterator[Op]:
 
 def _mask(op: Op, counts: Value, mask: Value) -> Iterator[Op]:
     """Yield what tells which rows each group has."""
-    kind = mask.type
-    assert isinstance(kind, TensorType)  # noqa: S101 - it was made as one
+    kind = tensor_of(mask)
     places, ends = (Value(type=replace(kind, element=_INDEX)) for _ in range(2))
     yield replace(plain_op(op, "iota", (), places), attrs=DimensionAttrs(dimension=1))
     spread = plain_op(op, "broadcast_in_dim", (counts,), ends)
@@ -101,10 +101,8 @@ def _mask(op: Op, counts: Value, mask: Value) -> Iterator[Op]:
 
 def _masked(op: Op, mask: Value, given: Value, rows: int) -> Generator[Op, None, Value]:
     """Yield a copy of an operand for each group, zero where its rows are another's; return it."""
-    kind, groups = given.type, mask.type
-    assert isinstance(kind, TensorType)  # noqa: S101 - products have tensors
-    assert isinstance(groups, TensorType)  # noqa: S101 - a mask is one
-    shape = (groups.shape[0], *kind.shape)
+    kind = tensor_of(given)
+    shape = (tensor_of(mask).shape[0], *kind.shape)
     copies, zeros, made = (Value(type=replace(kind, shape=shape)) for _ in range(3))
     picked = Value(type=TensorType(element=_BOOLEAN, shape=shape))
     zero = Value(type=TensorType(element=kind.element, shape=()))
@@ -122,6 +120,6 @@ def _masked(op: Op, mask: Value, given: Value, rows: int) -> Generator[Op, None,
 
 def _group_dimension(rhs: Value, attrs: DotAttrs, groups: int) -> int:
     """Return which dimension of the matrices tells the groups apart: the first of their number."""
-    assert isinstance(rhs.type, TensorType)  # noqa: S101 - products have tensors
     others = {*attrs.rhs_batching, *attrs.rhs_contracting}
-    return next(at for at, size in enumerate(rhs.type.shape) if size == groups and at not in others)
+    sizes = tensor_of(rhs).shape
+    return next(at for at, size in enumerate(sizes) if size == groups and at not in others)

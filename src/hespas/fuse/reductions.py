@@ -13,6 +13,7 @@ from math import isqrt, prod
 
 from msgspec.structs import replace
 
+from hespas.fuse.blocks import tensor_of
 from hespas.fuse.layouts import Order
 from hespas.program.attrs import NO_ATTRS, DimensionsAttrs
 from hespas.program.program import Op, Value
@@ -81,9 +82,7 @@ def _runs(size: int) -> int:
 
 def in_two(op: Op, operand: Value, init: Value, result: Value, cut: Cut) -> Iterator[Op]:
     """Yield the operations that a reduction is cut into; the last one makes ``result``."""
-    kind, made = operand.type, result.type
-    assert isinstance(kind, TensorType)  # noqa: S101 - what is reduced is a tensor
-    assert isinstance(made, TensorType)  # noqa: S101 - and so is what comes of it
+    kind, made = tensor_of(operand), tensor_of(result)
     before, after = cut.sizes[: cut.at], cut.sizes[cut.at + 1 :]
     sizes = (*before, cut.runs, cut.sizes[cut.at] // cut.runs, *after)
     seen = Value(type=TensorType(element=kind.element, shape=sizes))

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from hespas.cost.sorts import CUB_SORTS, is_for_library
+from hespas.fuse.blocks import tensor_of
 from hespas.program.attrs import CustomCallAttrs
 from hespas.program.program import Op, Value
 from hespas.program.rewrite import plain_op
@@ -34,8 +35,7 @@ def _rewritten(op: Op) -> Iterator[Op]:
     if op.kind != "sort" or not is_for_library(op):
         yield op
         return
-    keys = op.operands[0].type
-    assert isinstance(keys, TensorType)  # noqa: S101 - what is sorted is a tensor
+    keys = tensor_of(op.operands[0])
     packed = _packed_type(op)
     if packed is None:
         yield op

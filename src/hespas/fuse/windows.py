@@ -15,6 +15,7 @@ from math import prod
 
 from msgspec.structs import replace
 
+from hespas.fuse.blocks import tensor_of
 from hespas.program.attrs import DimensionAttrs
 from hespas.program.program import Op, Value
 from hespas.program.rewrite import plain_op
@@ -34,9 +35,7 @@ def _opened(op: Op) -> Iterator[Op]:
     if op.kind != "select_and_scatter":
         yield op
         return
-    operand, source = op.operands[0].type, op.operands[1].type
-    assert isinstance(operand, TensorType)  # noqa: S101 - its operands are tensors
-    assert isinstance(source, TensorType)  # noqa: S101 - the same
+    operand, source = tensor_of(op.operands[0]), tensor_of(op.operands[1])
     selected = Value(type=TensorType(element=operand.element, shape=source.shape))
     places = TensorType(element=_INDEX, shape=source.shape)
     indices = [Value(type=places) for _ in operand.shape]

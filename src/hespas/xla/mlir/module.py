@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
+from io import BytesIO
 from math import prod
 from typing import Any
 
@@ -52,21 +53,33 @@ def _bindings() -> _Bindings:
     # One thread: numpy, which jaxlib's bindings import, otherwise starts a pool it never uses.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     libraries = "jaxlib.mlir._mlir_libs."
-    ir = import_module("jaxlib.mlir.ir")
-    extension = import_module(libraries + "_jax_mlir_ext")
     stablehlo = import_module(libraries + "_stablehlo")
-    context = ir.Context()
-    # Two threads that find errors at a time would each wait for Python's lock, which this one has.
-    context.enable_multithreading(False)
-    registry = ir.DialectRegistry()
-    extension.register_dialects(registry)
-    context.append_dialect_registry(registry)
-    context.load_all_available_dialects()
+    context = new_context()
     stablehlo.register_dialect(context)
     import_module(libraries + "_chlo").register_dialect(context)
     import_module(libraries + "_sdy").register_dialect(context)
     import_module(libraries + "_mlirHlo").register_mhlo_dialect(context)
-    return _Bindings(ir=ir, stablehlo=stablehlo, context=context)
+    return _Bindings(ir=import_module("jaxlib.mlir.ir"), stablehlo=stablehlo, context=context)
+
+
+def new_context() -> Any:
+    """Return a context with the dialects that jaxlib always has."""
+    ir = import_module("jaxlib.mlir.ir")
+    context = ir.Context()
+    # Two threads that find errors at a time would each wait for Python's lock, which this one has.
+    context.enable_multithreading(False)
+    registry = ir.DialectRegistry()
+    import_module("jaxlib.mlir._mlir_libs._jax_mlir_ext").register_dialects(registry)
+    context.append_dialect_registry(registry)
+    context.load_all_available_dialects()
+    return context
+
+
+def bytecode_of(handle: Any) -> bytes:
+    """Return the bytecode of a module, which can be written even where printing it crashes."""
+    buffer = BytesIO()
+    handle.operation.write_bytecode(buffer)
+    return buffer.getvalue()
 
 
 @lru_cache(maxsize=1)

@@ -16,7 +16,13 @@ from hespas.errors import ProgramError, UnsupportedError
 from hespas.program.mosaic import KernelBlock, KernelOp, KernelType, MosaicKernel, Window
 from hespas.xla.mlir.kernel_trial import check_kernel
 from hespas.xla.mlir.locations import source_line
-from hespas.xla.mlir.module import BYTECODE_MAGIC, attribute_texts, module_pass_manager, one_line
+from hespas.xla.mlir.module import (
+    BYTECODE_MAGIC,
+    attribute_texts,
+    module_pass_manager,
+    new_context,
+    one_line,
+)
 from hespas.xla.mlir.text import read_integer, read_integers, read_symbols, split_list
 
 _DYNAMIC = -(1 << 63)
@@ -31,14 +37,7 @@ _ENTRY = "iteration_bounds"
 @lru_cache(maxsize=1)
 def mosaic_context() -> Any:
     """Return a context that knows Mosaic's dialect; JAX's own modules never share it."""
-    libraries = "jaxlib.mlir._mlir_libs."
-    ir = import_module("jaxlib.mlir.ir")
-    context = ir.Context()
-    context.enable_multithreading(False)
-    registry = ir.DialectRegistry()
-    import_module(libraries + "_jax_mlir_ext").register_dialects(registry)
-    context.append_dialect_registry(registry)
-    context.load_all_available_dialects()
+    context = new_context()
     # Mosaic's stable form spells operations in a dialect that is registered nowhere.
     context.allow_unregistered_dialects = True
     import_module("jaxlib.mosaic.python.tpu").register_dialect(context)

@@ -16,7 +16,7 @@ from typing import Any
 from hespas.errors import ProgramError
 from hespas.program.triton import TritonKernel, TritonOp, TritonType
 from hespas.xla.mlir.kernel_trial import check_kernel
-from hespas.xla.mlir.module import attribute_texts, one_line
+from hespas.xla.mlir.module import attribute_texts, new_context, one_line
 from hespas.xla.mlir.text import read_integer
 
 _TENSOR = re.compile(r"tensor<((?:\d+x)*)(.*)>")
@@ -41,15 +41,8 @@ _LOOPS = frozenset({"scf.while"})
 @lru_cache(maxsize=1)
 def triton_context() -> Any:
     """Return a context that knows Triton's dialect."""
-    libraries = "jaxlib.mlir._mlir_libs."
-    ir = import_module("jaxlib.mlir.ir")
-    context = ir.Context()
-    context.enable_multithreading(False)
-    registry = ir.DialectRegistry()
-    import_module(libraries + "_jax_mlir_ext").register_dialects(registry)
-    context.append_dialect_registry(registry)
-    context.load_all_available_dialects()
-    import_module(libraries + "_triton_ext").register_dialect(context)
+    context = new_context()
+    import_module("jaxlib.mlir._mlir_libs._triton_ext").register_dialect(context)
     return context
 
 

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Container
 from importlib import import_module
-from io import BytesIO
 from typing import Any
 
 from hespas.errors import ProgramError
-from hespas.xla.mlir.module import MlirModule, parse_mlir, run_passes
+from hespas.xla.mlir.module import MlirModule, bytecode_of, parse_mlir, run_passes
 
 _BEFORE = (
     "func.func(chlo-legalize-to-stablehlo)",
@@ -44,10 +43,7 @@ def partition_with_shardy(source: bytes, *, name: str) -> bytes:
         for each in _AFTER:
             run_passes(module, f"builtin.module({each})")
         _drop_annotations(module)
-        buffer = BytesIO()
-        # Printing what the passes made can crash, writing it never did.
-        module.handle.operation.write_bytecode(buffer)
-    return buffer.getvalue()
+        return bytecode_of(module.handle)
 
 
 def _inline_all(module: MlirModule) -> None:

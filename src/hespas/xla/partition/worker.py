@@ -15,14 +15,13 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import cache, lru_cache
 from importlib import import_module
-from io import BytesIO
 from pathlib import Path
 from typing import Any, NoReturn
 
 import msgspec
 
 from hespas.errors import ProgramError
-from hespas.xla.mlir.module import device_text, holds_locations, parse_mlir
+from hespas.xla.mlir.module import bytecode_of, device_text, holds_locations, parse_mlir
 from hespas.xla.partition import messages
 from hespas.xla.partition.passes import PARTITION_ONLY, SIMPLIFY_WITHOUT
 from hespas.xla.partition.shardy import partition_with_shardy
@@ -188,12 +187,10 @@ def _kept_client(devices: int) -> Any:
 
 
 def _bytecode(source: bytes, request: messages.PartitionRequest) -> bytes:
-    buffer = BytesIO()
     handle = parse_mlir(source, name=request.name).handle
     if _PLACEMENT in source:
         _name_placements(handle)
-    handle.operation.write_bytecode(buffer)
-    return buffer.getvalue()
+    return bytecode_of(handle)
 
 
 def _renamed(module: bytes, names: Mapping[str, str], *, name: str) -> bytes:
@@ -212,9 +209,7 @@ def _renamed(module: bytes, names: Mapping[str, str], *, name: str) -> bytes:
 
     with handle.context:
         handle.operation.walk(visit)
-    buffer = BytesIO()
-    handle.operation.write_bytecode(buffer)
-    return buffer.getvalue()
+    return bytecode_of(handle)
 
 
 def _with_shardy_alone(module: bytes, *, name: str) -> bytes:
@@ -235,9 +230,7 @@ def _with_shardy_alone(module: bytes, *, name: str) -> bytes:
                 for entry in main.attributes[_RESULTS]
             ]
             main.attributes[_RESULTS] = ir.ArrayAttr.get(kept)
-    buffer = BytesIO()
-    handle.operation.write_bytecode(buffer)
-    return buffer.getvalue()
+    return bytecode_of(handle)
 
 
 def _name_placements(module: Any) -> None:
