@@ -44,6 +44,7 @@ _KEPT = (
     "memory_bytes",
     "note",
 )
+_RECENT = 2025
 _NOT_RECORDED = "not computed for this page yet"
 
 
@@ -368,19 +369,24 @@ def _point(row: Recorded, first: Recorded, function: Callable[[int], float]) -> 
 
 
 def summary() -> str:
-    """Return a sentence, without line breaks."""
-    rows, every = _predicted(_rows()), _rows()
-    errors = [abs(row["error"]) for row in rows]
-    recent = [
-        abs(row["error"])
-        for row in rows
-        if row["framework_year"] >= 2025 and not row["part"].startswith("TPU")
-    ]
+    """Return a sentence without its full stop and without line breaks."""
+    every = _rows()
+    rows = _predicted(every)
+    on_tpus = [row for row in rows if row["part"].startswith("TPU")]
+    on_gpus = [row for row in rows if not row["part"].startswith("TPU")]
+    recent = [row for row in on_gpus if row["framework_year"] >= _RECENT]
+    older = [row for row in on_gpus if row["framework_year"] < _RECENT]
+    worst = max((row["error"] for row in rows), key=abs)
     return (
         f"Of {len(every)} published steps {len(rows)} are predicted, with a mean absolute error of "
-        f"{100 * mean(errors):.1f} %; those of 2025 and later on GPUs with "
-        f"{100 * mean(recent):.1f} %"
+        f"{_mean_error(rows)}: {_mean_error(on_tpus)} on TPUs, {_mean_error(recent)} on GPUs with "
+        f"software of {_RECENT} and later, {_mean_error(older)} with older software; "
+        f"{_signed(worst)} at the most"
     )
+
+
+def _mean_error(rows: Sequence[Recorded]) -> str:
+    return f"{100 * mean(abs(row['error']) for row in rows):.1f} %"
 
 
 if __name__ == "__main__":

@@ -39,7 +39,9 @@ import fault_runs
 import fusion
 import fuzz_runs
 import loops
+import pipelines
 import recipe_cost
+import serving
 from base_install import base_install
 from hespas.cli.commands import command_named, commands, run
 
@@ -261,47 +263,33 @@ def _optimised(accuracy: Mapping[str, Any]) -> str:
     return "\n".join([*lines, ""])
 
 
-def _fusion(accuracy: Mapping[str, Any]) -> str:  # noqa: ARG001 - its figures have their own file
-    return fusion.table()
-
-
-def _loops(accuracy: Mapping[str, Any]) -> str:  # noqa: ARG001 - as above
-    return loops.table()
-
-
-def _fuzz(accuracy: Mapping[str, Any]) -> str:  # noqa: ARG001 - as above
-    return fuzz_runs.table()
-
-
-def _faults(accuracy: Mapping[str, Any]) -> str:  # noqa: ARG001 - as above
-    return fault_runs.table()
-
-
-def _every(part: Callable[[], str]) -> Callable[[Mapping[str, Any]], str]:
+def _own(part: Callable[[], str]) -> Callable[[Mapping[str, Any]], str]:
     """Return a table that has its own file of figures."""
     return lambda _: part()
 
 
 FIGURES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
-    "everycauses": _every(every_rows.causes_table),
-    "everygroups": _every(every_rows.groups_table),
-    "everygrowth": _every(every_rows.growth_table),
-    "everymissing": _every(every_rows.missing_list),
-    "everynotes": _every(every_rows.notes_list),
-    "everyscalingtable": _every(every_rows.scaling_table),
-    "everystep": _every(every_rows.steps_table),
-    "everysummary": _every(every_rows.summary),
-    "fusion": _fusion,
-    "fuzz": _fuzz,
-    "faults": _faults,
+    "everycauses": _own(every_rows.causes_table),
+    "everygroups": _own(every_rows.groups_table),
+    "everygrowth": _own(every_rows.growth_table),
+    "everymissing": _own(every_rows.missing_list),
+    "everynotes": _own(every_rows.notes_list),
+    "everyscalingtable": _own(every_rows.scaling_table),
+    "everystep": _own(every_rows.steps_table),
+    "everysummary": _own(every_rows.summary),
+    "fusion": _own(fusion.table),
+    "fuzz": _own(fuzz_runs.table),
+    "faults": _own(fault_runs.table),
     "llama3": _llama3,
-    "loops": _loops,
+    "loops": _own(loops.table),
     "methods": _methods,
     "optimised": _optimised,
-    "recipecost": _every(recipe_cost.cost),
-    "recipeprediction": _every(recipe_cost.prediction),
+    "pipelinesummary": _own(pipelines.summary),
+    "recipecost": _own(recipe_cost.cost),
+    "recipeprediction": _own(recipe_cost.prediction),
     "resnet": _resnet,
     "speedups": _speed_ups,
+    "servingsummary": _own(serving.summary),
     "summary": _summary,
 }
 

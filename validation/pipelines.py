@@ -222,6 +222,16 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def summary() -> str:
+    """Return a sentence without its full stop and without line breaks."""
+    rows = [row for row in json.loads(DATA.read_text()) if row["published_s"] is not None]
+    errors = [row["predicted_s"] / row["published_s"] - 1 for row in rows]
+    return (
+        f"{len(rows)} published steps are off by {100 * min(errors):+.1f} to "
+        f"{100 * max(errors):+.1f} %"
+    )
+
+
 def _error(predicted_s: float, published_s: float | None) -> str:
     return "" if published_s is None else f"{100 * (predicted_s / published_s - 1):+.1f} %"
 

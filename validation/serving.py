@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from hespas.export.options import ModelOptions
@@ -227,12 +228,21 @@ def error(row: dict[str, Any]) -> float:
     return ratio - 1 if row["made"] == 1 else 1 / ratio - 1
 
 
+def summary() -> str:
+    """Return a sentence without its full stop and without line breaks."""
+    errors = [error(row) for row in json.loads(DATA.read_text())]
+    return (
+        f"{len(errors)} published points of TensorRT-LLM on H100 are off by "
+        f"{100 * fmean(map(abs, errors)):.1f} % in the mean, {100 * min(errors):+.1f} to "
+        f"{100 * max(errors):+.1f} %"
+    )
+
+
 def _summary(name: str, rows: list[dict[str, Any]]) -> str:
     errors = [error(row) for row in rows]
-    mean = sum(abs(each) for each in errors) / len(errors)
     return (
-        f"Of {name} the predicted time is off by {100 * mean:.1f} % in the mean of {len(rows)}, "
-        f"and by {100 * min(errors):+.1f} to {100 * max(errors):+.1f} %.\n"
+        f"Of {name} the predicted time is off by {100 * fmean(map(abs, errors)):.1f} % in the "
+        f"mean of {len(rows)}, and by {100 * min(errors):+.1f} to {100 * max(errors):+.1f} %.\n"
     )
 
 

@@ -11,13 +11,11 @@ dataclass that is nested here (`hespas.split.strategies.SplitOptions`,
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache, partial
-from math import isclose, isfinite
+from math import isfinite
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -28,223 +26,36 @@ from hespas.config.decode import decode
 from hespas.config.estimators import HARDWARE, EstimatorKeys
 from hespas.config.expert_load import ExpertOptions
 from hespas.config.fields import Layer, Option, declare, options_in
-from hespas.config.figures import LEAST_BARE_RATE, USUAL_UNITS, Count, Text
+from hespas.config.figures import Count, Text
 from hespas.config.files import read_json
 from hespas.config.groups import Group
-from hespas.config.suggest import suggestion
-from hespas.cost.rules.custom_call import CustomCallCost, OperandTraffic, StatedWork
-from hespas.cost.work import Work, flop_counts
+from hespas.cost.rules.custom_call import CustomCallCost
 from hespas.errors import ConfigError, option
 from hespas.estimate.clocks import PowerOptions
 from hespas.estimate.methods import METHODS, default_text, method_named
 from hespas.estimate.roofline import RooflineOptions
 from hespas.export.options import ModelOptions
 from hespas.goodput.options import GoodputOptions
-from hespas.hardware.cluster import Cluster, read_cluster
+from hespas.hardware.cluster import Cluster
 from hespas.hardware.device import Device
 from hespas.hardware.presets import found_path
 from hespas.hardware.system import System
 from hespas.models.placement import Place, parse_place
+from hespas.option_texts import (
+    parse_branch_weights,
+    parse_cluster,
+    parse_custom_calls,
+    parse_launch_overhead,
+    parse_pue,
+    parse_rate,
+    parse_rates,
+    parse_trip_counts,
+)
 from hespas.pipelining.options import PipelineOptions
-from hespas.program.types import ELEMENT_TYPES
 from hespas.simulate.astra.messages import ContentionModel
 from hespas.simulate.flow.choices import CHOICES, parse_choice
 from hespas.simulate.models import Model
 from hespas.split.strategies import SplitOptions
-from hespas.units import parse_quantity
-
-# The small languages of single flags.
-
-_WHOLE = re.compile(r"[0-9]+")
-_INSTRUCTION = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]*")
-_CUSTOM_CALL_FORM = "give TARGET=traffic, or TARGET=flops:N,type:T,bytes:N"
-
-
-def parse_trip_counts(texts: Iterable[str]) -> dict[str, int]:
-    """Read ``N`` or ``LINE=N``; the key is the line, in HLO the name, or "" for every loop.
-
-    >>> parse_trip_counts(["32", "17=4", "while.3=5"])
-    {'': 32, '17': 4, 'while.3': 5}
-    """
-    counts: dict[str, int] = {}
-    for text in texts:
-        line, _, number = text.rpartition("=")
-        if not _WHOLE.fullmatch(number) or not _is_loop_or_branch(line):
-            raise ConfigError(f"{option('trip_count')} is {text!r}", hint="give N or LINE=N")
-        _refuse_twice("trip_count", line, counts, every="every loop")
-        counts[line] = int(number)
-    return counts
-
-
-def parse_branch_weights(texts: Iterable[str]) -> dict[str, tuple[float, ...]]:
-    """Read ``W,W`` or ``LINE=W,W``; weights add to 1.
-
-    >>> parse_branch_weights(["0.9,0.1"])
-    {'': (0.9, 0.1)}
-    """
-    weights: dict[str, tuple[float, ...]] = {}
-    for text in texts:
-        line, _, listed = text.rpartition("=")
-        numbers = tuple(map(_number, listed.split(",")))
-        adds_up = all(number >= 0 for number in numbers) and isclose(sum(numbers), 1.0)
-        if not adds_up or not _is_loop_or_branch(line):
-            raise ConfigError(
-                f"{option('branch_weights')} is {text!r}",
-                hint="give W,W or LINE=W,W, adding to 1",
-            )
-        _refuse_twice("branch_weights", line, weights, every="every branch")
-        weights[line] = numbers
-    return weights
-
-
-def _is_loop_or_branch(text: str) -> bool:
-    return text == "" or any(form.fullmatch(text) for form in (_WHOLE, _INSTRUCTION))
-
-
-def _refuse_twice(name: str, key: str, seen: Mapping[str, object], *, every: str = "") -> None:
-    if key in seen:
-        raise ConfigError(f"{option(name)} is given twice for {key or every}", hint="keep one")
-
-
-def _number(text: str) -> float:
-    """Return a finite number, or -1 for anything else."""
-    try:
-        value = float(text)
-    except ValueError:
-        return -1.0
-    return value if isfinite(value) else -1.0
-
-
-def parse_rate(text: str, *, unit: str, name: str, what: str = "") -> float:
-    """Read a rate of a device above 0, in FLOP/s or B/s; ``name`` is the option's.
-
-    A bare number that no accelerator is so slow as to reach was meant in another unit:
-    `ConfigError` for one, unless it has its unit.
-
-    >>> parse_rate("3350GB/s", unit="B/s", name="memory_bandwidth")
-    3350000000000.0
-    >>> parse_rate("90MFLOPS", unit="FLOP/s", name="peak_flops")
-    90000000.0
-    >>> parse_rate("3350", unit="B/s", name="memory_bandwidth")
-    Traceback (most recent call last):
-        ...
-    hespas.errors.ConfigError: memory_bandwidth: 3350 without a unit is 3350 B/s; \
-give 3350GB/s, or 3350B/s if it is meant
-    """
-    location = f"{option(name)} {what}" if what else option(name)
-    rate = parse_quantity(text, unit, location=location)
-    if rate <= 0:
-        raise ConfigError(f"{location} is {text!r}", hint=f"give a positive number of {unit}")
-    bare = text.strip()
-    if rate < LEAST_BARE_RATE and not bare[-1].isalpha():
-        raise ConfigError(
-            f"{bare} without a unit is {bare} {unit}",
-            location=location,
-            hint=f"give {bare}{USUAL_UNITS[unit]}, or {bare}{unit} if it is meant",
-        )
-    return rate
-
-
-def parse_rates(text: str) -> dict[str, float]:
-    """Read ``bf16=312e12,f16=312TFLOP/s``, or a JSON object of numbers.
-
-    >>> parse_rates("bf16=312e12,f16=1 TFLOP/s")
-    {'bf16': 312000000000000.0, 'f16': 1000000000000.0}
-    """
-    name = "per_datatype_flops"
-    rates: dict[str, float] = {}
-    for kind, rate in _json_pairs(text) if text.lstrip().startswith("{") else _listed_pairs(text):
-        if kind not in ELEMENT_TYPES:
-            raise ConfigError(
-                f"{option(name)}: unknown element type {kind!r}",
-                hint=suggestion(kind, ELEMENT_TYPES),
-            )
-        _refuse_twice(name, kind, rates)
-        rates[kind] = parse_rate(rate, unit="FLOP/s", name=name, what=kind)
-    return rates
-
-
-def _listed_pairs(text: str) -> list[tuple[str, str]]:
-    pairs = [part.partition("=") for part in text.split(",")]
-    for kind, equals, _ in pairs:
-        if not equals:
-            raise ConfigError(
-                f"{option('per_datatype_flops')}: {kind!r} has no rate",
-                hint="give TYPE=RATE,TYPE=RATE",
-            )
-    return [(kind.strip(), rate) for kind, _, rate in pairs]
-
-
-def _json_pairs(text: str) -> list[tuple[str, str]]:
-    try:
-        pairs = cast("list[tuple[str, Any]]", json.loads(text, object_pairs_hook=list))
-    except ValueError as error:
-        raise ConfigError(f"{option('per_datatype_flops')}: malformed JSON: {error}") from error
-    return [(name, value if isinstance(value, str) else json.dumps(value)) for name, value in pairs]
-
-
-def parse_launch_overhead(text: str) -> float:
-    """Read a time in seconds, 0 or more.
-
-    >>> parse_launch_overhead("3us")
-    3e-06
-    """
-    overhead_s = parse_quantity(text, "s", location=option("launch_overhead"))
-    if overhead_s < 0:
-        raise ConfigError(f"{option('launch_overhead')} is {text!r}", hint="give 0 or more")
-    return overhead_s
-
-
-def parse_pue(text: str) -> float:
-    """Read a ratio that is 1 or more.
-
-    >>> parse_pue("1.15")
-    1.15
-    """
-    ratio = _number(text)
-    if ratio < 1:
-        raise ConfigError(f"{option('pue')} is {text!r}", hint="give 1 or more")
-    return ratio
-
-
-def parse_custom_calls(texts: Iterable[str]) -> dict[str, CustomCallCost]:
-    """Read ``TARGET=traffic`` or ``TARGET=flops:N,type:T,bytes:N``.
-
-    >>> parse_custom_calls(["mine=traffic"])
-    {'mine': OperandTraffic()}
-    """
-    costs: dict[str, CustomCallCost] = {}
-    for text in texts:
-        target, _, cost = text.rpartition("=")
-        if not target:
-            raise ConfigError(f"{option('custom_call')} is {text!r}", hint=_CUSTOM_CALL_FORM)
-        _refuse_twice("custom_call", target, costs)
-        costs[target] = OperandTraffic() if cost == "traffic" else _stated_work(text, cost)
-    return costs
-
-
-def _stated_work(text: str, cost: str) -> StatedWork:
-    parts = [part.partition(":") for part in cost.split(",")]
-    fields = {name.strip(): value.strip() for name, _, value in parts}
-    amounts = [_number(fields[name]) for name in ("flops", "bytes") if name in fields]
-    allowed = {"flops", "bytes"} | ({"type"} if "flops" in fields else set[str]())
-    if not amounts or min(amounts) < 0 or set(fields) - allowed or len(fields) < len(parts):
-        raise ConfigError(f"{option('custom_call')} is {text!r}", hint=_CUSTOM_CALL_FORM)
-    kind = fields.get("type", "f32")
-    if kind not in ELEMENT_TYPES:
-        raise ConfigError(
-            f"{option('custom_call')} {text!r}: unknown element type {kind!r}",
-            hint=suggestion(kind, ELEMENT_TYPES),
-        )
-    flops, moved = (round(_number(fields.get(name, "0"))) for name in ("flops", "bytes"))
-    return StatedWork(work=Work(flops=flop_counts(kind, flops), bytes_read=moved))
-
-
-def _read_cluster(text: str) -> Cluster:
-    return read_cluster(Path(text))
-
-
-# The options, a dataclass for each part.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -578,7 +389,7 @@ class NetworkOptions:
     imperfect: Cluster | None = declare(
         Option(
             help="What is not perfect: slow devices, bad links, jitter (YAML or JSON).",
-            parse=_read_cluster,
+            parse=parse_cluster,
             metavar="FILE",
             needs="cluster",
         )
