@@ -293,6 +293,7 @@ def predict(
     dtype: str | None = None,
     settings: Mapping[str, str] | None = None,
     place: str | None = None,
+    overlap: Mapping[str, bool] | None = None,
     tokens: int | None = None,
     samples: int | None = None,
     expert_load: str | Path | None = None,
@@ -328,12 +329,12 @@ def predict(
     zoo or ``package.module:function``; ``mesh``, the batches, ``sequence``, ``attention``,
     ``remat``, ``scan``, ``dtype`` and ``settings`` (``--set``) are for models, and ``place`` says
     where the axes of their mesh lie; one that is divided into stages is for `predict_pipeline`.
-    ``tokens`` and
-    ``samples`` are what a step takes in. ``expert_load`` is how many tokens each expert gets:
-    ``uniform``, or a file. ``cluster`` is ``COUNTxPART``, ``system`` a description, a
-    preset's name or a directory; a program that communicates needs one of them. ``node`` is a
-    description, a preset's name or a path, also that of a configuration (``.json``) of another
-    method than the roofline; by default it is the cluster's part.
+    ``overlap`` may have ``{"experts": True}``: all-to-alls of routed experts run beside shared
+    ones. ``tokens`` and ``samples`` are what a step takes in. ``expert_load`` is how many tokens
+    each expert gets: ``uniform``, or a file. ``cluster`` is ``COUNTxPART``, ``system`` a
+    description, a preset's name or a directory; a program that communicates needs one of them.
+    ``node`` is a description, a preset's name or a path, also that of a configuration (``.json``)
+    of another method than the roofline; by default it is the cluster's part.
     ``fidelity`` is what is priced: ``compiled``, ``fused``, ``library``, ``exported``, or by
     default (``auto``) the first of them that can be had, but for ``library``; ``compiler`` has the
     options of a compilation. The strategy and what follows it are those of `split`, ``model`` and
@@ -371,6 +372,7 @@ def predict(
         ProgramOptions,
         StepOptions,
     )
+    from hespas.pipelining.options import PipelineOptions
     from hespas.program.program import Program
     from hespas.simulate.astra.messages import contention_model_named
     from hespas.simulate.models import model_named
@@ -420,6 +422,7 @@ def predict(
             fidelity=choice(fidelity, Fidelity, what="the fidelity"),
             options=compiler or DEFAULT_OPTIONS,
         ),
+        pipeline=PipelineOptions(overlap=overlap or {}),
         split=split_options(
             strategy=strategy,
             merge=merge,

@@ -252,7 +252,7 @@ def _is_started(op: Op) -> bool:
 
 def _placed(kept: Sequence[Op], flights: Sequence[_Flight]) -> list[Op]:
     before: list[list[Op]] = [[] for _ in range(len(kept) + 1)]
-    bundles = [_start(each.op) for each in flights]
+    bundles = [started(each.op) for each in flights]
     for flight, (start, done) in zip(flights, bundles, strict=True):
         if flight.start > flight.end:
             before[flight.start].extend((start, done))
@@ -266,7 +266,7 @@ def _placed(kept: Sequence[Op], flights: Sequence[_Flight]) -> list[Op]:
     return [*placed, *before[len(kept)]]
 
 
-def _start(op: Op) -> tuple[Op, Op]:
+def started(op: Op) -> tuple[Op, Op]:
     """Return the start and the end of a collective."""
     arguments = tuple([Value(type=value.type) for value in op.operands])
     results = tuple([Value(type=value.type) for value in op.results])

@@ -14,7 +14,7 @@ step needs, `kept` what layers hold for the backward pass. Importing `catalogue`
 
 PUBLIC: dict[str, tuple[str, ...]] = {
     "catalogue": ("Llama2", "Llama3", "model_named", "models"),
-    "experts": ("capacity_of",),
+    "experts": ("capacity_of", "has_shared_experts"),
     "flops": ("model_flops",),
     "kept": ("least_kept_bytes", "local_elements"),
     "language": ("Decode", "LanguageModel"),

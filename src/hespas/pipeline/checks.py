@@ -19,12 +19,14 @@ from hespas.hardware.device import Device
 from hespas.hardware.parts import part_warnings
 from hespas.hardware.presets import presets_that_fit
 from hespas.hardware.system import System
+from hespas.models.experts import has_shared_experts
 from hespas.models.part import PIPE
-from hespas.options import EstimateOptions, PredictOptions
+from hespas.options import EstimateOptions, Fidelity, PredictOptions
 from hespas.pipeline.caches import check_caches
 from hespas.pipeline.estimators import check_device_options, check_method_options, spec_of
 from hespas.pipeline.machines import device_of, model_of, no_device, node_of, system_of, with_node
 from hespas.pipeline.workload import source_of
+from hespas.pipelining.options import Overlap, check_overlap
 from hespas.program.attrs import CustomCallAttrs
 from hespas.program.program import Program, all_ops
 from hespas.simulate.models import check_choice
@@ -63,11 +65,15 @@ def checked(options: PredictOptions, *, needs_program: bool = True) -> PredictOp
         source = source_of(options, system)
         if isinstance(source, FileSource):
             check_source(source.path)
+        if isinstance(source, ModelSource):
+            check_experts(source, options)
     return options
 
 
 def _check_stages(options: PredictOptions) -> None:
     """Refuse what is about stages where the mesh has none."""
+    for name in options.pipeline.overlap:
+        check_overlap(name, name)
     mesh, part = options.program.model.mesh, options.program.model.part
     given = options.pipeline.names
     if not given or part is not None or (mesh is not None and mesh.size(PIPE) > 1):
@@ -80,6 +86,26 @@ def _check_stages(options: PredictOptions) -> None:
         f"{stated} has no effect {'with one stage' if is_one else 'without stages'}",
         hint=f"drop it, or give {option('mesh')} an axis {PIPE}, as in {PIPE}=4,tp=8",
     )
+
+
+def check_experts(source: ModelSource, options: PredictOptions) -> None:
+    """Refuse to hide all-to-alls under shared experts for a model without either."""
+    if not options.pipeline.hides(Overlap.EXPERTS):
+        return
+    stated = f"{option('overlap')} {Overlap.EXPERTS.value}=on has no effect"
+    if not has_shared_experts(source.settings):
+        raise ConfigError(f"{stated}: {source.name} has no shared experts", hint="drop it")
+    if source.mesh.size("expert") < 2:
+        raise ConfigError(
+            f"{stated}: {source.name} has no all-to-alls without an axis expert",
+            hint=f"give {option('mesh')} an axis expert, as in expert=8",
+        )
+    if options.compile.asked is Fidelity.EXPORTED:
+        raise ConfigError(
+            f"{stated} with {options.compile.words}: operations that do not wait for each other "
+            "overlap anyway",
+            hint="drop one of them",
+        )
 
 
 def _check_energy(options: PredictOptions) -> None:
@@ -153,8 +179,7 @@ def check_effects(loaded: Loaded, options: PredictOptions) -> None:
     if "" in options.program.branch_weights and "" not in loaded.used.branch_weights:
         raise _no_effect("branch_weights", "no branch without weights of its own", program)
     if options.estimate.launch_overhead_s is not None and not program.is_scheduled:
-        lack = f"no schedule of kernels: see {option('fidelity')}"
-        raise _no_effect("launch_overhead", lack, program)
+        raise no_schedule("launch_overhead", program)
     stated = options.estimate.custom_calls
     called = {op.attrs.target for op in all_ops(program) if isinstance(op.attrs, CustomCallAttrs)}
     for target in stated.keys() - called:
@@ -169,6 +194,11 @@ def check_host_bandwidth(graph: RegionGraph, options: EstimateOptions) -> None:
     """Raise `ConfigError` for a bandwidth to the host that a program makes no use of."""
     if options.host_bandwidth is not None and not graph.host_transfers:
         raise _no_effect("host_bandwidth", "nothing that moves to or from the host", graph.program)
+
+
+def no_schedule(name: str, program: Program) -> ConfigError:
+    """Return the error for an option about the schedule of a program that has none."""
+    return _no_effect(name, f"no schedule of kernels: see {option('fidelity')}", program)
 
 
 def _no_effect(name: str, lack: str, program: Program) -> ConfigError:

@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from time import perf_counter
 
-from hespas.errors import ConfigError
+from hespas.errors import ConfigError, option
 from hespas.estimate.cache import MemoryStore, Store
 from hespas.estimate.clocks import Clocks, at_sustained_clock
 from hespas.estimate.driver import Estimator, OperationMethod
 from hespas.estimate.graph import GraphEstimate, estimate_graph
 from hespas.estimate.rates import Scalable
 from hespas.estimate.sequence import Step, priced_steps
+from hespas.fuse.beside import with_experts_beside
 from hespas.hardware.parts import part_warnings
 from hespas.hardware.system import System
 from hespas.memory.usage import memory_use
@@ -26,6 +27,7 @@ from hespas.pipeline.checks import (
     check_is_alone,
     check_priced,
     checked,
+    no_schedule,
     no_system,
 )
 from hespas.pipeline.estimators import estimator_of
@@ -39,6 +41,7 @@ from hespas.pipeline.machines import (
     system_of,
 )
 from hespas.pipeline.workload import mesh_of, work_of
+from hespas.pipelining.options import Overlap
 from hespas.prediction import Prediction, computation_alone
 from hespas.program.devices import communication_ops, with_device_count
 from hespas.program.program import Program
@@ -154,11 +157,31 @@ def divide(
 
     Loops of a scheduled program are ``folded`` into one round where that is asked for.
     """
+    if options.pipeline.hides(Overlap.EXPERTS):
+        program = _with_experts_beside(program, options)
     graph = split_program(program, options.split, folded=folded)
     check_host_bandwidth(graph, options.estimate)
     modules = region_modules(graph)
     log.info("%d regions, %d distinct", len(graph.regions), len(modules.modules))
     return Prepared(graph=graph, modules=modules, system=system)
+
+
+def _with_experts_beside(program: Program, options: PredictOptions) -> Program:
+    """Return a program whose shared experts run beside all-to-alls.
+
+    Raises `ConfigError` for a program without them; a part of a model may have none.
+    """
+    if not program.is_scheduled:
+        raise no_schedule("overlap", program)
+    found = with_experts_beside(program)
+    if found is program and options.program.model.part is None:
+        raise ConfigError(
+            f"{option('overlap')} {Overlap.EXPERTS.value}=on has no effect: no module of the "
+            "program has both shared experts and all-to-alls",
+            location=program.source,
+            hint="drop it",
+        )
+    return found
 
 
 def settle(program: Program, *, devices: int | None, system: System | None) -> Program:

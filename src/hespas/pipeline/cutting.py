@@ -16,7 +16,7 @@ from hespas.models.model import MeshAxes
 from hespas.models.part import PIPE, REDUCED, SHARED, Part, PartProgram
 from hespas.models.placement import in_default_order
 from hespas.options import PredictOptions
-from hespas.pipeline.checks import checked
+from hespas.pipeline.checks import check_experts, checked
 from hespas.pipeline.machines import system_of
 from hespas.pipeline.workload import placed_mesh, target_of
 from hespas.pipelining.generate import schedule_named
@@ -140,6 +140,7 @@ def cut_of(options: PredictOptions) -> Cut:
             hint=f"give {option('mesh')} sizes that multiply to {system.device_count}",
         )
     source = _source(options, system, mesh)
+    check_experts(source, options)
     settings: Any = source.settings
     schedule = _schedule(options, mesh.size(PIPE), settings.accumulation)
     parts = tuple(_parts(options, source, mesh, schedule))

@@ -9,6 +9,7 @@ from typing import Any
 
 from hespas.estimate.cache import Store
 from hespas.hardware.parts import part_warnings
+from hespas.models.experts import has_shared_experts
 from hespas.models.part import SHARED, Part, PartProgram
 from hespas.options import NetworkOptions, PredictOptions
 from hespas.pipeline.answer import PartCost, PipelinePrediction, StageTimes
@@ -297,8 +298,11 @@ class _Data:
 
 def _notes(cut: Cut, message_ps: int) -> Sequence[str]:
     hides = cut.options.pipeline.hides
-    hidden = ", ".join(what.value for what in Overlap if hides(what)) or "nothing"
-    open_ = ", ".join(what.value for what in Overlap if not hides(what))
+    there = set(Overlap)
+    if not has_shared_experts(cut.source.settings):
+        there.remove(Overlap.EXPERTS)
+    hidden = ", ".join(what.value for what in Overlap if what in there and hides(what)) or "nothing"
+    open_ = ", ".join(what.value for what in Overlap if what in there and not hides(what))
     message = format_time(message_ps / PS_PER_S)
     notes = [
         f"pipeline: the mesh lies on the machine as {cut.mesh}, the last axis nearest",

@@ -14,7 +14,7 @@ each stage does what. All of it is plain values: nothing here knows of models, p
 PUBLIC: dict[str, tuple[str, ...]] = {
     "generate": ("schedule_named",),
     "laws": ("ideal_bubble",),
-    "options": ("DEFAULT", "Overlap", "PipelineOptions", "parse_schedule"),
+    "options": ("DEFAULT", "Overlap", "PipelineOptions", "check_overlap", "parse_schedule"),
     "schedule": ("Action", "Pass", "Schedule"),
     "text": ("load_schedule",),
     "timing": ("Durations", "Interval", "Times", "timed"),

@@ -25,6 +25,8 @@ class Overlap(Enum):
     gradients under the backward passes that follow. ``PARAMETERS``: gathering weights under the
     forward passes before they are needed. ``MESSAGES``: sends beside what a stage computes next.
     ``ACCUMULATION``: adding gradients to those of earlier micro-batches as the products write them.
+    ``EXPERTS``: all-to-alls of routed experts under the products of shared ones, with and without
+    stages.
     """
 
     TP = "tp"
@@ -32,6 +34,7 @@ class Overlap(Enum):
     PARAMETERS = "parameters"
     MESSAGES = "messages"
     ACCUMULATION = "accumulation"
+    EXPERTS = "experts"
 
 
 def parse_overlaps(texts: Iterable[str]) -> dict[str, bool]:
@@ -40,18 +43,23 @@ def parse_overlaps(texts: Iterable[str]) -> dict[str, bool]:
     >>> parse_overlaps(["tp=off,gradients=on"])
     {'tp': False, 'gradients': True}
     """
-    known = [each.value for each in Overlap]
     found: dict[str, bool] = {}
     for text in (part.strip() for given in texts for part in given.split(",")):
         name, _, value = text.partition("=")
-        if name not in known:
-            raise ConfigError(f"{option('overlap')} is {text!r}", hint=suggestion(name, known))
+        check_overlap(name, text)
         if value not in {"on", "off"}:
             raise ConfigError(f"{option('overlap')} is {text!r}", hint=f"write {name}=on or =off")
         if name in found:
             raise ConfigError(f"{option('overlap')} names {name} twice", hint="keep one")
         found[name] = value == "on"
     return found
+
+
+def check_overlap(name: str, text: str) -> None:
+    """Raise `ConfigError` for a name of nothing that can be hidden; ``text`` is what was given."""
+    known = [each.value for each in Overlap]
+    if name not in known:
+        raise ConfigError(f"{option('overlap')} is {text!r}", hint=suggestion(name, known))
 
 
 _LAYERS = re.compile(rf"(\d{{1,{MOST_DIGITS}}})(?:x(\d{{1,6}}))?")
@@ -110,11 +118,12 @@ class PipelineOptions:
     overlap: Mapping[str, bool] = declare(
         Option(
             help="What communication of a pipeline is hidden: "
-            f"{', '.join(each.value for each in Overlap)}.",
+            f"{', '.join(each.value for each in Overlap)}; experts without a pipeline, too.",
             parse=parse_overlaps,
             metavar="NAME=on|off,..",
             repeats=True,
-            default_text="all on; messages off without interleaving, as in Megatron-Core",
+            default_text="all on but experts; messages off without interleaving, as in "
+            "Megatron-Core",
         ),
         default=dict,
     )
@@ -126,13 +135,14 @@ class PipelineOptions:
     def hides(self, what: Overlap) -> bool:
         """Return whether something is hidden: as asked for, else as Megatron-Core does.
 
-        Its recipes for large models hide all of it; it lets a stage wait for its sends where a
-        stage has one chunk.
+        Its recipes for large models hide all of it but all-to-alls under shared experts
+        (``--moe-shared-expert-overlap``); it lets a stage wait for its sends where a stage has one
+        chunk.
         """
         if what.value in self.overlap:
             return self.overlap[what.value]
         if what is not Overlap.MESSAGES:
-            return True
+            return what is not Overlap.EXPERTS
         name = self.schedule or DEFAULT
         if self.schedule_is_named:
             return chunks_named(name) > 1 or name == "zero-bubble"
@@ -149,7 +159,7 @@ class PipelineOptions:
         given = {
             "schedule": self.schedule,
             "stage_layers": self.stage_layers,
-            "overlap": self.overlap or None,
+            "overlap": (self.overlap.keys() - {Overlap.EXPERTS.value}) or None,
             "ignore_memory": self.ignore_memory or None,
         }
         return tuple(name for name, value in given.items() if value is not None)

@@ -301,3 +301,32 @@ def test_states_that_are_too_large_are_to_be_divided() -> None:
     )
     assert "fsdp" in remedy(cut, memory, 80)
     assert "divide its weights by 4 or more" in remedy(cut, memory, 25)
+
+
+EXPERTS = {"layers": "8", "vocabulary": "4096", "embedding": "512", "heads": "8", "mlp": "1024"}
+
+
+def _of_experts(*, on: bool) -> PipelinePrediction:
+    model = ModelOptions(sequence=1024, more={**EXPERTS, "experts": "16"})
+    asked = options(
+        "pipe=2,expert=4", model=model, batch=16, overlap={"experts": on}, schedule="1f1b"
+    )
+    file = replace(asked.program, file=Path("deepseek-v3"))
+    return predict_pipeline(replace(asked, program=file))
+
+
+def test_shared_experts_run_beside_all_to_alls_in_stages_too() -> None:
+    off, on = (pipeline_report(_of_experts(on=each)) for each in (False, True))
+    exchanged = [
+        next(row for row in report.communication if row.kind == "all_to_all")
+        for report in (off, on)
+    ]
+    assert exchanged[1].exposed_s < exchanged[0].exposed_s
+    assert exchanged[1].time_s == pytest.approx(exchanged[0].time_s)
+    assert on.compute_s == off.compute_s
+    assert on.step_time_s < off.step_time_s
+
+
+def test_shared_experts_of_a_model_without_any_are_refused() -> None:
+    with pytest.raises(ConfigError, match="llama3-8b has no shared experts"):
+        predict_pipeline(options(overlap={"experts": True}))

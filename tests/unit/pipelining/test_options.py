@@ -21,8 +21,13 @@ def test_messages_are_hidden_where_a_stage_has_several_chunks() -> None:
     assert PipelineOptions(overlap={"messages": True}).hides(Overlap.MESSAGES)
 
 
+def test_experts_hide_all_to_alls_only_where_that_is_asked_for() -> None:
+    assert not PipelineOptions().hides(Overlap.EXPERTS)
+    assert PipelineOptions(overlap={"experts": True}).hides(Overlap.EXPERTS)
+
+
 def test_everything_else_is_hidden_unless_it_is_not_to_be() -> None:
-    others = [each for each in Overlap if each is not Overlap.MESSAGES]
+    others = [each for each in Overlap if each not in {Overlap.MESSAGES, Overlap.EXPERTS}]
     assert all(map(PipelineOptions().hides, others))
     assert not any(map(PipelineOptions(overlap={o.value: False for o in others}).hides, others))
 
