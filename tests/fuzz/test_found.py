@@ -19,6 +19,7 @@ from fuzz.good_files import HLO, LOOPS, PTX
 from hespas.cli.commands import commands, run
 from hespas.errors import ProgramError
 from hespas.estimate.ptx.parser import read_kernel
+from hespas.estimate.ptx.pipes import slots_of
 from hespas.program.kernels import CompiledKernels, KernelLaunch, encode_kernels
 from hespas.study.store import opened
 from hespas.study.study import study_of
@@ -255,6 +256,7 @@ def test_a_result_with_figures_that_make_endless_rates(hespas: Hespas) -> None:
     ("old", "new", "error"),
     [
         ("ld.global.b32", "ld.global.", r"cannot read the PTX statement 'ld\.global\. %r5"),
+        ("cvta.to.global.u64 %rd4", "cvta.to.global4", r"'cvta\.to\.global4, %rd2' lacks an oper"),
         ("mov.u32 %r7, 0", "mov.u32 %r7, " + "9" * 5000, "has hundreds of digits"),
     ],
 )
@@ -263,6 +265,12 @@ def test_a_kernel_that_is_no_ptx(old: str, new: str, error: str) -> None:
     assert text != PTX
     with pytest.raises(ProgramError, match=error):
         read_kernel(text)
+
+
+def test_a_conversion_in_ptx_between_no_types() -> None:
+    kernel = read_kernel(PTX.replace("neg.s32 %r6", "cvt.rn %r6"))
+    with pytest.raises(ProgramError, match=r"'cvt\.rn' does not say what it converts"):
+        slots_of(kernel.instructions)
 
 
 def test_folded_groups_of_no_devices(hespas: Hespas) -> None:
@@ -330,3 +338,38 @@ def test_a_loop_over_a_tuple_of_nothing(hespas: Hespas) -> None:
     Path("step.hlo").write_bytes(message.SerializeToString())
     said = hespas("memory", "step.hlo", *NODE)
     assert "%loop: a while of 0 values has 2 in its body" in said
+
+
+def test_a_loop_whose_body_returns_more_than_it_takes(hespas: Hespas) -> None:
+    message = read_hlo_module(HLO.encode(), name="step.hlo").message
+    (body,) = (one for one in message.computations if one.name == "body")
+    (returned,) = (one for one in body.instructions if one.opcode == "tuple")
+    returned.operand_ids.extend(list(returned.operand_ids))
+    Path("step.hlo").write_bytes(message.SerializeToString())
+    said = hespas("memory", "step.hlo", *NODE)
+    assert "%loop: the body of a while of 2 values has 4" in said
+
+
+def test_a_fusion_of_nothing(hespas: Hespas) -> None:
+    message = read_hlo_module(HLO.encode(), name="step.hlo").message
+    (main,) = (one for one in message.computations if one.name == "main")
+    (fused,) = (one for one in main.instructions if one.name == "f.1")
+    fused.operand_ids[:] = []
+    Path("step.hlo").write_bytes(message.SerializeToString())
+    said = hespas("memory", "step.hlo", *NODE)
+    assert "%f.1: a fusion of 0 values has 1 in its body" in said
+
+
+def test_hlo_text_that_ends_its_parser(hespas: Hespas) -> None:
+    Path("step.hlo").write_text(HLO.replace("dot(%a, %b)", "dot(s32[], f32[4096,512])"))
+    assert "step.hlo: cannot be parsed: XLA's parser" in hespas("memory", "step.hlo", *NODE)
+
+
+def test_a_path_with_a_zero_in_it(hespas: Hespas) -> None:
+    Path("step.mlir").write_text(LOOPS)
+    directory = Path("system/hespas")
+    directory.mkdir(parents=True)
+    dimension = {"topology": "switch", "size": 4, "link": "/a\0b"}
+    (directory / "network.json").write_text(json.dumps({"dimensions": [dimension]}))
+    said = hespas("run", "step.mlir", "--as-exported", *NODE, "--system", "./system")
+    assert "embedded null byte" in said

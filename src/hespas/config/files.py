@@ -21,6 +21,10 @@ def read_text(path: Path) -> str:
         raise ConfigError(
             f"byte {error.start} is not UTF-8", location=str(path), hint="save the file as UTF-8"
         ) from None
+    except ValueError as error:
+        # A path with a zero in it.
+        message = f"cannot be read: {error}"
+        raise ConfigError(message, location=repr(str(path)), hint="check the path") from None
 
 
 def read_json(path: Path) -> object:

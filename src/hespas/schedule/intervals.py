@@ -48,7 +48,8 @@ def exposed_parts(
 def _uncovered(hiding: Sequence[Interval], first: int, span: Interval) -> list[Interval]:
     parts: list[Interval] = []
     at, end = span
-    for start, stop in hiding[first:]:
+    for number in range(first, len(hiding)):
+        start, stop = hiding[number]
         if start >= end:
             break
         if start > at:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import selectors
 import signal
 import subprocess
+import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
+from shutil import rmtree
 from threading import Lock
 from time import monotonic
 
@@ -115,6 +120,9 @@ class Worker:
             raise ToolError(f"{self.name} answered nonsense", location=str(self.log)) from error
 
     def _died(self, process: subprocess.Popen[bytes]) -> ToolError:
+        with suppress(subprocess.TimeoutExpired):
+            # A process that closed its output is about to end: its own exit code says more.
+            process.wait(timeout=0.2)
         self._end()
         how = ending(process.returncode)
         return ToolError(f"{self.name} {how}: {last_words(self.log)}", location=str(self.log))
@@ -123,9 +131,6 @@ class Worker:
         process, self._process = self._process, None
         if process is None:
             return
-        with suppress(subprocess.TimeoutExpired):
-            # A process that closed its output is about to end: its own exit code says more.
-            process.wait(timeout=0.2)
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -133,3 +138,16 @@ class Worker:
             if pipe is not None:
                 with suppress(OSError):
                     pipe.close()
+
+
+@lru_cache
+def lasting_worker(module: str, name: str) -> Worker:
+    """Return the worker that runs a module of hespas; the process ends with this one.
+
+    ``name`` is what messages call it.
+    """
+    directory = Path(tempfile.mkdtemp(prefix="hespas-worker-"))
+    worker = Worker(command=(sys.executable, "-P", "-m", module), name=name, directory=directory)
+    atexit.register(rmtree, directory, ignore_errors=True)
+    atexit.register(worker.close)
+    return worker

@@ -155,6 +155,8 @@ def _instruction(statement: str, *, location: str) -> Instruction:
     negated, guard, opcode, rest = match.groups()
     parts = _parts(opcode)
     operands = _operands(rest)
+    if () in operands:
+        raise ProgramError(f"the PTX {statement[:60]!r} lacks an operand", location=location)
     written: tuple[Operand, ...] = ()
     if operands and parts[0] not in _NO_RESULT:
         written, *operands = operands
@@ -182,6 +184,8 @@ def _operands(text: str) -> list[tuple[Operand, ...]]:
 
 @lru_cache(maxsize=65536)
 def _flat(operand: str) -> tuple[Operand, ...]:
+    if not operand:
+        return ()
     if operand[0] == "[":
         return (operand,)
     if operand[0] == "{" or "|" in operand:

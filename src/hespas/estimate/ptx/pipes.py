@@ -12,6 +12,7 @@ from functools import cache
 
 import msgspec
 
+from hespas.errors import ProgramError
 from hespas.estimate.ptx.parser import Instruction
 
 
@@ -191,6 +192,8 @@ def _move(each: Instruction) -> Slots:
 
 def _conversion(each: Instruction, readers: Mapping[str, list[str]]) -> Slots:
     types = [part for part in each.parts if part.rstrip("0123456789x") in {"f", "bf", "s", "u"}]
+    if not types:
+        raise ProgramError(f"the PTX {each.opcode!r} does not say what it converts")
     to, of = types[0], types[-1]
     if to[0] in "su" and of[0] in "su":
         return _LOGIC if to[0] == "s" and to[1:] < of[1:] else NOTHING

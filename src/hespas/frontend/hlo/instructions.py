@@ -99,6 +99,11 @@ def fusion(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
     if attrs.backend_config:
         texts["backend_config"] = mlir.string(attrs.backend_config)
     body = reader.body(_called(instruction), "mhlo")
+    operands = scope.operands(instruction)
+    if len(operands) != len(body.arguments):
+        raise ProgramError(
+            f"a fusion of {len(operands)} values has {len(body.arguments)} in its body"
+        )
     reader.emit(
         instruction,
         scope,
@@ -106,6 +111,7 @@ def fusion(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
         attrs=attrs,
         attributes=mlir.listed(texts),
         regions=(body,),
+        operands=operands,
     )
 
 
@@ -211,6 +217,9 @@ def while_loop(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
         raise ProgramError(
             f"a while of {len(operands)} values has {len(body.arguments)} in its body"
         )
+    returned = body.operations[-1].operands
+    if len(returned) != len(operands):
+        raise ProgramError(f"the body of a while of {len(operands)} values has {len(returned)}")
     count = config.trip_count(instruction.backend_config)
     if count is None:
         count = trip_count(operands, condition, body, reader.producer)

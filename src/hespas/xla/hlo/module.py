@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
@@ -18,6 +17,7 @@ from google.protobuf.message import DecodeError
 from hespas.errors import ProgramError, UnsupportedError
 from hespas.xla.hlo.forms import is_hlo_text
 from hespas.xla.hlo.schema import message_class
+from hespas.xla.hlo.text import proto_of_text
 from hespas.xla.mlir.module import device_text, parse_mlir
 
 
@@ -59,14 +59,7 @@ def _from_text(source: bytes, name: str) -> HloModule:
         # jaxlib takes the last computation for the program then.
         message = "it has no ENTRY computation"
         raise ProgramError(message, location=name, hint="give the whole of the file")
-    _refuse_what_aborts(text, name)
-    try:
-        parsed = import_module("jaxlib._hlo").hlo_module_from_text(text)
-    except RuntimeError as error:
-        raise _text_error(str(error), name) from error
-    message = message_class("xla.HloModuleProto").FromString(
-        parsed.as_serialized_hlo_module_proto()
-    )
+    message = message_class("xla.HloModuleProto").FromString(proto_of_text(text, name=name))
     start = text.index("HloModule")
     header = text[start : text.find("\n", start)]
     return HloModule(
@@ -77,52 +70,12 @@ def _from_text(source: bytes, name: str) -> HloModule:
 
 
 _ENTRY = re.compile(r"^\s*ENTRY\b", re.MULTILINE)
-_PARAMETER = re.compile(r"parameter\((-?\d+)\)")
-_END_OF_COMPUTATION = re.compile(r"\n\}")
-_NEGATIVE_TILE = re.compile(r":T\([^)]*-\d")
-
-
-def _refuse_what_aborts(text: str, name: str) -> None:
-    """Raise `ProgramError` for text that makes jaxlib 0.10.2 abort the process.
-
-    A computation numbers its parameters 0, 1, ... Several computations may stand between two
-    lines that begin with a brace, so a number must not be more frequent than the one below it.
-    """
-    start = 0
-    for end in [*[match.start() for match in _END_OF_COMPUTATION.finditer(text)], len(text)]:
-        parameters = list(_PARAMETER.finditer(text, start, end))
-        counts = Counter(int(match[1]) for match in parameters)
-        for match in parameters:
-            number = int(match[1])
-            if number < 0 or (number and counts[number] > counts[number - 1]):
-                message = f"parameter {number} is named, but not all before it are"
-                location = _location(text, match.start(), name)
-                raise ProgramError(message, location=location, hint="give the whole of the file")
-        start = end
-    tile = _NEGATIVE_TILE.search(text)
-    if tile is not None:
-        raise ProgramError("a tile is negative", location=_location(text, tile.start(), name))
-
-
-def _location(text: str, at: int, name: str) -> str:
-    line = text.count("\n", 0, at) + 1
-    return f"{name}:{line}:{at - text.rfind(chr(10), 0, at)}"
 
 
 def _count(header: str, name: str) -> int | None:
     """Read a number from the module's first line; the parser leaves it out of the proto."""
-    match = re.search(rf", {name}=(\d+)", header)
+    match = re.search(rf", {name}=(\d{{1,9}})\b", header)
     return int(match[1]) if match else None
-
-
-_DIAGNOSTIC = re.compile(r"was parsing (\d+):(\d+): error: (.*)")
-
-
-def _text_error(message: str, name: str) -> ProgramError:
-    match = _DIAGNOSTIC.search(message)
-    if match is None:
-        return ProgramError(f"cannot be parsed: {' '.join(message.split())}", location=name)
-    return ProgramError(f"cannot be parsed: {match[3]}", location=f"{name}:{match[1]}:{match[2]}")
 
 
 def _from_proto(source: bytes, name: str) -> Any:

@@ -5,20 +5,15 @@ One process reads all kernels of a program, one after another, and ends with thi
 
 from __future__ import annotations
 
-import atexit
 import json
 import sys
-import tempfile
 from base64 import b64decode, b64encode
 from contextlib import suppress
-from functools import lru_cache
 from importlib import import_module
-from pathlib import Path
-from shutil import rmtree
 from typing import Any
 
 from hespas.errors import ProgramError, ToolError
-from hespas.tools.worker import Worker
+from hespas.tools.worker import lasting_worker
 from hespas.xla.mlir.module import BYTECODE_MAGIC
 from hespas.xla.mlir.trial import NO_TEXT, read_names
 
@@ -45,25 +40,13 @@ def check_kernel(body: bytes, language: str) -> None:
 
 def _answer(question: dict[str, str]) -> dict[str, object]:
     """Ask again where the process dies: an earlier kernel may have damaged its memory."""
+    worker = lasting_worker(__name__, "the reader of kernels")
     with suppress(ToolError):
-        return _worker().ask(question, time_s=_MOST_S)
+        return worker.ask(question, time_s=_MOST_S)
     try:
-        return _worker().ask(question, time_s=_MOST_S)
+        return worker.ask(question, time_s=_MOST_S)
     except ToolError as error:
         raise ProgramError("its kernel cannot be read: the bytecode is damaged") from error
-
-
-@lru_cache(maxsize=1)
-def _worker() -> Worker:
-    directory = Path(tempfile.mkdtemp(prefix="hespas-kernels-"))
-    worker = Worker(
-        command=(sys.executable, "-P", "-m", __name__),
-        name="the reader of kernels",
-        directory=directory,
-    )
-    atexit.register(rmtree, directory, ignore_errors=True)
-    atexit.register(worker.close)
-    return worker
 
 
 def main() -> None:
