@@ -202,3 +202,35 @@ BRIDGES = """<topology version="2.0"><object type="Machine"><object type="Packag
 </object></object></object></topology>
 """
 """What hwloc writes of another one."""
+
+INFRAGRAPH = {
+    "name": "four devices",
+    "devices": [
+        {
+            "name": "server",
+            "components": [
+                {"name": "gpu", "count": 2, "choice": "xpu"},
+                {"name": "nic", "count": 1, "choice": "nic"},
+            ],
+            "links": [{"name": "lanes", "physical": {"bandwidth": {"gigabytes_per_second": 25}}}],
+            "edges": [
+                {
+                    "ep1": {"component": "gpu[0:2]"},
+                    "ep2": {"component": "nic"},
+                    "scheme": "many2many",
+                    "link": "lanes",
+                }
+            ],
+        }
+    ],
+    "links": [{"name": "cable", "physical": {"bandwidth": {"gigabits_per_second": 100}}}],
+    "instances": [{"name": "host", "device": "server", "count": 2}],
+    "edges": [
+        {
+            "ep1": {"instance": "host[0]", "component": "nic[0]"},
+            "ep2": {"instance": "host[1]", "component": "nic[0]"},
+            "scheme": "one2one",
+            "link": "cable",
+        }
+    ],
+}

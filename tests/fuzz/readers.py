@@ -12,7 +12,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from fuzz.good_files import BRIDGES, CLUSTER, HLO, LOOPS, MACHINE, PTX, SHARDED, SWAP
+import yaml
+
+from fuzz.good_files import BRIDGES, CLUSTER, HLO, INFRAGRAPH, LOOPS, MACHINE, PTX, SHARDED, SWAP
 from fuzz.mutators import Form
 from fuzz.option_readers import kernels_of_authors, options
 from fuzz.reader import EXPORTED, NODE, ROOT, SYSTEM, Reader, at, hespas
@@ -295,27 +297,30 @@ def _descriptions(home: Path) -> Iterator[Reader]:
 
 
 def _machines(home: Path) -> Iterator[Reader]:
-    files: dict[str, tuple[str, dict[str, float]]] = {
-        "nccl": (MACHINE, {"nvlink_bandwidth_bytes_per_s": 25e9}),
-        "hwloc": (BRIDGES, {}),
+    files: dict[str, tuple[str, str, Form, dict[str, object]]] = {
+        "NCCL": (MACHINE, "machine.xml", Form.TEXT, {"nvlink_bandwidth_bytes_per_s": 25e9}),
+        "hwloc": (BRIDGES, "machine.xml", Form.TEXT, {}),
+        "infragraph": (json.dumps(INFRAGRAPH, indent=1), "machine.json", Form.JSON, {}),
+        "infragraph as YAML": (yaml.safe_dump(INFRAGRAPH), "machine.yml", Form.TEXT, {}),
     }
-    for writer, (text, figures) in files.items():
-        machine = {"file": "machine.xml", "link_latency_s": 1e-6, **figures}
+    for writer, (text, name, form, figures) in files.items():
+        machine = {"file": name, "link_latency_s": 1e-6, **figures}
         directory = at(
             home,
             f"machine-{writer}",
             {
                 "step.mlir": LOOPS,
-                "system/hespas/machine.xml": text,
+                f"system/hespas/{name}": text,
                 "system/hespas/network.json": json.dumps({"machine": machine}),
             },
         )
         yield Reader(
-            name="machines (XML)",
+            name=f"machines ({'infragraph' if 'infragraph' in writer else 'XML'})",
             directory=directory,
-            file="system/hespas/machine.xml",
-            form=Form.TEXT,
+            file=f"system/hespas/{name}",
+            form=form,
             words=("run", "step.mlir", "--as-exported", *NODE, "--system", "./system"),
+            shows_cuts=form is not Form.TEXT or name.endswith("xml"),
         )
 
 

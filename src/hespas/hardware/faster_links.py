@@ -9,14 +9,8 @@ from types import MappingProxyType
 import msgspec
 
 from hespas.errors import HardwareError
-from hespas.hardware.interconnect import (
-    Dimension,
-    Dimensions,
-    Dragonfly,
-    Fabric,
-    Graph,
-    Interconnect,
-)
+from hespas.hardware.graph import Graph
+from hespas.hardware.interconnect import Dimension, Dimensions, Dragonfly, Fabric, Interconnect
 from hespas.hardware.links import Link, LinkParameters, MeasuredCollective
 from hespas.hardware.system import NetworkDimension, System
 

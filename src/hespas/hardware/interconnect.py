@@ -21,8 +21,11 @@ from hespas.config.decode import decode
 from hespas.config.figures import Count, DeviceCount, NotNegative, Positive, Text
 from hespas.config.files import read_json
 from hespas.errors import HardwareError
+from hespas.hardware.graph import Edge, Graph
+from hespas.hardware.infragraph import read_infragraph
 from hespas.hardware.links import Link, LinkParameters, check_protocols, link_names, load_link
-from hespas.hardware.machine_links import MachineFile, MachineLinks, read_machine_links
+from hespas.hardware.machine_file import MachineFile
+from hespas.hardware.machine_links import read_machine_links
 from hespas.hardware.system import CollectiveKind, System, Topology
 from hespas.limits import MOST_DEVICES
 
@@ -108,33 +111,6 @@ class Dragonfly:
     def device_count(self) -> int:
         """The number of devices."""
         return self.groups * self.routers_per_group * self.devices_per_router
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Edge:
-    """A link from one node to another, by their names; one direction."""
-
-    source: str
-    target: str
-    bandwidth_bytes_per_s: float
-    latency_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Graph:
-    """Devices and switches by name, and links between them. Devices are numbered as listed.
-
-    A message takes a path of fewest links; of several, always the same for the same two ends.
-    """
-
-    devices: tuple[str, ...]
-    switches: tuple[str, ...]
-    edges: tuple[Edge, ...]
-
-    @property
-    def device_count(self) -> int:
-        """The number of devices."""
-        return len(self.devices)
 
 
 Fabric = Dimensions | Dragonfly | Graph
@@ -321,7 +297,7 @@ def _fabric(file: _NetworkFile, path: Path) -> Fabric:
                 graph = decode(read_json(graph_file), _GraphFile, location=str(graph_file))
                 return _graph(graph, path)
             case None, None, None, MachineFile() as machine:
-                return _machine(read_machine_links(path.parent / machine.file, machine), machine)
+                return _machine(path.parent / machine.file, machine)
             case _:
                 raise AssertionError
     except HardwareError as error:
@@ -396,14 +372,9 @@ def _graph(file: _GraphFile, path: Path) -> Graph:
     return Graph(devices=file.devices, switches=file.switches, edges=tuple(edges))
 
 
-def _machine(links: MachineLinks, figures: MachineFile) -> Graph:
-    edges = [
-        Edge(
-            source=link.source,
-            target=link.target,
-            bandwidth_bytes_per_s=link.bandwidth_bytes_per_s,
-            latency_s=figures.link_latency_s,
-        )
-        for link in links.links
-    ]
-    return Graph(devices=links.devices, switches=links.switches, edges=tuple(edges))
+_OF_INFRAGRAPH = (".yml", ".yaml", ".json")
+
+
+def _machine(path: Path, figures: MachineFile) -> Graph:
+    read = read_infragraph if path.suffix in _OF_INFRAGRAPH else read_machine_links
+    return read(path, figures)

@@ -15,11 +15,10 @@ from itertools import permutations
 from pathlib import Path
 from xml.etree import ElementTree
 
-from msgspec import Struct
-
-from hespas.config.figures import NotNegative, Positive, Text
 from hespas.config.files import read_text
 from hespas.errors import HardwareError, UnsupportedError
+from hespas.hardware.graph import Edge, Graph
+from hespas.hardware.machine_file import MachineFile
 
 _NVSWITCH = "nvswitch"
 _SWITCH_CLASS = "0x068000"
@@ -36,37 +35,6 @@ _USEFUL = ((5.0, 8 / 10), (32.0, 128 / 130), (64.0, 236 / 256))
 
 Source: PCI Express Base Specification, 6.0: 8b/10b and 128b/130b, and packets of 236 in 256 bytes.
 """
-
-
-class MachineFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``machine`` of ``network.json``: a file, and what it does not say.
-
-    ``link_latency_s`` is that of each link; the bandwidths are of one NVLink, and of the link from
-    one socket to another, in one direction.
-    """
-
-    file: Text
-    link_latency_s: NotNegative
-    nvlink_bandwidth_bytes_per_s: Positive | None = None
-    socket_bandwidth_bytes_per_s: Positive | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MachineLink:
-    """A link in one direction, between two nodes by name."""
-
-    source: str
-    target: str
-    bandwidth_bytes_per_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MachineLinks:
-    """Devices in the order of the machine, what stands between them, and the links."""
-
-    devices: tuple[str, ...]
-    switches: tuple[str, ...]
-    links: tuple[MachineLink, ...]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -89,13 +57,18 @@ class _Machine:
         return HardwareError(message, location=self.location, hint=hint)
 
 
-def read_machine_links(path: Path, figures: MachineFile) -> MachineLinks:
+def read_machine_links(path: Path, figures: MachineFile) -> Graph:
     """Return how the devices of a machine are connected.
 
     Raises `ConfigError` for a file that cannot be read, `HardwareError` for one that is not a
     topology or does not say enough, and for a figure that has no effect on it.
     """
     machine = _Machine(location=str(path))
+    if figures.link_latency_s is None:
+        raise machine.error("it says no latency", "give link_latency_s, that of each link")
+    if figures.links or figures.leave_out_links:
+        name = "links" if figures.links else "leave_out_links"
+        raise machine.error(f"{name} has no effect on what NCCL and hwloc write", "drop it")
     root = _root(path)
     match root.tag:
         case "system":
@@ -108,7 +81,19 @@ def read_machine_links(path: Path, figures: MachineFile) -> MachineLinks:
             )
     if not machine.order:
         raise machine.error("it has no device", "write it on a machine with GPUs")
-    return _by_nvlink(machine, figures) if machine.nvlinks else _by_pcie(machine, figures)
+    found = _by_nvlink(machine, figures) if machine.nvlinks else _by_pcie(machine, figures)
+    edges = [
+        Edge(
+            source=source,
+            target=target,
+            bandwidth_bytes_per_s=rate,
+            latency_s=figures.link_latency_s,
+        )
+        for (source, target), rate in found.items()
+    ]
+    ends = dict.fromkeys(source for source, _ in found)
+    switches = tuple([name for name in ends if name not in machine.order])
+    return Graph(devices=machine.devices, switches=switches, edges=tuple(edges))
 
 
 def _root(path: Path) -> ElementTree.Element:
@@ -220,7 +205,12 @@ def _hwloc_bandwidth(element: ElementTree.Element, machine: _Machine) -> float |
     return float(text) * 1e9 or None
 
 
-def _by_nvlink(machine: _Machine, figures: MachineFile) -> MachineLinks:
+_Rates = dict[tuple[str, str], float]
+"""The bandwidth of a link, by the nodes that it goes from and to."""
+
+
+def _by_nvlink(machine: _Machine, figures: MachineFile) -> _Rates:
+    """Return NVLinks; those between two nodes add up, such as those to each switch of several."""
     if figures.nvlink_bandwidth_bytes_per_s is None:
         hint = "give nvlink_bandwidth_bytes_per_s, of one link in one direction"
         raise machine.error("it does not say how fast an NVLink is", hint)
@@ -230,42 +220,29 @@ def _by_nvlink(machine: _Machine, figures: MachineFile) -> MachineLinks:
     for name in machine.devices:
         if name not in linked:
             raise machine.error(f"{name} has no NVLink, others have", "describe it as a graph")
-    links: list[MachineLink] = []
+    rates: _Rates = {}
     for source, target, count in machine.nvlinks:
         if target != _NVSWITCH and target not in machine.order:
             raise machine.error(f"an NVLink of {source} goes to {target}", "name a device of it")
-        bandwidth = count * figures.nvlink_bandwidth_bytes_per_s
-        links.append(MachineLink(source=source, target=target, bandwidth_bytes_per_s=bandwidth))
+        rate = count * figures.nvlink_bandwidth_bytes_per_s
+        rates[source, target] = rates.get((source, target), 0.0) + rate
         if target == _NVSWITCH:
-            links.append(MachineLink(source=target, target=source, bandwidth_bytes_per_s=bandwidth))
-    switches = (_NVSWITCH,) if any(link.target == _NVSWITCH for link in links) else ()
-    return MachineLinks(devices=machine.devices, switches=switches, links=_merged(links))
+            rates[target, source] = rates[source, target]
+    return rates
 
 
-def _merged(links: list[MachineLink]) -> tuple[MachineLink, ...]:
-    """Add up links between the same two nodes: a device has some to each switch of several."""
-    sums: dict[tuple[str, str], float] = {}
-    for link in links:
-        ends = (link.source, link.target)
-        sums[ends] = sums.get(ends, 0.0) + link.bandwidth_bytes_per_s
-    return tuple([
-        MachineLink(source=source, target=target, bandwidth_bytes_per_s=bandwidth)
-        for (source, target), bandwidth in sums.items()
-    ])  # fmt: skip
-
-
-def _by_pcie(machine: _Machine, figures: MachineFile) -> MachineLinks:
+def _by_pcie(machine: _Machine, figures: MachineFile) -> _Rates:
     if figures.nvlink_bandwidth_bytes_per_s is not None:
         raise machine.error("nvlink_bandwidth_bytes_per_s has no effect: no NVLinks", "drop it")
     needed = dict.fromkeys(name for device in machine.devices for name in _path(device, machine))
-    links: list[MachineLink] = []
+    rates: _Rates = {}
     for name in needed:
         if name in machine.above:
             parent, bandwidth = machine.above[name]
             if bandwidth is None:
                 hint = "add the speed of its link to the file"
                 raise machine.error(f"it does not say how fast the link of {name} is", hint)
-            links += _both_ways(name, parent, bandwidth)
+            rates[name, parent] = rates[parent, name] = bandwidth
     sockets = [name for name in needed if name in machine.sockets]
     between = figures.socket_bandwidth_bytes_per_s
     if (len(sockets) > 1) != (between is not None):
@@ -274,12 +251,8 @@ def _by_pcie(machine: _Machine, figures: MachineFile) -> MachineLinks:
         )
         verb = "give" if between is None else "drop"
         raise machine.error(f"it {what}", f"{verb} socket_bandwidth_bytes_per_s")
-    links += [
-        MachineLink(source=one, target=other, bandwidth_bytes_per_s=between or 0.0)
-        for one, other in permutations(sockets, 2)
-    ]
-    switches = tuple([name for name in needed if name not in machine.order])
-    return MachineLinks(devices=machine.devices, switches=switches, links=tuple(links))
+    rates |= dict.fromkeys(permutations(sockets, 2), between or 0.0)
+    return rates
 
 
 def _path(device: str, machine: _Machine) -> Iterator[str]:
@@ -288,11 +261,3 @@ def _path(device: str, machine: _Machine) -> Iterator[str]:
     while name:
         yield name
         name = machine.above[name][0] if name in machine.above else ""
-
-
-def _both_ways(one: str, other: str, bandwidth: float) -> list[MachineLink]:
-    ends = ((one, other), (other, one))
-    return [
-        MachineLink(source=source, target=target, bandwidth_bytes_per_s=bandwidth)
-        for source, target in ends
-    ]

@@ -9,6 +9,6 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "interruption": ("end_programs_on",),
     "process": ("LOG_NAME", "Limits", "ending", "last_words", "run_program", "scratch_directory"),
     "staying": ("is_staying", "stay"),
-    "worker": ("Worker",),
+    "worker": ("Worker", "lasting_worker"),
 }
 """What other folders import, by module; `tests/project/test_layout.py` checks it."""

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from hespas.errors import ConfigError, DeviceCountError, HardwareError, SimulationError
-from hespas.hardware.interconnect import Dimensions, Dragonfly, Graph, Shape, interconnect_of
+from hespas.hardware.graph import Graph
+from hespas.hardware.interconnect import Dimensions, Dragonfly, Shape, interconnect_of
 from hespas.hardware.presets import PRESETS_DIRECTORY, load_system
 from hespas.schedule.tasks import CollectiveTask, CommunicationKind, TaskGraph
 from hespas.simulate.models import Model, ModelChoice, simulate_job

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from hespas.errors import HespasError
-from hespas.hardware.interconnect import Graph, read_interconnect
+from hespas.hardware.graph import Graph
+from hespas.hardware.interconnect import read_interconnect
 
 SWITCHED = """<system version="1">
   <cpu numaid="0" affinity="ffff" arch="x86_64" vendor="AuthenticAMD" familyid="143" modelid="49">
@@ -65,7 +66,7 @@ DISTANCES = '<distances2hetero name="NVLinkBandwidth"/><object'
 NVLINK = {"nvlink_bandwidth_bytes_per_s": 25e9}
 
 
-def wired(directory: Path, text: str, **figures: float) -> Graph:
+def wired(directory: Path, text: str, **figures: object) -> Graph:
     (directory / "machine.xml").write_text(text)
     network = directory / "network.json"
     machine = {"file": "machine.xml", "link_latency_s": 1e-6, **figures}
@@ -118,6 +119,8 @@ def test_devices_as_hwloc_lists_them(tmp_path: Path) -> None:
     ("text", "figures", "said"),
     [
         (SWITCHED, {}, "how fast an NVLink is; give nvlink_bandwidth_bytes_per_s"),
+        (SWITCHED, {**NVLINK, "link_latency_s": None}, "it says no latency; give link_latency_s"),
+        (SWITCHED, {**NVLINK, "leave_out_links": ["pcie"]}, "leave_out_links has no effect"),
         (SWITCHED, {**NVLINK, "socket_bandwidth_bytes_per_s": 1e9}, "no effect on NVLinks"),
         (HWLOC, NVLINK, "has no effect: no NVLinks"),
         (HWLOC, {"socket_bandwidth_bytes_per_s": 1e9}, "it has one socket; drop"),
@@ -136,7 +139,7 @@ def test_devices_as_hwloc_lists_them(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_not_said_is_asked_for(
-    tmp_path: Path, text: str, figures: dict[str, float], said: str
+    tmp_path: Path, text: str, figures: dict[str, object], said: str
 ) -> None:
     with pytest.raises(HespasError, match=r"machine\.xml") as caught:
         wired(tmp_path, text, **figures)

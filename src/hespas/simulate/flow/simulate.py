@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from hespas.errors import DeviceCountError, SimulationError, option
 from hespas.hardware.cluster import Cluster
-from hespas.hardware.interconnect import Graph, Interconnect, interconnect_of
+from hespas.hardware.graph import Graph
+from hespas.hardware.interconnect import Interconnect, interconnect_of
 from hespas.hardware.system import CollectiveKind, System
 from hespas.schedule.roles import find_roles
 from hespas.schedule.tasks import CollectiveTask, ComputeTask, Job, SendTask, TaskGraph, as_job

@@ -20,15 +20,8 @@ from numpy.typing import NDArray
 
 from hespas.errors import HardwareError
 from hespas.hardware.cluster import Cluster, LinkOverride
-from hespas.hardware.interconnect import (
-    Dimension,
-    Dimensions,
-    Dragonfly,
-    Edge,
-    Graph,
-    Interconnect,
-    Shape,
-)
+from hespas.hardware.graph import Edge, Graph
+from hespas.hardware.interconnect import Dimension, Dimensions, Dragonfly, Interconnect, Shape
 from hespas.hardware.links import LinkParameters
 from hespas.simulate.memory_guard import check_memory
 

@@ -9,12 +9,11 @@ import pytest
 
 from flow_transfers import Transfer, simulate_transfers
 from hespas.errors import SimulationError
+from hespas.hardware.graph import Edge, Graph
 from hespas.hardware.interconnect import (
     Dimension,
     Dimensions,
     Dragonfly,
-    Edge,
-    Graph,
     Interconnect,
     Shape,
     switched,

@@ -2,15 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from hespas.hardware.interconnect import (
-    Dimension,
-    Dimensions,
-    Dragonfly,
-    Edge,
-    Graph,
-    Interconnect,
-    Shape,
-)
+from hespas.hardware.graph import Edge, Graph
+from hespas.hardware.interconnect import Dimension, Dimensions, Dragonfly, Interconnect, Shape
 from hespas.hardware.links import LinkParameters
 from hespas.simulate.flow.topology import Topology, make_topology
 
