@@ -27,12 +27,15 @@ def memory_of_operations(program: Program) -> Mapping[Hashable, int]:
     return dict(_main(program, state))
 
 
-def temporaries_before(program: Program, is_later: Callable[[Op], bool]) -> tuple[int, int]:
+def temporaries_before(
+    program: Program, is_later: Callable[[Op], bool], *, space: int
+) -> tuple[int, int]:
     """Return what temporaries hold when the first later operation begins, and at most, in bytes.
 
-    Operations run in the order in which they stand. Without a later one, nothing is held.
+    They are those in a memory space: the device's, or the host's. Operations run in the order in
+    which they stand. Without a later one, nothing is held.
     """
-    state = settled(program)
+    state = settled(program, space=space)
     owned = list(state.liveness.temporaries())
     operations = state.main.body.operations
     at = next((moment for moment, op in enumerate(operations) if is_later(op)), None)

@@ -22,6 +22,7 @@ from hespas.units import format_quantity, format_time
 _TIMES = {
     "computes": PALETTE[0],
     "exposed communication": PALETTE[1],
+    "exposed host transfers": PALETTE[4],
     "waits for other stages": PALETTE[3],
     "waits for all gradients": PALETTE[2],
     "waits for the last stage": PALETTE[7],
@@ -44,7 +45,10 @@ def stage_sections(report: RunReport) -> tuple[Section, ...]:
 
 def stage_times(row: StageRow) -> dict[str, float]:
     """Return what a device of a stage does over the step, in seconds, in order: it adds up."""
-    times = (row.compute_s, row.exposed_communication_s, row.waiting_s, row.sums_s, row.end_s)
+    times = (
+        *(row.compute_s, row.exposed_communication_s, row.exposed_host_transfer_s),
+        *(row.waiting_s, row.sums_s, row.end_s),
+    )
     return dict(zip(_TIMES, times, strict=True))
 
 

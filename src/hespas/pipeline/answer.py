@@ -129,8 +129,13 @@ class PipelinePrediction:
 
     @property
     def exposed_communication_s(self) -> float:
-        """The time in which a device of that stage doesn't compute, waiting included."""
-        return self.step_time_s - self.compute_s
+        """The time in which it neither computes nor waits for its host; waiting included."""
+        return self.step_time_s - self.compute_s - self.exposed_host_transfer_s
+
+    @property
+    def exposed_host_transfer_s(self) -> float:
+        """The time in which its passes wait for moves to the host's memory and from it."""
+        return self.spent(self.busiest).host_ps / PS_PER_S
 
     @property
     def bubble(self) -> float:

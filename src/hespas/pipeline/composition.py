@@ -160,7 +160,8 @@ def divide(
     if options.pipeline.hides(Overlap.EXPERTS):
         program = _with_experts_beside(program, options)
     graph = split_program(program, options.split, folded=folded)
-    check_host_bandwidth(graph, options.estimate)
+    if options.program.model.part is None:
+        check_host_bandwidth(graph, options.estimate)
     modules = region_modules(graph)
     log.info("%d regions, %d distinct", len(graph.regions), len(modules.modules))
     return Prepared(graph=graph, modules=modules, system=system)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hespas.errors import ConfigError, DeviceCountError, option
+from hespas.errors import ConfigError, DeviceCountError, HardwareError, option
 from hespas.export.options import ModelOptions
 from hespas.export.source import ModelSource, find_source
 from hespas.hardware.system import System
@@ -17,7 +17,7 @@ from hespas.models.part import PIPE, REDUCED, SHARED, Part, PartProgram
 from hespas.models.placement import in_default_order
 from hespas.options import PredictOptions
 from hespas.pipeline.checks import check_experts, checked
-from hespas.pipeline.machines import system_of
+from hespas.pipeline.machines import host_bandwidth, system_of
 from hespas.pipeline.workload import placed_mesh, target_of
 from hespas.pipelining.generate import schedule_named
 from hespas.pipelining.options import DEFAULT
@@ -47,6 +47,11 @@ class Cut:
     def stages(self) -> int:
         """The number of stages."""
         return self.schedule.stages
+
+    @property
+    def offloads(self) -> bool:
+        """Whether what layers keep lies in the host's memory until the backward pass."""
+        return offloads(self.source)
 
     @property
     def micro_batch(self) -> int:
@@ -103,6 +108,8 @@ def divided_by(mesh: MeshAxes, program: PartProgram) -> MeshAxes:
     return MeshAxes(axes=axes or (("tp", 1),))
 
 
+OFFLOAD = "offload"
+"""The choice of ``remat`` that keeps what layers make in the host's memory."""
 _WRITTEN_OUT = 4
 """Layers of a part up to which they are no loop, unless that is asked for."""
 
@@ -141,6 +148,7 @@ def cut_of(options: PredictOptions) -> Cut:
         )
     source = _source(options, system, mesh)
     check_experts(source, options)
+    _check_host_link(source, options)
     settings: Any = source.settings
     schedule = _schedule(options, mesh.size(PIPE), settings.accumulation)
     parts = tuple(_parts(options, source, mesh, schedule))
@@ -178,12 +186,6 @@ def _source(options: PredictOptions, system: System, mesh: MeshAxes) -> ModelSou
                 f"{source.name} cannot be cut between layers",
                 hint=f"take {PIPE} out of {option('mesh')}",
             )
-        if source.texts.get("remat") == "offload":
-            raise ConfigError(
-                f"{option('remat')} offload is for steps of one program: what stages move to the "
-                "host is not scheduled",
-                hint=f"give {option('remat')} full, or take {PIPE} out of {option('mesh')}",
-            )
         return source
 
     model = replace(given, mesh=inner)
@@ -191,6 +193,28 @@ def _source(options: PredictOptions, system: System, mesh: MeshAxes) -> ModelSou
         # One sequence each.
         model = replace(model, micro_batches=found(model).settings.batch)
     return found(model)
+
+
+def offloads(source: ModelSource) -> bool:
+    """Return whether what a model's layers keep lies in the host's memory."""
+    return source.texts.get("remat") == OFFLOAD
+
+
+def _check_host_link(source: ModelSource, options: PredictOptions) -> None:
+    """Refuse a link to the host of unknown bandwidth, or one that nothing uses."""
+    stated = options.estimate.host_bandwidth is not None
+    if not offloads(source) and stated:
+        raise ConfigError(
+            f"{option('host_bandwidth')} has no effect: no stage moves anything to or from the "
+            "host",
+            hint=f"drop it, or give {option('remat')} {OFFLOAD}",
+        )
+    if offloads(source) and host_bandwidth(options.estimate) is None:
+        raise HardwareError(
+            f"with {option('remat')} {OFFLOAD} stages move data to the host, and the bandwidth of "
+            "the link is not known",
+            hint=f"give {option('host_bandwidth')}, in each direction, as in 64e9 for 64 GB/s",
+        )
 
 
 def _schedule(options: PredictOptions, stages: int, micro_batches: int) -> Schedule:

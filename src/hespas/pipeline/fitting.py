@@ -25,8 +25,8 @@ class Footprint:
     """What a device holds of a part of the model, in bytes.
 
     ``gradient_bytes`` are those of sums over micro-batches. ``kept_bytes`` is what a micro-batch
-    holds from its forward to its backward pass, ``working_bytes`` what a pass needs beside that at
-    most.
+    holds from its forward to its backward pass, ``host_bytes`` the same in its host's memory, and
+    ``working_bytes`` what a pass needs beside that at most.
     """
 
     weight_bytes: int
@@ -34,6 +34,7 @@ class Footprint:
     state_bytes: int
     kept_bytes: int
     working_bytes: int
+    host_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +42,7 @@ class StageMemory:
     """The memory of a device of a stage, in bytes.
 
     ``kept_bytes`` are those of the micro-batches in flight, ``in_flight`` of them at most.
+    ``host_bytes`` is what it needs of its host's memory, and no part of the others.
     """
 
     weight_bytes: int
@@ -49,10 +51,11 @@ class StageMemory:
     kept_bytes: int
     working_bytes: int
     in_flight: int
+    host_bytes: int = 0
 
     @property
     def peak_bytes(self) -> int:
-        """All of it."""
+        """All of it, of the device's memory."""
         return (
             self.weight_bytes
             + self.gradient_bytes
@@ -65,19 +68,29 @@ class StageMemory:
 def stage_memory(cut: Cut, footprints: Mapping[Part, Footprint], stage: int) -> StageMemory:
     """Return the memory of a stage, when its micro-batches in flight hold most."""
     parts = [footprints[part] for part in cut.parts_of(stage)]
-    last = Pass.WEIGHTS if cut.schedule.splits_backward else Pass.BACKWARD
-    held = kept = 0
+    splits = cut.schedule.splits_backward
+    last = Pass.WEIGHTS if splits else Pass.BACKWARD
+    held = kept = on_host = most_on_host = 0
     most, count, in_flight, working = -1, 0, 0, 0
     for action in cut.schedule.order[stage]:
         part = parts[action.chunk]
         if action.kind is Pass.FORWARD:
             held += part.kept_bytes
+            on_host += part.host_bytes
             count += 1
-        in_flight = max(in_flight, count)
+        if splits and action.kind is Pass.BACKWARD:
+            # Gradients of weights need again what came back from the host.
+            held += part.host_bytes
+            on_host -= part.host_bytes
+        in_flight, most_on_host = max(in_flight, count), max(most_on_host, on_host)
         if held + part.working_bytes > most:
             most, kept, working = held + part.working_bytes, held, part.working_bytes
         if action.kind is last:
             held -= part.kept_bytes
+            if splits:
+                held -= part.host_bytes
+            else:
+                on_host -= part.host_bytes
             count -= 1
     return StageMemory(
         weight_bytes=sum(each.weight_bytes for each in parts),
@@ -86,6 +99,7 @@ def stage_memory(cut: Cut, footprints: Mapping[Part, Footprint], stage: int) -> 
         kept_bytes=kept,
         working_bytes=working,
         in_flight=in_flight,
+        host_bytes=most_on_host,
     )
 
 

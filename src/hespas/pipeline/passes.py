@@ -17,13 +17,14 @@ from hespas.prediction import Prediction
 from hespas.program.groups import groups_along
 from hespas.program.program import Op
 from hespas.program.scopes import Phase
-from hespas.program.types import size_bytes
+from hespas.program.types import DEVICE_MEMORY, HOST_MEMORY, size_bytes
 from hespas.schedule.build import regions_of_tasks
 from hespas.schedule.tasks import (
     CollectiveTask,
     CommunicationKind,
     ComputeTask,
     GroupTable,
+    MemoryTask,
     ReceiveTask,
     SendTask,
     Task,
@@ -37,23 +38,26 @@ from hespas.split.regions import Collective, Compute, Region, operations_of
 class Spent:
     """What a pass takes, in ps: computation, and what nothing hides beside it.
 
-    ``tp_ps`` is tensor-parallel communication, ``exposed_ps`` all other, idle time included.
+    ``tp_ps`` is tensor-parallel communication, ``exposed_ps`` all other, idle time included, and
+    ``host_ps`` are moves to the host's memory or from it.
     """
 
     compute_ps: int = 0
     tp_ps: int = 0
     exposed_ps: int = 0
+    host_ps: int = 0
 
     @property
     def total_ps(self) -> int:
         """All of it."""
-        return self.compute_ps + self.tp_ps + self.exposed_ps
+        return self.compute_ps + self.tp_ps + self.exposed_ps + self.host_ps
 
     def __add__(self, other: Spent) -> Spent:
         return Spent(
             compute_ps=self.compute_ps + other.compute_ps,
             tp_ps=self.tp_ps + other.tp_ps,
             exposed_ps=self.exposed_ps + other.exposed_ps,
+            host_ps=self.host_ps + other.host_ps,
         )
 
     def less(self, other: Spent) -> Spent:
@@ -62,6 +66,7 @@ class Spent:
             compute_ps=max(0, self.compute_ps - other.compute_ps),
             tp_ps=max(0, self.tp_ps - other.tp_ps),
             exposed_ps=max(0, self.exposed_ps - other.exposed_ps),
+            host_ps=max(0, self.host_ps - other.host_ps),
         )
 
     def times(self, count: int) -> Spent:
@@ -70,6 +75,7 @@ class Spent:
             compute_ps=self.compute_ps * count,
             tp_ps=self.tp_ps * count,
             exposed_ps=self.exposed_ps * count,
+            host_ps=self.host_ps * count,
         )
 
 
@@ -178,6 +184,8 @@ def spent_by_phase(prediction: Prediction, *, pieces: int) -> tuple[Spent, Spent
 
     With ``pieces`` above 1, tensor-parallel communication runs in as many pieces under the
     computation beside it: one piece stays exposed, and what that computation is too short for.
+    What a pass moves to the host or from it runs beside all of it: what the pass is too short for
+    is exposed.
     """
     names = operation_names(prediction.graph)
     regions = regions_of_tasks(prediction.graph, prediction.tasks)
@@ -198,10 +206,23 @@ def spent_by_phase(prediction: Prediction, *, pieces: int) -> tuple[Spent, Spent
         else:
             backward += amount
     if timeline is not None:
-        whole = timeline.slowest.finish_ps
+        whole = timeline.slowest.finish_ps - timeline.slowest.exposed_host_transfer_ps
         idle = whole - forward.total_ps - backward.total_ps
         backward += Spent(exposed_ps=max(0, idle))
-    return _overlapped(forward, pieces), _overlapped(backward, pieces)
+    return (
+        _beside_host(_overlapped(forward, pieces), _host_ps(prediction.tasks, is_store=True)),
+        _beside_host(_overlapped(backward, pieces), _host_ps(prediction.tasks, is_store=False)),
+    )
+
+
+def _host_ps(tasks: TaskGraph, *, is_store: bool) -> int:
+    """Return how long a device moves data to its host's memory, or from it."""
+    moves = (task for task in tasks.tasks if isinstance(task, MemoryTask))
+    return sum(task.duration_ps or 0 for task in moves if task.is_store is is_store)
+
+
+def _beside_host(spent: Spent, moves_ps: int) -> Spent:
+    return replace(spent, host_ps=max(0, moves_ps - spent.total_ps))
 
 
 def _tp_groups(prediction: Prediction) -> set[frozenset[int]]:
@@ -229,18 +250,38 @@ def _is_forward(region: Region | None, names: OperationNames) -> bool:
             return False
 
 
-def memory_of_pass(prediction: Prediction, part: Part) -> tuple[int, int, int]:
-    """Return a device's bytes of weights, of what is kept of a micro-batch, and of work beside."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassMemory:
+    """What the passes of one micro-batch hold, in bytes of a device.
+
+    ``kept_bytes`` are held from the forward to the backward pass, ``host_bytes`` likewise in the
+    host's memory; a pass needs ``working_bytes`` beside them.
+    """
+
+    weight_bytes: int
+    kept_bytes: int
+    working_bytes: int
+    host_bytes: int
+
+
+def memory_of_pass(prediction: Prediction, part: Part) -> PassMemory:
+    """Return what a program of both passes of a micro-batch holds."""
     program = prediction.graph.program
     names = operation_names(prediction.graph)
 
     def is_later(op: Op) -> bool:
         return names.of(op).phase in {Phase.BACKWARD, Phase.RECOMPUTATION}
 
-    kept, most = temporaries_before(program, is_later)
+    kept, most = temporaries_before(program, is_later, space=DEVICE_MEMORY)
+    on_host, _ = temporaries_before(program, is_later, space=HOST_MEMORY)
     results = [size_bytes(value.type) for value in program.main.results]
     passed = 1 if part.is_first else 2
     weights = sum(results[passed:])
     # What came in is as large as its gradient.
     came = 0 if part.is_first else results[1]
-    return weights, kept + came, max(0, most - kept) + 2 * sum(results[:passed])
+    return PassMemory(
+        weight_bytes=weights,
+        kept_bytes=kept + came,
+        working_bytes=max(0, most - kept) + 2 * sum(results[:passed]),
+        host_bytes=on_host,
+    )

@@ -80,8 +80,8 @@ def _cost(cut: Cut, part: Part, store: Store | None) -> PartCost:
         inputs = _prediction(cut, part, PartProgram.INPUTS, store)
         _, of_inputs = spent_by_phase(inputs, pieces=pieces)
         weights, backward = backward.less(of_inputs), backward.less(backward.less(of_inputs))
-    weight_bytes, kept_bytes, working_bytes = memory_of_pass(both, part)
-    added = Spent(compute_ps=_accumulation_ps(weight_bytes, update))
+    memory = memory_of_pass(both, part)
+    added = Spent(compute_ps=_accumulation_ps(memory.weight_bytes, update))
     if not hides(Overlap.ACCUMULATION):
         if cut.schedule.splits_backward:
             weights += added
@@ -96,11 +96,12 @@ def _cost(cut: Cut, part: Part, store: Store | None) -> PartCost:
         ),
         update=spent,
         footprint=Footprint(
-            weight_bytes=weight_bytes,
-            gradient_bytes=GRADIENT_BYTES * weight_bytes // weight_size_bytes(cut),
+            weight_bytes=memory.weight_bytes,
+            gradient_bytes=GRADIENT_BYTES * memory.weight_bytes // weight_size_bytes(cut),
             state_bytes=_state_bytes(update),
-            kept_bytes=kept_bytes,
-            working_bytes=working_bytes,
+            kept_bytes=memory.kept_bytes,
+            working_bytes=memory.working_bytes,
+            host_bytes=memory.host_bytes,
         ),
         prediction=both,
         update_prediction=update,
@@ -317,6 +318,8 @@ def _notes(cut: Cut, message_ps: int) -> Sequence[str]:
             f"pipeline: tensor-parallel collectives run in {cut.mesh.size('tp')} pieces under the "
             "products beside them, one piece stays exposed"
         )
+    if cut.offloads:
+        notes.append(_OFFLOADED)
     if cut.schedule.splits_backward:
         notes.append(
             "pipeline: gradients of weights take what a backward pass takes longer with them than "
@@ -328,6 +331,10 @@ def _notes(cut: Cut, message_ps: int) -> Sequence[str]:
 _ALONE = (
     "pipeline: passes are simulated one by one: messages between stages, gathered weights and sums "
     "of gradients share no links with each other, nor with what is inside of passes"
+)
+_OFFLOADED = (
+    "pipeline: what layers keep goes to the host beside the forward pass of its micro-batch, and "
+    "comes back beside the backward pass, one layer ahead; a pass waits for what outlasts it"
 )
 _DIVIDED = (
     "pipeline: sums of gradients and the optimiser's states are in f32; states are divided over "

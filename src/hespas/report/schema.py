@@ -284,6 +284,9 @@ class StageRow(msgspec.Struct, frozen=True, kw_only=True):
     exposed_communication_s: Annotated[
         Seconds, Meta(description="inside of passes and of the optimiser's step")
     ]
+    exposed_host_transfer_s: Annotated[
+        Seconds, Meta(description="passes wait for moves to and from the host")
+    ]
     waiting_s: Annotated[
         Seconds, Meta(description="for weights and other stages, before its last pass ends")
     ]
@@ -300,6 +303,7 @@ class StageRow(msgspec.Struct, frozen=True, kw_only=True):
     state_bytes: Annotated[int, Meta(description="of the optimiser")]
     kept_bytes: Annotated[int, Meta(description="of micro-batches in flight")]
     working_bytes: Annotated[int, Meta(description="what a pass needs beside")]
+    host_memory_bytes: Annotated[int, Meta(description="of micro-batches in flight, in the host's")]
     fits: Annotated[bool | None, Meta(description="null where a device's memory is not known")]
 
 

@@ -58,6 +58,7 @@ def _row(prediction: PipelinePrediction, stage: int) -> StageRow:
         backward_s=backward / PS_PER_S,
         compute_s=spent.compute_ps / PS_PER_S,
         exposed_communication_s=(spent.tp_ps + spent.exposed_ps) / PS_PER_S,
+        exposed_host_transfer_s=spent.host_ps / PS_PER_S,
         waiting_s=prediction.waiting_ps(stage) / PS_PER_S,
         sums_s=(update_from - prediction.ends_ps(stage)) / PS_PER_S,
         end_s=(prediction.finish_ps - update_to) / PS_PER_S,
@@ -68,6 +69,7 @@ def _row(prediction: PipelinePrediction, stage: int) -> StageRow:
         state_bytes=memory.state_bytes,
         kept_bytes=memory.kept_bytes,
         working_bytes=memory.working_bytes,
+        host_memory_bytes=memory.host_bytes,
         fits=None if capacity is None else memory.peak_bytes <= capacity,
     )
 

@@ -72,6 +72,7 @@ def test_the_parts_of_a_stage_add_up_to_the_step(schedule: str) -> None:
         parts = (
             row.compute_s,
             row.exposed_communication_s,
+            row.exposed_host_transfer_s,
             row.waiting_s,
             row.sums_s,
             row.end_s,
@@ -181,11 +182,6 @@ def test_axes_are_placed_where_they_are_asked_for() -> None:
         ("pipe=4,fsdp=2", {"stage_layers": (2, 2, 2)}, "stage_layers names 3 parts with 6 layers"),
         ("pipe=4,fsdp=2", {"stage_layers": (0, 2, 2, 4)}, "part 0 of llama3-8b has no layer"),
         ("pipe=2,tp=3", {"cluster": "6xH100_80GB"}, "heads = 8 cannot be divided by tp=3"),
-        (
-            "pipe=4,fsdp=2",
-            {"model": ModelOptions(remat="offload", more=SMALL)},
-            "remat offload is for steps of one program",
-        ),
     ],
 )
 def test_what_does_not_fit_is_refused_before_anything_is_exported(
@@ -330,3 +326,61 @@ def test_shared_experts_run_beside_all_to_alls_in_stages_too() -> None:
 def test_shared_experts_of_a_model_without_any_are_refused() -> None:
     with pytest.raises(ConfigError, match="llama3-8b has no shared experts"):
         predict_pipeline(options(overlap={"experts": True}))
+
+
+@cache
+def _kept(remat: str, schedule: str = "1f1b", bandwidth: float | None = None) -> PipelinePrediction:
+    model = ModelOptions(sequence=1024, remat=remat, more=SMALL)
+    asked = options(model=model, schedule=schedule)
+    estimate = replace(asked.estimate, host_bandwidth=bandwidth)
+    return predict_pipeline(replace(asked, estimate=estimate))
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved:2"])
+def test_what_layers_keep_lies_in_the_hosts_memory(schedule: str) -> None:
+    device, host = (_kept(remat, schedule) for remat in ("minimal_with_context", "offload"))
+    for one, other in zip(device.memories, host.memories, strict=True):
+        assert other.host_bytes > 0
+        assert one.kept_bytes - other.kept_bytes == pytest.approx(other.host_bytes, rel=0.02)
+        assert other.peak_bytes < one.peak_bytes
+    report = pipeline_report(host)
+    assert report.host_memory_bytes == max(each.host_bytes for each in host.memories)
+    # What goes out comes back, of every micro-batch.
+    micro_batches = host.cut.schedule.micro_batches
+    held = host.memories[host.busiest].host_bytes
+    in_flight = host.memories[host.busiest].in_flight
+    moved = 2 * micro_batches * host.cut.schedule.chunks * held / in_flight
+    assert report.host_transfer_bytes == pytest.approx(moved, rel=1e-6)
+
+
+def test_what_waits_for_gradients_of_weights_is_on_the_device_again() -> None:
+    whole, split = _kept("offload"), _kept("offload", "zero-bubble")
+    assert split.memories[-1].kept_bytes > whole.memories[-1].kept_bytes
+
+
+def test_a_slow_link_to_the_host_makes_passes_wait() -> None:
+    fast, slow = _kept("offload", bandwidth=1e15), _kept("offload", bandwidth=1e9)
+    assert fast.exposed_host_transfer_s == 0
+    kept = _kept("minimal_with_context")
+    assert fast.step_time_s == pytest.approx(kept.step_time_s, rel=0.1)
+    report = pipeline_report(slow)
+    parts_s = report.compute_s + report.exposed_communication_s + report.exposed_host_transfer_s
+    assert parts_s == pytest.approx(report.step_time_s)
+    # The rest is that stages wait for slow passes of others.
+    assert report.exposed_host_transfer_s > 0.5 * (slow.step_time_s - fast.step_time_s)
+    # One direction at a time is the least that the busiest stage needs.
+    assert slow.step_time_s > report.host_transfer_bytes / 2 / 1e9
+    assert "exposed host transfers" in run_text(report)
+
+
+def test_a_link_to_the_host_that_nothing_uses_is_refused() -> None:
+    with pytest.raises(ConfigError, match="host_bandwidth has no effect"):
+        _kept("full", bandwidth=64e9)
+
+
+def test_a_link_to_the_host_of_unknown_bandwidth_is_refused_before_anything_is_exported() -> None:
+    asked = options(model=ModelOptions(sequence=1024, remat="offload", more=SMALL))
+    node = replace(load_device("H100_80GB"), host_bandwidth_bytes_per_s=None)
+    unknown = replace(asked, estimate=replace(asked.estimate, node=node))
+    with pytest.raises(HespasError, match="bandwidth of the link is not known"):
+        cut_of(unknown)
