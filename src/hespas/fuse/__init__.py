@@ -14,6 +14,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "beside": ("with_experts_beside",),
     "expand": ("expanded",),
     "fused": ("fused",),
+    "kinds": ("weight",),
     "libraries": ("libraries_of",),
 }
 """What other folders import, by module; `tests/project/test_layout.py` checks it."""

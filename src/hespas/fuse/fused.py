@@ -20,6 +20,7 @@ from hespas.fuse.narrowing import with_narrow_gathers
 from hespas.fuse.order import in_order
 from hespas.fuse.own_kernels import with_own_kernels
 from hespas.fuse.pipelined import with_pipelined
+from hespas.fuse.scans import with_scans_opened
 from hespas.fuse.simplify import Simplifier, with_sums_joined, without_scatters
 from hespas.fuse.sorts import with_library_sorts
 from hespas.fuse.windows import with_windows_opened
@@ -64,7 +65,7 @@ def fused(
 
 def _before_layouts(block: Block) -> Block:
     end = block.operations[-1]
-    operations = with_sums_joined(block.operations[:-1], end.operands)
+    operations = with_sums_joined([*with_scans_opened(block.operations[:-1])], end.operands)
     operations = without_scatters(operations, end.operands)
     operations = with_narrow_gathers(operations, end.operands)
     operations = with_merged_dots(with_windows_opened(with_library_sorts(operations)))

@@ -11,6 +11,7 @@ kernels; other kernels may share theirs (`hespas.fuse.merge`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import Enum
 from math import prod
@@ -23,8 +24,11 @@ from hespas.fuse.kinds import (
     MOVING,
     REDUCING,
     weight,
+    window_of,
 )
 from hespas.fuse.order import needed_by
+from hespas.fuse.places import read_often
+from hespas.fuse.scans import PIECE
 from hespas.program.attrs import DimensionsAttrs
 from hespas.program.program import Block, Op, Value
 from hespas.program.types import TensorType
@@ -114,6 +118,8 @@ def role_of(op: Op) -> Role:
     is_same = kind in BROADCASTS and size_of(op.operands[0]) == size_of(op.results[0])
     if kind in _VIEWS or is_same:
         return Role.VIEW
+    if kind == "reduce_window" and 1 < window_of(op) <= PIECE and len(op.results) == 1:
+        return Role.LOOP
     if kind in REDUCING or kind in IN_PLACE or (kind == "copy" and moves_fastest(op)):
         return Role.END
     return Role.LOOP
@@ -143,7 +149,7 @@ class _Walk:
     it, ``is_needed`` whether something else than a kernel reads it. ``sources`` are what it is
     computed from in memory, with how many bytes of it; ``work`` counts the instructions for one
     element, those of the operations before included. ``products`` maps an addition to the product
-    that it becomes a part of.
+    that it becomes a part of. ``often`` are those that kernels would read at too many places.
     """
 
     operations: Sequence[Op]
@@ -156,6 +162,7 @@ class _Walk:
     work: list[int] = field(default_factory=list[int])
     producer: dict[Value, int] = field(default_factory=dict[Value, int])
     products: dict[int, int] = field(default_factory=dict[int, int])
+    often: AbstractSet[int] = frozenset()
     groups: list[Group] = field(default_factory=list[Group])
 
     def prepare(self, results: Iterable[Value]) -> None:
@@ -177,7 +184,15 @@ class _Walk:
         for value in results:
             if value in self.producer:
                 self.is_needed[self.producer[value]] = True
+        self.often = read_often(
+            self.operations,
+            loops=self._of(Role.LOOP, Role.VIEW),
+            free=self._of(Role.MADE),
+        )
         self._find_products()
+
+    def _of(self, *roles: Role) -> set[int]:
+        return {at for at, role in enumerate(self.roles) if role in roles}
 
     def _add_sources(self, at: int, op: Op) -> None:
         role = self.roles[at]
@@ -191,13 +206,13 @@ class _Walk:
             self.work.append(0)
             return
         found: dict[Value, int] = {}
-        work = weight(op)
+        work, places = weight(op), window_of(op)
         for value in dict.fromkeys(op.operands):
             before = self.producer.get(value)
             if before is None:
                 found[value] = bytes_of(value)
                 continue
-            work += self.work[before]
+            work += self.work[before] * places
             for source, size in self.sources[before].items():
                 found[source] = max(found.get(source, 0), size)
         if op.kind in _CUTTING:
@@ -272,7 +287,7 @@ class _Walk:
             self._new(at)
             free = {group: count for group, count in readers.items() if self._is_free(at, count)}
             self._join(at, free)
-        elif self._is_worth(at, readers) or self._is_of_row(at, readers):
+        elif at not in self.often and (self._is_worth(at, readers) or self._is_of_row(at, readers)):
             self._join(at, readers)
         elif readers:
             self._new(at)
@@ -327,7 +342,7 @@ class _Walk:
         kind = reading.kind
         own = size_of(made.results[0])
         if kind in REDUCING:
-            return own if kind == "reduce" else max(own, times)
+            return own if kind == "reduce" else max(own, times * window_of(reading))
         if kind in ("concatenate", "pad"):
             return max(1, min(times, times * own // max(1, size_of(reading.results[0]))))
         if kind in IN_PLACE:
@@ -381,7 +396,8 @@ class _Walk:
         each = self.work[at] * BYTES_PER_INSTRUCTION
         repeated = sum([max(0, times - size) for times in readers.values()]) * each
         # Arithmetic hides behind the loads of the same kernel.
-        again = (len(readers) - 1) * max(0, size * each - loaded)
+        evaluated = sum([min(times, size) for times in readers.values()])
+        again = max(0, evaluated / max(1, size) - 1) * max(0, size * each - loaded)
         return loaded * len(readers) + repeated + again <= apart
 
     def _is_of_row(self, at: int, readers: dict[Group, int]) -> bool:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from hespas.cost.rules import elementwise
+from hespas.program.attrs import WindowAttrs
 from hespas.program.program import Op
 
 ELEMENTWISE = frozenset(elementwise.RULES) | {"map"}
@@ -73,8 +76,20 @@ _SLOW = {
 }
 
 
+_OF_PLACE = 5
+"""Instructions beside the body's for each place of a window: an address, a test, a load."""
+
+
 def weight(op: Op) -> int:
     """Return about how many instructions one element of an operation's result takes."""
+    if op.kind == "reduce_window":
+        body = [weight(each) for region in op.regions for each in region.operations[:-1]]
+        return window_of(op) * (_OF_PLACE + sum(body))
     if op.kind in MOVING or op.kind == "constant":
         return 0
     return _SLOW.get(op.kind, 1)
+
+
+def window_of(op: Op) -> int:
+    """Return how many places an element of an operation's result is combined of in a window."""
+    return prod(op.attrs.size) if isinstance(op.attrs, WindowAttrs) else 1

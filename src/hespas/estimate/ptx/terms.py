@@ -25,6 +25,7 @@ from math import ceil, hypot, prod
 from hespas.cost.rules.fusion import written_elements
 from hespas.estimate.bound import UNDIVIDED, Bound
 from hespas.estimate.ptx.analysis import SECTOR_BYTES, WARP, Access, KernelAnalysis
+from hespas.fuse.kinds import weight
 from hespas.hardware.microarchitecture import Microarchitecture
 from hespas.program.attrs import DimensionsAttrs, FusionAttrs
 from hespas.program.kernels import KernelLaunch
@@ -287,8 +288,9 @@ def terms_by_category(
 ) -> KernelTerms:
     """Return the terms of an operation's kernel of a category, as far as HLO gives them.
 
-    The blocks that start are those of the launch. Where it is not known, loops have 128 threads
-    a block, and four of the elements that are written a thread.
+    Windows that slide are issued place by place; all other arithmetic hides behind memory. The
+    blocks that start are those of the launch. Where it is not known, loops have 128 threads a
+    block, and four of the elements that are written a thread.
     """
     rate = memory_bandwidth_bytes_per_s * gpu.memory_efficiency * PART_OF_STREAMING[category]
     blocks, threads = 0, _THREADS
@@ -298,15 +300,27 @@ def terms_by_category(
         blocks = ceil(written_elements(op) / (_THREADS * _ELEMENTS_PER_THREAD))
     busiest = ceil(blocks / gpu.multiprocessors)
     cycles = busiest * gpu.warp_turnover_cycles * ceil(threads / WARP)
+    lanes = gpu.issue_lanes * gpu.multiprocessors
     return KernelTerms(
         memory_s=bytes_moved / rate,
         l2_s=0.0,
         l1_s=0.0,
-        pipe_s=0.0,
-        pipe="",
+        pipe_s=_instructions(op) / (lanes * gpu.pipe_efficiency * gpu.clock_hz),
+        pipe="issue",
         turnover_s=cycles / gpu.clock_hz,
         launch_s=gpu.launch_s,
     )
+
+
+def _instructions(op: Op) -> int:
+    """Return the instructions of windows: each place is loaded and combined for every element."""
+    inner = [each for each in _operations(op) if each.kind == "reduce_window"]
+    most = written_elements(op) if inner else 0
+    return sum([weight(each) * min(most, _elements(each.results[0])) for each in inner])
+
+
+def _elements(value: Value) -> int:
+    return prod(value.type.shape) if isinstance(value.type, TensorType) else 1
 
 
 _WORTH_REPORTING = 1.5
