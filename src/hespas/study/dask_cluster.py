@@ -25,7 +25,7 @@ import msgspec
 
 from hespas.errors import ConfigError, ExtraMissingError, ToolError, option
 from hespas.study.local import LocalExecutor, available_cores
-from hespas.study.messages import Outcome, Task, failed
+from hespas.study.messages import Outcome, Task, exhausted
 
 _LOOK_EVERY_S = 0.5
 _ANSWERS_WITHIN_S = 30
@@ -178,7 +178,7 @@ class DaskExecutor:
         if attempt.made < _MOST_ATTEMPTS:
             return None
         reason = f"the Dask workers that had it ended, {attempt.made} times in a row"
-        return failed(reason, elapsed_s=0.0)
+        return exhausted(reason)
 
     def _gone(self, why: object) -> ToolError:
         return ToolError(

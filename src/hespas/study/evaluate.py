@@ -21,7 +21,7 @@ from hespas.report.pipeline import pipeline_report
 from hespas.report.run import run_json, run_report, run_summary
 from hespas.report.schema import RunReport
 from hespas.study.entry import entry_of
-from hespas.study.messages import Ending, Outcome, Phase, Task
+from hespas.study.messages import Ending, Outcome, Phase, Task, exhausted
 from hespas.study.space import candidate_of
 
 _LOG = re.compile(r"\S*/hespas-[a-z-]+-\w{8}(/[\w.]+)?")
@@ -54,7 +54,9 @@ def evaluate(task: Task) -> Outcome:
         outcome = Outcome(ending=Ending.REFUSED if is_refused else Ending.FAILED, reason=reason)
     except OSError as error:
         outcome = Outcome(ending=Ending.REFUSED, reason=f"{type(error).__name__}: {error}")
-    except (MemoryError, RecursionError, OverflowError) as error:
+    except MemoryError as error:
+        outcome = exhausted(f"there is not enough memory: {error}".rstrip(": "))
+    except (RecursionError, OverflowError) as error:
         outcome = Outcome(ending=Ending.FAILED, reason=f"{type(error).__name__}: {error}")
     return msgspec.structs.replace(
         outcome,

@@ -24,7 +24,7 @@ from typing import IO, Self
 import msgspec
 
 from hespas.errors import ToolError
-from hespas.study.messages import Ending, Outcome, Phase, Task, failed
+from hespas.study.messages import Ending, Outcome, Phase, Task, exhausted, failed
 from hespas.tools.process import ending, last_words
 
 _LOOK_EVERY_S = 0.5
@@ -184,6 +184,7 @@ class LocalExecutor:
             if attempt.lost < _MOST_ATTEMPTS:
                 waiting.appendleft(attempt)
                 return None
+            outcome = msgspec.structs.replace(outcome, ending=Ending.EXHAUSTED)
         peak = max(self._peaks.get(task.phase, 0), outcome.peak_memory_bytes)
         self._peaks[task.phase] = peak
         return task, outcome
@@ -201,7 +202,7 @@ class LocalExecutor:
             return None
         memory = " (as when memory runs out)" if how.endswith("SIGKILL") else ""
         reason = f"the worker {how}{memory}, {attempt.lost} times: {said}"
-        return attempt.task, failed(reason, elapsed_s=monotonic() - worker.began_s)
+        return attempt.task, exhausted(reason, elapsed_s=monotonic() - worker.began_s)
 
     def _overdue(self) -> Iterator[tuple[Task, Outcome]]:
         now_s = monotonic()

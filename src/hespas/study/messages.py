@@ -24,6 +24,8 @@ class Ending(Enum):
 
     DONE = "done"
     FAILED = "failed"
+    EXHAUSTED = "exhausted"
+    """It failed for want of memory, or ended its worker: another run of the study tries again."""
     REFUSED = "refused"
     """The machine can't: it has other versions or files than the study was made with, or no room.
 
@@ -68,3 +70,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 def failed(reason: str, *, elapsed_s: float) -> Outcome:
     """Return the outcome of a task that can't be done."""
     return Outcome(ending=Ending.FAILED, reason=reason, elapsed_s=elapsed_s)
+
+
+def exhausted(reason: str, *, elapsed_s: float = 0.0) -> Outcome:
+    """Return the outcome of a task that this machine could not do now."""
+    return Outcome(ending=Ending.EXHAUSTED, reason=reason, elapsed_s=elapsed_s)

@@ -21,7 +21,7 @@ from typing import IO, TypeVar
 import msgspec
 
 from hespas.errors import OutputError
-from hespas.study.messages import Outcome, Task
+from hespas.study.messages import Ending, Outcome, Task
 from hespas.study.rows import Row, Status
 
 DATABASE = "study.sqlite"
@@ -112,11 +112,12 @@ class Store:
     # Evaluations.
 
     def outcome(self, key: str) -> Outcome | None:
-        """Return what came of an evaluation; None where it was never made."""
+        """Return what came of an evaluation; None where it was never made, or could not be made."""
         found = self._connection.execute(
             "SELECT outcome FROM evaluations WHERE key = ?", (key,)
         ).fetchone()
-        return None if found is None else self._decoded(found[0], Outcome)
+        outcome = None if found is None else self._decoded(found[0], Outcome)
+        return None if outcome is None or outcome.ending is Ending.EXHAUSTED else outcome
 
     def report(self, key: str) -> dict[str, object] | None:
         """Return the whole report of an evaluation, as ``hespas run --json`` writes it."""

@@ -72,7 +72,7 @@ def test_every_task_has_its_outcome() -> None:
 
 def test_what_ends_its_worker_fails_alone_with_the_reason() -> None:
     found = run([task("well", 1), task("crash"), task("well", 2), task("killed"), task("well", 3)])
-    assert found["crash 0"].ending is Ending.FAILED
+    assert found["crash 0"].ending is Ending.EXHAUSTED
     assert found["crash 0"].reason == "the worker failed with code 3, 3 times: it broke"
     assert "SIGKILL (as when memory runs out), 3 times" in found["killed 0"].reason
     assert [found[f"well {number}"].ending for number in (1, 2, 3)] == [Ending.DONE] * 3
@@ -87,7 +87,7 @@ def test_a_compiler_that_is_killed_for_memory_is_tried_again_alone(tmp_path: Pat
     tasks = [task("compile once", mark=str(tmp_path / "mark")), task("compile"), task("well")]
     found = run(tasks)
     assert found["compile once 0"].ending is Ending.DONE
-    assert found["compile 0"].ending is Ending.FAILED
+    assert found["compile 0"].ending is Ending.EXHAUSTED
     assert found["well 0"].ending is Ending.DONE
 
 

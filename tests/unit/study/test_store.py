@@ -5,12 +5,13 @@ from __future__ import annotations
 import sqlite3
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hespas.errors import OutputError
-from hespas.study.messages import Ending, Outcome, Phase, Task
+from hespas.study.messages import Ending, Outcome, Phase, Task, exhausted
 from hespas.study.rows import Row, Status
 from hespas.study.store import DATABASE, Store, is_running, opened, reading
 
@@ -56,6 +57,18 @@ def test_what_is_kept_comes_back(tmp_path: Path) -> None:
         assert store.study() == {"model": "m"}
         assert store.counts().cpu_s == 1.0
         assert store.peak_memory_bytes(Phase.SCREEN.value) == 7
+
+
+def test_what_failed_for_want_of_memory_is_to_be_tried_again(tmp_path: Path) -> None:
+    outcome = exhausted("there is not enough memory")
+    row = replace(ROW, status=Status.FAILED, reason=outcome.reason)
+    with opened(tmp_path / "study") as store:
+        store.keep_outcome(TASK, outcome, {}, [row])
+    with opened(tmp_path / "study") as store:
+        assert store.outcome("k") is None
+        assert store.rows() == [row]
+        store.keep_outcome(TASK, DONE, {}, [ROW])
+        assert store.outcome("k") is not None
 
 
 def test_a_directory_is_of_one_study(tmp_path: Path) -> None:
