@@ -16,9 +16,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis.errors import Flaky
 
 from hespas.errors import HespasError
-from random_programs.compilers import environment, has_gpu_compiler
+from random_programs.compilers import RefusedError, environment, has_gpu_compiler
 from random_programs.grammar import Drawn, programs
 from random_programs.laws import GPU_LAWS, LAWS, Law
 
@@ -30,16 +31,20 @@ class BrokenError(AssertionError):
 
 
 class Tally:
-    """How many programs each law was held against, and those that broke it."""
+    """How many programs each law was held against, that broke it, and that XLA itself refuses."""
 
     def __init__(self) -> None:
         self.held: Counter[str] = Counter()
         self.broken: Counter[str] = Counter()
+        self.refused: Counter[str] = Counter()
         self.operations = 0
 
     def text(self) -> str:
-        lines = [f"{name:22}{self.held[name]:8}{self.broken[name]:8}" for name in self.held]
-        head = f"{'':22}{'held':>8}{'broken':>8}"
+        lines = [
+            f"{name:22}{self.held[name]:8}{self.broken[name]:8}{self.refused[name]:8}"
+            for name in self.held
+        ]
+        head = f"{'':22}{'held':>8}{'broken':>8}{'refused':>8}"
         return "\n".join([head, *lines, f"{self.operations} lines of StableHLO"])
 
 
@@ -96,7 +101,11 @@ def _run(
             return
         tally.operations += 0 if smallest else drawn.text.count("\n")
         for name, law in laws.items():
-            fault = _fault(law, drawn)
+            try:
+                fault = _fault(law, drawn)
+            except RefusedError:
+                tally.refused[name] += not smallest
+                continue
             tally.held[name] += not smallest
             if fault:
                 tally.broken[name] += not smallest
@@ -105,7 +114,8 @@ def _run(
 
     try:
         hold()
-    except BrokenError:
+    except (BrokenError, Flaky):
+        # Where the time ends before the smallest is found, it counts as flaky.
         return smallest[0]
     return None
 

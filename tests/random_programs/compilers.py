@@ -10,6 +10,7 @@ compilers need of the environment is set before JAX starts: see `environment`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
@@ -18,10 +19,12 @@ from typing import Any
 
 from hespas.compile.options import DEFAULT_OPTIONS, gpu_flags
 from hespas.compile.targets import GpuTarget, find_target
+from hespas.errors import ProgramError
 from hespas.xla.compile.messages import GpuHosts, MemoryAnalysis
 from hespas.xla.compile.prepare import prepare
 from hespas.xla.compile.topology import Topology, open_topology
 from hespas.xla.compile.worker import compile_options, memory_analysis
+from hespas.xla.partition.partition import partition
 from random_programs.grammar import Drawn
 from xla_execute import compile_module
 
@@ -37,6 +40,10 @@ class Compiled:
     memory: MemoryAnalysis
 
 
+class RefusedError(Exception):
+    """XLA itself can't partition or compile a program, which breaks no law of ours."""
+
+
 def has_gpu_compiler() -> bool:
     return find_spec("jax_plugins") is not None
 
@@ -50,25 +57,45 @@ def environment() -> dict[str, str]:
     return {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": listed, "TF_CPP_MIN_LOG_LEVEL": "3"}
 
 
+@lru_cache(maxsize=4)
+def per_device(drawn: Drawn) -> str:
+    """Return what each device runs; `RefusedError` where XLA's partitioner fails."""
+    if not drawn.is_sharded:
+        return drawn.text
+    try:
+        return partition(drawn.text.encode(), name="drawn").text.decode()
+    except ProgramError as error:
+        if "XLA's partitioner refuses" in str(error):
+            raise RefusedError(str(error)) from error
+        raise
+
+
 def compiled_for_cpu(drawn: Drawn) -> Compiled:
     """Compile for this machine."""
-    handle = compile_module(drawn.text, partitions=drawn.devices).handle
-    return _compiled(handle)
+    if not drawn.is_sharded:
+        return _compiled(compile_module(drawn.text, partitions=drawn.devices).handle)
+    backend = import_module("jax.extend.backend").get_backend("cpu")
+    devices = tuple(backend.local_devices()[: drawn.devices])
+    return _compile(drawn, devices, backend.compile_and_load)
 
 
-def compiled_for_gpus(drawn: Drawn) -> Compiled | None:
-    """Compile for GPUs that are not there; None where the compiler fails."""
+def _compile(drawn: Drawn, devices: tuple[Any, ...], compile_it: Callable[..., Any]) -> Compiled:
+    """Compile as hespas does; `RefusedError` where the compiler fails."""
     prepared = prepare(
         drawn.text.encode(), name="drawn", devices=drawn.devices, partitions_as_replicas=False
     )
-    topology = _topology(drawn.devices)
-    options = compile_options(prepared, topology.devices, overrides={})
-    devices = import_module("jaxlib._jax").DeviceList(topology.devices)
+    options = compile_options(prepared, devices, overrides={})
+    listed = import_module("jaxlib._jax").DeviceList(devices)
     try:
-        executable = topology.client.compile(prepared.module.handle, devices, options)
-    except import_module("jax.errors").JaxRuntimeError:
-        return None
-    return _compiled(executable)
+        return _compiled(compile_it(prepared.module.handle, listed, options))
+    except import_module("jax.errors").JaxRuntimeError as error:
+        raise RefusedError(str(error).partition("\n")[0]) from error
+
+
+def compiled_for_gpus(drawn: Drawn) -> Compiled:
+    """Compile for GPUs that are not there; `RefusedError` where the compiler fails."""
+    topology = _topology(drawn.devices)
+    return _compile(drawn, topology.devices, topology.client.compile)
 
 
 @lru_cache(maxsize=2)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from random_programs.blocks import Block, Settings, Tensor, Value, tensors
 from random_programs.collectives import COLLECTIVES
 from random_programs.operations import SIMPLE
+from random_programs.shardings import MESH, sharding
 
 _COUNTER = Tensor(element="i32")
 _TOTAL = Tensor(element="f32")
@@ -22,10 +23,7 @@ class Drawn:
 
     text: str
     devices: int
-
-    @property
-    def communicates(self) -> bool:
-        return "channel_handle" in self.text
+    is_sharded: bool = False
 
     @property
     def branches(self) -> bool:
@@ -156,9 +154,13 @@ def call(block: Block) -> None:
 
 @st.composite
 def programs(draw: st.DrawFn, *, most: int = 12, live: bool = True) -> Drawn:
-    """Draw a program of one device or four; its results depend on all of it if it is ``live``."""
-    settings = Settings(devices=draw(st.sampled_from((1, 4))))
-    devices = settings.devices
+    """Draw a program of one device or four; its results depend on all of it if it is ``live``.
+
+    Four devices exchange data by collectives, or share a sharded program that has none.
+    """
+    devices = draw(st.sampled_from((1, 4)))
+    is_sharded = devices > 1 and draw(st.booleans())
+    settings = Settings(devices=1 if is_sharded else devices)
     kinds = draw(st.lists(tensors(), min_size=1, max_size=4))
     arguments = [Value(name=f"%a{number}", type=kind) for number, kind in enumerate(kinds)]
     index = Value(name="%index", type=_COUNTER)
@@ -169,27 +171,43 @@ def programs(draw: st.DrawFn, *, most: int = 12, live: bool = True) -> Drawn:
     if len(results) > 1 and not live:
         results = draw(st.lists(st.sampled_from(results), min_size=1, unique=True))
     donated = _donations(draw, arguments, results)
+    shardings = [sharding(draw, one.type) if is_sharded else "" for one in (*arguments, *results)]
+    for argument, result in donated.items():
+        # What is written over another array lies where that does.
+        shardings[len(arguments) + result] = shardings[argument]
     listed = ", ".join(
-        f"{value.name}: {value.type}{donated.get(value.name, '')}" for value in arguments
+        f"{value.name}: {value.type}{_attributes(shardings[at], donated.get(at))}"
+        for at, value in enumerate(arguments)
     )
-    types = ", ".join(str(value.type) for value in results)
+    types = ", ".join(
+        f"{value.type}{_attributes(shardings[len(arguments) + at], None)}"
+        for at, value in enumerate(results)
+    )
+    mesh = MESH if is_sharded else ""
     text = (
         f"module attributes {{mhlo.num_partitions = {devices} : i32, mhlo.num_replicas = 1 : i32}} "
-        f"{{\n{''.join(settings.functions)}func.func public @main({listed}) -> ({types}) {{\n"
+        f"{{\n{mesh}{''.join(settings.functions)}func.func public @main({listed}) -> ({types}) {{\n"
         f"{_returned(block, 'return', results)}\n}}\n}}\n"
     )
-    return Drawn(text=text, devices=devices)
+    return Drawn(text=text, devices=devices, is_sharded=is_sharded)
+
+
+def _attributes(sharded: str, donated: int | None) -> str:
+    listed = [sharded] if sharded else []
+    if donated is not None:
+        listed.append(f"tf.aliasing_output = {donated} : i32")
+    return f" {{{', '.join(listed)}}}" if listed else ""
 
 
 def _donations(
     draw: st.DrawFn, arguments: Sequence[Value], results: Sequence[Value]
-) -> dict[str, str]:
-    """Draw arguments that results of the same type are written over."""
-    found: dict[str, str] = {}
+) -> dict[int, int]:
+    """Draw arguments that results of the same type are written over, both by number."""
+    found: dict[int, int] = {}
     free = list(enumerate(results))
-    for argument in arguments:
+    for number, argument in enumerate(arguments):
         fitting = [each for each in free if each[1].type == argument.type]
         if fitting and draw(st.booleans()):
             free.remove(fitting[0])
-            found[argument.name] = f" {{tf.aliasing_output = {fitting[0][0]} : i32}}"
+            found[number] = fitting[0][0]
     return found

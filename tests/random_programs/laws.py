@@ -17,7 +17,13 @@ from hespas.program.program import Program
 from hespas.schedule.tasks import CollectiveTask
 from hespas.units import PS_PER_S
 from live_costs import leaves, live_costs
-from random_programs.compilers import NODE, Compiled, compiled_for_cpu, compiled_for_gpus
+from random_programs.compilers import (
+    NODE,
+    Compiled,
+    compiled_for_cpu,
+    compiled_for_gpus,
+    per_device,
+)
 from random_programs.grammar import Drawn
 from xla_costs import HloCost, hlo_proto, hlo_proto_cost, stablehlo_of_hlo
 
@@ -45,6 +51,7 @@ def predicted(content: str | bytes, fidelity: str, *, name: str, communicates: b
 
 def stages(drawn: Drawn) -> str:
     """As exported and fused, a program is answered, and its parts add up."""
+    per_device(drawn)
     found: dict[str, Prediction] = {}
     for fidelity in ("exported", "fused"):
         found[fidelity] = predicted(
@@ -89,7 +96,7 @@ def _moved_bytes(one: Prediction) -> dict[str, int]:
 
 def counts(drawn: Drawn) -> str:
     """FLOPs and transcendental functions are those of XLA's HloCostAnalysis."""
-    proto = hlo_proto(drawn.text)
+    proto = hlo_proto(per_device(drawn))
     converted = load_source(stablehlo_of_hlo(proto), name="converted", options=_ONE_ROUND)
     direct = load_source(proto, name="direct", options=_ONE_ROUND)
     theirs = hlo_proto_cost(proto)
@@ -134,13 +141,8 @@ def _fixed_memory(program: Program, compiled: Compiled) -> str:
 
 
 def compiled_for_a_gpu(drawn: Drawn) -> str:
-    """Compiled for GPUs: as exported in what it moves, and as XLA says in what it needs.
-
-    What XLA itself cannot compile breaks no law of ours.
-    """
+    """Compiled for GPUs: as exported in what it moves, and as XLA says in what it needs."""
     compiled = compiled_for_gpus(drawn)
-    if compiled is None:
-        return ""
     program = load_source(compiled.proto, name="compiled", options=_ONE_ROUND)
     fault = _fixed_memory(program, compiled) or _needed(program, compiled)
     if fault:
