@@ -10,6 +10,7 @@ compilers need of the environment is set before JAX starts: see `environment`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -29,6 +30,8 @@ from random_programs.grammar import Drawn
 from xla_execute import compile_module
 
 NODE = "H100_80GB"
+_SHARDING = re.compile(r', mhlo\.sharding = "[^"]*"|mhlo\.sharding = "[^"]*"(?:, )?')
+"""What the partitioner leaves on arguments, to say how they were divided."""
 DEVICES = 4
 
 
@@ -63,11 +66,12 @@ def per_device(drawn: Drawn) -> str:
     if not drawn.is_sharded:
         return drawn.text
     try:
-        return partition(drawn.text.encode(), name="drawn").text.decode()
+        text = partition(drawn.text.encode(), name="drawn").text.decode()
     except ProgramError as error:
         if "XLA's partitioner refuses" in str(error):
             raise RefusedError(str(error)) from error
         raise
+    return _SHARDING.sub("", text)
 
 
 def compiled_for_cpu(drawn: Drawn) -> Compiled:

@@ -14,6 +14,26 @@ NEVER = -1
 _MOST_SHOWN = 4
 
 
+_T_co = TypeVar("_T_co", covariant=True)
+
+
+class Indexed(Protocol[_T_co]):
+    """Something of each task, by its index."""
+
+    def __getitem__(self, index: int, /) -> _T_co: ...
+
+
+class Waiting(Protocol):
+    """A class of devices that has started a task: its tasks, and when they started in ps."""
+
+    @property
+    def devices(self) -> tuple[int, ...]: ...  # noqa: D102 - described above
+    @property
+    def tasks(self) -> Indexed[Task]: ...  # noqa: D102
+    @property
+    def issue_ps(self) -> Indexed[int]: ...  # noqa: D102
+
+
 class Participant(Protocol):
     """A class of devices that an engine runs: its tasks, and when each starts and ends in ps.
 
@@ -32,7 +52,7 @@ class Participant(Protocol):
     def end_ps(self) -> Sequence[int]: ...  # noqa: D102
 
 
-Device = TypeVar("Device", bound=Participant)
+Device = TypeVar("Device", bound=Waiting)
 TaskOf: TypeAlias = tuple[Device, int]
 """A class of devices, and the index of one of its tasks."""
 
@@ -74,7 +94,7 @@ def check_complete(
     raise SimulationError("; ".join(waits[:_MOST_SHOWN]) + more + where)
 
 
-def _unmatched(device: Participant, index: int) -> str:
+def _unmatched(device: Waiting, index: int) -> str:
     task = device.tasks[index]
     what, other = ("send", "receive") if isinstance(task, SendTask) else ("receive", "send")
     since = _time(device.issue_ps[index])
@@ -121,7 +141,8 @@ def _differences(
     for match in collectives:
         for number in sorted(members(match.group)):
             if number not in match.endpoints:
-                difference = _first_difference(match.first[0], devices[number])
+                first = next(iter(match.endpoints))
+                difference = _first_difference(devices[first], devices[number])
                 if difference is not None:
                     yield difference
 

@@ -26,14 +26,15 @@ from hespas.schedule.tasks import (
     SendTask,
 )
 from hespas.simulate.astra.closed_forms import Span
-from hespas.simulate.astra.device_state import EVERYONE, NEVER, DeviceState, Slot
+from hespas.simulate.astra.device_state import EVERYONE
 from hespas.simulate.astra.folding import Channel, GroupClass
+from hespas.simulate.astra.running import Running, Slot, children_of, released_by
 from hespas.simulate.deadlock import check_complete, mismatch
 from hespas.simulate.kernel import Kernel
 from hespas.simulate.matching import TAG_LIMIT, CollectiveMatch, Collectives, Mailbox, Mailboxes
 from hespas.units import PS_PER_NS
 
-_Endpoint: TypeAlias = tuple[DeviceState, int]
+_Endpoint: TypeAlias = tuple[Running, int]
 """A class of devices, and the index of its task."""
 
 
@@ -57,7 +58,7 @@ class Durations:
 
 
 def run_classes(
-    states: Sequence[DeviceState], groups: Sequence[GroupClass], durations: Durations
+    states: Sequence[Running], groups: Sequence[GroupClass], durations: Durations
 ) -> bool:
     """Fill in when each task of each class starts and ends; return False where that is unknown.
 
@@ -72,7 +73,7 @@ def run_classes(
 
 class _ClassEngine:
     def __init__(
-        self, states: Sequence[DeviceState], groups: Sequence[GroupClass], durations: Durations
+        self, states: Sequence[Running], groups: Sequence[GroupClass], durations: Durations
     ) -> None:
         self._states = states
         self._groups = groups
@@ -93,7 +94,7 @@ class _ClassEngine:
             return False
         pending, unmatched = self._collectives.pending(), list(self._mailboxes.waiting())
         if self._durations.ends_ps is None:
-            has_ended = not any(NEVER in state.end_ps for state in self._states)
+            has_ended = all(state.has_ended for state in self._states)
             return has_ended and not pending and not unmatched
         participants = [state.unfinished() for state in self._states]
         check_complete(participants, pending, unmatched, self._members)
@@ -107,7 +108,7 @@ class _ClassEngine:
     def _members(self, group: int) -> Collection[int]:
         return range(len(self._states)) if group == EVERYONE else self._groups[group].members
 
-    def _set_alarm(self, state: DeviceState, index: int, time_ps: int) -> None:
+    def _set_alarm(self, state: Running, index: int, time_ps: int) -> None:
         """Have a task end at a time, together with all that the device itself ends then."""
         alarms = state.alarms.get(time_ps)
         if alarms is None:
@@ -116,14 +117,14 @@ class _ClassEngine:
         else:
             alarms.append((index, self._kernel.now_ps))
 
-    def _ring(self, state: DeviceState) -> None:
+    def _ring(self, state: Running) -> None:
         self._event += 1
         # What is set for now meanwhile joins the list that is being worked through.
         for index, set_ps in state.alarms[self._kernel.now_ps]:
             self._end(state, index, self._event, set_ps)
         del state.alarms[self._kernel.now_ps]
 
-    def _end(self, state: DeviceState, index: int, event: object, set_ps: int) -> None:
+    def _end(self, state: Running, index: int, event: object, set_ps: int) -> None:
         if self._is_unknown:
             return
         if not self._ties.end(state, index, event, self._kernel.now_ps, set_ps):
@@ -132,7 +133,7 @@ class _ClassEngine:
         state.end(index, self._kernel.now_ps)
         self._start_ready(state)
 
-    def _start_ready(self, state: DeviceState) -> None:
+    def _start_ready(self, state: Running) -> None:
         now_ps = self._kernel.now_ps
         taken = state.take_ready()
         self._ties.start(state, taken)
@@ -155,7 +156,7 @@ class _ClassEngine:
                 case _:
                     raise ValueError(task)  # for the event engine only
 
-    def _start_collective(self, state: DeviceState, index: int, task: CollectiveTask) -> None:
+    def _start_collective(self, state: Running, index: int, task: CollectiveTask) -> None:
         group, now_ps = state.groups[index], self._kernel.now_ps
         signature = (task.kind, task.size_bytes)
         match = self._collectives.join(
@@ -200,17 +201,17 @@ class _ClassEngine:
         for number, (state, index) in match.endpoints.items():
             self._end_collective(state, index, ends_ps[number], span)
 
-    def _end_collective(self, state: DeviceState, index: int, end_ps: int, span: Span) -> None:
+    def _end_collective(self, state: Running, index: int, end_ps: int, span: Span) -> None:
         # The device sets its alarm when the last message has come, which decides about ties.
         last_ps = max(end_ps - span.last_wait_ns * PS_PER_NS, self._kernel.now_ps)
         self._kernel.at(last_ps, partial(self._receive_last, state, index), end_ps)
 
-    def _receive_last(self, state: DeviceState, index: int, end_ps: int) -> None:
+    def _receive_last(self, state: Running, index: int, end_ps: int) -> None:
         self._event += 1
         self._set_alarm(state, index, end_ps)
 
     def _mailbox(
-        self, state: DeviceState, index: int, task: SendTask | ReceiveTask
+        self, state: Running, index: int, task: SendTask | ReceiveTask
     ) -> Mailbox[_Endpoint]:
         group = state.groups[index]
         channel = self._groups[group].group
@@ -219,7 +220,7 @@ class _ClassEngine:
         tag = (group, task.tag % TAG_LIMIT)
         return self._mailboxes.mailbox(tag, channel.source, channel.target, task.size_bytes)
 
-    def _start_send(self, state: DeviceState, index: int, task: SendTask) -> None:
+    def _start_send(self, state: Running, index: int, task: SendTask) -> None:
         delay_ps = self._durations.message_ns(task, state.groups[index]) * PS_PER_NS
         if delay_ps == 0 and self._kernel.now_ps == 0:
             self._give_up()  # an error, which events explain
@@ -240,7 +241,7 @@ class _ClassEngine:
             event = (self._event, "received") if receiver[0] is state else self._event
             self._end(*receiver, event, sent_ps)
 
-    def _start_receive(self, state: DeviceState, index: int, task: ReceiveTask) -> None:
+    def _start_receive(self, state: Running, index: int, task: ReceiveTask) -> None:
         if self._mailbox(state, index, task).receive((state, index)) is not None:
             self._kernel.at(self._kernel.now_ps, self._take, (state, index))
 
@@ -271,7 +272,7 @@ class _Ties:
     def __init__(self) -> None:
         self._ended: dict[int, tuple[int, list[_Ended]]] = {}
 
-    def end(self, state: DeviceState, index: int, event: object, now_ps: int, set_ps: int) -> bool:
+    def end(self, state: Running, index: int, event: object, now_ps: int, set_ps: int) -> bool:
         """Note that a task is about to end, and return whether the order of ends is clear.
 
         ``set_ps`` is when its end was settled. The order is not clear if another task would get a
@@ -282,14 +283,14 @@ class _Ties:
         if then_ps != now_ps:
             ended = []
         is_collective = isinstance(state.tasks[index], CollectiveTask)
-        new = _Ended(event, index, is_collective, set_ps, state.released_by(index))
+        new = _Ended(event, index, is_collective, set_ps, released_by(state, index))
         has_other = any(_is_order_open(state, old, new, now_ps) for old in ended)
         if has_other and (len(ended) > 1 or _order_matters(state, ended[0], new)):
             return False
         self._ended[state.number] = (now_ps, [*ended, new])
         return True
 
-    def start(self, state: DeviceState, taken: Iterable[tuple[int, int]]) -> None:
+    def start(self, state: Running, taken: Iterable[tuple[int, int]]) -> None:
         """Note what starts after the task that ended last."""
         _, ended = self._ended.get(state.number, (0, []))
         if not ended:
@@ -300,7 +301,7 @@ class _Ties:
                 ended[-1].started[slot] = task_id
 
 
-def _is_order_open(state: DeviceState, old: _Ended, new: _Ended, now_ps: int) -> bool:
+def _is_order_open(state: Running, old: _Ended, new: _Ended, now_ps: int) -> bool:
     """Return whether ``old`` may have ended after ``new``."""
     if not (old.is_collective or new.is_collective):
         return old.event != new.event
@@ -310,27 +311,27 @@ def _is_order_open(state: DeviceState, old: _Ended, new: _Ended, now_ps: int) ->
     return is_set_now or old.set_ps == new.set_ps or old.event != new.event
 
 
-def _order_matters(state: DeviceState, old: _Ended, new: _Ended) -> bool:
+def _order_matters(state: Running, old: _Ended, new: _Ended) -> bool:
     return any(_other_task_starts(slot, state, old, new) for slot in Slot)
 
 
-def _other_task_starts(slot: Slot, state: DeviceState, old: _Ended, new: _Ended) -> bool:
+def _other_task_starts(slot: Slot, state: Running, old: _Ended, new: _Ended) -> bool:
     """Compare who gets a slot: as it happens, and had ``new`` ended first.
 
     ``new`` is about to end; ``old`` has, and what then got the slot has started.
     """
     old_frees, new_frees = (state.slot_of(ended.index) is slot for ended in (old, new))
     started = old.started.get(slot)
-    waiting = state.waiting(slot)
+    waiting = state.slots.waiting(slot)
     by_old, by_new = old.released.get(slot, set[int]()), new.released.get(slot, set[int]())
-    by_both = by_new & state.children_of(old.index)
-    was_free = not old_frees and (started is not None or state.is_free(slot))
+    by_both = by_new & children_of(state, old.index)
+    was_free = not old_frees and (started is not None or state.slots.is_free(slot))
     before = waiting - by_old
     if started is not None and started not in by_old:
         before.add(started)
 
     first = started
-    if first is None and (new_frees or state.is_free(slot)):
+    if first is None and (new_frees or state.slots.is_free(slot)):
         first = min(waiting | by_new, default=None)
     other = None
     if was_free or new_frees:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from enum import Enum
-from heapq import heappop, heappush
 
 from hespas.schedule.roles import ALWAYS, own_tasks
 from hespas.schedule.tasks import (
@@ -16,19 +14,9 @@ from hespas.schedule.tasks import (
     Task,
 )
 from hespas.simulate.astra.folding import DeviceClass
+from hespas.simulate.astra.running import Slot, Slots
 from hespas.simulate.deadlock import Participant
 from hespas.simulate.timeline import ClassTimeline, class_timeline, host_streams
-
-
-class Slot(Enum):
-    """What a device does only one thing at a time in."""
-
-    COMPUTE = "compute"
-    COMMUNICATION = "communication"
-    HOST = "host"
-    TO_HOST = "to the host"
-    FROM_HOST = "from the host"
-
 
 EVERYONE = -1
 """The number of the group of all devices."""
@@ -45,10 +33,8 @@ class DeviceState:
     """
 
     __slots__ = (
-        "_busy",
         "_graph",
-        "_slots",
-        "_waiting",
+        "_slot_of",
         "_waiting_receives",
         "alarms",
         "children",
@@ -58,6 +44,7 @@ class DeviceState:
         "issue_ps",
         "missing",
         "number",
+        "slots",
         "tasks",
     )
 
@@ -70,12 +57,11 @@ class DeviceState:
         self.missing: list[int] = []
         self.children: list[list[int]] = []
         self._load(devices)
-        self._slots = [_slot(task) for task in self.tasks]
+        self._slot_of = [_slot(task) for task in self.tasks]
         self.issue_ps = [NEVER] * len(self.tasks)
         self.end_ps = [NEVER] * len(self.tasks)
         self.alarms: dict[int, list[tuple[int, int]]] = {}
-        self._busy: set[Slot] = set()
-        self._waiting: dict[Slot, list[tuple[int, int]]] = {slot: [] for slot in Slot}
+        self.slots = Slots()
         self._waiting_receives: list[tuple[int, int]] = []
         for index, missing in enumerate(self.missing):
             if not missing:
@@ -99,37 +85,34 @@ class DeviceState:
 
     def _make_ready(self, index: int) -> None:
         entry = (self.tasks[index].id, index)
-        slot = self._slots[index]
+        slot = self._slot_of[index]
         if slot is None:
             self._waiting_receives.append(entry)
         else:
-            heappush(self._waiting[slot], entry)
+            self.slots.add(slot, entry)
 
     def take_ready(self) -> list[tuple[int, int]]:
         """Return what can start now, as (id, index) by ascending id, and take the slots for it."""
-        taken: list[tuple[int, int]] = []
-        for slot, waiting in self._waiting.items():
-            while waiting and slot not in self._busy:
-                entry = heappop(waiting)
-                taken.append(entry)
-                if not isinstance(self.tasks[entry[1]], EmptyTask):
-                    self._busy.add(slot)
-        if self._waiting_receives:
-            taken += self._waiting_receives
-            self._waiting_receives.clear()
+        taken = self.slots.take(self.tasks) + self._waiting_receives
+        self._waiting_receives.clear()
         taken.sort()
         return taken
 
     def end(self, index: int, now_ps: int) -> None:
         """Note that a task ends: free its slot, and make ready what waited only for it."""
         self.end_ps[index] = now_ps
-        slot = self._slots[index]
+        slot = self._slot_of[index]
         if slot is not None and not isinstance(self.tasks[index], EmptyTask):
-            self._busy.remove(slot)
+            self.slots.free(slot)
         for child in self.children[index]:
             self.missing[child] -= 1
             if not self.missing[child]:
                 self._make_ready(child)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether all tasks have ended."""
+        return NEVER not in self.end_ps
 
     def unfinished(self) -> Participant:
         """Return what may not have ended: here, all tasks."""
@@ -137,28 +120,7 @@ class DeviceState:
 
     def slot_of(self, index: int) -> Slot | None:
         """Return the slot that a task takes; None for a receive."""
-        return self._slots[index]
-
-    def is_free(self, slot: Slot) -> bool:
-        """Return whether nothing takes the slot."""
-        return slot not in self._busy
-
-    def waiting(self, slot: Slot) -> set[int]:
-        """Return the ids of the tasks that are ready but for the slot."""
-        return {task_id for task_id, _ in self._waiting[slot]}
-
-    def children_of(self, index: int) -> set[int]:
-        """Return the ids of the tasks that wait for a task."""
-        return {self.tasks[child].id for child in self.children[index]}
-
-    def released_by(self, index: int) -> dict[Slot, set[int]]:
-        """Return the ids, by slot, of the tasks that wait only for a task."""
-        released: dict[Slot, set[int]] = {}
-        for child in self.children[index]:
-            slot = self.slot_of(child)
-            if self.missing[child] == 1 and slot is not None:
-                released.setdefault(slot, set()).add(self.tasks[child].id)
-        return released
+        return self._slot_of[index]
 
     def timeline(self) -> ClassTimeline:
         """Return what the devices did, once they have ended."""

@@ -37,6 +37,7 @@ from hespas.simulate.astra.options import has_custom_collectives
 from hespas.simulate.astra.plan import SUBGROUP_ENDPOINT_NS, collective_kind, task_text
 from hespas.simulate.astra.replay import check_recorded, is_replay, with_replayed
 from hespas.simulate.astra.roofline import with_durations
+from hespas.simulate.astra.running import Running
 from hespas.simulate.timeline import Timeline
 from hespas.units import PS_PER_NS
 
@@ -232,7 +233,7 @@ class ClosedForms:
         return Timeline(classes=tuple([state.timeline() for state in states]))
 
     def run_states(
-        self, states: Sequence[DeviceState], groups: Sequence[GroupClass], *, is_staggered: bool
+        self, states: Sequence[Running], groups: Sequence[GroupClass], *, is_staggered: bool
     ) -> bool:
         """Run classes of devices to their ends; False where the closed forms don't hold."""
         timings = [self.timing(one.group) for one in groups]

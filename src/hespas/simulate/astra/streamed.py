@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from heapq import heappop, heappush
 from pathlib import Path
-from typing import cast
 
 from hespas.errors import DeviceCountError, SimulationError
 from hespas.hardware.system import System
@@ -17,11 +15,12 @@ from hespas.schedule.chakra.reader import distinct_files, trace_files
 from hespas.schedule.chakra.window import ScannedTrace, scan_trace, stream_trace
 from hespas.schedule.intervals import Interval
 from hespas.schedule.tasks import CollectiveTask, ComputeTask, Task, TaskGraph
-from hespas.simulate.astra.device_state import EVERYONE, NEVER, DeviceState, Slot
+from hespas.simulate.astra.device_state import EVERYONE, NEVER
 from hespas.simulate.astra.folding import GroupClass
 from hespas.simulate.astra.messages import ContentionModel, endpoint_ns
 from hespas.simulate.astra.options import has_custom_collectives
 from hespas.simulate.astra.replay import is_replay
+from hespas.simulate.astra.running import Slot, Slots
 from hespas.simulate.astra.simulate import ClosedForms, check_settings
 from hespas.simulate.deadlock import Participant
 from hespas.simulate.timeline import ClassTimeline, Timeline
@@ -66,8 +65,7 @@ def simulate_streamed(
         WindowState(number, devices, scanned, numbers)
         for number, (scanned, devices) in enumerate(_states(contents, is_one=is_one))
     ]
-    # It has all that the engine asks of the state of devices.
-    if not model.run_states(cast("list[DeviceState]", states), groups, is_staggered=True):
+    if not model.run_states(states, groups, is_staggered=True):
         message = "closed forms don't hold for these traces, and only they can be streamed"
         raise SimulationError(message, location=str(prefix), hint=_HINT)
     return Timeline(classes=tuple([state.timeline() for state in states]))
@@ -126,8 +124,8 @@ class _Unfinished:
 class WindowState:
     """What a class of devices does now, of a trace that is read as it runs.
 
-    It has what `class_engine` asks of a `DeviceState`, by the position of a task among those of
-    the trace, for tasks that have been read and have not ended. Nodes are read as far behind those
+    A task's index is its position in the trace; only those that have been read and have not ended
+    have one. Nodes are read as far behind those
     that have started as the trace's ``reach``: what stands further behind cannot start yet.
     """
 
@@ -140,6 +138,7 @@ class WindowState:
     ) -> None:
         self.number = number
         self.devices = devices
+        self.slots = Slots()
         self.tasks: dict[int, Task] = {}
         self.groups: dict[int, int] = {}
         self.issue_ps: dict[int, int] = {}
@@ -152,14 +151,17 @@ class WindowState:
         self._nodes = stream_trace(scanned.file)
         self._index_of: dict[int, int] = {}
         self._read = 0
-        self._busy: set[Slot] = set()
-        self._waiting: dict[Slot, list[tuple[int, int]]] = {slot: [] for slot in Slot}
         self._ended: list[int] = []
         self._finish_ps = 0
         self._compute_ps = 0
         self._communicating: list[Interval] = []
         self._communication_ps = 0
         self._read_behind(-1)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether all tasks that have been read have ended."""
+        return not self._index_of
 
     def unfinished(self) -> Participant:
         """Return the tasks that have been read and have not ended."""
@@ -194,16 +196,11 @@ class WindowState:
             self._make_ready(index)
 
     def _make_ready(self, index: int) -> None:
-        heappush(self._waiting[self.slot_of(index)], (self.tasks[index].id, index))
+        self.slots.add(self.slot_of(index), (self.tasks[index].id, index))
 
     def take_ready(self) -> list[tuple[int, int]]:
         """Return what can start now, as (id, index) by ascending id, and take the slots for it."""
-        taken: list[tuple[int, int]] = []
-        for slot, waiting in self._waiting.items():
-            if waiting and slot not in self._busy:
-                taken.append(heappop(waiting))
-                self._busy.add(slot)
-        taken.sort()
+        taken = sorted(self.slots.take(self.tasks))
         for _, index in taken:
             self._read_behind(index)
         return taken
@@ -218,7 +215,7 @@ class WindowState:
             self._compute_ps += now_ps - start_ps
         else:
             self._communicating.append((start_ps, now_ps))
-        self._busy.remove(self.slot_of(index))
+        self.slots.free(self.slot_of(index))
         del self._index_of[self.tasks[index].id]
         self._ended.append(index)
         for child in self.children[index]:
@@ -240,26 +237,6 @@ class WindowState:
         """Return the slot that a task takes."""
         is_compute = isinstance(self.tasks[index], ComputeTask)
         return Slot.COMPUTE if is_compute else Slot.COMMUNICATION
-
-    def is_free(self, slot: Slot) -> bool:
-        """Return whether nothing takes the slot."""
-        return slot not in self._busy
-
-    def waiting(self, slot: Slot) -> set[int]:
-        """Return the ids of the tasks that are ready but for the slot."""
-        return {task_id for task_id, _ in self._waiting[slot]}
-
-    def children_of(self, index: int) -> set[int]:
-        """Return the ids of the tasks that wait for a task."""
-        return {self.tasks[child].id for child in self.children[index]}
-
-    def released_by(self, index: int) -> dict[Slot, set[int]]:
-        """Return the ids, by slot, of the tasks that wait only for a task."""
-        released: dict[Slot, set[int]] = {}
-        for child in self.children[index]:
-            if self.missing[child] == 1:
-                released.setdefault(self.slot_of(child), set()).add(self.tasks[child].id)
-        return released
 
     def timeline(self) -> ClassTimeline:
         """Return the sums of what the devices did, once they have ended."""

@@ -118,6 +118,19 @@ def test_a_collective_that_others_never_start_is_an_error(
         simulate_streamed(tmp_path / "dev", groups, system)
 
 
+def test_orders_that_differ_are_an_error(make_system: MakeSystem, tmp_path: Path) -> None:
+    small, large = all_reduce(1, table=0), all_reduce(2, table=1)
+    tables = (HALVES, ((0, 2), (1, 3)))
+    forth = graph(4, [small, replace(large, depends_on=(1,))], *tables)
+    back = graph(4, [replace(large, id=1), replace(small, id=2, depends_on=(1,))], *tables)
+    job = Job(graphs=(forth, back), graph_of_device=(0, 1, 1, 0))
+    write_traces(job, tmp_path)
+    with pytest.raises(SimulationError, match=r"but devices? .* never did"):
+        simulate_streamed(
+            tmp_path / "dev", tmp_path / "comm_group.json", make_system(("FullyConnected", 4))
+        )
+
+
 def test_a_group_that_is_not_there_is_an_error(make_system: MakeSystem, tmp_path: Path) -> None:
     job = graph(4, [replace(all_reduce(1), group_table=0)], HALVES)
     write_traces(job, tmp_path)
