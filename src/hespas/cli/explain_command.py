@@ -13,6 +13,7 @@ from hespas.config.fields import options_in
 from hespas.explain.changes import all_changes
 from hespas.goodput.options import GoodputOptions
 from hespas.options import EnergyOptions, OutputOptions, PredictOptions, ReportOptions
+from hespas.report.communication import communication_rows
 from hespas.report.explain import explain_rows, explain_text
 
 _WITHOUT_EFFECT = [
@@ -41,7 +42,11 @@ def command(json_file: str | None, **given: Any) -> None:
     prediction = pipeline.finish(prepared, estimates, options)
     changes = all_changes(prediction)
     if json_file is not None:
-        figures = {"step_time_s": prediction.step_time_s, "explain": explain_rows(changes)}
+        figures = {
+            "step_time_s": prediction.step_time_s,
+            "explain": explain_rows(changes),
+            "communication": communication_rows(prediction),
+        }
         listed = {
             "notes": [each.note for each in changes if each.note],
             "assumptions": list(prediction.assumptions),

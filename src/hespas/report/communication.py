@@ -16,7 +16,7 @@ from hespas.prediction import Prediction
 from hespas.program.device_order import DeviceOrder, on_devices
 from hespas.program.groups import groups_along
 from hespas.report.bus import Bus, bus_of, sent_bytes
-from hespas.report.schema import CommunicationRow, RunReport
+from hespas.report.schema import CommunicationRow
 from hespas.schedule.intervals import Interval, exposed_parts
 from hespas.schedule.tasks import (
     CollectiveTask,
@@ -304,9 +304,8 @@ def _idle(idle_ps: int) -> CommunicationRow:
     )
 
 
-def communication_lines(report: RunReport) -> list[str]:
+def communication_lines(rows: Sequence[CommunicationRow]) -> list[str]:
     """Return the table of communication, compact; nothing where there is none."""
-    rows = report.communication
     if not rows:
         return []
     is_one = len({row.dimension for row in rows if row.dimension}) < 2

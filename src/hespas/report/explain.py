@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from hespas.explain.changes import Change
 from hespas.prediction import Prediction
 from hespas.report.assumptions import assumption_lines, group_text, grouped_assumptions, wrapped
+from hespas.report.communication import communication_lines, communication_rows
 from hespas.report.schema import ExplainRow, RunReport
 from hespas.units import format_time
 
@@ -35,19 +36,24 @@ def main_change_lines(report: RunReport) -> list[str]:
 
 
 def explain_text(prediction: Prediction, changes: Sequence[Change]) -> str:
-    """Return the changes as a table, the largest gain first, and what it rests on."""
+    """Return the changes as a table, the largest gain first, communication, and what it rests on.
+
+    Communication is that of the step as predicted, by axis.
+    """
     system = prediction.system
     where = f"{prediction.devices} x {prediction.device_name}"
     where += f" on {system.name}" if system else ""
     step = format_time(prediction.step_time_s)
     total = prediction.estimates.total
     groups = grouped_assumptions(prediction.assumptions, total.noted_s, total.time_s)
+    communication = communication_lines(communication_rows(prediction))
     return "\n".join([
         f"{prediction.graph.program.source}: one step on {where} takes {step}",
         "",
         *_table("If this changed, and nothing else", explain_rows(changes)),
         "",
         *_note_lines(changes),
+        *([*communication, ""] if communication else []),
         *assumption_lines(map(group_text, groups), prediction.warnings),
     ])  # fmt: skip
 

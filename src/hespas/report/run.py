@@ -178,7 +178,7 @@ SECTIONS: tuple[Callable[[RunReport], list[str]], ...] = (
     kind_lines,
     phase_lines,
     layer_lines,
-    communication_lines,
+    lambda report: communication_lines(report.communication),
     _work,
     main_change_lines,
     goodput_lines,

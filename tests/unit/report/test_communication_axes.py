@@ -5,6 +5,11 @@ from __future__ import annotations
 import pytest
 
 import hespas
+from compilers import needs_gpu
+from hespas.explain.changes import main_changes
+from hespas.prediction import Prediction
+from hespas.report.communication import communication_rows
+from hespas.report.explain import explain_text
 
 SMALL = {
     "layers": "2",
@@ -63,21 +68,60 @@ CASES: list[tuple[str, str, dict[str, str], tuple[tuple[str, str], ...]]] = [
 ]
 
 
-@pytest.mark.parametrize(("model", "mesh", "more", "expected"), CASES, ids=str)
-def test_each_axis_has_rows_of_its_own(
-    model: str, mesh: str, more: dict[str, str], expected: tuple[tuple[str, str], ...]
-) -> None:
-    prediction = hespas.predict(
+def predicted(model: str, mesh: str, more: dict[str, str], fidelity: str) -> Prediction:
+    return hespas.predict(
         model,
         cluster="4xH100_80GB",
         mesh=mesh,
         sequence=1024,
         attention="cudnn" if "context" in mesh else "unfused",
         settings=SMALL | more,
-        fidelity="fused",
+        fidelity=fidelity,
     )
+
+
+@pytest.mark.parametrize(("model", "mesh", "more", "expected"), CASES, ids=str)
+def test_each_axis_has_rows_of_its_own(
+    model: str, mesh: str, more: dict[str, str], expected: tuple[tuple[str, str], ...]
+) -> None:
+    prediction = predicted(model, mesh, more, "fused")
     rows = {(str(row["kind"]), str(row["axis"])) for row in prediction.rows("communication")}
     assert {*expected, *SHARDED} <= rows
-    axes = {axis.partition("=")[0] for axis in mesh.split(",")}
-    named = {axis for kind, named in rows if kind != "idle" for axis in named.split("+")}
-    assert named <= axes
+    assert named(prediction) <= axes_of(mesh)
+    check_explained(prediction)
+
+
+@needs_gpu
+@pytest.mark.finds_compilers
+@pytest.mark.parametrize(("model", "mesh", "more", "expected"), CASES, ids=str)
+def test_each_axis_of_a_compiled_program_has_rows_of_its_own(
+    model: str, mesh: str, more: dict[str, str], expected: tuple[tuple[str, str], ...]
+) -> None:
+    prediction = predicted(model, mesh, more, "compiled")
+    assert prediction.fidelity == "compiled"
+    # Which collectives a compiler makes of others is its own; along which axes is not.
+    assert {axis for _, axis in expected if "+" not in axis} <= named(prediction)
+    assert named(prediction) == axes_of(mesh)
+    rows = communication_rows(prediction)
+    exposed_s = sum(row.exposed_s for row in rows)
+    assert exposed_s == pytest.approx(prediction.exposed_communication_s, abs=1e-12)
+    check_explained(prediction)
+
+
+def axes_of(mesh: str) -> set[str]:
+    return {axis.partition("=")[0] for axis in mesh.split(",")}
+
+
+def named(prediction: Prediction) -> set[str]:
+    """Return the axes that rows of communication name, alone or with others."""
+    rows = communication_rows(prediction)
+    return {axis for row in rows if row.kind != "idle" for axis in row.axis.split("+")}
+
+
+def check_explained(prediction: Prediction) -> None:
+    """Require that an explanation has the table of axes that the report of a run has."""
+    text = explain_text(prediction, main_changes(prediction))
+    table = text.partition("Communication, by axis")[2]
+    shown = communication_rows(prediction)[:8]
+    assert table
+    assert all(f"  {row.kind} {row.axis}".rstrip() in table for row in shown)
