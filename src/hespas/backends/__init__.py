@@ -9,15 +9,15 @@ names the modules of estimation methods as text, the command line calls `astra_s
   somebody built, in the manner that the configuration describes.
 * Profilers time whole regions on this machine: `xla` and `iree`; `profiling` turns durations of
   runs into estimates.
-* Simulators of networks time a whole job, as a
-  `hespas.simulate.external_result.ExternalResult`: `astra_sim` from traces, `sst` and `htsim` from
-  the messages of `rank_programs`; `network_program` is what these two share.
+* Simulators of networks time a whole job: each is a `network_program.Backend`, which gives a
+  `hespas.simulate.external_result.ExternalResult`. `astra_sim` reads traces, `sst` and `htsim` the
+  messages of `rank_programs`; `network_program` is what they share.
 """
 
 PUBLIC: dict[str, tuple[str, ...]] = {
     "astra_sim.run": ("AstraSimOptions", "run_astra_sim"),
     "htsim.run": ("run_htsim",),
-    "network_program": ("ProgramOptions",),
+    "network_program": ("Backend", "ProgramOptions"),
     "sst.run": ("run_sst",),
 }
 """What other folders import, by module; `tests/project/test_layout.py` checks it."""

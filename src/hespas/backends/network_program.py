@@ -1,4 +1,7 @@
-"""What the adapters of other network simulators share: options, the program, the job's size."""
+"""What the adapters of other network simulators share.
+
+Each is a `Backend` once it has its options.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,24 @@ import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from hespas.errors import DeviceCountError, ToolError
 from hespas.hardware.system import System
 from hespas.schedule.tasks import Job
+from hespas.simulate.external_result import ExternalResult
+
+
+class Backend(Protocol):
+    """A simulator that times a whole job; its files and its log stay in ``directory``.
+
+    Raises `DeviceCountError` where the job and the system differ in size, `ToolError` where the
+    program is missing, fails or takes too long, and `SimulationError` for what it cannot simulate.
+    """
+
+    def __call__(self, job: Job, system: System, directory: Path) -> ExternalResult:
+        """Return what the simulator says of a job on a system."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,10 +46,14 @@ class ProgramOptions:
 def find_program(name: str, variable: str, given: Path | None, *, what: str) -> Path:
     """Return a program: the one given, of an environment variable, or ``name`` on the PATH.
 
+    One that is named is looked for here, and then on the PATH.
+
     Raises `ToolError`, which says what to install or set, where there is none.
     """
     named = str(given) if given is not None else os.environ.get(variable, "")
-    found = shutil.which(named or name)
+    here = Path(named or name).absolute()
+    is_here = bool(named) and here.is_file() and os.access(here, os.X_OK)
+    found = str(here) if is_here else shutil.which(named or name)
     if found is None:
         message = f"there is no program {named}" if named else f"{name} is not on the PATH"
         hint = f"build {what}, and give its path or set {variable}"

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import click
 
 from hespas.backends.astra_sim.run import AstraSimOptions, run_astra_sim
 from hespas.backends.htsim.run import run_htsim
-from hespas.backends.network_program import ProgramOptions
+from hespas.backends.network_program import Backend, ProgramOptions
 from hespas.backends.sst.run import run_sst
 from hespas.cli import flags
 from hespas.cli.outputs import check_targets, write_json, write_timeline
@@ -125,22 +126,26 @@ class _Backend:
             message = f"--backend {self.name} doesn't say when tasks start and end"
             raise click.UsageError(f"{message}: leave --nodes and --timeline out")
 
-    def run(self, job: Job, system: System, settings: AstraSimOptions) -> ExternalResult:
-        """Run ASTRA-sim in its directory: the one given, else one that goes when all is well."""
-        limited = replace(settings, binary=self.program, time_limit_s=self.time_limit_s or _LONGEST)
-        with self._directory() as directory:
-            return run_astra_sim(job, system, directory, limited)
-
-    def play(self, job: Job, system: System, algorithm: str | None) -> ExternalResult:
-        """Run an engine that plays messages, likewise."""
+    def messages(self, algorithm: str | None) -> Backend:
+        """Return the engine of this name that plays messages."""
         settings = ProgramOptions(
             program=self.program,
             algorithm=algorithm,
             arguments=self.arguments,
             time_limit_s=self.time_limit_s or _LONGEST,
         )
+        play = _OF_MESSAGES[self.name]
+        return lambda job, system, directory: play(job, system, directory, settings)
+
+    def astra_sim(self, settings: AstraSimOptions) -> Backend:
+        """Return ASTRA-sim with its settings."""
+        limited = replace(settings, binary=self.program, time_limit_s=self.time_limit_s or _LONGEST)
+        return partial(run_astra_sim, options=limited)
+
+    def run(self, engine: Backend, job: Job, system: System) -> ExternalResult:
+        """Run an engine in its directory: the one given, else one that goes when all is well."""
         with self._directory() as directory:
-            return _OF_MESSAGES[self.name](job, system, directory, settings)
+            return engine(job, system, directory)
 
     @contextmanager
     def _directory(self) -> Generator[Path]:
@@ -265,18 +270,19 @@ def command(
     log.info("read the traces of %d devices", job.device_count)
     if not engine.is_own:
         _refuse_model(given, plays_messages=backend in _OF_MESSAGES)
+        if backend in _OF_MESSAGES:
+            _refuse_details(options, num_queues_per_dim, rendezvous_protocol, injection_scale)
+            other = engine.messages(options.algorithm)
+        else:
+            settings = AstraSimOptions(
+                network=options.network or ContentionModel.CONGESTION_UNAWARE,
+                queues_per_dimension=num_queues_per_dim or 1,
+                rendezvous=rendezvous_protocol,
+                injection_scale=1.0 if injection_scale is None else injection_scale,
+            )
+            other = engine.astra_sim(settings)
         with stage(Stage.SIMULATE, f"on {system.name} by {backend}"):
-            if backend in _OF_MESSAGES:
-                _refuse_details(options, num_queues_per_dim, rendezvous_protocol, injection_scale)
-                answer = engine.play(job, system, options.algorithm)
-            else:
-                settings = AstraSimOptions(
-                    network=options.network or ContentionModel.CONGESTION_UNAWARE,
-                    queues_per_dimension=num_queues_per_dim or 1,
-                    rendezvous=rendezvous_protocol,
-                    injection_scale=1.0 if injection_scale is None else injection_scale,
-                )
-                answer = engine.run(job, system, settings)
+            answer = engine.run(other, job, system)
         if json_file is not None:
             write_json(json_file, answer.as_json())
         if json_file != "-":

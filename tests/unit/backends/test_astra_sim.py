@@ -282,10 +282,9 @@ def test_without_a_program_it_is_reported_what_to_do(
     with pytest.raises(ToolError) as caught:
         find_binary(ContentionModel.CONGESTION_AWARE, given)
 
-    name = "AstraSim_Analytical_Congestion_Aware is not on the PATH"
-    assert str(caught.value).startswith(
-        f"ASTRA-sim: {'there is no program /nowhere/astra' if given else name}"
-    )
+    name = "AstraSim_Analytical_Congestion_Aware"
+    wrong = "there is no program /nowhere/astra" if given else f"{name} is not on the PATH"
+    assert str(caught.value).startswith(f"{name}: {wrong}")
     assert "build ASTRA-sim's analytical front end" in str(caught.value)
     assert BINARY_VARIABLE in str(caught.value)
 

@@ -5,15 +5,14 @@ Source of flags and lines: ASTRA-sim's analytical front ends (commit 518bd51).
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from hespas.backends.astra_sim.system_files import write_system
-from hespas.errors import DeviceCountError, SimulationError, ToolError
+from hespas.backends.network_program import check_size, find_program
+from hespas.errors import SimulationError, ToolError
 from hespas.hardware.system import System
 from hespas.schedule.chakra.format import COMM_GROUP_FILE
 from hespas.schedule.chakra.writer import write_traces
@@ -57,20 +56,12 @@ def find_binary(network: ContentionModel, given: Path | None = None) -> Path:
 
     Raises `ToolError`, which says what to install or set, where there is none.
     """
-    name = _PROGRAMS[network]
-    named = str(given) if given is not None else os.environ.get(BINARY_VARIABLE, "")
-    here = Path(named or name).absolute()
-    is_here = bool(named) and here.is_file() and os.access(here, os.X_OK)
-    found = str(here) if is_here else shutil.which(named or name)
-    if found is not None:
-        return Path(found).absolute()
-    message = f"there is no program {named}" if named else f"{name} is not on the PATH"
-    hint = f"build ASTRA-sim's analytical front end, and give its path or set {BINARY_VARIABLE}"
-    raise ToolError(message, location="ASTRA-sim", hint=hint)
+    what = "ASTRA-sim's analytical front end"
+    return find_program(_PROGRAMS[network], BINARY_VARIABLE, given, what=what)
 
 
 def run_astra_sim(
-    work: Job | TaskGraph, system: System, directory: Path, options: AstraSimOptions
+    job: Job | TaskGraph, system: System, directory: Path, options: AstraSimOptions
 ) -> ExternalResult:
     """Return what ASTRA-sim says of a job on a system.
 
@@ -78,16 +69,14 @@ def run_astra_sim(
     system differ in size, `ToolError` where it is missing, fails or takes too long, and
     `SimulationError` where it ends, but devices never did.
     """
-    job = as_job(work)
-    if job.device_count != system.device_count:
-        message = f"the job is for {job.device_count} devices, {system.name} has"
-        raise DeviceCountError(f"{message} {system.device_count}")
+    whole = as_job(job)
+    check_size(whole, system)
     binary = find_binary(options.network, options.binary)
     directory.mkdir(parents=True, exist_ok=True)
     directory = directory.absolute()
-    write_traces(job, directory, prefix=_PREFIX)
+    write_traces(whole, directory, prefix=_PREFIX)
     command = _command(binary, write_system(system, directory), directory, options)
-    notes = _rounding_notes(job)
+    notes = _rounding_notes(whole)
     log = directory / LOG_NAME
     try:
         run_program(
@@ -99,12 +88,12 @@ def run_astra_sim(
     except ToolError as error:
         # It sometimes crashes when all has been said.
         figures = read_log(log)
-        if len(figures) < job.device_count:
+        if len(figures) < whole.device_count:
             raise
         notes = (*notes, f"ASTRA-sim failed after its results: {error.message}")
     else:
         figures = read_log(log)
-    absent = [device for device in range(job.device_count) if device not in figures]
+    absent = [device for device in range(whole.device_count) if device not in figures]
     if absent:
         message = f"ASTRA-sim ended, but {devices_text(absent)} never finished"
         hint = "hespas' own simulation of the job says why"
