@@ -75,6 +75,8 @@ class Entry:
             cost = price * self.devices * step_s / _S_PER_HOUR
             found["usd_per_step"] = cost
             found["usd_per_mtoken"] = cost / tokens * _MTOKEN if tokens else None
+            if "goodput" in found:
+                found["usd_per_day"] = price * self.devices * _HOURS_PER_DAY
             days = found.get("days")
             if days is not None:
                 found["usd"] = price * self.devices * days * _HOURS_PER_DAY

@@ -124,7 +124,8 @@ def _figures(report: RunReport) -> dict[str, float | int | None]:
     found["energy_j"] = energy_j
     found["energy_j_per_token"] = energy_j / tokens if energy_j is not None and tokens else None
     if report.goodput is not None:
-        found |= {"goodput": report.goodput.productive, "days": report.goodput.days}
+        run = report.goodput
+        found |= {"goodput": run.productive, "tokens_per_day": run.tokens_per_day, "days": run.days}
     return found
 
 

@@ -39,6 +39,8 @@ METRICS: Mapping[str, tuple[Direction, str]] = {
     "usd_per_mtoken": (_DOWN, "what a million tokens cost, by the prices given"),
     "devices": (_DOWN, "how many devices there are"),
     "goodput": (_UP, "what of a long run's time is progress, 0 to 1 (goodput: true)"),
+    "tokens_per_day": (_UP, "tokens a day of a long run, with failures (goodput: true)"),
+    "usd_per_day": (_DOWN, "what a day of it costs, by the prices given"),
     "days": (_DOWN, "how long all tokens take, with failures (train_tokens)"),
     "usd": (_DOWN, "what these days cost, by the prices given"),
 }
@@ -55,9 +57,11 @@ TIME_LIKE = frozenset(
     }
 )
 """The figures that a longer step never makes better: a lower bound of its time bounds them."""
-PRICED = frozenset({"usd_per_step", "usd_per_mtoken", "usd"})
+PRICED = frozenset({"usd_per_step", "usd_per_mtoken", "usd_per_day", "usd"})
 LONG_RUN: Mapping[str, str] = {
     "goodput": "goodput",
+    "tokens_per_day": "goodput",
+    "usd_per_day": "goodput",
     "days": "train_tokens",
     "usd": "train_tokens",
 }

@@ -36,6 +36,8 @@ COLUMNS = (
     "usd_per_step",
     "usd_per_mtoken",
     "goodput",
+    "tokens_per_day",
+    "usd_per_day",
     "days",
     "usd",
     "screened_step_time_s",

@@ -29,6 +29,8 @@ _TITLES = {
     "exposed_communication_s": "exposed",
     "devices": "devices",
     "goodput": "goodput",
+    "tokens_per_day": "tokens/day",
+    "usd_per_day": "USD/day",
     "days": "days",
     "usd": "USD",
 }
@@ -135,7 +137,7 @@ def figure_text(name: str, value: float) -> str:
             text = format_time(value)
         case _ if name.startswith("energy"):
             text = format_energy(value)
-        case "usd":
+        case "usd" | "usd_per_day":
             text = format_amount(value).strip()
         case "days":
             text = f"{value:.1f}"

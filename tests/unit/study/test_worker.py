@@ -124,6 +124,7 @@ def test_a_long_run_has_its_goodput_and_days() -> None:
     assert 0.9 < productive < 1
     days = 1e12 / tokens_per_s / productive / 86400
     assert found.figures["days"] == pytest.approx(days, rel=1e-6)
+    assert found.figures["tokens_per_day"] == pytest.approx(1e12 / days, rel=1e-6)
 
 
 def test_what_a_long_run_costs_follows_from_prices() -> None:
@@ -132,5 +133,10 @@ def test_what_a_long_run_costs_follows_from_prices() -> None:
     entry = entry_of(0, candidates_of(study_of(given))[0])
     figures = entry.completed({"step_time_s": 1.0, "days": 10.0}, read_prices([price]))
     assert figures["usd"] == 4 * 2.0 * 10 * 24
+    assert "usd_per_day" not in figures
+    figures = entry.completed({"step_time_s": 1.0, "goodput": 0.9}, read_prices([price]))
+    assert figures["usd_per_day"] == 4 * 2.0 * 24
     with pytest.raises(ConfigError, match="the goal is days, and there is no train_tokens"):
         study_of({**given, "goal": {"minimise": "days"}})
+    with pytest.raises(ConfigError, match="the goal is tokens_per_day, and there is no goodput"):
+        study_of({**given, "goal": {"maximise": "tokens_per_day"}})
