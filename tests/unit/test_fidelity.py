@@ -200,7 +200,7 @@ def test_a_program_that_the_compiler_refuses_falls_back_with_a_note(
     monkeypatch.setattr(loading, "_compiled", refuse)
     program = pipeline.load(options(), source=SOURCE)
     assert program.fidelity == WITHOUT_COMPILER.value
-    assert any(f"the compiler refuses it: {error}" in text for text in program.assumptions)
+    assert any(f"not compiled first: {error}" in text for text in program.assumptions)
     asked = CompileChoice(fidelity=Fidelity.COMPILED)
     with pytest.raises(type(error)):
         pipeline.load(options(compiled=asked), source=SOURCE)

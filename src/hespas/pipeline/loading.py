@@ -156,7 +156,7 @@ def _loaded(content: bytes, plan: Plan, options: PredictOptions, system: System 
         except (ProgramError, ToolError, DeviceCountError) as error:
             if not plan.may_fall_back:
                 raise
-            plan = fallen_back(f"the compiler refuses it: {error.message}")
+            plan = fallen_back(error.message)
     loaded = _read(content, options)
     program = loaded.program
     if program.is_scheduled:

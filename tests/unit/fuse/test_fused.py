@@ -8,6 +8,7 @@ import pytest
 from hespas.cost.gemm import gemms
 from hespas.frontend.load import load_source
 from hespas.fuse.fused import fused
+from hespas.program.attrs import FusionAttrs
 from hespas.program.program import (
     Block,
     Op,
@@ -287,3 +288,73 @@ def test_collectives_are_combined(llama: Program, fused_llama: Program, kind: st
     started = [op for op in all_ops(fused_llama) if op.kind == kind]
     assert 1 <= len(started) <= 10
     del llama
+
+
+def sums_of_rows(count: int) -> Program:
+    """Return a program that adds rows of matrices to zeros, and one that reads the zeros too."""
+    zeros = f"%zeros = stablehlo.broadcast_in_dim %zero, dims = [] : (tensor<f32>) -> {MATRIX}"
+    sums = "\n".join(
+        f"""%s{at} = "stablehlo.scatter"(%zeros, %rows, %m{at}) ({{
+          ^bb0(%x: tensor<f32>, %y: tensor<f32>):
+            %sum = stablehlo.add %x, %y : tensor<f32>
+            stablehlo.return %sum : tensor<f32>
+        }}) {{scatter_dimension_numbers = #stablehlo.scatter<update_window_dims = [1],
+          inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], index_vector_dim = 1>}}
+          : ({MATRIX}, tensor<256x1xi32>, {MATRIX}) -> {MATRIX}
+        %m{at + 1} = stablehlo.tanh %s{at} : {MATRIX}"""
+        for at in range(count)
+    )
+    return read(
+        main_function(
+            f"""%zero = stablehlo.constant dense<0.0> : tensor<f32>
+            {zeros}
+            %m0 = stablehlo.maximum %a, %zeros : {MATRIX}
+            {sums}
+            return %m{count} : {MATRIX}""",
+            arguments=f"%a: {MATRIX}, %rows: tensor<256x1xi32>",
+            results=MATRIX,
+        )
+    )
+
+
+def test_zeros_that_sums_are_scattered_to_are_written_once_for_each() -> None:
+    made = kernels(fused(sums_of_rows(3)))
+    (zeros,) = [op for op in made if inside(op) == ["constant", "broadcast_in_dim", "return"]]
+    assert len(zeros.results) == 3
+    scattered = [
+        op.operands[op.attrs.in_place[0].operand]
+        for op in made
+        if "scatter" in inside(op)
+        if isinstance(op.attrs, FusionAttrs)
+    ]
+    assert sorted(map(zeros.results.index, scattered)) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("operand", "is_apart"), [("%b", True), ("%zeros", False)])
+def test_what_loads_more_than_it_makes_is_not_computed_for_each_row_that_is_gathered(
+    operand: str, is_apart: bool
+) -> None:
+    rows = "tensor<100000x256xf32>"
+    program = read(
+        main_function(
+            f"""%zero = stablehlo.constant dense<0.0> : tensor<f32>
+            %zeros = stablehlo.broadcast_in_dim %zero, dims = [] : (tensor<f32>) -> {rows}
+            %m = stablehlo.maximum %a, {operand} : {rows}
+            %r = "stablehlo.gather"(%m, %at) {{dimension_numbers = #stablehlo.gather<
+              offset_dims = [1], collapsed_slice_dims = [0], start_index_map = [0],
+              index_vector_dim = 1>, slice_sizes = array<i64: 1, 256>}}
+              : ({rows}, tensor<1000000x1xi32>) -> tensor<1000000x256xf32>
+            return %r : tensor<1000000x256xf32>""",
+            arguments=f"%a: {rows}, %b: {rows}, %at: tensor<1000000x1xi32>",
+            results="tensor<1000000x256xf32>",
+        )
+    )
+    assert (len(kernels(fused(program))) > 1) == is_apart
+
+
+def test_zeros_of_one_sum_are_written_over() -> None:
+    made = kernels(fused(sums_of_rows(1)))
+    assert not [op for op in made if op.kind == "copy"]
+    (scatter,) = [op for op in made if "scatter" in inside(op)]
+    assert isinstance(scatter.attrs, FusionAttrs)
+    assert scatter.attrs.in_place

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from math import ceil, hypot, prod
 
-from hespas.cost.rules.fusion import written_elements
+from hespas.cost.rules.fusion import bytes_again, written_elements
 from hespas.estimate.bound import UNDIVIDED, Bound
 from hespas.estimate.ptx.analysis import SECTOR_BYTES, WARP, Access, KernelAnalysis
 from hespas.fuse.kinds import weight
@@ -290,7 +290,8 @@ def terms_by_category(
 
     Windows that slide are issued place by place; all other arithmetic hides behind memory. The
     blocks that start are those of the launch. Where it is not known, loops have 128 threads a
-    block, and four of the elements that are written a thread.
+    block, and four of the elements that are written a thread. L2 has what is gathered and
+    scattered again.
     """
     rate = memory_bandwidth_bytes_per_s * gpu.memory_efficiency * PART_OF_STREAMING[category]
     blocks, threads = 0, _THREADS
@@ -303,7 +304,7 @@ def terms_by_category(
     lanes = gpu.issue_lanes * gpu.multiprocessors
     return KernelTerms(
         memory_s=bytes_moved / rate,
-        l2_s=0.0,
+        l2_s=bytes_again(op) / gpu.l2_bandwidth_bytes_per_s,
         l1_s=0.0,
         pipe_s=_instructions(op) / (lanes * gpu.pipe_efficiency * gpu.clock_hz),
         pipe="issue",
