@@ -9,7 +9,7 @@ COMPILERS := .venv-compilers
 
 DOCS := .venv-docs
 
-.PHONY: demo test test-compilers fuzz programs faults docs docs-serve lock clean
+.PHONY: demo test test-compilers fuzz programs faults audit docs docs-serve lock clean
 
 demo: .venv/run-installed $(if $(COMPILES),.venv/compiler-installed)
 	$(BIN)/hespas run $(DEMO)
@@ -49,6 +49,11 @@ programs: .venv/dev-installed
 ROUNDS ?= 3
 faults: .venv/dev-installed
 	PYTHONPATH=tests:validation $(BIN)/python -m faults --rounds $(ROUNDS) --seed $(SEED)
+
+# Known vulnerabilities of what is locked, by advisories in OSV's format (validation/audit.py).
+ADVISORIES ?= all.zip
+audit: .venv/dev-installed
+	$(BIN)/python validation/audit.py $(ADVISORIES)
 
 # The documentation site, built strictly into site/. Its tools have a place of their own.
 docs: $(DOCS)/installed .venv/run-installed

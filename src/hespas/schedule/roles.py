@@ -84,22 +84,23 @@ def _partners(graph: TaskGraph, task: Task) -> dict[int, int]:
             if not 0 <= table < len(graph.group_tables):
                 raise TraceError(f"no group table {table}", location=_location(graph, task))
             groups = graph.group_tables[table]
-            pairs = [(device, i) for i, group in enumerate(groups) for device in group]
+            partners = {device: i for i, group in enumerate(groups) for device in group}
+            count = sum(map(len, groups))
         case SendTask():
-            pairs = list(task.pairs)
+            partners, count = dict(task.pairs), len(task.pairs)
         case ReceiveTask():
-            pairs = [(target, source) for source, target in task.pairs]
+            partners = {target: source for source, target in task.pairs}
+            count = len(task.pairs)
         case _:
-            pairs = []
-    partners = dict(pairs)
-    _check_partners(graph, task, partners, len(pairs))
+            return {}
+    _check_partners(graph, task, partners, count)
     return partners
 
 
 def _check_partners(graph: TaskGraph, task: Task, partners: dict[int, int], count: int) -> None:
-    absent = [device for device in partners if not 0 <= device < graph.device_count]
-    if absent:
-        message = f"device {absent[0]} is not among the {graph.device_count} devices"
+    absent = next((one for one in partners if not 0 <= one < graph.device_count), None)
+    if absent is not None:
+        message = f"device {absent} is not among the {graph.device_count} devices"
         raise TraceError(message, location=_location(graph, task))
     if len(partners) != count:
         raise TraceError("a device takes part twice", location=_location(graph, task))
