@@ -120,7 +120,7 @@ def device_of(method: str, home: Path) -> str:
     elif method == "iree":
         hardware = {"sample": True}
     else:
-        return "TPUv5e" if method == "compiler" else "H100_80GB"
+        return "TPUv5e" if method in {"compiler", "tensor_core"} else "H100_80GB"
     file = home / f"{method}.json"
     file.write_text(json.dumps({"perf_estimator": {"method": method, "hardware": hardware}}))
     return str(file)

@@ -159,6 +159,12 @@ def _has_cycles(program: Program, device: Device) -> bool:
     return any(op.estimated_cycles is not None for op in all_ops(program))
 
 
+def _has_schedules(program: Program, device: Device) -> bool:
+    core = device.tensor_core
+    is_known = core is not None and core.schedules_kernels and device.clock_hz is not None
+    return program.is_scheduled and is_known
+
+
 _LISTED = (
     Method(
         name="roofline",
@@ -195,6 +201,15 @@ _LISTED = (
         device_use=DeviceUse.NEEDED,
         is_default=_has_cycles,
         default_text="for programs that a TPU's compiler wrote cycles into",
+    ),
+    Method(
+        name="tensor_core",
+        summary="kernels of Pallas as a TPU's compiler schedules them, others at peak rates",
+        factory="hespas.estimate.tensor_core:make",
+        device_use=DeviceUse.NEEDED,
+        configuration=NodeHardware,
+        is_default=_has_schedules,
+        default_text="for other kernels on a TPU's node whose compiler shows how it schedules them",
     ),
     Method(
         name="xla",

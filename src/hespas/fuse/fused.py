@@ -37,10 +37,12 @@ def fused(
     options: CompileOptions = DEFAULT_OPTIONS,
     *,
     libraries: Libraries | None = None,
+    fetches_ahead: bool = False,
 ) -> Program:
     """Return a program whose operations are kernels, as XLA's GPU pipeline would make them.
 
-    With ``libraries`` they are those of `hespas.fuse.libraries`.
+    With ``libraries`` they are those of `hespas.fuse.libraries`. ``fetches_ahead`` is for TPUs,
+    whose compiler fetches from the host a turn of a loop ahead.
     """
     if program.is_scheduled:
         return program
@@ -49,7 +51,8 @@ def fused(
     body = each_block(body, _before_layouts)
     body = Assignment(libraries=libraries).block(body)
     names = Names()
-    body = each_block(body, _Fuser(names=names, options=options, libraries=libraries).block)
+    fuser = _Fuser(names=names, options=options, libraries=libraries, fetches_ahead=fetches_ahead)
+    body = each_block(body, fuser.block)
     kept = kept_arguments(body, program.aliases)
     body = replace(body, operations=tuple(with_copies(body.operations, kept, names)))
     function = Function(name=main.name, body=body)
@@ -77,6 +80,7 @@ class _Fuser:
     names: Names
     options: CompileOptions
     libraries: Libraries | None
+    fetches_ahead: bool
 
     def block(self, block: Block) -> Block:
         """Return a block of kernels, those inside of it having been fused."""
@@ -92,5 +96,6 @@ class _Fuser:
             ops = with_combined(ops, self.options, self.names)
         ops = with_starts(with_own_kernels(ops), end.operands)
         if self.options.pipelined_collectives is not False:
-            *ops, end = with_pipelined([*ops, end], self.names)
+            pipelined = with_pipelined([*ops, end], self.names, fetches_ahead=self.fetches_ahead)
+            *ops, end = pipelined
         return Block(arguments=block.arguments, operations=(*ops, end))

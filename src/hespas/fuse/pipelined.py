@@ -5,6 +5,10 @@ layer, runs a turn ahead, beside the whole turn before it. A reduction whose res
 as gradients of a layer, runs a turn behind. So the first gather stands before the loop, the last
 reduction behind it, and the first turn, with nothing to reduce, and the last, with nothing more to
 gather, are written out.
+
+A TPU's compiler moves what a turn reads from the host in the same way: the transfer for the next
+turn starts with a turn, and ends with it. Source: the programs that libtpu 0.0.42 writes for
+MaxText's steps with offloaded activations (docs/evidence/tpus.md, "Transfers to the host").
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from msgspec.structs import replace
 from hespas.fuse.build import Names
 from hespas.fuse.kinds import HOLDING
 from hespas.fuse.order import needed_by
-from hespas.program.attrs import WhileAttrs
+from hespas.program.attrs import CustomCallAttrs, WhileAttrs
 from hespas.program.program import Block, Op, Value, is_communication_op
 from hespas.program.rewrite import Renaming, copied_block, copied_op, fresh
 
@@ -27,15 +31,21 @@ _NUMBER = re.compile(r"\.\d+")
 _STARTS = frozenset({"async_start", "async_done"})
 _AHEAD = frozenset({"all_gather"})
 _BEHIND = frozenset({"reduce_scatter", "all_reduce"})
+_FROM_HOST = "MoveToDevice"
 
 
-def with_pipelined(operations: Sequence[Op], names: Names) -> list[Op]:
-    """Return a schedule whose loops run gathers a turn ahead and reductions a turn behind."""
+def with_pipelined(
+    operations: Sequence[Op], names: Names, *, fetches_ahead: bool = False
+) -> list[Op]:
+    """Return a schedule whose loops run gathers a turn ahead and reductions a turn behind.
+
+    ``fetches_ahead``: what a turn reads from the host is fetched during the turn before, too.
+    """
     changed: list[Op] = []
     renaming: Renaming = {}
     for op in operations:
         current = op if renaming.keys().isdisjoint(needed_by(op)) else _renamed(op, renaming)
-        found = _found(current) if current.kind == "while" else None
+        found = _found(current, fetches_ahead=fetches_ahead) if current.kind == "while" else None
         if found is None:
             changed.append(current)
             continue
@@ -57,8 +67,9 @@ class _Found:
 
     ``counters`` are arguments by their place, with the operation that makes the next turn's.
     ``derived`` are operations of counters and of what no turn changes. ``ahead`` and ``behind`` are
-    the starts that move, ``ends`` what becomes of a start, ``stored`` what stores the results of
-    those behind, and ``stores`` the places of the arguments that it changes.
+    the starts that move, and transfers from the host, which have no end of their own; ``ends`` is
+    what becomes of a start, ``stored`` what stores the results of those behind, and ``stores`` the
+    places of the arguments that it changes.
     """
 
     counters: Mapping[int, Op]
@@ -70,7 +81,7 @@ class _Found:
     stores: tuple[int, ...]
 
 
-def _found(loop: Op) -> _Found | None:
+def _found(loop: Op, *, fetches_ahead: bool) -> _Found | None:
     attrs, body = loop.attrs, loop.regions[-1]
     if not isinstance(attrs, WhileAttrs) or (attrs.trip_count or 0) < _LEAST_TURNS:
         return None
@@ -82,11 +93,13 @@ def _found(loop: Op) -> _Found | None:
         for at, argument in enumerate(body.arguments)
         if last.operands[at] is not argument and at not in counters
     }
-    derived = _derived(operations, changing, set(counters.values()))
+    fetches = {op for op in operations if fetches_ahead and _is_fetch(op)}
+    derived = _derived(operations, changing, {*counters.values(), *fetches})
     unknown = {value for op in operations if op not in derived for value in op.results} | changing
     bundles = {op.operands[0]: op for op in operations if op.kind == "async_done"}
     ends = {op: bundles[op.results[0]] for op in operations if op.kind == "async_start"}
-    ahead = tuple(op for op in ends if _moves(op, _AHEAD) and unknown.isdisjoint(needed_by(op)))
+    known = (op for op in operations if unknown.isdisjoint(needed_by(op)))
+    ahead = tuple(op for op in known if op in fetches or (op in ends and _moves(op, _AHEAD)))
     behind, stored, stores = _stored(body, ends, unknown)
     if not ahead and not behind:
         return None
@@ -105,6 +118,10 @@ def _moves(op: Op, kinds: frozenset[str]) -> bool:
     return op.regions[0].operations[0].kind in kinds
 
 
+def _is_fetch(op: Op) -> bool:
+    return isinstance(op.attrs, CustomCallAttrs) and op.attrs.target == _FROM_HOST
+
+
 def _counters(body: Block, made_by: Mapping[Value, Op]) -> Iterator[tuple[int, Op]]:
     """Yield the arguments that the next turn has from nothing but themselves."""
     for at, (argument, value) in enumerate(
@@ -115,12 +132,12 @@ def _counters(body: Block, made_by: Mapping[Value, Op]) -> Iterator[tuple[int, O
             yield at, op
 
 
-def _derived(operations: Sequence[Op], changing: set[Value], counts: set[Op]) -> set[Op]:
+def _derived(operations: Sequence[Op], changing: set[Value], others: set[Op]) -> set[Op]:
     unknown = set(changing)
     derived: set[Op] = set()
     for op in operations:
         is_plain = op.kind not in HOLDING | _STARTS and not is_communication_op(op)
-        if op not in counts and is_plain and unknown.isdisjoint(needed_by(op)):
+        if op not in others and is_plain and unknown.isdisjoint(needed_by(op)):
             derived.add(op)
         else:
             unknown.update(op.results)
@@ -178,7 +195,7 @@ def _following(op: Op, users: Mapping[Value, Sequence[Op]]) -> set[Op]:
 class _Carried:
     """What a turn hands to the next one, as values of the turn.
 
-    ``own`` are those of the loop as it was, ``gathered`` results of gathers ahead, ``reduced``
+    ``own`` are those of the loop as it was, ``gathered`` results of what runs ahead, ``reduced``
     operands of reductions behind, ``before`` the counters of the turn that these belong to.
     """
 
@@ -321,8 +338,11 @@ class _Writer:
 
     def _gathers(self, renaming: Renaming) -> tuple[list[Op], list[Op], tuple[Value, ...]]:
         starts = [self._copied(op, renaming) for op in self.found.ahead]
-        ends = [self._copied(self.found.ends[op], renaming) for op in self.found.ahead]
-        return starts, ends, tuple([value for op in ends for value in op.results])
+        ends = [self._copied(end, renaming) for end in self._ends(self.found.ahead)]
+        return starts, ends, tuple([renaming[value] for value in self._gathered])
+
+    def _ends(self, starts: Iterable[Op]) -> list[Op]:
+        return [self.found.ends[op] for op in starts if op in self.found.ends]
 
     def _derived(self, renaming: Renaming, users: Iterable[Op]) -> list[Op]:
         """Return copies of what some operations need that is known of every turn."""
@@ -333,7 +353,7 @@ class _Writer:
         """Return what stays where it is: without what is derived for what has moved alone."""
         found = self.found
         moved = {*found.ahead, *found.behind, *found.stored, *found.counters.values()}
-        moved.update(found.ends[op] for op in (*found.ahead, *found.behind))
+        moved.update(self._ends((*found.ahead, *found.behind)))
         rest = [op for op in operations if op not in moved and op not in found.derived]
         users = [*rest, *found.behind, replace(last, operands=self._own_results(last))]
         kept = {*rest, *_needed(found.derived, users)}
@@ -345,8 +365,8 @@ class _Writer:
 
     @property
     def _gathered(self) -> tuple[Value, ...]:
-        ends = [self.found.ends[op] for op in self.found.ahead]
-        return tuple([value for op in ends for value in op.results])
+        ends = self.found.ends
+        return tuple([value for op in self.found.ahead for value in ends.get(op, op).results])
 
     @property
     def _reduced(self) -> tuple[Value, ...]:

@@ -15,7 +15,8 @@ class TensorCore(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     In each cycle a core's vector unit does so many operations on registers of 8 x 128 numbers of 32
     bits: ``arithmetic``, ``functions`` (exponentials and their like), ``lanes`` (across them),
     ``loads`` and ``stores``. ``packs_bf16`` says that it computes on two bf16 in the place of
-    one f32. A step of a kernel's grid costs ``step_cycles`` beside its work.
+    one f32. A step of a kernel's grid costs ``step_cycles`` beside its work. ``schedules_kernels``
+    says that the part's compiler has shown how it schedules kernels of Pallas.
 
     A matrix product of a compiled program takes the roofline's time, and ``product_cycles`` of what
     the compiler's cycles exceed it by: 1 is as the compiler wrote, less is calibrated to published
@@ -32,6 +33,7 @@ class TensorCore(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     packs_bf16: bool
     step_cycles: NotNegative
     product_cycles: FractionOrZero = 1.0
+    schedules_kernels: bool = False
 
 
 def faster(core: TensorCore, factor: float) -> TensorCore:

@@ -202,7 +202,7 @@ def _fused(
     if not is_tpu:
         program = expanded(program, has_grouped_products=of_libraries)
     libraries = libraries_of(device_of(options.estimate)) if of_libraries else None
-    made = fused(program, options.compile.options, libraries=libraries)
+    made = fused(program, options.compile.options, libraries=libraries, fetches_ahead=is_tpu)
     log.info("fused in %.3f s", perf_counter() - start_s)
     return made
 

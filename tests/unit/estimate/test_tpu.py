@@ -108,10 +108,10 @@ def test_cycles_are_the_default_where_a_tpu_s_compiler_wrote_them(device: Device
     assert by_default.total == hespas.estimate(graph, device, method="compiler").total
 
 
-def test_the_roofline_is_the_default_without_cycles_or_a_clock(device: Device) -> None:
+def test_without_cycles_or_a_clock_it_is_not_the_default(device: Device) -> None:
     step = load_source(STEP.encode(), name="step.hlo")
     bare = load_source(STEP.replace("estimated_cycles", "other").encode(), name="step.hlo")
-    assert default_method(bare, device).name == "roofline"
+    assert default_method(bare, device).name == "tensor_core"
     assert default_method(step, replace(device, clock_hz=None)).name == "roofline"
     assert default_method(step, load_device("H100_80GB")).name == "measured"
     assert default_method(step, None).name == "roofline"

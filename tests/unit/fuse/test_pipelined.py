@@ -8,7 +8,7 @@ import pytest
 import hespas
 from hespas.compile.options import CompileOptions
 from hespas.prediction import Prediction
-from hespas.program.attrs import WhileAttrs
+from hespas.program.attrs import CustomCallAttrs, WhileAttrs
 from hespas.program.program import Block, Op, Program, Value
 
 TURNS = 6
@@ -102,3 +102,36 @@ def test_gathers_end_with_the_turn_before() -> None:
 
 def test_a_loop_of_two_turns_stays_as_it_is() -> None:
     assert [turns(op) for op in loops(program(is_pipelined=True, layers=2))] == [2, 2]
+
+
+@cache
+def offloaded(cluster: str) -> Prediction:
+    return hespas.predict(
+        "llama3-100m",
+        mesh="fsdp=4",
+        cluster=cluster,
+        scan=True,
+        remat="offload",
+        settings={"layers": str(TURNS)},
+        fidelity="fused",
+    )
+
+
+def fetches(block: Block) -> list[Op]:
+    return [
+        op
+        for op in block.operations
+        if isinstance(op.attrs, CustomCallAttrs) and op.attrs.target == "MoveToDevice"
+    ]
+
+
+def test_tpus_fetch_from_the_host_a_turn_ahead() -> None:
+    tpu, gpu = offloaded("4xTPUv6e"), offloaded("4xH100_80GB")
+    check_values(tpu.graph.program.main.body, set())
+    for found in (tpu, gpu):
+        body = loops(found.graph.program)[-1].regions[-1]
+        handed = {value for op in fetches(body) for value in op.results}
+        assert handed
+        last = set(body.operations[-1].operands)
+        assert handed <= last if found is tpu else handed.isdisjoint(last)
+    assert tpu.host_transfer_bytes == gpu.host_transfer_bytes

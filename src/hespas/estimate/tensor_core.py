@@ -1,0 +1,83 @@
+"""``method: tensor_core``: a TPU's kernels where no TPU compiler saw the program.
+
+Kernels of Pallas take what libtpu's schedules of their steps say (`hespas.estimate.mosaic`), and
+everything else the roofline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from hespas.cost.structure import Leaf
+from hespas.errors import HardwareError
+from hespas.estimate.driver import Price, estimate_region
+from hespas.estimate.estimate import Estimate
+from hespas.estimate.methods import EstimatorSpec
+from hespas.estimate.rates import Rates
+from hespas.estimate.roofline import Roofline, same_work
+from hespas.program.program import Program
+from hespas.split.regions import Compute
+
+_ASSUMPTION = (
+    "tensor_core: every kernel but those of Pallas runs alone at the device's peak rates, reading "
+    "what its body needs from device memory and writing its results there; nothing launches them "
+    "one by one"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorCoreEstimator:
+    """Prices kernels of Pallas as libtpu schedules them, and all others by the roofline."""
+
+    roofline: Roofline
+
+    @property
+    def method(self) -> str:
+        """Its name in configuration files."""
+        return "tensor_core"
+
+    @property
+    def parameters(self) -> Mapping[str, object]:
+        """Those of the roofline, among which are the device's units."""
+        return self.roofline.parameters
+
+    def at_rates(self, rates: Rates) -> TensorCoreEstimator:
+        """Return the estimator of a device that differs by these factors alone."""
+        return replace(self, roofline=self.roofline.at_rates(rates))
+
+    def assumptions(self, program: Program) -> tuple[str, ...]:
+        """Return what it assumes of every region."""
+        del program
+        return (_ASSUMPTION,)
+
+    def estimate(self, region: Compute, program: Program) -> Estimate:
+        """Add up the region's operations; `CostError` for work that is not known."""
+        calls = self.roofline.custom_calls
+        return estimate_region(self, region, program, custom_calls=calls, key=same_work)
+
+    def price(self, leaf: Leaf, *, is_kernel: bool) -> Price:
+        """Return what one execution costs."""
+        kernel = self.roofline.kernel(leaf)
+        if kernel is None:
+            return self.roofline.price(leaf, is_kernel=is_kernel)
+        return self.roofline.price_kernel(leaf, kernel.name, kernel.scheduled)
+
+
+def make(spec: EstimatorSpec) -> TensorCoreEstimator:
+    """Return the estimator of the method ``tensor_core``.
+
+    Raises `ConfigError` without a device, `HardwareError` for one whose units are not described.
+    """
+    device = spec.needed_device("tensor_core")
+    if device.tensor_core is None or device.clock_hz is None:
+        raise HardwareError(
+            f"the units of {device.name}, or their clock, are not described",
+            location=device.name,
+            hint="use a TPU's node, or method roofline",
+        )
+    return TensorCoreEstimator(
+        roofline=Roofline(
+            device=device, options=spec.roofline_options, custom_calls=spec.custom_calls
+        )
+    )

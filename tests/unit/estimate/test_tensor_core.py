@@ -1,0 +1,74 @@
+"""Kernels of TPUs that no TPU compiler saw: those of Pallas as scheduled, others at peak rates."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import hespas
+from hespas.errors import HardwareError
+from hespas.estimate.methods import EstimatorSpec, default_method, estimator
+from hespas.estimate.mosaic import priced_kernel
+from hespas.estimate.rates import Rates
+from hespas.estimate.tensor_core import TensorCoreEstimator
+from hespas.frontend.load import load_source
+from hespas.hardware.presets import load_device
+from mosaic_kernels import kernels, lowered, matmul, shape
+
+STEP = """
+HloModule step, is_scheduled=true
+
+ENTRY %main (a: bf16[4096,4096], b: bf16[4096,4096]) -> bf16[4096,4096] {
+  %a = bf16[4096,4096] parameter(0)
+  %b = bf16[4096,4096] parameter(1)
+  %c = bf16[4096,4096] dot(%a, %b), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT %d = bf16[4096,4096] add(%c, %b)
+}
+"""
+ARITHMETIC_S = 2 * 4096**3 / 918e12
+TRAFFIC_S = 3 * 2 * 4096**2 / 1640e9
+
+
+def test_what_is_no_kernel_of_pallas_takes_the_roofline_s_time() -> None:
+    graph = hespas.split(load_source(STEP.encode(), name="step.hlo"))
+    total = hespas.estimate(graph, "TPUv6e").total
+    assert total == hespas.estimate(graph, "TPUv6e", method="roofline").total
+    assert total.time_s == pytest.approx(ARITHMETIC_S + TRAFFIC_S, rel=1e-9)
+
+
+def test_kernels_of_pallas_take_what_libtpu_s_schedules_say() -> None:
+    program = lowered(
+        matmul(1024, 1024, 1024, blocks=(512, 512, 512)), shape(1024, 1024), shape(1024, 1024)
+    )
+    device = load_device("TPUv5p")
+    (op,) = kernels(program)
+    priced = priced_kernel(op, device)
+    assert priced is not None
+    graph = hespas.split(program)
+    total = hespas.estimate(graph, device, method="tensor_core").total
+    assert total.time_s == pytest.approx(priced.scheduled.time_s, rel=1e-9)
+    assert priced.scheduled.time_s > priced.at_peak.time_s
+
+
+def test_it_is_the_default_of_kernels_without_cycles_where_schedules_are_known() -> None:
+    step = load_source(STEP.encode(), name="step.hlo")
+    device = load_device("TPUv6e")
+    assert default_method(step, device).name == "tensor_core"
+    assert default_method(step, replace(device, tensor_core=None)).name == "roofline"
+    assert default_method(step, replace(device, clock_hz=None)).name == "roofline"
+    assert default_method(step, load_device("TPUv7x")).name == "roofline"
+
+
+def test_a_part_without_units_is_refused() -> None:
+    with pytest.raises(HardwareError, match="the units of H100_80GB, or their clock, are not"):
+        estimator("tensor_core", EstimatorSpec(device=load_device("H100_80GB")))
+
+
+def test_faster_rates_shorten_both_parts() -> None:
+    graph = hespas.split(load_source(STEP.encode(), name="step.hlo"))
+    made = estimator("tensor_core", EstimatorSpec(device=load_device("TPUv6e")))
+    assert isinstance(made, TensorCoreEstimator)
+    faster = made.at_rates(Rates(arithmetic=2.0, memory=4.0))
+    times_s = [faster.estimate(region, graph.program).time_s for region in graph.compute_regions]
+    assert sum(times_s) == pytest.approx(ARITHMETIC_S / 2 + TRAFFIC_S / 4, rel=1e-9)
