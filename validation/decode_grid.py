@@ -1,11 +1,13 @@
 """Decode steps of batches and contexts, predicted: nothing published stands beside them.
 
 ``python validation/decode_grid.py`` predicts them and writes docs/data/decode_grid.json and the
-tables of docs/evidence/serving.md.
+tables of docs/evidence/serving.md; ``--experts`` predicts only those that read experts in several
+ways, and writes docs/data/decode_experts.json beside the same page.
 """
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,16 @@ _BATCHES = (1, 16, 64, 256)
 _CONTEXTS = (128, 8192, 131072)
 _MODELS = (("llama3-70b-decode", 8), ("mixtral-8x7b-decode", 4))
 """Models, and over how many H100 their heads are divided."""
+_EXPERTS = ROOT / "docs" / "data" / "decode_experts.json"
+_OF_EXPERTS, _OVER, _TOKENS = "mixtral-8x7b-decode", 8, 8192
+_SEQUENCES = (1, 4, 16)
+_WAYS = (
+    ("(default)", "fused", False),
+    ("`--fidelity library`", "library", False),
+    ("`--set dropless=true`", "fused", True),
+    ("`--set dropless=true --fidelity library`", "library", True),
+)
+"""What is given, and the fidelity and the setting that it means."""
 _MS = 1e3
 
 
@@ -42,6 +54,46 @@ def cell(model: str, devices: int, batch: int, context: int) -> dict[str, Any]:
         "peak_memory_bytes": found.memory.peak_bytes,
         "fits": found.memory.peak_bytes <= capacity,
     }
+
+
+def of_experts() -> list[dict[str, Any]]:
+    """Return a step of each way to read experts, for each batch."""
+    return [
+        {"given": given, "batch": batch, **_read(fidelity, batch, dropless=dropless)}
+        for given, fidelity, dropless in _WAYS
+        for batch in _SEQUENCES
+    ]
+
+
+def _read(fidelity: str, batch: int, *, dropless: bool) -> dict[str, Any]:
+    found = hespas.predict(
+        _OF_EXPERTS,
+        cluster=f"{_OVER}xH100_80GB",
+        mesh=f"tp={_OVER}",
+        batch=batch,
+        settings={"context": str(_TOKENS), **({"dropless": "true"} if dropless else {})},
+        fidelity=fidelity,
+    )
+    return {
+        "step_time_s": found.step_time_s,
+        "memory_traffic_bytes": found.estimates.total.total.bytes_moved,
+    }
+
+
+def experts_table(rows: list[dict[str, Any]]) -> str:
+    """Return a line for each way to read experts, with what a device moves for one sequence."""
+    lines = [
+        f"| `{_OF_EXPERTS}`, {_OVER} H100, `tp={_OVER}`, {_TOKENS:,} tokens each | "
+        + " | ".join(f"batch {batch}" for batch in _SEQUENCES)
+        + " | read and written at batch 1 |",
+        f"|{'---|' * (len(_SEQUENCES) + 2)}",
+    ]
+    for given, *_ in _WAYS:
+        found = {row["batch"]: row for row in rows if row["given"] == given}
+        cells = [f"{found[batch]['step_time_s'] * _MS:.1f} ms" for batch in _SEQUENCES]
+        moved = f"{found[_SEQUENCES[0]]['memory_traffic_bytes'] / 1e9:.1f} GB"
+        lines.append(f"| {given} | {' | '.join(cells)} | {moved} |")
+    return "\n".join(lines)
 
 
 def tables(rows: list[dict[str, Any]]) -> str:
@@ -68,11 +120,20 @@ def _cell(row: dict[str, Any]) -> str:
     return time if row["fits"] else f"({time})"
 
 
-_BEGIN, _END = "<!-- decode: begin -->", "<!-- decode: end -->"
+def _write(name: str, made: str) -> None:
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    before, _, rest = PAGE.read_text().partition(begin)
+    _, _, after = rest.partition(end)
+    write_file(PAGE, f"{before}{begin}\n\n{made}\n\n{end}{after}".encode())
 
 
 def main() -> None:
     """Predict all steps, and write what was found."""
+    experts = of_experts()
+    write_file(_EXPERTS, json_bytes(experts))
+    _write("experts", experts_table(experts))
+    if "--experts" in sys.argv[1:]:
+        return
     rows: list[dict[str, Any]] = []
     for model, devices in _MODELS:
         for batch in _BATCHES:
@@ -80,9 +141,7 @@ def main() -> None:
                 rows.append(cell(model, devices, batch, context))
                 print(rows[-1], flush=True)
     write_file(DATA, json_bytes(rows))
-    before, _, rest = PAGE.read_text().partition(_BEGIN)
-    _, _, after = rest.partition(_END)
-    write_file(PAGE, f"{before}{_BEGIN}\n\n{tables(rows)}\n\n{_END}{after}".encode())
+    _write("decode", tables(rows))
 
 
 if __name__ == "__main__":

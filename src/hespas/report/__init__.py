@@ -9,9 +9,9 @@ kernel of a compiled program, and `operators.count_operators`.
 """
 
 PUBLIC: dict[str, tuple[str, ...]] = {
-    "communication": ("communication_rows",),
     "algorithm": ("algorithm_json", "algorithm_text"),
     "assumptions": ("assumption_lines", "group_text", "grouped_assumptions"),
+    "communication": ("communication_rows",),
     "compare": (
         "Comparison",
         "RunResult",
