@@ -138,6 +138,7 @@ def _within_capacity(  # noqa: PLR0917 - the pieces of one layer
         )
         up = checkpoint_name(product("ecd,edf->ecf", arrived, weights["experts_up"]), "mlp_up")
         made = product("ecf,efd->ecd", activated(style, gate) * up, weights["experts_down"])
+        made = checkpoint_name(made, "mlp_down")
     with jax.named_scope("combine"):
         returned = _exchanged(divided, made, split=1, joined=0)
         rank = jnp.zeros_like(order).at[order].set(jnp.arange(choices, dtype=order.dtype))
@@ -164,6 +165,7 @@ def _dropless(  # noqa: PLR0917 - as above
         gate = checkpoint_name(grouped_product(sent, weights["experts_gate"], counts), "mlp_gate")
         up = checkpoint_name(grouped_product(sent, weights["experts_up"], counts), "mlp_up")
         made = grouped_product(activated(style, gate) * up, weights["experts_down"], counts)
+        made = checkpoint_name(made, "mlp_down")
     with jax.named_scope("combine"):
         back = jnp.zeros_like(order).at[order].set(jnp.arange(len(order), dtype=order.dtype))
         return made[back]
