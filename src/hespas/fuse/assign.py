@@ -16,6 +16,7 @@ from hespas.fuse.layouts import (
     is_taken,
     layout_of,
     major,
+    merged_orders,
     operand_order,
     reshaped,
     result_orders,
@@ -262,12 +263,16 @@ class _Walk:
     def _dot(self, op: Op, operands: Sequence[Value], attrs: DotAttrs) -> None:
         taken: list[Value] = []
         orders: list[Order] = []
+        shapes = tuple(map(_shape, operands))
+        merged = merged_orders(attrs, shapes) if self.outer.libraries is None else ()
         for at, value in enumerate(operands):
-            shape = _shape(value)
+            shape = shapes[at]
             order = self.outer.orders[value]
             if order is None:
                 order = default_order(shape)
-            if not is_taken(attrs, at, order, shape):
+            if merged:
+                order = merged[at]
+            elif not is_taken(attrs, at, order, shape):
                 order = operand_order(attrs, at, shape)
             taken.append(self._as(value, order))
             orders.append(order)
@@ -440,6 +445,8 @@ def _pass_back(op: Op, best: Order | None, wish: Callable[[Value, Order | None],
     """Pass on to an operation's operands how they should lie; ``best`` is what is wanted of it."""
     attrs = op.attrs
     if isinstance(attrs, DotAttrs) and op.kind == "dot_general":
+        if merged_orders(attrs, tuple(map(_shape, op.operands))):
+            return
         for at, value in enumerate(op.operands):
             shape = _shape(value)
             if not is_taken(attrs, at, default_order(shape), shape):

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from hespas.fuse.group import Group, Grouping, Role
+from hespas.fuse.group import Group, Grouping
 from hespas.fuse.kinds import CREATING, IN_PLACE, REDUCING
 from hespas.fuse.merge import Node, outside
+from hespas.fuse.roles import Role
 from hespas.program.attrs import NO_ATTRS, BitcastAttrs, FusionAttrs, InPlace
 from hespas.program.program import Block, Op, Value
 from hespas.program.rewrite import Renaming, copied_op, fresh

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
+
+from msgspec.structs import replace
 
 from hespas.fuse.blocks import tensor_of
 from hespas.fuse.order import in_order, needed_by
 from hespas.program.attrs import NO_ATTRS, DimensionAttrs, DotAttrs, SliceAttrs
 from hespas.program.program import Op, Value
-from hespas.program.types import TensorType
+from hespas.program.rewrite import plain_op
+from hespas.program.types import TensorType, element_type
 
 MERGED_BYTES = 64 * 2**20
 """Products of more bytes, operands and result together, are merged with no other.
@@ -53,6 +56,28 @@ def with_merged_dots(operations: Sequence[Op]) -> list[Op]:
         elif at not in merged:
             changed.append(op)
     return in_order(changed, range(len(changed)))
+
+
+def with_rounded_operands(operations: Iterable[Op]) -> Iterator[Op]:
+    """Yield operations; what a product rounds by its algorithm is rounded by a kernel before.
+
+    Source: openxla/xla, ``DotAlgorithmRewriter`` (xla/service/gpu/transforms, Apache License 2.0).
+    """
+    for op in operations:
+        if op.kind != "dot_general" or not isinstance(op.attrs, DotAttrs):
+            yield op
+            continue
+        operands: list[Value] = []
+        for value, side in zip(op.operands, ("lhs", "rhs"), strict=True):
+            kind = tensor_of(value)
+            is_rounded = f"{side}_precision_type = bf16" in op.attrs.algorithm
+            if is_rounded and kind.element.name == "f32":
+                rounded = Value(type=replace(kind, element=element_type("bf16")))
+                yield plain_op(op, "convert", (value,), rounded)
+                operands.append(rounded)
+            else:
+                operands.append(value)
+        yield replace(op, operands=tuple(operands))
 
 
 def _groups(operations: Sequence[Op]) -> list[list[_Dot]]:

@@ -12,7 +12,7 @@ from hespas.fuse.blocks import each_block
 from hespas.fuse.build import Names, built
 from hespas.fuse.collectives import with_combined, with_starts
 from hespas.fuse.copies import kept_arguments, with_copies
-from hespas.fuse.dots import with_merged_dots
+from hespas.fuse.dots import with_merged_dots, with_rounded_operands
 from hespas.fuse.group import grouped
 from hespas.fuse.libraries import ASSUMPTION, WRITER, Libraries
 from hespas.fuse.merge import nodes_of, stretches_of
@@ -71,6 +71,7 @@ def _before_layouts(block: Block) -> Block:
     operations = with_sums_joined([*with_scans_opened(block.operations[:-1])], end.operands)
     operations = without_scatters(operations, end.operands)
     operations = with_narrow_gathers(operations, end.operands)
+    operations = [*with_rounded_operands(operations)]
     operations = with_merged_dots(with_windows_opened(with_library_sorts(operations)))
     return Block(arguments=block.arguments, operations=(*operations, end))
 

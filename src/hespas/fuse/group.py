@@ -13,13 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from enum import Enum
-from math import prod
 
 from hespas.fuse.kinds import (
     BROADCASTS,
-    CREATING,
-    FUSIBLE,
     IN_PLACE,
     MOVING,
     REDUCING,
@@ -28,10 +24,8 @@ from hespas.fuse.kinds import (
 )
 from hespas.fuse.order import needed_by
 from hespas.fuse.places import read_often
-from hespas.fuse.scans import PIECE
-from hespas.program.attrs import DimensionsAttrs
+from hespas.fuse.roles import Role, bytes_of, is_row, role_of, scattered_over, size_of
 from hespas.program.program import Block, Op, Value
-from hespas.program.types import TensorType
 
 LAUNCH_BYTES = 4_000_000
 """What a GPU moves in the time that launching a kernel takes: 2 to 3 us at 1.5 to 2 TB/s."""
@@ -45,21 +39,6 @@ CACHE_SPEED_UP = 2.5
 Source: openxla/xla, gpu_performance_model_base.cc (``kL2CacheSpeedup``, Apache License 2.0)."""
 
 _MOST_SOURCES = 8
-
-
-class Role(Enum):
-    """What can be done with an operation."""
-
-    FIXED = "fixed"
-    """A library's, a collective's or control flow's: stands alone."""
-    VIEW = "view"
-    """Another name for the same bytes."""
-    MADE = "made"
-    """Made from nothing or from one number, wherever it is needed."""
-    LOOP = "loop"
-    """A part of any kernel."""
-    END = "end"
-    """The end of a kernel: a reduction, a transpose, an update in place."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -98,59 +77,6 @@ def grouped(block: Block) -> Grouping:
     )
 
 
-def size_of(value: Value) -> int:
-    """Return the elements of a value; 1 for what is no tensor."""
-    kind = value.type
-    return prod(kind.shape) if isinstance(kind, TensorType) else 1
-
-
-def bytes_of(value: Value) -> int:
-    """Return the bytes of a value; none for what is no tensor."""
-    kind = value.type
-    if not isinstance(kind, TensorType):
-        return 0
-    return (prod(kind.shape) * kind.element.bits + 7) // 8
-
-
-def role_of(op: Op) -> Role:
-    """Return what can be done with an operation."""
-    kind = op.kind
-    if kind not in FUSIBLE:
-        return Role.FIXED
-    is_one = kind in BROADCASTS and size_of(op.operands[0]) == 1
-    if kind in CREATING or is_one:
-        return Role.MADE
-    is_same = kind in BROADCASTS and size_of(op.operands[0]) == size_of(op.results[0])
-    if kind in _VIEWS or is_same:
-        return Role.VIEW
-    if kind == "reduce_window" and 1 < window_of(op) <= PIECE and len(op.results) == 1:
-        return Role.LOOP
-    if kind in REDUCING or kind in IN_PLACE or (kind == "copy" and moves_fastest(op)):
-        return Role.END
-    return Role.LOOP
-
-
-_VIEWS = frozenset({"bitcast", "reshape", "transpose"})
-
-
-def scattered_over(op: Op) -> Sequence[Value]:
-    """Return the operands that an operation scatters to; none of another one."""
-    return op.operands[: len(op.operands) // 2] if op.kind == "scatter" else ()
-
-
-def moves_fastest(op: Op) -> bool:
-    """Return whether a copy gives a value another fastest dimension."""
-    return _fastest(op.operands[0]) != _fastest(op.results[0])
-
-
-def _fastest(value: Value) -> int:
-    kind = value.type
-    if not isinstance(kind, TensorType):
-        return 0
-    order = kind.layout or range(kind.rank)[::-1]
-    return next((at for at in order if kind.shape[at] > 1), 0)
-
-
 @dataclass(slots=True, kw_only=True)
 class _Walk:
     """One pass over a block, backwards.
@@ -161,7 +87,7 @@ class _Walk:
     element, those of the operations before included. ``products`` maps an addition to the product
     that it becomes a part of. ``starts`` are what scatters add to, as zeros: they write over it, so
     that it is in memory, and all others read it there. ``often`` are those that kernels would read
-    at too many places.
+    at too many places, ``rows`` the elements of the rows whose sums a result comes of.
     """
 
     operations: Sequence[Op]
@@ -176,6 +102,7 @@ class _Walk:
     products: dict[int, int] = field(default_factory=dict[int, int])
     often: AbstractSet[int] = frozenset()
     starts: set[int] = field(default_factory=set[int])
+    rows: list[int] = field(default_factory=list[int])
     groups: list[Group] = field(default_factory=list[Group])
 
     def prepare(self, results: Iterable[Value]) -> None:
@@ -193,6 +120,7 @@ class _Walk:
             for result in op.results:
                 self.producer[result] = at
             self._add_sources(at, op)
+            self.rows.append(self._rows_behind(op))
         count = len(self.operations)
         self.is_needed = [False] * count
         self.written = [False] * count
@@ -305,10 +233,39 @@ class _Walk:
             self._new(at)
             free = {group: count for group, count in readers.items() if self._is_free(at, count)}
             self._join(at, free)
-        elif at not in self.often and (self._is_worth(at, readers) or self._is_of_row(at, readers)):
+        elif (
+            not self._is_before_copies(at, readers)
+            and at not in self.often
+            and (self._is_worth(at, readers) or self._is_of_row(at, readers))
+        ):
             self._join(at, readers)
         elif readers:
             self._new(at)
+
+    def _is_before_copies(self, at: int, readers: Iterable[Group]) -> bool:
+        """Return whether an operation is written before it is copied into another layout.
+
+        So it is if there are two copies, or if it comes of sums of its rows, whose kernel has rows.
+        """
+        copies = [
+            root
+            for group in readers
+            for root in group.roots
+            if self.operations[root].kind == "copy"
+        ]
+        if len(copies) > 1:
+            return True
+        is_of_rows = self.rows[at] == size_of(self.operations[at].results[0])
+        return is_of_rows and any(self.roles[root] is Role.END for root in copies)
+
+    def _rows_behind(self, op: Op) -> int:
+        """Return the elements of the rows whose sums an operation's result comes of; 0 if none."""
+        if op.kind == "reduce":
+            return size_of(op.operands[0]) if is_row(op) else 0
+        if role_of(op) not in (Role.LOOP, Role.VIEW):
+            return 0
+        before = [self.producer.get(value) for value in op.operands]
+        return max([self.rows[each] for each in before if each is not None], default=0)
 
     def _fixed(self, at: int) -> None:
         if not self.into[at]:
@@ -472,9 +429,3 @@ _SAME = BROADCASTS | {"reshape", "transpose"}
 """Of operations that move data, those that give elements another place and no other use."""
 
 _CUTTING = frozenset({"slice", "dynamic_slice", "gather", "torch_index_select"})
-
-
-def is_row(op: Op) -> bool:
-    """Return whether a reduction takes the fastest dimension."""
-    dimensions = op.attrs.dimensions if isinstance(op.attrs, DimensionsAttrs) else ()
-    return _fastest(op.operands[0]) in dimensions

@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from hespas.fuse.group import Group, Grouping, Role, bytes_of, is_row, size_of
+from hespas.fuse.group import Group, Grouping
 from hespas.fuse.kinds import IN_PLACE, REDUCING
 from hespas.fuse.order import needed_by
+from hespas.fuse.roles import Role, bytes_of, is_row, size_of
 from hespas.program.program import Op, Value
 
 _MOST_RESULTS = 10
@@ -277,6 +278,8 @@ def _shape(op: Op, root: int) -> tuple[int, str]:
         return size_of(op.operands[0]), f"{kind} {size_of(op.results[0])}"
     if op.kind in REDUCING or op.kind in IN_PLACE:
         return -root, op.kind
+    if op.kind == "copy":
+        return size_of(op.results[0]), f"copy {op.operands[0].type} {op.results[0].type}"
     return size_of(op.results[0]), ""
 
 

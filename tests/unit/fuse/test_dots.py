@@ -4,7 +4,7 @@ import pytest
 
 from hespas.cost.gemm import gemms
 from hespas.frontend.load import load_source
-from hespas.fuse.dots import with_merged_dots
+from hespas.fuse.dots import with_merged_dots, with_rounded_operands
 from hespas.program.program import Op
 from programs import main_function
 
@@ -46,3 +46,23 @@ def test_results_are_cut_out_of_the_merged_product() -> None:
     kinds = [op.kind for op in merged(1024)]
     assert kinds.count("slice") == 2 + 1
     assert kinds.count("concatenate") == 1
+
+
+def test_operands_are_rounded_where_the_algorithm_says_so() -> None:
+    wide = "tensor<64x64xf32>"
+    algorithm = (
+        "<lhs_precision_type = bf16, rhs_precision_type = bf16, accumulation_type = f32, "
+        "lhs_component_count = 1, rhs_component_count = 1, num_primitive_operations = 1, "
+        "allow_imprecise_accumulation = false>"
+    )
+    text = main_function(
+        f"""%r = stablehlo.dot_general %a, %a, contracting_dims = [1] x [0],
+          precision = [DEFAULT, DEFAULT], algorithm = {algorithm} : ({wide}, {wide}) -> {wide}
+        return %r : {wide}""",
+        arguments=f"%a: {wide}",
+        results=wide,
+    )
+    given = load_source(text.encode(), name="test.mlir").main.body.operations[:-1]
+    made = list(with_rounded_operands(given))
+    assert [op.kind for op in made] == ["convert", "convert", "dot_general"]
+    assert made[-1].results == given[-1].results
