@@ -17,6 +17,7 @@ from hespas import errors
 from hespas.content_cache import ContentCache, code_digest
 from hespas.errors import ExtraMissingError, HespasError, ToolError
 from hespas.export import messages
+from hespas.export.alike import on_mesh, same_but_for_sizes
 from hespas.export.maxtext.source import MaxTextStep, export_maxtext, step_key
 from hespas.export.source import DumpSource, FileSource, FunctionSource, ModelSource, Source
 from hespas.frontend.load import read_source
@@ -58,6 +59,8 @@ def export_cache(directory: Path) -> ContentCache:
 def read_workload(source: Source, *, kept: ContentCache | None) -> Workload:
     """Return the program of a workload; models are ``kept`` in a cache.
 
+    Those that differ in the sizes of ``data`` and ``fsdp`` alone are exported once.
+
     Functions are exported each time: what they do is not known from their names. Raises
     `ProgramError` for a file that can't be read and for a function that fails, `ConfigError` for
     settings of a model that do not fit, and `ToolError` if the exporting process fails.
@@ -85,8 +88,11 @@ def read_workload(source: Source, *, kept: ContentCache | None) -> Workload:
                 )
             )
         case ModelSource():
-            made = _kept(kept, model_key(source), lambda: _model(source))
-            return replace(made, notes=(*source.notes, *made.notes))
+            alike = same_but_for_sizes(source)
+            made = _kept(kept, model_key(alike), lambda: _model(source))
+            is_own = alike is source
+            text = made.content if is_own else on_mesh(made.content, source.mesh, name=source.name)
+            return replace(made, content=text, notes=(*source.notes, *made.notes))
         case MaxTextStep():
             return _kept(kept, step_key(source), lambda: _step(source))
         case _:
