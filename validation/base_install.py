@@ -10,11 +10,16 @@ from hespas import fidelity
 from hespas.compile import packages
 from hespas.compile.targets import GpuTarget, Target
 from hespas.errors import ExtraMissingError
+from hespas.study import entry
 
 
 def _not_installed(target: Target) -> dict[str, str]:
     extra = "gpu" if isinstance(target, GpuTarget) else "tpu"
     raise ExtraMissingError(f"compiling for {target.name}", extra=extra)
+
+
+def _no_compiler(part: str | None) -> None:
+    """Return what `hespas.study.entry.compiler_of` does for a part of which there is none."""
 
 
 @contextmanager
@@ -26,5 +31,8 @@ def base_install() -> Generator[None]:
         with patch.object(packages, "compiler_versions", _not_installed):
             return decide(node)
 
-    with patch.object(fidelity, "why_not_compiled", decided):
+    with (
+        patch.object(fidelity, "why_not_compiled", decided),
+        patch.object(entry, "compiler_of", _no_compiler),
+    ):
         yield

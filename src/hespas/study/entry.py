@@ -9,7 +9,6 @@ from hashlib import sha256
 from importlib import metadata
 
 from hespas import pipeline
-from hespas.errors import HespasError
 from hespas.estimate.methods import DeviceUse, method_named
 from hespas.export.source import ModelSource
 from hespas.export.workload import model_key
@@ -23,6 +22,7 @@ from hespas.study.prices import Price, price_of
 from hespas.study.space import Candidate
 from hespas.version import __version__
 
+_MAY_COMPILE = frozenset({Phase.COMPILE, Phase.AS_FOUND})
 _S_PER_HOUR, _HOURS_PER_DAY, _MTOKEN = 3600.0, 24.0, 1e6
 
 
@@ -55,8 +55,8 @@ class Entry:
 
     def versions(self, phase: Phase) -> dict[str, str]:
         """Return the versions of what evaluates it in a phase."""
-        compiler = {} if phase is Phase.SCREEN else _compiler_versions(self.part)
-        return {**versions(), **compiler}
+        compiler = compiler_of(self.part) if phase in _MAY_COMPILE else None
+        return {**versions(), **(compiler or {})}
 
     def completed(
         self, figures: Mapping[str, float | None], prices: tuple[Price, ...]
@@ -113,7 +113,7 @@ def entry_of(number: int, candidate: Candidate) -> Entry:
         capacity_bytes=None if device is None else device.memory_capacity_bytes,
         tokens=tokens,
         inputs=_inputs(options, device, cut),
-        compiles=part is not None and not _why_not_compiled(part),
+        compiles=compiler_of(part) is not None,
         is_model=model is not None,
         runs_operations=_runs_operations(options.estimate.method),
     )
@@ -121,9 +121,6 @@ def entry_of(number: int, candidate: Candidate) -> Entry:
 
 def _runs_operations(method: str | None) -> bool:
     return method is not None and method_named(method).device_use is not DeviceUse.NEEDED
-
-
-_why_not_compiled = cache(why_not_compiled)
 
 
 def _whatever_fits(options: PredictOptions) -> PredictOptions:
@@ -151,14 +148,11 @@ def versions() -> dict[str, str]:
 
 
 @cache
-def _compiler_versions(part: str | None) -> dict[str, str]:
-    """Return the versions of what compiles for a part; none where nothing does."""
+def compiler_of(part: str | None) -> dict[str, str] | None:
+    """Return the versions of what compiles for a part; None where that is not installed."""
     from hespas.compile.packages import compiler_versions  # noqa: PLC0415 - few compile
     from hespas.compile.targets import find_target  # noqa: PLC0415 - as above
 
-    if part is None or _why_not_compiled(part):
-        return {}
-    try:
-        return compiler_versions(find_target(part))
-    except HespasError:
-        return {}
+    if part is None or why_not_compiled(part):
+        return None
+    return compiler_versions(find_target(part))

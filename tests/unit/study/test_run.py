@@ -70,10 +70,10 @@ def outcome_of(task: Task) -> Outcome:
 
 @pytest.fixture
 def has_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    def installed(part: str) -> str:
-        return ""
+    def installed(part: str | None) -> dict[str, str]:
+        return {"compiler": "1"}
 
-    monkeypatch.setattr(entries, "_why_not_compiled", installed)
+    monkeypatch.setattr(entries, "compiler_of", installed)
 
 
 def run(study: Study, directory: Path, executor: Executor) -> list[Row]:
