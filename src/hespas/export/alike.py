@@ -1,8 +1,8 @@
 """Programs of models that differ in the sizes of two axes of their mesh alone.
 
-The axes ``data`` and ``fsdp`` divide the sequences of a step between them. Before it is partitioned,
-a program names them, and depends on how many parts both make together: which devices hold the same
-weights is written in its mesh, and nowhere else.
+The axes ``data`` and ``fsdp`` divide the sequences of a step between them. Before it is
+partitioned, a program names them, and depends on how many parts both make together: which devices
+hold the same weights is written in its mesh, and nowhere else.
 """
 
 from __future__ import annotations

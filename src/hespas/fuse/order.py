@@ -14,7 +14,7 @@ def needed_by(op: Op) -> Sequence[Value]:
 
     The bodies of all other operations, as reductions, read their own arguments alone.
     """
-    return tuple(values_read(op)) if op.kind in HOLDING else op.operands
+    return values_read(op, within=HOLDING)
 
 
 def in_order(operations: Sequence[Op], ranks: Sequence[float]) -> list[Op]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Literal
 
 import msgspec
@@ -206,18 +206,31 @@ def all_ops(program: Program) -> Iterator[Op]:
         yield from nested_ops(function.body)
 
 
-def values_read(op: Op) -> tuple[Value, ...]:
-    """Return an operation's operands, then the outer values that its regions read."""
+def values_read(op: Op, *, within: Container[str] | None = None) -> tuple[Value, ...]:
+    """Return an operation's operands, then the outer values that its regions read.
+
+    ``within`` are the kinds of operations into whose regions it looks, None for all.
+    """
     if not op.regions:
         return op.operands
     read = [*op.operands]
-    defined: set[Value] = set()
+    _add_outer(op, read, set(), within)
+    return tuple(read)
+
+
+def _add_outer(
+    op: Op, read: list[Value], defined: set[Value], within: Container[str] | None
+) -> None:
+    """Append what an operation's regions read and do not define, and add what they define."""
+    if within is not None and op.kind not in within:
+        return
     for region in op.regions:
         defined.update(region.arguments)
         for inner in region.operations:
-            read += [value for value in values_read(inner) if value not in defined]
+            read += [value for value in inner.operands if value not in defined]
+            if inner.regions:
+                _add_outer(inner, read, defined, within)
             defined.update(inner.results)
-    return tuple(read)
 
 
 def called_functions(operations: Iterable[Op]) -> list[str]:

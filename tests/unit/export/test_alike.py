@@ -18,7 +18,7 @@ from hespas.models.part import Part
 from hespas.tools.staying import stay
 
 SMALL = {"layers": "2"}
-CASES = [
+CASES: list[tuple[str, str, str, dict[str, str]]] = [
     ("llama3-8b", "data=4,fsdp=2", "data=2,fsdp=4", {}),
     ("llama3-8b", "data=4,fsdp=2,tp=2", "data=2,fsdp=4,tp=2", {"scan": "true"}),
     ("llama3-8b", "data=4,fsdp=2,tp=2", "data=1,fsdp=8,tp=2", {"attention": "cudnn"}),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise, product
 from math import exp, isnan, log, nan, prod
 
@@ -113,6 +114,7 @@ def completed(grid: Grid) -> Grid:
     return Grid(axes=grid.axes, log_times=tuple(times))
 
 
+@lru_cache(maxsize=16)
 def monotone(grid: Grid) -> Grid:
     """Return the nearest times that nowhere fall as a size grows, one axis after the other.
 
