@@ -25,7 +25,8 @@ test-compilers: $(COMPILERS)/installed
 		--dist loadfile tests/unit/compile tests/unit/xla/compile tests/cli/test_compile.py \
 		tests/cli/test_compiled.py tests/cli/test_validate.py tests/validation/test_blocks.py \
 		tests/unit/report/test_layers_compiled.py tests/unit/study/test_bounds.py \
-		tests/unit/report/test_communication_axes.py
+		tests/unit/report/test_communication_axes.py \
+		tests/unit/study/test_caches.py
 
 $(COMPILERS)/installed: pyproject.toml requirements/compilers.lock
 	test -e $(COMPILERS)/bin/python || $(PYTHON) -m venv $(COMPILERS)

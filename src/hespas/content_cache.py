@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import zlib
-from contextlib import suppress
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
@@ -16,6 +18,24 @@ from hespas.files import write_file
 
 log = logging.getLogger("hespas")
 _DIGEST_BYTES = 32
+_USED: ContextVar[set[Path] | None] = ContextVar("used", default=None)
+
+
+@contextmanager
+def used_files() -> Generator[set[Path]]:
+    """Yield the files that caches read and write from now on, in this thread."""
+    used = set[Path]()
+    token = _USED.set(used)
+    try:
+        yield used
+    finally:
+        _USED.reset(token)
+
+
+def _note_use(path: Path) -> None:
+    used = _USED.get()
+    if used is not None:
+        used.add(path)
 
 
 @cache
@@ -64,6 +84,7 @@ class ContentCache:
             return None
         with suppress(OSError):
             path.touch()
+        _note_use(path)
         return result
 
     def warn_of_damage(self, key: str) -> None:
@@ -73,9 +94,21 @@ class ContentCache:
     def write(self, key: str, content: bytes) -> None:
         """Store a content; `CacheError` if the directory cannot be written."""
         packed = zlib.compress(content, level=6)
+        self._write(key, self.mark + sha256(packed).digest() + packed)
+        _note_use(self.path_of(key))
+
+    def adopt(self, key: str, file: bytes) -> None:
+        """Store what a file of another machine's cache holds, unless it is damaged or here already.
+
+        Raises `CacheError` if the directory cannot be written.
+        """
+        if self._unpacked(file) is not None and not self.path_of(key).exists():
+            self._write(key, file)
+
+    def _write(self, key: str, file: bytes) -> None:
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            write_file(self.path_of(key), self.mark + sha256(packed).digest() + packed)
+            write_file(self.path_of(key), file)
             self._evict()
         except (OSError, OutputError) as error:
             raise self._unusable(error) from error

@@ -10,6 +10,7 @@ of candidates, each predicted, bounded, refused or failed with the reason.
 * `store`: the results, in one SQLite file; `kept`: those of other studies too.
 * `messages`: tasks and outcomes. `evaluate`: one task.
 * `executor`: where tasks run; `local` processes, whose other end is `worker`, or `dask_cluster`.
+* `caches`: the programs that another machine made for a task.
 * `rows`, `text`, `exports`, `ranking`: the table. `studied`: all of it from outside.
 
 Only this folder knows of several predictions; each is `hespas.pipeline.predict`.

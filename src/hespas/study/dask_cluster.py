@@ -3,6 +3,7 @@
 Dask brings tasks to workers and notices workers that are gone; what runs there is what runs here:
 an evaluator in a process of its own (`hespas.study.local`), with the same time limit and the same
 reasons for what crashes. A task carries its files, and a worker that has other versions refuses it.
+With an outcome come the files of caches that it was made with.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from typing import Any, Self
 import msgspec
 
 from hespas.errors import ConfigError, ExtraMissingError, ToolError, option
+from hespas.study.caches import contents_of, keep
 from hespas.study.local import LocalExecutor, available_cores
-from hespas.study.messages import Outcome, Task, exhausted
+from hespas.study.messages import Brought, Outcome, Task, exhausted
 
 _LOOK_EVERY_S = 0.5
 _ANSWERS_WITHIN_S = 30
@@ -161,7 +163,9 @@ class DaskExecutor:
     def _outcome(self, future: Any, attempt: _Attempt) -> Outcome | None:
         """Return what came of an attempt; None where it is to be made again."""
         if future.status == "finished":
-            return msgspec.json.decode(future.result(), type=Outcome)
+            brought = msgspec.msgpack.decode(future.result(), type=Brought)
+            keep(brought.files)
+            return msgspec.structs.replace(brought.outcome, cached=[])
         if future.status != "error":
             # Cancelled or lost, with the scheduler or by somebody else.
             if attempt.made < _MOST_ATTEMPTS:
@@ -240,12 +244,16 @@ _kept = _Kept()
 
 
 def evaluated(work: bytes) -> bytes:
-    """Return the outcome of a task, both as JSON; this is what Dask calls on a worker."""
+    """Return what came of a task; this is what Dask calls on a worker.
+
+    ``work`` is JSON, and the answer MessagePack of `hespas.study.messages.Brought`.
+    """
     given = msgspec.json.decode(work, type=_Work)
     evaluator = _evaluator(given.files)
     evaluator.time_limit_s = given.time_limit_s
     ((_, outcome),) = evaluator.outcomes([given.task])
-    return msgspec.json.encode(outcome)
+    brought = Brought(outcome=outcome, files=contents_of(outcome.cached))
+    return msgspec.msgpack.encode(brought)
 
 
 def _evaluator(files: Mapping[str, bytes]) -> LocalExecutor:

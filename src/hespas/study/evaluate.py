@@ -14,12 +14,14 @@ from time import perf_counter
 import msgspec
 
 from hespas import pipeline
+from hespas.content_cache import used_files
 from hespas.errors import CacheError, HespasError, OutputError
 from hespas.options import CompileChoice, Fidelity, PredictOptions
 from hespas.report.goodput import goodput_report
 from hespas.report.pipeline import pipeline_report
 from hespas.report.run import run_json, run_report, run_summary
 from hespas.report.schema import RunReport
+from hespas.study.caches import names_of
 from hespas.study.entry import entry_of
 from hespas.study.messages import Ending, Outcome, Phase, Task, exhausted
 from hespas.study.space import candidate_of
@@ -43,27 +45,33 @@ _FIGURES = (
 def evaluate(task: Task) -> Outcome:
     """Predict a candidate; what can't be predicted is an outcome with the reason, no error."""
     start_s, cpu_s = perf_counter(), _cpu_s()
-    try:
-        if task.is_checked and (refused := _refusal(task)):
-            return Outcome(ending=Ending.REFUSED, reason=refused)
-        options = options_of(task.candidate, task.phase)
-        outcome = _outcome(_report(options, in_full=task.with_report), with_report=task.with_report)
-    except HespasError as error:
-        reason = _reason(error)
-        is_refused = isinstance(error, CacheError | OutputError) or _is_of_room(reason)
-        outcome = Outcome(ending=Ending.REFUSED if is_refused else Ending.FAILED, reason=reason)
-    except OSError as error:
-        outcome = Outcome(ending=Ending.REFUSED, reason=f"{type(error).__name__}: {error}")
-    except MemoryError as error:
-        outcome = exhausted(f"there is not enough memory: {error}".rstrip(": "))
-    except (RecursionError, OverflowError) as error:
-        outcome = Outcome(ending=Ending.FAILED, reason=f"{type(error).__name__}: {error}")
+    with used_files() as used:
+        outcome = _evaluated(task)
     return msgspec.structs.replace(
         outcome,
         elapsed_s=perf_counter() - start_s,
         cpu_s=_cpu_s() - cpu_s,
         peak_memory_bytes=_peak_memory_bytes(),
+        cached=names_of(used) if task.is_checked else [],
     )
+
+
+def _evaluated(task: Task) -> Outcome:
+    try:
+        if task.is_checked and (refused := _refusal(task)):
+            return Outcome(ending=Ending.REFUSED, reason=refused)
+        options = options_of(task.candidate, task.phase)
+        return _outcome(_report(options, in_full=task.with_report), with_report=task.with_report)
+    except HespasError as error:
+        reason = _reason(error)
+        is_refused = isinstance(error, CacheError | OutputError) or _is_of_room(reason)
+        return Outcome(ending=Ending.REFUSED if is_refused else Ending.FAILED, reason=reason)
+    except OSError as error:
+        return Outcome(ending=Ending.REFUSED, reason=f"{type(error).__name__}: {error}")
+    except MemoryError as error:
+        return exhausted(f"there is not enough memory: {error}".rstrip(": "))
+    except (RecursionError, OverflowError) as error:
+        return Outcome(ending=Ending.FAILED, reason=f"{type(error).__name__}: {error}")
 
 
 def _reason(error: HespasError) -> str:

@@ -54,7 +54,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """What came of a task: figures by name, or the reason why there are none.
 
     ``report`` is what ``hespas run --json`` writes, where the task asks for it. ``elapsed_s``,
-    ``cpu_s`` and ``peak_memory_bytes`` are those of the evaluation.
+    ``cpu_s`` and ``peak_memory_bytes`` are those of the evaluation. ``cached`` are files of the
+    user's caches that a task used which is checked (`hespas.study.caches`).
     """
 
     ending: Ending
@@ -65,6 +66,14 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     elapsed_s: float = 0.0
     cpu_s: float = 0.0
     peak_memory_bytes: int = 0
+    cached: list[str] = []
+
+
+class Brought(msgspec.Struct, frozen=True, kw_only=True):
+    """An outcome, with files of the caches of the machine that it was made on, by their names."""
+
+    outcome: Outcome
+    files: dict[str, bytes] = {}
 
 
 def failed(reason: str, *, elapsed_s: float) -> Outcome:

@@ -20,7 +20,7 @@ from hespas.study import dask_cluster
 from hespas.study.dask_cluster import DaskExecutor, evaluated, files_of
 from hespas.study.entry import entry_of
 from hespas.study.executor import ExecutorOptions, Place, executor_of
-from hespas.study.messages import Ending, Outcome, Phase, Task
+from hespas.study.messages import Brought, Ending, Outcome, Phase, Task
 from hespas.study.space import candidates_of
 from hespas.study.studied import studied
 from hespas.study.study import Study, study_of
@@ -122,7 +122,11 @@ def on_worker(given: Task, **files: bytes) -> Outcome:
         "time_limit_s": 60,
         "files": files or files_of(given.candidate),
     }
-    return msgspec.json.decode(evaluated(msgspec.json.encode(work)), type=Outcome)
+    return brought(work).outcome
+
+
+def brought(work: object) -> Brought:
+    return msgspec.msgpack.decode(evaluated(msgspec.json.encode(work)), type=Brought)
 
 
 @pytest.fixture
