@@ -33,7 +33,8 @@ def command(
 ) -> int:
     """Find the mesh of MODEL that gives the most tokens a second and device, and fits.
 
-    Unless they are given, all meshes of the model's axes are searched (context only where --mesh
-    names it), what the backward pass computes again, and how many sequences are computed at a time.
+    Unless they are given, all meshes of the model's axes are searched (pipe and context only where
+    --mesh names them), what the backward pass computes again, and how many sequences are computed
+    at a time.
     """
     return run_and_show(search_from(model, given, compiled=compiled), output, json_file, given)

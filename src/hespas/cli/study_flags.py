@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hespas.cli import flags
@@ -10,6 +10,8 @@ from hespas.config.fields import Option
 from hespas.config.groups import Group
 from hespas.errors import ConfigError, option
 from hespas.models.catalogue import model_named, models
+from hespas.models.model import Model
+from hespas.models.part import PIPE
 from hespas.study.keys import CLUSTER, MESH, WORKLOAD, Scalar, known_keys
 from hespas.study.study import AUTO, Study, StudyFidelity, study_of
 
@@ -99,17 +101,44 @@ def study_from(model: str, given: Mapping[str, Any]) -> Study:
     return study_of({**_given(model, given), "budget": {"compile": 10**6}})
 
 
+def _axes(model: Model) -> tuple[list[str], list[str]]:
+    """Return the axes of a model's mesh that are searched, and those that are on request."""
+    settings = model.settings
+    divided = getattr(settings, "axes", {}).values()
+    axes = list(dict.fromkeys(axis for named in divided for axis in named)) or settings.mesh.names
+    searched = [axis for axis in axes if axis not in _ON_REQUEST]
+    others = [axis for axis in axes if axis in _ON_REQUEST]
+    return searched, [*others, PIPE] if model.build_part else others
+
+
+def _title(searched: Sequence[str], others: Sequence[str]) -> str:
+    """Return what a search says of itself.
+
+    >>> _title(["data", "tp"], ["pipe"])
+    'Meshes of data, tp; not searched: pipe (--mesh data=auto,tp=auto,pipe=auto)'
+    """
+    title = f"Meshes of {', '.join(searched)}"
+    if not others:
+        return title
+    every = ",".join(f"{axis}={AUTO}" for axis in (*searched, *others))
+    return f"{title}; not searched: {', '.join(others)} (--mesh {every})"
+
+
 def search_from(model: str, given: Mapping[str, Any], *, compiled: int | None) -> Study:
-    """Return the study that finds the best mesh of a model, of all its axes unless one is given."""
+    """Return the study that finds the best mesh of a model, of its usual axes unless one is given.
+
+    Its title says which axes those are, and which others `--mesh` could name.
+    """
     found = _given(model, given)
     if model not in models():
         raise ConfigError(
             f"{model} has no mesh to search", hint="name a model: hespas export --list"
         )
-    settings = model_named(model).settings
-    axes = [axis for named in getattr(settings, "axes", {}).values() for axis in named]
-    named = [axis for axis in axes or settings.mesh.names if axis not in _ON_REQUEST]
-    found.setdefault(MESH, dict.fromkeys(named, AUTO))
+    title = ""
+    if MESH not in found:
+        searched, others = _axes(model_named(model))
+        found[MESH] = dict.fromkeys(searched, AUTO)
+        title = _title(searched, others)
     has = model_named(model).options()
     if "remat" in has:
         found.setdefault("remat", ["minimal_with_context", "full"])
@@ -119,6 +148,7 @@ def search_from(model: str, given: Mapping[str, Any], *, compiled: int | None) -
     return study_of(
         {
             **found,
+            "title": title,
             "where": "memory.fits",
             "goal": {"maximise": goal},
             "budget": {} if compiled is None else {"compile": compiled},

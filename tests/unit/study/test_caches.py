@@ -37,12 +37,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def cache(home: Path) -> ContentCache:
-    return ContentCache(
-        directory=home / "compiled",
-        suffix=".compiled",
-        mark=b"hespas compiled 3\n",
-        what="programs",
-    )
+    return CompiledCache(directory=home / "compiled").files
 
 
 def small(**changes: Any) -> Study:
