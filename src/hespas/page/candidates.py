@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import inf
 
 from hespas.study.exports import flat
+from hespas.study.keys import scalar_text
 from hespas.study.rows import Row, Status
 
 _PREFIX = "candidate."
@@ -31,7 +32,7 @@ class Candidates:
     def name(self, row: Row) -> str:
         """Return what distinguishes a candidate from the others; axes of size 1 divide nothing."""
         texts = [
-            f"{key.rsplit('.', maxsplit=1)[-1]}={value}" if "." in key else f"{value}"
+            f"{key.rsplit('.', maxsplit=1)[-1]}={_text(value)}" if "." in key else _text(value)
             for key in self.keys
             if (value := self.value(row, key)) is not None and not _divides_nothing(key, value)
         ]
@@ -62,7 +63,7 @@ def candidates_of(rows: Sequence[Row]) -> Candidates:
     return Candidates(
         predicted=tuple(row for row in rows if row.status in (Status.DONE, Status.SCREENED)),
         keys=tuple(key for key in keys if differs[key]),
-        pinned={key: f"{first.get(key)}" for key in keys if not differs[key]},
+        pinned={key: _text(first.get(key)) for key in keys if not differs[key]},
         values=values,
     )
 
@@ -73,6 +74,10 @@ def _values(row: Row) -> Mapping[str, object]:
         for name, value in flat(row).items()
         if name.startswith(_PREFIX)
     }
+
+
+def _text(value: object) -> str:
+    return scalar_text(value) if isinstance(value, bool) else f"{value}"
 
 
 def _divides_nothing(key: str, value: object) -> bool:

@@ -10,8 +10,10 @@ from hespas.page.document import Cards, Cell, Chart, Page, Section, Table
 from hespas.page.scaling import scaling_charts
 from hespas.page.specs import (
     PALETTE,
+    Unit,
     across,
     coloured,
+    large_unit,
     nominal,
     quantitative,
     specification,
@@ -101,6 +103,24 @@ def _title(name: str) -> str:
     return words.replace("_per_", "/").replace("_", " ")
 
 
+def _unit(name: str, values: Sequence[float]) -> Unit:
+    """Return the unit in which an axis of a figure is drawn."""
+    if name.endswith("_bytes"):
+        return large_unit(max(values), "B")
+    if name.endswith("_s") and not name.endswith("per_s"):
+        return time_unit(max(values))
+    return large_unit(max(values), "")
+
+
+def _with_unit(name: str, unit: Unit) -> str:
+    """Return the title of an axis.
+
+    >>> _with_unit("peak_memory_bytes", large_unit(7e10, "B")), _with_unit("mfu", large_unit(1, ""))
+    ('peak memory (GB)', 'mfu')
+    """
+    return f"{_title(name)} ({unit.name})" if unit.name else _title(name)
+
+
 def _trade_offs(studied: Studied, found: Candidates) -> Iterator[Chart]:
     """Yield the goal's two figures against each other, or the goal's and the memory."""
     names = [name for name, _ in studied.study.goal.metrics]
@@ -115,11 +135,12 @@ def _trade_offs(studied: Studied, found: Candidates) -> Iterator[Chart]:
         return
     goal = Goal(metrics=tuple((name, METRICS[name][0]) for name in (up, along)))
     front = fronts([goal.keys(row.figures) for row in rows])
+    units = {name: _unit(name, [row.figures[name] or 0.0 for row in rows]) for name in (along, up)}
     values = [
         {
             "name": found.name(row),
-            "x": row.figures[along],
-            "y": row.figures[up],
+            "x": units[along].of(row.figures[along] or 0.0),
+            "y": units[up].of(row.figures[up] or 0.0),
             "x_text": figure_text(along, row.figures[along] or 0.0),
             "y_text": figure_text(up, row.figures[up] or 0.0),
             "front": "behind it" if rank else "on the front",
@@ -128,11 +149,10 @@ def _trade_offs(studied: Studied, found: Candidates) -> Iterator[Chart]:
         }
         for row, rank in zip(rows, front, strict=True)
     ]
-    # Powers of ten are written as words: 80G, not 8e10.
-    axis = {"axis": {"format": "~s"}, "scale": {"zero": False}}
+    axis = {"axis": {"labelOverlap": True, "tickCount": 8}, "scale": {"zero": False}}
     places = {
-        "x": quantitative("x", _title(along), **axis),
-        "y": quantitative("y", _title(up), **axis),
+        "x": quantitative("x", _with_unit(along, units[along]), **axis),
+        "y": quantitative("y", _with_unit(up, units[up]), **axis),
     }
     best = sum(not rank for rank in front)
     yield Chart(

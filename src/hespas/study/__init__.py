@@ -22,7 +22,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "executor": ("ExecutorOptions", "Place"),
     "exports": ("flat", "table_json", "write_table"),
     "goal": ("METRICS", "Direction", "Goal", "fronts"),
-    "keys": ("CLUSTER", "MESH", "Scalar", "WORKLOAD", "known_keys"),
+    "keys": ("CLUSTER", "MESH", "Scalar", "WORKLOAD", "known_keys", "scalar_text"),
     "ranking": ("ranking", "ranking_text"),
     "rows": ("Row", "Status"),
     "schema": ("study_schema",),
