@@ -9,7 +9,7 @@ between its start and what first needs it runs beside it.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from math import prod
@@ -244,6 +244,11 @@ def with_starts(operations: Sequence[Op], results: Sequence[Value]) -> list[Op]:
         made_at.update(dict.fromkeys(op.results, end - 1))
         flights.append(_Flight(op=op, start=start, end=end))
     return _placed(kept, flights)
+
+
+def one_by_one(operations: Iterable[Op]) -> list[Op]:
+    """Return a schedule in which nothing runs beside a collective."""
+    return [each for op in operations for each in (started(op) if _is_started(op) else (op,))]
 
 
 def _is_started(op: Op) -> bool:

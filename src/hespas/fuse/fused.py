@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -10,7 +11,7 @@ from hespas.compile.options import DEFAULT_OPTIONS, CompileOptions
 from hespas.fuse.assign import Assignment
 from hespas.fuse.blocks import each_block
 from hespas.fuse.build import Names, built
-from hespas.fuse.collectives import with_combined, with_starts
+from hespas.fuse.collectives import one_by_one, with_combined, with_starts
 from hespas.fuse.copies import kept_arguments, with_copies
 from hespas.fuse.dots import with_merged_dots, with_rounded_operands
 from hespas.fuse.group import grouped
@@ -21,6 +22,7 @@ from hespas.fuse.order import in_order
 from hespas.fuse.own_kernels import with_own_kernels
 from hespas.fuse.pipelined import with_pipelined
 from hespas.fuse.scans import with_scans_opened
+from hespas.fuse.short_memory import SHORT, is_short
 from hespas.fuse.simplify import Simplifier, with_sums_joined, without_scatters
 from hespas.fuse.sorts import with_library_sorts
 from hespas.fuse.windows import with_windows_opened
@@ -38,11 +40,13 @@ def fused(
     *,
     libraries: Libraries | None = None,
     fetches_ahead: bool = False,
+    capacity_bytes: int | None = None,
 ) -> Program:
     """Return a program whose operations are kernels, as XLA's GPU pipeline would make them.
 
     With ``libraries`` they are those of `hespas.fuse.libraries`. ``fetches_ahead`` is for TPUs,
-    whose compiler fetches from the host a turn of a loop ahead.
+    whose compiler fetches from the host a turn of a loop ahead. Collectives run by themselves
+    where a device's memory, of ``capacity_bytes``, is short for what runs beside them.
     """
     if program.is_scheduled:
         return program
@@ -50,19 +54,28 @@ def fused(
     body = Simplifier().block(main.body)
     body = each_block(body, _before_layouts)
     body = Assignment(libraries=libraries).block(body)
-    names = Names()
-    fuser = _Fuser(names=names, options=options, libraries=libraries, fetches_ahead=fetches_ahead)
-    body = each_block(body, fuser.block)
+    main = Function(name=main.name, body=body)
+    fuser = partial(_Fuser, options=options, libraries=libraries, fetches_ahead=fetches_ahead)
+    made = _scheduled(program, main, fuser(overlaps=True))
+    if libraries is not None or not is_short(made, capacity_bytes):
+        return made
+    made = _scheduled(program, main, fuser(overlaps=False))
+    return replace(made, assumptions=(SHORT, *made.assumptions))
+
+
+def _scheduled(program: Program, main: Function, fuser: _Fuser) -> Program:
+    """Return a program with the kernels of its main function in the order in which they run."""
+    body = each_block(main.body, fuser.block)
     kept = kept_arguments(body, program.aliases)
-    body = replace(body, operations=tuple(with_copies(body.operations, kept, names)))
+    body = replace(body, operations=tuple(with_copies(body.operations, kept, fuser.names)))
     function = Function(name=main.name, body=body)
     return replace(
         program,
-        assumptions=(_ASSUMPTION if libraries is None else ASSUMPTION, *program.assumptions),
+        assumptions=(_ASSUMPTION if fuser.libraries is None else ASSUMPTION, *program.assumptions),
         functions={**program.functions, main.name: function},
         is_scheduled=True,
         is_modelled=True,
-        is_of_libraries=libraries is not None,
+        is_of_libraries=fuser.libraries is not None,
     )
 
 
@@ -78,10 +91,11 @@ def _before_layouts(block: Block) -> Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Fuser:
-    names: Names
     options: CompileOptions
     libraries: Libraries | None
     fetches_ahead: bool
+    overlaps: bool
+    names: Names = field(default_factory=Names)
 
     def block(self, block: Block) -> Block:
         """Return a block of kernels, those inside of it having been fused."""
@@ -95,7 +109,10 @@ class _Fuser:
         ops = in_order(ops, [node.rank for node in nodes])
         if self.libraries is None:  # theirs are buckets that gradients are written into
             ops = with_combined(ops, self.options, self.names)
-        ops = with_starts(with_own_kernels(ops), end.operands)
+        ops = with_own_kernels(ops)
+        if not self.overlaps:
+            return Block(arguments=block.arguments, operations=(*one_by_one(ops), end))
+        ops = with_starts(ops, end.operands)
         if self.options.pipelined_collectives is not False:
             pipelined = with_pipelined([*ops, end], self.names, fetches_ahead=self.fetches_ahead)
             *ops, end = pipelined

@@ -9,6 +9,6 @@ operations work in place, `allocation` reuses outputs' memory and packs the rest
 PUBLIC: dict[str, tuple[str, ...]] = {
     "buffers": ("HeldBuffer",),
     "over_time": ("memory_of_operations", "operation_key", "temporaries_before"),
-    "usage": ("MemoryUse", "memory_use"),
+    "usage": ("MemoryUse", "memory_use", "unpacked_bytes"),
 }
 """What other folders import, by module; `tests/project/test_layout.py` checks it."""

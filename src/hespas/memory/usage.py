@@ -105,6 +105,12 @@ def memory_use(program: Program) -> MemoryUse:
     return replace(_memory_use(program, DEVICE_MEMORY), host=host)
 
 
+def unpacked_bytes(program: Program) -> tuple[int, int]:
+    """Return the bytes of arguments and outputs, and of temporaries at their peak, without gaps."""
+    state = settled(program)
+    return state.held_bytes, peak_of(state.liveness, state.temporaries).size_bytes
+
+
 def _uses_host(program: Program) -> bool:
     """Return whether an operation makes, or a caller gives, something in the host's memory."""
     given = (value for function in program.functions.values() for value in function.body.arguments)

@@ -201,8 +201,14 @@ def _fused(
         )
     if not is_tpu:
         program = expanded(program, has_grouped_products=of_libraries)
-    libraries = libraries_of(device_of(options.estimate)) if of_libraries else None
-    made = fused(program, options.compile.options, libraries=libraries, fetches_ahead=is_tpu)
+    device = device_of(options.estimate)
+    made = fused(
+        program,
+        options.compile.options,
+        libraries=libraries_of(device) if of_libraries else None,
+        fetches_ahead=is_tpu,
+        capacity_bytes=None if is_tpu or device is None else device.memory_capacity_bytes,
+    )
     log.info("fused in %.3f s", perf_counter() - start_s)
     return made
 
