@@ -14,10 +14,8 @@ from hespas.content_cache import ContentCache, used_files
 from hespas.study.caches import contents_of, keep, names_of
 from hespas.study.entry import entry_of
 from hespas.study.evaluate import evaluate
-from hespas.study.executor import ExecutorOptions, Place
 from hespas.study.messages import Ending, Phase, Task
 from hespas.study.space import candidates_of
-from hespas.study.studied import studied
 from hespas.study.study import Study, study_of
 
 KEY = "ab" * 32
@@ -130,25 +128,3 @@ def test_a_compiled_program_is_among_them() -> None:
     outcome = evaluate(task(Phase.COMPILE))
     assert outcome.ending is Ending.DONE
     assert ".compiled" in {Path(name).suffix for name in outcome.cached}
-
-
-def test_programs_of_workers_of_a_cluster_are_here_afterwards(home: Path, tmp_path: Path) -> None:
-    distributed: Any = pytest.importorskip("distributed", reason="the extra cluster is missing")
-    there = tmp_path / "there"
-    with distributed.LocalCluster(
-        n_workers=2,
-        threads_per_worker=1,
-        dashboard_address=None,
-        silence_logs=50,
-        memory_limit=0,
-        env={"XDG_CACHE_HOME": str(there)},
-    ) as made:
-        options = ExecutorOptions(executor=Place.DASK, scheduler=made.scheduler_address)
-        chosen = small(algorithm=["ring", "direct"], fidelity="fused")
-        found = studied(chosen, tmp_path / "study", executor=options)
-    assert {row.status.value for row in found.rows} == {"done"}
-    made_there = {
-        path.name: path.read_bytes() for path in (there / "hespas" / "exported").iterdir()
-    }
-    assert {path.name: path.read_bytes() for path in (home / "exported").iterdir()} == made_there
-    assert {Path(name).suffix for name in made_there} == {".exported", ".partitioned"}

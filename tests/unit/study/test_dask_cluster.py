@@ -51,13 +51,14 @@ def small() -> Study:
 
 
 @contextmanager
-def cluster(workers: int) -> Generator[Any]:
+def cluster(workers: int, **environment: str) -> Generator[Any]:
     with distributed.LocalCluster(
         n_workers=workers,
         threads_per_worker=1,
-        dashboard_address=None,
+        dashboard_address=":0",
         silence_logs=50,
         memory_limit=0,
+        env=environment,
     ) as made:
         yield made
 
@@ -101,6 +102,31 @@ def test_without_a_scheduler_there_is_a_cluster_on_this_machine(here: Path) -> N
         ((_, outcome),) = executor.outcomes([task()])
     assert outcome.ending is Ending.DONE
     assert outcome.fidelity == "exported"
+
+
+def test_programs_that_workers_make_are_here_afterwards(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(here / "own"))
+    chosen = study_of(
+        {
+            "model": "gemm-contracting",
+            "cluster": "4xH100_80GB",
+            "algorithm": ["ring", "direct"],
+            "set": {"m": 256, "k": 256, "n": 256},
+            "fidelity": "fused",
+        }
+    )
+    with cluster(2, XDG_CACHE_HOME=str(here / "workers")) as made:
+        options = ExecutorOptions(executor=Place.DASK, scheduler=made.scheduler_address)
+        found = studied(chosen, here / "study", executor=options)
+    assert {row.status.value for row in found.rows} == {"done"}
+    own, workers = (
+        {file.name: file.read_bytes() for file in (here / name / "hespas" / "exported").iterdir()}
+        for name in ("own", "workers")
+    )
+    assert own == workers
+    assert {Path(name).suffix for name in own} == {".exported", ".partitioned"}
 
 
 def task(**changed: Any) -> Task:
