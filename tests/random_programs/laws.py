@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from hespas import api
@@ -61,9 +61,18 @@ def stages(drawn: Drawn) -> str:
         if fault:
             return f"{fidelity}: {fault}"
     moved = {fidelity: _moved_bytes(one) for fidelity, one in found.items()}
-    if moved["exported"] != moved["fused"]:
+    exported, fused = (_reduced_alike(each) for each in (moved["exported"], moved["fused"]))
+    if exported != fused:
         return f"fused programs move {moved['fused']}, exported ones {moved['exported']}"
     return ""
+
+
+def _reduced_alike(moved: Mapping[str, int]) -> Counter[str]:
+    """Return what is moved; fused programs scatter sums of which each device keeps a part."""
+    joined: Counter[str] = Counter()
+    for kind, count in moved.items():
+        joined["ALL_REDUCE" if kind == "REDUCE_SCATTER" else kind] += count
+    return joined
 
 
 def _parts(one: Prediction) -> str:

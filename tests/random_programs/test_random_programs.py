@@ -13,7 +13,7 @@ from hespas.xla.mlir.module import parse_mlir
 from random_programs.grammar import Drawn, programs
 
 ROOT = Path(__file__).resolve().parents[2]
-SHORT_RUN_PROGRAMS = 20
+SHORT_RUN_PROGRAMS = 6
 
 
 @settings(max_examples=50)

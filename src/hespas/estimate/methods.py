@@ -313,7 +313,8 @@ def default_text() -> str:
 
     >>> default_text()
     "roofline; measured for compiled programs, where there are tables of the device; compiler for \
-programs that a TPU's compiler wrote cycles into"
+programs that a TPU's compiler wrote cycles into; tensor_core for other kernels on a TPU's node \
+whose compiler shows how it schedules them"
     """
     others = (f"{each.name} {each.default_text}" for each in METHODS.values() if each.default_text)
     return "; ".join((DEFAULT.name, *others))
