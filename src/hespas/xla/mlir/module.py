@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+import signal
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
@@ -48,7 +50,21 @@ class _Bindings:
     context: Any
 
 
+_HELD = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextmanager
+def signals_held() -> Generator[None]:
+    """Hold signals back while a C++ library loads, which crashes if Python raises in there."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 @lru_cache(maxsize=1)
+@signals_held()
 def _bindings() -> _Bindings:
     # One thread: numpy, which jaxlib's bindings import, otherwise starts a pool it never uses.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -83,6 +99,7 @@ def bytecode_of(handle: Any) -> bytes:
 
 
 @lru_cache(maxsize=1)
+@signals_held()
 def module_pass_manager() -> Any:
     """Return jaxlib's class of pass managers, the passes of its dialects registered."""
     import_module("jaxlib.mlir._mlir_libs._mlirHlo").register_mhlo_passes()

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import io
+import signal
+import threading
 from importlib import import_module
 from typing import Any
 
@@ -8,7 +10,7 @@ import pytest
 
 from hespas.errors import ProgramError, UnsupportedError
 from hespas.program.attrs import ConstantAttrs
-from hespas.xla.mlir.module import MlirModule, parse_mlir, run_passes
+from hespas.xla.mlir.module import MlirModule, parse_mlir, run_passes, signals_held
 from programs import NAME, VECTOR, on_devices, only, read, text_of, vector_main
 
 PROGRAM = on_devices(
@@ -187,3 +189,20 @@ def test_a_done_without_any_start_does_not_reach_the_verifier() -> None:
     )
     with pytest.raises(ProgramError, match=r"holds an mhlo\.async_done, but no mhlo\.async_start"):
         parse_mlir(text.encode(), name="test.mlir")
+
+
+def test_a_signal_comes_after_what_it_would_have_interrupted() -> None:
+    loaded: list[str] = []
+
+    def load() -> None:
+        with signals_held():
+            signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+            loaded.append("whole")
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            load()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert loaded == ["whole"]
