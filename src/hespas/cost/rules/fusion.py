@@ -7,7 +7,7 @@ needed at all.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from hespas.cost.rules import elementwise, movement
@@ -70,15 +70,23 @@ def written_elements(op: Op) -> int:
     return max(counts, default=0)
 
 
+def operations_of(op: Op) -> Iterator[Op]:
+    """Yield the operations of a kernel: those inside of a fusion, or the one that it is."""
+    if op.kind != "fusion":
+        yield op
+        return
+    for region in op.regions:
+        yield from nested_ops(region)
+
+
 def bytes_again(op: Op) -> int:
     """Return what a kernel gathers and scatters again, beyond all that there is once.
 
     A table of 100 rows of which 1,000 are gathered is read from memory once at the best, and 900
     rows of it from caches; rows that are added to are read and written there.
     """
-    inner = nested_ops(op.regions[0]) if op.kind == "fusion" else (op,)
     again = 0
-    for each in inner:
+    for each in operations_of(op):
         match each.kind:
             case "gather" | "torch_index_select":
                 again += max(
@@ -95,11 +103,10 @@ def bytes_again(op: Op) -> int:
 
 def only_moves(op: Op) -> bool:
     """Return whether an operation moves data and computes no more than where to and from."""
-    inner = nested_ops(op.regions[0]) if op.kind == "fusion" else (op,)
     return all(
         each.kind in movement.RULES
         or (each.kind in elementwise.RULES and all(_size(value) == 1 for value in each.results))
-        for each in inner
+        for each in operations_of(op)
     )
 
 

@@ -17,19 +17,19 @@ in part, so that they add as the root of their squares; starting blocks overlaps
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from math import ceil, hypot, prod
 
-from hespas.cost.rules.fusion import bytes_again, written_elements
+from hespas.cost.rules.fusion import bytes_again, operations_of, written_elements
 from hespas.estimate.bound import UNDIVIDED, Bound
 from hespas.estimate.ptx.analysis import SECTOR_BYTES, WARP, Access, KernelAnalysis
 from hespas.fuse.kinds import weight
 from hespas.hardware.microarchitecture import Microarchitecture
 from hespas.program.attrs import DimensionsAttrs, FusionAttrs
 from hespas.program.kernels import KernelLaunch
-from hespas.program.program import Op, Value, nested_ops
+from hespas.program.program import Op, Value
 from hespas.program.types import TensorType
 from hespas.units import format_bytes_binary
 
@@ -229,7 +229,7 @@ def category_of(op: Op) -> str:
     """
     if isinstance(op.attrs, FusionAttrs) and op.attrs.backend_kind == LIBRARY:
         return LIBRARY
-    inner = tuple(_operations(op))
+    inner = tuple(operations_of(op))
     kinds = [_reduction(each) for each in inner if each.kind == "reduce"]
     for kind in (COLUMN_REDUCTION, ROW_REDUCTION, NARROW_REDUCTION):
         if kind in kinds:
@@ -237,14 +237,6 @@ def category_of(op: Op) -> str:
     if any(_moves_fastest(each) for each in inner):
         return TRANSPOSE
     return LOOP
-
-
-def _operations(op: Op) -> Iterator[Op]:
-    if op.kind != "fusion":
-        yield op
-        return
-    for region in op.regions:
-        yield from nested_ops(region)
 
 
 def _layout(value: Value) -> tuple[int, ...]:
@@ -315,7 +307,7 @@ def terms_by_category(
 
 def _instructions(op: Op) -> int:
     """Return the instructions of windows: each place is loaded and combined for every element."""
-    inner = [each for each in _operations(op) if each.kind == "reduce_window"]
+    inner = [each for each in operations_of(op) if each.kind == "reduce_window"]
     most = written_elements(op) if inner else 0
     return sum([weight(each) * min(most, _elements(each.results[0])) for each in inner])
 
