@@ -7,7 +7,7 @@ that the same options give the same prediction from each of them.
 * `composition`: the stages, whole (`predict`) or one by one: `prepare` does what predictions of
   one program on one system share, `price` and `finish` the rest, so that several methods, devices
   or network models reuse a divided program.
-* `folded`: predictions with one round of each loop, where all are alike.
+* `folded`: predictions with a few rounds of each loop, where all are alike.
 * `loading`: from what the workload is to its program: exported, compiled, fused, or as it is.
 * `checks`: what is refused, before anything that takes time wherever that is possible.
 * `estimators`: the method that prices regions. `workload`: what runs, and what a step takes in.

@@ -151,15 +151,15 @@ def divide(
     options: PredictOptions,
     *,
     system: System | None = None,
-    folded: bool = False,
+    most_rounds: int | None = None,
 ) -> Prepared:
     """Cut a settled program into regions and find the distinct ones.
 
-    Loops of a scheduled program are ``folded`` into one round where that is asked for.
+    Loops of a scheduled program have ``most_rounds`` where that is given.
     """
     if options.pipeline.hides(Overlap.EXPERTS):
         program = _with_experts_beside(program, options)
-    graph = split_program(program, options.split, folded=folded)
+    graph = split_program(program, options.split, most_rounds=most_rounds)
     if options.program.model.part is None:
         check_host_bandwidth(graph, options.estimate)
     modules = region_modules(graph)

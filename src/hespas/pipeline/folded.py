@@ -1,54 +1,73 @@
-"""Predictions of programs whose loops are long: one round of each is priced and simulated."""
+"""Predictions of programs whose loops are long: a few rounds of each are simulated."""
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping
 from dataclasses import replace
 
 from hespas.options import PredictOptions
 from hespas.pipeline.caches import store_of
 from hespas.pipeline.checks import checked
 from hespas.pipeline.composition import divide, divide_whole, finish, load_settled, price
+from hespas.pipeline.machines import host_bandwidth
 from hespas.prediction import Prediction
-from hespas.schedule.build import regions_of_tasks
+from hespas.schedule.build import check_host_link, regions_of_tasks
 from hespas.schedule.tasks import TaskGraph
-from hespas.simulate.rounds import Stretch, multiplied
+from hespas.simulate.rounds import Repeat, extended
+from hespas.simulate.timeline import Timeline
 from hespas.split.regions import RegionGraph
+from hespas.split.rounds import LoopRound
+
+_FEW = 4
+"""Rounds of each loop that are simulated; the third is held against the second."""
 
 
 def predict_folded(options: PredictOptions) -> Prediction:
-    """Predict one step as `predict` does, with one round of each loop where all are alike.
+    """Predict one step as `predict` does, with a few rounds of each loop where that will do.
 
-    The figures of the step are the same; ``timeline``, ``tasks`` and ``graph`` have one round of
-    each loop. Takes a fraction of the time and memory for programs with long loops.
+    The figures of the step are the same; ``timeline``, ``tasks`` and ``graph`` have those rounds
+    of each loop. Takes a fraction of the time and memory for programs with long loops.
     """
     options = checked(options)
     system, program = load_settled(options)
-    folded = divide(program, options, system=system, folded=True)
     store = store_of(options.estimate)
-    if folded.graph.counts and not folded.graph.host_transfers:
+    folded = divide(program, options, system=system, most_rounds=_FEW)
+    is_whole = max(folded.graph.counts, default=1) == 1
+    if is_whole or not folded.graph.host_transfers:
+        check_host_link(folded.graph, host_bandwidth(options.estimate))
         prediction = finish(folded, price(folded, options, store=store), options)
-        if prediction.timeline is None:
+        if is_whole or prediction.timeline is None:
             return prediction
-        stretches = _stretches(folded.graph, prediction.tasks)
-        whole = multiplied(prediction.timeline, stretches)
+        whole = _extended(prediction.timeline, folded.graph, prediction.tasks)
         if whole is not None:
             return replace(prediction, timeline=whole)
     prepared = divide_whole(program, options, system)
     return finish(prepared, price(prepared, options, store=store), options)
 
 
-def _stretches(graph: RegionGraph, tasks: TaskGraph) -> list[Stretch]:
-    """Return the tasks between beginnings and ends of rounds, and how often they run."""
-    limits = {0, len(graph.regions)}
-    limits |= {number for each in graph.rounds for number in (each.first, each.last + 1)}
-    regions = regions_of_tasks(graph, tasks)
-    inside: dict[int, list[int]] = {first: [] for first in sorted(limits)}
-    firsts = list(inside)
-    for task, region in regions.items():
-        inside[firsts[bisect_right(firsts, region.id) - 1]].append(task)
-    return [
-        Stretch(tasks=frozenset(numbers), count=graph.counts[first])
-        for first, numbers in inside.items()
-        if numbers
-    ]
+def _extended(timeline: Timeline, graph: RegionGraph, tasks: TaskGraph) -> Timeline | None:
+    regions = {task: region.id for task, region in regions_of_tasks(graph, tasks).items()}
+    counts = {task: graph.counts[region] for task, region in regions.items()}
+    return extended(timeline, _repeats(graph, regions), counts)
+
+
+def _repeats(graph: RegionGraph, regions: Mapping[int, int]) -> list[Repeat]:
+    """Return the second and the third round of each loop of which rounds are left out."""
+    ordered = sorted(regions)
+    of_region = [regions[task] for task in ordered]
+
+    def tasks(one: LoopRound) -> tuple[int, ...]:
+        first, last = bisect_left(of_region, one.first), bisect_right(of_region, one.last)
+        return tuple(ordered[first:last])
+
+    found: list[Repeat] = []
+    ended: dict[tuple[str, int, int], LoopRound] = {}
+    for one in graph.rounds:
+        ended[one.loop, one.number, one.last + 1] = one
+        if one.number == _FEW and one.count > _FEW:
+            third = ended[one.loop, _FEW - 1, one.first]
+            second = ended[one.loop, _FEW - 2, third.first]
+            count = one.count - _FEW + 1
+            found.append(Repeat(before=tasks(second), again=tasks(third), count=count))
+    return found

@@ -32,7 +32,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "simulate_job",
         "simulated_again",
     ),
-    "rounds": ("Stretch", "multiplied"),
+    "rounds": ("Repeat", "extended"),
     "timeline": ("ClassTimeline", "Timeline"),
 }
 """What other folders import, by module; `tests/project/test_layout.py` checks it."""

@@ -1,81 +1,165 @@
-"""A whole step from the simulation of one in which each loop has one round.
+"""A whole step from the simulation of one in which each loop has a few rounds.
 
-Where all devices begin a round at the same time and with nothing under way, every round of a loop
-takes what its first one takes: what a step takes follows by multiplication.
+Where a round is what the one before it was, to the picosecond, so are those that follow: what a
+step takes follows by multiplication.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from math import prod
 
-from hespas.schedule.intervals import covered_ps
-from hespas.schedule.tasks import CollectiveTask, ComputeTask, ReceiveTask, SendTask, Task
+from hespas.schedule.intervals import Interval, union
+from hespas.schedule.tasks import CollectiveTask, ComputeTask, ReceiveTask, SendTask
 from hespas.simulate.timeline import ClassTimeline, Timeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
-    """Tasks between two beginnings or ends of rounds, by id, and how often they run in a step."""
+class Repeat:
+    """Two neighbouring rounds of a loop, and how often the second one runs in a step.
 
-    tasks: frozenset[int]
+    ``before`` and ``again`` are their tasks by id, in equal order; the first has a round before it,
+    the second one after it.
+    """
+
+    before: tuple[int, ...]
+    again: tuple[int, ...]
     count: int
 
 
-def multiplied(timeline: Timeline, stretches: Sequence[Stretch]) -> Timeline | None:
-    """Return a timeline's sums with each stretch as often as it runs.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Window:
+    """A part of a step that runs ``count`` times."""
 
-    ``stretches`` have every task, in order. ``nodes`` stay those of one round. None where rounds
-    need not be alike: where something is under way between two stretches, where devices reach an
-    end at different times, or where they aren't as specified.
+    start_ps: int
+    end_ps: int
+    count: int
+
+
+def extended(
+    timeline: Timeline, repeats: Sequence[Repeat], counts: Mapping[int, int]
+) -> Timeline | None:
+    """Return a timeline's sums with the second round of each of ``repeats`` as often as it runs.
+
+    ``counts`` says how often each task runs, those of nested loops as often as all of them have it.
+    Where every task of a round starts and ends the same time after its like in the round before,
+    and nothing older is left, the state of all devices is that of one round ago, and so are all
+    rounds that follow: work may be under way where one round ends and the next one begins.
+    ``nodes`` stay as they are. None where rounds are not alike, or devices not as specified.
     """
     if timeline.as_specified is not None:
         return None
-    ends = {_ends(one, stretches) for one in timeline.classes}
-    if len(ends) != 1:
-        return None
-    (found,) = ends
-    if found is None:
-        return None
-    return replace(
-        timeline,
-        classes=tuple([_multiplied(one, stretches, found) for one in timeline.classes]),
-    )
-
-
-def _ends(one: ClassTimeline, stretches: Sequence[Stretch]) -> tuple[int, ...] | None:
-    """Return when each stretch ends, 0 first; None where one begins before another has ended."""
-    found = [0]
-    for stretch in stretches:
-        spans = [one.nodes[task] for task in stretch.tasks if task in one.nodes]
-        if any(start < found[-1] for start, _ in spans):
+    orders = [_Order.of(one) for one in timeline.classes]
+    windows: list[_Window] = []
+    for repeat in repeats:
+        window = _window(timeline.classes, orders, repeat)
+        if window is None:
             return None
-        found.append(max((end for _, end in spans), default=found[-1]))
-    return tuple(found)
+        windows.append(window)
+    pieces = _pieces(windows)
+    if pieces is None:
+        return None
+    classes = tuple([_extended(one, pieces, counts) for one in timeline.classes])
+    return replace(timeline, classes=classes)
 
 
-def _multiplied(
-    one: ClassTimeline, stretches: Sequence[Stretch], ends: Sequence[int]
-) -> ClassTimeline:
-    tasks: Mapping[int, Task] = {task.id: task for task in one.graph.tasks if task.id in one.nodes}
-    times = [stretch.count for stretch in stretches]
-    finish_ps = sum(
-        count * (end - start) for count, (start, end) in zip(times, pairwise(ends), strict=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Order:
+    """The tasks of a class by id, when all up to each have ended, and when the rest begins."""
+
+    ids: Sequence[int]
+    ended_ps: Sequence[int]
+    begins_ps: Sequence[int]
+
+    @classmethod
+    def of(cls, one: ClassTimeline) -> _Order:
+        ids = sorted(one.nodes)
+        ended = list(accumulate((one.nodes[each][1] for each in ids), max))
+        begins = list(accumulate((one.nodes[each][0] for each in reversed(ids)), min))
+        return cls(ids=ids, ended_ps=ended, begins_ps=begins[::-1])
+
+    def ended_before(self, task: int) -> int:
+        """Return when all tasks before one have ended."""
+        at = bisect_left(self.ids, task)
+        return self.ended_ps[at - 1] if at else 0
+
+    def begins_after(self, task: int) -> int | None:
+        """Return when the first task after one begins, None where there is none."""
+        at = bisect_right(self.ids, task)
+        return self.begins_ps[at] if at < len(self.ids) else None
+
+
+def _window(
+    classes: Sequence[ClassTimeline], orders: Sequence[_Order], repeat: Repeat
+) -> _Window | None:
+    """Return when the second round of a repeat is, None where it differs from the first."""
+    if len(repeat.before) != len(repeat.again) or not repeat.again:
+        return None
+    later_ps: set[int] = set()
+    for one in classes:
+        for before, again in zip(repeat.before, repeat.again, strict=True):
+            if (before in one.nodes) is not (again in one.nodes):
+                return None
+            if again in one.nodes:
+                early, late = one.nodes[before], one.nodes[again]
+                later_ps |= {late[0] - early[0], late[1] - early[1]}
+    if len(later_ps) != 1:
+        return None
+    (period_ps,) = later_ps
+    start_ps = min(
+        one.nodes[task][0] for one in classes for task in repeat.again if task in one.nodes
     )
-    compute_ps = communication_ps = 0
-    counts: dict[int, int] = {}
-    for stretch in stretches:
-        inside = [tasks[number] for number in stretch.tasks if number in tasks]
-        computing = [each for each in inside if isinstance(each, ComputeTask)]
-        spans = [one.nodes[each.id] for each in computing if not each.is_on_host]
-        compute_ps += stretch.count * sum(end - start for start, end in spans)
-        communicating = [
-            each for each in inside if isinstance(each, CollectiveTask | SendTask | ReceiveTask)
-        ]
-        covered = covered_ps(one.nodes[each.id] for each in communicating)
-        communication_ps += stretch.count * covered
-        counts.update(dict.fromkeys(stretch.tasks, stretch.count))
+    end_ps = start_ps + period_ps
+    for order in orders:
+        after_ps = order.begins_after(repeat.again[-1])
+        is_old = order.ended_before(repeat.before[0]) > start_ps
+        if is_old or order.ended_before(repeat.again[0]) > end_ps:
+            return None
+        if after_ps is not None and after_ps < end_ps:
+            return None
+    return _Window(start_ps=start_ps, end_ps=end_ps, count=repeat.count)
+
+
+def _pieces(windows: Sequence[_Window]) -> list[_Window] | None:
+    """Return the step in pieces, each as often as all windows around it say; None if they cross."""
+    last_ps = max((each.end_ps for each in windows), default=0) + 1
+    cuts = sorted({0, last_ps, *(at for each in windows for at in (each.start_ps, each.end_ps))})
+    ordered = sorted(windows, key=lambda each: (each.start_ps, -each.end_ps))
+    pieces: list[_Window] = []
+    around: list[_Window] = []
+    waiting = deque(ordered)
+    for start_ps, end_ps in pairwise(cuts):
+        around = [each for each in around if each.end_ps > start_ps]
+        while waiting and waiting[0].start_ps <= start_ps:
+            window = waiting.popleft()
+            if around and window.end_ps > around[-1].end_ps:
+                return None
+            around.append(window)
+        count = prod(each.count for each in around)
+        pieces.append(_Window(start_ps=start_ps, end_ps=end_ps, count=count))
+    return pieces
+
+
+def _extended(
+    one: ClassTimeline, pieces: Sequence[_Window], counts: Mapping[int, int]
+) -> ClassTimeline:
+    tasks = [task for task in one.graph.tasks if task.id in one.nodes]
+    compute_ps = sum(
+        counts[task.id] * (one.nodes[task.id][1] - one.nodes[task.id][0])
+        for task in tasks
+        if isinstance(task, ComputeTask) and not task.is_on_host
+    )
+    communicating = union(
+        one.nodes[task.id]
+        for task in tasks
+        if isinstance(task, CollectiveTask | SendTask | ReceiveTask)
+    )
+    finish_ps = _repeated_ps([(0, one.finish_ps)], pieces)
+    communication_ps = _repeated_ps(communicating, pieces)
     return replace(
         one,
         finish_ps=finish_ps,
@@ -84,3 +168,21 @@ def _multiplied(
         overlap_ps=max(0, compute_ps + communication_ps - finish_ps),
         exposed_ps={task: counts[task] * exposed for task, exposed in one.exposed_ps.items()},
     )
+
+
+def _repeated_ps(intervals: Sequence[Interval], pieces: Sequence[_Window]) -> int:
+    """Return the length of disjoint intervals in order, each piece as often as it runs."""
+    total_ps = sum(end - start for start, end in intervals)
+    at = 0
+    for piece in pieces:
+        if piece.count == 1:
+            continue
+        while at < len(intervals) and intervals[at][1] <= piece.start_ps:
+            at += 1
+        inside = at
+        while inside < len(intervals) and intervals[inside][0] < piece.end_ps:
+            start, end = intervals[inside]
+            part_ps = min(end, piece.end_ps) - max(start, piece.start_ps)
+            total_ps += (piece.count - 1) * part_ps
+            inside += 1
+    return total_ps

@@ -62,7 +62,7 @@ class RegionGraph:
     ``producers[i]`` lists, ascending, the ids of the regions that region ``i`` waits for: whose
     outputs it reads, or which a compiler's schedule puts before it. Each is less than ``i``.
     ``rounds`` are those of loops that are unrolled, where regions keep their order. Where loops
-    are folded into one round, ``counts`` says how often each region runs; it is empty elsewhere.
+    are folded into some rounds, ``counts`` says how often each region runs; it is empty elsewhere.
     """
 
     program: Program

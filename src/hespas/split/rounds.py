@@ -1,4 +1,4 @@
-"""The rounds of loops that are unrolled, or folded into one round, since they communicate."""
+"""The rounds of loops that are unrolled, all or some of them, since they communicate."""
 
 from __future__ import annotations
 
@@ -18,6 +18,17 @@ class LoopRound:
     count: int
     first: int
     last: int
+
+
+def runs_of_round(number: int, count: int, *, walked: int) -> int:
+    """Return how many of ``count`` rounds one of those that are ``walked`` stands for.
+
+    The last but one stands for all that are left out, since another round follows it as well.
+
+    >>> [runs_of_round(number, 10, walked=4) for number in (1, 2, 3, 4)]
+    [1, 1, 7, 1]
+    """
+    return count - walked + 1 if number == max(1, walked - 1) else 1
 
 
 def rounds_of_regions(

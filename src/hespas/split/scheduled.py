@@ -33,7 +33,7 @@ from hespas.split.flatten import (
     trip_count,
 )
 from hespas.split.regions import Compute, Region, RegionGraph, region_alone, values_read_by
-from hespas.split.rounds import LoopRound
+from hespas.split.rounds import LoopRound, runs_of_round
 
 FREE = frozenset(
     {
@@ -52,16 +52,16 @@ FREE = frozenset(
 """Operations of a scheduled program that are not kernels."""
 
 
-def split_scheduled(program: Program, *, folded: bool = False) -> RegionGraph:
+def split_scheduled(program: Program, *, most_rounds: int | None = None) -> RegionGraph:
     """Make a region of each kernel and of each collective, in schedule order.
 
-    Loops that communicate are unrolled, or ``folded`` into their first round, whose regions then
-    say how often they run; every other loop is one region. Raises `ProgramError` if
-    the trip count of a loop that communicates is unknown, and `UnsupportedError` if there would be
-    more than `hespas.split.flatten.MOST_OPERATIONS` regions.
+    Loops that communicate are unrolled, into at most ``most_rounds`` of their rounds where that is
+    given: the regions of the last but one then say how often they run. Every other loop is one
+    region. Raises `ProgramError` if the trip count of a loop that communicates is unknown, and
+    `UnsupportedError` if there would be more than `hespas.split.flatten.MOST_OPERATIONS` regions.
     """
     main = with_calls_opened(program)
-    walk = _Walk(program=program, folded=folded)
+    walk = _Walk(program=program, most_rounds=most_rounds)
     walk.block(main.body)
     return RegionGraph(
         program=program,
@@ -82,12 +82,12 @@ class _Walk:
     ``moved`` gives the transfers that make a value, in a program of a model of a compiler.
     ``waits_for`` are the regions that the next operation on the compute stream waits for;
     ``in_flight`` those that each asynchronous operation started. ``communicating`` and ``named``
-    cache results for operations that recur in every iteration of a loop. Where loops are
-    ``folded``, ``counts`` says how often each region runs, and ``count`` how often the next one.
+    cache results for operations that recur in every iteration of a loop. Where loops have at most
+    ``most_rounds``, ``counts`` says how often each region runs, and ``count`` how often the next.
     """
 
     program: Program
-    folded: bool = False
+    most_rounds: int | None = None
     counts: list[int] = field(default_factory=list[int])
     count: int = 1
     regions: list[Region] = field(default_factory=list[Region])
@@ -161,22 +161,17 @@ class _Walk:
             raise too_large(self.program.source, what="kernels")
         self.regions.append(_region(number, op))
         self.producers.append(self.waits_for)
-        if self.folded:
+        if self.most_rounds is not None:
             self.counts.append(self.count)
         return number
 
     def _loop(self, op: Op) -> None:
         # Compilers do not compute the condition of a loop whose trip count they know.
         count = trip_count(op)
-        if self.folded:
-            outside, self.count = self.count, self.count * count
-            self._rounds(op, count, walked=min(count, 1))
-            self.count = outside
-        else:
-            self._rounds(op, count, walked=count)
-
-    def _rounds(self, op: Op, count: int, *, walked: int) -> None:
+        walked = count if self.most_rounds is None else min(count, self.most_rounds)
+        outside = self.count
         for number in range(1, walked + 1):
+            self.count = outside * runs_of_round(number, count, walked=walked)
             first = len(self.regions)
             self.block(op.regions[1])
             last = len(self.regions) - 1
@@ -184,6 +179,7 @@ class _Walk:
                 name = loop_name(op)
                 one = LoopRound(loop=name, number=number, count=count, first=first, last=last)
                 self.rounds.append(one)
+        self.count = outside
 
     def _branch(self, op: Op) -> None:
         taken, assumption = taken_branch(op)

@@ -108,17 +108,19 @@ class SplitOptions:
             )
 
 
-def split_program(program: Program, options: SplitOptions, *, folded: bool = False) -> RegionGraph:
+def split_program(
+    program: Program, options: SplitOptions, *, most_rounds: int | None = None
+) -> RegionGraph:
     """Split a program into regions as ``options`` say.
 
     Every operation except constants is in exactly one region, in program order. A program that a
-    compiler scheduled is split into its kernels, its loops ``folded`` where that is asked for
-    (`hespas.split.scheduled.split_scheduled`). Raises `ConfigError` for a separator that does not
-    occur in the program, and for options that have no effect on a scheduled program.
+    compiler scheduled is split into its kernels, with ``most_rounds`` of each loop where that is
+    given (`hespas.split.scheduled.split_scheduled`). Raises `ConfigError` for a separator that does
+    not occur in the program, and for options that have no effect on a scheduled program.
     """
     if program.is_scheduled:
         _check_plain(options, program.source)
-        return split_scheduled(program, folded=folded)
+        return split_scheduled(program, most_rounds=most_rounds)
     flat = flatten(program)
     match options.strategy:
         case SplitStrategy.INDIVIDUAL:
