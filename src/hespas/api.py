@@ -1,9 +1,7 @@
-"""The pipeline as functions: load, split, estimate, trace, simulate, and all of it at once.
+"""The pipeline as functions: its stages one by one, and all of it at once.
 
-They are a thin face of `hespas.pipeline`.
-
-The functions take and give plain values, so that each stage can be run alone, looked at and
-replaced. Each imports its stage when it is called: ``import hespas`` stays light.
+They are a thin face of `hespas.pipeline`, `hespas.measure` and `hespas.study`. Each imports what it
+needs when it is called: ``import hespas`` stays light.
 """
 
 from __future__ import annotations
@@ -13,261 +11,46 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hespas.steps import (
+    METHOD,
+    check_kind,
+    estimate,
+    estimate_options,
+    load,
+    optimise,
+    optimize,
+    simulate,
+    split,
+    trace,
+)
+
 if TYPE_CHECKING:
     from hespas.compile.options import CompileOptions
     from hespas.cost.rules.custom_call import CustomCallCost
-    from hespas.estimate.cache import Store
-    from hespas.estimate.graph import GraphEstimate
-    from hespas.estimate.roofline import RooflineOptions
     from hespas.goodput.options import GoodputOptions
     from hespas.hardware.cluster import Cluster
     from hespas.hardware.device import Device
     from hespas.hardware.system import System
     from hespas.measure.measured import Measurement
-    from hespas.options import EstimateOptions
     from hespas.pipeline import PipelinePrediction
     from hespas.prediction import Prediction
     from hespas.program.program import Program
-    from hespas.schedule.tasks import Job, TaskGraph
-    from hespas.simulate.timeline import Timeline
-    from hespas.split.regions import RegionGraph
     from hespas.study.studied import Studied
     from hespas.study.study import Study
 
-
-def load(
-    path: str | Path,
-    *,
-    devices: int | None = None,
-    trip_counts: Mapping[str, int] | None = None,
-    branch_weights: Mapping[str, tuple[float, ...]] | None = None,
-) -> Program:
-    """Read a program: StableHLO text, MLIR bytecode or a portable artifact.
-
-    ``devices`` is for a program that doesn't say on how many it runs. ``trip_counts`` and
-    ``branch_weights`` map a line of the file, or ``""`` for all, to what the program leaves
-    open. A sharded program is partitioned first, and its assumptions say so. Raises
-    `hespas.errors.ProgramError` for a file that is no program, `UnsupportedError` for what has
-    no model, `DeviceCountError` where ``devices`` disagrees with it.
-
-    >>> program = load("examples/attention_block.mlir")
-    >>> len(program.main.body.operations)
-    8
-    """
-    from hespas.options import AS_GIVEN, PredictOptions, ProgramOptions
-    from hespas.pipeline import load_alone
-
-    given = ProgramOptions(
-        file=Path(path),
-        devices=devices,
-        trip_counts=trip_counts or {},
-        branch_weights=branch_weights or {},
-    )
-    return load_alone(PredictOptions(program=given, compile=AS_GIVEN))
-
-
-def optimise(
-    workload: str | Path,
-    node: str,
-    system: System | str | None = None,
-    *,
-    devices: int | None = None,
-    options: CompileOptions | None = None,
-) -> Program:
-    """Return a StableHLO program as XLA optimises and schedules it for a node that isn't there.
-
-    ``node`` is a preset's name. ``devices``, or else the ``system``, says how many there are, where
-    the program doesn't. The result is cached in the user's cache directory;
-    `predict` takes it in a program's place, and knows its kernels. Raises
-    `hespas.errors.ExtraMissingError` without the compiler (``hespas[gpu]``, ``hespas[tpu]``), and
-    what `hespas.compile.compiler.compile_program` raises.
-    """
-    from hespas.compile.options import DEFAULT_OPTIONS
-    from hespas.hardware.sized import find_system
-    from hespas.options import (
-        CompileChoice,
-        EstimateOptions,
-        Fidelity,
-        PredictOptions,
-        ProgramOptions,
-    )
-    from hespas.pipeline import load as load_program
-
-    chosen = PredictOptions(
-        program=ProgramOptions(file=Path(workload), devices=devices),
-        compile=CompileChoice(fidelity=Fidelity.COMPILED, options=options or DEFAULT_OPTIONS),
-        estimate=EstimateOptions(node=node),
-    )
-    return load_program(chosen, system=find_system(system) if isinstance(system, str) else system)
-
-
-optimize = optimise
-"""The same, as JAX and XLA spell it."""
-
-
-def split(
-    program: Program,
-    *,
-    strategy: str = "linear_split",
-    merge: bool = False,
-    block_limit: int | None = None,
-    separator: str = "is_communication_op",
-    separator_policy: str = "isolated",
-) -> RegionGraph:
-    """Cut a program into regions of computation and communication.
-
-    The keywords are the documented ones of configuration files. Raises
-    `hespas.errors.ConfigError` for values that are unknown or have no effect together.
-
-    >>> graph = split(load("examples/attention_block.mlir"), strategy="individual_split")
-    >>> len(graph.compute_regions), len(graph.collective_regions)
-    (6, 1)
-    """
-    from hespas.program.program import Program
-    from hespas.split.strategies import split_options, split_program
-
-    _check(program, Program, "a program", "load it first: hespas.load(path)")
-    options = split_options(
-        strategy=strategy,
-        merge=merge,
-        block_limit=block_limit,
-        separator=separator,
-        separator_policy=separator_policy,
-    )
-    return split_program(program, options)
-
-
-def estimate(
-    graph: RegionGraph,
-    device: Device | str | Path,
-    *,
-    method: str | None = None,
-    options: RooflineOptions | None = None,
-    custom_calls: Mapping[str, CustomCallCost] | None = None,
-    store: Store | None = None,
-    threads: int = 1,
-) -> GraphEstimate:
-    """Price every compute region on a device, preset or configuration, given by name or path.
-
-    ``method`` names the estimator (`hespas.estimate.methods.METHODS`); by default it is that of
-    the configuration, or else measured tables for a compiled program on a device that has some,
-    and the roofline for all others. A method that uses no such device, as ``xla`` or ``systolic``,
-    takes the path of a configuration of its own (``.json``) in its place. ``options`` are the
-    roofline's. Equal regions are priced once. ``store`` keeps answers between calls; by default
-    they last as long as the call. Raises `hespas.errors.CostError` for work that is not known,
-    `ConfigError` for a device that the method doesn't use.
-
-    >>> graph = split(load("examples/attention_block.mlir"))
-    >>> round(estimate(graph, "A100_SXM_40GB").total.time_s * 1e6, 1)
-    14.8
-    """
-    from hespas.estimate.cache import MemoryStore
-    from hespas.hardware.device import Device
-    from hespas.options import PredictOptions
-    from hespas.pipeline import Prepared, price
-    from hespas.split.modules import region_modules
-    from hespas.split.regions import RegionGraph
-
-    _check(graph, RegionGraph, "a region graph", "split a program: hespas.split(program)")
-    _check(device, (Device, str, Path), "a device or its name", "name a preset or a path")
-    _check(method, (str, type(None)), *_METHOD)
-    priced = _estimate_options(
-        device, method=method, roofline=options, custom_calls=custom_calls or {}, threads=threads
-    )
-    return price(
-        Prepared(graph=graph, modules=region_modules(graph)),
-        PredictOptions(estimate=priced),
-        store=MemoryStore() if store is None else store,
-    )
-
-
-def trace(
-    graph: RegionGraph,
-    estimates: GraphEstimate,
-    *,
-    host_bandwidth_bytes_per_s: float | None = None,
-) -> TaskGraph:
-    """Make the task graph of all devices.
-
-    `hespas.schedule.chakra.writer.write_traces` writes it to files. A program that moves data
-    between devices and their hosts needs the bandwidth of the link, in each direction.
-
-    >>> graph = split(load("examples/attention_block.mlir"))
-    >>> [task.name for task in trace(graph, estimate(graph, "A100_SXM_40GB")).tasks]
-    ['region_0', 'all_reduce_1']
-    """
-    from hespas.estimate.graph import GraphEstimate
-    from hespas.schedule.build import estimated_tasks
-    from hespas.split.regions import RegionGraph
-
-    _check(graph, RegionGraph, "a region graph", "split a program: hespas.split(program)")
-    _check(estimates, GraphEstimate, "an estimate", "give what hespas.estimate(graph, node) gives")
-    return estimated_tasks(graph, estimates, host_bandwidth_bytes_per_s=host_bandwidth_bytes_per_s)
-
-
-def simulate(
-    job: Job | TaskGraph,
-    system: System | str | Path,
-    *,
-    model: str | None = None,
-    network: str | None = None,
-    queues_per_dimension: int | None = None,
-    rendezvous: bool = False,
-    injection_scale: float | None = None,
-    algorithm: str | None = None,
-    cluster: Cluster | None = None,
-) -> Timeline:
-    """Run a job on a system (a `System`, a preset's name or a directory).
-
-    ``model`` is ``astra-sim``, the default for traces, or ``hespas``, our own, the default for what
-    `trace` gives on a system with measured links. ``network``,
-    ``queues_per_dimension``, ``rendezvous`` and ``injection_scale`` are ASTRA-sim's
-    ``--network-backend``, ``--num-queues-per-dim``, ``--rendezvous-protocol`` and
-    ``--injection-scale``; ``algorithm``
-    is the algorithm of collectives in our own model. ``cluster`` is what is not perfect.
-
-    Raises `hespas.errors.SimulationError` for what the model does not cover, and
-    `hespas.errors.ConfigError` for what has no effect on it.
-
-    >>> graph = split(load("examples/attention_block.mlir"))
-    >>> tasks = trace(graph, estimate(graph, "A100_SXM_40GB"))
-    >>> round(simulate(tasks, "A100_SXM_40GB_4GPU", model="astra-sim").step_time_s * 1e6, 1)
-    27.6
-    """
-    from hespas.hardware.sized import find_system
-    from hespas.hardware.system import System
-    from hespas.schedule.tasks import Job, TaskGraph
-    from hespas.simulate.astra.messages import contention_model_named
-    from hespas.simulate.models import (
-        Model,
-        ModelChoice,
-        default_model,
-        model_named,
-        simulate_job,
-    )
-
-    _check(job, (Job, TaskGraph), "a task graph or job", "give what hespas.trace gives")
-    _check(system, (System, str, Path), "a system or its name", "name a preset or a directory")
-    described = system if isinstance(system, System) else find_system(system)
-    settings = {
-        "network": network,
-        "num_queues_per_dim": queues_per_dimension,
-        "rendezvous_protocol": rendezvous or None,
-        "injection_scale": injection_scale,
-        "algorithm": algorithm,
-        "links": None if cluster is None else cluster.links or None,
-    }
-    default = Model.ASTRA_SIM if isinstance(job, Job) else default_model(described, settings)
-    choice = ModelChoice(
-        model=default if model is None else model_named(model),
-        network=None if network is None else contention_model_named(network),
-        queues_per_dimension=queues_per_dimension,
-        rendezvous=rendezvous,
-        injection_scale=injection_scale,
-        algorithm=algorithm,
-        cluster=cluster,
-    )
-    return simulate_job(job, described, choice)
+__all__ = [
+    "estimate",
+    "load",
+    "measure",
+    "optimise",
+    "optimize",
+    "predict",
+    "predict_pipeline",
+    "simulate",
+    "split",
+    "study",
+    "trace",
+]
 
 
 def predict(
@@ -378,11 +161,13 @@ def predict(
     from hespas.simulate.models import model_named
     from hespas.split.strategies import split_options
 
-    _check(workload, (Program, str, Path), "a program or its file", "give one of these")
-    _check(node, (Device, str, Path, type(None)), "a device or its name", "name a preset or a path")
-    _check(system, (System, str, Path, type(None)), "a system or its name", "name a preset")
-    _check(cluster, (System, str, type(None)), "a cluster", "write it as in 32xH100_80GB")
-    _check(method, (str, type(None)), *_METHOD)
+    check_kind(workload, (Program, str, Path), "a program or its file", "give one of these")
+    check_kind(
+        node, (Device, str, Path, type(None)), "a device or its name", "name a preset or a path"
+    )
+    check_kind(system, (System, str, Path, type(None)), "a system or its name", "name a preset")
+    check_kind(cluster, (System, str, type(None)), "a cluster", "write it as in 32xH100_80GB")
+    check_kind(method, (str, type(None)), *METHOD)
     if system is not None and cluster is not None:
         raise ConfigError("both a cluster and a system are given", hint="drop one")
     program = workload if isinstance(workload, Program) else None
@@ -403,7 +188,7 @@ def predict(
         raise ConfigError(
             f"{option(changed(of_model)[0])} has no effect on a program", hint="drop it"
         )
-    described = EstimateOptions() if node is None else _estimate_options(node, method=method)
+    described = EstimateOptions() if node is None else estimate_options(node, method=method)
     options = PredictOptions(
         program=ProgramOptions(
             file=None if isinstance(workload, Program) else Path(workload),
@@ -530,10 +315,12 @@ def predict_pipeline(
     from hespas.pipelining.options import PipelineOptions, parse_schedule
     from hespas.simulate.models import model_named
 
-    _check(model, str, "a model's name", "hespas export --list has them")
-    _check(cluster, (System, str), "a cluster", "write it as in 32xH100_80GB")
-    _check(node, (Device, str, Path, type(None)), "a device or its name", "name a preset or a path")
-    described = EstimateOptions() if node is None else _estimate_options(node, method=method)
+    check_kind(model, str, "a model's name", "hespas export --list has them")
+    check_kind(cluster, (System, str), "a cluster", "write it as in 32xH100_80GB")
+    check_kind(
+        node, (Device, str, Path, type(None)), "a device or its name", "name a preset or a path"
+    )
+    described = EstimateOptions() if node is None else estimate_options(node, method=method)
     options = PredictOptions(
         program=ProgramOptions(
             file=Path(model),
@@ -618,7 +405,7 @@ def measure(
     from hespas.models.model import parse_mesh
     from hespas.options import CompileChoice, PredictOptions, ProgramOptions
 
-    _check(workload, (str, Path), "a program's file or a model", "give one of these")
+    check_kind(workload, (str, Path), "a program's file or a model", "give one of these")
     of_model = ModelOptions(
         mesh=None if mesh is None else parse_mesh(mesh),
         batch=batch,
@@ -676,7 +463,7 @@ def study(
     from hespas.study.studied import studied
     from hespas.study.study import Study, read_study, study_of
 
-    _check(what, (Study, Mapping, str, Path), "a study", "give its keys or its file")
+    check_kind(what, (Study, Mapping, str, Path), "a study", "give its keys or its file")
     match what:
         case Study():
             chosen = what
@@ -691,45 +478,3 @@ def study(
         time_limit_s=time_limit_s,
     )
     return studied(chosen, Path(directory), executor=options)
-
-
-def _estimate_options(
-    node: Device | str | Path | None,
-    *,
-    method: str | None,
-    roofline: RooflineOptions | None = None,
-    custom_calls: Mapping[str, CustomCallCost] | None = None,
-    threads: int = 1,
-) -> EstimateOptions:
-    """Return the options for a device, or for a configuration (``.json``) in a device's place."""
-    from hespas.config.estimators import NodeHardware, RooflineHardware
-    from hespas.options import EstimateOptions, read_configuration
-
-    configured: Mapping[str, object] = {}
-    if isinstance(node, str | Path) and str(node).endswith(".json"):
-        configured = read_configuration(node).values
-    hardware, named = configured.get("hardware"), configured.get("method")
-    if isinstance(hardware, NodeHardware):
-        node = hardware.node
-    describes_no_device = hardware is not None and not isinstance(
-        hardware, NodeHardware | RooflineHardware
-    )
-    return EstimateOptions(
-        node=None if describes_no_device else node,
-        method=str(named) if method is None and named is not None else method,
-        hardware=hardware,
-        roofline=roofline,
-        custom_calls=custom_calls or {},
-        threads=threads,
-    )
-
-
-_METHOD = ("a method's name", "name one of hespas.estimate.methods.METHODS")
-
-
-def _check(value: object, kinds: type | tuple[type, ...], what: str, hint: str) -> None:
-    """Raise `ConfigError` for an argument of another kind: a likely mistake in a notebook."""
-    from hespas.errors import ConfigError
-
-    if not isinstance(value, kinds):
-        raise ConfigError(f"a {type(value).__name__} is given in place of {what}", hint=hint)
