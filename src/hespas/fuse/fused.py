@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from hespas.compile.options import DEFAULT_OPTIONS, CompileOptions
 from hespas.fuse.assign import Assignment
+from hespas.fuse.before_loops import with_freed_first
 from hespas.fuse.blocks import each_block
 from hespas.fuse.build import Names, built
 from hespas.fuse.collectives import one_by_one, with_combined, with_starts
@@ -39,13 +40,14 @@ def fused(
     options: CompileOptions = DEFAULT_OPTIONS,
     *,
     libraries: Libraries | None = None,
-    fetches_ahead: bool = False,
+    for_tpu: bool = False,
     capacity_bytes: int | None = None,
 ) -> Program:
     """Return a program whose operations are kernels, as XLA's GPU pipeline would make them.
 
-    With ``libraries`` they are those of `hespas.fuse.libraries`. ``fetches_ahead`` is for TPUs,
-    whose compiler fetches from the host a turn of a loop ahead. Collectives run by themselves
+    With ``libraries`` they are those of `hespas.fuse.libraries`. ``for_tpu`` orders kernels as
+    libtpu does, which fetches from the host a turn of a loop ahead, and holds nothing large through
+    a loop that it need not hold. Collectives run by themselves
     where a device's memory, of ``capacity_bytes``, is short for what runs beside them.
     """
     if program.is_scheduled:
@@ -55,7 +57,7 @@ def fused(
     body = each_block(body, _before_layouts)
     body = Assignment(libraries=libraries).block(body)
     main = Function(name=main.name, body=body)
-    fuser = partial(_Fuser, options=options, libraries=libraries, fetches_ahead=fetches_ahead)
+    fuser = partial(_Fuser, options=options, libraries=libraries, for_tpu=for_tpu)
     made = _scheduled(program, main, fuser(overlaps=True))
     if libraries is not None or not is_short(made, capacity_bytes):
         return made
@@ -93,7 +95,7 @@ def _before_layouts(block: Block) -> Block:
 class _Fuser:
     options: CompileOptions
     libraries: Libraries | None
-    fetches_ahead: bool
+    for_tpu: bool
     overlaps: bool
     names: Names = field(default_factory=Names)
 
@@ -109,11 +111,13 @@ class _Fuser:
         ops = in_order(ops, [node.rank for node in nodes])
         if self.libraries is None:  # theirs are buckets that gradients are written into
             ops = with_combined(ops, self.options, self.names)
+        if self.for_tpu:
+            ops = with_freed_first(ops, end.operands)
         ops = with_own_kernels(ops)
         if not self.overlaps:
             return Block(arguments=block.arguments, operations=(*one_by_one(ops), end))
         ops = with_starts(ops, end.operands)
         if self.options.pipelined_collectives is not False:
-            pipelined = with_pipelined([*ops, end], self.names, fetches_ahead=self.fetches_ahead)
+            pipelined = with_pipelined([*ops, end], self.names, fetches_ahead=self.for_tpu)
             *ops, end = pipelined
         return Block(arguments=block.arguments, operations=(*ops, end))

@@ -206,7 +206,7 @@ def _fused(
         program,
         options.compile.options,
         libraries=libraries_of(device) if of_libraries else None,
-        fetches_ahead=is_tpu,
+        for_tpu=is_tpu,
         capacity_bytes=None if is_tpu or device is None else device.memory_capacity_bytes,
     )
     log.info("fused in %.3f s", perf_counter() - start_s)
