@@ -14,7 +14,7 @@ from hespas.program.attrs import CustomCallAttrs
 from hespas.program.program import Program, all_ops
 from hespas.xla.compile.messages import part_name
 
-_LIBRARIES = ("__cublas", "__cudnn", "__cusolver", "__triton")
+_LIBRARIES = ("__cublas", "__cudnn", "__cusolver", "__flash", "__triton")
 """What XLA calls on GPUs. It keeps these names on AMD's too."""
 _PTX_TARGET = re.compile(r"sm_\d+[a-z]?")
 _ELSEWHERE = "whose compiler would fuse, schedule and call other kernels"

@@ -1,10 +1,10 @@
-"""Fused attention that cuDNN runs as one kernel: scores never reach memory."""
+"""Fused attention, one kernel of cuDNN or FlashAttention: scores never reach memory."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hespas.cost.library_config import attention_config
+from hespas.cost.library_config import attention_config, flash_config
 from hespas.cost.rules.contraction import multiplier_of
 from hespas.cost.rules.sizes import operand
 from hespas.errors import CostError
@@ -13,6 +13,8 @@ from hespas.program.program import Op
 from hespas.program.types import TensorType
 
 _PREFIX = "__cudnn$fmha"
+FLASH = ("__flash_attention$forward", "__flash_attention$backward")
+"""The targets of FlashAttention, which `hespas.xla.flash` makes."""
 _MASKS = {"NO_MASK": False, "PADDING": False, "CAUSAL": True, "PADDING_CAUSAL": True}
 """cuDNN's masks, and whether they are causal."""
 _DECODED = 64
@@ -87,8 +89,8 @@ class Attention:
 
 
 def is_attention(target: str) -> bool:
-    """Return whether a custom call's target is cuDNN's fused attention."""
-    return target.startswith(_PREFIX)
+    """Return whether a custom call's target is fused attention."""
+    return target.startswith(_PREFIX) or target in FLASH
 
 
 def attentions(op: Op) -> tuple[Attention, ...]:
@@ -100,6 +102,8 @@ def attentions(op: Op) -> tuple[Attention, ...]:
     attrs = op.attrs
     if not isinstance(attrs, CustomCallAttrs) or not is_attention(attrs.target):
         return ()
+    if attrs.target in FLASH:
+        return (_flash(op, is_backward=attrs.target == FLASH[1]),)
     config = attention_config(op)
     dimensions = config.intermediate_tensor_shape.dimensions
     query, key, value = (_four(op, at) for at in range(3))
@@ -133,6 +137,29 @@ def attentions(op: Op) -> tuple[Attention, ...]:
             is_paged=config.is_paged_attention,
             element_bytes=key.element.bits / 8,
         ),
+    )
+
+
+def _flash(op: Op, *, is_backward: bool) -> Attention:
+    """Return what a call of FlashAttention does; its arrays are (batch, length, heads, size)."""
+    config = flash_config(op)
+    query, key, value = (_four(op, at) for at in range(3))
+    batch, query_length, heads, head_size = query.shape
+    return Attention(
+        batch=batch,
+        heads=heads,
+        key_heads=key.shape[2],
+        query_length=query_length,
+        key_length=key.shape[1],
+        head_size=head_size,
+        value_size=value.shape[3],
+        is_causal=config.is_causal,
+        is_backward=is_backward,
+        has_bias=False,
+        dropout_rate=0.0,
+        window=config.window,
+        multiplied=multiplier_of(query.element, key.element, (), "").type_name,
+        element_bytes=key.element.bits / 8,
     )
 
 

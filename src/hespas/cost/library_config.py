@@ -96,6 +96,13 @@ class AttentionConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return batched[1] if len(batched) == 2 else 1
 
 
+class FlashConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a call of FlashAttention says: its mask, and the keys of its window, 0 for all."""
+
+    is_causal: bool
+    window: int = 0
+
+
 class _Tile(msgspec.Struct, frozen=True):
     sizes: Numbers = ()
 
@@ -132,6 +139,7 @@ class _Configs(msgspec.Struct, frozen=True):
     gemm_backend_config: GemmConfig | None = None
     cudnn_conv_backend_config: ConvolutionConfig | None = None
     cudnn_fmha_backend_config: AttentionConfig | None = None
+    flash_attention_config: FlashConfig | None = None
     fusion_backend_config: _FusionConfig | None = None
 
 
@@ -175,6 +183,11 @@ def convolution_config(op: Op) -> ConvolutionConfig:
 def attention_config(op: Op) -> AttentionConfig:
     """Return cuDNN's configuration of attention; `CostError` where there is none."""
     return _present(op, _of(op).cudnn_fmha_backend_config, "cudnn_fmha_backend_config")
+
+
+def flash_config(op: Op) -> FlashConfig:
+    """Return FlashAttention's configuration; `CostError` where there is none."""
+    return _present(op, _of(op).flash_attention_config, "flash_attention_config")
 
 
 def author_cost(op: Op) -> AuthorCost | None:

@@ -1,7 +1,8 @@
 """How a model of the zoo computes attention: as it is asked for, or as what runs it can.
 
 The kernels of cuDNN are for 16-bit types, on NVIDIA's GPUs of compute capability 8.0 and newer.
-Source: NVIDIA, cuDNN frontend, "Scaled Dot Product Attention", support matrix.
+Source: NVIDIA, cuDNN frontend, "Scaled Dot Product Attention", support matrix. FlashAttention-2 is
+for Ampere, Ada and Hopper, FlashAttention-3 for Hopper. Source: Dao-AILab/flash-attention, README.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ from hespas.models.model import Model
 _LEAST_CAPABILITY = 8.0
 _SMALL_HEADS, _LARGE_CAPABILITY = 128, 9.0
 """Larger heads, up to 256, need as much."""
+_TOO_LARGE_CAPABILITY = 10.0
+"""That of Blackwell, which FlashAttention-2 and -3 have no kernels for."""
 _SETTING, _AUTO, _FUSED, _UNFUSED = "attention", "auto", "cudnn", "unfused"
+_FLASH = "flash"
 
 
 def settled_attention(
@@ -40,6 +44,8 @@ def settled_attention(
     asked = texts.get(_SETTING, own)
     if asked == _FUSED:
         _check_fused(model.name, target)
+    if asked == _FLASH:
+        _check_flash(model.name, target)
     if own is None or asked != _AUTO:
         return {}, []
     if own != _AUTO:
@@ -76,6 +82,20 @@ def _check_fused(name: str, target: str | None) -> None:
     if target is not None and _has_kernels(target) == "no":
         raise ConfigError(
             f"{target} has no fused attention of cuDNN",
+            location=name,
+            hint=f"drop {option(_SETTING)}",
+        )
+
+
+def _check_flash(name: str, target: str | None) -> None:
+    """Refuse parts that neither FlashAttention-2 nor -3 is for: Ampere, Ada and Hopper are."""
+    if target is None:
+        return
+    capability = compute_capability(target)
+    if capability is None or not _LEAST_CAPABILITY <= capability < _TOO_LARGE_CAPABILITY:
+        raise ConfigError(
+            f"FlashAttention-2 and -3 have no kernels for {target}: they are for NVIDIA's Ampere, "
+            "Ada and Hopper",
             location=name,
             hint=f"drop {option(_SETTING)}",
         )

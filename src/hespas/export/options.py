@@ -77,8 +77,8 @@ class ModelOptions:
     sequence: int | None = declare(Option(help="Tokens in a sequence."))
     attention: str | None = declare(
         Option(
-            help="How attention is computed: unfused, by cudnn (fused, on NVIDIA's GPUs), or auto: "
-            "fused where a large model's node has it.",
+            help="How attention is computed: unfused, by cudnn or flash (fused, on NVIDIA's GPUs), "
+            "or auto: fused where a large model's node has it.",
             metavar="KERNEL",
             default_text="auto",
         )

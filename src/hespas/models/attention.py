@@ -18,8 +18,10 @@ import jax
 import jax.numpy as jnp
 
 from hespas.models.cache import Cache
-from hespas.models.context import Blocks, Sharing, context_attention, plain_blocks
+from hespas.models.context import Sharing, context_attention, plain_blocks
+from hespas.models.fused import Fused, fused_attention, fused_blocks
 from hespas.models.language import LanguageModel, LayerKind, Training
+from hespas.models.model import FUSED
 from hespas.models.products import ACTIVATION_SCALE, SMALL, in_8_bits
 from hespas.models.sharding import Divided
 
@@ -43,20 +45,18 @@ def causal_attention(
     )
     devices, run = model.mesh.size(_CONTEXT), model.run
     rotates = isinstance(run, Training) and run.context_attention == "ring"
-    is_fused = run.attention == "cudnn"
+    is_fused = run.attention in FUSED
     if devices > 1 and (rotates or is_fused):
-        blocks = _cudnn_blocks() if is_fused else plain_blocks()
+        blocks = fused_blocks(run.attention) if is_fused else plain_blocks()
         sharing = Sharing(
             axis=_CONTEXT, devices=devices, rotates=rotates, blocks=blocks, saved="context"
         )
         with jax.named_scope("context"):
             return _by_head(divided, partial(context_attention, sharing), arrays)
     if is_fused:
-        attention = import_module("hespas.xla.attention").cudnn_attention
+        fused = Fused(blocks=fused_blocks(run.attention), saved="context", window=kind.window)
         with jax.named_scope("fused"):
-            return _by_head(
-                divided, partial(attention, saved="context", window=kind.window), arrays
-            )
+            return _by_head(divided, partial(fused_attention, fused), arrays)
     query, *others = arrays
     key, value = (
         divided.constrain(each, "batch", None, "attended_kv_heads", None) for each in others
@@ -172,8 +172,3 @@ def _by_head(divided: Divided, function: Any, arrays: tuple[jax.Array, ...]) -> 
         check_vma=False,
     )
     return mapped(*arrays)
-
-
-def _cudnn_blocks() -> Blocks:
-    cudnn = import_module("hespas.xla.attention")
-    return Blocks(forward=cudnn.attention_block, backward=cudnn.attention_gradients)

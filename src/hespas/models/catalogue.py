@@ -12,7 +12,7 @@ from functools import partial
 from hespas.config.suggest import suggestion
 from hespas.errors import ConfigError
 from hespas.models.families import deepseek, gemma, gpt3, llama, mixtral
-from hespas.models.model import MeshAxes, Model, check_division
+from hespas.models.model import FUSED, NAMES_OF_FUSED, MeshAxes, Model, check_division
 
 _FSDP_4 = MeshAxes(axes=(("fsdp", 4),))
 _FSDP_64 = MeshAxes(axes=(("fsdp", 64),))
@@ -126,9 +126,9 @@ class Llama2:
 
 
 def _check_fit(settings: Llama2 | Llama3) -> None:
-    if settings.attention == "cudnn" and settings.dtype == "f32":
+    if settings.attention in FUSED and settings.dtype == "f32":
         raise ConfigError(
-            "cuDNN's fused attention computes in 16 bits, and dtype is f32",
+            f"{NAMES_OF_FUSED[settings.attention]} computes in 16 bits, and dtype is f32",
             hint="give bf16 or f16, or attention unfused",
         )
     if settings.batch % settings.accumulation:
@@ -137,7 +137,7 @@ def _check_fit(settings: Llama2 | Llama3) -> None:
             hint=f"choose a divisor of {settings.batch}",
         )
     devices = settings.mesh.size("context")
-    in_blocks = settings.attention == "cudnn" or settings.context_attention == "ring"
+    in_blocks = settings.attention in FUSED or settings.context_attention == "ring"
     if devices > 1 and in_blocks and settings.sequence % (2 * devices):
         raise ConfigError(
             f"sequence = {settings.sequence} cannot be divided by twice context={devices} of the "

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from typing import Any, NamedTuple
 
 import jax
@@ -24,7 +23,8 @@ from jax.ad_checkpoint import checkpoint_name
 
 from hespas.models.adamw import STACKED
 from hespas.models.context import Blocks, Sharing, context_attention, plain_blocks
-from hespas.models.model import CHOICES, one_of
+from hespas.models.fused import Fused, fused_attention, fused_blocks
+from hespas.models.model import CHOICES, FUSED, one_of
 from hespas.models.sharding import Divided
 
 _NORMALISER_WEIGHT = 0.0
@@ -123,8 +123,8 @@ class Decoder:
     """A decoder on a mesh; the sizes of its dimensions are in ``divided``.
 
     ``dtype`` is what is computed in. ``attention`` is unfused, one operation after another, or
-    cuDNN's, causal alone: documents of a sequence see each other. ``remat`` says what the forward
-    pass keeps for the backward pass. With ``scan`` the layers are one loop over stacked weights.
+    by fused kernels, causal alone: documents of a sequence see each other. ``remat`` says what the
+    forward pass keeps for the backward pass. With ``scan`` layers are a loop over stacked weights.
     ``context_attention`` says how devices come by the keys and values of divided sequences: each
     gathers them all, or they go round in a ring, block after block.
     """
@@ -140,8 +140,8 @@ class Decoder:
 
     @property
     def platform(self) -> str:
-        """What the step is lowered for: cuDNN's calls are CUDA's, all else is the same for all."""
-        return "cuda" if self.attention == "cudnn" else "cpu"
+        """What the step is lowered for: fused kernels are CUDA's, all else is the same for all."""
+        return "cuda" if self.attention in FUSED else "cpu"
 
     def weights(self, dtype: Any) -> dict[str, Any]:
         """Return the abstract weights."""
@@ -265,7 +265,7 @@ class Decoder:
         key = checkpoint_name(key, "key_projection")
         value = checkpoint_name(value, "value_projection")
         match one_of("attention", self.attention, CHOICES["attention"]):
-            case "cudnn":
+            case kernels if kernels in FUSED:
                 # It names what it keeps itself: its statistics stand beside the context.
                 return self._by_head(self._fused(query, key, value))
             case _ if self.context_attention == "ring" and self.divided.mesh.size("context") > 1:
@@ -276,12 +276,11 @@ class Decoder:
                 return checkpoint_name(context, "context")
 
     def _fused(self, query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
-        """Return softmax(query key^T) value by cuDNN, causal, each device its own heads."""
-        cudnn = import_module("hespas.xla.attention")
+        """Return softmax(query key^T) value by fused kernels, causal, each device its heads."""
+        blocks = fused_blocks(self.attention)
         if self.divided.mesh.size("context") > 1:
-            blocks = Blocks(forward=cudnn.attention_block, backward=cudnn.attention_gradients)
             return self._in_blocks(query, key, value, blocks)
-        mapped = self._mapped(partial(cudnn.cudnn_attention, saved="context"), None)
+        mapped = self._mapped(partial(fused_attention, Fused(blocks=blocks, saved="context")), None)
         with jax.named_scope("fused"):
             return mapped(query, key, value)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from hespas.errors import ConfigError
-from hespas.models.model import MeshAxes, check_division
+from hespas.models.model import FUSED, NAMES_OF_FUSED, MeshAxes, check_division
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -383,8 +383,9 @@ class LanguageModel:
             raise ConfigError(
                 f"chosen = {routing.chosen} of experts = {routing.experts}", hint="choose fewer"
             )
-        if run.attention == "cudnn" and self.why_unfused:
-            raise ConfigError(self.why_unfused, hint="give attention unfused")
+        why = self.why_not(run.attention) if run.attention in FUSED else ""
+        if why:
+            raise ConfigError(why, hint="give attention unfused")
         match run:
             case Training():
                 self._check_training(run)
@@ -401,13 +402,37 @@ class LanguageModel:
     @property
     def why_unfused(self) -> str:
         """Why cuDNN's fused kernels cannot compute its attention; empty where they can."""
+        return self.why_not("cudnn")
+
+    def why_not(self, kernels: str) -> str:
+        """Return why kernels, ``cudnn`` or ``flash``, cannot compute its attention, or nothing.
+
+        FlashAttention takes scores with a cap, but how long it takes then is not known.
+        """
+        is_flash = kernels == "flash"
+        no_cap = "with a cap of scores has no price" if is_flash else "has no cap of scores"
         lacks = [
-            (bool(self.style.score_cap), "has no cap of scores"),
+            (bool(self.style.score_cap), no_cap),
             (self.run.dtype == "f32", "computes in 16 bits, and dtype is f32"),
         ]
-        if isinstance(self.run, Decode):
+        if is_flash:
+            lacks += self._lacks_of_flash()
+        elif isinstance(self.run, Decode):
             lacks += self._lacks_over_cache(self.run)
-        return next((f"cuDNN's fused attention {what}" for is_so, what in lacks if is_so), "")
+        return next((f"{NAMES_OF_FUSED[kernels]} {what}" for is_so, what in lacks if is_so), "")
+
+    def _lacks_of_flash(self) -> list[tuple[bool, str]]:
+        """Return what FlashAttention can lack, and whether this needs it.
+
+        Source: Dao-AILab/flash-attention, ``mha_fwd`` of ``csrc/flash_attn/flash_api.cpp``: heads
+        up to 256, in multiples of 8, values as long as keys.
+        """
+        query, value = self.head_sizes
+        return [
+            (isinstance(self.run, Decode), "over a cache has no model here; give attention cudnn"),
+            (query != value, f"has values as long as keys, and these are {value} and {query}"),
+            (query > 256 or query % 8 != 0, f"has no heads of {query}"),
+        ]
 
     def _lacks_over_cache(self, run: Decode) -> list[tuple[bool, str]]:
         """Return what fused kernels over a cache can lack, and whether this needs it."""
@@ -440,7 +465,7 @@ class LanguageModel:
                 hint="choose a mesh whose data x fsdp divides it, or zero 0",
             )
         devices = run.mesh.size("context")
-        in_blocks = run.attention == "cudnn" or run.context_attention == "ring"
+        in_blocks = run.attention in FUSED or run.context_attention == "ring"
         if devices > 1 and in_blocks and run.sequence % (2 * devices):
             raise ConfigError(
                 f"sequence = {run.sequence} cannot be divided by twice context={devices} of the "

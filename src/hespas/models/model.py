@@ -104,8 +104,12 @@ def check_division(
             )
 
 
+FUSED = {"cudnn": "hespas.xla.attention", "flash": "hespas.xla.flash"}
+"""Choices of attention whose scores never reach memory, and the modules of their kernels."""
+NAMES_OF_FUSED = {"cudnn": "cuDNN's fused attention", "flash": "FlashAttention"}
+"""What messages call the kernels."""
 CHOICES = {
-    "attention": ("auto", "unfused", "cudnn"),
+    "attention": ("auto", "unfused", *FUSED),
     "context_attention": ("gather", "ring"),
     "cache_dtype": ("bf16", "f16", "f32", "f8"),
     "dtype": ("bf16", "f16", "f32"),

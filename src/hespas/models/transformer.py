@@ -25,6 +25,7 @@ from hespas.models.decoder import cross_entropy, offloaded
 from hespas.models.feed_forward import feed_forward, feed_forward_weights
 from hespas.models.language import Decode, LanguageModel, LayerKind, Training
 from hespas.models.latent import latent_attention, latent_weights
+from hespas.models.model import FUSED
 from hespas.models.norms import norm_weights, normalised, rotated
 from hespas.models.products import SMALL, STORED, is_multiplied, product, rounded
 from hespas.models.routing import routing_weights, through_experts
@@ -120,7 +121,7 @@ class Transformer:
         """
         routing = self.model.routing
         is_ragged = routing is not None and routing.dropless
-        return "cuda" if is_ragged or self.model.run.attention == "cudnn" else "cpu"
+        return "cuda" if is_ragged or self.model.run.attention in FUSED else "cpu"
 
     def weights(self, dtype: Any) -> dict[str, Any]:
         """Return the abstract weights."""
@@ -345,7 +346,7 @@ class Transformer:
         value = checkpoint_name(value, "value_projection")
         context = causal_attention(model, divided, kind, (query, key, value))
         # Fused attention names what it keeps itself: its statistics stand beside the result.
-        is_named = model.run.attention == "cudnn"
+        is_named = model.run.attention in FUSED
         return context if is_named else checkpoint_name(context, "context"), cache
 
     def _projected(self, x: jax.Array, weights: Weights) -> list[jax.Array]:

@@ -13,13 +13,11 @@ divides arrays maps the function over devices.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax._src.cudnn import fused_attention_stablehlo as cudnn
-from jax.ad_checkpoint import checkpoint_name
 from jax.extend.core import Primitive
 from jax.interpreters.mlir import register_lowering
 
@@ -52,46 +50,6 @@ _gradients = _primitive(
     cudnn._dot_product_attention_bwd_abstract,  # noqa: SLF001 - as above
     cudnn._dot_product_attention_bwd_cuda_lowering,  # noqa: SLF001 - as above
 )
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(3, 4))
-def cudnn_attention(
-    query: jax.Array, key: jax.Array, value: jax.Array, saved: str, window: int = 0
-) -> jax.Array:
-    """Return softmax(query key^T) value, causal, without a scale, as cuDNN computes it.
-
-    Arrays are (batch, sequence, heads, head size); keys and values may have fewer heads. What the
-    backward pass needs of the forward pass has the name ``saved`` for rematerialisation policies.
-    Each query sees the last ``window`` keys, all earlier ones where that is 0.
-    """
-    return _forward(query, key, value, saved, window)[0]
-
-
-def _forward(
-    query: jax.Array, key: jax.Array, value: jax.Array, saved: str, window: int
-) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-    settings = _settings(window=window)
-    made = _attention.bind(query, key, value, *_unused(query), **settings, is_training=True)
-    context, statistics = (checkpoint_name(each, saved) for each in made)
-    return context, (query, key, value, statistics, context)
-
-
-def _backward(
-    saved: str, window: int, kept: tuple[jax.Array, ...], gradient: jax.Array
-) -> tuple[jax.Array, ...]:
-    del saved
-    query, key, value, statistics, context = kept
-    return tuple(
-        _gradients.bind(
-            *(query, key, value),
-            *_unused(query),
-            *(statistics, context, gradient),
-            **_settings(window=window),
-        )
-    )
-
-
-cudnn_attention.defvjp(_forward, _backward)
 
 
 def decoding_attention(
@@ -139,14 +97,16 @@ def small_decoding_attention(
 
 
 def attention_block(
-    query: jax.Array, key: jax.Array, value: jax.Array, *, causal: bool
+    query: jax.Array, key: jax.Array, value: jax.Array, *, causal: bool, window: int = 0
 ) -> tuple[jax.Array, jax.Array]:
     """Return softmax(query key^T) value, and the logarithm of each row's sum of exponentials.
 
-    The latter is (batch, heads, sequence) in f32: what the softmax of several blocks needs.
+    The latter is (batch, heads, sequence) in f32: what the softmax of several blocks needs. Each
+    query sees the last ``window`` keys, all earlier ones where that is 0.
     """
+    settings = _settings(causal=causal, window=window)
     context, statistics = _attention.bind(
-        query, key, value, *_unused(query), **_settings(causal=causal), is_training=True
+        query, key, value, *_unused(query), **settings, is_training=True
     )
     return context, statistics
 
@@ -157,6 +117,7 @@ def attention_gradients(
     gradient: jax.Array,
     *,
     causal: bool,
+    window: int = 0,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return the gradients of query, key and value (``arrays``) of a block.
 
@@ -167,7 +128,7 @@ def attention_gradients(
         *arrays,
         *_unused(arrays[0]),
         *(statistics, context, gradient),
-        **_settings(causal=causal),
+        **_settings(causal=causal, window=window),
     )
     return query, key, value
 

@@ -17,6 +17,44 @@ def _work(op: Op) -> Work:
     return total(expand(op))
 
 
+def _flash(*, is_backward: bool) -> Op:
+    target = "backward" if is_backward else "forward"
+    config = '{"flash_attention_config":{"is_causal":true,"window":0}}'
+    results, given = "bf16[2,64,8,128], f32[2,8,64]", "q, k, v"
+    if is_backward:
+        results = "bf16[2,64,8,128], bf16[2,64,4,128], bf16[2,64,4,128], u8[4096]"
+        given = "q, k, v, c, l, d"
+    op, *_ = entry_ops(
+        f"""
+        q = bf16[2,64,8,128] parameter(0)
+        k = bf16[2,64,4,128] parameter(1)
+        v = bf16[2,64,4,128] parameter(2)
+        l = f32[2,8,64] parameter(3)
+        c = bf16[2,64,8,128] parameter(4)
+        d = bf16[2,64,8,128] parameter(5)
+        a = ({results}) custom-call({given}),
+          custom_call_target="__flash_attention${target}", backend_config={config}
+        ROOT r = bf16[2,64,8,128] get-tuple-element(a), index=0
+        """
+    )
+    return op
+
+
+def test_flash_attention_does_the_work_of_the_pairs_that_the_mask_leaves() -> None:
+    forward, backward = _work(_flash(is_backward=False)), _work(_flash(is_backward=True))
+    pairs = 2 * 8 * 64 * 65 // 2
+    assert dict(forward.flops)["bf16"] == 4 * 128 * pairs
+    assert dict(backward.flops)["bf16"] == 10 * 128 * pairs
+    query, key, row = 2 * 64 * 8 * 128 * 2, 2 * 64 * 4 * 128 * 2, 2 * 8 * 64 * 4
+    # No scores: queries, keys, values, results and a number for each row.
+    assert (forward.bytes_read, forward.bytes_written) == (query + 2 * key, query + row)
+    # What the kernel works on beside its results is no result.
+    assert (backward.bytes_read, backward.bytes_written) == (
+        3 * query + 2 * key + row,
+        query + 2 * key,
+    )
+
+
 def _attention(target: str = "Softmax", mask: str = "NO_MASK", more: str = "") -> Op:
     numbers = (
         '"bmm2_dot_dimension_numbers":{"lhs_contracting_dimensions":["3"],'

@@ -164,6 +164,14 @@ def test_what_has_no_fused_kernels(target: str) -> None:
         on_target("llama3-8b", target, attention="cudnn")
 
 
+@pytest.mark.parametrize("target", ["TPUv5e", "V100_32GB", "MI300X", "B200_180GB"])
+def test_what_flash_attention_is_not_for(target: str) -> None:
+    for own in ("A100_SXM_80GB", "H100_80GB", "L40S_48GB"):
+        assert on_target("llama3-8b", own, attention="flash").settings.attention == "flash"
+    with pytest.raises(ConfigError, match=f"have no kernels for {target}: they are for NVIDIA"):
+        on_target("llama3-8b", target, attention="flash")
+
+
 @pytest.mark.parametrize(
     ("name", "target", "attention", "said"),
     [

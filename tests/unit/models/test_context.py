@@ -114,14 +114,23 @@ def test_a_ring_computes_no_masked_blocks() -> None:
     assert gathered == 2 * 16 * one * (2 + 4)
 
 
+@pytest.mark.parametrize(
+    ("attention", "forward", "backward"),
+    [
+        ("cudnn", "__cudnn$fmhaSoftmax", "__cudnn$fmhaSoftmaxBackward"),
+        ("flash", "__flash_attention$forward", "__flash_attention$backward"),
+    ],
+)
 @pytest.mark.parametrize("context", ["gather", "ring"])
-def test_fused_attention_has_a_call_for_each_device(context: str) -> None:
-    program = exported(mesh="context=2,tp=2", context_attention=context, attention="cudnn")
+def test_fused_attention_has_a_call_for_each_device(
+    context: str, attention: str, forward: str, backward: str
+) -> None:
+    program = exported(mesh="context=2,tp=2", context_attention=context, attention=attention)
     calls = Counter(
         op.attrs.target for op in all_ops(program) if isinstance(op.attrs, CustomCallAttrs)
     )
-    fused = {target: count for target, count in calls.items() if "cudnn" in target}
-    assert fused == {"__cudnn$fmhaSoftmax": 4, "__cudnn$fmhaSoftmaxBackward": 4}
+    fused = {target: count for target, count in calls.items() if attention in target}
+    assert fused == {forward: 4, backward: 4}
 
 
 def test_blocks_need_sequences_of_an_even_number_of_them() -> None:

@@ -220,6 +220,11 @@ def test_a_part_of_a_pipeline_has_the_weights_it_needs() -> None:
             "embedding = 768 cannot be divided by the 5",
         ),
         ("gemma2-9b", {"attention": "cudnn"}, "no cap of scores; give attention unfused"),
+        ("gemma2-9b", {"attention": "flash"}, "FlashAttention with a cap of scores has no price"),
+        ("gpt3-125m", {"attention": "flash", "dtype": "f32"}, "FlashAttention computes in 16 bits"),
+        ("gpt3-125m", {"attention": "flash", "head_size": "320"}, "has no heads of 320"),
+        ("deepseek-v3", {"attention": "flash"}, "values as long as keys, and these are 128 and"),
+        ("llama2-70b-decode", {"attention": "flash"}, "FlashAttention over a cache has no model"),
         ("gemma3-12b", {"mesh": "context=2", "attention": "cudnn"}, "neither a window nor a cap"),
         (
             "llama2-70b",

@@ -10,6 +10,7 @@ from pathlib import Path
 import jax
 import pytest
 
+from hespas.cost.attention import Attention, attentions
 from hespas.cost.expand import expand
 from hespas.cost.structure import total
 from hespas.cost.work import Work
@@ -156,6 +157,18 @@ def test_fused_attention_is_one_call_forward_and_one_backward() -> None:
     assert (query.shape, key.shape) == ((1, 256, 16, 128), (1, 256, 4, 128))
 
 
+def test_flash_attention_is_cudnns_by_other_calls() -> None:
+    def calls(attention: str) -> dict[str, tuple[Attention, ...]]:
+        exported = export_model("llama3-8b", SMALL | {"attention": attention})
+        program = load_source(partitioned(exported).text, name="llama3-8b")
+        fused = [op for op in all_ops(program) if attentions(op)]
+        return {
+            str(each.is_backward): tuple(attentions(op)) for op in fused for each in attentions(op)
+        }
+
+    assert calls("flash") == calls("cudnn")
+
+
 def test_fused_attention_takes_the_products_away() -> None:
     def products(attention: str) -> int:
         exported = export_model("llama3-8b", SMALL | {"attention": attention})
@@ -164,6 +177,7 @@ def test_fused_attention_takes_the_products_away() -> None:
 
     # Of each layer: forward two, backward four, and two that are computed again.
     assert products("unfused") - products("cudnn") == 2 * 8
+    assert products("flash") == products("cudnn")
 
 
 def test_attention_that_nothing_settles_is_unfused() -> None:
@@ -175,8 +189,8 @@ def test_attention_that_nothing_settles_is_unfused() -> None:
 
 
 def test_attention_is_one_of_a_few() -> None:
-    with pytest.raises(ConfigError, match="attention is 'flash'"):
-        export_model("llama3-8b", SMALL | {"attention": "flash"})
+    with pytest.raises(ConfigError, match="attention is 'flashed'"):
+        export_model("llama3-8b", SMALL | {"attention": "flashed"})
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from hespas.cost.attention import attentions
+from hespas.cost.attention import FLASH, attentions
 from hespas.cost.convolution import CUDNN_CONVOLUTIONS, convolutions
 from hespas.cost.gemm import gemms
 from hespas.cost.library_config import author_cost
@@ -286,7 +286,7 @@ TARGETS = {
     **dict.fromkeys(_MATRIX_PRODUCTS, matrix_product),
     **dict.fromkeys(sorted(CUDNN_CONVOLUTIONS), convolution),
     **dict.fromkeys(
-        (*_ATTENTIONS, "__cudnn$fmhaSoftmaxF8", "__cudnn$fmhaSoftmaxBackwardF8"), attention
+        (*_ATTENTIONS, "__cudnn$fmhaSoftmaxF8", "__cudnn$fmhaSoftmaxBackwardF8", *FLASH), attention
     ),
     **dict.fromkeys(CUB_SORTS, radix_sort),
     **dict.fromkeys((*_ANNOTATIONS, *_PLACEMENTS), nothing),

@@ -12,7 +12,10 @@ from pathlib import Path
 
 from hespas.xla.compile.messages import MemoryAnalysis
 
-_NO_KERNEL = re.compile(r"Unsupported instruction opcode: [\w-]+|Error loading CUDA libraries")
+_NO_KERNEL = re.compile(
+    r"Unsupported instruction opcode: [\w-]+|Error loading CUDA libraries"
+    r"|No registered implementation for custom call to __flash_attention\S+"
+)
 _ALLOCATION = re.compile(r"^allocation \d+: size (\d+), (.*?):?$", re.MULTILINE)
 _HOST = "color 5"
 _MODULE = "*_gpu_after_optimizations.txt"

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from hespas.errors import ConfigError, HardwareError, HespasError, ToolError, UnsupportedError
-from hespas.xla.compile.recover import read_memory
+from hespas.xla.compile.recover import read_memory, recover
 from hespas.xla.compile.worker import status_error
 
 NEWER = """INVALID_ARGUMENT: Failed to serialize StableHLO to plugin version 1.13.7;
@@ -74,6 +76,18 @@ def test_what_a_compiler_says_becomes_an_error(
     error = status_error(message, "a.mlir")
     assert type(error) is kind
     assert str(error) == text
+
+
+def test_calls_that_no_library_has_leave_their_module(tmp_path: Path) -> None:
+    (tmp_path / "a_gpu_after_optimizations.txt").write_text("HloModule a")
+    buffers = tmp_path / "a_gpu_after_optimizations-buffer-assignment.txt"
+    buffers.write_text("allocation 0: size 7, preallocated-temp:\n")
+    missing = "NOT_FOUND: No registered implementation for custom call to {} for platform CUDA"
+    found = recover(tmp_path, missing.format("__flash_attention$forward"))
+    assert found is not None
+    assert (found.text, found.memory.temporary_bytes) == ("HloModule a", 7)
+    assert "__flash_attention$forward" in found.note
+    assert recover(tmp_path, missing.format("mine")) is None
 
 
 def test_memory_is_added_up_from_buffers() -> None:

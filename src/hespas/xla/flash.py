@@ -1,0 +1,128 @@
+"""FlashAttention's kernels for JAX programs: one custom call forward, one backward.
+
+The two have names of their own, since no library of JAX's has these kernels: a program with them is
+priced, and optimised by XLA up to the executable, but does not run. Source of what they take and
+hold: Dao-AILab/flash-attention, ``mha_fwd`` and ``mha_bwd`` of ``csrc/flash_attn/flash_api.cpp``.
+"""
+
+# JAX's internals are only partly known.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import json
+from math import prod
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax._src.interpreters.mlir import aval_to_ir_type, custom_call
+from jax.core import ShapedArray
+from jax.extend.core import Primitive
+from jax.interpreters.mlir import register_lowering
+
+FORWARD, BACKWARD = "__flash_attention$forward", "__flash_attention$backward"
+"""The targets of the two calls."""
+_PLATFORM = "cuda"
+_ROWS, _COLUMNS = 128, 32
+"""Sequences and heads are filled up to multiples of these in what the backward pass works on."""
+
+
+def attention_block(
+    query: jax.Array, key: jax.Array, value: jax.Array, *, causal: bool, window: int = 0
+) -> tuple[jax.Array, jax.Array]:
+    """Return softmax(query key^T) value, and the logarithm of each row's sum of exponentials.
+
+    Arrays are (batch, sequence, heads, head size), keys and values with as many heads or fewer; the
+    logarithms are (batch, heads, sequence) in f32. Each query sees the last ``window`` keys, all
+    earlier ones where that is 0.
+    """
+    context, logarithms = _forward.bind(query, key, value, is_causal=causal, window=window)
+    return context, logarithms
+
+
+def attention_gradients(
+    arrays: tuple[jax.Array, jax.Array, jax.Array],
+    made: tuple[jax.Array, jax.Array],
+    gradient: jax.Array,
+    *,
+    causal: bool,
+    window: int = 0,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return the gradients of query, key and value (``arrays``); ``made`` is what forward returns.
+
+    The kernels sum the gradient of queries in f32, and those of keys and values for each head of
+    the queries: the call has that memory as a last result, a row of bytes.
+    """
+    query, key, value, _ = _backward.bind(*arrays, *made, gradient, is_causal=causal, window=window)
+    return query, key, value
+
+
+def _forward_shapes(query: Any, key: Any, value: Any, **_: Any) -> tuple[ShapedArray, ...]:
+    del key
+    batch, length, heads, _size = query.shape
+    return (
+        ShapedArray((batch, length, heads, value.shape[-1]), query.dtype),
+        ShapedArray((batch, heads, length), jnp.dtype("float32")),
+    )
+
+
+def _backward_shapes(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> tuple[Any, ...]:
+    gradients = (ShapedArray(each.shape, each.dtype) for each in (query, key, value))
+    size = working_bytes(query.shape, key.shape, query.dtype.itemsize)
+    return (*gradients, ShapedArray((size,), jnp.dtype("uint8")))
+
+
+def working_bytes(query: tuple[int, ...], key: tuple[int, ...], element_bytes: int) -> int:
+    """Return what the backward pass holds beside its results.
+
+    In f32 the gradient of queries (``dq_accum``) and a number for each row (``softmax_d``); where
+    heads share keys, gradients of keys and values for each of them (``dk_expanded``).
+
+    >>> working_bytes((1, 128, 2, 32), (1, 128, 2, 32), 2)
+    33792
+    """
+    batch, length, heads, size = query
+    rows = batch * heads * _filled(length, _ROWS)
+    held = 4 * rows * (_filled(size, _COLUMNS) + 1)
+    if key[2] < heads:
+        held += 2 * element_bytes * prod((batch, key[1], heads, size))
+    return held
+
+
+def _filled(size: int, multiple: int) -> int:
+    return -(-size // multiple) * multiple
+
+
+def _lowering(target: str) -> Any:
+    def lower(ctx: Any, *operands: Any, is_causal: bool, window: int) -> Any:
+        types = [aval_to_ir_type(ctx.module_context, each) for each in ctx.avals_out]
+        config = {"flash_attention_config": {"is_causal": is_causal, "window": window}}
+        made = custom_call(
+            target,
+            result_types=types,
+            operands=operands,
+            backend_config=json.dumps(config),
+            operand_layouts=[_rows(each) for each in ctx.avals_in],
+            result_layouts=[_rows(each) for each in ctx.avals_out],
+        )
+        return made.results
+
+    return lower
+
+
+def _rows(array: Any) -> tuple[int, ...]:
+    return tuple(reversed(range(array.ndim)))
+
+
+def _primitive(name: str, shapes: Any, target: str) -> Primitive:
+    made = Primitive(name)
+    made.multiple_results = True
+    made.def_abstract_eval(shapes)
+    register_lowering(made, _lowering(target), platform=_PLATFORM)
+    return made
+
+
+_forward = _primitive("flash_attention", _forward_shapes, FORWARD)
+_backward = _primitive("flash_attention_gradients", _backward_shapes, BACKWARD)
