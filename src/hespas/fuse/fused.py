@@ -14,6 +14,7 @@ from hespas.fuse.blocks import each_block
 from hespas.fuse.build import Names, built
 from hespas.fuse.collectives import one_by_one, with_combined, with_starts
 from hespas.fuse.copies import kept_arguments, with_copies
+from hespas.fuse.dot_operands import with_operands_inside
 from hespas.fuse.dots import with_merged_dots, with_rounded_operands
 from hespas.fuse.group import grouped
 from hespas.fuse.libraries import ASSUMPTION, WRITER, Libraries
@@ -45,9 +46,9 @@ def fused(
 ) -> Program:
     """Return a program whose operations are kernels, as XLA's GPU pipeline would make them.
 
-    With ``libraries`` they are those of `hespas.fuse.libraries`. ``for_tpu`` orders kernels as
-    libtpu does, which fetches from the host a turn of a loop ahead, and holds nothing large through
-    a loop that it need not hold. Collectives run by themselves
+    With ``libraries`` they are those of `hespas.fuse.libraries`. ``for_tpu`` does what libtpu does
+    otherwise: it fetches from the host a turn of a loop ahead, makes operands inside of products,
+    and holds nothing large through a loop that it need not hold. Collectives run by themselves
     where a device's memory, of ``capacity_bytes``, is short for what runs beside them.
     """
     if program.is_scheduled:
@@ -112,6 +113,7 @@ class _Fuser:
         if self.libraries is None:  # theirs are buckets that gradients are written into
             ops = with_combined(ops, self.options, self.names)
         if self.for_tpu:
+            ops = with_operands_inside(ops, end.operands)
             ops = with_freed_first(ops, end.operands)
         ops = with_own_kernels(ops)
         if not self.overlaps:
