@@ -210,7 +210,13 @@ class Commands(click.Group):
         if given in known or given.startswith("-"):
             return super().resolve_command(ctx, args)
         meant = _meant(nearest(given, known))
-        other = f"; to predict a program: {ctx.command_path} run {given}"
+        root = ctx.find_root()
+        if ctx is root:
+            other = f"; to predict a program: {ctx.command_path} run {given}"
+        else:
+            group = root.command
+            is_elsewhere = isinstance(group, click.Group) and given in group.list_commands(root)
+            other = f"; did you mean {root.command_path} {given}?" if is_elsewhere else ""
         raise click.UsageError(f"there is no command {given!r}{meant or other}", ctx)
 
 

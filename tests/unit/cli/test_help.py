@@ -114,6 +114,11 @@ def test_colour_goes_to_terminals_and_where_it_is_forced(
     ("arguments", "said"),
     [
         (["rum"], "there is no command 'rum'; did you mean run?; see hespas --help"),
+        (
+            ["study", "report", "DIR"],
+            "there is no command 'report'; did you mean hespas report?; see hespas study --help",
+        ),
+        (["study", "xyzzy"], "there is no command 'xyzzy'; see hespas study --help"),
         (["hardwear"], "there is no command 'hardwear'; did you mean hardware?"),
         (["step.mlir"], "to predict a program: hespas run step.mlir"),
         (["run", "--nod", "x"], "there is no option '--nod'; did you mean --node?; see hespas run"),
