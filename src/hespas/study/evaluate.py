@@ -27,6 +27,8 @@ from hespas.study.messages import Ending, Outcome, Phase, Task, exhausted
 from hespas.study.space import candidate_of
 
 _LOG = re.compile(r"\S*/hespas-[a-z-]+-\w{8}(/[\w.]+)?")
+_MOST_IN_TABLES = 100_000
+"""Kernels of a step whose report has tables, those of every round of its loops counted."""
 _FIGURES = (
     "devices",
     "step_time_s",
@@ -105,12 +107,15 @@ def options_of(candidate: Mapping[str, object], phase: Phase) -> PredictOptions:
 
 
 def _report(options: PredictOptions, *, in_full: bool) -> RunReport:
-    """Return the report of a prediction; without its tables unless it is asked for ``in_full``."""
+    """Return the report of a prediction; without its tables unless it is asked for ``in_full``.
+
+    Tables are of every kernel of a step: one of very many has none, and takes no longer.
+    """
     if pipeline.is_pipeline(options):
         return pipeline_report(pipeline.predict_pipeline(options))
-    if in_full:
-        return run_report(pipeline.predict(options))
     prediction = pipeline.predict_folded(options)
+    if in_full and sum(prediction.graph.counts) <= _MOST_IN_TABLES:
+        return run_report(pipeline.predict(options))
     summary = run_summary(prediction)
     return msgspec.structs.replace(summary, goodput=goodput_report(prediction))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import msgspec
@@ -58,6 +59,22 @@ def test_jax_that_is_kept_answers_as_jax_that_is_started_anew(
     assert len(made_here) == 2 * len(CANDIDATES)
     assert made_here == made_anew
     assert kept == anew
+
+
+def test_a_step_of_very_many_kernels_has_the_same_figures_and_no_tables(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sizes: dict[str, object] = {"layers": 6, "scan": "true"}
+    given = {**CANDIDATES[0], "set": sizes, "global_batch": 40, "micro_batch": 1}
+    task = Task(key="k", candidate=given, phase=Phase.SCREEN, with_report=True)
+    whole = evaluate(task)
+    # `hespas.study` as an attribute is the function of that name.
+    monkeypatch.setattr(sys.modules[evaluate.__module__], "_MOST_IN_TABLES", 1000)
+    monkeypatch.delattr("hespas.pipeline.predict")
+    few = evaluate(task)
+    assert few.ending is Ending.DONE
+    assert few.figures == whole.figures
+    assert 0 < len(few.report) < len(whole.report)
 
 
 def test_a_reason_is_the_same_on_every_run(monkeypatch: pytest.MonkeyPatch) -> None:
