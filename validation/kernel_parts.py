@@ -27,7 +27,7 @@ from hespas.cost.structure import Leaf
 from hespas.estimate.driver import is_kernel
 from hespas.estimate.methods import EstimatorSpec
 from hespas.estimate.ptx.kernels import KernelPricer, Reading, kernel_pricer
-from hespas.estimate.ptx.terms import memory_turns, terms_by_category
+from hespas.estimate.ptx.terms import category_of, memory_turns, terms_by_category
 from hespas.estimate.roofline import Roofline
 from hespas.estimate.tables.method import Measured, make
 from hespas.export.exported import partitioned
@@ -162,6 +162,7 @@ class Kernels:
             terms_by_category(
                 leaf.op,
                 self.pricer.gpu,
+                category=category_of(leaf.op),
                 bytes_moved=leaf.work.bytes_moved,
                 memory_bandwidth_bytes_per_s=bandwidth,
             ).time_s

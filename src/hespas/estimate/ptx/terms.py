@@ -202,7 +202,7 @@ PART_OF_STREAMING = {
     ROW_REDUCTION: 0.9,
     COLUMN_REDUCTION: 0.47,
     NARROW_REDUCTION: 0.97,
-    TRANSPOSE: 0.62,
+    TRANSPOSE: 1.0,
     COPY: 1.0,
     LIBRARY: 1.0,
 }
@@ -211,14 +211,25 @@ PART_OF_STREAMING = {
 XLA's emitters write few categories of kernels. The parts are those of kernels over 4 MB in compiled
 training steps (Llama-3-like of 100M and 3B parameters, A100 and H100; narrow column reductions are
 those of ResNets' batch norms on A100), as `terms_of` prices them; the agreement with measured
-kernels is in docs/evidence/kernels.md. A copy from device memory to
-device memory, which XLA leaves to the runtime, is taken to stream."""
+kernels is in docs/evidence/kernels.md. Transposes stream too; `_turning` has what they take beside
+memory. A copy from device memory to device memory, which XLA leaves to the runtime, is taken to
+stream."""
 
 NARROW_COLUMNS = 2048
 """Up to so many columns, rows that are reduced together lie one behind the other in memory."""
 
 _THREADS = 128
 _ELEMENTS_PER_THREAD = 4
+
+# How XLA transposes, read in the PTX of 64 transposes that it compiled for H100. A tile of 32 x 32
+# elements goes through shared memory, and each element through the load/store pipe four times
+# (global load, shared store, shared load, global store). One side of the tile is accessed by 8
+# elements at a time, whose bytes may be less than a sector. Transposes of dimensions below 8 are
+# loops, for no tile is filled by them: a thread writes 4 neighbours.
+_TILE = 32
+_ACCESSES_OF_TILE = 4
+_TILE_RUN = 8
+_NARROWEST_TILE = 8
 
 
 def category_of(op: Op) -> str:
@@ -234,7 +245,7 @@ def category_of(op: Op) -> str:
     for kind in (COLUMN_REDUCTION, ROW_REDUCTION, NARROW_REDUCTION):
         if kind in kinds:
             return kind
-    if any(_moves_fastest(each) for each in inner):
+    if any(min(_sides(each)) >= _NARROWEST_TILE for each in inner):
         return TRANSPOSE
     return LOOP
 
@@ -259,14 +270,29 @@ def _reduction(op: Op) -> str:
     return NARROW_REDUCTION if columns <= NARROW_COLUMNS else COLUMN_REDUCTION
 
 
-def _moves_fastest(op: Op) -> bool:
-    """Return whether neighbours in the result are no neighbours in the operand."""
-    if op.kind == "copy":
-        return _layout(op.operands[0])[:1] != _layout(op.results[0])[:1]
-    if op.kind != "transpose" or not isinstance(op.attrs, DimensionsAttrs):
-        return False
-    before, after = _layout(op.operands[0])[:1], _layout(op.results[0])[:1]
-    return bool(after) and (op.attrs.dimensions[after[0]],) != before
+def _sides(op: Op) -> tuple[int, int]:
+    """Return the sides of the tiles of a transpose, in elements; zeros for what moves none.
+
+    They are the dimensions that stay together: from the fastest of the operand, and from the
+    fastest of the result.
+    """
+    if op.kind not in ("copy", "transpose"):
+        return 0, 0
+    before, after = _layout(op.operands[0]), _layout(op.results[0])
+    if op.kind == "transpose":
+        if not isinstance(op.attrs, DimensionsAttrs):
+            return 0, 0
+        after = tuple(op.attrs.dimensions[dimension] for dimension in after)
+    if not before or before[0] == after[0]:
+        return 0, 0
+    shape = op.operands[0].type.shape if isinstance(op.operands[0].type, TensorType) else ()
+    return _run(before, after, shape), _run(after, before, shape)
+
+
+def _run(order: tuple[int, ...], other: tuple[int, ...], shape: Sequence[int]) -> int:
+    """Return the elements of the fastest dimensions of an order that are together in another."""
+    together = zip(order, other[other.index(order[0]) :], strict=False)
+    return prod([shape[one] for one, _ in takewhile(lambda pair: pair[0] == pair[1], together)])
 
 
 def terms_by_category(
@@ -283,7 +309,8 @@ def terms_by_category(
     Windows that slide are issued place by place; all other arithmetic hides behind memory. The
     blocks that start are those of the launch. Where it is not known, loops have 128 threads a
     block, and four of the elements that are written a thread. L2 has what is gathered and
-    scattered again.
+    scattered again, and what tiles of a transpose move in parts of sectors; their elements pass the
+    load/store pipe.
     """
     rate = memory_bandwidth_bytes_per_s * gpu.memory_efficiency * PART_OF_STREAMING[category]
     blocks, threads = 0, _THREADS
@@ -293,16 +320,69 @@ def terms_by_category(
         blocks = ceil(written_elements(op) / (_THREADS * _ELEMENTS_PER_THREAD))
     busiest = ceil(blocks / gpu.multiprocessors)
     cycles = busiest * gpu.warp_turnover_cycles * ceil(threads / WARP)
-    lanes = gpu.issue_lanes * gpu.multiprocessors
+    lane_s = 1 / (gpu.multiprocessors * gpu.pipe_efficiency * gpu.clock_hz)
+    turning = _turning(op) if category in (LOOP, TRANSPOSE) else _Turning()
+    pipes = {
+        "issue": _instructions(op) / gpu.issue_lanes * lane_s,
+        "load/store": turning.accesses / gpu.memory_lanes * lane_s,
+    }
+    pipe = max(pipes, key=lambda name: pipes[name])
     return KernelTerms(
         memory_s=bytes_moved / rate,
-        l2_s=bytes_again(op) / gpu.l2_bandwidth_bytes_per_s,
-        l1_s=0.0,
-        pipe_s=_instructions(op) / (lanes * gpu.pipe_efficiency * gpu.clock_hz),
-        pipe="issue",
+        l2_s=(bytes_again(op) + turning.l2_bytes) / gpu.l2_bandwidth_bytes_per_s,
+        l1_s=turning.l1_lines / (gpu.multiprocessors * gpu.clock_hz),
+        pipe_s=pipes[pipe],
+        pipe=pipe,
         turnover_s=cycles / gpu.clock_hz,
         launch_s=gpu.launch_s,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Turning:
+    """What the transposes of a kernel take beside memory.
+
+    ``accesses`` pass the load/store pipe, ``l2_bytes`` are beyond what is read and written once,
+    ``l1_lines`` are those that loops load.
+    """
+
+    accesses: float = 0.0
+    l2_bytes: float = 0.0
+    l1_lines: float = 0.0
+
+
+def _turning(op: Op) -> _Turning:
+    """Return what a kernel's transposes take.
+
+    Along a side narrower than a tile, threads have nothing to do in half of the accesses. A loop
+    whose operand's fastest dimension has w elements loads each sector w times, and w x 4 x 32
+    elements' lines a warp. It stores whole sectors, but for a second result in another order: there
+    each of a thread's elements is w x 4 elements away from the next thread's.
+    """
+    accesses = l2_bytes = l1_lines = 0.0
+    has_wide_result = len(op.results) > 1 and any(
+        value.type.shape[dimension] >= _NARROWEST_TILE
+        for value in op.results
+        if isinstance(value.type, TensorType)
+        for dimension in _layout(value)[:1]
+    )
+    for each in operations_of(op):
+        before, after = _sides(each)
+        if not before or not isinstance(each.results[0].type, TensorType):
+            continue
+        kind = each.results[0].type
+        elements, size = kind.element_count, kind.element.bits / 8
+        side = min(before, after)
+        if side >= _NARROWEST_TILE:
+            accesses += elements * _ACCESSES_OF_TILE * (1 + max(1.0, _TILE / side)) / 2
+            l2_bytes += elements * max(0.0, SECTOR_BYTES / _TILE_RUN - size)
+        elif before == side:
+            l2_bytes += elements * min(size * (side - 1), max(0.0, SECTOR_BYTES - size))
+            l1_lines += elements / WARP * min(side * size, WARP)
+        elif has_wide_result:
+            apart = min(float(SECTOR_BYTES), side * size * _ELEMENTS_PER_THREAD)
+            l2_bytes += elements * max(0.0, apart - size)
+    return _Turning(accesses=accesses, l2_bytes=l2_bytes, l1_lines=l1_lines)
 
 
 def _instructions(op: Op) -> int:

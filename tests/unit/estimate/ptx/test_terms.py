@@ -1,3 +1,4 @@
+import math
 from dataclasses import replace
 
 import msgspec
@@ -8,8 +9,20 @@ from msgspec.structs import replace as changed
 
 from hespas.estimate.ptx.analysis import KernelAnalysis
 from hespas.estimate.ptx.reading import analyse
-from hespas.estimate.ptx.terms import KernelTerms, memory_turns, pipe_cycles, reasons, terms_of
+from hespas.estimate.ptx.terms import (
+    LOOP,
+    TRANSPOSE,
+    KernelTerms,
+    category_of,
+    memory_turns,
+    pipe_cycles,
+    reasons,
+    terms_by_category,
+    terms_of,
+)
+from hespas.frontend.load import load_source
 from hespas.hardware.microarchitecture import load_microarchitecture
+from hespas.program.program import Op
 
 from .conftest import COLUMNS, STREAM, launch
 
@@ -113,3 +126,82 @@ def test_a_short_kernel_is_its_launch() -> None:
     assert found.limit == "launch"
     assert reasons(found, stream(1)) == ("shorter than its launch",)
     assert "no PTX" in reasons(found, None)[0]
+
+
+def transposed(shape: tuple[int, ...], order: tuple[int, ...], element: str) -> Op:
+    made = [shape[dimension] for dimension in order]
+    before, after = ("x".join([*map(str, each), element]) for each in (shape, made))
+    text = (
+        f"func.func @main(%x: tensor<{before}>) -> tensor<{after}> {{\n"
+        f"  %y = stablehlo.transpose %x, dims = {[*order]} : "
+        f"(tensor<{before}>) -> tensor<{after}>\n"
+        f"  return %y : tensor<{after}>\n}}"
+    )
+    return load_source(text.encode(), name="transposed.mlir").main.body.operations[0]
+
+
+@pytest.mark.parametrize(
+    ("shape", "order", "element", "compiled"),
+    [
+        ((8192, 8192), (1, 0), "f32", 0.96),
+        ((8192, 8192), (1, 0), "bf16", 0.88),
+        ((8192, 8192), (1, 0), "i8", 0.58),
+        ((64, 4096, 320), (0, 2, 1), "bf16", 0.85),
+        ((64, 64, 64, 320), (0, 3, 1, 2), "f32", 0.96),
+        ((16, 2048, 16, 128), (0, 2, 3, 1), "bf16", 0.85),
+        ((1048576, 32), (1, 0), "i8", 0.61),
+        ((1048576, 8), (1, 0), "f32", 0.81),
+        ((16, 1024, 1024, 2), (0, 3, 1, 2), "f32", 0.89),
+        ((64, 512, 512, 3), (0, 3, 1, 2), "bf16", 0.77),
+        ((16, 1024, 1024, 4), (0, 3, 1, 2), "bf16", 0.65),
+        ((16, 1024, 1024, 6), (0, 3, 1, 2), "f32", 0.48),
+        ((16, 4, 1024, 1024), (0, 2, 3, 1), "bf16", 0.98),
+    ],
+)
+def test_transposes_reach_the_bandwidth_that_their_compiled_kernels_reach(
+    shape: tuple[int, ...], order: tuple[int, ...], element: str, compiled: float
+) -> None:
+    op = transposed(shape, order, element)
+    moved = 2.0 * {"i8": 1, "bf16": 2, "f32": 4}[element] * math.prod(shape)
+    found = terms_by_category(
+        op,
+        GPU,
+        category=category_of(op),
+        bytes_moved=moved,
+        memory_bandwidth_bytes_per_s=BANDWIDTH,
+    )
+    streaming_s = moved / (BANDWIDTH * GPU.memory_efficiency)
+    assert streaming_s / (found.time_s - found.launch_s) == pytest.approx(compiled, abs=0.035)
+
+
+def test_a_transpose_that_fills_no_tile_is_a_loop() -> None:
+    assert category_of(transposed((8192, 8192), (1, 0), "f32")) == TRANSPOSE
+    assert category_of(transposed((64, 64, 64, 320), (0, 3, 1, 2), "f32")) == TRANSPOSE
+    assert category_of(transposed((64, 512, 512, 3), (0, 3, 1, 2), "f32")) == LOOP
+    assert category_of(transposed((16, 2048, 16, 128), (0, 2, 1, 3), "f32")) == LOOP
+
+
+TWO_RESULTS = """
+HloModule step
+
+%both (p: bf16[4,1024,1024]) -> (bf16[4,1024,1024], bf16[1024,1024,4]) {
+  %p = bf16[4,1024,1024]{2,1,0} parameter(0)
+  %n = bf16[4,1024,1024]{2,1,0} negate(%p)
+  %t = bf16[1024,1024,4]{2,1,0} transpose(%n), dimensions={1,2,0}
+  ROOT %r = (bf16[4,1024,1024]{2,1,0}, bf16[1024,1024,4]{2,1,0}) tuple(%n, %t)
+}
+
+ENTRY %main (p: bf16[4,1024,1024]) -> (bf16[4,1024,1024], bf16[1024,1024,4]) {
+  %p = bf16[4,1024,1024]{2,1,0} parameter(0)
+  ROOT %f = (bf16[4,1024,1024]{2,1,0}, bf16[1024,1024,4]{2,1,0}) fusion(%p), kind=kLoop, calls=%both
+}
+"""
+
+
+def test_a_second_result_in_another_order_is_stored_in_parts_of_sectors() -> None:
+    program = load_source(TWO_RESULTS.encode(), name="step.hlo")
+    op = next(each for each in program.main.body.operations if each.kind == "fusion")
+    found = terms_by_category(
+        op, GPU, category=category_of(op), bytes_moved=1.0, memory_bandwidth_bytes_per_s=BANDWIDTH
+    )
+    assert found.l2_s == pytest.approx(2**22 * (32 - 2) / GPU.l2_bandwidth_bytes_per_s)
