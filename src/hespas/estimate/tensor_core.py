@@ -16,13 +16,14 @@ from hespas.estimate.estimate import Estimate
 from hespas.estimate.methods import EstimatorSpec
 from hespas.estimate.rates import Rates
 from hespas.estimate.roofline import Roofline, same_work
+from hespas.estimate.tpu_sorts import sort_timing
 from hespas.program.program import Program
 from hespas.split.regions import Compute
 
 _ASSUMPTION = (
-    "tensor_core: every kernel but those of Pallas runs alone at the device's peak rates, reading "
-    "what its body needs from device memory and writing its results there; nothing launches them "
-    "one by one"
+    "tensor_core: every kernel but sorts and those of Pallas runs alone at the device's peak "
+    "rates, reading what its body needs from device memory and writing its results there; nothing "
+    "launches them one by one"
 )
 
 
@@ -59,6 +60,9 @@ class TensorCoreEstimator:
     def price(self, leaf: Leaf, *, is_kernel: bool) -> Price:
         """Return what one execution costs."""
         kernel = self.roofline.kernel(leaf)
+        ordering = sort_timing(leaf.op, leaf.work, self.roofline.device)
+        if ordering is not None:
+            return self.roofline.price_timed(leaf, ordering)
         if kernel is None:
             return self.roofline.price(leaf, is_kernel=is_kernel)
         return self.roofline.price_kernel(leaf, kernel.name, kernel.scheduled)

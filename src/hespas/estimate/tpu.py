@@ -15,6 +15,7 @@ from hespas.estimate.driver import Price, estimate_region
 from hespas.estimate.estimate import Estimate
 from hespas.estimate.methods import EstimatorSpec
 from hespas.estimate.roofline import Roofline
+from hespas.estimate.tpu_sorts import sort_timing
 from hespas.program.program import Op, Program, all_ops
 from hespas.split.regions import Compute
 from hespas.split.scheduled import FREE
@@ -82,6 +83,9 @@ class CompilerEstimator:
         kernel = self.roofline.kernel(leaf) if op.estimated_cycles is None else None
         if kernel is not None:
             return self.roofline.price_kernel(leaf, kernel.name, kernel.scheduled)
+        ordering = sort_timing(op, leaf.work, self.roofline.device)
+        if op.estimated_cycles is None and ordering is not None:
+            return self.roofline.price_timed(leaf, ordering)
         if op.estimated_cycles is None:
             cost = self.roofline.at_peaks(op.name, leaf.work)
             return Price(cost=cost, label=f"{op.name} {WITHOUT_CYCLES}")

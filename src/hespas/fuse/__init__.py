@@ -7,9 +7,10 @@ they start, as from a compiler, but marked as modelled. `fused.fused` is the who
 (`layouts`) and cuts long reductions (`reductions`), `group` decides which operations become one
 kernel and `merge` which kernels one more, `build` writes them as fusions, and `collectives`
 combines collectives and lets other work run beside them, where memory is not short
-(`short_memory`). For TPUs, `dot_operands` computes inside of products what they read, and
-`before_loops` lets what frees memory run early. `beside` moves shared experts beside the
-all-to-alls of routed ones, in compiled programs too. `blocks` has what they share.
+(`short_memory`). For TPUs, `top_k` makes calls of sorts, `dot_operands` computes inside of
+products what they read, and `before_loops` lets what frees memory run early. `beside` moves shared
+experts beside the all-to-alls of routed ones, in compiled programs too. `blocks` has what they
+share.
 """
 
 PUBLIC: dict[str, tuple[str, ...]] = {

@@ -27,6 +27,7 @@ from hespas.fuse.scans import with_scans_opened
 from hespas.fuse.short_memory import SHORT, is_short
 from hespas.fuse.simplify import Simplifier, with_sums_joined, without_scatters
 from hespas.fuse.sorts import with_library_sorts
+from hespas.fuse.top_k import with_top_k
 from hespas.fuse.windows import with_windows_opened
 from hespas.program.program import Block, Function, Program
 from hespas.program.rewrite import with_calls_opened
@@ -55,7 +56,7 @@ def fused(
         return program
     main = with_calls_opened(program)
     body = Simplifier().block(main.body)
-    body = each_block(body, _before_layouts)
+    body = each_block(body, partial(_before_layouts, for_tpu=for_tpu))
     body = Assignment(libraries=libraries).block(body)
     main = Function(name=main.name, body=body)
     fuser = partial(_Fuser, options=options, libraries=libraries, for_tpu=for_tpu)
@@ -82,13 +83,14 @@ def _scheduled(program: Program, main: Function, fuser: _Fuser) -> Program:
     )
 
 
-def _before_layouts(block: Block) -> Block:
+def _before_layouts(block: Block, *, for_tpu: bool) -> Block:
     end = block.operations[-1]
     operations = with_sums_joined([*with_scans_opened(block.operations[:-1])], end.operands)
     operations = without_scatters(operations, end.operands)
     operations = with_narrow_gathers(operations, end.operands)
     operations = [*with_rounded_operands(operations)]
-    operations = with_merged_dots(with_windows_opened(with_library_sorts(operations)))
+    ordered = with_top_k(operations, end.operands) if for_tpu else with_library_sorts(operations)
+    operations = with_merged_dots(with_windows_opened(ordered))
     return Block(arguments=block.arguments, operations=(*operations, end))
 
 
