@@ -302,4 +302,6 @@ def check_kind(value: object, kinds: type | tuple[type, ...], what: str, hint: s
     from hespas.errors import ConfigError
 
     if not isinstance(value, kinds):
-        raise ConfigError(f"a {type(value).__name__} is given in place of {what}", hint=hint)
+        name = type(value).__name__
+        article = "an" if name[0] in "aeiouAEIOU" else "a"
+        raise ConfigError(f"{article} {name} is given in place of {what}", hint=hint)

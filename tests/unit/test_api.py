@@ -139,7 +139,7 @@ PROGRAM = hespas.load(BLOCK)
     ("name", "arguments", "message"),
     [
         ("predict", (b"abc", "V100_32GB"), "bytes is given in place of a program"),
-        ("predict", (BLOCK, 3), "int is given in place of a device"),
+        ("predict", (BLOCK, 3), "an int is given in place of a device"),
         ("predict", (BLOCK, "V100_32GB", 4), "int is given in place of a system"),
         ("split", (BLOCK,), r"a program; load it first: hespas\.load\(path\)"),
         ("estimate", (PROGRAM, "V100_32GB"), "a Program is given in place of a region graph"),
