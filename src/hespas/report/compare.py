@@ -310,14 +310,20 @@ def _figures(a: RunResult, b: RunResult) -> Iterable[FigureRow]:
 
 
 def _settings(a: RunResult, b: RunResult) -> Iterable[FigureRow]:
+    """Return what differs; an option that says the same as what came of it is left out."""
     named = [(name, getattr(a, name), getattr(b, name)) for name in _SETTINGS]
+    said = {f"option {name}": (one, other) for name, one, other in named}
     for prefix, one, other in (
         ("option", a.options, b.options),
         ("version of", a.versions, b.versions),
     ):
         keys = sorted({*one, *other})
         named += [(f"{prefix} {key}", one.get(key), other.get(key)) for key in keys]
-    return [FigureRow(name=name, a=one, b=other) for name, one, other in named if one != other]
+    return [
+        FigureRow(name=name, a=one, b=other)
+        for name, one, other in named
+        if one != other and said.get(name) != (one, other)
+    ]
 
 
 _SHOWN = 10

@@ -145,7 +145,6 @@ def test_options_and_versions_that_differ_are_listed() -> None:
     assert [(row.name, row.a, row.b) for row in comparison(a, b).settings] == [
         ("node", "A100", "H100"),
         ("option merge", True, None),
-        ("option node", "A100", "H100"),
         ("version of hespas", "1", "2"),
     ]
 
