@@ -10,11 +10,10 @@ from hespas.cost.rules.sizes import operand
 from hespas.errors import CostError
 from hespas.program.attrs import CustomCallAttrs
 from hespas.program.program import Op
+from hespas.program.targets import FLASH_BACKWARD, FLASH_FORWARD
 from hespas.program.types import TensorType
 
 _PREFIX = "__cudnn$fmha"
-FLASH = ("__flash_attention$forward", "__flash_attention$backward")
-"""The targets of FlashAttention, which `hespas.xla.flash` makes."""
 _MASKS = {"NO_MASK": False, "PADDING": False, "CAUSAL": True, "PADDING_CAUSAL": True}
 """cuDNN's masks, and whether they are causal."""
 _DECODED = 64
@@ -90,7 +89,7 @@ class Attention:
 
 def is_attention(target: str) -> bool:
     """Return whether a custom call's target is fused attention."""
-    return target.startswith(_PREFIX) or target in FLASH
+    return target.startswith(_PREFIX) or target in (FLASH_FORWARD, FLASH_BACKWARD)
 
 
 def attentions(op: Op) -> tuple[Attention, ...]:
@@ -102,8 +101,8 @@ def attentions(op: Op) -> tuple[Attention, ...]:
     attrs = op.attrs
     if not isinstance(attrs, CustomCallAttrs) or not is_attention(attrs.target):
         return ()
-    if attrs.target in FLASH:
-        return (_flash(op, is_backward=attrs.target == FLASH[1]),)
+    if attrs.target in (FLASH_FORWARD, FLASH_BACKWARD):
+        return (_flash(op, is_backward=attrs.target == FLASH_BACKWARD),)
     config = attention_config(op)
     dimensions = config.intermediate_tensor_shape.dimensions
     query, key, value = (_four(op, at) for at in range(3))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import asdict
 
-from hespas.cost.rules.custom_call import MOSAIC, CustomCallCost
+from hespas.cost.rules.custom_call import CustomCallCost
 from hespas.cost.structure import Leaf
 from hespas.cost.work import Work
 from hespas.errors import HardwareError
@@ -23,9 +23,11 @@ from hespas.estimate.bound import Bound, larger_of
 from hespas.estimate.driver import Price, Timing, estimate_region
 from hespas.estimate.estimate import FROM_TIME, Estimate, OpEstimate, TypeTotals
 from hespas.estimate.rates import Rates, device_at
+from hespas.estimate.tpu_sorts import sort_timing, vector_operations
 from hespas.hardware.device import Device
 from hespas.program.attrs import CustomCallAttrs
 from hespas.program.program import Program
+from hespas.program.targets import MOSAIC
 from hespas.split.regions import Compute
 from hespas.units import format_quantity, format_time
 
@@ -117,9 +119,9 @@ class Roofline:
 
     def price(self, leaf: Leaf, *, is_kernel: bool) -> Price:
         """Return what one execution costs at the peaks, and its launch."""
-        kernel = self.kernel(leaf)
+        kernel = self._kernel(leaf)
         if kernel is not None:
-            return self.price_kernel(leaf, kernel.name, kernel.at_peak)
+            return self._price_kernel(leaf, kernel.name, kernel.at_peak)
         return Price(
             cost=self.at_peaks(leaf.op.name, leaf.work),
             launch_s=(self.device.launch_overhead_s or 0.0) if is_kernel else 0.0,
@@ -127,7 +129,21 @@ class Roofline:
             warnings=self._warnings(leaf.work),
         )
 
-    def kernel(self, leaf: Leaf) -> PricedKernel | None:
+    def price_scheduled(self, leaf: Leaf) -> Price | None:
+        """Return what libtpu's schedules say of kernels that it writes no cycles for.
+
+        Those are kernels of Pallas, sorts and ``TopK``; None for anything else.
+        """
+        kernel = self._kernel(leaf)
+        if kernel is not None:
+            return self._price_kernel(leaf, kernel.name, kernel.scheduled)
+        attrs = leaf.op.attrs
+        if isinstance(attrs, CustomCallAttrs) and attrs.target in self.custom_calls:
+            return None
+        ordering = sort_timing(leaf.op, leaf.work, self.device)
+        return None if ordering is None else self.price_timed(leaf, ordering)
+
+    def _kernel(self, leaf: Leaf) -> PricedKernel | None:
         """Return how long a TPU's kernel takes that its author wrote; None for anything else."""
         if not _is_kernel_of_author(leaf) or MOSAIC in self.custom_calls:
             return None
@@ -136,7 +152,7 @@ class Roofline:
 
         return priced_kernel(leaf.op, self.device)
 
-    def price_kernel(self, leaf: Leaf, name: str, timing: Timing) -> Price:
+    def _price_kernel(self, leaf: Leaf, name: str, timing: Timing) -> Price:
         """Return what a kernel costs that takes so long, under its author's name for it."""
         return replace(self.price_timed(leaf, timing), label=f"{leaf.op.name} {name}")
 
@@ -231,8 +247,9 @@ def _is_kernel_of_author(leaf: Leaf) -> bool:
 def same_work(leaf: Leaf) -> Hashable:
     """Return what decides the roofline's price: what an operation is called, and its work.
 
-    A TPU's kernel that its author wrote is only equal to itself.
+    Of what orders elements, how long the rows are. A TPU's kernel that its author wrote is only
+    equal to itself.
     """
     if _is_kernel_of_author(leaf):
         return id(leaf.op)
-    return leaf.op.name, leaf.work
+    return leaf.op.name, leaf.work, vector_operations(leaf.op)

@@ -16,7 +16,6 @@ from hespas.estimate.estimate import Estimate
 from hespas.estimate.methods import EstimatorSpec
 from hespas.estimate.rates import Rates
 from hespas.estimate.roofline import Roofline, same_work
-from hespas.estimate.tpu_sorts import sort_timing
 from hespas.program.program import Program
 from hespas.split.regions import Compute
 
@@ -59,13 +58,8 @@ class TensorCoreEstimator:
 
     def price(self, leaf: Leaf, *, is_kernel: bool) -> Price:
         """Return what one execution costs."""
-        kernel = self.roofline.kernel(leaf)
-        ordering = sort_timing(leaf.op, leaf.work, self.roofline.device)
-        if ordering is not None:
-            return self.roofline.price_timed(leaf, ordering)
-        if kernel is None:
-            return self.roofline.price(leaf, is_kernel=is_kernel)
-        return self.roofline.price_kernel(leaf, kernel.name, kernel.scheduled)
+        scheduled = self.roofline.price_scheduled(leaf)
+        return self.roofline.price(leaf, is_kernel=is_kernel) if scheduled is None else scheduled
 
 
 def make(spec: EstimatorSpec) -> TensorCoreEstimator:

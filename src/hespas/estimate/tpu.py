@@ -15,7 +15,6 @@ from hespas.estimate.driver import Price, estimate_region
 from hespas.estimate.estimate import Estimate
 from hespas.estimate.methods import EstimatorSpec
 from hespas.estimate.roofline import Roofline
-from hespas.estimate.tpu_sorts import sort_timing
 from hespas.program.program import Op, Program, all_ops
 from hespas.split.regions import Compute
 from hespas.split.scheduled import FREE
@@ -80,15 +79,8 @@ class CompilerEstimator:
         op = leaf.op
         if op.kind in FREE:
             return Price(cost=self.roofline.timed(op.name, leaf.work, 0.0, UNDIVIDED))
-        kernel = self.roofline.kernel(leaf) if op.estimated_cycles is None else None
-        if kernel is not None:
-            return self.roofline.price_kernel(leaf, kernel.name, kernel.scheduled)
-        ordering = sort_timing(op, leaf.work, self.roofline.device)
-        if op.estimated_cycles is None and ordering is not None:
-            return self.roofline.price_timed(leaf, ordering)
         if op.estimated_cycles is None:
-            cost = self.roofline.at_peaks(op.name, leaf.work)
-            return Price(cost=cost, label=f"{op.name} {WITHOUT_CYCLES}")
+            return self._without_cycles(leaf)
         time_s, notes = op.estimated_cycles / self.clock_hz, ()
         peak = self.roofline.at_peaks(op.name, leaf.work)
         core = self.roofline.device.tensor_core
@@ -100,6 +92,14 @@ class CompilerEstimator:
             time_s, compute_s=peak.compute_time_at_peak_s, memory_s=peak.memory_time_at_peak_s
         )
         return Price(cost=self.roofline.timed(op.name, leaf.work, time_s, bound), notes=notes)
+
+    def _without_cycles(self, leaf: Leaf) -> Price:
+        scheduled = self.roofline.price_scheduled(leaf)
+        if scheduled is not None:
+            return scheduled
+        name = leaf.op.name
+        cost = self.roofline.at_peaks(name, leaf.work)
+        return Price(cost=cost, label=f"{name} {WITHOUT_CYCLES}")
 
 
 def _is_product(op: Op) -> bool:

@@ -16,6 +16,7 @@ from hespas.estimate.driver import Timing
 from hespas.hardware.device import Device
 from hespas.program.attrs import CustomCallAttrs, DimensionAttrs
 from hespas.program.program import Op
+from hespas.program.targets import TOP_K
 from hespas.program.types import TensorType
 
 _REGISTER_ELEMENTS = 1024
@@ -33,7 +34,7 @@ def sort_timing(op: Op, work: Work, device: Device) -> Timing | None:
     None, too, where the device's units or its clock are not described.
     """
     core, clock_hz = device.tensor_core, device.clock_hz
-    operations = _vector_operations(op)
+    operations = vector_operations(op)
     if core is None or clock_hz is None or operations is None:
         return None
     compute_s = operations / (core.arithmetic * core.cores * clock_hz)
@@ -43,7 +44,10 @@ def sort_timing(op: Op, work: Work, device: Device) -> Timing | None:
     return Timing(time_s=time_s, notes=(_NOTE,), bound=bound)
 
 
-def _vector_operations(op: Op) -> int | None:
+def vector_operations(op: Op) -> int | None:
+    """Return what the vector unit does to order elements; None for an operation that doesn't."""
+    if op.kind not in ("sort", "custom_call"):
+        return None
     given = op.operands[0].type if op.operands else None
     if not isinstance(given, TensorType) or not given.shape:
         return None
@@ -54,7 +58,7 @@ def _vector_operations(op: Op) -> int | None:
             rows = prod(given.shape) // length
             stages = levels * (levels + 1) // 2
             return _STAGE_OPERATIONS * stages * _registers(rows << levels)
-        case CustomCallAttrs(target="TopK"):
+        case CustomCallAttrs(target=target) if target == TOP_K:
             kept = op.results[0].type
             most = kept.shape[-1] if isinstance(kept, TensorType) and kept.shape else 1
             return _KEPT_OPERATIONS * most * _registers(given.element_count)

@@ -29,10 +29,10 @@ from hespas.program.attrs import (
     WhileAttrs,
 )
 from hespas.program.program import Block, Op, Program, Value, all_ops
+from hespas.program.targets import MOSAIC
 from hespas.program.types import NumberKind, TensorType
 from hespas.xla.mlir.text import read_dense_numbers, read_integers
 
-_TARGET = "tpu_custom_call"
 _TABLE = "table_of_operand_"
 _DEVICES = "devices_of_tables"
 _BYTE_BITS = 8
@@ -66,7 +66,7 @@ def with_tables(program: Program) -> Program:
 
 
 def _is_kernel(op: Op) -> bool:
-    return isinstance(op.attrs, CustomCallAttrs) and op.attrs.target == _TARGET
+    return isinstance(op.attrs, CustomCallAttrs) and op.attrs.target == MOSAIC
 
 
 @lru_cache(maxsize=256)

@@ -9,11 +9,11 @@ it: in llama3-1b compiled for eight H100 it is live at the peak, inside that loo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from hespas.fuse.order import needed_by
 from hespas.program.program import Op, Value
-from hespas.program.types import tensors
+from hespas.program.types import allocated_bytes
 
 _VIEWS = frozenset({"bitcast", "reshape"})
 
@@ -75,7 +75,7 @@ class _Mover:
 
     def _freed_bytes(self, at: int) -> int:
         last = (value for value in self.reads[at] if self.unread[value] == 1)
-        return sum(map(_bytes, last)) - sum(map(_bytes, self.operations[at].results))
+        return _taken_bytes(last) - _taken_bytes(self.operations[at].results)
 
     def _read_by(self, op: Op) -> frozenset[Value]:
         """Return the values made here that an operation reads, views of them being they."""
@@ -88,5 +88,5 @@ class _Mover:
         return self.source.get(value, value)
 
 
-def _bytes(value: Value) -> int:
-    return sum(tensor.allocated_bytes for tensor in tensors(value.type))
+def _taken_bytes(values: Iterable[Value]) -> int:
+    return sum(allocated_bytes(value.type) for value in values)

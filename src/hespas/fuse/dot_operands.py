@@ -14,7 +14,7 @@ from hespas.fuse.order import needed_by
 from hespas.program.attrs import NO_ATTRS, FusionAttrs
 from hespas.program.program import Block, Op, Value
 from hespas.program.rewrite import Renaming, copied_op, fresh
-from hespas.program.types import tensors
+from hespas.program.types import allocated_bytes
 
 _INSIDE = ELEMENTWISE | CREATING | BROADCASTS | {"reshape", "bitcast"}
 
@@ -47,11 +47,8 @@ def _is_small(op: Op) -> bool:
     body = op.regions[0].operations[:-1]
     if any(each.kind not in _INSIDE for each in body):
         return False
-    return sum(map(_bytes, op.operands)) < _bytes(op.results[0])
-
-
-def _bytes(value: Value) -> int:
-    return sum(tensor.allocated_bytes for tensor in tensors(value.type))
+    given = sum(allocated_bytes(value.type) for value in op.operands)
+    return given < allocated_bytes(op.results[0].type)
 
 
 def _product(op: Op, inside: dict[Value, Op]) -> Op:

@@ -24,8 +24,8 @@ from hespas.fuse.kinds import (
 )
 from hespas.fuse.order import needed_by
 from hespas.fuse.places import read_often
-from hespas.fuse.roles import Role, bytes_of, is_row, role_of, scattered_over, size_of
-from hespas.program.program import Block, Op, Value
+from hespas.fuse.roles import Role, bytes_of, is_row, role_of, scattered_over
+from hespas.program.program import Block, Op, Value, size_of
 
 LAUNCH_BYTES = 4_000_000
 """What a GPU moves in the time that launching a kernel takes: 2 to 3 us at 1.5 to 2 TB/s."""

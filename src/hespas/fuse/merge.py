@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from hespas.fuse.group import Group, Grouping
 from hespas.fuse.kinds import IN_PLACE, REDUCING
 from hespas.fuse.order import needed_by
-from hespas.fuse.roles import Role, bytes_of, is_row, size_of
-from hespas.program.program import Op, Value
+from hespas.fuse.roles import Role, bytes_of, is_row
+from hespas.program.program import Op, Value, size_of
 
 _MOST_RESULTS = 10
 _MOST_ROUNDS = 12

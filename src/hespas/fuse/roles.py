@@ -9,7 +9,7 @@ from math import prod
 from hespas.fuse.kinds import BROADCASTS, CREATING, FUSIBLE, IN_PLACE, REDUCING, window_of
 from hespas.fuse.scans import PIECE
 from hespas.program.attrs import DimensionsAttrs
-from hespas.program.program import Op, Value
+from hespas.program.program import Op, Value, size_of
 from hespas.program.types import TensorType
 
 
@@ -26,12 +26,6 @@ class Role(Enum):
     """A part of any kernel."""
     END = "end"
     """The end of a kernel: a reduction, a transpose, an update in place."""
-
-
-def size_of(value: Value) -> int:
-    """Return the elements of a value; 1 for what is no tensor."""
-    kind = value.type
-    return prod(kind.shape) if isinstance(kind, TensorType) else 1
 
 
 def bytes_of(value: Value) -> int:

@@ -12,7 +12,6 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import lru_cache
-from math import prod
 
 from msgspec.structs import replace
 
@@ -20,7 +19,7 @@ from hespas.fuse.kinds import BROADCASTS, CREATING, ELEMENTWISE, HOLDING, KEPT, 
 from hespas.fuse.order import needed_by
 from hespas.program.attrs import NO_ATTRS, CollectiveAttrs, DimensionsAttrs, SliceAttrs
 from hespas.program.canonical import structure_key
-from hespas.program.program import Block, Op, Value, is_communication_op, values_read
+from hespas.program.program import Block, Op, Value, is_communication_op, size_of, values_read
 from hespas.program.types import NumberKind, TensorType, Type
 
 _LIBRARY = frozenset({"convolution", "dot", "dot_general", "ragged_dot"})
@@ -246,12 +245,8 @@ def _kept(values: Sequence[Value], dropped: AbstractSet[int]) -> tuple[Value, ..
 def _is_made_anywhere(op: Op) -> bool:
     """Return whether an inner block had better make something again than read it."""
     if op.kind in BROADCASTS:
-        return _elements(op.operands[0]) < _elements(op.results[0])
+        return size_of(op.operands[0]) < size_of(op.results[0])
     return op.kind in CREATING
-
-
-def _elements(value: Value) -> int:
-    return prod(value.type.shape) if isinstance(value.type, TensorType) else 1
 
 
 def _key(op: Op) -> Hashable | None:

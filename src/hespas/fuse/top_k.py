@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from hespas.fuse.blocks import tensor_of
 from hespas.program.attrs import CompareAttrs, CustomCallAttrs, DimensionAttrs, SliceAttrs
 from hespas.program.program import Op, Value, values_read
+from hespas.program.targets import TOP_K
 
-TARGET = "TopK"
 _PAIR = 2
 _LONG = 64
 
@@ -49,8 +49,8 @@ def _rewritten(op: Op, slices: Mapping[Op, tuple[Op, Op]]) -> Iterator[Op]:
         kind="custom_call",
         operands=op.operands[:1],
         results=tuple(each.results[0] for each in slices[op]),
-        attrs=CustomCallAttrs(target=TARGET, backend_config="", called_functions=()),
-        attributes=(("call_target_name", f'"{TARGET}"'),),
+        attrs=CustomCallAttrs(target=TOP_K, backend_config="", called_functions=()),
+        attributes=(("call_target_name", f'"{TOP_K}"'),),
         source_location=op.source_location,
         scope=op.scope,
     )

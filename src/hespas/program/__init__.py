@@ -4,9 +4,10 @@
 and `types` what operations and values carry, `groups` the devices of a collective, `device_order`
 which device runs which partition, `scopes` the framework's name stacks, `kernels` a compiler's
 kernels and `mosaic` those that authors write for TPUs. `devices` settles how many devices a program
-runs on, `rewrite` copies operations and opens calls, `text` prints MLIR, and `canonical` recognises
-equal computations. `whole` is what is known from before a program was divided. Nothing here
-knows where a program came from or what it costs.
+runs on, `targets` names custom calls that more than one part knows, `rewrite` copies operations
+and opens calls, `text` prints MLIR, and `canonical` recognises equal computations. `whole` is what
+is known from before a program was divided. Nothing here knows where a program came from or what it
+costs.
 """
 
 PUBLIC: dict[str, tuple[str, ...]] = {
@@ -58,6 +59,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "instructions_digest",
         "is_communication_op",
         "nested_ops",
+        "size_of",
         "values_read",
         "with_kernels",
     ),
@@ -82,6 +84,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     ),
     "slices": ("COMPILED_SLICES", "with_slices"),
     "text": ("TypeText", "function_text", "module_text", "private_function_text", "quoted_symbol"),
+    "targets": ("FLASH_BACKWARD", "FLASH_FORWARD", "MOSAIC", "TOP_K"),
     "triton": ("TritonKernel", "TritonOp", "TritonType"),
     "types": (
         "AsyncType",

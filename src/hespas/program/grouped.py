@@ -8,9 +8,8 @@ import msgspec
 
 from hespas.program.attrs import CustomCallAttrs, DotAttrs
 from hespas.program.program import Op
+from hespas.program.targets import MOSAIC
 from hespas.program.types import NumberKind, TensorType
-
-_KERNEL = "tpu_custom_call"
 
 
 class GroupedProduct(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,7 +25,7 @@ def grouped_product(op: Op) -> GroupedProduct | None:
     match op.attrs:
         case DotAttrs(ragged=int(ragged)):
             return GroupedProduct(rows=tensors[0].shape[ragged], groups=tensors[2].shape[-1])
-        case CustomCallAttrs(target=target) if target == _KERNEL:
+        case CustomCallAttrs(target=target) if target == MOSAIC:
             return _kernel(op, tensors)
         case _:
             return None

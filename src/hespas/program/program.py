@@ -11,7 +11,7 @@ from hespas.errors import ProgramError
 from hespas.program.attrs import Attrs, CallAttrs, CaseAttrs, CustomCallAttrs, WhileAttrs
 from hespas.program.kernels import CompiledKernels
 from hespas.program.scopes import place_text
-from hespas.program.types import Type
+from hespas.program.types import TensorType, Type
 from hespas.program.whole import Whole
 
 
@@ -19,6 +19,11 @@ class Value(msgspec.Struct, frozen=True, kw_only=True, eq=False, gc=False):
     """One result of an operation, or one argument of a block; equal only to itself."""
 
     type: Type
+
+
+def size_of(value: Value) -> int:
+    """Return the elements of a value; 1 for what is no tensor."""
+    return value.type.element_count if isinstance(value.type, TensorType) else 1
 
 
 class Block(msgspec.Struct, frozen=True, kw_only=True):

@@ -114,8 +114,9 @@ def _report(options: PredictOptions, *, in_full: bool) -> RunReport:
     if pipeline.is_pipeline(options):
         return pipeline_report(pipeline.predict_pipeline(options))
     prediction = pipeline.predict_folded(options)
-    if in_full and sum(prediction.graph.counts) <= _MOST_IN_TABLES:
-        return run_report(pipeline.predict(options))
+    kernels, simulated = sum(prediction.graph.counts), len(prediction.graph.counts)
+    if in_full and kernels <= _MOST_IN_TABLES:
+        return run_report(prediction if kernels == simulated else pipeline.predict(options))
     summary = run_summary(prediction)
     return msgspec.structs.replace(summary, goodput=goodput_report(prediction))
 

@@ -22,8 +22,8 @@ from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters.mlir import register_lowering
 
-FORWARD, BACKWARD = "__flash_attention$forward", "__flash_attention$backward"
-"""The targets of the two calls."""
+from hespas.program.targets import FLASH_BACKWARD, FLASH_FORWARD
+
 _PLATFORM = "cuda"
 _ROWS, _COLUMNS = 128, 32
 """Sequences and heads are filled up to multiples of these in what the backward pass works on."""
@@ -124,5 +124,5 @@ def _primitive(name: str, shapes: Any, target: str) -> Primitive:
     return made
 
 
-_forward = _primitive("flash_attention", _forward_shapes, FORWARD)
-_backward = _primitive("flash_attention_gradients", _backward_shapes, BACKWARD)
+_forward = _primitive("flash_attention", _forward_shapes, FLASH_FORWARD)
+_backward = _primitive("flash_attention_gradients", _backward_shapes, FLASH_BACKWARD)

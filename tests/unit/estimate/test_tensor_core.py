@@ -7,6 +7,8 @@ from dataclasses import replace
 import pytest
 
 import hespas
+from hespas.cost.rules.custom_call import StatedWork
+from hespas.cost.work import Work
 from hespas.errors import HardwareError
 from hespas.estimate.methods import EstimatorSpec, default_method, estimator
 from hespas.estimate.mosaic import priced_kernel
@@ -72,3 +74,30 @@ def test_faster_rates_shorten_both_parts() -> None:
     faster = made.at_rates(Rates(arithmetic=2.0, memory=4.0))
     times_s = [faster.estimate(region, graph.program).time_s for region in graph.compute_regions]
     assert sum(times_s) == pytest.approx(ARITHMETIC_S / 2 + TRAFFIC_S / 4, rel=1e-9)
+
+
+def test_what_is_stated_of_a_call_decides_over_what_libtpu_s_profiles_say() -> None:
+    call = 'custom-call(%x), custom_call_target="TopK", called_computations={%larger}'
+    step = load_source(
+        f"""
+HloModule step, is_scheduled=true
+
+%larger (a: f32[], b: f32[]) -> pred[] {{
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %c = pred[] compare(%a, %b), direction=GT
+}}
+
+ENTRY %main (x: f32[64,4096]) -> (f32[64,8], s32[64,8]) {{
+  %x = f32[64,4096] parameter(0)
+  ROOT %t = (f32[64,8], s32[64,8]) {call}
+}}
+""".encode(),
+        name="step.hlo",
+    )
+    graph, device = hespas.split(step), load_device("TPUv5e")
+    stated = {"TopK": StatedWork(work=Work(bytes_read=819 * 10**6))}
+    for method in ("tensor_core", "roofline"):
+        total = hespas.estimate(graph, device, method=method, custom_calls=stated).total
+        assert total.time_s == pytest.approx(1e-3, rel=1e-3)
+    assert hespas.estimate(graph, device, method="tensor_core").total.time_s < 1e-4

@@ -32,6 +32,7 @@ def sort(shape: tuple[int, ...], kind: str, dimension: int) -> Op:
 
 def top_k(rows: int, length: int, most: int) -> Op:
     results = f"f32[{rows},{most}], s32[{rows},{most}]"
+    call = 'custom-call(%x), custom_call_target="TopK", called_computations={%largest}'
     text = f"""HloModule top, is_scheduled=true
     %largest (a: f32[], b: f32[]) -> pred[] {{
       %a = f32[] parameter(0)
@@ -40,8 +41,8 @@ def top_k(rows: int, length: int, most: int) -> Op:
     }}
     ENTRY %main (x: f32[{rows},{length}]) -> ({results}) {{
       %x = f32[{rows},{length}] parameter(0)
-      ROOT %t = ({results}) custom-call(%x), custom_call_target="TopK", called_computations={{%largest}}
-    }}"""  # noqa: E501
+      ROOT %t = ({results}) {call}
+    }}"""
     operations = load_source(text.encode(), name="test.hlo").main.body.operations
     return next(op for op in operations if op.kind == "custom_call")
 

@@ -58,8 +58,9 @@ def test_what_takes_more_than_it_frees_stays() -> None:
 
 
 def test_what_needs_the_loop_stays_behind_it() -> None:
-    needs = f"""%part = stablehlo.reduce(%big init: %step#0) applies stablehlo.add across dimensions = [1] : ({BIG}, tensor<f32>) -> {SMALL}
-    %last = stablehlo.negate %part : {SMALL}"""  # noqa: E501
+    total = "stablehlo.reduce(%big init: %step#0) applies stablehlo.add across dimensions = [1]"
+    needs = f"""%part = {total} : ({BIG}, tensor<f32>) -> {SMALL}
+    %last = stablehlo.negate %part : {SMALL}"""
     assert _moved(needs) == ["tanh", "while", "reduce", "negate"]
 
 

@@ -14,16 +14,17 @@ OUT = "tensor<256x64xbf16>"
 def _program(returned: str = "%out", type_: str = OUT) -> Program:
     """Look up rows of a table by a product with one-hot rows."""
     numbers = "tensor<256x4096xi32>"
+    product = "stablehlo.dot_general %hot, %table, contracting_dims = [1] x [0]"
     text = f"""module {{
   func.func @main(%tokens: {TOKENS}, %table: {ROWS}) -> {type_} {{
     %i = stablehlo.iota dim = 1 : {numbers}
     %t = stablehlo.broadcast_in_dim %tokens, dims = [0] : ({TOKENS}) -> {numbers}
     %is = stablehlo.compare EQ, %t, %i : ({numbers}, {numbers}) -> tensor<256x4096xi1>
     %hot = stablehlo.convert %is : (tensor<256x4096xi1>) -> {WIDE}
-    %out = stablehlo.dot_general %hot, %table, contracting_dims = [1] x [0] : ({WIDE}, {ROWS}) -> {OUT}
+    %out = {product} : ({WIDE}, {ROWS}) -> {OUT}
     return {returned} : {type_.strip("()")}
   }}
-}}"""  # noqa: E501
+}}"""
     return load_source(text.encode(), name="test.mlir")
 
 

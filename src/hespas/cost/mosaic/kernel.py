@@ -18,7 +18,6 @@ from hespas.cost.mosaic.tally import KernelProduct, Tally, VectorUse
 from hespas.cost.mosaic.walk import Walk
 from hespas.cost.mosaic.windows import moved
 from hespas.cost.rules.contraction import Multiplier, multiplier_of
-from hespas.cost.rules.custom_call import MOSAIC
 from hespas.cost.rules.sizes import arithmetic_type
 from hespas.cost.work import Work, flop_counts, summed
 from hespas.errors import CostError, HespasError, ProgramError, UnsupportedError, option
@@ -26,6 +25,7 @@ from hespas.program.attrs import CustomCallAttrs, DeviceTables, Table
 from hespas.program.grouped import grouped_product, steps_of_tiles
 from hespas.program.mosaic import KernelOp, MosaicKernel, Window, kernel_ops
 from hespas.program.program import Op
+from hespas.program.targets import MOSAIC
 from hespas.program.types import TensorType, element_type, tensors
 from hespas.xla.mlir.mosaic import read_mosaic
 

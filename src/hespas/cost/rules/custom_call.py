@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from hespas.cost.attention import FLASH, attentions
+from hespas.cost.attention import attentions
 from hespas.cost.convolution import CUDNN_CONVOLUTIONS, convolutions
 from hespas.cost.gemm import gemms
 from hespas.cost.library_config import author_cost
@@ -31,6 +31,7 @@ from hespas.cost.work import Work, flop_counts, summed
 from hespas.errors import CostError, option
 from hespas.program.attrs import CustomCallAttrs
 from hespas.program.program import Op, Value
+from hespas.program.targets import FLASH_BACKWARD, FLASH_FORWARD, MOSAIC, TOP_K
 from hespas.program.types import NumberKind, TensorType
 
 
@@ -75,10 +76,6 @@ TRITON = "__gpu$xla.gpu.triton"
 def is_triton(op: Op) -> bool:
     """Return whether an operation is a kernel in Triton's language."""
     return isinstance(op.attrs, CustomCallAttrs) and op.attrs.target == TRITON
-
-
-MOSAIC = "tpu_custom_call"
-"""The target of kernels of TPUs that their authors wrote."""
 
 
 def _known(op: Op, target: str) -> tuple[Work, str]:
@@ -253,7 +250,7 @@ def work_by_author(op: Op) -> Work | None:
     )
 
 
-_TOP_K = ("TopK", "__gpu$TopK", "mhlo.topk", "stablehlo.dynamic_top_k")
+_TOP_K = (TOP_K, "__gpu$TopK", "mhlo.topk", "stablehlo.dynamic_top_k")
 _THREEFRY = ("cu_threefry2x32", "cu_threefry2x32_ffi", "hip_threefry2x32_ffi")
 _CHOLESKY = ("cusolver_potrf_ffi", "hipsolver_potrf_ffi", *(f"lapack_{t}potrf_ffi" for t in "sdcz"))
 _LU = (
@@ -286,7 +283,14 @@ TARGETS = {
     **dict.fromkeys(_MATRIX_PRODUCTS, matrix_product),
     **dict.fromkeys(sorted(CUDNN_CONVOLUTIONS), convolution),
     **dict.fromkeys(
-        (*_ATTENTIONS, "__cudnn$fmhaSoftmaxF8", "__cudnn$fmhaSoftmaxBackwardF8", *FLASH), attention
+        (
+            *_ATTENTIONS,
+            "__cudnn$fmhaSoftmaxF8",
+            "__cudnn$fmhaSoftmaxBackwardF8",
+            FLASH_FORWARD,
+            FLASH_BACKWARD,
+        ),
+        attention,
     ),
     **dict.fromkeys(CUB_SORTS, radix_sort),
     **dict.fromkeys((*_ANNOTATIONS, *_PLACEMENTS), nothing),

@@ -14,7 +14,7 @@ from hespas.cost.rules import elementwise, movement
 from hespas.cost.rules.reduction import only_replaces
 from hespas.cost.rules.sizes import memory_bytes
 from hespas.cost.work import Work
-from hespas.program.program import Block, Op, Value, nested_ops
+from hespas.program.program import Block, Op, Value, nested_ops, size_of
 from hespas.program.types import TensorType, size_bytes
 
 _CUTTING = frozenset(
@@ -58,15 +58,15 @@ def written_elements(op: Op) -> int:
         updates = op.operands[1:2]
         if op.kind == "scatter":
             updates = op.operands[len(op.operands) // 2 + 1 :]
-        return max(map(_size, updates))
+        return max(map(size_of, updates))
     if op.kind != "fusion":
-        return max((_size(value) for value in op.results), default=0)
+        return max((size_of(value) for value in op.results), default=0)
     block = op.regions[0]
     producer = {value: inner for inner in block.operations for value in inner.results}
     counts: list[int] = []
     for root in block.operations[-1].operands:
         update = _update_in_place(root, producer, block)
-        counts.append(_size(root) if update is None else _size(_written_values(update)))
+        counts.append(size_of(root) if update is None else size_of(_written_values(update)))
     return max(counts, default=0)
 
 
@@ -105,7 +105,7 @@ def only_moves(op: Op) -> bool:
     """Return whether an operation moves data and computes no more than where to and from."""
     return all(
         each.kind in movement.RULES
-        or (each.kind in elementwise.RULES and all(_size(value) == 1 for value in each.results))
+        or (each.kind in elementwise.RULES and all(size_of(value) == 1 for value in each.results))
         for each in operations_of(op)
     )
 
@@ -118,11 +118,11 @@ class _Needed:
 
     def add(self, value: Value, count: int) -> None:
         # Two uses may need the same elements; together they need no more than there are.
-        self.elements[value] = min(_size(value), self.elements.get(value, 0) + count)
+        self.elements[value] = min(size_of(value), self.elements.get(value, 0) + count)
 
     def add_all(self, values: Iterable[Value]) -> None:
         for value in values:
-            self.elements[value] = _size(value)
+            self.elements[value] = size_of(value)
 
     def bytes_of(self, value: Value) -> int:
         count = self.elements.get(value, 0)
@@ -131,10 +131,6 @@ class _Needed:
                 return (count * element.bits + 7) // 8
             case _:
                 return size_bytes(value.type) if count else 0
-
-
-def _size(value: Value) -> int:
-    return value.type.element_count if isinstance(value.type, TensorType) else 1
 
 
 def block_traffic(block: Block) -> tuple[_Needed, list[int]]:
@@ -153,7 +149,7 @@ def block_traffic(block: Block) -> tuple[_Needed, list[int]]:
             needed.add_all(update.operands[1:])
             values = _written_values(update)
             if update.kind == "scatter" and not only_replaces(update, 1):
-                needed.add(update.operands[0], _size(values))
+                needed.add(update.operands[0], size_of(values))
             written.append(min(size_bytes(root.type), size_bytes(values.type)))
     _walk_back(block, needed, in_place)
     return needed, written

@@ -29,7 +29,7 @@ from hespas.fuse.kinds import weight
 from hespas.hardware.microarchitecture import Microarchitecture
 from hespas.program.attrs import DimensionsAttrs, FusionAttrs
 from hespas.program.kernels import KernelLaunch
-from hespas.program.program import Op, Value
+from hespas.program.program import Op, Value, size_of
 from hespas.program.types import TensorType
 from hespas.units import format_bytes_binary
 
@@ -389,11 +389,7 @@ def _instructions(op: Op) -> int:
     """Return the instructions of windows: each place is loaded and combined for every element."""
     inner = [each for each in operations_of(op) if each.kind == "reduce_window"]
     most = written_elements(op) if inner else 0
-    return sum([weight(each) * min(most, _elements(each.results[0])) for each in inner])
-
-
-def _elements(value: Value) -> int:
-    return prod(value.type.shape) if isinstance(value.type, TensorType) else 1
+    return sum([weight(each) * min(most, size_of(each.results[0])) for each in inner])
 
 
 _WORTH_REPORTING = 1.5

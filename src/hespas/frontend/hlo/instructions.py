@@ -25,6 +25,7 @@ from hespas.program.attrs import (
     InPlace,
 )
 from hespas.program.program import Value
+from hespas.program.targets import TOP_K
 from hespas.program.text import quoted_symbol
 from hespas.program.types import TensorType
 
@@ -196,9 +197,9 @@ def custom_call(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
 
 def top_k(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
     """Read ``topk``, which GPUs run as a library's kernel of the same meaning."""
-    attrs = CustomCallAttrs(target="TopK", backend_config="", called_functions=())
+    attrs = CustomCallAttrs(target=TOP_K, backend_config="", called_functions=())
     texts = {
-        "call_target_name": '"TopK"',
+        "call_target_name": mlir.string(TOP_K),
         "k": mlir.integer(instruction.k),
         "largest": str(instruction.largest).lower(),
     }

@@ -1,0 +1,12 @@
+"""Targets of custom calls that one part of hespas makes and another one prices."""
+
+from __future__ import annotations
+
+FLASH_FORWARD, FLASH_BACKWARD = "__flash_attention$forward", "__flash_attention$backward"
+"""FlashAttention: `hespas.xla.flash` says which buffers the two calls have."""
+
+MOSAIC = "tpu_custom_call"
+"""A TPU's kernel that its author wrote, in Pallas."""
+
+TOP_K = "TopK"
+"""The largest elements of each row and where they were, as XLA's compilers for GPUs and TPUs."""
