@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from hespas.cli import run_command
+from hespas.split import flatten, scheduled
 from programs import all_reduce, on_devices, vector_main
 
 Call = Callable[..., CompletedProcess[str]]
@@ -230,3 +232,23 @@ def test_prices_alone_warn_too(call: Call, block: Path) -> None:
     (warning,) = answer(call("hespas", "estimate", "c.json", "--json", "-"))["warnings"]
     assert "per_datatype_flops doesn't name" in warning
     assert "warning: per_datatype_flops doesn't name" in call("hespas", "estimate", "c.json").stdout
+
+
+def test_what_is_too_large_to_be_walked_is_answered_by_some_rounds_of_its_loops(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = ("llama3-100m", "--cluster", "8xH100_80GB", "--mesh", "fsdp=8", "--set", "layers=2")
+    batch = ("--sequence", "512", "--global-batch", "128", "--micro-batch", "1")
+    words = ("run", *step, *batch, "--fidelity", "fused")
+    whole = answer(call("hespas", *words, "--json", "-"))
+    for module in (run_command, flatten, scheduled):
+        monkeypatch.setattr(module, "MOST_OPERATIONS", 2000)
+    found = answer(call("hespas", *words, "--json", "-"))
+    assert found["step_time_s"] == whole["step_time_s"]
+    assert found["energy_j"] == pytest.approx(whole["energy_j"])
+    assert whole["layers"]
+    assert not found["layers"]
+    assert "tables are left out" in call("hespas", *words).stdout.replace("\n ", "")
+    refused = call("hespas", *words, "--timeline", "t.json")
+    assert refused.returncode == 2
+    assert "over 2,000 kernels; drop --timeline and --output, without which" in refused.stderr

@@ -13,7 +13,9 @@ from hespas.cli.output_directory import estimate_into, output_of, write_tasks
 from hespas.cli.outputs import check_targets, write_json, write_pipeline, write_prediction
 from hespas.errors import ConfigError, option
 from hespas.options import PredictOptions
+from hespas.prediction import Prediction
 from hespas.report.run import run_json, run_report, run_text
+from hespas.split.flatten import MOST_OPERATIONS
 
 
 @flags.command(
@@ -41,11 +43,10 @@ def command(json_file: str | None, timeline: Path | None, **given: Any) -> None:
         return
     options = pipeline.checked(requested)
     check_targets(json_file, timeline, options.output.directory)
-    with output_of(options) as output:
-        prepared = pipeline.prepare(options)
-        estimates = estimate_into(prepared, options, output)
-        prediction = pipeline.finish(prepared, estimates, options)
-        write_tasks(prediction.tasks, output)
+    if timeline is None and options.output.directory is None:
+        prediction = pipeline.predict_folded(options, whole_up_to=MOST_OPERATIONS)
+    else:
+        prediction = _with_files(options)
     if timeline is not None:
         write_prediction(prediction, timeline)
     report = run_report(prediction)
@@ -56,6 +57,16 @@ def command(json_file: str | None, timeline: Path | None, **given: Any) -> None:
         write_json(json_file, run_json(detailed(report, prediction)))
     if json_file != "-":
         click.echo(run_text(report))
+
+
+def _with_files(options: PredictOptions) -> Prediction:
+    """Predict a step, and write its regions and traces where they are asked for."""
+    with output_of(options) as output:
+        prepared = pipeline.prepare(options)
+        estimates = estimate_into(prepared, options, output)
+        prediction = pipeline.finish(prepared, estimates, options)
+        write_tasks(prediction.tasks, output)
+    return prediction
 
 
 def _run_pipeline(options: PredictOptions, json_file: str | None, timeline: Path | None) -> None:

@@ -6,16 +6,20 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
 from dataclasses import replace
 
+from hespas.estimate.cache import Store
+from hespas.hardware.system import System
 from hespas.options import PredictOptions
 from hespas.pipeline.caches import store_of
 from hespas.pipeline.checks import checked
 from hespas.pipeline.composition import divide, divide_whole, finish, load_settled, price
 from hespas.pipeline.machines import host_bandwidth
 from hespas.prediction import Prediction
+from hespas.program.program import Program
 from hespas.schedule.build import check_host_link, regions_of_tasks
 from hespas.schedule.tasks import TaskGraph
 from hespas.simulate.rounds import Repeat, extended
 from hespas.simulate.timeline import Timeline
+from hespas.split.flatten import unrolled_size
 from hespas.split.regions import RegionGraph
 from hespas.split.rounds import LoopRound
 
@@ -23,17 +27,20 @@ _FEW = 4
 """Rounds of each loop that are simulated; the third is held against the second."""
 
 
-def predict_folded(options: PredictOptions) -> Prediction:
+def predict_folded(options: PredictOptions, *, whole_up_to: int = 0) -> Prediction:
     """Predict one step as `predict` does, with a few rounds of each loop where that will do.
 
     The figures of the step are the same; ``timeline``, ``tasks`` and ``graph`` have those rounds
-    of each loop. Takes a fraction of the time and memory for programs with long loops.
+    of each loop. Takes a fraction of the time and memory for programs with long loops. Programs of
+    at most ``whole_up_to`` operations, loops unrolled, are simulated whole.
     """
     options = checked(options)
     system, program = load_settled(options)
     store = store_of(options.estimate)
+    if whole_up_to and unrolled_size(program) <= whole_up_to:
+        return _whole(program, options, system, store)
     folded = divide(program, options, system=system, most_rounds=_FEW)
-    is_whole = max(folded.graph.counts, default=1) == 1
+    is_whole = not folded.graph.is_folded
     if is_whole or not folded.graph.host_transfers:
         check_host_link(folded.graph, host_bandwidth(options.estimate))
         prediction = finish(folded, price(folded, options, store=store), options)
@@ -42,6 +49,12 @@ def predict_folded(options: PredictOptions) -> Prediction:
         whole = _extended(prediction.timeline, folded.graph, prediction.tasks)
         if whole is not None:
             return replace(prediction, timeline=whole)
+    return _whole(program, options, system, store)
+
+
+def _whole(
+    program: Program, options: PredictOptions, system: System | None, store: Store | None
+) -> Prediction:
     prepared = divide_whole(program, options, system)
     return finish(prepared, price(prepared, options, store=store), options)
 

@@ -33,7 +33,14 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "operators": ("count_operators",),
     "regions": ("file_of_region", "region_descriptions", "write_region_files"),
     "step_details": ("detailed", "full_report"),
-    "run": ("SECTIONS", "run_json", "run_report", "run_summary", "run_text"),
+    "run": (
+        "SECTIONS",
+        "report_without_tables",
+        "run_json",
+        "run_report",
+        "run_summary",
+        "run_text",
+    ),
     "tables": ("summary_html", "summary_text", "table_rows"),
     "schema": (
         "CommunicationRow",

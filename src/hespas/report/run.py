@@ -39,7 +39,12 @@ from hespas.version import __version__
 
 
 def run_report(prediction: Prediction) -> RunReport:
-    """Return all that is reported of a prediction; FLOPs and energy are those of one device."""
+    """Return all that is reported of a prediction; FLOPs and energy are those of one device.
+
+    Where rounds of loops stand for others, it has no tables, and a warning says so.
+    """
+    if prediction.graph.is_folded:
+        return _folded_report(prediction)
     found = breakdown(prediction)
     shown = prediction.options.report
     return msgspec.structs.replace(
@@ -53,8 +58,20 @@ def run_report(prediction: Prediction) -> RunReport:
     )
 
 
+def report_without_tables(prediction: Prediction) -> RunReport:
+    """Return the same without the tables of kernels, modules, communication and changes."""
+    return msgspec.structs.replace(run_summary(prediction), goodput=goodput_report(prediction))
+
+
+def _folded_report(prediction: Prediction) -> RunReport:
+    report = report_without_tables(prediction)
+    rounds = f"a step has {prediction.graph.kernels:,} kernels: a few rounds of each loop were"
+    note = f"{rounds} simulated, which are as long as the others, and tables are left out"
+    return msgspec.structs.replace(report, warnings=[*report.warnings, note])
+
+
 def run_summary(prediction: Prediction) -> RunReport:
-    """Return the same without the tables that take time to make."""
+    """Return the figures alone."""
     total = prediction.estimates.total
     whole = total.total
     step_s, work = prediction.step_time_s, prediction.work

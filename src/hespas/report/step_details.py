@@ -52,7 +52,9 @@ def full_report(prediction: Prediction) -> RunReport:
 
 
 def detailed(report: RunReport, prediction: Prediction) -> RunReport:
-    """Return a report with what charts are drawn from."""
+    """Return a report with what charts are drawn from, which needs every round of its loops."""
+    if prediction.graph.is_folded:
+        return report
     timeline = prediction.timeline or computation_alone(prediction.tasks)
     details = program_details(prediction)
     process = max(step_chart(timeline, details).processes, key=_end_ps)

@@ -10,6 +10,7 @@ operations belong to, `carried` whose tensors a combined collective carries.
 
 PUBLIC: dict[str, tuple[str, ...]] = {
     "carried": ("Carried", "carried"),
+    "flatten": ("MOST_OPERATIONS", "unrolled_size"),
     "modules": ("RegionModules", "region_modules", "stablehlo_text"),
     "names": ("OperationNames", "operation_names"),
     "regions": (

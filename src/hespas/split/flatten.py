@@ -64,6 +64,14 @@ def flatten(program: Program) -> FlatProgram:
     )
 
 
+def unrolled_size(program: Program) -> int:
+    """Return the operations of a program whose loops that communicate are unrolled.
+
+    Of branches that communicate all count.
+    """
+    return _opened_size(with_calls_opened(program).body)
+
+
 def stands_alone(op: Op) -> bool:
     """Return whether an operation is a region by itself: it communicates, or moves to a host."""
     return is_communication_op(op) or bool(host_traffic(op))
@@ -82,12 +90,15 @@ def needs_opening(op: Op) -> bool:
     )
 
 
-def too_large(source: str, *, what: str) -> UnsupportedError:
-    """Return the error for a program that has more than `MOST_OPERATIONS` when unrolled."""
+def too_large(source: str, *, what: str, instead: str = "") -> UnsupportedError:
+    """Return the error for a program that has more than `MOST_OPERATIONS` when unrolled.
+
+    ``instead`` says what else would do, where there is anything.
+    """
     return UnsupportedError(
         f"unrolling the loops that communicate gives over {MOST_OPERATIONS:,} {what}",
         location=source,
-        hint=f"give smaller counts with {option('trip_count')}",
+        hint=f"{instead}give smaller counts with {option('trip_count')}",
     )
 
 

@@ -75,6 +75,16 @@ class RegionGraph:
     counts: tuple[int, ...] = ()
 
     @property
+    def kernels(self) -> int:
+        """How many regions a step runs."""
+        return sum(self.counts) if self.counts else len(self.regions)
+
+    @property
+    def is_folded(self) -> bool:
+        """Whether some rounds of loops stand for others."""
+        return self.kernels != len(self.regions)
+
+    @property
     def compute_regions(self) -> tuple[Compute, ...]:
         """The regions of computation, in program order."""
         return tuple(region for region in self.regions if isinstance(region, Compute))

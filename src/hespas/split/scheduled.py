@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from hespas.cost.rules.host import host_traffic, is_on_host
-from hespas.errors import ProgramError, UnsupportedError
+from hespas.errors import ProgramError, UnsupportedError, option
 from hespas.program.attrs import CustomCallAttrs
 from hespas.program.program import Block, Op, Program, Value
 from hespas.program.rewrite import with_calls_opened
@@ -50,6 +50,10 @@ FREE = frozenset(
     }
 )
 """Operations of a scheduled program that are not kernels."""
+_FEW_ROUNDS = (
+    f"drop {option('timeline')} and {option('output')}, without which hespas run simulates a few "
+    "rounds of each"
+)
 
 
 def split_scheduled(program: Program, *, most_rounds: int | None = None) -> RegionGraph:
@@ -158,7 +162,8 @@ class _Walk:
         """Add the region of an operation, which waits for what the compute stream waits for."""
         number = len(self.regions)
         if number >= MOST_OPERATIONS:
-            raise too_large(self.program.source, what="kernels")
+            instead = f"{_FEW_ROUNDS}, or " if self.most_rounds is None else ""
+            raise too_large(self.program.source, what="kernels", instead=instead)
         self.regions.append(_region(number, op))
         self.producers.append(self.waits_for)
         if self.most_rounds is not None:

@@ -17,9 +17,8 @@ from hespas import pipeline
 from hespas.content_cache import used_files
 from hespas.errors import CacheError, HespasError, OutputError
 from hespas.options import CompileChoice, Fidelity, PredictOptions
-from hespas.report.goodput import goodput_report
 from hespas.report.pipeline import pipeline_report
-from hespas.report.run import run_json, run_report, run_summary
+from hespas.report.run import report_without_tables, run_json, run_report
 from hespas.report.schema import RunReport
 from hespas.study.caches import names_of
 from hespas.study.entry import entry_of
@@ -28,7 +27,7 @@ from hespas.study.space import candidate_of
 
 _LOG = re.compile(r"\S*/hespas-[a-z-]+-\w{8}(/[\w.]+)?")
 _MOST_IN_TABLES = 100_000
-"""Kernels of a step whose report has tables, those of every round of its loops counted."""
+"""Operations of a step whose report has tables, those of every round of its loops counted."""
 _FIGURES = (
     "devices",
     "step_time_s",
@@ -113,12 +112,10 @@ def _report(options: PredictOptions, *, in_full: bool) -> RunReport:
     """
     if pipeline.is_pipeline(options):
         return pipeline_report(pipeline.predict_pipeline(options))
-    prediction = pipeline.predict_folded(options)
-    kernels, simulated = sum(prediction.graph.counts), len(prediction.graph.counts)
-    if in_full and kernels <= _MOST_IN_TABLES:
-        return run_report(prediction if kernels == simulated else pipeline.predict(options))
-    summary = run_summary(prediction)
-    return msgspec.structs.replace(summary, goodput=goodput_report(prediction))
+    prediction = pipeline.predict_folded(options, whole_up_to=_MOST_IN_TABLES if in_full else 0)
+    if in_full and prediction.graph.kernels <= _MOST_IN_TABLES:
+        return run_report(prediction)
+    return report_without_tables(prediction)
 
 
 def _outcome(report: RunReport, *, with_report: bool) -> Outcome:

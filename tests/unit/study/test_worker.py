@@ -78,7 +78,7 @@ def test_a_step_of_very_many_kernels_has_the_same_figures_and_no_tables(
 
 
 def test_a_reason_is_the_same_on_every_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(options: object) -> None:
+    def fails(options: object, *, whole_up_to: int) -> None:
         raise ProgramError("it is refused", hint="see /tmp/hespas-partition-a1b2c3d4/log.txt")
 
     monkeypatch.setattr("hespas.pipeline.predict_folded", fails)
@@ -98,7 +98,7 @@ def test_a_reason_is_the_same_on_every_run(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_full_disk_is_no_property_of_a_candidate(
     error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(options: object) -> None:
+    def fails(options: object, *, whole_up_to: int) -> None:
         raise error
 
     monkeypatch.setattr("hespas.pipeline.predict_folded", fails)
