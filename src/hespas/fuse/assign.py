@@ -8,6 +8,8 @@ from math import prod
 
 from msgspec.structs import replace
 
+from hespas.fuse.contiguous import in_pieces
+from hespas.fuse.cudnn import taken_orders
 from hespas.fuse.kinds import BROADCASTS, CREATING, ELEMENTWISE, HOLDING
 from hespas.fuse.layouts import (
     Order,
@@ -23,7 +25,6 @@ from hespas.fuse.layouts import (
     transposed,
 )
 from hespas.fuse.libraries import Libraries
-from hespas.fuse.reductions import cut_of, in_two
 from hespas.program.attrs import NO_ATTRS, CollectiveAttrs, DimensionsAttrs, DotAttrs
 from hespas.program.program import Block, Op, Value
 from hespas.program.types import TensorType, Type
@@ -68,10 +69,12 @@ class Assignment:
 
     ``named`` maps a value to the one that stands for it, ``orders`` that one to its order: None
     for what is made inside every kernel, in whatever order it is needed. With ``libraries`` there
-    are no copies but those that their products of 8 bits need.
+    are no copies but those that their products of 8 bits need. ``compute_capability`` is the
+    part's, None if unknown.
     """
 
     libraries: Libraries | None = None
+    compute_capability: float | None = None
     named: dict[Value, Value] = field(default_factory=dict[Value, Value])
     orders: dict[Value, Order | None] = field(default_factory=dict[Value, Order | None])
     given: dict[Value, None] = field(default_factory=dict[Value, None])
@@ -82,7 +85,8 @@ class Assignment:
             [self._fresh(value, default_order(_shape(value))) for value in block.arguments]
         )
         self.given.update(dict.fromkeys(arguments))
-        walk = _Walk(outer=self, wishes=_wishes(block), users=_users(block))
+        wishes = _wishes(block, self.compute_capability)
+        walk = _Walk(outer=self, wishes=wishes, users=_users(block))
         for op in block.operations[:-1]:
             walk.op(op)
         last = block.operations[-1]
@@ -143,7 +147,7 @@ class _Walk:
         elif kind in _UNMOVED or kind == "optimization_barrier":
             self._unmoved(op, operands)
         else:
-            self._library(op, operands)
+            self._standing(op, operands)
 
     def default(self, value: Value) -> Value:
         """Return what stands for a value, in the default order."""
@@ -251,12 +255,12 @@ class _Walk:
         kept = [at for at in range(len(shape)) if at not in dimensions]
         number = {at: new for new, at in enumerate(kept)}
         made = tuple([number[at] for at in order if at in number])
-        cut = cut_of(shape, order, dimensions) if count == 1 else None
-        if cut is None:
+        if count > 1:
             self._add(op, (*taken, *operands[count:]), made)
             return
         result = self.outer.fresh(op.results[0], made)
-        for each in in_two(op, taken[0], operands[1], result, cut):
+        reduction = replace(op, operands=(taken[0], operands[1]), results=(result,))
+        for each in in_pieces(reduction, order, dimensions):
             self.operations.append(each)
             self.outer.orders.setdefault(each.results[0], default_order(_shape(each.results[0])))
 
@@ -347,6 +351,32 @@ class _Walk:
             results.append(made)
         self.operations.append(replace(op, operands=tuple(operands), results=tuple(results)))
 
+    def _standing(self, op: Op, operands: Sequence[Value]) -> None:
+        """Add what stands alone, or ends a kernel: its operands lie as it says."""
+        taken = taken_orders(op, self.outer.compute_capability)
+        if taken is not None:
+            self._cudnn(op, operands, *taken)
+        elif op.kind == "scatter" and len(op.results) == 1:
+            self._scatter(op, operands)
+        else:
+            self._library(op, operands)
+
+    def _scatter(self, op: Op, operands: Sequence[Value]) -> None:
+        """Add a scatter: its result lies as what it writes over, zeros as its users want them."""
+        start, *others = operands
+        order = self.outer.orders[start]
+        if order is None:
+            shape = _shape(start)
+            order = self.wishes.get(op.results[0], default_order(shape))
+        taken = [self._as(value, default_order(_shape(value))) for value in others]
+        self._add(op, (start, *taken), order)
+
+    def _cudnn(
+        self, op: Op, operands: Sequence[Value], orders: Sequence[Order], made: Order
+    ) -> None:
+        taken = [self._as(value, order) for value, order in zip(operands, orders, strict=True)]
+        self._add(op, taken, made)
+
     def _library(self, op: Op, operands: Sequence[Value]) -> None:
         taken = [self._as(value, default_order(_shape(value))) for value in operands]
         if op.kind in HOLDING:
@@ -418,7 +448,7 @@ def _broadcast_order(
     return tuple([op.attrs.dimensions[at] for at in order])
 
 
-def _wishes(block: Block) -> dict[Value, Order]:
+def _wishes(block: Block, compute_capability: float | None) -> dict[Value, Order]:
     """Return the order in which users would like to have a value, for those who care."""
     votes: dict[Value, dict[Order, int]] = {}
 
@@ -437,7 +467,12 @@ def _wishes(block: Block) -> dict[Value, Order]:
             if cast:
                 most = max(cast.values())
                 best = chosen[result] = next(order for order in cast if cast[order] == most)
-        _pass_back(op, best, wish)
+        taken = taken_orders(op, compute_capability)
+        if taken is None:
+            _pass_back(op, best, wish)
+            continue
+        for value, order in zip(op.operands, taken[0], strict=True):
+            wish(value, order)
     return chosen
 
 

@@ -33,10 +33,10 @@ def with_images_written(operations: Iterable[Op]) -> Iterator[Op]:
         producer.update(dict.fromkeys(op.results, op))
         if op.kind != "convolution" or not isinstance(op.attrs, ConvolutionAttrs):
             yield op
+        elif _is_exchanged(op, op.attrs):
+            yield from _exchanged(op, op.attrs)
         elif max(op.attrs.lhs_dilation, default=1) == 1:
             yield from _forward(op, op.attrs)
-        elif _is_exchanged(op, op.attrs):
-            yield op
         elif _is_gradient(op, op.attrs, producer.get(op.operands[1])):
             yield from _gradient(op, op.attrs)
         else:
@@ -102,6 +102,46 @@ def _is_exchanged(op: Op, attrs: ConvolutionAttrs) -> bool:
     return prod(image[at] for at in attrs.input_spatial) < prod(
         kernel[at] for at in attrs.kernel_spatial
     )
+
+
+def _exchanged(op: Op, attrs: ConvolutionAttrs) -> Iterator[Op]:
+    """Yield what reverses a kernel, and the convolution of that with the image.
+
+    The image is reversed by the library, which reads it as its kernel.
+    """
+    image, kernel = [tensor_of(operand).shape for operand in op.operands]
+    wider = [
+        (image[at] - 1) * attrs.lhs_dilation[axis]
+        - (kernel[attrs.kernel_spatial[axis]] - 1) * attrs.rhs_dilation[axis]
+        for axis, at in enumerate(attrs.input_spatial)
+    ]
+    exchanged = replace(
+        attrs,
+        input_batch=attrs.kernel_output_feature,
+        input_feature=attrs.kernel_input_feature,
+        input_spatial=attrs.kernel_spatial,
+        kernel_input_feature=attrs.input_feature,
+        kernel_output_feature=attrs.input_batch,
+        kernel_spatial=attrs.input_spatial,
+        output_batch=attrs.output_feature,
+        output_feature=attrs.output_batch,
+        padding=tuple(
+            [
+                (low + more, high + more)
+                for (low, high), more in zip(attrs.padding, wider, strict=True)
+            ]
+        ),
+        lhs_dilation=attrs.rhs_dilation,
+        rhs_dilation=attrs.lhs_dilation,
+    )
+    reversed_ = Value(type=op.operands[1].type)
+    turned = plain_op(op, "reverse", op.operands[1:], reversed_)
+    yield replace(turned, attrs=DimensionsAttrs(dimensions=attrs.kernel_spatial))
+    made = replace(op, operands=(reversed_, op.operands[0]), attrs=exchanged)
+    if max(exchanged.lhs_dilation, default=1) > 1:
+        yield from _written(made, exchanged)
+    else:
+        yield from _forward(made, exchanged)
 
 
 def _is_gradient(op: Op, attrs: ConvolutionAttrs, made: Op | None) -> bool:

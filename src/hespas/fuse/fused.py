@@ -13,7 +13,9 @@ from hespas.fuse.before_loops import with_freed_first
 from hespas.fuse.blocks import each_block
 from hespas.fuse.build import Names, built
 from hespas.fuse.collectives import one_by_one, with_combined, with_starts
+from hespas.fuse.convolution_epilogues import with_epilogues
 from hespas.fuse.copies import kept_arguments, with_copies
+from hespas.fuse.cudnn import with_cudnn_calls
 from hespas.fuse.dot_operands import with_operands_inside
 from hespas.fuse.dots import with_merged_dots, with_rounded_operands
 from hespas.fuse.group import grouped
@@ -44,20 +46,22 @@ def fused(
     libraries: Libraries | None = None,
     for_tpu: bool = False,
     capacity_bytes: int | None = None,
+    compute_capability: float | None = None,
 ) -> Program:
     """Return a program whose operations are kernels, as XLA's GPU pipeline would make them.
 
     With ``libraries`` they are those of `hespas.fuse.libraries`. ``for_tpu`` does what libtpu does
     otherwise: it fetches from the host a turn of a loop ahead, makes operands inside of products,
     and holds nothing large through a loop that it need not hold. Collectives run by themselves
-    where a device's memory, of ``capacity_bytes``, is short for what runs beside them.
+    where a device's memory, of ``capacity_bytes``, is short for what runs beside them. A GPU's
+    ``compute_capability`` says how its convolutions lie.
     """
     if program.is_scheduled:
         return program
     main = with_calls_opened(program)
     body = Simplifier().block(main.body)
     body = each_block(body, partial(_before_layouts, for_tpu=for_tpu))
-    body = Assignment(libraries=libraries).block(body)
+    body = Assignment(libraries=libraries, compute_capability=compute_capability).block(body)
     main = Function(name=main.name, body=body)
     fuser = partial(_Fuser, options=options, libraries=libraries, for_tpu=for_tpu)
     made = _scheduled(program, main, fuser(overlaps=True))
@@ -87,6 +91,9 @@ def _before_layouts(block: Block, *, for_tpu: bool) -> Block:
     end = block.operations[-1]
     operations = with_sums_joined([*with_scans_opened(block.operations[:-1])], end.operands)
     operations = without_scatters(operations, end.operands)
+    if not for_tpu:
+        operations = with_cudnn_calls(operations, end.operands)
+        operations = with_epilogues(operations, end.operands)
     operations = with_narrow_gathers(operations, end.operands)
     operations = [*with_rounded_operands(operations)]
     ordered = with_top_k(operations, end.operands) if for_tpu else with_library_sorts(operations)

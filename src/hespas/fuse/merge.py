@@ -21,7 +21,7 @@ _MOST_RESULTS = 10
 _MOST_ROUNDS = 12
 _ALONE = IN_PLACE | (REDUCING - {"reduce"}) | {"constant", "gather", "iota"}
 _MOST_OPERANDS = 64
-_SMALL_BYTES = 1024
+_SMALL_BYTES = 16
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -90,14 +90,14 @@ def in_two(op: Op, operand: Value, init: Value, result: Value, cut: Cut) -> Iter
     inner = (*[at for at in range(cut.at) if cut.reduced[at]], cut.at + 1)
     runs = _without(sizes, inner)
     partial = Value(type=TensorType(element=made.element, shape=runs))
-    yield _reduce(op, (seen, init), partial, inner)
+    yield reduction(op, (seen, init), partial, inner)
     outer = cut.at - len(inner) + 1
     rest = _without(runs, (outer,))
     if rest == made.shape and made.layout is None:
-        yield _reduce(op, (partial, init), result, (outer,))
+        yield reduction(op, (partial, init), result, (outer,))
         return
     whole = Value(type=TensorType(element=made.element, shape=rest))
-    yield _reduce(op, (partial, init), whole, (outer,))
+    yield reduction(op, (partial, init), whole, (outer,))
     yield _view(op, whole, result)
 
 
@@ -122,7 +122,10 @@ def _count(value: Value) -> int:
     return prod(value.type.shape) if isinstance(value.type, TensorType) else 1
 
 
-def _reduce(op: Op, operands: tuple[Value, ...], result: Value, dimensions: tuple[int, ...]) -> Op:
+def reduction(
+    op: Op, operands: tuple[Value, ...], result: Value, dimensions: tuple[int, ...]
+) -> Op:
+    """Return a reduction like another one, of other operands and dimensions."""
     text = f"array<i64: {', '.join(map(str, dimensions))}>"
     return replace(
         op,

@@ -188,12 +188,14 @@ def _fused(
     program: Program, options: PredictOptions, system: System | None, *, of_libraries: bool
 ) -> Program:
     # Where a compiler is, few programs are: the others need not wait for what it takes.
+    from hespas.compile.targets import compute_capability  # noqa: PLC0415
     from hespas.fuse.expand import expanded  # noqa: PLC0415
     from hespas.fuse.fused import fused  # noqa: PLC0415
     from hespas.fuse.libraries import libraries_of  # noqa: PLC0415
 
     start_s = perf_counter()
-    is_tpu = platform_of(target_of(options, system)) == "tpu"
+    target = target_of(options, system)
+    is_tpu = platform_of(target) == "tpu"
     if of_libraries and is_tpu:
         raise ConfigError(
             f"{options.compile.words} is of GPUs, and the node is none",
@@ -208,6 +210,7 @@ def _fused(
         libraries=libraries_of(device) if of_libraries else None,
         for_tpu=is_tpu,
         capacity_bytes=None if is_tpu or device is None else device.memory_capacity_bytes,
+        compute_capability=None if target is None else compute_capability(target),
     )
     log.info("fused in %.3f s", perf_counter() - start_s)
     return made

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from hespas.cost.attention import attentions
 from hespas.cost.convolution import convolutions
@@ -10,8 +10,9 @@ from hespas.cost.gemm import GemmWriter, gemms
 from hespas.cost.grouped import grouped_gemms
 from hespas.cost.rules.fusion import only_moves
 from hespas.errors import CostError
-from hespas.program.attrs import CustomCallAttrs
-from hespas.program.program import Op, nested_ops
+from hespas.program.attrs import CustomCallAttrs, DimensionsAttrs
+from hespas.program.program import Op, Value, nested_ops
+from hespas.program.types import TensorType
 
 _PRODUCTS = {
     GemmWriter.DOT: "matrix product",
@@ -85,7 +86,7 @@ def _product(op: Op) -> str:
 
 
 def _of_fusion(op: Op) -> str:
-    inside = {each.kind for each in _inside(op)}
+    inside = {_kind_inside(each) for each in _inside(op)}
     if "transpose" in inside and not only_moves(op) and not inside & _DECISIVE:
         return "transposing elementwise"
     found = next((name for kind, name in _IN_FUSIONS.items() if kind in inside), None)
@@ -95,6 +96,25 @@ def _of_fusion(op: Op) -> str:
 
 
 _DECISIVE = frozenset(_IN_FUSIONS) - {"transpose"}
+
+
+def _kind_inside(op: Op) -> str:
+    """Return an operation's kind: of copies and transposes, whether elements change their order."""
+    if op.kind not in ("copy", "transpose"):
+        return op.kind
+    before, after = _layout(op.operands[0]), _layout(op.results[0])
+    if op.kind == "transpose" and isinstance(op.attrs, DimensionsAttrs):
+        after = [op.attrs.dimensions[at] for at in after]
+    return "bitcast" if before == after else "transpose"
+
+
+def _layout(value: Value) -> Sequence[int]:
+    """Return the dimensions of more than one element, the fastest first."""
+    kind = value.type
+    if not isinstance(kind, TensorType):
+        return ()
+    order = kind.layout or range(kind.rank)[::-1]
+    return [at for at in order if kind.shape[at] > 1]
 
 
 def _inside(op: Op) -> Iterator[Op]:
