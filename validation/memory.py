@@ -34,6 +34,7 @@ class Case:
 
     title: str
     node: str
+    devices: int = 4
     model: str = ""
     options: Mapping[str, str] = field(default_factory=dict[str, str])
 
@@ -61,6 +62,27 @@ CASES = (
         model="llama3-1b",
         options=_LOOP,
     ),
+    Case(
+        title="llama3-8b, FSDP over 8, four micro-batches",
+        node="H100_80GB",
+        devices=8,
+        model="llama3-8b",
+        options={"mesh": "fsdp=8", "batch": "4", "micro_batch": "1", "remat": "full"},
+    ),
+    Case(
+        title="llama3-70b, FSDP over 256, two micro-batches",
+        node="H100_80GB",
+        devices=256,
+        model="llama3-70b",
+        options={"mesh": "fsdp=256", "batch": "2", "micro_batch": "1", "remat": "full"},
+    ),
+    Case(
+        title="llama3-70b, data over 16, FSDP over 16, two micro-batches",
+        node="H100_80GB",
+        devices=256,
+        model="llama3-70b",
+        options={"mesh": "data=16,fsdp=16", "batch": "2", "micro_batch": "1", "remat": "full"},
+    ),
     Case(title="ResNet-50 training, 4 x 256 images", node="H100_80GB", model="resnet50"),
     Case(
         title="ResNet-50 inference, 4 x 256 images",
@@ -77,7 +99,7 @@ def row(case: Case) -> str:
         case.source(),
         name=case.title,
         target=case.node,
-        layout=Layout(devices=4, per_host=4),
+        layout=Layout(devices=case.devices, per_host=min(case.devices, 8)),
         cache=CompiledCache(directory=default_directory()),
     )
     ours = memory_use(load_source(made.hlo_proto, name=case.title))

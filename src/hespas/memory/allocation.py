@@ -11,14 +11,23 @@ from hespas.memory.buffers import THROUGHOUT, Buffer
 
 @dataclass(slots=True, kw_only=True)
 class OutputMemory:
-    """The memory of one output, and the moments at which it is in use: a bit for each."""
+    """The memory of one output, and the moments at which it is in use: a bit for each.
+
+    ``overwritten`` are buffers that the output may be written over, in the memory that they have.
+    """
 
     size_bytes: int
     used: int = 0
+    overwritten: frozenset[Buffer] = frozenset()
 
     def use(self, first: int, last: int) -> None:
         """Use it from one moment to another, both counted."""
         self.used |= _bits(first, last)
+
+    def is_free_for(self, buffer: Buffer) -> bool:
+        """Return whether a buffer can lie here while it is live."""
+        last = buffer.held_until - (buffer in self.overwritten)
+        return not self.used & _bits(buffer.written_at, last)
 
 
 def outside_outputs(temporaries: Iterable[Buffer], outputs: Sequence[OutputMemory]) -> list[Buffer]:
@@ -31,13 +40,12 @@ def outside_outputs(temporaries: Iterable[Buffer], outputs: Sequence[OutputMemor
     sizes = [memory.size_bytes for memory in memories]
     remaining: list[Buffer] = []
     for buffer in sorted(temporaries, key=lambda each: -each.size_bytes):
-        needed = _bits(buffer.written_at, buffer.held_until)
         large_enough = memories[bisect_left(sizes, buffer.size_bytes) :]
-        memory = next((each for each in large_enough if not each.used & needed), None)
+        memory = next((each for each in large_enough if each.is_free_for(buffer)), None)
         if memory is None:
             remaining.append(buffer)
         else:
-            memory.used |= needed
+            memory.use(buffer.written_at, buffer.held_until)
     return remaining
 
 
@@ -55,11 +63,18 @@ MOST_PLACED = 3000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """A buffer that is live from one moment to another, both included."""
+    """A buffer, and when it is live: intervals in order, from one moment to another, both included.
+
+    Between them other buffers may use its memory, as that of a value that a loop carries.
+    """
 
     size_bytes: int
-    first: int
-    last: int
+    live: tuple[tuple[int, int], ...]
+
+    @property
+    def duration(self) -> int:
+        """From when it is live first to when it is live last."""
+        return self.live[-1][1] - self.live[0][0]
 
 
 def packed_bytes(spans: Iterable[Span]) -> int:
@@ -70,20 +85,20 @@ def packed_bytes(spans: Iterable[Span]) -> int:
     buffers live at the same time leave, or behind them all. Only the largest `MOST_PLACED` are
     placed; the others are taken to fit into gaps.
 
-    >>> early, late = Span(size_bytes=256, first=0, last=4), Span(size_bytes=256, first=5, last=9)
-    >>> packed_bytes([early, late, Span(size_bytes=100, first=3, last=6)])
+    >>> early, late = Span(size_bytes=256, live=((0, 4),)), Span(size_bytes=256, live=((5, 9),))
+    >>> packed_bytes([early, late, Span(size_bytes=100, live=((3, 6),))])
     384
     """
     aligned = [_aligned(span) for span in spans if span.size_bytes]
     by_size = sorted(aligned, key=lambda span: -span.size_bytes)[:MOST_PLACED]
-    by_duration = sorted(by_size, key=lambda span: span.first - span.last)
+    by_duration = sorted(by_size, key=lambda span: -span.duration)
     least = _heap_bytes(by_size)
     return min(least, _heap_bytes(by_duration, enough_bytes=least))
 
 
 def _aligned(span: Span) -> Span:
     size_bytes = -(-span.size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
-    return Span(size_bytes=size_bytes, first=span.first, last=span.last)
+    return Span(size_bytes=size_bytes, live=span.live)
 
 
 def _heap_bytes(spans: Sequence[Span], *, enough_bytes: int | None = None) -> int:
@@ -103,19 +118,18 @@ def _heap_bytes(spans: Sequence[Span], *, enough_bytes: int | None = None) -> in
 
 def _overlapping_later(spans: Sequence[Span]) -> list[list[int]]:
     """Return for each span the numbers of later ones that are live at the same time."""
-    later: list[list[int]] = [[] for _ in spans]
-    lasts = [span.last for span in spans]
-    live: list[int] = []
-    for number in sorted(range(len(spans)), key=lambda number: spans[number].first):
-        first = spans[number].first
-        live = [each for each in live if lasts[each] >= first]
-        for each in live:
-            if each < number:
-                later[each].append(number)
-            else:
-                later[number].append(each)
-        live.append(number)
-    return later
+    later: list[set[int]] = [set() for _ in spans]
+    intervals = sorted(
+        (first, last, number) for number, span in enumerate(spans) for first, last in span.live
+    )
+    live: list[tuple[int, int]] = []
+    for first, last, number in intervals:
+        live = [each for each in live if each[0] >= first]
+        for _, other in live:
+            if other != number:
+                later[min(other, number)].add(max(other, number))
+        live.append((last, number))
+    return [sorted(each) for each in later]
 
 
 def _smallest_gap(busy: Sequence[tuple[int, int]], size_bytes: int) -> int:

@@ -55,14 +55,19 @@ class BlockLiveness:
     """The buffers that a block writes and returns, and the peaks of the blocks inside of it.
 
     A moment is the position of an operation, the return being the last; ``operations`` names them.
-    ``inner`` gives the peak of an operation's regions, by its moment. ``replaced`` pairs a value
-    that a loop carries in with the one that takes its memory after it is read last.
+    ``inner`` gives the peak of an operation's regions, by its moment, and ``regions`` what is
+    inside of them. ``carried`` pairs each value that a loop carries in with the one that it hands
+    on; ``replaced`` are those of them whose memory is free after the old value is read last.
+    ``overwritten`` pairs operands with returned results that may be written where they are.
     """
 
     results: tuple[Buffer, ...]
     written: tuple[Buffer, ...]
     inner: dict[int, Peak]
+    regions: dict[int, Inside]
     operations: tuple[str, ...]
+    overwritten: tuple[tuple[Buffer, Buffer], ...] = ()
+    carried: tuple[tuple[Buffer, Buffer], ...] = ()
     replaced: tuple[tuple[Buffer, Buffer], ...] = ()
 
     def temporaries(self) -> Iterator[Buffer]:
@@ -72,6 +77,14 @@ class BlockLiveness:
             for buffer in self.written
             if buffer.merged_into is None and buffer.role is Role.TEMPORARY
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inside:
+    """The regions of a loop or a branch, and the buffers that the operation is given."""
+
+    blocks: tuple[BlockLiveness, ...]
+    given: tuple[Buffer, ...]
 
 
 def levels_of(liveness: BlockLiveness, temporaries: Iterable[Buffer]) -> list[int]:
@@ -133,15 +146,20 @@ def block_liveness(
     returned = walk.buffers_of(block.operations[-1].operands)
     donated = {argument for argument in destinations if argument is not None}
     returned_buffers = frozenset(returned)
+    beside: list[_Reuse] = []
     for reuse in walk.reuses:
         if reuse.must or not (program.is_scheduled and reuse.result in returned_buffers):
             reuse.merge(donated)
+        else:
+            beside.append(reuse)
     for buffer, destination in zip(returned, destinations, strict=True):
         _mark_output(buffer.actual, destination, last)
     return BlockLiveness(
         results=returned,
         written=tuple(walk.written),
         inner=walk.inner,
+        regions=walk.regions,
+        overwritten=tuple((reuse.operand.actual, reuse.result) for reuse in beside if reuse.fits),
         operations=tuple([_location(op) for op in block.operations]),
     )
 
@@ -158,7 +176,8 @@ def inner_liveness(
     liveness = block_liveness(program, block, arguments, destinations, space=space)
     if not carries:
         return liveness
-    return replace(liveness, replaced=tuple(_replaced(arguments, liveness.results)))
+    carried = tuple(zip(arguments, liveness.results, strict=True))
+    return replace(liveness, carried=carried, replaced=tuple(_replaced(carried)))
 
 
 def _shape(value: Value) -> tuple[int, ...] | None:
@@ -173,11 +192,9 @@ def _location(op: Op) -> str:
     return f"{op.place}: {op.instruction}" if op.place else op.instruction
 
 
-def _replaced(
-    carried: Iterable[Buffer], returned: Iterable[Buffer]
-) -> Iterator[tuple[Buffer, Buffer]]:
+def _replaced(carried: Iterable[tuple[Buffer, Buffer]]) -> Iterator[tuple[Buffer, Buffer]]:
     """Yield what an iteration reads for the last time before it writes what replaces it."""
-    for old, new in zip(carried, returned, strict=True):
+    for old, new in carried:
         if new.actual.role is Role.OUTPUT and old.read_at < new.actual.written_at:
             yield old, new.actual
 
@@ -204,12 +221,17 @@ class _Reuse:
     moment: int
     must: bool
 
+    @property
+    def fits(self) -> bool:
+        """Whether nothing reads the operand later, and the result is as large."""
+        operand = self.operand.actual
+        return operand.size_bytes == self.result.size_bytes and operand.read_at == self.moment
+
     def merge(self, donated: set[Buffer]) -> None:
         """Merge the two buffers if that is possible; of arguments only ``donated`` ones."""
         operand, result = self.operand.actual, self.result
         may_overwrite = operand.role is Role.TEMPORARY or operand in donated
-        fits = operand.size_bytes == result.size_bytes and operand.read_at == self.moment
-        if not (may_overwrite and fits) or result.merged_into is not None:
+        if not (may_overwrite and self.fits) or result.merged_into is not None:
             return
         result.merged_into = operand
         operand.read_at = result.read_at
@@ -229,6 +251,7 @@ class _Walk:
     leaves: Leaves = field(default_factory=Leaves)
     written: list[Buffer] = field(default_factory=list[Buffer])
     inner: dict[int, Peak] = field(default_factory=dict[int, Peak])
+    regions: dict[int, Inside] = field(default_factory=dict[int, "Inside"])
     reuses: list[_Reuse] = field(default_factory=list[_Reuse])
     in_flight: dict[Value, tuple[Buffer, ...]] = field(
         default_factory=dict[Value, tuple[Buffer, ...]]
@@ -288,8 +311,14 @@ class _Walk:
         if op.kind in _BRANCHES and self.program.is_scheduled:
             self._pass_on(op, moment)
         if op.kind in _HOLDS_BLOCKS:
-            peaks = [self._peak_inside(op, number) for number in range(len(op.regions))]
+            blocks = [
+                inner_liveness(self.program, op, number, space=self.space)
+                for number in range(len(op.regions))
+            ]
+            peaks = [peak_of(block, block.temporaries()) for block in blocks]
             self.inner[moment] = max(peaks, key=lambda peak: peak.size_bytes)
+            given = self.buffers_of(op.operands)
+            self.regions[moment] = Inside(blocks=tuple(blocks), given=given)
 
     def _new(self, op: Op, values: Iterable[Value], moment: int) -> tuple[Buffer, ...]:
         location, new = _location(op), list[Buffer]()
@@ -362,11 +391,6 @@ class _Walk:
             if view is not None and all(value in leaves for value in op.operands):
                 leaves.update(zip(op.results, view(op, leaves), strict=True))
         return [leaves.get(value, ()) for value in region.operations[-1].operands]
-
-    def _peak_inside(self, op: Op, number: int) -> Peak:
-        """Return the memory that a region needs in addition to its arguments."""
-        liveness = inner_liveness(self.program, op, number, space=self.space)
-        return peak_of(liveness, liveness.temporaries())
 
     def _start(self, op: Op, moment: int) -> None:
         """Allocate the results now, and hold the operands until the operation is done."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from hespas.memory.allocation import OutputMemory, Span, outside_outputs, packed_bytes
+from hespas.memory.allocation import OutputMemory, outside_outputs, packed_bytes
 from hespas.memory.buffers import THROUGHOUT, Buffer, HeldBuffer, Role, argument_buffers
 from hespas.memory.liveness import BlockLiveness, Destinations, block_liveness, peak_of
+from hespas.memory.one_schedule import spans_of
 from hespas.program.program import Function, Program, Value, all_ops
 from hespas.program.rewrite import with_calls_opened
 from hespas.program.types import DEVICE_MEMORY, HOST_MEMORY, tensors
@@ -125,7 +126,7 @@ def _uses_host(program: Program) -> bool:
 def _memory_use(program: Program, space: int) -> MemoryUse:
     state = settled(program, space=space)
     peak = peak_of(state.liveness, state.temporaries)
-    spans = _spans(state.liveness, state.temporaries)
+    spans = spans_of(state.liveness, state.temporaries)
     needed = max(packed_bytes(spans) if program.is_scheduled else 0, peak.size_bytes)
     written_over = {alias.result for alias in program.aliases}
     held = (
@@ -170,20 +171,13 @@ def _output_memories(liveness: BlockLiveness, destinations: Destinations) -> lis
     last = len(liveness.operations) - 1
     memories: list[OutputMemory] = []
     for buffer, destination in zip(liveness.results, destinations, strict=True):
-        memory = OutputMemory(size_bytes=buffer.size_bytes)
+        over = frozenset(operand for operand, result in liveness.overwritten if result is buffer)
+        memory = OutputMemory(size_bytes=buffer.size_bytes, overwritten=over)
         if destination is not None:
             memory.use(THROUGHOUT, destination.read_at)
         memory.use(buffer.actual.written_at, last)
         memories.append(memory)
     return memories
-
-
-def _spans(liveness: BlockLiveness, temporaries: Iterable[Buffer]) -> Iterator[Span]:
-    """Yield the buffers to pack; the peak of an inner block counts as one buffer."""
-    for buffer in temporaries:
-        yield Span(size_bytes=buffer.size_bytes, first=buffer.written_at, last=buffer.held_until)
-    for moment, peak in liveness.inner.items():
-        yield Span(size_bytes=peak.size_bytes, first=moment, last=moment)
 
 
 def _output(value: Value, number: int, space: int) -> HeldBuffer:

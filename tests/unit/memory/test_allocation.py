@@ -9,7 +9,7 @@ UNIT = ALIGNMENT_BYTES
 
 
 def spans(*given: tuple[int, int, int]) -> list[Span]:
-    return [Span(size_bytes=size * UNIT, first=first, last=last) for size, first, last in given]
+    return [Span(size_bytes=size * UNIT, live=((first, last),)) for size, first, last in given]
 
 
 def test_buffers_of_different_times_share_a_place() -> None:
@@ -30,16 +30,23 @@ def test_what_no_gap_holds_lies_behind() -> None:
     assert packed_bytes(spans((5, 0, 9), (4, 0, 4), (4, 5, 9), (3, 3, 6))) == 12 * UNIT
 
 
+def test_memory_that_a_buffer_leaves_for_a_while_is_used() -> None:
+    carried = Span(size_bytes=4 * UNIT, live=((0, 2), (6, 9)))
+    between = spans((3, 3, 5))
+    assert packed_bytes([carried, *between]) == 4 * UNIT
+    assert packed_bytes([carried, *spans((3, 3, 6))]) == 7 * UNIT
+
+
 @given(
     st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 20), st.integers(0, 20)), max_size=20)
 )
 def test_no_moment_needs_more_than_there_is(drawn: list[tuple[int, int, int]]) -> None:
     buffers = [
-        Span(size_bytes=size, first=min(one, other), last=max(one, other))
+        Span(size_bytes=size, live=((min(one, other), max(one, other)),))
         for size, one, other in drawn
     ]
     needed = packed_bytes(buffers)
     assert needed <= sum(-(-span.size_bytes // UNIT) * UNIT for span in buffers)
     for moment in range(21):
-        there = [span for span in buffers if span.first <= moment <= span.last]
+        there = [span for span in buffers if span.live[0][0] <= moment <= span.live[0][1]]
         assert sum(span.size_bytes for span in there) <= needed
