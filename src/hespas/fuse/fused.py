@@ -18,13 +18,15 @@ from hespas.fuse.copies import kept_arguments, with_copies
 from hespas.fuse.cudnn import with_cudnn_calls
 from hespas.fuse.dot_operands import with_operands_inside
 from hespas.fuse.dots import with_merged_dots, with_rounded_operands
+from hespas.fuse.equal_kernels import with_equal_together
 from hespas.fuse.group import grouped
 from hespas.fuse.libraries import ASSUMPTION, WRITER, Libraries
+from hespas.fuse.loop_layouts import with_layouts_before
 from hespas.fuse.merge import nodes_of, stretches_of
 from hespas.fuse.narrowing import with_narrow_gathers
 from hespas.fuse.order import in_order
 from hespas.fuse.own_kernels import with_own_kernels
-from hespas.fuse.pipelined import with_pipelined
+from hespas.fuse.pipelined import with_pipelined, with_starts_at_ends
 from hespas.fuse.scans import with_scans_opened
 from hespas.fuse.short_memory import SHORT, is_short
 from hespas.fuse.simplify import Simplifier, with_sums_joined, without_scatters
@@ -62,6 +64,8 @@ def fused(
     body = Simplifier().block(main.body)
     body = each_block(body, partial(_before_layouts, for_tpu=for_tpu))
     body = Assignment(libraries=libraries, compute_capability=compute_capability).block(body)
+    if libraries is None and not for_tpu:
+        body = with_layouts_before(body)
     main = Function(name=main.name, body=body)
     fuser = partial(_Fuser, options=options, libraries=libraries, for_tpu=for_tpu)
     made = _scheduled(program, main, fuser(overlaps=True))
@@ -125,10 +129,11 @@ class _Fuser:
             ops = with_operands_inside(ops, end.operands)
             ops = with_freed_first(ops, end.operands)
         ops = with_own_kernels(ops)
-        if not self.overlaps:
-            return Block(arguments=block.arguments, operations=(*one_by_one(ops), end))
-        ops = with_starts(ops, end.operands)
+        ops = with_starts(ops, end.operands) if self.overlaps else one_by_one(ops)
         if self.options.pipelined_collectives is not False:
-            pipelined = with_pipelined([*ops, end], self.names, fetches_ahead=self.for_tpu)
-            *ops, end = pipelined
+            *ops, end = with_pipelined([*ops, end], self.names, fetches_ahead=self.for_tpu)
+        if not self.overlaps:
+            ops = with_starts_at_ends(ops)
+        if self.libraries is None and not self.for_tpu:
+            ops = with_equal_together(ops, self.names)
         return Block(arguments=block.arguments, operations=(*ops, end))

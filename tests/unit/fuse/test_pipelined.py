@@ -100,8 +100,80 @@ def test_gathers_end_with_the_turn_before() -> None:
     assert {value for op in ends for value in op.results} <= set(last.operands)
 
 
-def test_a_loop_of_two_turns_stays_as_it_is() -> None:
-    assert [turns(op) for op in loops(program(is_pipelined=True, layers=2))] == [2, 2]
+def test_a_loop_keeps_at_least_one_turn() -> None:
+    # Forward it gathers ahead; backward it would reduce behind, too.
+    assert [turns(op) for op in loops(program(is_pipelined=True, layers=2))] == [1, 2]
+
+
+@cache
+def accumulating() -> Block:
+    prediction = hespas.predict(
+        "llama3-100m",
+        mesh="data=2,fsdp=2",
+        cluster="4xH100_80GB",
+        scan=True,
+        batch=3,
+        settings={"layers": "4", "embedding": "1024", "accumulation": "3"},
+        fidelity="fused",
+    )
+    return prediction.graph.program.main.body
+
+
+def micro_batches() -> Block:
+    (loop,) = [op for op in accumulating().operations if _holds_loops(op)]
+    assert turns(loop) == 2  # the last is written out, and the first is not
+    return loop.regions[-1]
+
+
+def _holds_loops(op: Op) -> bool:
+    return op.kind == "while" and any(each.kind == "while" for each in op.regions[-1].operations)
+
+
+def test_gradients_of_a_micro_batch_are_reduced_in_its_turn() -> None:
+    body = micro_batches()
+    starts = {op.results[0] for op in body.operations if op.kind == "async_start"}
+    ends = {op.operands[0] for op in body.operations if op.kind == "async_done"}
+    assert starts == ends
+    carried = set(body.arguments)
+    reductions = [
+        op
+        for op in body.operations
+        if op.kind == "async_start"
+        and op.regions[0].operations[0].kind in {"all_reduce", "reduce_scatter"}
+    ]
+    assert reductions
+    assert all(carried.isdisjoint(op.operands) for op in reductions)
+
+
+def test_gathers_for_the_next_micro_batch_start_behind_its_loops() -> None:
+    *operations, last = micro_batches().operations
+    last_loop = max(at for at, op in enumerate(operations) if op.kind == "while")
+    made_by = {value: op for op in operations for value in op.results}
+    handed = [made_by[value] for value in last.operands if value in made_by]
+    starts = [made_by[op.operands[0]] for op in handed if op.kind == "async_done"]
+    assert starts
+    assert all(operations.index(op) > last_loop for op in starts)
+
+
+def test_gathers_of_the_backward_pass_stay_in_their_micro_batch() -> None:
+    *operations, last = micro_batches().operations
+    made_by = {value: op for op in operations for value in op.results}
+    handed = {made_by[value] for value in last.operands if value in made_by}
+    ahead = [op.scope for op in handed if op.kind == "async_done"]
+    assert ahead
+    assert not [scope for scope in ahead if "rematted" in scope or "transpose(" in scope]
+
+
+def test_zeros_of_the_last_micro_batch_are_made_with_the_first() -> None:
+    operations = accumulating().operations
+    first = next(at for at, op in enumerate(operations) if op.kind == "while")
+    before, after = (
+        Counter(str(op.results[0].type) for op in some if op.kind == "fusion" and not op.operands)
+        for some in (operations[:first], operations[first:])
+    )
+    gradients = [kind for kind, count in before.items() if count > 1]
+    assert len(gradients) >= 4  # of stacks of weights
+    assert not set(gradients) & set(after)
 
 
 @cache
