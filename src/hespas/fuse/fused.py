@@ -26,6 +26,7 @@ from hespas.fuse.merge import nodes_of, stretches_of
 from hespas.fuse.narrowing import with_narrow_gathers
 from hespas.fuse.order import in_order
 from hespas.fuse.own_kernels import with_own_kernels
+from hespas.fuse.padded_dots import with_padded_dots
 from hespas.fuse.pipelined import with_pipelined, with_starts_at_ends
 from hespas.fuse.scans import with_scans_opened
 from hespas.fuse.short_memory import SHORT, is_short
@@ -62,9 +63,10 @@ def fused(
         return program
     main = with_calls_opened(program)
     body = Simplifier().block(main.body)
-    body = each_block(body, partial(_before_layouts, for_tpu=for_tpu))
+    of_gpus = libraries is None and not for_tpu
+    body = each_block(body, partial(_before_layouts, for_tpu=for_tpu, pads=of_gpus))
     body = Assignment(libraries=libraries, compute_capability=compute_capability).block(body)
-    if libraries is None and not for_tpu:
+    if of_gpus:
         body = with_layouts_before(body)
     main = Function(name=main.name, body=body)
     fuser = partial(_Fuser, options=options, libraries=libraries, for_tpu=for_tpu)
@@ -91,7 +93,7 @@ def _scheduled(program: Program, main: Function, fuser: _Fuser) -> Program:
     )
 
 
-def _before_layouts(block: Block, *, for_tpu: bool) -> Block:
+def _before_layouts(block: Block, *, for_tpu: bool, pads: bool) -> Block:
     end = block.operations[-1]
     operations = with_sums_joined([*with_scans_opened(block.operations[:-1])], end.operands)
     operations = without_scatters(operations, end.operands)
@@ -102,6 +104,8 @@ def _before_layouts(block: Block, *, for_tpu: bool) -> Block:
     operations = [*with_rounded_operands(operations)]
     ordered = with_top_k(operations, end.operands) if for_tpu else with_library_sorts(operations)
     operations = with_merged_dots(with_windows_opened(ordered))
+    if pads:
+        operations = with_padded_dots(operations, end.operands)
     return Block(arguments=block.arguments, operations=(*operations, end))
 
 

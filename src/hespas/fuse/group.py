@@ -407,10 +407,13 @@ class _Walk:
     def _is_normalised(self, at: int, readers: dict[Group, int]) -> bool:
         """Return whether a row is reduced and then multiplied by what came of it, as in a norm.
 
-        One block of threads has a whole row, so that both are one kernel.
+        One block of threads has a whole row, so that both are one kernel. A row that is all there
+        is has no dimension of rows left, and is no such row to XLA.
         """
         op = self.operations[at]
         if op.kind != "reduce" or len(readers) != 1 or len(op.results) != 1:
+            return False
+        if size_of(op.results[0]) == 1:
             return False
         ((group, times),) = readers.items()
         value = op.operands[0]

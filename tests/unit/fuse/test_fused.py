@@ -126,6 +126,25 @@ def test_a_norm_of_rows_is_one_kernel() -> None:
     assert len(kernels(fused(program))) == 1
 
 
+def test_a_norm_of_one_row_is_two_kernels() -> None:
+    row = "tensor<1x4096xf32>"
+    program = read(
+        main_function(
+            f"""%zero = stablehlo.constant dense<0.0> : tensor<f32>
+            %b = stablehlo.multiply %a, %a : {row}
+            %s = stablehlo.reduce(%b init: %zero) applies stablehlo.add across dimensions = [1]
+              : ({row}, tensor<f32>) -> tensor<1xf32>
+            %t = stablehlo.rsqrt %s : tensor<1xf32>
+            %u = stablehlo.broadcast_in_dim %t, dims = [0] : (tensor<1xf32>) -> {row}
+            %r = stablehlo.multiply %a, %u : {row}
+            return %r : {row}""",
+            arguments=f"%a: {row}",
+            results=row,
+        )
+    )
+    assert len(kernels(fused(program))) == 2
+
+
 def test_a_softmax_and_a_layer_norm_of_rows_are_one_kernel_each() -> None:
     """As XLA compiles both: what is computed of a row's sums alone stays with the row."""
     scalar, row = "tensor<f32>", "tensor<256xf32>"
