@@ -126,6 +126,10 @@ class ToolError(HespasError):
     """Another program, such as a compiler or a simulator, is missing or failed."""
 
 
+class TimeLimitError(ToolError):
+    """Another program took longer than it may."""
+
+
 class ExtraMissingError(ToolError):
     """A feature needs packages that the base installation does not include."""
 

@@ -15,7 +15,7 @@ import msgspec
 
 from hespas import pipeline
 from hespas.content_cache import used_files
-from hespas.errors import CacheError, HespasError, OutputError
+from hespas.errors import CacheError, HespasError, OutputError, TimeLimitError, ToolError
 from hespas.options import CompileChoice, Fidelity, PredictOptions
 from hespas.report.pipeline import pipeline_report
 from hespas.report.run import report_without_tables, run_json, run_report
@@ -65,14 +65,25 @@ def _evaluated(task: Task) -> Outcome:
         return _outcome(_report(options, in_full=task.with_report), with_report=task.with_report)
     except HespasError as error:
         reason = _reason(error)
-        is_refused = isinstance(error, CacheError | OutputError) or _is_of_room(reason)
-        return Outcome(ending=Ending.REFUSED if is_refused else Ending.FAILED, reason=reason)
+        return Outcome(ending=_ending(error, reason), reason=reason)
     except OSError as error:
         return Outcome(ending=Ending.REFUSED, reason=f"{type(error).__name__}: {error}")
     except MemoryError as error:
         return exhausted(f"there is not enough memory: {error}".rstrip(": "))
     except (RecursionError, OverflowError) as error:
         return Outcome(ending=Ending.FAILED, reason=f"{type(error).__name__}: {error}")
+
+
+def _ending(error: HespasError, reason: str) -> Ending:
+    """Return how an evaluation ended that raised an error.
+
+    A program that could not start, or ended before it answered, says nothing of the candidate: it
+    may have lacked memory or threads. One that took too long is not waited for again.
+    """
+    if isinstance(error, CacheError | OutputError) or _is_of_room(reason):
+        return Ending.REFUSED
+    is_of_tool = isinstance(error, ToolError) and not isinstance(error, TimeLimitError)
+    return Ending.EXHAUSTED if is_of_tool else Ending.FAILED
 
 
 def _reason(error: HespasError) -> str:

@@ -178,13 +178,12 @@ class LocalExecutor:
             return None
         attempt, task, worker.attempt = worker.attempt, worker.attempt.task, None
         outcome = msgspec.json.decode(worker.answer, type=Outcome)
-        if outcome.ending is Ending.FAILED and _KILLED in outcome.reason:
+        if outcome.ending is Ending.EXHAUSTED and _KILLED in outcome.reason:
             # A program that it ran was killed, and it reported so.
             attempt.lost += 1
             if attempt.lost < _MOST_ATTEMPTS:
                 waiting.appendleft(attempt)
                 return None
-            outcome = msgspec.structs.replace(outcome, ending=Ending.EXHAUSTED)
         peak = max(self._peaks.get(task.phase, 0), outcome.peak_memory_bytes)
         self._peaks[task.phase] = peak
         return task, outcome

@@ -25,7 +25,7 @@ class Ending(Enum):
     DONE = "done"
     FAILED = "failed"
     EXHAUSTED = "exhausted"
-    """It failed for want of memory, or ended its worker: another run of the study tries again."""
+    """Its worker or another program ended, as for want of memory: another run tries it again."""
     REFUSED = "refused"
     """The machine can't: it has other versions or files than the study was made with, or no room.
 

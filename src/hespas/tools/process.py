@@ -16,7 +16,7 @@ from pathlib import Path
 from threading import Event
 from time import monotonic
 
-from hespas.errors import ToolError
+from hespas.errors import TimeLimitError, ToolError
 from hespas.tools.interruption import interruption
 
 LOG_NAME = "log.txt"
@@ -144,7 +144,7 @@ def _waited(process: subprocess.Popen[bytes], time_s: float, *, name: str, log: 
         code = _wait(process, time_s, interruption(), name=name, log=log)
         _check_log(log, name)
     except subprocess.TimeoutExpired as error:
-        raise ToolError(
+        raise TimeLimitError(
             f"{name} took longer than {time_s:g} s: {last_words(log)}",
             location=str(log),
             hint="allow more time",

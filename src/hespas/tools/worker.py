@@ -19,7 +19,7 @@ from shutil import rmtree
 from threading import Lock
 from time import monotonic
 
-from hespas.errors import ToolError
+from hespas.errors import TimeLimitError, ToolError
 from hespas.tools.process import LOG_NAME, ending, last_words
 
 
@@ -56,7 +56,7 @@ class Worker:
                 answer = self._exchange(process, line, monotonic() + time_s)
             except TimeoutError:
                 self._end()
-                raise ToolError(
+                raise TimeLimitError(
                     f"{self.name} took longer than {time_s:g} s",
                     location=str(self.log),
                     hint="allow more time",

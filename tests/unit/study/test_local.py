@@ -33,12 +33,12 @@ for line in sys.stdin:
             open(mark, "w").close()
             os.kill(os.getpid(), signal.SIGKILL)
     if what == "compile":
-        out = {"ending": "failed", "reason": "the compiler was ended by SIGKILL: it said nothing"}
+        out = {"ending": "exhausted", "reason": "XLA was ended by SIGKILL: it said nothing"}
         print(json.dumps(out), flush=True)
         continue
     if what == "compile once" and not os.path.exists(task["candidate"]["mark"]):
         open(task["candidate"]["mark"], "w").close()
-        out = {"ending": "failed", "reason": "the compiler was ended by SIGKILL: it said nothing"}
+        out = {"ending": "exhausted", "reason": "XLA was ended by SIGKILL: it said nothing"}
         print(json.dumps(out), flush=True)
         continue
     if what == "wait":

@@ -9,7 +9,14 @@ import msgspec
 import pytest
 
 from hespas import pipeline
-from hespas.errors import CacheError, ConfigError, ProgramError, ToolError
+from hespas.errors import (
+    CacheError,
+    ConfigError,
+    ExtraMissingError,
+    ProgramError,
+    TimeLimitError,
+    ToolError,
+)
 from hespas.study.entry import entry_of
 from hespas.study.evaluate import evaluate, options_of
 from hespas.study.local import LocalExecutor
@@ -105,6 +112,27 @@ def test_a_full_disk_is_no_property_of_a_candidate(
     found = evaluate(Task(key="k", candidate=CANDIDATES[0], phase=Phase.SCREEN))
     assert found.ending is Ending.REFUSED
     assert "No space left on device" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("error", "ending"),
+    [
+        (ToolError("the export was ended by SIGABRT: no threads"), Ending.EXHAUSTED),
+        (ExtraMissingError("JAX", extra="jax"), Ending.EXHAUSTED),
+        (TimeLimitError("the compiler took longer than 600 s"), Ending.FAILED),
+        (ProgramError("it is refused"), Ending.FAILED),
+    ],
+    ids=["ended", "missing", "too long", "refused"],
+)
+def test_a_program_that_ended_says_nothing_of_a_candidate(
+    error: Exception, ending: Ending, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(options: object, *, whole_up_to: int) -> None:
+        raise error
+
+    monkeypatch.setattr("hespas.pipeline.predict_folded", fails)
+    found = evaluate(Task(key="k", candidate=CANDIDATES[0], phase=Phase.SCREEN))
+    assert found.ending is ending
 
 
 def test_a_pipeline_has_the_figures_of_what_predicts_pipelines() -> None:
