@@ -61,7 +61,7 @@ def with_pipelined(
 
 
 def with_starts_at_ends(operations: Sequence[Op]) -> list[Op]:
-    """Return a schedule in which each collective starts when it is waited for, if it has an end."""
+    """Return a schedule whose collectives start when they are waited for, those of loops too."""
     starts = {op.results[0]: op for op in operations if op.kind == "async_start"}
     ends = {op for op in operations if op.kind == "async_done" and op.operands[0] in starts}
     late = {starts[op.operands[0]] for op in ends}
@@ -69,8 +69,16 @@ def with_starts_at_ends(operations: Sequence[Op]) -> list[Op]:
         each
         for op in operations
         if op not in late
-        for each in ((starts[op.operands[0]], op) if op in ends else (op,))
+        for each in ((starts[op.operands[0]], op) if op in ends else (_loop_of_ends(op),))
     ]
+
+
+def _loop_of_ends(op: Op) -> Op:
+    if op.kind != "while":
+        return op
+    condition, body = op.regions
+    inner = replace(body, operations=tuple(with_starts_at_ends(body.operations)))
+    return replace(op, regions=(condition, inner))
 
 
 def _renamed(op: Op, renaming: Renaming) -> Op:
