@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
@@ -467,13 +467,23 @@ def _wishes(block: Block, compute_capability: float | None) -> dict[Value, Order
             if cast:
                 most = max(cast.values())
                 best = chosen[result] = next(order for order in cast if cast[order] == most)
-        taken = taken_orders(op, compute_capability)
-        if taken is None:
+        orders = _each_wanted(op, chosen, compute_capability)
+        if orders is None:
             _pass_back(op, best, wish)
             continue
-        for value, order in zip(op.operands, taken[0], strict=True):
+        for value, order in zip(op.operands, orders, strict=True):
             wish(value, order)
     return chosen
+
+
+def _each_wanted(
+    op: Op, chosen: Mapping[Value, Order], compute_capability: float | None
+) -> Sequence[Order | None] | None:
+    """Return how each operand should lie, where an operation has a result or a place for each."""
+    if op.kind == "optimization_barrier":
+        return [chosen.get(result) for result in op.results]
+    taken = taken_orders(op, compute_capability)
+    return None if taken is None else taken[0]
 
 
 def _pass_back(op: Op, best: Order | None, wish: Callable[[Value, Order | None], None]) -> None:

@@ -12,7 +12,7 @@ softmax is normalised after the product with the values, and masks are selects o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -79,6 +79,15 @@ _SAVED = (
 )
 _MASKED = -0.7 * float(jnp.finfo(jnp.float32).max)
 _RMS_EPSILON = 1e-5
+
+
+BeforeLayer = Callable[[jax.Array, Weights], tuple[jax.Array, Weights]]
+"""What the input of a layer and its weights go through before the layer."""
+
+
+def untouched(x: jax.Array, weights: Weights) -> tuple[jax.Array, Weights]:
+    """Return what goes into a layer as it is."""
+    return x, weights
 
 
 def offloaded(names: Sequence[str]) -> Any:
@@ -201,8 +210,13 @@ class Decoder:
             counted = batch["target_segments"] != 0
             return jnp.sum(losses * counted) / (jnp.sum(counted) + 1e-8)
 
-    def through_layers(self, x: jax.Array, weights: Weights, batch: Weights) -> jax.Array:
-        """Return what comes out of the last layer."""
+    def through_layers(
+        self, x: jax.Array, weights: Weights, batch: Weights, before: BeforeLayer = untouched
+    ) -> jax.Array:
+        """Return what comes out of the last layer.
+
+        What goes into a layer outside of a loop, and its weights, go through ``before`` first.
+        """
         layer = self._rematerialised()
         # Outside of the loop, where compilers make it once, as they do without a loop.
         with jax.named_scope("positions"):
@@ -216,7 +230,7 @@ class Decoder:
         if not self.scan:
             for index in range(self.layers):
                 with jax.named_scope(f"layers_{index:02d}"):
-                    x = layer(x, weights[f"layer_{index:02d}"], shared)
+                    x = layer(*before(x, weights[f"layer_{index:02d}"]), shared)
             return x
 
         def body(carried: jax.Array, layer_weights: Weights) -> tuple[jax.Array, None]:

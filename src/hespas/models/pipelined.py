@@ -2,7 +2,8 @@
 
 They are made from `Pieces`, which a family of models offers. Every stage of a pipeline runs a
 program of its own part at the same time. Sums over data-parallel devices are left to the schedule:
-a pass leaves the gradients of its own sequences, and the optimiser's step takes their sum.
+a pass leaves the gradients of its own sequences, layer after layer, and the optimiser's step takes
+their sum.
 """
 
 # JAX's own types are only partly known.
@@ -19,6 +20,7 @@ import jax
 import jax.numpy as jnp
 
 from hespas.models.adamw import training_state, updated
+from hespas.models.decoder import BeforeLayer, untouched
 from hespas.models.model import Step
 from hespas.models.part import REDUCED, SHARED, Part, PartProgram
 from hespas.models.sharding import Divided
@@ -65,8 +67,13 @@ class Pieces(Protocol):
         """Return what goes into the first layer of the model."""
         ...
 
-    def through_layers(self, x: jax.Array, weights: Weights, batch: Weights) -> jax.Array:
-        """Return what comes out of the part's last layer."""
+    def through_layers(
+        self, x: jax.Array, weights: Weights, batch: Weights, before: BeforeLayer = untouched
+    ) -> jax.Array:
+        """Return what comes out of the part's last layer.
+
+        What goes into a layer outside of a loop, and its weights, go through ``before`` first.
+        """
         ...
 
     def loss_of(self, x: jax.Array, weights: Weights, batch: Weights) -> jax.Array:
@@ -118,11 +125,13 @@ def _pass(pieces: Pieces, part: Part, dtype: Any) -> _Made:
     weights = pieces.part_weights(dtype, is_first=part.is_first, is_last=part.is_last)
     batch, activations = pieces.batch(), pieces.activations()
     shardings = jax.tree.map(lambda leaf: leaf.sharding, weights)
+    fixed_weights = pieces.fixed_weights()
     with_weights = part.program is PartProgram.BOTH
+    before = _gradients_together(fixed_weights) if with_weights else untouched
 
     def forward(weights: Weights, x: Any, batch: Weights) -> jax.Array:
         x = pieces.embedded(weights, batch) if part.is_first else x
-        x = pieces.through_layers(x, weights, batch)
+        x = pieces.through_layers(x, weights, batch, before)
         return pieces.loss_of(x, weights, batch) if part.is_last else x
 
     def run(weights: Weights, fixed: Weights, batch: Weights, x: Any, gradient: Any) -> object:
@@ -141,12 +150,35 @@ def _pass(pieces: Pieces, part: Part, dtype: Any) -> _Made:
     nothing = None
     arguments = (
         weights,
-        pieces.fixed_weights(),
+        fixed_weights,
         batch,
         nothing if part.is_first else activations,
         nothing if part.is_last else activations,
     )
     return run, arguments, ()
+
+
+def _gradients_together(fixed: Weights) -> BeforeLayer:
+    """Return what lets gradients leave a layer only when all of the layer's are there.
+
+    A step adds each to its sum before the layer before it begins, so that compilers can't keep what
+    several layers' gradients are made of. Those of ``fixed`` weights are never made.
+    """
+    names = {name for group in fixed.values() for layer in group for name in layer}
+
+    def before(x: jax.Array, weights: Weights) -> tuple[jax.Array, Weights]:
+        trained = {name: leaf for name, leaf in weights.items() if name not in names}
+        x, trained = _held(x, trained)
+        return x, {**weights, **trained}
+
+    return before
+
+
+_held = jax.custom_vjp(untouched)
+_held.defvjp(
+    lambda x, weights: ((x, weights), None),
+    lambda _, gradients: jax.lax.optimization_barrier(gradients),
+)
 
 
 def _joined(weights: Weights, fixed: Weights) -> Weights:

@@ -21,7 +21,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from hespas.models.attention import cached_attention, causal_attention, fused_over_cache
 from hespas.models.cache import Cache
-from hespas.models.decoder import cross_entropy, offloaded
+from hespas.models.decoder import BeforeLayer, cross_entropy, offloaded, untouched
 from hespas.models.feed_forward import feed_forward, feed_forward_weights
 from hespas.models.language import Decode, LanguageModel, LayerKind, Training
 from hespas.models.latent import latent_attention, latent_weights
@@ -201,14 +201,20 @@ class Transformer:
                 x = x + weights["positions"].astype(self.dtype)[batch["positions"]]
             return self._between(x)
 
-    def through_layers(self, x: jax.Array, weights: Weights, batch: Weights) -> jax.Array:
-        """Return what comes out of the last layer."""
+    def through_layers(
+        self, x: jax.Array, weights: Weights, batch: Weights, before: BeforeLayer = untouched
+    ) -> jax.Array:
+        """Return what comes out of the last layer.
+
+        What goes into a layer outside of a loop, and its weights, go through ``before`` first.
+        """
         model, positions = self.model, batch["positions"]
         layers = {kind: self._rematerialised(kind) for kind in model.kinds}
+        alone = {kind: _behind(before, layer) for kind, layer in layers.items()}
         if not self.is_looped:
-            return _one_by_one(layers, model.kinds, x, weights[_FIRST], positions)
+            return _one_by_one(alone, model.kinds, x, weights[_FIRST], positions)
         plan = model.plan
-        x = _one_by_one(layers, plan.first, x, weights[_FIRST], positions)
+        x = _one_by_one(alone, plan.first, x, weights[_FIRST], positions)
 
         def group(carried: jax.Array, of_group: Sequence[Weights]) -> tuple[jax.Array, None]:
             for kind, own in zip(plan.repeated, of_group, strict=True):
@@ -217,7 +223,7 @@ class Transformer:
 
         with jax.named_scope("layers"):
             x, _ = jax.lax.scan(group, x, weights[_STACKED])
-        return _one_by_one(layers, plan.last, x, weights[_LAST], positions)
+        return _one_by_one(alone, plan.last, x, weights[_LAST], positions)
 
     def through_cached_layers(
         self, x: jax.Array, weights: Weights, positions: jax.Array, caches: Sequence[Cache]
@@ -393,6 +399,15 @@ class Transformer:
     def _between(self, x: jax.Array) -> jax.Array:
         """Ask for the rows that stand between products."""
         return self.divided.constrain(x, "batch", "norm_sequence", None)
+
+
+def _behind(before: BeforeLayer, layer: Any) -> Any:
+    """Return a layer whose input and weights go through ``before`` first."""
+
+    def changed(x: jax.Array, weights: Weights, positions: jax.Array) -> jax.Array:
+        return layer(*before(x, weights), positions)
+
+    return changed
 
 
 def _one_by_one(

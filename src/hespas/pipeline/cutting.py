@@ -54,6 +54,11 @@ class Cut:
         return offloads(self.source)
 
     @property
+    def is_looped(self) -> bool:
+        """Whether the layers of a part are a loop, which writes the gradients of all as one."""
+        return self.options.program.model.scan is True
+
+    @property
     def micro_batch(self) -> int:
         """The sequences of one micro-batch of a data-parallel part."""
         settings: Any = self.source.settings
@@ -84,7 +89,7 @@ class Cut:
             batch=settings.batch,
             global_batch=None,
             micro_batch=self.micro_batch,
-            scan=part.layers > _WRITTEN_OUT if given.scan is None else given.scan,
+            scan=self.is_looped,
             part=part,
         )
         return replace(self.options, program=replace(self.options.program, model=model))
@@ -110,8 +115,6 @@ def divided_by(mesh: MeshAxes, program: PartProgram) -> MeshAxes:
 
 OFFLOAD = "offload"
 """The choice of ``remat`` that keeps what layers make in the host's memory."""
-_WRITTEN_OUT = 4
-"""Layers of a part up to which they are no loop, unless that is asked for."""
 
 
 def is_pipeline(options: PredictOptions) -> bool:

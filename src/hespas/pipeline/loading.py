@@ -34,6 +34,7 @@ from hespas.pipeline.caches import compiled_directory, made_directory
 from hespas.pipeline.checks import check_effects
 from hespas.pipeline.estimators import check_device_options
 from hespas.pipeline.machines import device_of
+from hespas.pipeline.sums import without_sums
 from hespas.pipeline.workload import source_of, target_of
 from hespas.program.kernels import CompiledKernels, decode_kernels
 from hespas.program.program import Program, with_kernels
@@ -201,6 +202,9 @@ def _fused(
             f"{options.compile.words} is of GPUs, and the node is none",
             hint=f"give {option('fidelity')} {Fidelity.FUSED.value}",
         )
+    part = options.program.model.part
+    if part is not None:
+        program = without_sums(program, part)
     if not is_tpu:
         program = expanded(program, has_grouped_products=of_libraries)
     device = device_of(options.estimate)

@@ -6,13 +6,13 @@ operations, and so is communication that no computation hides; so the two add up
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from itertools import combinations
 
 from hespas.memory.over_time import temporaries_before
 from hespas.models.model import MeshAxes
 from hespas.models.part import Part
+from hespas.pipeline.sums import Groups, groups_of_task
 from hespas.prediction import Prediction
 from hespas.program.groups import groups_along
 from hespas.program.program import Op
@@ -21,9 +21,7 @@ from hespas.program.types import DEVICE_MEMORY, HOST_MEMORY, size_bytes
 from hespas.schedule.build import regions_of_tasks
 from hespas.schedule.tasks import (
     CollectiveTask,
-    CommunicationKind,
     ComputeTask,
-    GroupTable,
     MemoryTask,
     ReceiveTask,
     SendTask,
@@ -95,38 +93,6 @@ class PassCost:
     weights: Spent
 
 
-def without_sums(tasks: TaskGraph, mesh: MeshAxes, axes: Sequence[str]) -> TaskGraph:
-    """Return the tasks without all-reduces along axes whose devices have equal weights.
-
-    In a pass these are sums of gradients, which a step does once, for all micro-batches.
-    """
-    present = [axis for axis in axes if mesh.size(axis) > 1]
-    dropped = [
-        {frozenset(each) for each in groups_along(mesh.axes, used)}
-        for count in range(1, len(present) + 1)
-        for used in combinations(present, count)
-    ]
-    if not dropped:
-        return tasks
-    rewired: dict[int, tuple[int, ...]] = {}
-    kept: list[Task] = []
-
-    def followed(needs: tuple[int, ...]) -> tuple[int, ...]:
-        found = (each for need in needs for each in rewired.get(need, (need,)))
-        return tuple(sorted(set(found)))
-
-    for task in tasks.tasks:
-        match task:
-            case CollectiveTask() if _is_sum(task, tasks, dropped):
-                rewired[task.id] = followed(task.depends_on)
-            case CollectiveTask() | SendTask() | ReceiveTask():
-                order = followed(task.order_only)
-                kept.append(replace(task, depends_on=followed(task.depends_on), order_only=order))
-            case _:
-                kept.append(replace(task, depends_on=followed(task.depends_on)))
-    return replace(tasks, tasks=tuple(kept))
-
-
 def spread(tasks: TaskGraph, *, inner: MeshAxes, whole: MeshAxes) -> TaskGraph:
     """Return the tasks of all devices, of which those along the axes ``inner`` share a program.
 
@@ -167,18 +133,6 @@ def _images(inner: MeshAxes, whole: MeshAxes) -> list[tuple[int, ...]]:
     return [tuple(group) for group in found]
 
 
-def _is_sum(task: CollectiveTask, graph: TaskGraph, dropped: Sequence[set[frozenset[int]]]) -> bool:
-    is_reduction = task.kind is CommunicationKind.ALL_REDUCE
-    return is_reduction and _groups(task, graph) in dropped
-
-
-def _groups(task: CollectiveTask, graph: TaskGraph) -> set[frozenset[int]]:
-    if task.group_table is None:
-        return {frozenset(range(graph.device_count))}
-    table: GroupTable = graph.group_tables[task.group_table]
-    return {frozenset(group) for group in table}
-
-
 def spent_by_phase(prediction: Prediction, *, pieces: int) -> tuple[Spent, Spent]:
     """Return what the forward pass takes, and all else of a program of both passes.
 
@@ -198,7 +152,8 @@ def spent_by_phase(prediction: Prediction, *, pieces: int) -> tuple[Spent, Spent
         if isinstance(task, ComputeTask):
             amount = Spent(compute_ps=task.duration_ps)
         elif exposed.get(task.id, 0):
-            is_tp = isinstance(task, CollectiveTask) and _groups(task, prediction.tasks) == tp
+            is_collective = isinstance(task, CollectiveTask)
+            is_tp = is_collective and groups_of_task(task, prediction.tasks) == tp
             hidden = exposed[task.id]
             amount = Spent(tp_ps=hidden) if is_tp else Spent(exposed_ps=hidden)
         if _is_forward(regions.get(task.id), names):
@@ -225,10 +180,10 @@ def _beside_host(spent: Spent, moves_ps: int) -> Spent:
     return replace(spent, host_ps=max(0, moves_ps - spent.total_ps))
 
 
-def _tp_groups(prediction: Prediction) -> set[frozenset[int]]:
+def _tp_groups(prediction: Prediction) -> Groups:
     if "tp" not in dict(prediction.mesh):
-        return set()
-    return {frozenset(group) for group in groups_along(prediction.mesh, ("tp",))}
+        return frozenset()
+    return frozenset(map(frozenset, groups_along(prediction.mesh, ("tp",))))
 
 
 def _overlapped(spent: Spent, pieces: int) -> Spent:

@@ -32,8 +32,8 @@ from hespas.pipeline.passes import (
     memory_of_pass,
     spent_by_phase,
     spread,
-    without_sums,
 )
+from hespas.pipeline.sums import tasks_without_sums
 from hespas.pipelining.options import Overlap
 from hespas.pipelining.schedule import Action, Pass, Schedule
 from hespas.pipelining.timing import Durations, Interval, timed
@@ -81,8 +81,10 @@ def _cost(cut: Cut, part: Part, store: Store | None) -> PartCost:
         _, of_inputs = spent_by_phase(inputs, pieces=pieces)
         weights, backward = backward.less(of_inputs), backward.less(backward.less(of_inputs))
     memory = memory_of_pass(both, part)
-    added = Spent(compute_ps=_accumulation_ps(memory.weight_bytes, update))
+    waiting_bytes = 0
     if not hides(Overlap.ACCUMULATION):
+        added = Spent(compute_ps=_accumulation_ps(memory.weight_bytes, update))
+        waiting_bytes = memory.weight_bytes // (1 if cut.is_looped else part.layers)
         if cut.schedule.splits_backward:
             weights += added
         else:
@@ -100,7 +102,7 @@ def _cost(cut: Cut, part: Part, store: Store | None) -> PartCost:
             gradient_bytes=GRADIENT_BYTES * memory.weight_bytes // weight_size_bytes(cut),
             state_bytes=_state_bytes(update),
             kept_bytes=memory.kept_bytes,
-            working_bytes=memory.working_bytes,
+            working_bytes=memory.working_bytes + waiting_bytes,
             host_bytes=memory.host_bytes,
         ),
         prediction=both,
@@ -132,7 +134,8 @@ def _prediction(cut: Cut, part: Part, program: PartProgram, store: Store | None)
     and data-parallel parts running it at the same time.
     """
     inner = cut.mesh_of(program)
-    options = cut.options_of(replace(part, mesh=inner, program=program))
+    of_program = replace(part, mesh=inner, program=program)
+    options = cut.options_of(of_program)
     loaded = load_alone(replace(options, network=NetworkOptions()))
     if not loaded.is_scheduled:
         # Every operation has a phase of its own.
@@ -140,10 +143,9 @@ def _prediction(cut: Cut, part: Part, program: PartProgram, store: Store | None)
         options = replace(options, split=split)
     prepared = divide(loaded, options, system=cut.system)
     estimates = price(prepared, options, store=store)
-    once = [] if program is PartProgram.UPDATE else [*SHARED]
 
     def on_all(tasks: TaskGraph) -> TaskGraph:
-        return spread(without_sums(tasks, inner, once), inner=inner, whole=cut.mesh)
+        return spread(tasks_without_sums(tasks, of_program), inner=inner, whole=cut.mesh)
 
     found = finish(prepared, estimates, options, change=on_all)
     return replace(found, mesh=cut.mesh.axes)

@@ -75,3 +75,17 @@ def test_a_reshape_that_needs_the_default_order_gets_it() -> None:
         results="tensor<512xf32>",
     )
     assert [op.kind for op in operations] == ["transpose", "copy", "reshape", "return"]
+
+
+def test_a_product_writes_as_it_is_returned_through_a_barrier() -> None:
+    left, made = "tensor<64x256xf32>", "tensor<64x128xf32>"
+    operations = assigned(
+        f"""%p = stablehlo.dot_general %a, %w, contracting_dims = [1] x [0]
+          : ({left}, tensor<256x128xf32>) -> {made}
+        %t = stablehlo.transpose %p, dims = [1, 0] : ({made}) -> tensor<128x64xf32>
+        %b:2 = stablehlo.optimization_barrier %a, %t : {left}, tensor<128x64xf32>
+        return %b#1 : tensor<128x64xf32>""",
+        arguments=f"%a: {left}, %w: tensor<256x128xf32>",
+        results="tensor<128x64xf32>",
+    )
+    assert not copies(operations)

@@ -26,6 +26,7 @@ from hespas.pipeline import (
 from hespas.pipeline.cutting import cut_of, shared_layers
 from hespas.pipeline.fitting import StageMemory, least_memory, remedy
 from hespas.pipelining.options import PipelineOptions
+from hespas.program.devices import communication_ops, device_group_table
 from hespas.report.headline import bound_parts, waiting_s
 from hespas.report.pipeline import pipeline_report
 from hespas.report.run import run_text
@@ -384,3 +385,49 @@ def test_a_link_to_the_host_of_unknown_bandwidth_is_refused_before_anything_is_e
     unknown = replace(asked, estimate=replace(asked.estimate, node=node))
     with pytest.raises(HespasError, match="bandwidth of the link is not known"):
         cut_of(unknown)
+
+
+TWELVE = {**SMALL, "layers": "12"}
+
+
+def of_layers(scan: bool | None, **changed: object) -> PipelinePrediction:
+    model = ModelOptions(sequence=1024, scan=scan, more=TWELVE)
+    mesh = "pipe=2,context=2,tp=2"
+    return predict_pipeline(options(mesh, model=model, **changed))
+
+
+def test_layers_are_written_out_unless_a_loop_is_asked_for() -> None:
+    loop, plain = of_layers(True), of_layers(None)
+    assert plain.step_time_s < loop.step_time_s
+    assert [each.weight_bytes for each in plain.memories] == [
+        each.weight_bytes for each in loop.memories
+    ]
+
+
+def test_gradients_of_one_layer_alone_are_there_at_a_time() -> None:
+    """What gradients are made of is not kept until all layers have been passed through."""
+    loop, plain = of_layers(True), of_layers(None)
+    for part, cost in plain.costs.items():
+        footprint, with_loop = cost.footprint, loop.costs[part].footprint
+        layer_bytes = footprint.weight_bytes // part.layers
+        assert footprint.working_bytes <= with_loop.working_bytes + layer_bytes
+
+
+def test_gradients_that_are_added_by_kernels_of_their_own_exist_first() -> None:
+    together, apart = of_layers(None), of_layers(None, overlap={"accumulation": False})
+    for part, cost in apart.costs.items():
+        more = cost.footprint.working_bytes - together.costs[part].footprint.working_bytes
+        assert more == cost.footprint.weight_bytes // part.layers
+
+
+def test_what_a_step_sums_once_costs_a_pass_nothing() -> None:
+    prediction = of_layers(None)
+    assert not any(
+        op.kind == "all_reduce" and device_group_table(op, cost.prediction.graph.program) == GROUPS
+        for cost in prediction.costs.values()
+        for op in communication_ops(cost.prediction.graph.program)
+    )
+
+
+GROUPS = ((0, 2), (1, 3))
+"""Those of the axis ``context`` in a stage of ``context=2,tp=2``."""
