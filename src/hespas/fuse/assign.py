@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
@@ -458,6 +458,7 @@ def _wishes(block: Block, compute_capability: float | None) -> dict[Value, Order
             cast[order] = cast.get(order, 0) + 1
 
     chosen: dict[Value, Order] = {}
+    returned = set(block.operations[-1].operands)
     for value in block.operations[-1].operands:
         wish(value, default_order(_shape(value)))
     for op in reversed(block.operations[:-1]):
@@ -467,7 +468,9 @@ def _wishes(block: Block, compute_capability: float | None) -> dict[Value, Order
             if cast:
                 most = max(cast.values())
                 best = chosen[result] = next(order for order in cast if cast[order] == most)
-        orders = _each_wanted(op, chosen, compute_capability)
+        if op.kind in _RENAMING and op.results[0] in returned:
+            returned.add(op.operands[0])
+        orders = _each_wanted(op, chosen, returned, compute_capability)
         if orders is None:
             _pass_back(op, best, wish)
             continue
@@ -477,11 +480,17 @@ def _wishes(block: Block, compute_capability: float | None) -> dict[Value, Order
 
 
 def _each_wanted(
-    op: Op, chosen: Mapping[Value, Order], compute_capability: float | None
+    op: Op,
+    chosen: Mapping[Value, Order],
+    returned: Container[Value],
+    compute_capability: float | None,
 ) -> Sequence[Order | None] | None:
-    """Return how each operand should lie, where an operation has a result or a place for each."""
+    """Return how each operand should lie; None where that is decided for all alike.
+
+    Through a barrier that is known of what is ``returned``, whose order is fixed.
+    """
     if op.kind == "optimization_barrier":
-        return [chosen.get(result) for result in op.results]
+        return [chosen.get(result) if result in returned else None for result in op.results]
     taken = taken_orders(op, compute_capability)
     return None if taken is None else taken[0]
 
