@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from math import prod
 
 from msgspec.structs import replace
 
-from hespas.fuse.contiguous import in_pieces
+from hespas.fuse.contiguous import in_pieces, is_one_kernel
 from hespas.fuse.cudnn import taken_orders
 from hespas.fuse.kinds import BROADCASTS, CREATING, ELEMENTWISE, HOLDING
 from hespas.fuse.layouts import (
@@ -79,10 +80,16 @@ class Assignment:
     orders: dict[Value, Order | None] = field(default_factory=dict[Value, Order | None])
     given: dict[Value, None] = field(default_factory=dict[Value, None])
 
-    def block(self, block: Block) -> Block:
-        """Return a block whose values have layouts; arguments and results have the default."""
+    def block(self, block: Block, free: AbstractSet[Value] = frozenset()) -> Block:
+        """Return a block whose values have layouts; arguments and results have the default.
+
+        Arguments that are ``free`` lie as each of their users takes them.
+        """
         arguments = tuple(
-            [self._fresh(value, default_order(_shape(value))) for value in block.arguments]
+            [
+                self._fresh(value, None if value in free else default_order(_shape(value)))
+                for value in block.arguments
+            ]
         )
         self.given.update(dict.fromkeys(arguments))
         wishes = _wishes(block, self.compute_capability)
@@ -258,11 +265,24 @@ class _Walk:
         if count > 1:
             self._add(op, (*taken, *operands[count:]), made)
             return
+        if is_one_kernel(shape, order, dimensions):
+            made = self._reduced_order(op.results[0], made)
         result = self.outer.fresh(op.results[0], made)
         reduction = replace(op, operands=(taken[0], operands[1]), results=(result,))
         for each in in_pieces(reduction, order, dimensions):
             self.operations.append(each)
             self.outer.orders.setdefault(each.results[0], default_order(_shape(each.results[0])))
+
+    def _reduced_order(self, value: Value, made: Order) -> Order:
+        """Return the order in which a reduction writes: that of its data, if users take it so."""
+        wish = self.wishes.get(value)
+        if wish is not None and sorted(wish) == sorted(made):
+            return wish
+        reshapes = [op for op in self.users.get(value, ()) if op.kind == "reshape"]
+        shapes = [_shape(op.results[0]) for op in reshapes]
+        if any(reshaped(made, _shape(value), shape) is None for shape in shapes):
+            return default_order(_shape(value))
+        return made
 
     def _dot(self, op: Op, operands: Sequence[Value], attrs: DotAttrs) -> None:
         taken: list[Value] = []
@@ -380,11 +400,29 @@ class _Walk:
     def _library(self, op: Op, operands: Sequence[Value]) -> None:
         taken = [self._as(value, default_order(_shape(value))) for value in operands]
         if op.kind in HOLDING:
-            op = replace(op, regions=tuple([self.outer.block(region) for region in op.regions]))
+            free = self._free(op, taken)
+            regions = [self.outer.block(region, free) for region in op.regions]
+            op = replace(op, regions=tuple(regions))
         results = tuple(
             [self.outer.fresh(value, default_order(_shape(value))) for value in op.results]
         )
         self.operations.append(replace(op, operands=tuple(taken), results=results))
+
+    def _free(self, op: Op, operands: Sequence[Value]) -> set[Value]:
+        """Return the arguments of a loop that are only read, of values whose order is open.
+
+        The compiler lays them out as the loop's body wants them.
+        """
+        if op.kind != "while":
+            return set()
+        condition, body = op.regions
+        open_orders = {
+            at
+            for at, value in enumerate(operands)
+            if self.outer.orders[value] is None
+            and body.operations[-1].operands[at] is body.arguments[at]
+        }
+        return {region.arguments[at] for region in (condition, body) for at in open_orders}
 
 
 _MOST_STEPS = 24

@@ -57,6 +57,16 @@ def first_reduced(sizes: tuple[int, ...], reduced: tuple[bool, ...]) -> int | No
     return next(at for at, place in enumerate(places) if place == (largest, True))
 
 
+def is_one_kernel(shape: tuple[int, ...], order: Order, dimensions: tuple[int, ...]) -> bool:
+    """Return whether a reduction is neither split nor cut.
+
+    >>> is_one_kernel((4, 32, 64), (0, 1, 2), (2,)), is_one_kernel((4, 32, 65536), (0, 1, 2), (2,))
+    (True, False)
+    """
+    is_whole = first_reduced(*grouped_sizes(shape, order, dimensions)) is None
+    return is_whole and cut_of(shape, order, dimensions) is None
+
+
 def in_pieces(op: Op, order: Order, dimensions: tuple[int, ...]) -> Iterator[Op]:
     """Yield the reductions of one whose operand has its dimensions in an order.
 

@@ -28,9 +28,10 @@ from hespas.fuse.order import in_order
 from hespas.fuse.own_kernels import with_own_kernels
 from hespas.fuse.padded_dots import with_padded_dots
 from hespas.fuse.pipelined import with_pipelined, with_starts_at_ends
+from hespas.fuse.reductions import before_reshapes
 from hespas.fuse.scans import with_scans_opened
 from hespas.fuse.short_memory import SHORT, is_short
-from hespas.fuse.simplify import Simplifier, with_sums_joined, without_scatters
+from hespas.fuse.simplify import Simplifier, live, with_sums_joined, without_scatters
 from hespas.fuse.sorts import with_library_sorts
 from hespas.fuse.top_k import with_top_k
 from hespas.fuse.windows import with_windows_opened
@@ -95,7 +96,8 @@ def _scheduled(program: Program, main: Function, fuser: _Fuser) -> Program:
 
 def _before_layouts(block: Block, *, for_tpu: bool, pads: bool) -> Block:
     end = block.operations[-1]
-    operations = with_sums_joined([*with_scans_opened(block.operations[:-1])], end.operands)
+    operations = [*before_reshapes(with_scans_opened(block.operations[:-1]))]
+    operations = with_sums_joined([*live(operations, end.operands)], end.operands)
     operations = without_scatters(operations, end.operands)
     if not for_tpu:
         operations = with_cudnn_calls(operations, end.operands)

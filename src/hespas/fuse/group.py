@@ -38,6 +38,15 @@ CACHE_SPEED_UP = 2.5
 
 Source: openxla/xla, gpu_performance_model_base.cc (``kL2CacheSpeedup``, Apache License 2.0)."""
 
+TILE_ELEMENTS = 16384
+"""Elements of a tile that a block of threads holds in registers.
+
+Source: openxla/xla, ``DoesTileFitsInRegisters`` in gpu_indexing_performance_model.cc (0.4 of 65,536
+registers, in powers of two; Apache License 2.0)."""
+
+SECTOR_BYTES = 32
+"""What a GPU writes to memory at least; a copy that writes less at a time is another kernel."""
+
 _MOST_SOURCES = 8
 
 
@@ -85,9 +94,8 @@ class _Walk:
     it, ``is_needed`` whether something else than a kernel reads it. ``sources`` are what it is
     computed from in memory, with how many bytes of it; ``work`` counts the instructions for one
     element, those of the operations before included. ``products`` maps an addition to the product
-    that it becomes a part of. ``starts`` are what scatters add to, as zeros: they write over it, so
-    that it is in memory, and all others read it there. ``often`` are those that kernels would read
-    at too many places, ``rows`` the elements of the rows whose sums a result comes of.
+    that it becomes a part of. ``often`` are those that kernels would read at too many places,
+    ``rows`` the reductions of whose rows a result comes.
     """
 
     operations: Sequence[Op]
@@ -101,17 +109,19 @@ class _Walk:
     producer: dict[Value, int] = field(default_factory=dict[Value, int])
     products: dict[int, int] = field(default_factory=dict[int, int])
     often: AbstractSet[int] = frozenset()
-    starts: set[int] = field(default_factory=set[int])
-    rows: list[int] = field(default_factory=list[int])
+    rows: list[int | None] = field(default_factory=list[int | None])
     groups: list[Group] = field(default_factory=list[Group])
 
     def prepare(self, results: Iterable[Value]) -> None:
-        """Find users, sources and the products that take an addition."""
+        """Find users, sources and the products that take an addition.
+
+        What scatters add to, as zeros, they write over: it ends its kernel, and all read it there.
+        """
         started = {value for op in self.operations for value in scattered_over(op)}
         for at, op in enumerate(self.operations):
-            if not started.isdisjoint(op.results):
-                self.starts.add(at)
-            self.roles.append(role_of(op))
+            is_start = not started.isdisjoint(op.results)
+            role = role_of(op)
+            self.roles.append(Role.END if is_start and role in (Role.MADE, Role.LOOP) else role)
             self.users.append([])
             for value in dict.fromkeys(needed_by(op)):
                 before = self.producer.get(value)
@@ -120,7 +130,7 @@ class _Walk:
             for result in op.results:
                 self.producer[result] = at
             self._add_sources(at, op)
-            self.rows.append(self._rows_behind(op))
+            self.rows.append(self._rows_behind(at, op))
         count = len(self.operations)
         self.is_needed = [False] * count
         self.written = [False] * count
@@ -140,12 +150,12 @@ class _Walk:
 
     def _add_sources(self, at: int, op: Op) -> None:
         role = self.roles[at]
-        if role is Role.MADE and at not in self.starts:
+        if role is Role.MADE:
             self.sources.append({})
             self.work.append(weight(op))
             return
         own = {result: bytes_of(result) for result in op.results}
-        if role in (Role.FIXED, Role.END) or at in self.starts:
+        if role in (Role.FIXED, Role.END):
             self.sources.append(own)
             self.work.append(0)
             return
@@ -204,8 +214,6 @@ class _Walk:
             self._product_group(at)
         elif role is Role.FIXED:
             self._fixed(at)
-        elif role is Role.MADE and at in self.starts:
-            self._new(at)
         elif role in (Role.VIEW, Role.MADE):
             self._unwritten(at, self._readers(at))
         elif role is Role.END:
@@ -245,7 +253,8 @@ class _Walk:
     def _is_before_copies(self, at: int, readers: Iterable[Group]) -> bool:
         """Return whether an operation is written before it is copied into another layout.
 
-        So it is if there are two copies, or if it comes of sums of its rows, whose kernel has rows.
+        So it is if there are two copies, or if it comes of sums of its rows, whose kernel has rows
+        that are too long for a tile of several.
         """
         copies = [
             root
@@ -255,17 +264,38 @@ class _Walk:
         ]
         if len(copies) > 1:
             return True
-        is_of_rows = self.rows[at] == size_of(self.operations[at].results[0])
-        return is_of_rows and any(self.roles[root] is Role.END for root in copies)
+        is_of_rows = self._elements_of_rows(self.rows[at]) == size_of(
+            self.operations[at].results[0]
+        )
+        turned = [root for root in copies if self.roles[root] is Role.END]
+        return is_of_rows and any(not self._is_turned(self.rows[at], root) for root in turned)
 
-    def _rows_behind(self, op: Op) -> int:
-        """Return the elements of the rows whose sums an operation's result comes of; 0 if none."""
+    def _is_turned(self, reduction: int | None, copy: int) -> bool:
+        """Return whether the kernel of a reduction's rows can write a copy of another order.
+
+        A block of threads has a tile of as many rows as registers hold, and writes a run of so
+        many elements of each column.
+        """
+        if reduction is None:
+            return False
+        op = self.operations[reduction]
+        row = size_of(op.operands[0]) // max(1, size_of(op.results[0]))
+        rows = TILE_ELEMENTS // (1 << (row - 1).bit_length())
+        made = self.operations[copy].results[0]
+        return rows * bytes_of(made) >= SECTOR_BYTES * size_of(made)
+
+    def _elements_of_rows(self, reduction: int | None) -> int:
+        return 0 if reduction is None else size_of(self.operations[reduction].operands[0])
+
+    def _rows_behind(self, at: int, op: Op) -> int | None:
+        """Return the reduction of rows whose sums an operation's result comes of."""
         if op.kind == "reduce":
-            return size_of(op.operands[0]) if is_row(op) else 0
+            return at if is_row(op) else None
         if role_of(op) not in (Role.LOOP, Role.VIEW):
-            return 0
+            return None
         before = [self.producer.get(value) for value in op.operands]
-        return max([self.rows[each] for each in before if each is not None], default=0)
+        rows = [self.rows[each] for each in before if each is not None]
+        return max(rows, key=self._elements_of_rows, default=None)
 
     def _fixed(self, at: int) -> None:
         if not self.into[at]:
@@ -419,8 +449,11 @@ class _Walk:
         value = op.operands[0]
         if times != size_of(value) or len(group.roots) != 1 or not is_row(op):
             return False
-        root = self.operations[group.roots[0]]
-        if size_of(root.results[0]) != size_of(value) or self.roles[group.roots[0]] is Role.END:
+        (root,) = group.roots
+        if size_of(self.operations[root].results[0]) != size_of(value):
+            return False
+        is_copy = self.operations[root].kind == "copy"
+        if self.roles[root] is Role.END and not (is_copy and self._is_turned(at, root)):
             return False
         before = self.producer.get(value)
         shared = {value} if before is None else set(self.sources[before])

@@ -67,7 +67,7 @@ def reshaped(order: Order, before: tuple[int, ...], after: tuple[int, ...]) -> O
         return default_order(after)
     place = {dimension: at for at, dimension in enumerate(order)}
     made: list[tuple[int, Order]] = []
-    for old, new in _factors(before, after):
+    for old, new in factors(before, after):
         if not old:
             continue
         places = [place[dimension] for dimension in old]
@@ -78,7 +78,7 @@ def reshaped(order: Order, before: tuple[int, ...], after: tuple[int, ...]) -> O
 
 
 @lru_cache(maxsize=65536)
-def _factors(before: tuple[int, ...], after: tuple[int, ...]) -> tuple[tuple[Order, Order], ...]:
+def factors(before: tuple[int, ...], after: tuple[int, ...]) -> tuple[tuple[Order, Order], ...]:
     """Return groups of dimensions of two shapes with equal products, the smallest ones."""
     old, new = default_order(before), default_order(after)
     groups: list[tuple[Order, Order]] = []

@@ -224,6 +224,8 @@ class _Graph:
         """Return whether two kernels go over the same elements."""
         if one.group is None or other.group is None or one.group.library or other.group.library:
             return False
+        if self._is_of_rows(one.group) or self._is_of_rows(other.group):
+            return False
         if len(one.group.roots) + len(other.group.roots) > _MOST_RESULTS:
             return False
         if len(one.reads) + len(other.reads) > _MOST_OPERANDS:
@@ -236,6 +238,14 @@ class _Graph:
                 return False
             kind = kind or how
         return True
+
+    def _is_of_rows(self, group: Group) -> bool:
+        """Return whether a kernel reduces rows and goes over them again, as in a norm.
+
+        Such a kernel is Triton's, which has one result in XLA.
+        """
+        reduced = {at for at in group.members if self.grouping.operations[at].kind == "reduce"}
+        return not reduced <= set(group.roots)
 
     def _shape(self, root: int) -> tuple[int, str]:
         """Return how many elements a root goes over, and how it reduces them."""

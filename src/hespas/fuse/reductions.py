@@ -1,12 +1,15 @@
-"""Cut long reductions in two, as XLA does where one block of threads would take too long.
+"""Reductions as XLA has them: before reshapes, and long ones cut in two.
 
-The first part reduces runs of the data at the same time, the second one what came of each run. As
-many additions are made as before.
+A reduction of what was reshaped reduces the data as they were, if no reduced dimension is another
+one there. So it reads what a product wrote as it lies, where a reshape alone would need a copy.
+
+One block of threads would take too long for a long reduction. The first part reduces runs of the
+data at the same time, the second one what came of each run. As many additions are made as before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import isqrt, prod
@@ -14,7 +17,7 @@ from math import isqrt, prod
 from msgspec.structs import replace
 
 from hespas.fuse.blocks import tensor_of
-from hespas.fuse.layouts import Order
+from hespas.fuse.layouts import Order, factors
 from hespas.program.attrs import NO_ATTRS, DimensionsAttrs
 from hespas.program.program import Op, Value
 from hespas.program.types import TensorType
@@ -78,6 +81,36 @@ def _runs(size: int) -> int:
     if even * _FEWEST_RUNS >= root:
         return even
     return next((each for each in range(root, 1, -1) if size % each == 0), 1)
+
+
+def before_reshapes(operations: Iterable[Op]) -> Iterator[Op]:
+    """Yield operations; what is reshaped and reduced is reduced and reshaped."""
+    reshaped: dict[Value, Value] = {}
+    for op in operations:
+        if op.kind == "reshape":
+            reshaped[op.results[0]] = op.operands[0]
+        is_one = op.kind == "reduce" and len(op.operands) == 2
+        before = reshaped.get(op.operands[0]) if is_one else None
+        dimensions = None if before is None else _dimensions_before(op, before)
+        if before is None or dimensions is None:
+            yield op
+            continue
+        made, kind = tensor_of(op.results[0]), tensor_of(before)
+        reduced = Value(type=replace(made, shape=_without(kind.shape, dimensions)))
+        yield reduction(op, (before, *op.operands[1:]), reduced, dimensions)
+        yield _view(op, reduced, op.results[0])
+
+
+def _dimensions_before(op: Op, before: Value) -> tuple[int, ...] | None:
+    """Return which dimensions a reduction of a reshaped value reduces before the reshape."""
+    assert isinstance(op.attrs, DimensionsAttrs)  # noqa: S101 - it is a reduction
+    alone: dict[int, int] = {}
+    for old, new in factors(tensor_of(before).shape, tensor_of(op.operands[0]).shape):
+        if len(old) == 1 and len(new) == 1:
+            alone.update(zip(new, old, strict=True))
+    if not alone.keys() >= set(op.attrs.dimensions):
+        return None
+    return tuple(sorted([alone[at] for at in op.attrs.dimensions]))
 
 
 def in_two(op: Op, operand: Value, init: Value, result: Value, cut: Cut) -> Iterator[Op]:

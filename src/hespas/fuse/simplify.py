@@ -19,7 +19,7 @@ from hespas.fuse.kinds import BROADCASTS, CREATING, ELEMENTWISE, HOLDING, KEPT, 
 from hespas.fuse.order import needed_by
 from hespas.program.attrs import NO_ATTRS, CollectiveAttrs, DimensionsAttrs, SliceAttrs
 from hespas.program.canonical import structure_key
-from hespas.program.program import Block, Op, Value, is_communication_op, size_of, values_read
+from hespas.program.program import Block, Op, Value, is_communication_op, values_read
 from hespas.program.types import NumberKind, TensorType, Type
 
 _LIBRARY = frozenset({"convolution", "dot", "dot_general", "ragged_dot"})
@@ -45,7 +45,7 @@ class Simplifier:
             walk.op(op)
         operands = walk.local(block.operations[-1].operands)
         end = replace(block.operations[-1], operands=operands)
-        return Block(arguments=block.arguments, operations=(*_live(walk.operations, operands), end))
+        return Block(arguments=block.arguments, operations=(*live(walk.operations, operands), end))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -67,7 +67,7 @@ class _Walk:
         if value in self.inside:
             return value
         made = self.outer.producer.get(value)
-        if made is None or not _is_made_anywhere(made):
+        if made is None or not self._is_made_anywhere(made):
             return value
         if value not in self.sunk:
             operands = self.local(made.operands)
@@ -127,7 +127,17 @@ class _Walk:
 
     def _is_sunk(self, value: Value) -> bool:
         made = self.outer.producer.get(value)
-        return made is not None and _is_made_anywhere(made)
+        return made is not None and self._is_made_anywhere(made)
+
+    def _is_made_anywhere(self, op: Op) -> bool:
+        """Return whether an inner block makes something again: a constant, also broadcast.
+
+        Source: openxla/xla, ``WhileLoopConstantSinking`` (xla/service, Apache License 2.0).
+        """
+        if op.kind not in BROADCASTS:
+            return op.kind in CREATING
+        made = self.outer.producer.get(op.operands[0])
+        return made is not None and made.kind == "constant"
 
     def _add(self, op: Op) -> Op:
         """Add an operation unless there is an equal one, which is returned."""
@@ -242,13 +252,6 @@ def _kept(values: Sequence[Value], dropped: AbstractSet[int]) -> tuple[Value, ..
     return tuple([value for at, value in enumerate(values) if at not in dropped])
 
 
-def _is_made_anywhere(op: Op) -> bool:
-    """Return whether an inner block had better make something again than read it."""
-    if op.kind in BROADCASTS:
-        return size_of(op.operands[0]) < size_of(op.results[0])
-    return op.kind in CREATING
-
-
 def _key(op: Op) -> Hashable | None:
     """Return what two operations share only if they compute the same; None if that is open."""
     if op.kind in _SHARED and not op.regions:
@@ -284,7 +287,7 @@ def _attributes(attributes: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str
     return tuple([each for each in attributes if each[0] not in _LAYOUT_NAMES])
 
 
-def _live(operations: Sequence[Op], results: Iterable[Value]) -> Iterator[Op]:
+def live(operations: Sequence[Op], results: Iterable[Value]) -> Iterator[Op]:
     """Yield the operations that something needs, in order."""
     needed = set(results)
     kept: list[Op] = []
@@ -373,7 +376,7 @@ def without_scatters(operations: Sequence[Op], results: Sequence[Value]) -> list
     if not scattered:
         return list(operations)
     changed = (scattered.get(op, op) for op in operations if op not in dropped)
-    return list(_live(list(changed), results))
+    return list(live(list(changed), results))
 
 
 def _by_device(starts: Iterable[Value], producer: Mapping[Value, Op]) -> bool:

@@ -89,3 +89,29 @@ def test_a_product_writes_as_it_is_returned_through_a_barrier() -> None:
         results="tensor<128x64xf32>",
     )
     assert not copies(operations)
+
+
+def test_what_a_loop_only_reads_lies_as_its_body_wants_it() -> None:
+    square = "tensor<8x64x64xf32>"
+    operations = assigned(
+        f"""%i = stablehlo.constant dense<0> : tensor<i32>
+        %m = stablehlo.broadcast_in_dim %b, dims = [1, 2] : (tensor<64x64xf32>) -> {square}
+        %n:3 = stablehlo.while(%j = %i, %x = %a, %y = %m) : tensor<i32>, {square}, {square}
+          cond {{
+            %limit = stablehlo.constant dense<5> : tensor<i32>
+            %less = stablehlo.compare LT, %j, %limit : (tensor<i32>, tensor<i32>) -> tensor<i1>
+            stablehlo.return %less : tensor<i1>
+          }} do {{
+            %one = stablehlo.constant dense<1> : tensor<i32>
+            %next = stablehlo.add %j, %one : tensor<i32>
+            %t = stablehlo.transpose %x, dims = [0, 2, 1] : ({square}) -> {square}
+            %u = stablehlo.add %t, %y : {square}
+            %v = stablehlo.transpose %u, dims = [0, 2, 1] : ({square}) -> {square}
+            stablehlo.return %next, %v, %y : tensor<i32>, {square}, {square}
+          }}
+        return %n#1 : {square}""",
+        arguments=f"%a: {square}, %b: tensor<64x64xf32>",
+        results=square,
+    )
+    (loop,) = [op for op in operations if op.kind == "while"]
+    assert not copies(list(loop.regions[1].operations))

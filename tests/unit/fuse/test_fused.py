@@ -183,6 +183,24 @@ def test_a_softmax_and_a_layer_norm_of_rows_are_one_kernel_each() -> None:
     assert [len(kernels(fused(program))) for program in (softmax, norm)] == [1, 1]
 
 
+def test_a_kernel_that_normalises_rows_has_no_other_result() -> None:
+    program = read(
+        main_function(
+            f"""%zero = stablehlo.constant dense<0.0> : tensor<f32>
+        %e = stablehlo.exponential %a : {MATRIX}
+        %s = stablehlo.reduce(%e init: %zero) applies stablehlo.add across dimensions = [1]
+          : ({MATRIX}, tensor<f32>) -> tensor<256xf32>
+        %b = stablehlo.broadcast_in_dim %s, dims = [0] : (tensor<256xf32>) -> {MATRIX}
+        %r = stablehlo.divide %e, %b : {MATRIX}
+        %o = stablehlo.negate %a : {MATRIX}
+        return %r, %o : {MATRIX}, {MATRIX}""",
+            arguments=f"%a: {MATRIX}",
+            results=f"{MATRIX}, {MATRIX}",
+        )
+    )
+    assert [len(op.results) for op in kernels(fused(program))] == [1, 1]
+
+
 def test_a_row_that_something_else_decides_too_is_normalised_by_a_kernel_of_its_own() -> None:
     program = read(
         main_function(

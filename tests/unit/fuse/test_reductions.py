@@ -4,6 +4,7 @@ import pytest
 
 from hespas.cost.expand import expand
 from hespas.cost.structure import Leaf
+from hespas.estimate.ptx.terms import NARROW_REDUCTION, category_of
 from hespas.frontend.load import load_source
 from hespas.fuse.fused import fused
 from hespas.fuse.reductions import cut_of
@@ -55,3 +56,38 @@ def test_a_cut_divides_the_long_dimension() -> None:
     cut = cut_of((32, 32768), (0, 1), (1,))
     assert cut is not None
     assert cut.sizes[cut.at] % cut.runs == 0
+
+
+# Compiled, it is one kernel, whose result has the columns of what it reads in another order.
+def test_what_is_reshaped_is_reduced_as_it_lies() -> None:
+    text = main_function(
+        """%lowest = stablehlo.constant dense<0xFF800000> : tensor<f32>
+        %t = stablehlo.transpose %a, dims = [0, 3, 2, 1]
+          : (tensor<4x512x64x16xf32>) -> tensor<4x16x64x512xf32>
+        %h = stablehlo.reshape %t : (tensor<4x16x64x512xf32>) -> tensor<2x32x64x512xf32>
+        %r = stablehlo.reduce(%h init: %lowest) applies stablehlo.maximum across dimensions = [3]
+          : (tensor<2x32x64x512xf32>, tensor<f32>) -> tensor<2x32x64xf32>
+        return %r : tensor<2x32x64xf32>""",
+        arguments="%a: tensor<4x512x64x16xf32>",
+        results="tensor<2x32x64xf32>",
+    )
+    program = load_source(text.encode(), name="test.mlir")
+    (kernel,) = [op for op in fused(program).main.body.operations if op.kind not in FREE]
+    assert category_of(kernel) == NARROW_REDUCTION
+    assert "copy" not in [op.kind for region in kernel.regions for op in region.operations]
+
+
+def test_a_dimension_that_a_reshape_makes_is_reduced_after_it() -> None:
+    text = main_function(
+        """%zero = stablehlo.constant dense<0.0> : tensor<f32>
+        %t = stablehlo.transpose %a, dims = [1, 0] : (tensor<64x512xf32>) -> tensor<512x64xf32>
+        %h = stablehlo.reshape %t : (tensor<512x64xf32>) -> tensor<512x8x8xf32>
+        %r = stablehlo.reduce(%h init: %zero) applies stablehlo.add across dimensions = [2]
+          : (tensor<512x8x8xf32>, tensor<f32>) -> tensor<512x8xf32>
+        return %r : tensor<512x8xf32>""",
+        arguments="%a: tensor<64x512xf32>",
+        results="tensor<512x8xf32>",
+    )
+    program = load_source(text.encode(), name="test.mlir")
+    made = fused(program)
+    assert flops(made) == flops(program)

@@ -151,3 +151,29 @@ def test_a_loop_makes_what_it_would_carry_unchanged() -> None:
     assert len(loop.operands) == len(loop.results) == 2
     inner = [op.kind for op in loop.regions[1].operations]
     assert inner == ["constant", "add", "constant", "broadcast_in_dim", "add", "return"]
+
+
+def test_a_loop_carries_what_is_no_constant() -> None:
+    wide = "tensor<4x8xf32>"
+    text = main_function(
+        f"""%i = stablehlo.constant dense<0> : tensor<i32>
+        %m = stablehlo.broadcast_in_dim %b, dims = [1] : ({VECTOR}) -> {wide}
+        %n:3 = stablehlo.while(%j = %i, %x = %a, %y = %m) : tensor<i32>, {wide}, {wide}
+          cond {{
+            %limit = stablehlo.constant dense<5> : tensor<i32>
+            %less = stablehlo.compare LT, %j, %limit : (tensor<i32>, tensor<i32>) -> tensor<i1>
+            stablehlo.return %less : tensor<i1>
+          }} do {{
+            %one = stablehlo.constant dense<1> : tensor<i32>
+            %next = stablehlo.add %j, %one : tensor<i32>
+            %z = stablehlo.add %x, %y : {wide}
+            stablehlo.return %next, %z, %y : tensor<i32>, {wide}, {wide}
+          }}
+        return %n#1 : {wide}""",
+        arguments=f"%a: {wide}, %b: {VECTOR}",
+        results=wide,
+    )
+    program = load_source(text.encode(), name="test.mlir")
+    block = Simplifier().block(program.main.body)
+    (loop,) = [op for op in block.operations if op.kind == "while"]
+    assert len(loop.operands) == 3
