@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
+from hespas.fuse.epilogues import Epilogues
 from hespas.fuse.kinds import (
     BROADCASTS,
     IN_PLACE,
@@ -93,9 +94,9 @@ class _Walk:
     ``into`` lists the groups that each operation is a part of, ``users`` the operations that read
     it, ``is_needed`` whether something else than a kernel reads it. ``sources`` are what it is
     computed from in memory, with how many bytes of it; ``work`` counts the instructions for one
-    element, those of the operations before included. ``products`` maps an addition to the product
-    that it becomes a part of. ``often`` are those that kernels would read at too many places,
-    ``rows`` the reductions of whose rows a result comes.
+    element, those of the operations before included. ``products`` maps what a product ends in to
+    the product and all else that it takes in. ``often`` are those that kernels would read at too
+    many places, ``rows`` the reductions of whose rows a result comes.
     """
 
     operations: Sequence[Op]
@@ -107,13 +108,13 @@ class _Walk:
     sources: list[dict[Value, int]] = field(default_factory=list[dict[Value, int]])
     work: list[int] = field(default_factory=list[int])
     producer: dict[Value, int] = field(default_factory=dict[Value, int])
-    products: dict[int, int] = field(default_factory=dict[int, int])
+    products: dict[int, set[int]] = field(default_factory=dict[int, set[int]])
     often: AbstractSet[int] = frozenset()
     rows: list[int | None] = field(default_factory=list[int | None])
     groups: list[Group] = field(default_factory=list[Group])
 
     def prepare(self, results: Iterable[Value]) -> None:
-        """Find users, sources and the products that take an addition.
+        """Find users, sources and what products take in.
 
         What scatters add to, as zeros, they write over: it ends its kernel, and all read it there.
         """
@@ -143,7 +144,13 @@ class _Walk:
             loops=self._of(Role.LOOP, Role.VIEW),
             free=self._of(Role.MADE),
         )
-        self._find_products()
+        self.products = Epilogues(
+            operations=self.operations,
+            roles=self.roles,
+            users=self.users,
+            producer=self.producer,
+            is_needed=self.is_needed,
+        ).find()
 
     def _of(self, *roles: Role) -> set[int]:
         return {at for at, role in enumerate(self.roles) if role in roles}
@@ -174,38 +181,6 @@ class _Walk:
             found = {value: min(size, cut) for value, size in found.items()}
         self.sources.append(found if len(found) <= _MOST_SOURCES else own)
         self.work.append(min(work, 1_000_000) if len(found) <= _MOST_SOURCES else weight(op))
-
-    def _find_products(self) -> None:
-        """Find additions that become a part of the product that they add to."""
-        for at, op in enumerate(self.operations):
-            if op.kind != "add" or op.operands[0] is op.operands[1]:
-                continue
-            for value in op.operands:
-                product = self._product(value)
-                if product is None:
-                    continue
-                other = op.operands[1] if value is op.operands[0] else op.operands[0]
-                if self._takes(at, product, other):
-                    self.products[at] = product
-                break
-
-    def _product(self, value: Value) -> int | None:
-        """Return the product that a value is, views left out; None if it is none."""
-        at = self.producer.get(value)
-        while at is not None and self.roles[at] is Role.VIEW:
-            at = self.producer.get(self.operations[at].operands[0])
-        return at if at is not None and self.operations[at].kind == "dot_general" else None
-
-    def _takes(self, addition: int, product: int, other: Value) -> bool:
-        at: int = product
-        while at != addition:
-            if len(self.users[at]) != 1 or self.is_needed[at]:
-                return False
-            at = self.users[at][0]
-        maker = self.producer.get(other)
-        return maker is None or (
-            self.roles[maker] is not Role.MADE and self.operations[maker].kind not in BROADCASTS
-        )
 
     def op(self, at: int) -> None:
         """Decide where an operation is computed; all that read it are decided."""
@@ -310,25 +285,26 @@ class _Walk:
                 self.is_needed[before] = True
 
     def _product_group(self, at: int) -> None:
-        """Make a kernel of an addition and its product."""
-        product = self.products[at]
-        members = {at: size_of(self.operations[at].results[0])}
-        group = Group(roots=[at], members=members, library=True)
+        """Make a kernel of a product and what it takes in, of which this is the last."""
+        group = Group(roots=[at], members={}, library=True)
         self.groups.append(group)
         self.written[at] = True
-        through = self.users[product][0] if self.users[product][0] != at else at
-        inner = {product}
-        while through != at:
-            inner.add(through)
-            through = self.users[through][0]
-        for each in inner:
-            members[each] = size_of(self.operations[each].results[0])
-            self.into[each].append(group)
-        for each in (*inner, at):
+        inner = {at, *self.products[at]}
+        pending = sorted(inner)
+        while pending:
+            each = pending.pop()
+            group.members[each] = size_of(self.operations[each].results[0])
+            if each != at:
+                self.into[each].append(group)
             for value in self.operations[each].operands:
                 before = self.producer.get(value)
-                if before is not None and before not in members:
+                if before is None or before in inner:
+                    continue
+                if self.roles[before] is not Role.MADE:
                     self.is_needed[before] = True
+                else:
+                    inner.add(before)
+                    pending.append(before)
 
     def _readers(self, at: int) -> dict[Group, int]:
         """Return the groups that read an operation, and how often they would evaluate it."""

@@ -49,7 +49,7 @@ def role_of(op: Op) -> Role:
         return Role.VIEW
     if kind == "reduce_window" and 1 < window_of(op) <= PIECE and len(op.results) == 1:
         return Role.LOOP
-    if kind in REDUCING or kind in IN_PLACE or (kind == "copy" and moves_fastest(op)):
+    if kind in REDUCING or kind in IN_PLACE or (kind == "copy" and movesfastest(op)):
         return Role.END
     return Role.LOOP
 
@@ -62,12 +62,13 @@ def scattered_over(op: Op) -> Sequence[Value]:
     return op.operands[: len(op.operands) // 2] if op.kind == "scatter" else ()
 
 
-def moves_fastest(op: Op) -> bool:
+def movesfastest(op: Op) -> bool:
     """Return whether a copy gives a value another fastest dimension."""
-    return _fastest(op.operands[0]) != _fastest(op.results[0])
+    return fastest(op.operands[0]) != fastest(op.results[0])
 
 
-def _fastest(value: Value) -> int:
+def fastest(value: Value) -> int:
+    """Return the dimension whose elements are neighbours in memory."""
     kind = value.type
     if not isinstance(kind, TensorType):
         return 0
@@ -78,4 +79,4 @@ def _fastest(value: Value) -> int:
 def is_row(op: Op) -> bool:
     """Return whether a reduction takes the fastest dimension."""
     dimensions = op.attrs.dimensions if isinstance(op.attrs, DimensionsAttrs) else ()
-    return _fastest(op.operands[0]) in dimensions
+    return fastest(op.operands[0]) in dimensions
