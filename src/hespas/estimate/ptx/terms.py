@@ -25,11 +25,19 @@ from math import ceil, hypot, prod
 from hespas.cost.rules.fusion import bytes_again, operations_of, written_elements
 from hespas.estimate.bound import UNDIVIDED, Bound
 from hespas.estimate.ptx.analysis import SECTOR_BYTES, WARP, Access, KernelAnalysis
+from hespas.estimate.ptx.columns import (
+    Columns,
+    columns_of,
+    dimensions_of,
+    layout_of,
+    more_than_its_share,
+    shape_of,
+)
 from hespas.fuse.kinds import weight
 from hespas.hardware.microarchitecture import Microarchitecture
 from hespas.program.attrs import DimensionsAttrs, FusionAttrs
 from hespas.program.kernels import KernelLaunch
-from hespas.program.program import Op, Value, size_of
+from hespas.program.program import Op, size_of
 from hespas.program.types import TensorType
 from hespas.units import format_bytes_binary
 
@@ -250,22 +258,13 @@ def category_of(op: Op) -> str:
     return LOOP
 
 
-def _layout(value: Value) -> tuple[int, ...]:
-    """Return the dimensions of more than one element, the fastest first."""
-    if not isinstance(value.type, TensorType):
-        return ()
-    shape = value.type.shape
-    order = value.type.layout or tuple(reversed(range(len(shape))))
-    return tuple(dimension for dimension in order if shape[dimension] > 1)
-
-
 def _reduction(op: Op) -> str:
-    dimensions = op.attrs.dimensions if isinstance(op.attrs, DimensionsAttrs) else ()
-    order = _layout(op.operands[0])
+    dimensions = dimensions_of(op)
+    order = layout_of(op.operands[0])
     if not order or order[0] in dimensions:
         return ROW_REDUCTION
     kept = takewhile(lambda dimension: dimension not in dimensions, order)
-    shape = op.operands[0].type.shape if isinstance(op.operands[0].type, TensorType) else ()
+    shape = shape_of(op.operands[0])
     columns = prod([shape[dimension] for dimension in kept])
     return NARROW_REDUCTION if columns <= NARROW_COLUMNS else COLUMN_REDUCTION
 
@@ -278,7 +277,7 @@ def _sides(op: Op) -> tuple[int, int]:
     """
     if op.kind not in ("copy", "transpose"):
         return 0, 0
-    before, after = _layout(op.operands[0]), _layout(op.results[0])
+    before, after = layout_of(op.operands[0]), layout_of(op.results[0])
     if op.kind == "transpose":
         if not isinstance(op.attrs, DimensionsAttrs):
             return 0, 0
@@ -308,7 +307,8 @@ def terms_by_category(
 
     Windows that slide are issued place by place; all other arithmetic hides behind memory. The
     blocks that start are those of the launch. Where it is not known, loops have 128 threads a
-    block, and four of the elements that are written a thread. L2 has what is gathered and
+    block, and four of the elements that are written a thread; column reductions have few blocks,
+    and their category's part of the bandwidth is that of many. L2 has what is gathered and
     scattered again, and what tiles of a transpose move in parts of sectors; their elements pass the
     load/store pipe.
     """
@@ -322,15 +322,18 @@ def terms_by_category(
     cycles = busiest * gpu.warp_turnover_cycles * ceil(threads / WARP)
     lane_s = 1 / (gpu.multiprocessors * gpu.pipe_efficiency * gpu.clock_hz)
     turning = _turning(op) if category in (LOOP, TRANSPOSE) else _Turning()
+    columns = columns_of(op) if category in (COLUMN_REDUCTION, NARROW_REDUCTION) else Columns()
+    more = more_than_its_share(blocks or columns.blocks, gpu.multiprocessors)
+    instructions = _instructions(op) + columns.instructions * more
     pipes = {
-        "issue": _instructions(op) / gpu.issue_lanes * lane_s,
+        "issue": instructions / gpu.issue_lanes * lane_s,
         "load/store": turning.accesses / gpu.memory_lanes * lane_s,
     }
     pipe = max(pipes, key=lambda name: pipes[name])
     return KernelTerms(
         memory_s=bytes_moved / rate,
         l2_s=(bytes_again(op) + turning.l2_bytes) / gpu.l2_bandwidth_bytes_per_s,
-        l1_s=turning.l1_lines / (gpu.multiprocessors * gpu.clock_hz),
+        l1_s=(turning.l1_lines + columns.l1_lines * more) / (gpu.multiprocessors * gpu.clock_hz),
         pipe_s=pipes[pipe],
         pipe=pipe,
         turnover_s=cycles / gpu.clock_hz,
@@ -364,7 +367,7 @@ def _turning(op: Op) -> _Turning:
         value.type.shape[dimension] >= _NARROWEST_TILE
         for value in op.results
         if isinstance(value.type, TensorType)
-        for dimension in _layout(value)[:1]
+        for dimension in layout_of(value)[:1]
     )
     for each in operations_of(op):
         before, after = _sides(each)

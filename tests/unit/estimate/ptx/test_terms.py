@@ -181,6 +181,59 @@ def test_a_transpose_that_fills_no_tile_is_a_loop() -> None:
     assert category_of(transposed((16, 2048, 16, 128), (0, 2, 1, 3), "f32")) == LOOP
 
 
+def reduced(shape: tuple[int, int, int], element: str) -> str:
+    """Return a kernel that sums the rows of matrices in 32 bits."""
+    size, made = ",".join(map(str, shape)), f"{shape[0]},{shape[2]}"
+    return f"""
+HloModule step
+
+%add (a: f32[], b: f32[]) -> f32[] {{
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %s = f32[] add(%a, %b)
+}}
+
+%columns (p: {element}[{size}]) -> f32[{made}] {{
+  %p = {element}[{size}]{{2,1,0}} parameter(0)
+  %z = f32[] constant(0)
+  %c = f32[{size}]{{2,1,0}} convert(%p)
+  ROOT %r = f32[{made}]{{1,0}} reduce(%c, %z), dimensions={{1}}, to_apply=%add
+}}
+
+ENTRY %main (p: {element}[{size}]) -> f32[{made}] {{
+  %p = {element}[{size}]{{2,1,0}} parameter(0)
+  ROOT %f = f32[{made}]{{1,0}} fusion(%p), kind=kInput, calls=%columns
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("shape", "element", "compiled_us"),
+    [
+        ((4, 4096, 128), "bf16", 10.71),
+        ((1, 4096, 1024), "bf16", 11.11),
+        ((2, 1024, 512), "f32", 5.19),
+        ((16, 1024, 256), "f32", 8.88),
+        ((64, 1024, 512), "f32", 48.57),
+        ((256, 1024, 512), "bf16", 100.3),
+    ],
+)
+def test_reductions_of_few_columns_leave_multiprocessors_idle(
+    shape: tuple[int, int, int], element: str, compiled_us: float
+) -> None:
+    program = load_source(reduced(shape, element).encode(), name="step.hlo")
+    op = next(each for each in program.main.body.operations if each.kind == "fusion")
+    moved = {"bf16": 2.0, "f32": 4.0}[element] * math.prod(shape) + 4.0 * shape[0] * shape[2]
+    found = terms_by_category(
+        op,
+        GPU,
+        category=category_of(op),
+        bytes_moved=moved,
+        memory_bandwidth_bytes_per_s=BANDWIDTH,
+    )
+    assert found.time_s * 1e6 == pytest.approx(compiled_us, rel=0.12)
+
+
 TWO_RESULTS = """
 HloModule step
 

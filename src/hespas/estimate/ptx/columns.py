@@ -1,0 +1,81 @@
+"""Column reductions of few blocks, which leave multiprocessors of a GPU idle."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import takewhile
+from math import ceil, prod
+
+from hespas.cost.rules.fusion import operations_of
+from hespas.estimate.ptx.analysis import WARP
+from hespas.fuse.kinds import ELEMENTWISE, weight
+from hespas.program.attrs import DimensionsAttrs
+from hespas.program.program import Op, Value, size_of
+from hespas.program.types import TensorType
+
+# How XLA reduces columns, read in the launches of those that it compiled of a U-Net and a ResNet.
+_BYTES_OF_THREAD = 8
+_TO_LOAD = 2  # instructions: an address and a load
+_LINE_BYTES = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Columns:
+    """The blocks of a column reduction, and what all of them take beside memory."""
+
+    blocks: int = 0
+    instructions: float = 0.0
+    l1_lines: float = 0.0
+
+
+def columns_of(op: Op) -> Columns:
+    """Return what a kernel's column reductions take.
+
+    A block has all rows of 32 times as many columns as a thread loads in 8 bytes. Few blocks, as
+    of few images with few features, leave multiprocessors idle.
+    """
+    inner = tuple(operations_of(op))
+    reductions = [each for each in inner if each.kind == "reduce"]
+    longest = max(reductions, key=lambda each: size_of(each.operands[0]))
+    elements, made = size_of(longest.operands[0]), size_of(longest.results[0])
+    kept = takewhile(lambda at: at not in dimensions_of(longest), layout_of(longest.operands[0]))
+    shape = shape_of(longest.operands[0])
+    columns = prod([shape[at] for at in kept])
+    read = [value.type for value in op.operands if isinstance(value.type, TensorType)]
+    sizes = [each.element.bits / 8 for each in read if each.element_count == elements]
+    at_once = max(1, int(_BYTES_OF_THREAD / max(sizes, default=4.0)))
+    computed = sum(
+        weight(each)
+        for each in inner
+        if each.kind in ELEMENTWISE and size_of(each.results[0]) == elements
+    )
+    loaded = sum(each.size_bytes for each in read)
+    return Columns(
+        blocks=ceil(made / max(1, columns)) * ceil(columns / (WARP * at_once)),
+        instructions=elements * (computed + len(reductions) + _TO_LOAD / at_once),
+        l1_lines=loaded / _LINE_BYTES,
+    )
+
+
+def more_than_its_share(blocks: int, multiprocessors: int) -> float:
+    """Return what the busiest multiprocessor has beyond an equal share, in shares."""
+    return ceil(blocks / multiprocessors) * multiprocessors / blocks - 1 if blocks else 0.0
+
+
+def layout_of(value: Value) -> tuple[int, ...]:
+    """Return the dimensions of more than one element, the fastest first."""
+    if not isinstance(value.type, TensorType):
+        return ()
+    shape = value.type.shape
+    order = value.type.layout or tuple(reversed(range(len(shape))))
+    return tuple(dimension for dimension in order if shape[dimension] > 1)
+
+
+def dimensions_of(op: Op) -> tuple[int, ...]:
+    """Return the dimensions that a reduction reduces."""
+    return op.attrs.dimensions if isinstance(op.attrs, DimensionsAttrs) else ()
+
+
+def shape_of(value: Value) -> tuple[int, ...]:
+    """Return a value's shape; that of what is no tensor is empty."""
+    return value.type.shape if isinstance(value.type, TensorType) else ()
