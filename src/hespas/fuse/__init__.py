@@ -9,15 +9,16 @@ kernel and `merge` which kernels one more, `build` writes them as fusions, and `
 combines collectives and lets other work run beside them, where memory is not short
 (`short_memory`). For TPUs, `top_k` makes calls of sorts, `dot_operands` computes inside of
 products what they read, and `before_loops` lets what frees memory run early. `beside` moves shared
-experts beside the all-to-alls of routed ones, in compiled programs too. `blocks` has what they
-share.
+experts beside the all-to-alls of routed ones, in compiled programs too. `cudnn` and
+`convolution_epilogues` have convolutions call the library, and `contiguous` splits reductions over
+dimensions that lie apart. `blocks` has what they share.
 """
 
 PUBLIC: dict[str, tuple[str, ...]] = {
     "beside": ("with_experts_beside",),
     "expand": ("expanded",),
     "fused": ("fused",),
-    "kinds": ("weight",),
+    "kinds": ("ELEMENTWISE", "weight"),
     "libraries": ("libraries_of",),
 }
 """What other folders import, by module; `tests/project/test_layout.py` checks it."""
