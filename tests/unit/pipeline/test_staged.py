@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -390,10 +391,12 @@ def test_a_link_to_the_host_of_unknown_bandwidth_is_refused_before_anything_is_e
 TWELVE = {**SMALL, "layers": "12"}
 
 
-def of_layers(scan: bool | None, **changed: object) -> PipelinePrediction:
+def of_layers(
+    scan: bool | None, *, overlap: Mapping[str, bool] | None = None
+) -> PipelinePrediction:
     model = ModelOptions(sequence=1024, scan=scan, more=TWELVE)
     mesh = "pipe=2,context=2,tp=2"
-    return predict_pipeline(options(mesh, model=model, **changed))
+    return predict_pipeline(options(mesh, model=model, overlap=overlap or {}))
 
 
 def test_layers_are_written_out_unless_a_loop_is_asked_for() -> None:
