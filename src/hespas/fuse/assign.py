@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from math import prod
@@ -26,26 +26,12 @@ from hespas.fuse.layouts import (
     transposed,
 )
 from hespas.fuse.libraries import Libraries
+from hespas.fuse.wishes import ALONG, ALONG_A_DIMENSION, RENAMING, shape_of, wanted_orders, within
 from hespas.program.attrs import NO_ATTRS, CollectiveAttrs, DimensionsAttrs, DotAttrs
 from hespas.program.program import Block, Op, Value
 from hespas.program.types import TensorType, Type
 
-_ALONG = ELEMENTWISE | {
-    "clamp",
-    "concatenate",
-    "dynamic_slice",
-    "dynamic_update_slice",
-    "pad",
-    "reduce_window",
-    "reverse",
-    "select_and_scatter",
-    "slice",
-}
-"""The result has its dimensions in the order of the operands that have as many."""
-
-_RENAMING = frozenset({"reshape", "slice", "transpose"})
 _SMALL = frozenset({"f8E4M3FN", "f8E5M2"})
-_ALONG_A_DIMENSION = frozenset({"all_gather", "all_to_all", "reduce_scatter"})
 _UNMOVED = frozenset({"all_reduce", "collective_broadcast", "collective_permute"})
 
 
@@ -54,10 +40,6 @@ def _with_order(kind: TensorType, order: Order) -> TensorType:
     if layout == kind.layout:
         return kind
     return replace(kind, layout=layout)
-
-
-def _shape(value: Value) -> tuple[int, ...]:
-    return value.type.shape if isinstance(value.type, TensorType) else ()
 
 
 def _ordered(kind: Type, order: Order) -> Type:
@@ -87,12 +69,12 @@ class Assignment:
         """
         arguments = tuple(
             [
-                self._fresh(value, None if value in free else default_order(_shape(value)))
+                self._fresh(value, None if value in free else default_order(shape_of(value)))
                 for value in block.arguments
             ]
         )
         self.given.update(dict.fromkeys(arguments))
-        wishes = _wishes(block, self.compute_capability)
+        wishes = wanted_orders(block, self.compute_capability)
         walk = _Walk(outer=self, wishes=wishes, users=_users(block))
         for op in block.operations[:-1]:
             walk.op(op)
@@ -139,7 +121,7 @@ class _Walk:
             self._add(op, operands, None)
         elif kind in BROADCASTS:
             self._add(op, operands, _broadcast_order(op, operands, orders))
-        elif kind in _ALONG and _has_rank(op):
+        elif kind in ALONG and _has_rank(op):
             self._along(op, operands)
         elif kind == "transpose" and isinstance(attrs, DimensionsAttrs):
             self._transpose(op, operands, attrs.dimensions)
@@ -149,7 +131,7 @@ class _Walk:
             self._reduce(op, operands, attrs.dimensions)
         elif isinstance(attrs, DotAttrs) and kind == "dot_general":
             self._dot(op, operands, attrs)
-        elif kind in _ALONG_A_DIMENSION and isinstance(attrs, CollectiveAttrs):
+        elif kind in ALONG_A_DIMENSION and isinstance(attrs, CollectiveAttrs):
             self._collective(op, operands, attrs.dimension or 0)
         elif kind in _UNMOVED or kind == "optimization_barrier":
             self._unmoved(op, operands)
@@ -158,7 +140,7 @@ class _Walk:
 
     def default(self, value: Value) -> Value:
         """Return what stands for a value, in the default order."""
-        return self._as(self.outer.named[value], default_order(_shape(value)))
+        return self._as(self.outer.named[value], default_order(shape_of(value)))
 
     def _as(self, value: Value, order: Order) -> Value:
         """Return a value in an order, copied if it has another one."""
@@ -197,25 +179,25 @@ class _Walk:
     ) -> None:
         results = tuple([self.outer.fresh(value, order, like) for value in op.results])
         taken = tuple(operands)
-        if op.kind in _RENAMING and taken[0] in self.outer.given:
+        if op.kind in RENAMING and taken[0] in self.outer.given:
             self.outer.given.update(dict.fromkeys(results))
         self.operations.append(replace(op, operands=taken, results=results))
 
     def _along(self, op: Op, operands: Sequence[Value]) -> None:
-        made = _shape(op.results[0])
+        made = shape_of(op.results[0])
         orders = self.outer.orders
-        sized = [value for value in operands if len(_shape(value)) == len(made)]
+        sized = [value for value in operands if len(shape_of(value)) == len(made)]
         order = self._chosen(op, sized)
         if order is None:
             self._add(op, operands, None)
             return
         taken = [
-            self._as(value, _within(order, _shape(value)))
+            self._as(value, within(order, shape_of(value)))
             if value in sized and orders[value] is not None
             else value
             for value in operands
         ]
-        self._add(op, taken, _within(order, made))
+        self._add(op, taken, within(order, made))
 
     def _chosen(self, op: Op, sized: Sequence[Value]) -> Order | None:
         """Return the order that an operation takes: that of most bytes, or the wanted one."""
@@ -240,13 +222,13 @@ class _Walk:
 
     def _reshape(self, op: Op, operands: Sequence[Value]) -> None:
         (value,) = operands
-        order, after = self.outer.orders[value], _shape(op.results[0])
+        order, after = self.outer.orders[value], shape_of(op.results[0])
         if order is None:
             self._add(op, operands, None)
             return
-        made = reshaped(order, _shape(value), after)
+        made = reshaped(order, shape_of(value), after)
         if made is None:
-            value = self._as(value, default_order(_shape(value)))
+            value = self._as(value, default_order(shape_of(value)))
             made = default_order(after)
         self._add(op, (value,), made)
 
@@ -255,10 +237,10 @@ class _Walk:
         orders = self.outer.orders
         order = next((each for each in map(orders.get, operands[:count]) if each is not None), None)
         if order is None:
-            self._add(op, operands, default_order(_shape(op.results[0])))
+            self._add(op, operands, default_order(shape_of(op.results[0])))
             return
         taken = [self._as(value, order) for value in operands[:count]]
-        shape = _shape(op.operands[0])
+        shape = shape_of(op.operands[0])
         kept = [at for at in range(len(shape)) if at not in dimensions]
         number = {at: new for new, at in enumerate(kept)}
         made = tuple([number[at] for at in order if at in number])
@@ -271,7 +253,7 @@ class _Walk:
         reduction = replace(op, operands=(taken[0], operands[1]), results=(result,))
         for each in in_pieces(reduction, order, dimensions):
             self.operations.append(each)
-            self.outer.orders.setdefault(each.results[0], default_order(_shape(each.results[0])))
+            self.outer.orders.setdefault(each.results[0], default_order(shape_of(each.results[0])))
 
     def _reduced_order(self, value: Value, made: Order) -> Order:
         """Return the order in which a reduction writes: that of its data, if users take it so."""
@@ -279,15 +261,15 @@ class _Walk:
         if wish is not None and sorted(wish) == sorted(made):
             return wish
         reshapes = [op for op in self.users.get(value, ()) if op.kind == "reshape"]
-        shapes = [_shape(op.results[0]) for op in reshapes]
-        if any(reshaped(made, _shape(value), shape) is None for shape in shapes):
-            return default_order(_shape(value))
+        shapes = [shape_of(op.results[0]) for op in reshapes]
+        if any(reshaped(made, shape_of(value), shape) is None for shape in shapes):
+            return default_order(shape_of(value))
         return made
 
     def _dot(self, op: Op, operands: Sequence[Value], attrs: DotAttrs) -> None:
         taken: list[Value] = []
         orders: list[Order] = []
-        shapes = tuple(map(_shape, operands))
+        shapes = tuple(map(shape_of, operands))
         merged = merged_orders(attrs, shapes) if self.outer.libraries is None else ()
         for at, value in enumerate(operands):
             shape = shapes[at]
@@ -302,10 +284,10 @@ class _Walk:
             orders.append(order)
         if self.outer.libraries is not None and self.outer.libraries.turns_8_bits:
             taken = [self._turned(attrs, at, value) for at, value in enumerate(taken)]
-        other = following(attrs, orders[0], orders[1], _shape(operands[1]))
+        other = following(attrs, orders[0], orders[1], shape_of(operands[1]))
         if other != orders[1]:
             taken[1], orders[1] = self._as(taken[1], other), other
-        by_rows, by_columns = result_orders(attrs, orders[0], orders[1], len(_shape(operands[0])))
+        by_rows, by_columns = result_orders(attrs, orders[0], orders[1], len(shape_of(operands[0])))
         wish = self.wishes.get(op.results[0])
         is_turned = wish == by_columns
         if wish not in (by_rows, by_columns):
@@ -334,7 +316,7 @@ class _Walk:
                     met = {
                         orders[named[other]]
                         for other in user.operands
-                        if other in named and _shape(other) == _shape(value)
+                        if other in named and shape_of(other) == shape_of(value)
                     }
                     if rows in met:
                         return False
@@ -350,10 +332,10 @@ class _Walk:
         taken: list[Value] = []
         for value, result in zip(operands, op.results, strict=True):
             order = self.outer.orders[value]
-            shape = _shape(value)
+            shape = shape_of(value)
             if order is None or (shape[dimension] > 1 and order[:1] != (dimension,)):
                 order = major(dimension, shape)
-            whole = _shape(result)
+            whole = shape_of(result)
             wanted = (
                 order if default_order(whole) == default_order(shape) else major(dimension, whole)
             )
@@ -386,9 +368,9 @@ class _Walk:
         start, *others = operands
         order = self.outer.orders[start]
         if order is None:
-            shape = _shape(start)
+            shape = shape_of(start)
             order = self.wishes.get(op.results[0], default_order(shape))
-        taken = [self._as(value, default_order(_shape(value))) for value in others]
+        taken = [self._as(value, default_order(shape_of(value))) for value in others]
         self._add(op, (start, *taken), order)
 
     def _cudnn(
@@ -398,13 +380,13 @@ class _Walk:
         self._add(op, taken, made)
 
     def _library(self, op: Op, operands: Sequence[Value]) -> None:
-        taken = [self._as(value, default_order(_shape(value))) for value in operands]
+        taken = [self._as(value, default_order(shape_of(value))) for value in operands]
         if op.kind in HOLDING:
             free = self._free(op, taken)
             regions = [self.outer.block(region, free) for region in op.regions]
             op = replace(op, regions=tuple(regions))
         results = tuple(
-            [self.outer.fresh(value, default_order(_shape(value))) for value in op.results]
+            [self.outer.fresh(value, default_order(shape_of(value))) for value in op.results]
         )
         self.operations.append(replace(op, operands=tuple(taken), results=results))
 
@@ -435,7 +417,7 @@ def _passed(op: Op, rows: Order, columns: Order) -> tuple[Order, Order] | None:
     if op.kind == "transpose" and isinstance(op.attrs, DimensionsAttrs):
         return transposed(rows, op.attrs.dimensions), transposed(columns, op.attrs.dimensions)
     if op.kind == "reshape":
-        before, after = _shape(op.operands[0]), _shape(op.results[0])
+        before, after = shape_of(op.operands[0]), shape_of(op.results[0])
         made = reshaped(rows, before, after), reshaped(columns, before, after)
         return None if made[0] is None or made[1] is None else (made[0], made[1])
     return None
@@ -449,24 +431,14 @@ def _users(block: Block) -> dict[Value, list[Op]]:
     return users
 
 
-def _within(order: Order, shape: tuple[int, ...]) -> Order:
-    """Return an order for another shape of the same rank."""
-    if len(order) == len(default_order(shape)):
-        return order
-    if list(order) == sorted(order):
-        return default_order(shape)
-    known = [at for at in order if shape[at] > 1]
-    rest = [at for at in default_order(shape) if at not in known]
-    return (*rest, *known)
-
-
 def _has_rank(op: Op) -> bool:
-    return len(_shape(op.results[0])) == len(_shape(op.operands[-1 if op.kind == "select" else 0]))
+    like = op.operands[-1 if op.kind == "select" else 0]
+    return len(shape_of(op.results[0])) == len(shape_of(like))
 
 
 def _lying(value: Value) -> Order:
     """Return the order that a value's type says."""
-    shape = _shape(value)
+    shape = shape_of(value)
     layout = value.type.layout if isinstance(value.type, TensorType) else None
     if layout is None:
         return default_order(shape)
@@ -478,85 +450,9 @@ def _broadcast_order(
 ) -> Order | None:
     """Return the order of a broadcast that repeats nothing; None of any other."""
     value = operands[0]
-    order, made = orders[value], _shape(op.results[0])
+    order, made = orders[value], shape_of(op.results[0])
     if order is None or not isinstance(op.attrs, DimensionsAttrs) or op.kind == "broadcast":
         return None
-    if prod(made) != prod(_shape(value)):
+    if prod(made) != prod(shape_of(value)):
         return None
     return tuple([op.attrs.dimensions[at] for at in order])
-
-
-def _wishes(block: Block, compute_capability: float | None) -> dict[Value, Order]:
-    """Return the order in which users would like to have a value, for those who care."""
-    votes: dict[Value, dict[Order, int]] = {}
-
-    def wish(value: Value, order: Order | None) -> None:
-        if order is not None and len(order) > 1:
-            cast = votes.setdefault(value, {})
-            cast[order] = cast.get(order, 0) + 1
-
-    chosen: dict[Value, Order] = {}
-    returned = set(block.operations[-1].operands)
-    for value in block.operations[-1].operands:
-        wish(value, default_order(_shape(value)))
-    for op in reversed(block.operations[:-1]):
-        best: Order | None = None
-        for result in op.results:
-            cast = votes.get(result, {})
-            if cast:
-                most = max(cast.values())
-                best = chosen[result] = next(order for order in cast if cast[order] == most)
-        if op.kind in _RENAMING and op.results[0] in returned:
-            returned.add(op.operands[0])
-        orders = _each_wanted(op, chosen, returned, compute_capability)
-        if orders is None:
-            _pass_back(op, best, wish)
-            continue
-        for value, order in zip(op.operands, orders, strict=True):
-            wish(value, order)
-    return chosen
-
-
-def _each_wanted(
-    op: Op,
-    chosen: Mapping[Value, Order],
-    returned: Container[Value],
-    compute_capability: float | None,
-) -> Sequence[Order | None] | None:
-    """Return how each operand should lie; None where that is decided for all alike.
-
-    Through a barrier that is known of what is ``returned``, whose order is fixed.
-    """
-    if op.kind == "optimization_barrier":
-        return [chosen.get(result) if result in returned else None for result in op.results]
-    taken = taken_orders(op, compute_capability)
-    return None if taken is None else taken[0]
-
-
-def _pass_back(op: Op, best: Order | None, wish: Callable[[Value, Order | None], None]) -> None:
-    """Pass on to an operation's operands how they should lie; ``best`` is what is wanted of it."""
-    attrs = op.attrs
-    if isinstance(attrs, DotAttrs) and op.kind == "dot_general":
-        if merged_orders(attrs, tuple(map(_shape, op.operands))):
-            return
-        for at, value in enumerate(op.operands):
-            shape = _shape(value)
-            if not is_taken(attrs, at, default_order(shape), shape):
-                wish(value, operand_order(attrs, at, shape))
-    elif op.kind in _ALONG_A_DIMENSION and isinstance(attrs, CollectiveAttrs):
-        for value in op.operands:
-            wish(value, major(attrs.dimension or 0, _shape(value)))
-    elif best is not None:
-        for value in op.operands:
-            wish(value, _before(op, value, best))
-
-
-def _before(op: Op, value: Value, best: Order) -> Order | None:
-    """Return the order of an operand in which the result has one; None where that is open."""
-    if op.kind == "transpose" and isinstance(op.attrs, DimensionsAttrs):
-        return tuple([op.attrs.dimensions[at] for at in best])
-    if op.kind == "reshape":
-        return reshaped(best, _shape(op.results[0]), _shape(value))
-    if op.kind in _ALONG and len(_shape(value)) == len(_shape(op.results[0])):
-        return _within(best, _shape(value))
-    return None

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hespas.fuse.kinds import BROADCASTS, CREATING, ELEMENTWISE
-from hespas.fuse.order import needed_by
+from hespas.fuse.order import readers_of
 from hespas.program.attrs import NO_ATTRS, FusionAttrs
 from hespas.program.program import Block, Op, Value
 from hespas.program.rewrite import Renaming, copied_op, fresh
@@ -25,10 +25,7 @@ def with_operands_inside(operations: Sequence[Op], returned: Sequence[Value]) ->
     They are kernels that work element by element and whose operands together are smaller than their
     result. What ``returned`` names has to be in memory.
     """
-    readers: dict[Value, list[Op]] = {}
-    for op in operations:
-        for value in dict.fromkeys(needed_by(op)):
-            readers.setdefault(value, []).append(op)
+    readers = readers_of(operations)
     inside = {
         op.results[0]: op
         for op in operations

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from hespas.fuse.order import needed_by
+from hespas.fuse.order import needed_by, readers_of
 from hespas.program.program import Block, Op, Value
 from hespas.program.rewrite import Renaming, copied_op, fresh
 from hespas.program.types import TensorType
@@ -56,10 +56,7 @@ def _moved(loop: Op) -> Iterator[_Moved]:
     """Yield the copies in a loop of what no turn changes, or of parts of it."""
     body = loop.regions[1]
     *operations, last = body.operations
-    readers: dict[Value, list[Op]] = {}
-    for op in (*operations, last):
-        for value in dict.fromkeys(needed_by(op)):
-            readers.setdefault(value, []).append(op)
+    readers = readers_of((*operations, last))
     for at, argument in enumerate(body.arguments):
         if last.operands[at] is not argument or not isinstance(argument.type, TensorType):
             continue

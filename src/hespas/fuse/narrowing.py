@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from hespas.fuse.order import needed_by
+from hespas.fuse.order import readers_of
 from hespas.program.program import Op, Value
 from hespas.program.types import ElementType, NumberKind, TensorType
 
@@ -23,10 +23,7 @@ def with_narrow_gathers(operations: Sequence[Op], results: Iterable[Value]) -> l
 
     Reshapes and transposes may stand between the two.
     """
-    users: dict[Value, list[Op]] = {}
-    for op in operations:
-        for value in needed_by(op):
-            users.setdefault(value, []).append(op)
+    users = readers_of(operations)
     for value in results:
         users.pop(value, None)
     changed: dict[Op, tuple[Op, ...]] = {}

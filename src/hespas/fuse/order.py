@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush
 
 from hespas.fuse.kinds import HOLDING
@@ -15,6 +15,15 @@ def needed_by(op: Op) -> Sequence[Value]:
     The bodies of all other operations, as reductions, read their own arguments alone.
     """
     return values_read(op, within=HOLDING)
+
+
+def readers_of(operations: Iterable[Op]) -> dict[Value, list[Op]]:
+    """Return the operations that need each value, each once, in their order."""
+    readers: dict[Value, list[Op]] = {}
+    for op in operations:
+        for value in dict.fromkeys(needed_by(op)):
+            readers.setdefault(value, []).append(op)
+    return readers
 
 
 def in_order(operations: Sequence[Op], ranks: Sequence[float]) -> list[Op]:

@@ -26,7 +26,7 @@ from msgspec.structs import replace
 
 from hespas.fuse.build import Names
 from hespas.fuse.kinds import HOLDING
-from hespas.fuse.order import needed_by
+from hespas.fuse.order import needed_by, readers_of
 from hespas.program.attrs import CustomCallAttrs, WhileAttrs
 from hespas.program.program import Block, Op, Value, is_communication_op
 from hespas.program.rewrite import Renaming, copied_block, copied_op, fresh
@@ -209,10 +209,7 @@ def _stored(
     known of every turn.
     """
     *operations, last = body.operations
-    users: dict[Value, list[Op]] = {}
-    for op in (*operations, last):
-        for value in dict.fromkeys(needed_by(op)):
-            users.setdefault(value, []).append(op)
+    users = readers_of([*operations, last])
     behind: list[Op] = []
     stored: set[Op] = set()
     stores: set[int] = set()

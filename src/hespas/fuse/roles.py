@@ -49,7 +49,7 @@ def role_of(op: Op) -> Role:
         return Role.VIEW
     if kind == "reduce_window" and 1 < window_of(op) <= PIECE and len(op.results) == 1:
         return Role.LOOP
-    if kind in REDUCING or kind in IN_PLACE or (kind == "copy" and movesfastest(op)):
+    if kind in REDUCING or kind in IN_PLACE or (kind == "copy" and moves_fastest(op)):
         return Role.END
     return Role.LOOP
 
@@ -62,7 +62,7 @@ def scattered_over(op: Op) -> Sequence[Value]:
     return op.operands[: len(op.operands) // 2] if op.kind == "scatter" else ()
 
 
-def movesfastest(op: Op) -> bool:
+def moves_fastest(op: Op) -> bool:
     """Return whether a copy gives a value another fastest dimension."""
     return fastest(op.operands[0]) != fastest(op.results[0])
 

@@ -16,7 +16,7 @@ from functools import lru_cache
 from msgspec.structs import replace
 
 from hespas.fuse.kinds import BROADCASTS, CREATING, ELEMENTWISE, HOLDING, KEPT, MOVING
-from hespas.fuse.order import needed_by
+from hespas.fuse.order import needed_by, readers_of
 from hespas.program.attrs import NO_ATTRS, CollectiveAttrs, DimensionsAttrs, SliceAttrs
 from hespas.program.canonical import structure_key
 from hespas.program.program import Block, Op, Value, is_communication_op, values_read
@@ -349,10 +349,7 @@ def without_scatters(operations: Sequence[Op], results: Sequence[Value]) -> list
 
     That is what XLA makes of the slice, by the device's own number, of what was reduced.
     """
-    users: dict[Value, list[Op]] = {}
-    for op in operations:
-        for value in needed_by(op):
-            users.setdefault(value, []).append(op)
+    users = readers_of(operations)
     kept: set[Value] = set(results)
     producer = {result: op for op in operations for result in op.results}
     scattered: dict[Op, Op] = {}

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from hespas.fuse.blocks import tensor_of
+from hespas.fuse.order import readers_of
 from hespas.program.attrs import CompareAttrs, CustomCallAttrs, DimensionAttrs, SliceAttrs
-from hespas.program.program import Op, Value, values_read
+from hespas.program.program import Op, Value
 from hespas.program.targets import TOP_K
 
 _PAIR = 2
@@ -26,10 +27,7 @@ def with_top_k(operations: Sequence[Op], returned: Sequence[Value]) -> list[Op]:
     """
     if not any(op.kind == "sort" for op in operations):
         return list(operations)
-    readers: dict[Value, list[Op]] = {}
-    for op in operations:
-        for value in values_read(op):
-            readers.setdefault(value, []).append(op)
+    readers = readers_of(operations)
     kept = frozenset(returned)
     slices: dict[Op, tuple[Op, Op]] = {}
     for op in operations:
