@@ -11,16 +11,24 @@ from hespas.cost.rules.contraction import convolution_macs, multiplier_of
 from hespas.cost.rules.sizes import operand, result
 from hespas.program.attrs import ConvolutionAttrs, CustomCallAttrs, FusionAttrs
 from hespas.program.program import Op, nested_ops
+from hespas.program.targets import (
+    CONVOLUTION_BACKWARD_FILTER,
+    CONVOLUTION_BACKWARD_INPUT,
+    CONVOLUTION_BIAS_ACTIVATION,
+    CONVOLUTION_FORWARD,
+)
 from hespas.program.types import TensorType
 
-_FORWARD = "__cudnn$convForward"
-_BACKWARD_INPUT = "__cudnn$convBackwardInput"
-_BACKWARD_FILTER = "__cudnn$convBackwardFilter"
-_BIAS_ACTIVATION = "__cudnn$convBiasActivationForward"
 _GRAPH = "__cudnn$convForwardGraph"
 
 CUDNN_CONVOLUTIONS = frozenset(
-    {_FORWARD, _BACKWARD_INPUT, _BACKWARD_FILTER, _BIAS_ACTIVATION, _GRAPH}
+    {
+        CONVOLUTION_FORWARD,
+        CONVOLUTION_BACKWARD_INPUT,
+        CONVOLUTION_BACKWARD_FILTER,
+        CONVOLUTION_BIAS_ACTIVATION,
+        _GRAPH,
+    }
 )
 
 
@@ -106,9 +114,9 @@ def _library(op: Op, target: str, attrs: ConvolutionAttrs) -> Convolution:
     """
     first, second, made = operand(op, 0), operand(op, 1), result(op)
     match target:
-        case "__cudnn$convBackwardInput":
+        case _ if target == CONVOLUTION_BACKWARD_INPUT:
             return _made(Direction.BACKWARD_INPUT, made, second, first, attrs, is_library=True)
-        case "__cudnn$convBackwardFilter":
+        case _ if target == CONVOLUTION_BACKWARD_FILTER:
             return _made(Direction.BACKWARD_FILTER, first, made, second, attrs, is_library=True)
         case _:
             forward = _made(Direction.FORWARD, first, second, made, attrs, is_library=True)

@@ -26,9 +26,9 @@ from hespas.fuse.layouts import (
     transposed,
 )
 from hespas.fuse.libraries import Libraries
-from hespas.fuse.wishes import ALONG, ALONG_A_DIMENSION, RENAMING, shape_of, wanted_orders, within
+from hespas.fuse.wishes import ALONG, ALONG_A_DIMENSION, RENAMING, wanted_orders, within
 from hespas.program.attrs import NO_ATTRS, CollectiveAttrs, DimensionsAttrs, DotAttrs
-from hespas.program.program import Block, Op, Value
+from hespas.program.program import Block, Op, Value, shape_of
 from hespas.program.types import TensorType, Type
 
 _SMALL = frozenset({"f8E4M3FN", "f8E5M2"})

@@ -17,15 +17,16 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from hespas.fuse.blocks import tensor_of
-from hespas.fuse.cudnn import FORWARD
 from hespas.fuse.kinds import BROADCASTS
-from hespas.fuse.order import needed_by
+from hespas.fuse.order import times_read
 from hespas.program.attrs import ConstantAttrs, ConvolutionAttrs, CustomCallAttrs, DimensionsAttrs
 from hespas.program.program import Op, Value
 from hespas.program.rewrite import plain_op
+from hespas.program.targets import (
+    CONVOLUTION_BIAS_ACTIVATION,
+    CONVOLUTION_FORWARD,
+)
 from hespas.program.types import TensorType
-
-BIAS_ACTIVATION = "__cudnn$convBiasActivationForward"
 
 
 def with_epilogues(operations: Sequence[Op], results: Iterable[Value]) -> list[Op]:
@@ -33,9 +34,7 @@ def with_epilogues(operations: Sequence[Op], results: Iterable[Value]) -> list[O
 
     ``results`` are those of the block.
     """
-    readers = Counter(value for op in operations for value in dict.fromkeys(needed_by(op)))
-    readers.update(results)
-    walk = _Walk(readers=readers)
+    walk = _Walk(readers=times_read(operations, results))
     for op in operations:
         walk.op(op)
     return [each for each in walk.made if each is not None]
@@ -68,7 +67,9 @@ class _Walk:
         """Add an operation, or have the convolution before it do the same."""
         self.producer.update(dict.fromkeys(op.results, op))
         match op:
-            case Op(kind="custom_call", attrs=CustomCallAttrs(target=target)) if target == FORWARD:
+            case Op(kind="custom_call", attrs=CustomCallAttrs(target=target)) if (
+                target == CONVOLUTION_FORWARD
+            ):
                 self._convolution(op)
             case Op(kind="add"):
                 self._add(op)
@@ -139,13 +140,13 @@ class _Walk:
         config = _CONFIG % (activation, int(side is not None))
         before = call.op.attrs
         assert isinstance(before, CustomCallAttrs)  # noqa: S101 - it is a call of cuDNN
-        attrs = replace(before, target=BIAS_ACTIVATION, backend_config=config)
+        attrs = replace(before, target=CONVOLUTION_BIAS_ACTIVATION, backend_config=config)
         made = replace(
             call.op,
             operands=(*call.op.operands[:2], *added),
             results=op.results,
             attrs=attrs,
-            attributes=(("call_target_name", f'"{BIAS_ACTIVATION}"'),),
+            attributes=(("call_target_name", f'"{CONVOLUTION_BIAS_ACTIVATION}"'),),
         )
         self.calls[op.results[0]] = _Call(
             at=len(self.made), op=made, attrs=call.attrs, bias=bias, side=side

@@ -23,11 +23,12 @@ from hespas.fuse.blocks import tensor_of
 from hespas.fuse.layouts import Order, default_order
 from hespas.program.attrs import ConvolutionAttrs, CustomCallAttrs, DimensionsAttrs
 from hespas.program.program import Op, Value
+from hespas.program.targets import (
+    CONVOLUTION_BACKWARD_FILTER,
+    CONVOLUTION_BACKWARD_INPUT,
+    CONVOLUTION_FORWARD,
+)
 from hespas.program.types import TensorType
-
-FORWARD = "__cudnn$convForward"
-BACKWARD_INPUT = "__cudnn$convBackwardInput"
-BACKWARD_FILTER = "__cudnn$convBackwardFilter"
 
 _HOPPER = 9.0
 _VOLTA = 7.0
@@ -61,10 +62,10 @@ def _call(op: Op, attrs: ConvolutionAttrs, makers: Sequence[Op | None]) -> Op:
     ):
         forward = _of_input(attrs, window)
         if forward is not None:
-            return _called(op, BACKWARD_INPUT, forward, (image, straight or kernel))
+            return _called(op, CONVOLUTION_BACKWARD_INPUT, forward, (image, straight or kernel))
     elif _reversed_by(before, attrs.input_spatial) is None and _makes_kernel(op, attrs, window):
-        return _called(op, BACKWARD_FILTER, _of_filter(attrs), (image, kernel))
-    return _called(op, FORWARD, attrs, (image, kernel))
+        return _called(op, CONVOLUTION_BACKWARD_FILTER, _of_filter(attrs), (image, kernel))
+    return _called(op, CONVOLUTION_FORWARD, attrs, (image, kernel))
 
 
 def _called(op: Op, target: str, attrs: ConvolutionAttrs, operands: tuple[Value, ...]) -> Op:
@@ -165,9 +166,9 @@ def taken_orders(
     )
     result = _order(attrs.output_batch, attrs.output_spatial, attrs.output_feature, is_last=is_last)
     match op.attrs.target:
-        case target if target == BACKWARD_INPUT:
+        case target if target == CONVOLUTION_BACKWARD_INPUT:
             orders, made = (result, kernel), image
-        case target if target == BACKWARD_FILTER:
+        case target if target == CONVOLUTION_BACKWARD_FILTER:
             orders, made = (image, result), kernel
         case _:
             orders, made = (image, kernel, (), result), result

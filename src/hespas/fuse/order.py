@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush
 
@@ -24,6 +25,13 @@ def readers_of(operations: Iterable[Op]) -> dict[Value, list[Op]]:
         for value in dict.fromkeys(needed_by(op)):
             readers.setdefault(value, []).append(op)
     return readers
+
+
+def times_read(operations: Iterable[Op], results: Iterable[Value]) -> Counter[Value]:
+    """Return how often operations need each value, ``results`` of the block once more."""
+    counts = Counter(value for op in operations for value in needed_by(op))
+    counts.update(results)
+    return counts
 
 
 def in_order(operations: Sequence[Op], ranks: Sequence[float]) -> list[Op]:

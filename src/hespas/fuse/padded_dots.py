@@ -11,7 +11,6 @@ License 2.0), and what jaxlib 0.10.2 compiles for H100.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, prod
@@ -20,7 +19,7 @@ from msgspec.structs import replace
 
 from hespas.fuse.blocks import tensor_of
 from hespas.fuse.kinds import BROADCASTS, CREATING
-from hespas.fuse.order import needed_by
+from hespas.fuse.order import times_read
 from hespas.program.attrs import DotAttrs, SliceAttrs
 from hespas.program.program import Op, Value
 from hespas.program.rewrite import plain_op
@@ -183,8 +182,7 @@ def _additions(
     operations: Sequence[Op], padded: Mapping[Op, _Padded], results: Sequence[Value]
 ) -> dict[Op, _Addition]:
     """Return the additions to products whose results are padded, of which nothing else is read."""
-    reads = Counter(value for op in operations for value in needed_by(op))
-    reads.update(results)
+    reads = times_read(operations, results)
     maker = {result: op for op in operations for result in op.results}
     found: dict[Op, _Addition] = {}
     taken: set[Op] = set()

@@ -28,7 +28,7 @@ from hespas.fuse.build import Names
 from hespas.fuse.kinds import HOLDING
 from hespas.fuse.order import needed_by, readers_of
 from hespas.program.attrs import CustomCallAttrs, WhileAttrs
-from hespas.program.program import Block, Op, Value, is_communication_op
+from hespas.program.program import Block, Op, Value, is_communication_op, nested_ops
 from hespas.program.rewrite import Renaming, copied_block, copied_op, fresh
 from hespas.program.types import TensorType
 
@@ -239,14 +239,9 @@ def _behind_loops(operations: Sequence[Op]) -> int:
     ends = [
         at
         for at, op in enumerate(operations, start=1)
-        if op.kind == "while" and any(map(_communicates, op.regions[-1].operations))
+        if op.kind == "while" and any(map(is_communication_op, nested_ops(op.regions[-1])))
     ]
     return max(ends, default=0)
-
-
-def _communicates(op: Op) -> bool:
-    inner = (each for region in op.regions for each in region.operations)
-    return is_communication_op(op) or any(map(_communicates, inner))
 
 
 def _updates_a_part(op: Op) -> bool:

@@ -7,7 +7,6 @@ through it apart from what does not, so that what is computed again stays so.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from functools import lru_cache
 from msgspec.structs import replace
 
 from hespas.fuse.kinds import BROADCASTS, CREATING, ELEMENTWISE, HOLDING, KEPT, MOVING
-from hespas.fuse.order import needed_by, readers_of
+from hespas.fuse.order import needed_by, readers_of, times_read
 from hespas.program.attrs import NO_ATTRS, CollectiveAttrs, DimensionsAttrs, SliceAttrs
 from hespas.program.canonical import structure_key
 from hespas.program.program import Block, Op, Value, is_communication_op, values_read
@@ -304,8 +303,7 @@ def with_sums_joined(operations: Sequence[Op], results: Sequence[Value]) -> list
 
     Source: XLA's pass AllReduceReassociate, which does so where nothing else reads either of both.
     """
-    counts = Counter(value for op in operations for value in needed_by(op))
-    counts.update(results)
+    counts = times_read(operations, results)
     reduced: dict[Value, Op] = {}
     changed: list[Op] = []
     gone: set[int] = set()

@@ -16,8 +16,7 @@ from hespas.fuse.layouts import (
     reshaped,
 )
 from hespas.program.attrs import CollectiveAttrs, DimensionsAttrs, DotAttrs
-from hespas.program.program import Block, Op, Value
-from hespas.program.types import TensorType
+from hespas.program.program import Block, Op, Value, shape_of
 
 ALONG = ELEMENTWISE | {
     "clamp",
@@ -37,11 +36,6 @@ RENAMING = frozenset({"reshape", "slice", "transpose"})
 
 ALONG_A_DIMENSION = frozenset({"all_gather", "all_to_all", "reduce_scatter"})
 """Collectives that gather or scatter along a dimension, which they want slowest."""
-
-
-def shape_of(value: Value) -> tuple[int, ...]:
-    """Return the sizes of a tensor; none of anything else."""
-    return value.type.shape if isinstance(value.type, TensorType) else ()
 
 
 def within(order: Order, shape: tuple[int, ...]) -> Order:

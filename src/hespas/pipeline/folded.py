@@ -37,7 +37,8 @@ def predict_folded(options: PredictOptions, *, whole_up_to: int = 0) -> Predicti
     options = checked(options)
     system, program = load_settled(options)
     store = store_of(options.estimate)
-    if whole_up_to and unrolled_size(program) <= whole_up_to:
+    # Only what is scheduled has rounds that stand for others.
+    if not program.is_scheduled or (whole_up_to and unrolled_size(program) <= whole_up_to):
         return _whole(program, options, system, store)
     folded = divide(program, options, system=system, most_rounds=_FEW)
     is_whole = not folded.graph.is_folded

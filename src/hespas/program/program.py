@@ -26,6 +26,11 @@ def size_of(value: Value) -> int:
     return value.type.element_count if isinstance(value.type, TensorType) else 1
 
 
+def shape_of(value: Value) -> tuple[int, ...]:
+    """Return the sizes of a tensor; none of anything else."""
+    return value.type.shape if isinstance(value.type, TensorType) else ()
+
+
 class Block(msgspec.Struct, frozen=True, kw_only=True):
     """A straight list of operations; the last one is the terminator (``return``)."""
 

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+CONVOLUTION_FORWARD = "__cudnn$convForward"
+CONVOLUTION_BACKWARD_INPUT = "__cudnn$convBackwardInput"
+CONVOLUTION_BACKWARD_FILTER = "__cudnn$convBackwardFilter"
+CONVOLUTION_BIAS_ACTIVATION = "__cudnn$convBiasActivationForward"
+"""cuDNN's convolutions, as XLA calls them: the last one adds and applies an activation."""
+
 FLASH_FORWARD, FLASH_BACKWARD = "__flash_attention$forward", "__flash_attention$backward"
 """FlashAttention: `hespas.xla.flash` says which buffers the two calls have."""
 

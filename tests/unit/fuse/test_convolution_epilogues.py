@@ -2,10 +2,14 @@ from __future__ import annotations
 
 from hespas.cost.convolution import convolutions
 from hespas.frontend.load import load_source
-from hespas.fuse.convolution_epilogues import BIAS_ACTIVATION, with_epilogues
-from hespas.fuse.cudnn import FORWARD, with_cudnn_calls
+from hespas.fuse.convolution_epilogues import with_epilogues
+from hespas.fuse.cudnn import with_cudnn_calls
 from hespas.program.attrs import CustomCallAttrs
 from hespas.program.program import Op
+from hespas.program.targets import (
+    CONVOLUTION_BIAS_ACTIVATION,
+    CONVOLUTION_FORWARD,
+)
 from programs import main_function
 
 IMAGE, KERNEL, BIAS = "tensor<4x16x16x64xf32>", "tensor<3x3x64x64xf32>", "tensor<64xf32>"
@@ -36,7 +40,7 @@ def test_a_bias_and_a_residual_are_the_librarys() -> None:
     %d = stablehlo.add %c, %s : {IMAGE}
     %r = stablehlo.add %y, %d : {IMAGE}""")
     assert [op.kind for op in operations if op.kind == "add"] == []
-    assert targets(operations) == [BIAS_ACTIVATION]
+    assert targets(operations) == [CONVOLUTION_BIAS_ACTIVATION]
     (found,) = convolutions(operations[-1])
     assert found.has_bias
     assert found.has_side_input
@@ -57,7 +61,7 @@ def test_a_rectifier_is_the_librarys() -> None:
     %z = stablehlo.constant dense<0.0> : tensor<f32>
     %n = stablehlo.broadcast_in_dim %z, dims = [] : (tensor<f32>) -> {IMAGE}
     %r = stablehlo.maximum %d, %n : {IMAGE}""")
-    assert targets(operations) == [BIAS_ACTIVATION]
+    assert targets(operations) == [CONVOLUTION_BIAS_ACTIVATION]
     (found,) = convolutions(operations[-1])
     assert found.activation == "kRelu"
 
@@ -65,7 +69,7 @@ def test_a_rectifier_is_the_librarys() -> None:
 def test_what_another_reads_is_written_before() -> None:
     operations = made(f"""%d = stablehlo.add %c, %y : {IMAGE}
     %r = stablehlo.multiply %d, %c : {IMAGE}""")
-    assert targets(operations) == [FORWARD]
+    assert targets(operations) == [CONVOLUTION_FORWARD]
     assert [op.kind for op in operations] == ["custom_call", "add", "multiply"]
 
 
@@ -73,4 +77,4 @@ def test_depthwise_convolutions_add_nothing() -> None:
     operations = made(
         f"%r = stablehlo.add %c, %y : {IMAGE}", kernel="tensor<3x3x1x64xf32>", groups=64
     )
-    assert targets(operations) == [FORWARD]
+    assert targets(operations) == [CONVOLUTION_FORWARD]

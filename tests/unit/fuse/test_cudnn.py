@@ -7,15 +7,14 @@ import pytest
 from hespas.frontend.load import load_source
 from hespas.fuse.assign import Assignment
 from hespas.fuse.convolutions import with_images_written
-from hespas.fuse.cudnn import (
-    BACKWARD_FILTER,
-    BACKWARD_INPUT,
-    FORWARD,
-    taken_orders,
-    with_cudnn_calls,
-)
+from hespas.fuse.cudnn import taken_orders, with_cudnn_calls
 from hespas.program.attrs import CustomCallAttrs
 from hespas.program.program import Block, Op, Program
+from hespas.program.targets import (
+    CONVOLUTION_BACKWARD_FILTER,
+    CONVOLUTION_BACKWARD_INPUT,
+    CONVOLUTION_FORWARD,
+)
 from programs import main_function
 
 IMAGE, KERNEL = "tensor<4x16x32x32xbf16>", "tensor<64x16x3x3xbf16>"
@@ -86,7 +85,8 @@ def call_of(operations: list[Op]) -> CustomCallAttrs:
 
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize(
-    ("made", "target"), [(of_image, BACKWARD_INPUT), (of_kernel, BACKWARD_FILTER)]
+    ("made", "target"),
+    [(of_image, CONVOLUTION_BACKWARD_INPUT), (of_kernel, CONVOLUTION_BACKWARD_FILTER)],
 )
 def test_gradients_are_called_with_the_window_of_the_forward_convolution(
     made: Callable[[int], Program], target: str, stride: int
@@ -106,7 +106,7 @@ def test_gradients_are_called_with_the_window_of_the_forward_convolution(
 
 
 def test_a_window_that_is_small_is_a_forward_convolution() -> None:
-    assert call_of(called(forward())).target == FORWARD
+    assert call_of(called(forward())).target == CONVOLUTION_FORWARD
 
 
 def test_a_reversal_of_one_place_is_none() -> None:
@@ -122,7 +122,7 @@ def test_a_reversal_of_one_place_is_none() -> None:
     )
     operations = called(text)
     assert [op.kind for op in operations] == ["custom_call"]
-    assert call_of(operations).target == FORWARD
+    assert call_of(operations).target == CONVOLUTION_FORWARD
 
 
 def test_an_image_that_changed_places_with_its_kernel_makes_no_kernel() -> None:
@@ -139,7 +139,7 @@ def test_an_image_that_changed_places_with_its_kernel_makes_no_kernel() -> None:
     operations = called(text)
     assert [op.kind for op in operations] == ["reverse", "custom_call"]
     call = call_of(operations)
-    assert call.target == FORWARD
+    assert call.target == CONVOLUTION_FORWARD
     assert call.convolution is not None
     # What XLA compiles for H100: window={size=32x32 pad=1_1x1_1 rhs_dilate=2x2}.
     assert call.convolution.padding == ((1, 1), (1, 1))

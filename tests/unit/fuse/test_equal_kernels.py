@@ -9,7 +9,8 @@ from hespas.fuse.fused import fused
 from hespas.program.program import Op, Program
 
 SUM = "tensor<64x64xf32>"
-LOOP = f"""%NAME:3 = stablehlo.while(%i = %zero, %x = %FIRST, %y = %SECOND) : tensor<f32>, {SUM}, {SUM}
+CARRIED = f"tensor<f32>, {SUM}, {SUM}"
+LOOP = f"""%NAME:3 = stablehlo.while(%i = %zero, %x = %FIRST, %y = %SECOND) : {CARRIED}
     cond {{
       %more = stablehlo.compare LT, %i, %limit : (tensor<f32>, tensor<f32>) -> tensor<i1>
       stablehlo.return %more : tensor<i1>
@@ -18,7 +19,7 @@ LOOP = f"""%NAME:3 = stablehlo.while(%i = %zero, %x = %FIRST, %y = %SECOND) : te
       %p = stablehlo.reverse %x, dims = [0] : {SUM}
       %q = stablehlo.reverse %y, dims = [0] : {SUM}
       stablehlo.return %next, %p, %q : tensor<f32>, {SUM}, {SUM}
-    }}"""  # noqa: E501
+    }}"""
 
 
 def program(*loops: str) -> Program:

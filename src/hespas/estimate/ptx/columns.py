@@ -10,7 +10,7 @@ from hespas.cost.rules.fusion import operations_of
 from hespas.estimate.ptx.analysis import WARP
 from hespas.fuse.kinds import ELEMENTWISE, weight
 from hespas.program.attrs import DimensionsAttrs
-from hespas.program.program import Op, Value, size_of
+from hespas.program.program import Op, Value, shape_of, size_of
 from hespas.program.types import TensorType
 
 # How XLA reduces columns, read in the launches of those that it compiled of a U-Net and a ResNet.
@@ -74,8 +74,3 @@ def layout_of(value: Value) -> tuple[int, ...]:
 def dimensions_of(op: Op) -> tuple[int, ...]:
     """Return the dimensions that a reduction reduces."""
     return op.attrs.dimensions if isinstance(op.attrs, DimensionsAttrs) else ()
-
-
-def shape_of(value: Value) -> tuple[int, ...]:
-    """Return a value's shape; that of what is no tensor is empty."""
-    return value.type.shape if isinstance(value.type, TensorType) else ()

@@ -31,13 +31,12 @@ from hespas.estimate.ptx.columns import (
     dimensions_of,
     layout_of,
     more_than_its_share,
-    shape_of,
 )
 from hespas.fuse.kinds import weight
 from hespas.hardware.microarchitecture import Microarchitecture
 from hespas.program.attrs import DimensionsAttrs, FusionAttrs
 from hespas.program.kernels import KernelLaunch
-from hespas.program.program import Op, size_of
+from hespas.program.program import Op, shape_of, size_of
 from hespas.program.types import TensorType
 from hespas.units import format_bytes_binary
 
