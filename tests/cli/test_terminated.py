@@ -1,4 +1,4 @@
-"""Simulators end with the command that started them."""
+"""Simulators and exports end with the command that started them."""
 
 from __future__ import annotations
 
@@ -20,6 +20,17 @@ open(os.path.join(os.path.dirname(__file__), "started"), "a").write(f"{os.getpid
 time.sleep(60)
 """
 PROGRAM = Path("examples/attention_block.mlir").absolute()
+FUNCTION = """
+import os, signal, time
+from pathlib import Path
+
+def step():
+    # Libraries in C++ abort, or read invalid memory, where an interrupt is raised inside of them.
+    signal.signal(signal.SIGINT, lambda number, frame: os.abort())
+    signal.signal(signal.SIGTERM, lambda number, frame: os.abort())
+    Path(__file__).with_name("started").write_text(f"{os.getpid()}\\n")
+    time.sleep(60)
+"""
 
 
 @pytest.mark.parametrize("threads", ["1", "2"])
@@ -46,7 +57,33 @@ def test_a_simulator_ends_with_its_command(
         env={**os.environ, "TMPDIR": str(scratch)},
         stderr=subprocess.PIPE,
     )
-    started = tmp_path / "started"
+    ends_with_its_command(process, number, tmp_path / "started")
+    if number is not signal.SIGKILL:
+        assert not list(scratch.iterdir())
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_an_interrupt_never_meets_the_code_of_an_export(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    (tmp_path / "mine.py").write_text(FUNCTION)
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    process = subprocess.Popen(
+        [Path(sys.executable).with_name("hespas"), "export", "mine:step", "-o", "step.mlir"],
+        cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(scratch)},
+        stderr=subprocess.PIPE,
+    )
+    ends_with_its_command(process, number, tmp_path / "started")
+    assert not list(scratch.iterdir())
+    assert not (tmp_path / "step.mlir").exists()
+
+
+def ends_with_its_command(
+    process: subprocess.Popen[bytes], number: signal.Signals, started: Path
+) -> None:
+    """Send a signal to a command once the programs that it starts have written who they are."""
     end_s = time.monotonic() + 30
     while not started.exists() and time.monotonic() < end_s:
         time.sleep(0.05)
@@ -60,8 +97,6 @@ def test_a_simulator_ends_with_its_command(
         time.sleep(0.05)
     assert pids
     assert not [pid for pid in pids if alive(pid)]
-    if number is not signal.SIGKILL:
-        assert not list(scratch.iterdir())
 
 
 def alive(pid: str) -> bool:

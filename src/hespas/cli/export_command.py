@@ -2,43 +2,33 @@
 
 from __future__ import annotations
 
-import sys
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import Any
 
 import click
 
 from hespas.cli import flags
 from hespas.compile.targets import find_target
-from hespas.errors import ConfigError, OutputError, ProgramError, option
-from hespas.export.maxtext.source import (
-    DEFAULT_CONFIG,
-    MaxTextStep,
-    check_slices,
-    export_maxtext,
-)
+from hespas.errors import ConfigError, OutputError, option
+from hespas.export.exported import partitioned
+from hespas.export.maxtext.source import DEFAULT_CONFIG, MaxTextStep, check_slices
 from hespas.export.options import MaxTextOptions, ModelOptions
 from hespas.export.source import (
     DumpSource,
-    FileSource,
     FunctionSource,
     ModelSource,
     Source,
     find_source,
 )
+from hespas.export.workload import export_source
 from hespas.files import check_file, write_file
 from hespas.frontend.kept_mesh import with_device_order, with_mesh
-from hespas.frontend.load import read_source
 from hespas.frontend.whole import whole_of_source
 from hespas.hardware.sized import find_system
-from hespas.xla.cpu import use_cpu
-from hespas.xla.mlir.module import is_jax_export
 
 _MAXTEXT = "maxtext"
-
-if TYPE_CHECKING:
-    from hespas.export.exported import Exported
 
 
 @flags.command(
@@ -87,18 +77,12 @@ def command(
         raise OutputError("no output is given", hint="name a file with -o")
     check_file(output)
     found = _found(source, settings, {**given, "devices": devices})
-    if devices is not None and not isinstance(found, FunctionSource | MaxTextStep):
-        raise ConfigError(
-            "--devices is for a function, package.module:function, and for MaxText", hint="drop it"
-        )
-    if module is not None and not isinstance(found, DumpSource):
-        raise ConfigError("--module is for a directory that XLA dumped into", hint="drop it")
-    use_cpu(devices if isinstance(found, FunctionSource) else None)
-    made = _exported(found, module)
+    found = _of_its_kind(found, devices=devices, module=module)
+    made = export_source(found)
     text = made.text
     if not unpartitioned and not isinstance(found, MaxTextStep):
         whole = whole_of_source(text, name=source)
-        made = import_module("hespas.export.exported").partitioned(made)
+        made = partitioned(made)
         text = with_device_order(with_mesh(made.text, whole.mesh), whole.device_order)
     write_file(output, text)
     click.echo(f"{output}: {source} for {made.devices} devices")
@@ -120,7 +104,24 @@ def _found(source: str, settings: tuple[str, ...], given: dict[str, Any]) -> Sou
     for name in ("cluster", "target", "topology", "python"):
         if given[name] is not None:
             raise ConfigError(f"{option(name)} is for MaxText", hint="drop it")
-    return find_source(source, model, devices=None)
+    return find_source(source, model)
+
+
+def _of_its_kind(found: Source, *, devices: int | None, module: str | None) -> Source:
+    """Return a source with the options of its kind; `ConfigError` for those of others."""
+    if devices is not None and not isinstance(found, FunctionSource | MaxTextStep):
+        raise ConfigError(
+            "--devices is for a function, package.module:function, and for MaxText", hint="drop it"
+        )
+    if module is not None and not isinstance(found, DumpSource):
+        raise ConfigError("--module is for a directory that XLA dumped into", hint="drop it")
+    match found:
+        case FunctionSource():
+            return replace(found, devices=devices)
+        case DumpSource():
+            return replace(found, module=module)
+        case _:
+            return found
 
 
 def _maxtext(
@@ -163,37 +164,6 @@ def _maxtext(
     if system is not None:
         check_slices(step, system)
     return step
-
-
-def _exported(source: Source, module: str | None) -> Exported:
-    functions: Any = import_module("hespas.export.function")
-    match source:
-        case DumpSource(path=path):
-            return import_module("hespas.export.dump").export_dump(path, module=module)
-        case FunctionSource(name=name):
-            # As `python -m` does: the function is where one stands.
-            sys.path.insert(0, str(Path.cwd()))
-            return functions.export_named(name)
-        case ModelSource() as model:
-            return functions.export_model(model.name, model.texts)
-        case MaxTextStep():
-            return export_maxtext(source)
-        case FileSource(path=path):
-            return _from_file(path)
-        case _:
-            assert_never(source)
-
-
-def _from_file(path: Path) -> Exported:
-    functions: Any = import_module("hespas.export.function")
-    source = read_source(path)
-    if not is_jax_export(source):
-        raise ProgramError(
-            "this file is not what jax.export serialises",
-            location=str(path),
-            hint="give a program that is sharded to `hespas partition`",
-        )
-    return functions.export_serialized(source, name=str(path))
 
 
 def _print_models() -> None:

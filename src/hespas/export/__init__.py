@@ -29,6 +29,6 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "find_source",
         "platform_of",
     ),
-    "workload": ("Workload", "export_cache", "model_key", "read_workload"),
+    "workload": ("Workload", "export_cache", "export_source", "model_key", "read_workload"),
 }
 """What other folders import, by module; `tests/project/test_layout.py` checks it."""

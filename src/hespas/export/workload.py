@@ -15,9 +15,10 @@ import msgspec
 
 from hespas import errors
 from hespas.content_cache import ContentCache, code_digest
-from hespas.errors import ExtraMissingError, HespasError, ToolError
+from hespas.errors import ExtraMissingError, HespasError, ProgramError, ToolError
 from hespas.export import messages
 from hespas.export.alike import on_mesh, same_but_for_sizes
+from hespas.export.exported import Exported
 from hespas.export.maxtext.source import MaxTextStep, export_maxtext, step_key
 from hespas.export.source import DumpSource, FileSource, FunctionSource, ModelSource, Source
 from hespas.frontend.load import read_source
@@ -70,13 +71,45 @@ def read_workload(source: Source, *, kept: ContentCache | None) -> Workload:
             content = read_source(source.path)
             if is_hlo(content) or not is_jax_export(content):
                 return Workload(name=source.name, content=content)
-            request = messages.Request(name=source.name, artifact=True)
-            return _exported(request, artifact=content)
+            return _workload(source.name, _artifact(content, source.name))
+        case DumpSource() | FunctionSource():
+            return _workload(source.name, export_source(source))
+        case ModelSource():
+            alike = same_but_for_sizes(source)
+            made = _kept(
+                kept, model_key(alike), lambda: _workload(source.name, export_source(source))
+            )
+            is_own = alike is source
+            text = made.content if is_own else on_mesh(made.content, source.mesh, name=source.name)
+            return replace(made, content=text, notes=(*source.notes, *made.notes))
+        case MaxTextStep():
+            return _kept(
+                kept, step_key(source), lambda: _workload(source.name, export_source(source))
+            )
+        case _:
+            assert_never(source)
+
+
+def export_source(source: Source) -> Exported:
+    """Return the program of a workload, with JAX in a process of its own.
+
+    An interrupt ends that process: JAX's own code, which an interrupt may crash, never meets one.
+    Raises as `read_workload` does, and `ProgramError` for a file that jax.export did not write.
+    """
+    match source:
+        case FileSource():
+            content = read_source(source.path)
+            if not is_jax_export(content):
+                raise ProgramError(
+                    "this file is not what jax.export serialises",
+                    location=source.name,
+                    hint="give a program that is sharded to `hespas partition`",
+                )
+            return _artifact(content, source.name)
         case DumpSource():
             from hespas.export.dump import export_dump  # noqa: PLC0415 - few have one
 
-            made = export_dump(source.path, module=source.module)
-            return Workload(name=source.name, content=made.text, notes=made.notes)
+            return export_dump(source.path, module=source.module)
         case FunctionSource():
             return _exported(
                 messages.Request(
@@ -88,15 +121,20 @@ def read_workload(source: Source, *, kept: ContentCache | None) -> Workload:
                 )
             )
         case ModelSource():
-            alike = same_but_for_sizes(source)
-            made = _kept(kept, model_key(alike), lambda: _model(source))
-            is_own = alike is source
-            text = made.content if is_own else on_mesh(made.content, source.mesh, name=source.name)
-            return replace(made, content=text, notes=(*source.notes, *made.notes))
+            return _model(source)
         case MaxTextStep():
-            return _kept(kept, step_key(source), lambda: _step(source))
+            with stage(Stage.EXPORT, source.name, kind="maxtext", size=1):
+                return export_maxtext(source)
         case _:
             assert_never(source)
+
+
+def _workload(name: str, made: Exported) -> Workload:
+    return Workload(name=name, content=made.text, notes=made.notes, tokens=made.tokens)
+
+
+def _artifact(content: bytes, name: str) -> Exported:
+    return _exported(messages.Request(name=name, artifact=True), artifact=content)
 
 
 def _kept(kept: ContentCache | None, key: str, make: Callable[[], Workload]) -> Workload:
@@ -110,7 +148,7 @@ def _kept(kept: ContentCache | None, key: str, make: Callable[[], Workload]) -> 
     return made
 
 
-def _model(source: ModelSource) -> Workload:
+def _model(source: ModelSource) -> Exported:
     settings = dict(source.texts)
     if is_staying():
         with stage(Stage.EXPORT, source.name, kind=source.name, size=1):
@@ -120,21 +158,14 @@ def _model(source: ModelSource) -> Workload:
     )
 
 
-def _exported_here(name: str, settings: dict[str, str], part: Part | None) -> Workload:
+def _exported_here(name: str, settings: dict[str, str], part: Part | None) -> Exported:
     use_cpu()
     # JAX is the heavy part.
     functions: Any = import_module("hespas.export.function")
     try:
-        made = functions.export_model(name, settings, part=part)
+        return functions.export_model(name, settings, part=part)
     except ExtraMissingError as error:
         raise ToolError(error.message, location=error.location, hint=error.hint) from error
-    return Workload(name=name, content=made.text, notes=tuple(made.notes))
-
-
-def _step(step: MaxTextStep) -> Workload:
-    with stage(Stage.EXPORT, step.name, kind="maxtext", size=1):
-        made = export_maxtext(step)
-    return Workload(name=made.name, content=made.text, notes=made.notes, tokens=made.tokens)
 
 
 def model_key(source: ModelSource) -> str:
@@ -147,7 +178,7 @@ def model_key(source: ModelSource) -> str:
     return sha256(msgspec.msgpack.encode(parts)).hexdigest()
 
 
-def _exported(request: messages.Request, artifact: bytes = b"") -> Workload:
+def _exported(request: messages.Request, artifact: bytes = b"") -> Exported:
     """Export in a process of its own; its directory is kept if it fails."""
     with (
         stage(Stage.EXPORT, request.name, kind=request.name, size=1),
@@ -166,8 +197,12 @@ def _exported(request: messages.Request, artifact: bytes = b"") -> Workload:
         if answer.error:
             shutil.rmtree(home, ignore_errors=True)
             raise _refusal(answer)
-        content = (home / messages.PROGRAM_FILE).read_bytes()
-        return Workload(name=request.name, content=content, notes=tuple(answer.notes))
+        return Exported(
+            text=(home / messages.PROGRAM_FILE).read_bytes(),
+            name=request.name,
+            devices=answer.devices,
+            notes=tuple(answer.notes),
+        )
 
 
 def _answer(home: Path) -> messages.Answer:
