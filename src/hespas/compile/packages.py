@@ -6,12 +6,16 @@ import mmap
 import re
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, distribution, requires, version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hespas.compile.options import WORKFLOW_DISABLES
 from hespas.compile.targets import GpuTarget, Target
 from hespas.errors import ExtraMissingError, ToolError
+from hespas.version import installed_version
+
+if TYPE_CHECKING:
+    from importlib.metadata import Distribution
 
 _GPU_PACKAGE = "jax-cuda12-pjrt"
 _TPU_PACKAGE = "libtpu"
@@ -27,12 +31,12 @@ def compiler_versions(target: Target) -> dict[str, str]:
     Raises `ExtraMissingError` if one is missing, and `ToolError` for versions that were not
     made for each other: a compiler reads what its own jaxlib writes.
     """
-    jaxlib = version("jaxlib")
+    jaxlib = installed_version("jaxlib")
     is_gpu = isinstance(target, GpuTarget)
     package = _GPU_PACKAGE if is_gpu else _TPU_PACKAGE
     try:
-        installed = version(package)
-    except PackageNotFoundError as error:
+        installed = installed_version(package)
+    except ModuleNotFoundError as error:
         extra = "gpu" if is_gpu else "tpu"
         raise ExtraMissingError(f"compiling for {target.name}", extra=extra) from error
     required = jaxlib if is_gpu else _pinned_libtpu()
@@ -45,9 +49,16 @@ def compiler_versions(target: Target) -> dict[str, str]:
     return {**versions, _TOOLKIT_PACKAGE: toolkit_version()} if is_gpu else versions
 
 
+def _distribution(package: str) -> Distribution:
+    # What was compiled before need not wait for it.
+    from importlib.metadata import distribution  # noqa: PLC0415
+
+    return distribution(package)
+
+
 def _pinned_libtpu() -> str | None:
     """Return the version of libtpu that the installed jax requires, None if it requires none."""
-    pins = (_PIN.match(line) for line in requires("jax") or ())
+    pins = (_PIN.match(line) for line in _distribution("jax").requires or ())
     return next((pin[1] for pin in pins if pin), None)
 
 
@@ -75,8 +86,8 @@ done
 def toolkit_version() -> str:
     """Return the version of NVIDIA's toolkit; `ExtraMissingError` if it is not installed."""
     try:
-        return distribution(_TOOLKIT_PACKAGE).version
-    except PackageNotFoundError as error:
+        return installed_version(_TOOLKIT_PACKAGE)
+    except ModuleNotFoundError as error:
         raise ExtraMissingError("compiling for a GPU", extra="gpu") from error
 
 
@@ -84,7 +95,7 @@ def write_toolkit(directory: Path) -> None:
     """Fill a directory as XLA expects a toolkit: its device library, and an assembler."""
     library = directory / _DEVICE_LIBRARY
     library.parent.mkdir(parents=True)
-    installed = distribution(_TOOLKIT_PACKAGE).locate_file(f"{_TOOLKIT_HOME}/{_DEVICE_LIBRARY}")
+    installed = _distribution(_TOOLKIT_PACKAGE).locate_file(f"{_TOOLKIT_HOME}/{_DEVICE_LIBRARY}")
     library.symlink_to(Path(str(installed)))
     toolkit = toolkit_version()
     release = ".".join(toolkit.split(".")[:2])
@@ -126,7 +137,7 @@ def known_flags(target: Target) -> frozenset[str]:
 def _library(target: Target) -> Generator[mmap.mmap]:
     is_gpu = isinstance(target, GpuTarget)
     package, library = (_GPU_PACKAGE, _GPU_LIBRARY) if is_gpu else (_TPU_PACKAGE, _TPU_LIBRARY)
-    path = Path(str(distribution(package).locate_file(library)))
+    path = Path(str(_distribution(package).locate_file(library)))
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         yield content
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from importlib import import_module, metadata
+from importlib import import_module
 from pathlib import Path
 from typing import Any, assert_never
 
@@ -26,7 +26,7 @@ from hespas.models.part import Part
 from hespas.stages import Stage, stage
 from hespas.tools.process import LOG_NAME, Limits, last_words, run_program, scratch_directory
 from hespas.tools.staying import is_staying
-from hespas.version import __version__
+from hespas.version import __version__, installed_version
 from hespas.xla.cpu import use_cpu
 from hespas.xla.hlo.forms import is_hlo
 from hespas.xla.mlir.module import is_jax_export
@@ -172,7 +172,7 @@ def model_key(source: ModelSource) -> str:
     """Return the key of an exported model: equal only if all that decides its program is equal."""
     settings = sorted((name, str(value)) for name, value in source.model.options().items())
     changed = sorted(source.texts.items())
-    versions = (__version__, metadata.version("jax"), metadata.version("jaxlib"))
+    versions = (__version__, installed_version("jax"), installed_version("jaxlib"))
     part = "" if source.part is None else repr(source.part)
     parts = (source.name, settings, changed, part, versions, code_digest(*_MAKERS))
     return sha256(msgspec.msgpack.encode(parts)).hexdigest()

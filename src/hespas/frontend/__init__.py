@@ -18,6 +18,6 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "load": ("PARTITIONED", "check_source", "load_per_device", "load_source", "read_source"),
     "loaded": ("Loaded",),
     "overrides": ("LoadOptions",),
-    "whole": ("whole_of_source",),
+    "whole": ("kept_whole", "whole_cache", "whole_of_source"),
 }
 """What other folders import, by module; `tests/project/test_layout.py` checks it."""

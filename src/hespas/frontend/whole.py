@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from hashlib import sha256
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from hespas.content_cache import ContentCache, code_digest
 from hespas.frontend.kept_mesh import (
     FRONTEND,
     KEY,
@@ -14,8 +19,9 @@ from hespas.frontend.kept_mesh import (
     read_axes,
 )
 from hespas.frontend.meshes import Mesh, read_mesh
-from hespas.program.device_order import ORDER_KEY, read_order
+from hespas.program.device_order import ORDER_KEY, DeviceOrder, read_order
 from hespas.program.whole import Whole
+from hespas.version import __version__
 from hespas.xla.hlo.forms import is_hlo
 from hespas.xla.mlir.module import MlirModule, module_attributes, module_symbols, parse_mlir
 from hespas.xla.mlir.text import read_type
@@ -29,6 +35,39 @@ _MESHES = "xla.sdy.meshes"
 _MADE_UP = re.compile(r"axis_\d+")
 """How XLA names the axes of meshes that it makes of lists of devices."""
 _MESH = re.compile(r"#?sdy\.mesh<.*?>")
+_MARK = b"hespas whole 1\n"
+_MAKERS = ("frontend", "program", "xla/hlo", "xla/mlir")
+"""The folders whose code decides what a source says."""
+
+
+class _Kept(msgspec.Struct, frozen=True, kw_only=True):
+    """What is kept of a `Whole`; types are texts."""
+
+    mesh: tuple[tuple[str, int], ...]
+    inputs: tuple[str, ...]
+    device_order: DeviceOrder | None
+
+
+def whole_cache(directory: Path) -> ContentCache:
+    """Return the cache of what sources say, in a directory."""
+    return ContentCache(directory=directory, suffix=".whole", mark=_MARK, what="sources' meshes")
+
+
+def kept_whole(source: bytes, *, name: str, kept: ContentCache | None) -> Whole:
+    """Return what a source says, as `whole_of_source` does; one that is ``kept`` isn't parsed."""
+    if kept is None:
+        return whole_of_source(source, name=name)
+    key = sha256(sha256(source).digest() + f"{__version__} {code_digest(*_MAKERS)}".encode())
+    content = kept.read(key.hexdigest())
+    if content is not None:
+        known = msgspec.msgpack.decode(content, type=_Kept)
+        inputs = tuple([read_type(text) for text in known.inputs])
+        return Whole(mesh=known.mesh, inputs=inputs, device_order=known.device_order)
+    whole = whole_of_source(source, name=name)
+    texts = tuple([str(each) for each in whole.inputs])
+    made = _Kept(mesh=whole.mesh, inputs=texts, device_order=whole.device_order)
+    kept.write(key.hexdigest(), msgspec.msgpack.encode(made))
+    return whole
 
 
 def whole_of_source(source: bytes, *, name: str) -> Whole:

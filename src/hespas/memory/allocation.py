@@ -24,10 +24,11 @@ class OutputMemory:
         """Use it from one moment to another, both counted."""
         self.used |= _bits(first, last)
 
-    def is_free_for(self, buffer: Buffer) -> bool:
-        """Return whether a buffer can lie here while it is live."""
-        last = buffer.held_until - (buffer in self.overwritten)
-        return not self.used & _bits(buffer.written_at, last)
+    def is_free_for(self, buffer: Buffer, moments: int) -> bool:
+        """Return whether a buffer can lie here while it is live, at these moments."""
+        if buffer in self.overwritten:
+            moments = _bits(buffer.written_at, buffer.held_until - 1)
+        return not self.used & moments
 
 
 def outside_outputs(temporaries: Iterable[Buffer], outputs: Sequence[OutputMemory]) -> list[Buffer]:
@@ -41,7 +42,8 @@ def outside_outputs(temporaries: Iterable[Buffer], outputs: Sequence[OutputMemor
     remaining: list[Buffer] = []
     for buffer in sorted(temporaries, key=lambda each: -each.size_bytes):
         large_enough = memories[bisect_left(sizes, buffer.size_bytes) :]
-        memory = next((each for each in large_enough if each.is_free_for(buffer)), None)
+        moments = _bits(buffer.written_at, buffer.held_until)
+        memory = next((each for each in large_enough if each.is_free_for(buffer, moments)), None)
         if memory is None:
             remaining.append(buffer)
         else:
@@ -91,9 +93,10 @@ def packed_bytes(spans: Iterable[Span]) -> int:
     """
     aligned = [_aligned(span) for span in spans if span.size_bytes]
     by_size = sorted(aligned, key=lambda span: -span.size_bytes)[:MOST_PLACED]
-    by_duration = sorted(by_size, key=lambda span: -span.duration)
-    least = _heap_bytes(by_size)
-    return min(least, _heap_bytes(by_duration, enough_bytes=least))
+    by_duration = sorted(range(len(by_size)), key=lambda number: -by_size[number].duration)
+    together = _live_together(by_size)
+    least = _heap_bytes(by_size, together, range(len(by_size)))
+    return min(least, _heap_bytes(by_size, together, by_duration, enough_bytes=least))
 
 
 def _aligned(span: Span) -> Span:
@@ -101,35 +104,45 @@ def _aligned(span: Span) -> Span:
     return Span(size_bytes=size_bytes, live=span.live)
 
 
-def _heap_bytes(spans: Sequence[Span], *, enough_bytes: int | None = None) -> int:
-    """Return the memory of spans placed in this order, or more than ``enough_bytes``."""
-    busy: list[list[tuple[int, int]]] = [[] for _ in spans]
+def _heap_bytes(
+    spans: Sequence[Span],
+    together: Sequence[Iterable[int]],
+    order: Iterable[int],
+    *,
+    enough_bytes: int | None = None,
+) -> int:
+    """Return the memory of spans placed in an order, or more than ``enough_bytes``."""
+    placed: list[tuple[int, int] | None] = [None] * len(spans)
     top = 0
-    for number, (span, later) in enumerate(zip(spans, _overlapping_later(spans), strict=True)):
-        start = _smallest_gap(sorted(busy[number]), span.size_bytes)
-        placed = start, start + span.size_bytes
-        for other in later:
-            busy[other].append(placed)
-        top = max(top, placed[1])
+    for number in order:
+        size_bytes = spans[number].size_bytes
+        busy = [there for there in map(placed.__getitem__, together[number]) if there]
+        busy.sort()
+        start = _smallest_gap(busy, size_bytes)
+        placed[number] = start, start + size_bytes
+        top = max(top, start + size_bytes)
         if enough_bytes is not None and top > enough_bytes:
             break
     return top
 
 
-def _overlapping_later(spans: Sequence[Span]) -> list[list[int]]:
-    """Return for each span the numbers of later ones that are live at the same time."""
-    later: list[set[int]] = [set() for _ in spans]
+def _live_together(spans: Sequence[Span]) -> list[Iterable[int]]:
+    """Return for each span the numbers of those that are live at the same time."""
+    together: list[list[int]] = [[] for _ in spans]
     intervals = sorted(
         (first, last, number) for number, span in enumerate(spans) for first, last in span.live
     )
     live: list[tuple[int, int]] = []
     for first, last, number in intervals:
         live = [each for each in live if each[0] >= first]
-        for _, other in live:
-            if other != number:
-                later[min(other, number)].add(max(other, number))
+        others = [other for _, other in live]
+        together[number] += others
+        for other in others:
+            together[other].append(number)
         live.append((last, number))
-    return [sorted(each) for each in later]
+    # Those of several intervals meet others more than once, and themselves never.
+    is_whole = all(len(span.live) == 1 for span in spans)
+    return list(together) if is_whole else [set(each) for each in together]
 
 
 def _smallest_gap(busy: Sequence[tuple[int, int]], size_bytes: int) -> int:

@@ -26,7 +26,7 @@ from hespas.frontend.experts import with_expert_load
 from hespas.frontend.load import load_per_device
 from hespas.frontend.loaded import Loaded
 from hespas.frontend.overrides import LoadOptions
-from hespas.frontend.whole import whole_of_source
+from hespas.frontend.whole import kept_whole, whole_cache
 from hespas.hardware.system import System
 from hespas.models.experts import capacity_of
 from hespas.options import Fidelity, PredictOptions
@@ -85,7 +85,7 @@ def load(
     if program.fidelity == "compiled" and plan.fidelity is Fidelity.COMPILED:
         # A model of the zoo says its mesh and its batch itself.
         is_known = isinstance(named, ModelSource)
-        whole = Whole() if is_known else whole_of_source(content, name=str(file))
+        whole = Whole() if is_known else _whole(content, options)
         program = msgspec.structs.replace(program, whole=whole)
     if workload.tokens is not None:
         whole = msgspec.structs.replace(program.whole, tokens=workload.tokens)
@@ -102,6 +102,12 @@ def load(
             f"place of {option('kernels')}",
         )
     return with_kernels(program, kernels, location=str(kernels_file))
+
+
+def _whole(content: bytes, options: PredictOptions) -> Whole:
+    directory = made_directory(options.estimate)
+    kept = None if directory is None else whole_cache(directory)
+    return kept_whole(content, name=str(options.program.file), kept=kept)
 
 
 _EXPORTED = b"module {}"

@@ -157,7 +157,7 @@ def only_jaxlib(name: str) -> str:
 
 @pytest.mark.parametrize(("target", "extra"), [("H100_SXM", "gpu"), ("TPUv5e", "tpu")])
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, target: str, extra: str) -> None:
-    monkeypatch.setattr(packages, "version", only_jaxlib)
+    monkeypatch.setattr(packages, "installed_version", only_jaxlib)
     with pytest.raises(ExtraMissingError, match=rf"{target} needs.*'hespas\[{extra}\]'"):
         compile_program(b"module {}", name="a.mlir", target=target)
 
@@ -173,14 +173,14 @@ def test_mixed_versions_are_both_named(
     monkeypatch: pytest.MonkeyPatch, target: str, message: str
 ) -> None:
     installed = {"jaxlib": "0.10.2", "jax-cuda12-pjrt": "0.9", "libtpu": "0.9"}
-    monkeypatch.setattr(packages, "version", installed.__getitem__)
+    monkeypatch.setattr(packages, "installed_version", installed.__getitem__)
     with pytest.raises(ToolError, match=message):
         compile_program(b"module {}", name="a.mlir", target=target)
 
 
 def everything_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     installed = {"jaxlib": "0.10.2", "jax-cuda12-pjrt": "0.10.2", "libtpu": "0.0.42"}
-    monkeypatch.setattr(packages, "version", installed.__getitem__)
+    monkeypatch.setattr(packages, "installed_version", installed.__getitem__)
     monkeypatch.setattr(packages, "toolkit_version", lambda: "12.9.86")
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from hespas.frontend.load import load_per_device
-from hespas.frontend.whole import whole_of_source
+from hespas.frontend.whole import kept_whole, whole_cache, whole_of_source
 
 SHARDED = """
 module @step attributes {{mhlo.num_partitions = 8 : i32, mhlo.num_replicas = 1 : i32{more}}} {{
@@ -37,6 +39,21 @@ def test_they_stay_known_where_the_program_is_partitioned() -> None:
     program = load_per_device(source(), name="step.mlir").program
     assert str(program.main.body.arguments[0].type) == "tensor<8x32xi32>"
     assert program.whole == whole_of_source(source(), name="step.mlir")
+
+
+def test_what_a_source_says_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    order = 'mhlo.frontend_attributes = {hespas.device_order = "[2,4]T(1,0)"}'
+    sources = [source(), source(more=f", {order}"), b"module {}"]
+    wholes = [whole_of_source(each, name="step.mlir") for each in sources]
+    assert wholes[1].device_order is not None
+    kept = whole_cache(tmp_path)
+    assert [kept_whole(each, name="step.mlir", kept=kept) for each in sources] == wholes
+    monkeypatch.setattr("hespas.frontend.whole.parse_mlir", None)
+    assert [kept_whole(each, name="other.mlir", kept=kept) for each in sources] == wholes
+    for file in tmp_path.iterdir():
+        file.write_bytes(file.read_bytes()[:-1])
+    monkeypatch.undo()
+    assert [kept_whole(each, name="step.mlir", kept=kept) for each in sources] == wholes
 
 
 def test_the_inputs_of_a_partitioned_program_are_those_of_one_device() -> None:

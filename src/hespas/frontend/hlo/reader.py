@@ -130,7 +130,11 @@ class Originals:
         return cached
 
     def _key(self, computation: Any) -> Hashable:
-        bare = type(computation)(instructions=computation.instructions)
+        bare = type(computation)()
+        bare.CopyFrom(computation)
+        for described, _ in bare.ListFields():
+            if described.name != "instructions":
+                bare.ClearField(described.name)
         places: dict[int, int] = {}
         used: list[int] = []
         called: list[Hashable] = []

@@ -10,7 +10,7 @@ import re
 import sys
 from dataclasses import dataclass
 from hashlib import sha256
-from importlib import import_module, metadata
+from importlib import import_module
 from math import prod
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from hespas.limits import MOST_DEVICES
 from hespas.stages import Stage, stage
 from hespas.tools.process import LOG_NAME, Limits, last_words, run_program, scratch_directory
 from hespas.tools.staying import is_staying
-from hespas.version import __version__
+from hespas.version import __version__, installed_version
 from hespas.xla.cpu import use_cpu
 from hespas.xla.mlir.module import MlirModule, module_attributes, module_symbols, parse_mlir
 from hespas.xla.mlir.text import read_mesh_axes
@@ -122,7 +122,7 @@ def partition_module(
 
 def _key(source: bytes, request: messages.PartitionRequest) -> str:
     """Return the key of a partitioned program: all that decides it."""
-    versions = (__version__, metadata.version("jaxlib"), code_digest(*_MAKERS))
+    versions = (__version__, installed_version("jaxlib"), code_digest(*_MAKERS))
     parts = (sha256(source).digest(), msgspec.json.encode(request), versions)
     return sha256(msgspec.msgpack.encode(parts)).hexdigest()
 
