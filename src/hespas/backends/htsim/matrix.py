@@ -2,8 +2,9 @@
 
 A flow fires one trigger when it has been sent, and waits for one. What a rank does next waits for
 its exchange, so that the flows of all ranks that exchange with each other fire one barrier, for
-which all that these ranks do next waits: rounds of a group start together. Computation has no
-flows, and is left out.
+which all that these ranks do next waits: rounds of a group start together. A trigger fires without
+delay, so that no flow can wait for computation. Where all ranks compute for as long between their
+messages, all flows would start later alike: that time is counted beside the matrix.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from hespas.backends.rank_programs import Action, Exchange, Wait
 from hespas.errors import SimulationError
-from hespas.units import PS_PER_S
 
 Place = tuple[int, int]
 """A rank, and the number of its exchange."""
@@ -35,19 +36,20 @@ class Flow:
 class Matrix:
     """The flows of a job; trigger n, from 1, fires when ``counts[n - 1]`` flows have ended.
 
-    ``left_out_s`` is the most computation that a rank has.
+    ``computation_ps`` is what every rank computes between its messages.
     """
 
     nodes: int
     flows: tuple[Flow, ...]
     counts: tuple[int, ...]
-    left_out_s: float
+    computation_ps: int
 
 
 def connection_matrix(ranks: Sequence[Sequence[Action]]) -> Matrix:
     """Return the matrix of what ranks do.
 
-    Raises `SimulationError` for messages that are sent and never received, or the reverse.
+    Raises `SimulationError` for messages that are sent and never received, or the reverse, and for
+    ranks that compute at different times.
     """
     exchanges = [[each for each in actions if isinstance(each, Exchange)] for actions in ranks]
     sent = list(_matched(exchanges))
@@ -75,12 +77,31 @@ def connection_matrix(ranks: Sequence[Sequence[Action]]) -> Matrix:
         nodes=len(ranks),
         flows=tuple(flows),
         counts=tuple(counts),
-        left_out_s=max(map(_computation_s, ranks), default=0.0),
+        computation_ps=_computation_ps(ranks),
     )
 
 
-def _computation_s(actions: Sequence[Action]) -> float:
-    return sum(each.duration_ps for each in actions if isinstance(each, Wait)) / PS_PER_S
+def _computation_ps(ranks: Sequence[Sequence[Action]]) -> int:
+    """Return what every rank computes; `SimulationError` where they differ."""
+    runs = [_runs_ps(actions) for actions in ranks]
+    other = next((rank for rank, own in enumerate(runs) if own != runs[0]), None)
+    if other is not None:
+        raise SimulationError(
+            f"device {other} computes at other times than device 0, which no trigger says",
+            hint="use a back end that plays computation: --backend sst, or hespas",
+        )
+    return sum(runs[0]) if runs else 0
+
+
+def _runs_ps(actions: Sequence[Action]) -> list[int]:
+    """Return what a rank computes before its first messages, between them, and after its last."""
+    runs = [0]
+    for before, action in pairwise([None, *actions]):
+        if isinstance(action, Wait):
+            if isinstance(before, Exchange):
+                runs.append(0)
+            runs[-1] += action.duration_ps
+    return runs
 
 
 def _matched(exchanges: Sequence[Sequence[Exchange]]) -> Iterator[tuple[Place, Place, int]]:

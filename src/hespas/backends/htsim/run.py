@@ -14,7 +14,7 @@ from hespas.hardware.system import System, Topology
 from hespas.schedule.tasks import Job
 from hespas.simulate.external_result import ExternalResult
 from hespas.tools.process import Limits, run_program
-from hespas.units import format_time
+from hespas.units import PS_PER_NS, PS_PER_S, format_time
 
 PROGRAM, VARIABLE = "htsim_uec", "HTSIM_BINARY"
 _MATRIX = "connections.cm"
@@ -24,9 +24,10 @@ _FINISHED = re.compile(r"finished at ([0-9.]+)")
 def run_htsim(job: Job, system: System, directory: Path, options: ProgramOptions) -> ExternalResult:
     """Return what htsim says of a job's messages on a fat tree as fast as the system's switch.
 
-    Its files stay in ``directory``. Computation is left out, which the notes say. Raises
+    Its files stay in ``directory``. What all devices compute between messages is added. Raises
     `ToolError` where the program is missing, fails or takes too long, and `SimulationError` for a
-    system that is not one switch, for messages that don't match, and where flows never ended.
+    system that is not one switch, for messages that don't match, for devices that compute at
+    different times, and where flows never ended.
     """
     check_size(job, system)
     program = find_program(PROGRAM, VARIABLE, options.program, what="uet-htsim")
@@ -55,12 +56,15 @@ def run_htsim(job: Job, system: System, directory: Path, options: ProgramOptions
             hint="give htsim more time: --backend-argument=-end --backend-argument=MICROSECONDS",
         )
     notes = [*programs.notes, "rounds of a group start together", "flows end at their senders"]
-    if matrix.left_out_s:
-        notes.append(f"computation of {format_time(matrix.left_out_s)} is left out")
+    if matrix.computation_ps:
+        computation = format_time(matrix.computation_ps / PS_PER_S)
+        notes.append(
+            f"computation of {computation}, alike on all devices, is added to the messages"
+        )
     return ExternalResult(
         engine="htsim",
         devices={},
-        whole_ns=round(1e3 * max(map(float, ends))),
+        whole_ns=round(1e3 * max(map(float, ends)) + matrix.computation_ps / PS_PER_NS),
         notes=tuple(notes),
         log=done.log,
     )

@@ -48,9 +48,33 @@ def test_groups_that_do_not_meet_have_barriers_of_their_own() -> None:
     assert connection_matrix([*pair, *other]).counts == (2, 2)
 
 
-def test_computation_is_counted_as_left_out() -> None:
-    ranks = [[Wait(duration_ps=10**12), *each] for each in ring(2, 1)]
-    assert connection_matrix(ranks).left_out_s == 1.0
+def test_computation_is_counted_where_all_ranks_compute_alike() -> None:
+    ranks = [[*computed(2), *each, *computed(1, 4), *each, *computed(3)] for each in ring(2, 1)]
+    assert connection_matrix(ranks).computation_ps == 10
+    # What is sent in one round or in several comes between.
+    tree = [
+        [*computed(2), *ring(2, rounds)[rank], *computed(3)] for rank, rounds in ((0, 1), (1, 1))
+    ]
+    assert connection_matrix(tree).computation_ps == 5
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [((2, 3), (2, 4)), ((0, 5), (5, 0)), ((5, 0), (0, 5))],
+)
+def test_computation_that_differs_is_refused(
+    first: tuple[int, int], second: tuple[int, int]
+) -> None:
+    ranks = [
+        [*computed(before), *each, *computed(after)]
+        for each, (before, after) in zip(ring(2, 1), (first, second), strict=True)
+    ]
+    with pytest.raises(HespasError, match=r"device 1 computes at other times than device 0.*sst"):
+        connection_matrix(ranks)
+
+
+def computed(*durations_ps: int) -> list[Wait]:
+    return [Wait(duration_ps=duration_ps) for duration_ps in durations_ps]
 
 
 def test_messages_that_do_not_match_are_refused() -> None:

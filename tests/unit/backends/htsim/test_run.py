@@ -8,7 +8,14 @@ from hespas.backends.htsim.run import run_htsim
 from hespas.backends.network_program import ProgramOptions
 from hespas.errors import HespasError
 from hespas.hardware.system import NetworkDimension, System, Topology, bare_system
-from hespas.schedule.tasks import CollectiveTask, CommunicationKind, Job, TaskGraph, spmd_job
+from hespas.schedule.tasks import (
+    CollectiveTask,
+    CommunicationKind,
+    ComputeTask,
+    Job,
+    TaskGraph,
+    spmd_job,
+)
 from message_simulators import stand_in_htsim
 
 SIZE = 64 * 2**20
@@ -36,6 +43,21 @@ def test_messages_are_played_at_the_links_rate(tmp_path: Path) -> None:
     )  # fmt: skip
     assert found.finish_ns / 1e3 == pytest.approx(2349, abs=1)
     assert found.as_json()["devices"] == {}
+
+
+def test_computation_between_messages_is_added(tmp_path: Path) -> None:
+    reduce = job(CommunicationKind.ALL_REDUCE, 8).graphs[0].tasks[0]
+    compute = ComputeTask(id=1, name="f", depends_on=(0,), duration_ps=5 * 10**8)
+    graph = TaskGraph(name="g", device_count=8, tasks=(reduce, compute), group_tables=())
+    alone, both = [
+        run_htsim(
+            each, network(Topology.SWITCH, 8), tmp_path / "files",
+            ProgramOptions(program=stand_in_htsim(tmp_path), algorithm="ring"),
+        )
+        for each in (job(CommunicationKind.ALL_REDUCE, 8), spmd_job(graph))
+    ]  # fmt: skip
+    assert both.finish_ns - alone.finish_ns == 500_000
+    assert any("computation of 500 us" in note for note in both.notes), both.notes
 
 
 def test_arguments_are_passed_on(tmp_path: Path) -> None:
