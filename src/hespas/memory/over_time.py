@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 
-from hespas.memory.liveness import inner_liveness, levels_of, peak_of
+from hespas.memory.liveness import inner_liveness, levels_of
 from hespas.memory.usage import Settled, settled
 from hespas.program.program import Block, Op, Program
 
@@ -25,25 +25,6 @@ def memory_of_operations(program: Program) -> Mapping[Hashable, int]:
         return {}
     state = settled(program)
     return dict(_main(program, state))
-
-
-def temporaries_before(
-    program: Program, is_later: Callable[[Op], bool], *, space: int
-) -> tuple[int, int]:
-    """Return what temporaries hold when the first later operation begins, and at most, in bytes.
-
-    They are those in a memory space: the device's, or the host's. Operations run in the order in
-    which they stand. Without a later one, nothing is held.
-    """
-    state = settled(program, space=space)
-    owned = list(state.liveness.temporaries())
-    operations = state.main.body.operations
-    at = next((moment for moment, op in enumerate(operations) if is_later(op)), None)
-    most = peak_of(state.liveness, owned).size_bytes
-    if at is None:
-        return 0, most
-    live = (each for each in owned if each.written_at < at <= each.held_until)
-    return sum(each.size_bytes for each in live), most
 
 
 def _main(program: Program, state: Settled) -> Iterator[tuple[Hashable, int]]:

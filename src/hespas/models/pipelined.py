@@ -130,11 +130,14 @@ def _pass(pieces: Pieces, part: Part, dtype: Any) -> _Made:
     before = _gradients_together(fixed_weights) if with_weights else untouched
 
     def forward(weights: Weights, x: Any, batch: Weights) -> jax.Array:
-        x = pieces.embedded(weights, batch) if part.is_first else x
+        x = pieces.embedded(weights, batch) if x is None else x
         x = pieces.through_layers(x, weights, batch, before)
         return pieces.loss_of(x, weights, batch) if part.is_last else x
 
     def run(weights: Weights, fixed: Weights, batch: Weights, x: Any, gradient: Any) -> object:
+        if part.is_first and not with_weights:
+            # Gradients of weights need those of what goes into each layer, the first one's too.
+            x, _ = jax.vjp(lambda w: pieces.embedded(w, batch), weights)
         made, backward = jax.vjp(lambda w, x: forward(_joined(w, fixed), x, batch), weights, x)
         if part.is_last:
             gradient = jnp.ones_like(made)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from hespas.memory.over_time import temporaries_before
+from hespas.memory.between_passes import held_between
 from hespas.models.model import MeshAxes
 from hespas.models.part import Part
 from hespas.pipeline.sums import Groups, groups_of_task
@@ -224,11 +224,11 @@ def memory_of_pass(prediction: Prediction, part: Part) -> PassMemory:
     program = prediction.graph.program
     names = operation_names(prediction.graph)
 
-    def is_later(op: Op) -> bool:
-        return names.of(op).phase in {Phase.BACKWARD, Phase.RECOMPUTATION}
+    def phase_of(op: Op) -> Phase | None:
+        return names.of(op).phase
 
-    kept, most = temporaries_before(program, is_later, space=DEVICE_MEMORY)
-    on_host, _ = temporaries_before(program, is_later, space=HOST_MEMORY)
+    kept, most = held_between(program, phase_of, space=DEVICE_MEMORY)
+    on_host, _ = held_between(program, phase_of, space=HOST_MEMORY)
     results = [size_bytes(value.type) for value in program.main.results]
     passed = 1 if part.is_first else 2
     weights = sum(results[passed:])

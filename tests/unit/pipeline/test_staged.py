@@ -27,6 +27,7 @@ from hespas.pipeline import (
 from hespas.pipeline.cutting import cut_of, shared_layers
 from hespas.pipeline.fitting import StageMemory, least_memory, remedy
 from hespas.pipelining.options import PipelineOptions
+from hespas.pipelining.schedule import Pass
 from hespas.program.devices import communication_ops, device_group_table
 from hespas.report.headline import bound_parts, waiting_s
 from hespas.report.pipeline import pipeline_report
@@ -110,6 +111,21 @@ def test_zero_bubble_waits_less_than_1f1b_and_gpipe_holds_more() -> None:
     part = one.costs[one.cut.parts[1]].footprint.kept_bytes
     assert kept[1] - kept[2] == part
     assert gpipe.memories[1].kept_bytes == 8 * part
+
+
+def test_the_first_stage_makes_gradients_of_inputs_as_the_others_do() -> None:
+    """Layers behind the embedding need them for gradients of weights, each of the layer behind."""
+    zero, one = predicted("zero-bubble"), predicted("1f1b")
+    first, middle, _ = (zero.costs[part].passes for part in dict.fromkeys(zero.cut.parts))
+    assert first.backward.total_ps == pytest.approx(middle.backward.total_ps, rel=0.02)
+    for part, cost in zero.costs.items():
+        split, whole = cost.passes, one.costs[part].passes.backward
+        assert (split.backward + split.weights).total_ps == pytest.approx(whole.total_ps, rel=1e-6)
+    passes = zero.times.passes[0]
+    for action, (start, _) in passes.items():
+        if action.kind is Pass.WEIGHTS:
+            _, end = passes[action._replace(kind=Pass.BACKWARD)]
+            assert end <= start
 
 
 @pytest.mark.parametrize("name", ["gradients", "parameters", "messages", "accumulation"])
@@ -392,9 +408,9 @@ TWELVE = {**SMALL, "layers": "12"}
 
 
 def of_layers(
-    scan: bool | None, *, overlap: Mapping[str, bool] | None = None
+    scan: bool | None, *, overlap: Mapping[str, bool] | None = None, remat: str | None = None
 ) -> PipelinePrediction:
-    model = ModelOptions(sequence=1024, scan=scan, more=TWELVE)
+    model = ModelOptions(sequence=1024, scan=scan, remat=remat, more=TWELVE)
     mesh = "pipe=2,context=2,tp=2"
     return predict_pipeline(options(mesh, model=model, overlap=overlap or {}))
 
@@ -405,6 +421,15 @@ def test_layers_are_written_out_unless_a_loop_is_asked_for() -> None:
     assert [each.weight_bytes for each in plain.memories] == [
         each.weight_bytes for each in loop.memories
     ]
+
+
+@pytest.mark.parametrize("remat", ["full", "minimal_with_context"])
+def test_layers_of_a_loop_keep_as_much_as_those_written_out(remat: str) -> None:
+    loop, plain = of_layers(True, remat=remat), of_layers(None, remat=remat)
+    for part, cost in plain.costs.items():
+        more_bytes = loop.costs[part].footprint.kept_bytes - cost.footprint.kept_bytes
+        # A loop may keep a copy of what comes in.
+        assert abs(more_bytes) <= loop.message_bytes
 
 
 def test_gradients_of_one_layer_alone_are_there_at_a_time() -> None:
