@@ -46,6 +46,8 @@ def main() -> int:
     parser.add_argument("--compilers", help="the Python of an environment with XLA's compilers")
     parser.add_argument("--record", type=Path, help="add what was tried to this file, as JSON")
     given = parser.parse_args()
+    # A shell lets what it starts in the background ignore interrupts, and so would the commands.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     earlier: list[object] = []
     if given.record is not None and given.record.exists():
         earlier = json.loads(given.record.read_text())["runs"]

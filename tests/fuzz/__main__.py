@@ -18,6 +18,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=5.0, help="how long")
     parser.add_argument("--seed", type=int, default=0, help="which inputs")
     parser.add_argument("--inputs", type=int, help="at most so many")
+    parser.add_argument("--only", nargs="+", default=(), help="readers, by how their names begin")
     parser.add_argument("--first", type=int, default=0, help="the number of the first input")
     parser.add_argument(
         "--failures",
@@ -31,7 +32,8 @@ def main() -> int:
     numbers = range(given.first, last or sys.maxsize)
     tally = Tally()
     try:
-        for outcome in outcomes(given.seed, numbers, time_s=60 * given.minutes):
+        time_s = 60 * given.minutes
+        for outcome in outcomes(given.seed, numbers, time_s=time_s, only=given.only):
             tally.add(outcome)
             if outcome.end is End.FAILED:
                 keep(outcome, given.failures)

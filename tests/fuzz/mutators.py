@@ -19,6 +19,7 @@ class Form(Enum):
     """What a file is made of: what can be changed in it and leave the rest readable."""
 
     TEXT = "text"
+    PROGRAM = "text of a program, which is to stay one"
     JSON = "JSON"
     BINARY = "binary"
     PROTO = "proto"
@@ -222,6 +223,43 @@ _OF_TEXT: tuple[Change, ...] = (
 )
 
 
+_SIZE = re.compile(rb"(?<=[<x])\d+(?=x)")
+_SIZES = (0, 1, 2, 3, 5, 7, 8, 24, 100, 257, 4096, 65_537, 2**20, 2**31, 2**40)
+_ELEMENTS = (b"f32", b"bf16", b"f16", b"f64", b"f8E4M3FN", b"i32", b"i64", b"i8", b"i4", b"i1")
+_ALIKE = (
+    (b"add", b"subtract", b"multiply", b"divide", b"maximum", b"minimum", b"power", b"remainder"),
+    (b"exponential", b"tanh", b"log", b"logistic", b"negate", b"sqrt", b"rsqrt", b"abs", b"cosine"),
+    (b"all_reduce", b"all_gather", b"reduce_scatter", b"all_to_all"),
+    (b"0.000000e+00", b"1.000000e+00", b"0xFF80", b"0xFF800000"),
+)
+_NAMED = re.compile(rb"(?<=stablehlo\.)\w+|(?<=dense<)[^\[<>]+(?=>)")
+
+
+def _program(rng: Random, content: bytes) -> bytes:
+    """Change a size or an element type everywhere, or an operation to one like it."""
+    match rng.randrange(8):
+        case 0 | 1 | 2:
+            sizes = sorted(set(_SIZE.findall(content)))
+            old, new = rng.choice(sizes or [b"1"]), str(rng.choice(_SIZES)).encode()
+            return re.sub(rb"(?<=[<x])" + old + rb"(?=x)", new, content)
+        case 3:
+            old, new = rng.sample(_ELEMENTS, 2)
+            return re.sub(rb"(?<=[<x])" + old + rb"(?=>)", new, content)
+        case 4 | 5 | 6:
+            found = [
+                (each, alike)
+                for each in _NAMED.finditer(content)
+                for alike in _ALIKE
+                if each[0] in alike
+            ]
+            if not found:
+                return content
+            one, alike = rng.choice(found)
+            return content[: one.start()] + rng.choice(alike) + content[one.end() :]
+        case _:
+            return rng.choice(_OF_TEXT)(rng, content)
+
+
 def _json(rng: Random, content: bytes) -> bytes:
     """Change a value or key of a JSON file; its text if it is none any more, and now and then."""
     if rng.random() < 0.2:
@@ -362,6 +400,7 @@ def _bytes(rng: Random, content: bytes) -> bytes:
 
 
 _CHANGES: dict[Form, Change] = {
+    Form.PROGRAM: _program,
     Form.TEXT: _text,
     Form.JSON: _json,
     Form.BINARY: _bytes,

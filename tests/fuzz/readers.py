@@ -18,11 +18,12 @@ from fuzz.good_files import BRIDGES, CLUSTER, HLO, INFRAGRAPH, LOOPS, MACHINE, P
 from fuzz.mutators import Form
 from fuzz.option_readers import kernels_of_authors, options
 from fuzz.reader import EXPORTED, NODE, ROOT, SYSTEM, Reader, at, hespas
+from hespas.export.exported import partitioned
 from hespas.hardware.presets import PRESETS_DIRECTORY
 from hespas.program.kernels import CompiledKernels, KernelLaunch, encode_kernels
 from hespas.xla.hlo.module import read_hlo_module
 from hespas.xla.hlo.schema import message_class
-from hespas.xla.mlir.module import parse_mlir
+from hespas.xla.mlir.module import parse_mlir, printed
 
 GEMM = "m,n,k,dtype,latency_us\n4096,4096,4096,bf16,900\n2048,2048,2048,bf16,130\n"
 NCCL = (
@@ -131,6 +132,37 @@ def _programs(home: Path) -> Iterator[Reader]:
         words=("export", "step.bin", "-o", "out.mlir"),
         is_slow=True,
     )
+
+
+_MODELS = {
+    "resnet18": "stages=1-1 batch=2 image=32 mesh=data=4",
+    "llama3-100m": (
+        "layers=2 sequence=32 embedding=64 heads=2 kv_heads=1 head_size=32 mlp=96 vocabulary=250 "
+        "batch=2 accumulation=2 scan=true mesh=fsdp=4"
+    ),
+    "mixtral-8x7b-decode": (
+        "layers=1 embedding=64 heads=4 kv_heads=4 mlp=96 vocabulary=256 context=32 mesh=tp=4"
+    ),
+}
+"""Small models with what larger ones are made of: what is fused, and what takes memory."""
+
+
+def _models(home: Path) -> Iterator[Reader]:
+    export: Any = import_module("hespas.export.function")
+    for name, settings in _MODELS.items():
+        given = dict(setting.split("=", 1) for setting in settings.split())
+        module = parse_mlir(partitioned(export.export_model(name, given)).text, name=name)
+        text = printed(module.handle, with_locations=False)
+        directory = at(home, f"model {name}", {"step.mlir": text})
+        for command in (("run", "step.mlir", *SYSTEM), ("memory", "step.mlir", *NODE)):
+            yield Reader(
+                name="StableHLO, models",
+                directory=directory,
+                file="step.mlir",
+                form=Form.PROGRAM,
+                words=command,
+                is_slow=True,
+            )
 
 
 def _compiled(home: Path) -> Iterator[Reader]:
@@ -430,4 +462,5 @@ _KINDS = (
     _caches,
     options,
     kernels_of_authors,
+    _models,
 )

@@ -70,16 +70,19 @@ class Damaged:
     is_cut: bool
 
 
-def outcomes(seed: int, numbers: Sequence[int] | range, *, time_s: float) -> Iterator[Outcome]:
+def outcomes(
+    seed: int, numbers: Sequence[int] | range, *, time_s: float, only: Sequence[str] = ()
+) -> Iterator[Outcome]:
     """Run inputs by number until the time is up, and yield how each ended.
 
-    Equal seeds and numbers are equal inputs.
+    Readers are those whose names begin with one of ``only``, by default all. Equal seeds, numbers
+    and readers are equal inputs.
     """
     end_s = time.monotonic() + time_s
     waiting = iter(numbers)
     number = next(waiting, None)
     while number is not None and time.monotonic() < end_s:
-        with _Child(seed) as child:
+        with _Child(seed, tuple(only) or ("",)) as child:
             for _ in range(_INPUTS_OF_A_CHILD):
                 outcome = child.outcome(number)
                 yield outcome
@@ -91,15 +94,17 @@ def outcomes(seed: int, numbers: Sequence[int] | range, *, time_s: float) -> Ite
 class _Child:
     """A process that runs inputs, in a directory and with caches of its own."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, only: tuple[str, ...]) -> None:
         self.is_over = False
         self._seed = seed
+        self._only = only
 
     def __enter__(self) -> Self:
         self._home = tempfile.mkdtemp(prefix="hespas-fuzz-")
         context = multiprocessing.get_context("spawn")
         self._pipe, other = context.Pipe()
-        self._process = context.Process(target=_work, args=(self._seed, Path(self._home), other))
+        given = (self._seed, self._only, Path(self._home), other)
+        self._process = context.Process(target=_work, args=given)
         self._process.start()
         other.close()
         if not self._pipe.poll(_START_S):
@@ -148,7 +153,7 @@ class _Child:
         )
 
 
-def _work(seed: int, home: Path, pipe: Connection) -> None:
+def _work(seed: int, only: tuple[str, ...], home: Path, pipe: Connection) -> None:
     """Run inputs, by the numbers that come, in a child process."""
     os.setsid()
     os.environ["XDG_CACHE_HOME"] = str(home / "cache")
@@ -172,6 +177,7 @@ def _work(seed: int, home: Path, pipe: Connection) -> None:
         drawn = [
             index
             for index, one in enumerate(readers)
+            if one.name.startswith(only)
             for _ in range(1 if one.is_slow else _TIMES_OF_FAST_READERS)
         ]
         pipe.send(None)
