@@ -13,6 +13,7 @@ from contextlib import closing
 from io import BytesIO
 from pathlib import Path
 
+import jax
 import pytest
 
 from fuzz.good_files import HLO, LOOPS, PTX
@@ -25,6 +26,7 @@ from hespas.study.store import opened
 from hespas.study.study import study_of
 from hespas.xla.hlo.module import read_hlo_module
 from hespas.xla.mlir.module import parse_mlir
+from mosaic_kernels import matmul, shape
 from small_studies import STUDY, study_rows
 from triton_kernels import product
 
@@ -312,6 +314,22 @@ def test_a_kernel_of_triton_whose_name_is_no_text(hespas: Hespas) -> None:
     assert changed != text
     Path("step.mlir").write_text(changed)
     assert "its kernel cannot be read" in hespas("estimate", "step.mlir", *NODE)
+
+
+def test_a_kernel_of_pallas_on_arrays_of_other_dimensions(hespas: Hespas) -> None:
+    traced = jax.jit(matmul(256, 256, 256, blocks=(128, 128, 128))).trace(
+        shape(256, 256), shape(256, 256)
+    )
+    text: str = traced.lower(lowering_platforms=("tpu",)).as_text()
+    for old, new in (
+        ("tensor<256x256xbf16>", "tensor<256x256x1xbf16>"),
+        ("dense<[1, 0]> : tensor<2xindex>", "dense<[2, 1, 0]> : tensor<3xindex>"),
+    ):
+        assert old in text
+        text = text.replace(old, new)
+    Path("step.mlir").write_text(text)
+    said = hespas("estimate", "step.mlir", "--node", "TPUv5e")
+    assert "has blocks of 2 dimensions on an array of 3" in said
 
 
 def test_errors_in_two_modules_of_one_file(tmp_path: Path) -> None:

@@ -152,6 +152,8 @@ def _load(
     given = operands[dynamic:]
     arrays = (*given[kernel.prefetched :], *results)[: len(kernel.windows) or None]
     arguments = _array_arguments(kernel)
+    if len(arguments) < len(arrays):
+        raise CostError(f"kernel {kernel.name} takes {len(arguments)} of {len(arrays)} arrays")
     walk = Walk(
         kernel=kernel,
         grid=grid,

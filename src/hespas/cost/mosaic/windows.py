@@ -14,6 +14,7 @@ import numpy as np
 
 from hespas.cost.mosaic.scalars import Numbers, Scalar
 from hespas.cost.mosaic.walk import Walk
+from hespas.errors import CostError
 from hespas.program.mosaic import Window
 from hespas.program.types import TensorType
 
@@ -27,10 +28,18 @@ class Moved:
 
 
 def moved(walk: Walk, window: Window, array: TensorType) -> Moved:
-    """Return the blocks of an array that move over the whole grid."""
+    """Return the blocks of an array that move over the whole grid.
+
+    Raises `CostError` for blocks of other dimensions than the array has.
+    """
     if window.indices is None:
         return Moved(blocks=1, size_bytes=array.size_bytes)
     indices = walk.returned(window.indices)
+    if not len(indices) == len(window.bounds) == array.rank:
+        raise CostError(
+            f"kernel {walk.kernel.name} has blocks of {len(window.bounds)} dimensions on an array "
+            f"of {array.rank}"
+        )
     changes = _changes(indices, walk.grid or (1,))
     elements = changes.astype(np.float64)
     sizes = zip(indices, window.bounds, array.shape, strict=True)
