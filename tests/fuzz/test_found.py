@@ -10,10 +10,11 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import closing
+from importlib import import_module
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
-import jax
 import pytest
 
 from fuzz.good_files import HLO, LOOPS, PTX
@@ -317,6 +318,7 @@ def test_a_kernel_of_triton_whose_name_is_no_text(hespas: Hespas) -> None:
 
 
 def test_a_kernel_of_pallas_on_arrays_of_other_dimensions(hespas: Hespas) -> None:
+    jax: Any = import_module("jax")
     traced = jax.jit(matmul(256, 256, 256, blocks=(128, 128, 128))).trace(
         shape(256, 256), shape(256, 256)
     )
