@@ -3,7 +3,8 @@
 ``PYTHONPATH=src:validation python validation/goodput_grid.py`` prints a table: clusters of 8 to
 100,000 devices that fail as H100s do, checkpoints that take seconds to half an hour, saved as often
 as is best and a third as often, restarts of one and of twenty minutes, and spares of nodes that are
-repaired in a day. Each run is played until it failed `FAILURES` times, or for `INTERVALS`.
+repaired in a day. Each run is played until it failed `FAILURES` times, and for 40,000 to 3,000,000
+intervals. Categories of 1 % of the time or more are compared where there were so many failures.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from hespas.goodput.model import LongRun, best_interval_s, goodput_of
 from hespas.goodput.simulation import simulated
 
 FAILURES = 60_000
-INTERVALS = 3_000_000
+INTERVALS = (40_000, 3_000_000)
 _DEVICES = (8, 64, 512, 4096, 16_384, 100_000)
 _SAVES_S = (2.0, 60.0, 1800.0)
 _SELDOM = (1.0, 3.0)
@@ -67,14 +68,16 @@ def _compared(run: LongRun, *, seed: int) -> tuple[float, float, float]:
     """Return the progress, its relative difference, and that of the large categories."""
     expected = goodput_of(run)
     # Each interval fails so often until it is done.
-    each_s = run.interval_s / expected.productive
-    failures = expected.failures_per_day / 86_400.0 * each_s
-    played = simulated(run, intervals=int(min(INTERVALS, FAILURES / failures)), seed=seed)
+    failures = expected.failures_per_day / 86_400.0 * run.interval_s / expected.productive
+    least, most = INTERVALS
+    played = simulated(run, intervals=int(min(most, max(least, FAILURES / failures))), seed=seed)
     apart = {
         name: abs(share / asdict(expected)[name] - 1.0)
         for name, share in asdict(played).items()
         if name != "failures_per_day" and asdict(expected)[name] >= _LARGE
     }
+    if most * failures < FAILURES:
+        return expected.productive, apart["productive"], 0.0
     return expected.productive, apart["productive"], max(apart.values())
 
 

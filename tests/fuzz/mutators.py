@@ -236,28 +236,30 @@ _NAMED = re.compile(rb"(?<=stablehlo\.)\w+|(?<=dense<)[^\[<>]+(?=>)")
 
 
 def _program(rng: Random, content: bytes) -> bytes:
-    """Change a size or an element type everywhere, or an operation to one like it."""
-    match rng.randrange(8):
-        case 0 | 1 | 2:
-            sizes = sorted(set(_SIZE.findall(content)))
-            old, new = rng.choice(sizes or [b"1"]), str(rng.choice(_SIZES)).encode()
-            return re.sub(rb"(?<=[<x])" + old + rb"(?=x)", new, content)
-        case 3:
-            old, new = rng.sample(_ELEMENTS, 2)
-            return re.sub(rb"(?<=[<x])" + old + rb"(?=>)", new, content)
-        case 4 | 5 | 6:
-            found = [
-                (each, alike)
-                for each in _NAMED.finditer(content)
-                for alike in _ALIKE
-                if each[0] in alike
-            ]
-            if not found:
-                return content
-            one, alike = rng.choice(found)
-            return content[: one.start()] + rng.choice(alike) + content[one.end() :]
-        case _:
-            return rng.choice(_OF_TEXT)(rng, content)
+    """Change a size or an element type everywhere, or an operation to one like it; or the text."""
+    changed = rng.choice((_resized, _resized, _retyped, _renamed, _renamed, _text))(rng, content)
+    return _text(rng, content) if changed == content else changed
+
+
+def _resized(rng: Random, content: bytes) -> bytes:
+    sizes = sorted(set(_SIZE.findall(content)))
+    old, new = rng.choice(sizes or [b"1"]), str(rng.choice(_SIZES)).encode()
+    return re.sub(rb"(?<=[<x])" + old + rb"(?=x)", new, content)
+
+
+def _retyped(rng: Random, content: bytes) -> bytes:
+    old, new = rng.sample(_ELEMENTS, 2)
+    return re.sub(rb"(?<=[<x])" + old + rb"(?=>)", new, content)
+
+
+def _renamed(rng: Random, content: bytes) -> bytes:
+    found = [
+        (each, alike) for each in _NAMED.finditer(content) for alike in _ALIKE if each[0] in alike
+    ]
+    if not found:
+        return content
+    one, alike = rng.choice(found)
+    return content[: one.start()] + rng.choice(alike) + content[one.end() :]
 
 
 def _json(rng: Random, content: bytes) -> bytes:
