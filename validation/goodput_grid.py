@@ -71,14 +71,15 @@ def _compared(run: LongRun, *, seed: int) -> tuple[float, float, float]:
     failures = expected.failures_per_day / 86_400.0 * run.interval_s / expected.productive
     least, most = INTERVALS
     played = simulated(run, intervals=int(min(most, max(least, FAILURES / failures))), seed=seed)
-    apart = {
-        name: abs(share / asdict(expected)[name] - 1.0)
+    progress = abs(played.productive / expected.productive - 1.0)
+    if most * failures < FAILURES:
+        return expected.productive, progress, 0.0
+    large = [
+        abs(share / asdict(expected)[name] - 1.0)
         for name, share in asdict(played).items()
         if name != "failures_per_day" and asdict(expected)[name] >= _LARGE
-    }
-    if most * failures < FAILURES:
-        return expected.productive, apart["productive"], 0.0
-    return expected.productive, apart["productive"], max(apart.values())
+    ]
+    return expected.productive, progress, max(large)
 
 
 if __name__ == "__main__":
