@@ -63,6 +63,15 @@ def test_what_cannot_be_exported(call: Call, words: tuple[str, ...], message: st
     assert len(done.stderr.splitlines()) == 1
 
 
+def test_debug_shows_where_a_function_failed(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def step():\n    raise ValueError('not today')\n")
+    done = call("hespas", "export", "mine:step", "-o", "a.mlir")
+    assert done.stderr.startswith("hespas: error: mine:step: ValueError: not today")
+    assert len(done.stderr.splitlines()) == 1
+    shown = call("hespas", "export", "mine:step", "-o", "a.mlir", "--debug").stderr
+    assert f'File "{tmp_path}/mine.py", line 2, in step' in shown
+
+
 def test_a_program_is_no_artifact_of_jax_export(call: Call, block: Path) -> None:
     done = call("hespas", "export", block, "-o", "a.mlir")
     assert "not what jax.export serialises; give a program that is sharded" in done.stderr

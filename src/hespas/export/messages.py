@@ -31,7 +31,10 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What was done to the program on the way; or, where an ``error`` is named, why not."""
+    """What was done to the program on the way; or, where an ``error`` is named, why not.
+
+    ``trace`` shows where in the user's function, or in hespas, that was.
+    """
 
     devices: int = 1
     notes: list[str] = []
@@ -39,3 +42,4 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     message: str = ""
     location: str = ""
     hint: str = ""
+    trace: str = ""

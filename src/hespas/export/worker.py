@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,7 @@ def main() -> None:
             message=error.marked_message,
             location=error.location or "",
             hint=error.marked_hint or "",
+            trace="".join(traceback.format_exception(error)),
         )
     (home / messages.ANSWER_FILE).write_bytes(msgspec.json.encode(answer))
 

@@ -219,4 +219,7 @@ def _refusal(answer: messages.Answer) -> HespasError:
     kind: type[HespasError] = getattr(errors, answer.error)
     if kind is ExtraMissingError:
         kind = ToolError
-    return kind(answer.message, location=answer.location, hint=answer.hint)
+    refusal = kind(answer.message, location=answer.location, hint=answer.hint)
+    # What --debug shows.
+    refusal.add_note(answer.trace)
+    return refusal
