@@ -20,8 +20,8 @@ import jax.numpy as jnp
 from hespas.models.cache import Cache
 from hespas.models.context import Sharing, context_attention, plain_blocks
 from hespas.models.fused import Fused, fused_attention, fused_blocks
+from hespas.models.kernels import FUSED
 from hespas.models.language import LanguageModel, LayerKind, Training
-from hespas.models.model import FUSED
 from hespas.models.products import ACTIVATION_SCALE, SMALL, in_8_bits
 from hespas.models.sharding import Divided
 
@@ -54,7 +54,8 @@ def causal_attention(
         with jax.named_scope("context"):
             return _by_head(divided, partial(context_attention, sharing), arrays)
     if is_fused:
-        fused = Fused(blocks=fused_blocks(run.attention), saved="context", window=kind.window)
+        blocks = fused_blocks(run.attention, score_cap=model.style.score_cap)
+        fused = Fused(blocks=blocks, saved="context", window=kind.window)
         with jax.named_scope("fused"):
             return _by_head(divided, partial(fused_attention, fused), arrays)
     query, *others = arrays

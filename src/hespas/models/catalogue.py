@@ -12,7 +12,8 @@ from functools import partial
 from hespas.config.suggest import suggestion
 from hespas.errors import ConfigError
 from hespas.models.families import deepseek, gemma, gpt3, llama, mixtral
-from hespas.models.model import FUSED, NAMES_OF_FUSED, MeshAxes, Model, check_division
+from hespas.models.kernels import FUSED
+from hespas.models.model import MeshAxes, Model, check_division
 
 _FSDP_4 = MeshAxes(axes=(("fsdp", 4),))
 _FSDP_64 = MeshAxes(axes=(("fsdp", 64),))
@@ -74,6 +75,10 @@ class Llama3:
         """The mesh axes that divide a dimension, major first."""
         return _LLAMA3_AXES
 
+    def why_not(self, kernels: str) -> str:
+        """Return why kernels of `FUSED` cannot compute its attention, or nothing."""
+        return _why_not(self, kernels)
+
     def check(self) -> None:
         """Raise `ConfigError` for settings that do not fit each other."""
         _check_fit(self)
@@ -119,18 +124,25 @@ class Llama2:
         """The mesh axes that divide a dimension, major first."""
         return _LLAMA2_AXES
 
+    def why_not(self, kernels: str) -> str:
+        """Return why kernels of `FUSED` cannot compute its attention, or nothing."""
+        return _why_not(self, kernels)
+
     def check(self) -> None:
         """Raise `ConfigError` for settings that do not fit each other."""
         _check_fit(self)
         check_division(self.mesh, self.sizes, self.axes)
 
 
+def _why_not(settings: Llama2 | Llama3, kernels: str) -> str:
+    devices = settings.mesh.size("context")
+    return FUSED[kernels].why_not(dtype=settings.dtype, sequence=settings.sequence, devices=devices)
+
+
 def _check_fit(settings: Llama2 | Llama3) -> None:
-    if settings.attention in FUSED and settings.dtype == "f32":
-        raise ConfigError(
-            f"{NAMES_OF_FUSED[settings.attention]} computes in 16 bits, and dtype is f32",
-            hint="give bf16 or f16, or attention unfused",
-        )
+    why = settings.why_not(settings.attention) if settings.attention in FUSED else ""
+    if why:
+        raise ConfigError(why, hint="change that, or give attention unfused")
     if settings.batch % settings.accumulation:
         raise ConfigError(
             f"a batch of {settings.batch} is not divided by accumulation = {settings.accumulation}",

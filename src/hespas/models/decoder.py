@@ -24,7 +24,8 @@ from jax.ad_checkpoint import checkpoint_name
 from hespas.models.adamw import STACKED
 from hespas.models.context import Blocks, Sharing, context_attention, plain_blocks
 from hespas.models.fused import Fused, fused_attention, fused_blocks
-from hespas.models.model import CHOICES, FUSED, one_of
+from hespas.models.kernels import FUSED, platform_of
+from hespas.models.model import CHOICES, one_of
 from hespas.models.sharding import Divided
 
 _NORMALISER_WEIGHT = 0.0
@@ -149,8 +150,8 @@ class Decoder:
 
     @property
     def platform(self) -> str:
-        """What the step is lowered for: fused kernels are CUDA's, all else is the same for all."""
-        return "cuda" if self.attention in FUSED else "cpu"
+        """What the step is lowered for: fused kernels are of one platform, all else is of all."""
+        return platform_of(self.attention) or "cpu"
 
     def weights(self, dtype: Any) -> dict[str, Any]:
         """Return the abstract weights."""

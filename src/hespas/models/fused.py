@@ -1,4 +1,4 @@
-"""Causal attention by fused kernels, whose scores never reach memory: cuDNN's or FlashAttention's.
+"""Causal attention by fused kernels, whose scores never reach memory: those of `FUSED`.
 
 Importing this does not import the lowering of either.
 """
@@ -17,13 +17,20 @@ import jax
 from jax.ad_checkpoint import checkpoint_name
 
 from hespas.models.context import Blocks
-from hespas.models.model import FUSED
+from hespas.models.kernels import FUSED
 
 
-def fused_blocks(kernels: str) -> Blocks:
-    """Return the forward and backward kernels of a choice of attention that is fused."""
-    module = import_module(FUSED[kernels])
-    return Blocks(forward=module.attention_block, backward=module.attention_gradients)
+def fused_blocks(kernels: str, *, score_cap: float = 0.0) -> Blocks:
+    """Return the forward and backward kernels of a choice of attention that is fused.
+
+    Scores have a ``score_cap`` where that is not 0, which not all kernels can do.
+    """
+    module = import_module(FUSED[kernels].module)
+    capped = {"score_cap": score_cap} if score_cap else {}
+    return Blocks(
+        forward=partial(module.attention_block, **capped),
+        backward=partial(module.attention_gradients, **capped),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

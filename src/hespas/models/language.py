@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from hespas.errors import ConfigError
-from hespas.models.model import FUSED, NAMES_OF_FUSED, MeshAxes, check_division
+from hespas.models.kernels import FUSED
+from hespas.models.model import MeshAxes, check_division
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -399,36 +400,38 @@ class LanguageModel:
                         hint="context counts the new tokens too; give more",
                     )
 
-    @property
-    def why_unfused(self) -> str:
-        """Why cuDNN's fused kernels cannot compute its attention; empty where they can."""
-        return self.why_not("cudnn")
-
     def why_not(self, kernels: str) -> str:
-        """Return why kernels, ``cudnn`` or ``flash``, cannot compute its attention, or nothing.
-
-        FlashAttention takes scores with a cap, but how long it takes then is not known.
-        """
-        is_flash = kernels == "flash"
-        no_cap = "with a cap of scores has no price" if is_flash else "has no cap of scores"
-        lacks = [
-            (bool(self.style.score_cap), no_cap),
-            (self.run.dtype == "f32", "computes in 16 bits, and dtype is f32"),
-        ]
-        if is_flash:
-            lacks += self._lacks_of_flash()
-        elif isinstance(self.run, Decode):
-            lacks += self._lacks_over_cache(self.run)
-        return next((f"{NAMES_OF_FUSED[kernels]} {what}" for is_so, what in lacks if is_so), "")
+        """Return why kernels of `FUSED` cannot compute its attention, or nothing."""
+        lacks: list[tuple[bool, str]] = []
+        match kernels:
+            case "flash":
+                lacks = self._lacks_of_flash()
+            case "splash":
+                lacks = [(isinstance(self.run, Decode), "has no kernel over a cache")]
+            case _:
+                lacks = [(bool(self.style.score_cap), "has no cap of scores")]
+                if isinstance(self.run, Decode):
+                    lacks += self._lacks_over_cache(self.run)
+        named, devices = FUSED[kernels], self.mesh.size("context")
+        if devices > 1:
+            is_bounded = bool(self.style.window or self.style.score_cap)
+            lacks.append(
+                (is_bounded, "has neither a window nor a cap of scores in divided sequences")
+            )
+        return next((f"{named.title} {what}" for is_so, what in lacks if is_so), "") or (
+            named.why_not(dtype=self.run.dtype, sequence=self.sequence, devices=devices)
+        )
 
     def _lacks_of_flash(self) -> list[tuple[bool, str]]:
         """Return what FlashAttention can lack, and whether this needs it.
 
-        Source: Dao-AILab/flash-attention, ``mha_fwd`` of ``csrc/flash_attn/flash_api.cpp``: heads
-        up to 256, in multiples of 8, values as long as keys.
+        It takes scores with a cap, but how long it takes then is not known. Source:
+        Dao-AILab/flash-attention, ``mha_fwd`` of ``csrc/flash_attn/flash_api.cpp``: heads up to
+        256, in multiples of 8, values as long as keys.
         """
         query, value = self.head_sizes
         return [
+            (bool(self.style.score_cap), "with a cap of scores has no price"),
             (isinstance(self.run, Decode), "over a cache has no model here; give attention cudnn"),
             (query != value, f"has values as long as keys, and these are {value} and {query}"),
             (query > 256 or query % 8 != 0, f"has no heads of {query}"),
@@ -465,16 +468,17 @@ class LanguageModel:
                 hint="choose a mesh whose data x fsdp divides it, or zero 0",
             )
         devices = run.mesh.size("context")
-        in_blocks = run.attention in FUSED or run.context_attention == "ring"
+        rotates = run.context_attention == "ring"
+        in_blocks = run.attention in FUSED or rotates
         if devices > 1 and in_blocks and run.sequence % (2 * devices):
             raise ConfigError(
                 f"sequence = {run.sequence} cannot be divided by twice context={devices} of the "
                 "mesh: each device has a block from the front of a sequence and one from its end",
                 hint=f"choose a sequence that {2 * devices} divides",
             )
-        if devices > 1 and in_blocks and (self.style.window or self.style.score_cap):
+        if devices > 1 and rotates and (self.style.window or self.style.score_cap):
             raise ConfigError(
-                "attention in blocks of divided sequences has neither a window nor a cap of scores",
+                "attention in a ring has neither a window nor a cap of scores",
                 hint="give attention unfused and context_attention gather",
             )
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from hespas.config.suggest import suggestion
 from hespas.errors import ConfigError
+from hespas.models.kernels import FUSED
 
 if TYPE_CHECKING:
     from jax.sharding import AbstractMesh
@@ -104,10 +105,6 @@ def check_division(
             )
 
 
-FUSED = {"cudnn": "hespas.xla.attention", "flash": "hespas.xla.flash"}
-"""Choices of attention whose scores never reach memory, and the modules of their kernels."""
-NAMES_OF_FUSED = {"cudnn": "cuDNN's fused attention", "flash": "FlashAttention"}
-"""What messages call the kernels."""
 CHOICES = {
     "attention": ("auto", "unfused", *FUSED),
     "context_attention": ("gather", "ring"),

@@ -23,9 +23,9 @@ from hespas.models.attention import cached_attention, causal_attention, fused_ov
 from hespas.models.cache import Cache
 from hespas.models.decoder import BeforeLayer, cross_entropy, offloaded, untouched
 from hespas.models.feed_forward import feed_forward, feed_forward_weights
+from hespas.models.kernels import FUSED, platform_of
 from hespas.models.language import Decode, LanguageModel, LayerKind, Training
 from hespas.models.latent import latent_attention, latent_weights
-from hespas.models.model import FUSED
 from hespas.models.norms import norm_weights, normalised, rotated
 from hespas.models.products import SMALL, STORED, is_multiplied, product, rounded
 from hespas.models.routing import routing_weights, through_experts
@@ -115,13 +115,13 @@ class Transformer:
 
     @property
     def platform(self) -> str:
-        """What the step is lowered for: cuDNN's calls are CUDA's, all else is the same for all.
+        """What the step is lowered for: fused kernels are of one platform, all else is of all.
 
         Products of groups of rows are masked products on the CPU, as many as there are experts.
         """
         routing = self.model.routing
         is_ragged = routing is not None and routing.dropless
-        return "cuda" if is_ragged or self.model.run.attention in FUSED else "cpu"
+        return platform_of(self.model.run.attention) or ("cuda" if is_ragged else "cpu")
 
     def weights(self, dtype: Any) -> dict[str, Any]:
         """Return the abstract weights."""

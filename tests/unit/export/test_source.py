@@ -172,6 +172,13 @@ def test_what_flash_attention_is_not_for(target: str) -> None:
         on_target("llama3-8b", target, attention="flash")
 
 
+@pytest.mark.parametrize("target", ["TPUv3", "H100_80GB", "MI300X"])
+def test_what_splash_attention_is_not_for(target: str) -> None:
+    assert on_target("llama3-8b", "TPUv4", attention="splash").settings.attention == "splash"
+    with pytest.raises(ConfigError, match=f"{target} has no splash attention"):
+        on_target("llama3-8b", target, attention="splash")
+
+
 @pytest.mark.parametrize(
     ("name", "target", "attention", "said"),
     [
@@ -180,9 +187,14 @@ def test_what_flash_attention_is_not_for(target: str) -> None:
         ("llama3-8b", "A40_48GB", "cudnn", "which A40_48GB has"),
         ("llama3-8b", "L40S_48GB", "cudnn", "which L40S_48GB has"),
         ("llama3-8b", "H100_SXM", "cudnn", "which H100_SXM has"),
-        ("llama3-70b", "V100_32GB", "unfused", "V100_32GB has no fused kernels of cuDNN"),
-        ("llama3-8b", "TPUv5p", "unfused", "TPUv5p has no fused kernels of cuDNN"),
-        ("llama3-8b", "MI300X", "unfused", "MI300X has no fused kernels of cuDNN"),
+        ("llama3-70b", "V100_32GB", "unfused", "V100_32GB has no fused attention of cuDNN"),
+        ("llama3-8b", "TPUv5p", "splash", "attention is splash attention, JAX's kernels for TPUs"),
+        ("gemma2-9b", "TPUv6e", "splash", "in blocks of 512 or less"),
+        ("gemma2-9b", "H100_80GB", "unfused", "cuDNN's fused attention has no cap of scores"),
+        ("deepseek-v3", "TPUv5e", "splash", "attention is splash attention"),
+        ("llama3-8b-decode", "TPUv6e", "unfused", "splash attention has no kernel over a cache"),
+        ("llama3-8b", "TPUv3", "unfused", "TPUv3 has no splash attention: Pallas is for newer"),
+        ("llama3-8b", "MI300X", "unfused", "MI300X has no fused attention of cuDNN"),
         ("llama3-8b", "mine/config.json", "unfused", "not known whether mine/config.json has"),
         ("llama3-8b", None, "unfused", "nothing says"),
     ],
@@ -203,6 +215,16 @@ def test_models_with_published_steps_have_the_attention_that_was_published() -> 
             source = on_target(name, "H100_80GB", **given)
             assert source.settings.attention == "unfused"
             assert not any(each.startswith("attention is") for each in source.notes)
+
+
+def test_splash_attention_needs_whole_blocks() -> None:
+    why = "splash attention needs multiples of 128 tokens"
+    source = on_target("llama3-8b", "TPUv6e", sequence=4160)
+    assert source.settings.attention == "unfused"
+    assert any(f"{why}, not 4160" in note for note in source.notes)
+    given = {"sequence": 3072, "mesh": parse_mesh("fsdp=1,context=8"), "attention": "splash"}
+    with pytest.raises(ConfigError, match=f"{why} in each of 16 blocks, not 3072"):
+        on_target("llama3-8b", "TPUv6e", **given)
 
 
 def test_fused_attention_computes_in_16_bits() -> None:

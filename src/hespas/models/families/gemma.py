@@ -65,6 +65,5 @@ MODELS = tuple(
         title,
         parameters,
         partial(LanguageModel, sizes_of_layers=sizes, style=style),
-        attention="unfused" if style.score_cap else "auto",
     )
 )

@@ -1,0 +1,54 @@
+"""The kernels of fused attention, whose scores never reach memory, by name; without JAX."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernels:
+    """A choice of fused attention: what messages call it, and the module that has the kernels.
+
+    ``platform`` is what programs with them are lowered for, by JAX's name. Sequences are a multiple
+    of ``tokens`` long; ``types`` are those that are computed in.
+    """
+
+    title: str
+    module: str
+    platform: str
+    types: tuple[str, ...] = ("bf16", "f16")
+    tokens: int = 1
+
+    def why_not(self, *, dtype: str, sequence: int, devices: int) -> str:
+        """Return why they cannot compute sequences over ``devices`` each, or nothing.
+
+        A sequence over several devices is two blocks on each of them.
+        """
+        if dtype not in self.types:
+            bits = "16 bits" if self.types == ("bf16", "f16") else " or ".join(self.types)
+            return f"{self.title} computes in {bits}, and dtype is {dtype}"
+        blocks = 1 if devices == 1 else 2 * devices
+        if self.tokens > 1 and sequence % (blocks * self.tokens):
+            of = "" if blocks == 1 else f" in each of {blocks} blocks"
+            return f"{self.title} needs multiples of {self.tokens} tokens{of}, not {sequence}"
+        return ""
+
+
+FUSED = {
+    "cudnn": Kernels(
+        title="cuDNN's fused attention", module="hespas.xla.attention", platform="cuda"
+    ),
+    "flash": Kernels(title="FlashAttention", module="hespas.xla.flash", platform="cuda"),
+    "splash": Kernels(
+        title="splash attention",
+        module="hespas.xla.splash",
+        platform="tpu",
+        types=("bf16", "f32"),
+        tokens=128,
+    ),
+}
+
+
+def platform_of(attention: str) -> str | None:
+    """Return what a program is lowered for; None where any platform has what it needs."""
+    return FUSED[attention].platform if attention in FUSED else None

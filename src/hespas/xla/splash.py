@@ -1,0 +1,114 @@
+"""Splash attention, JAX's own Pallas kernels for TPUs: one forward, one for each kind of gradient.
+
+They compute the blocks of queries and keys that the mask leaves, a block of scores at a time. The
+custom calls hold the kernels' programs, so that libtpu compiles them. Source: JAX,
+``jax.experimental.pallas.ops.tpu.splash_attention``; blocks of 512, a kernel for gradients of
+queries and another one for those of keys and values are MaxText 0.2.5's defaults (``sa_block_q``,
+``sa_use_fused_bwd_kernel``).
+"""
+
+# JAX's own types are only partly known.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportPrivateUsage=false
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
+from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
+
+_LARGEST_BLOCK = 512
+
+
+def attention_block(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    *,
+    causal: bool,
+    window: int = 0,
+    score_cap: float = 0.0,
+) -> tuple[jax.Array, jax.Array]:
+    """Return softmax(query key^T) value, and the logarithm of each row's sum of exponentials.
+
+    Arrays are (batch, sequence, heads, head size), keys and values with as many heads or fewer, and
+    a sequence is a multiple of 128 long; the logarithms are (batch, heads, sequence) in f32. Each
+    query sees the last ``window`` keys, all earlier ones where that is 0. Scores are kept below
+    ``score_cap`` by a hyperbolic tangent, where that is not 0.
+    """
+    kernel = _kernel(query, key, causal=causal, window=window, score_cap=score_cap)
+    forward = partial(
+        splash._splash_attention_forward,  # noqa: SLF001 - its logarithms are not public
+        kernel.fwd_mask_info,
+        segment_ids=None,
+        sinks=None,
+        **(kernel.kwargs | {"save_residuals": True}),
+    )
+    context, (logarithms,) = jax.vmap(forward)(*map(_by_head, (query, key, value)))
+    return _by_head(context), logarithms
+
+
+def attention_gradients(
+    arrays: tuple[jax.Array, jax.Array, jax.Array],
+    made: tuple[jax.Array, jax.Array],
+    gradient: jax.Array,
+    *,
+    causal: bool,
+    window: int = 0,
+    score_cap: float = 0.0,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return the gradients of query, key and value (``arrays``); ``made`` is what forward returns.
+
+    ``causal``, ``window`` and ``score_cap`` are as they were there.
+    """
+    kernel = _kernel(*arrays[:2], causal=causal, window=window, score_cap=score_cap)
+    context, logarithms = made
+
+    def of_sequence(*given: jax.Array) -> tuple[jax.Array, ...]:
+        *inputs, context, logarithms, gradient = given
+        tables = (kernel.dq_mask_info, kernel.dkv_mask_info)
+        kept: Any = (*inputs, None, None, context, logarithms, *tables)
+        found = splash._splash_attention_bwd(  # noqa: SLF001 - JAX calls it for its own forward
+            res=kept, do=gradient, **kernel.kwargs
+        )
+        return found[3:6]
+
+    given = (*map(_by_head, (*arrays, context)), logarithms, _by_head(gradient))
+    query, key, value = map(_by_head, jax.vmap(of_sequence)(*given))
+    return query, key, value
+
+
+def _kernel(
+    query: jax.Array, key: jax.Array, *, causal: bool, window: int, score_cap: float
+) -> Any:
+    shape = (query.shape[1], key.shape[1])
+    mask: Any = masks.CausalMask(shape) if causal else masks.FullMask(shape)
+    if causal and window:
+        mask = masks.LocalMask(shape, window_size=(window - 1, 0), offset=0)
+    rows, columns = map(_block, shape)
+    return splash.make_splash_mha_single_device(
+        masks.MultiHeadMask([mask] * query.shape[2]),
+        block_sizes=splash.BlockSizes(
+            block_q=rows,
+            block_kv=columns,
+            block_q_dkv=rows,
+            block_kv_dkv=columns,
+            block_q_dq=rows,
+            block_kv_dq=columns,
+        ),
+        attn_logits_soft_cap=score_cap or None,
+    )
+
+
+def _block(length: int) -> int:
+    """Return the largest block that divides a sequence."""
+    return next(size for size in range(_LARGEST_BLOCK, 0, -128) if length % size == 0)
+
+
+def _by_head(array: jax.Array) -> jax.Array:
+    """Exchange tokens and heads."""
+    return jnp.swapaxes(array, 1, 2)

@@ -1,0 +1,51 @@
+"""The kernels compute attention: JAX interprets them on the CPU, beside plain operations."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from hespas.models.fused import Fused, fused_attention, fused_blocks
+from hespas.xla.splash import splash
+
+LENGTH, HEADS, KEY_HEADS, SIZE = 256, 2, 1, 64
+
+
+def plain(
+    query: jax.Array, key: jax.Array, value: jax.Array, *, window: int, score_cap: float
+) -> jax.Array:
+    repeated = (jnp.repeat(each, HEADS // KEY_HEADS, axis=2) for each in (key, value))
+    key, value = repeated
+    scores = jnp.einsum("bthd,bshd->bhts", query, key)
+    if score_cap:
+        scores = score_cap * jnp.tanh(scores / score_cap)
+    row, column = jnp.indices((LENGTH, LENGTH))
+    seen = (column <= row) & (row - column < (window or LENGTH))
+    weights = jax.nn.softmax(jnp.where(seen, scores, -jnp.inf), -1)
+    return jnp.einsum("bhts,bshd->bthd", weights, value)
+
+
+@pytest.mark.parametrize(("window", "score_cap"), [(0, 0.0), (150, 0.0), (0, 5.0)])
+def test_results_and_gradients_are_those_of_plain_operations(
+    window: int, score_cap: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interpreted = partial(splash.make_splash_mha_single_device, interpret=True)
+    monkeypatch.setattr(splash, "make_splash_mha_single_device", interpreted)
+    keys = jax.random.split(jax.random.key(1), 4)
+    heads = (HEADS, KEY_HEADS, KEY_HEADS, HEADS)
+    *arrays, outer = (
+        jax.random.normal(one, (1, LENGTH, count, SIZE))
+        for one, count in zip(keys, heads, strict=True)
+    )
+    blocks = fused_blocks("splash", score_cap=score_cap)
+    fused = partial(fused_attention, Fused(blocks=blocks, saved="context", window=window))
+    made, pull = jax.vjp(fused, *arrays)
+    gradients = pull(outer)
+    expected, plain_pull = jax.vjp(partial(plain, window=window, score_cap=score_cap), *arrays)
+    np.testing.assert_allclose(made, expected, atol=2e-5)
+    for one, other in zip(gradients, plain_pull(outer), strict=True):
+        np.testing.assert_allclose(one, other, atol=2e-4)
