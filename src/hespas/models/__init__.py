@@ -7,9 +7,10 @@ abstract arguments, sharded over a mesh (`model.parse_mesh`).
 that builds a step: `llama` (with `decoder` and `adamw`), `resnet` (with `resnet_layers`), `gemm`,
 `moe`. Other language models are settings, `language.LanguageModel`, listed in `families` and made
 of shared pieces: `transformer` puts together `attention` (with `context` and `latent`), `cache`,
-`feed_forward`, `routing` and `norms`; `training` and `serving` make its steps. `flops` has what a
-step needs, `kept` what layers hold for the backward pass. Importing `catalogue`, `families`,
-`language`, `model`, `flops` or `kept` does not import JAX.
+`feed_forward`, `routing` and `norms`; `kernels` names those of fused attention; `training` and
+`serving` make its steps. `flops` has what a step needs, `kept` what layers hold for the backward
+pass. Importing `catalogue`, `families`, `kernels`, `language`, `model`, `flops` or `kept` does not
+import JAX.
 """
 
 PUBLIC: dict[str, tuple[str, ...]] = {
@@ -17,6 +18,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "experts": ("capacity_of", "has_shared_experts"),
     "flops": ("model_flops",),
     "kept": ("least_kept_bytes", "local_elements"),
+    "kernels": ("FUSED",),
     "language": ("Decode", "LanguageModel"),
     "part": ("PIPE", "REDUCED", "SHARED", "Part", "PartProgram"),
     "model": ("CHOICES", "MeshAxes", "Model", "parse_mesh"),

@@ -1,5 +1,9 @@
 """The kernels compute attention: JAX interprets them on the CPU, beside plain operations."""
 
+# JAX's own types are only partly known.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+
 from __future__ import annotations
 
 from functools import partial
