@@ -70,7 +70,7 @@ _MAXTEXT = (
     ("llama3-8b", 8, ("model_name=llama3-8b", "weight_dtype=bfloat16", "use_iota_embed=true")),
     ("mixtral-8x7b", 64, ("model_name=mixtral-8x7b", "sparse_matmul=false", "capacity_factor=1")),
 )
-_STEP = ("attention=cudnn_flash_jax", "per_device_batch_size=1", "max_target_length=4096")
+_STEP = ("attention=cudnn_flash_te", "per_device_batch_size=1", "max_target_length=4096")
 _REMAT = "remat_policy=minimal_with_context"
 
 

@@ -58,6 +58,7 @@ _NAME = re.compile(r"[\w.-]+")
 # A cuDNN that has every kind of attention MaxText asks for; a real run would find its own.
 _CUDNN_VERSION = 91300
 _TRANSFORMER_ENGINE, _CUDNN = "cudnn_flash_te", "cudnn_flash_jax"
+_REPLACED = f"attention is {_CUDNN}: {_TRANSFORMER_ENGINE} calls the same kernels of cuDNN"
 _NO_DATA = {
     "enable_checkpointing": "false",
     "dataset_type": "synthetic",
@@ -132,8 +133,11 @@ def _lowered(request: Mapping[str, Any]) -> dict[str, Any]:
     jax.config.update("jax_default_prng_impl", "unsafe_rbg")
     devices = _devices(request)
     notes: list[str] = []
-    config = _configuration(request, notes)
+    config, is_replaced = _configuration(request, notes)
     mesh, order = _mesh(config, devices, slices=request["slices"])
+    if is_replaced:
+        notes.append(_REPLACED)
+        _name_as_transformer_engine()
     if request["kind"] == "gpu":
         _divide_cudnn_attention(config, mesh, notes)
     text = without_own_frames(_lowered_step(config, mesh).as_text(debug_info=True))
@@ -189,8 +193,8 @@ def _devices(request: Mapping[str, Any]) -> list[Any]:
     return list(described.devices)
 
 
-def _configuration(request: Mapping[str, Any], notes: list[str]) -> Any:
-    """Return MaxText's configuration of the step."""
+def _configuration(request: Mapping[str, Any], notes: list[str]) -> tuple[Any, bool]:
+    """Return MaxText's configuration of the step, and whether TransformerEngine is replaced."""
     _know_topology(request)
     settings = dict(each.split("=", 1) for each in request["settings"])
     unused = sorted(
@@ -198,11 +202,9 @@ def _configuration(request: Mapping[str, Any], notes: list[str]) -> Any:
     )
     if unused:
         notes.append(f"MaxText's {', '.join(unused)} do not decide a step's program: not used")
-    if settings.get("attention") == _TRANSFORMER_ENGINE:
+    is_asked = settings.get("attention") == _TRANSFORMER_ENGINE
+    if is_asked:
         settings["attention"] = _CUDNN
-        notes.append(
-            f"attention is {_CUDNN}: {_TRANSFORMER_ENGINE} calls the same kernels of cuDNN"
-        )
     given = (
         settings
         | _NO_DATA
@@ -219,8 +221,12 @@ def _configuration(request: Mapping[str, Any], notes: list[str]) -> Any:
         )
     except (Exception, SystemExit) as error:
         raise _RefusedError(_said(error)) from error
-    config.get_keys()["internal_compile"] = True
-    return config
+    keys = config.get_keys()
+    keys["internal_compile"] = True
+    is_default = keys["attention"] == _TRANSFORMER_ENGINE
+    if is_default:
+        keys["attention"] = _CUDNN
+    return config, is_asked or is_default
 
 
 def _said(error: BaseException) -> str:
@@ -379,15 +385,13 @@ def _divide_cudnn_attention(config: Any, mesh: Any, notes: list[str]) -> None:
     """Let every device call cuDNN on its own heads and sequences.
 
     JAX divides these calls by a callback into Python, which a compiler in another process can't
-    make. What the forward pass keeps is named as TransformerEngine names it, so that policies of
-    rematerialisation find it.
+    make.
 
     Where sequences are divided too, devices gather keys and values, and each has queries from both
     ends: of the pairs that a causal mask leaves they have as many each, which those of its queries
     with half of the keys are.
     """
     jax = _module("jax")
-    naming = _module("jax.ad_checkpoint")
     cudnn = _module("jax._src.cudnn.fused_attention_stablehlo")
     to_mesh = _module("maxtext.utils.sharding").logical_to_mesh_axes
     batch, heads = "activation_batch_attn", "activation_heads"
@@ -427,14 +431,29 @@ def _divide_cudnn_attention(config: Any, mesh: Any, notes: list[str]) -> None:
 
         return call
 
+    cudnn.check_cudnn_version = _answering(_CUDNN_VERSION)
+    cudnn.dot_product_attention = divided(cudnn.dot_product_attention)
+
+
+def _name_as_transformer_engine() -> None:
+    """Let policies of rematerialisation find what TransformerEngine names.
+
+    It names what its forward pass keeps, inside of the function that has a gradient of its own.
+    MaxText names what JAX's function returns, outside: a policy that keeps that keeps nothing that
+    the backward pass reads, and calls the forward kernel again.
+    """
+    naming = _module("jax.ad_checkpoint")
+    cudnn = _module("jax._src.cudnn.fused_attention_stablehlo")
     primitive = cudnn._dot_product_attention_fwd_p_wrapper.bind  # noqa: SLF001
 
     def named(*operands: Any, **options: Any) -> list[Any]:
         return [naming.checkpoint_name(made, "context") for made in primitive(*operands, **options)]
 
-    cudnn.check_cudnn_version = _answering(_CUDNN_VERSION)
+    def unnamed(value: Any, _name: str) -> Any:
+        return value
+
     cudnn._dot_product_attention_fwd_p_wrapper = MagicMock(bind=named)  # noqa: SLF001
-    cudnn.dot_product_attention = divided(cudnn.dot_product_attention)
+    _module("maxtext.layers.attention_op").checkpoint_name = unnamed
 
 
 if __name__ == "__main__":

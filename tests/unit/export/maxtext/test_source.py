@@ -232,6 +232,33 @@ def test_maxtext_lowers_a_step_for_gpus_and_says_what_it_replaced() -> None:
 
 
 @needs_maxtext
+@pytest.mark.parametrize(("attention", "calls"), [("cudnn_flash_te", 2), ("cudnn_flash_jax", 3)])
+def test_policies_keep_what_a_library_names(attention: str, calls: int) -> None:
+    """MaxText names what JAX's function returns, not what its gradient reads."""
+    policy = ("remat_policy=minimal_with_context", "ici_fsdp_parallelism=8")
+    made = export_maxtext(step(*SMALL, f"attention={attention}", *policy))
+    assert made.text.count(b"__cudnn$fmha") == calls
+
+
+@needs_maxtext
+def test_what_attention_returns_is_kept_once() -> None:
+    made = export_maxtext(
+        step(
+            *(each for each in SMALL if not each.startswith("base_num_kv_heads")),
+            "base_num_kv_heads=4",
+            "attention=cudnn_flash_te",
+            "remat_policy=minimal_with_context",
+            "ici_fsdp_parallelism=8",
+        )
+    )
+    program = load_per_device(made.text, name="test").program
+    forward, *_ = (op for op in all_ops(program) if op.kind == "while")
+    # Of each of two layers: queries, and what attention returns.
+    shapes = [getattr(value.type, "shape", None) for value in forward.results]
+    assert shapes.count((2, 1, 512, 8, 64)) + shapes.count((2, 1, 8, 512, 64)) == 2
+
+
+@needs_maxtext
 def test_kernels_that_a_device_chooses_are_refused_with_those_that_can_be_lowered() -> None:
     settings = (*SMALL, "max_target_length=2048", "ici_fsdp_parallelism=8")
     kept = [each for each in settings if each != "max_target_length=512"]
