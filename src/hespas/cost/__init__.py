@@ -29,7 +29,14 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "rules.fusion": ("bytes_again", "only_moves", "operations_of", "written_elements"),
     "rules.host": ("HostTraffic", "host_traffic", "is_on_host"),
     "rules.sizes": ("operand", "result"),
-    "sorts": ("CUB_SORTS", "is_for_library", "launches_of"),
+    "sorts": (
+        "CUB_SORTS",
+        "is_for_library",
+        "is_plain",
+        "launches_of",
+        "shared_accesses",
+        "sort_launches",
+    ),
     "structure": ("Branch", "Cost", "Leaf", "Loop", "total"),
     "work": ("Work", "ZERO", "flop_counts"),
 }

@@ -24,9 +24,19 @@ CUB_SORTS = ("xla.gpu.ext.cub_sort_keys", "xla.gpu.ext.cub_sort_pairs", "__cub$D
 RADIX_BITS, SEGMENTED_RADIX_BITS = 8, 6
 """Bits of the key that the library looks at in a pass: of all data at once, and row by row."""
 
-_FEWEST_ELEMENTS, _SHORTEST_ROW = 16384, 4096
+_FEWEST_ROWS = {
+    8: ((12, 1300), (1, 0)),
+    16: ((256, 2100), (48, 4200), (16, 65536), (1, 0)),
+    32: ((52, 8192), (48, 20000), (32, 65536), (1, 22000)),
+    64: ((256, 16800), (1, 131072)),
+}
+"""By the bits of the key: so many rows, or one, are the library's if they are longer than that."""
+
 _MOST_OPERANDS = 2
+_PAIRED_KEYS = frozenset({"f32", "i32", "ui8", "ui16", "ui32", "ui64"})
+_PAIRED_BITS = frozenset({16, 32, 64})
 _TILE, _TILE_BYTES = 4096, 48 * 1024
+_BANKS, _WORD_BYTES, _ACCESSES = 32, 4, 4
 
 
 def radix_passes(key_bits: int, *, rows: int) -> int:
@@ -51,7 +61,8 @@ def is_for_library(op: Op) -> bool:
     """Return whether XLA leaves a sort to the library.
 
     It has one or two operands, is by the first alone, goes along the fastest dimension, and has
-    rows and elements enough.
+    rows and elements enough. Other values go along with keys of some types alone, if these are
+    compared as they are.
     """
     kind = op.operands[0].type
     if len(op.operands) > _MOST_OPERANDS or not isinstance(kind, TensorType):
@@ -61,10 +72,34 @@ def is_for_library(op: Op) -> bool:
     order = kind.layout or tuple(reversed(range(kind.rank)))
     if order[0] != op.attrs.dimension or not op.regions:
         return False
-    is_long = kind.element_count > _FEWEST_ELEMENTS and kind.shape[order[0]] > _SHORTEST_ROW
+    is_long = _is_long(kind.element.bits, kind.element_count, kind.shape[order[0]])
     others = set(op.regions[0].arguments[2:])
     read = {value for inner in op.regions[0].operations for value in values_read(inner)}
-    return is_long and not others & read
+    return is_long and not others & read and (not is_plain(op) or _is_taken(op))
+
+
+def is_plain(op: Op) -> bool:
+    """Return whether a sort compares its keys as they are.
+
+    `jax.lax.sort` orders floats as NumPy does, and has more operations for NaNs and zeros; its
+    integers, and what `jax.lax.top_k` sorts, are compared at once.
+    """
+    return [inner.kind for inner in op.regions[0].operations[:-1]] == ["compare"]
+
+
+def _is_taken(op: Op) -> bool:
+    """Return whether the library sorts keys of this type, and values along with them."""
+    key, *others = [each.type.element for each in op.operands if isinstance(each.type, TensorType)]
+    return not others or (key.name in _PAIRED_KEYS and others[0].bits in _PAIRED_BITS)
+
+
+def _is_long(key_bits: int, elements: int, length: int) -> bool:
+    """Return whether rows of keys are so many and so long that the library sorts them faster."""
+    rows = elements // max(1, length)
+    return any(
+        length > most and (rows >= fewest if fewest > 1 else rows == 1)
+        for fewest, most in _FEWEST_ROWS.get(key_bits, ())
+    )
 
 
 def sort_launches(op: Op) -> int:
@@ -73,20 +108,53 @@ def sort_launches(op: Op) -> int:
     With 2^n elements in a row, padded, and 2^t in a tile, one kernel sorts tiles; then stages of
     1 to n - t longer distances follow, with one more kernel each for all distances in a tile.
     """
-    kind = op.operands[0].type
-    if not isinstance(kind, TensorType) or not isinstance(op.attrs, DimensionAttrs):
-        return 1
-    length = kind.shape[op.attrs.dimension] if kind.shape else 1
-    element_bytes = sum(
-        (value.type.element.bits + 7) // 8
-        for value in op.operands
-        if isinstance(value.type, TensorType)
-    )
-    tile = _TILE
+    levels, of_tile = _levels(op)
+    longer = levels - of_tile
+    return 1 + longer + longer * (longer + 1) // 2
+
+
+def _levels(op: Op) -> tuple[int, int]:
+    """Return the levels of the network of a row, and those whose distances are within a tile."""
+    levels = ceil_log2(_length(op))
+    tile, element_bytes = _TILE, sum(_element_bytes(op))
     while tile > 1 and tile * element_bytes >= _TILE_BYTES:
         tile //= 2
-    longer = max(0, ceil_log2(length) - ceil_log2(tile))
-    return 1 + longer + longer * (longer + 1) // 2
+    return levels, min(levels, ceil_log2(tile))
+
+
+def _length(op: Op) -> int:
+    kind, attrs = op.operands[0].type, op.attrs
+    if not isinstance(kind, TensorType) or not isinstance(attrs, DimensionAttrs) or not kind.shape:
+        return 1
+    return kind.shape[attrs.dimension]
+
+
+def _element_bytes(op: Op) -> list[int]:
+    kinds = [value.type for value in op.operands]
+    return [(each.element.bits + 7) // 8 for each in kinds if isinstance(each, TensorType)]
+
+
+def shared_accesses(op: Op) -> tuple[float, float]:
+    """Return the accesses to shared memory of a network's threads, and the passes of warps.
+
+    A comparison within a tile loads and stores both elements of each operand. A pass serves 32
+    words; two elements of a bank take two, which is so where the distance is less than that.
+    """
+    kind = op.operands[0].type if op.kind == "sort" else None
+    if not isinstance(kind, TensorType):
+        return 0.0, 0.0
+    levels, of_tile = _levels(op)
+    phases = [*range(1, of_tile + 1), *[of_tile] * (levels - of_tile)]
+    length = _length(op)
+    pairs, accesses, passes = (kind.element_count // max(1, length) << levels) / 2, 0.0, 0.0
+    for size in _element_bytes(op):
+        words = max(1, size // _WORD_BYTES)
+        near = ceil_log2(_BANKS // words)
+        stages = sum(phases)
+        accesses += _ACCESSES * pairs * stages
+        crowded = sum([min(phase, near) for phase in phases])
+        passes += _ACCESSES * pairs * words * (stages + crowded) / _BANKS
+    return accesses, passes
 
 
 def launches_of(op: Op) -> tuple[int, int]:

@@ -23,6 +23,8 @@ from hespas.fuse.layouts import (
     operand_order,
     reshaped,
     result_orders,
+    summed_fastest,
+    sums_fastest,
     transposed,
 )
 from hespas.fuse.libraries import Libraries
@@ -236,11 +238,10 @@ class _Walk:
         count = len(op.results)
         orders = self.outer.orders
         order = next((each for each in map(orders.get, operands[:count]) if each is not None), None)
-        if order is None:
-            self._add(op, operands, default_order(shape_of(op.results[0])))
-            return
-        taken = [self._as(value, order) for value in operands[:count]]
         shape = shape_of(op.operands[0])
+        if order is None:
+            order = default_order(shape)
+        taken = [self._as(value, order) for value in operands[:count]]
         kept = [at for at in range(len(shape)) if at not in dimensions]
         number = {at: new for new, at in enumerate(kept)}
         made = tuple([number[at] for at in order if at in number])
@@ -271,6 +272,7 @@ class _Walk:
         orders: list[Order] = []
         shapes = tuple(map(shape_of, operands))
         merged = merged_orders(attrs, shapes) if self.outer.libraries is None else ()
+        turns = self.outer.libraries is None and sums_fastest(op, self.outer.compute_capability)
         for at, value in enumerate(operands):
             shape = shapes[at]
             order = self.outer.orders[value]
@@ -280,6 +282,8 @@ class _Walk:
                 order = merged[at]
             elif not is_taken(attrs, at, order, shape):
                 order = operand_order(attrs, at, shape)
+            if turns:
+                order = summed_fastest(attrs, at, order)
             taken.append(self._as(value, order))
             orders.append(order)
         if self.outer.libraries is not None and self.outer.libraries.turns_8_bits:
@@ -301,8 +305,7 @@ class _Walk:
         is_small = isinstance(value.type, TensorType) and value.type.element.name in _SMALL
         if not is_small or not order or order[-1] in contracting or value in self.outer.given:
             return value
-        rest = [at for at in order if at not in contracting]
-        return self._copied(value, (*rest, *[at for at in order if at in contracting]))
+        return self._copied(value, summed_fastest(attrs, operand, order))
 
     def _meets_turned(self, value: Value, by_rows: Order, by_columns: Order) -> bool:
         """Return whether what a product is combined with first lies as its columns would."""

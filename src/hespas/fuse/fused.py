@@ -34,6 +34,7 @@ from hespas.fuse.short_memory import SHORT, is_short
 from hespas.fuse.simplify import Simplifier, live, with_sums_joined, without_scatters
 from hespas.fuse.sorts import with_library_sorts
 from hespas.fuse.top_k import with_top_k
+from hespas.fuse.vector_dots import with_vector_dots_opened
 from hespas.fuse.windows import with_windows_opened
 from hespas.program.program import Block, Function, Program
 from hespas.program.rewrite import with_calls_opened
@@ -65,7 +66,7 @@ def fused(
     main = with_calls_opened(program)
     body = Simplifier().block(main.body)
     of_gpus = libraries is None and not for_tpu
-    body = each_block(body, partial(_before_layouts, for_tpu=for_tpu, pads=of_gpus))
+    body = each_block(body, partial(_before_layouts, for_tpu=for_tpu, of_gpus=of_gpus))
     body = Assignment(libraries=libraries, compute_capability=compute_capability).block(body)
     if of_gpus:
         body = with_layouts_before(body)
@@ -94,9 +95,11 @@ def _scheduled(program: Program, main: Function, fuser: _Fuser) -> Program:
     )
 
 
-def _before_layouts(block: Block, *, for_tpu: bool, pads: bool) -> Block:
+def _before_layouts(block: Block, *, for_tpu: bool, of_gpus: bool) -> Block:
     end = block.operations[-1]
-    operations = [*before_reshapes(with_scans_opened(block.operations[:-1]))]
+    given = block.operations[:-1]
+    opened = with_vector_dots_opened(given) if of_gpus else given
+    operations = [*before_reshapes(with_scans_opened(opened))]
     operations = with_sums_joined([*live(operations, end.operands)], end.operands)
     operations = without_scatters(operations, end.operands)
     if not for_tpu:
@@ -104,9 +107,11 @@ def _before_layouts(block: Block, *, for_tpu: bool, pads: bool) -> Block:
         operations = with_epilogues(operations, end.operands)
     operations = with_narrow_gathers(operations, end.operands)
     operations = [*with_rounded_operands(operations)]
-    ordered = with_top_k(operations, end.operands) if for_tpu else with_library_sorts(operations)
+    ordered = with_top_k(operations, end.operands, for_tpu=for_tpu)
+    if not for_tpu:
+        ordered = with_library_sorts(ordered)
     operations = with_merged_dots(with_windows_opened(ordered))
-    if pads:
+    if of_gpus:
         operations = with_padded_dots(operations, end.operands)
     return Block(arguments=block.arguments, operations=(*operations, end))
 

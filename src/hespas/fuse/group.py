@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
+from hespas.fuse.column_sums import multiplied_before
 from hespas.fuse.epilogues import Epilogues
 from hespas.fuse.kinds import (
     BROADCASTS,
@@ -68,12 +69,16 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grouping:
-    """The groups of a block, and which operations have results in memory."""
+    """The groups of a block, and which operations have results in memory.
+
+    Those ``apart`` are written by kernels that do nothing of what reads them.
+    """
 
     operations: Sequence[Op]
     roles: Sequence[Role]
     groups: Sequence[Group]
     written: Sequence[bool]
+    apart: AbstractSet[int] = frozenset()
 
 
 def grouped(block: Block) -> Grouping:
@@ -83,7 +88,11 @@ def grouped(block: Block) -> Grouping:
     for at in reversed(range(len(walk.operations))):
         walk.op(at)
     return Grouping(
-        operations=walk.operations, roles=walk.roles, groups=walk.groups, written=walk.written
+        operations=walk.operations,
+        roles=walk.roles,
+        groups=walk.groups,
+        written=walk.written,
+        apart=walk.apart,
     )
 
 
@@ -96,7 +105,8 @@ class _Walk:
     computed from in memory, with how many bytes of it; ``work`` counts the instructions for one
     element, those of the operations before included. ``products`` maps what a product ends in to
     the product and all else that it takes in. ``often`` are those that kernels would read at too
-    many places, ``rows`` the reductions of whose rows a result comes.
+    many places, ``apart`` those that kernels would sum in few blocks, ``rows`` the reductions of
+    whose rows a result comes.
     """
 
     operations: Sequence[Op]
@@ -110,6 +120,7 @@ class _Walk:
     producer: dict[Value, int] = field(default_factory=dict[Value, int])
     products: dict[int, set[int]] = field(default_factory=dict[int, set[int]])
     often: AbstractSet[int] = frozenset()
+    apart: AbstractSet[int] = frozenset()
     rows: list[int | None] = field(default_factory=list[int | None])
     groups: list[Group] = field(default_factory=list[Group])
 
@@ -139,6 +150,7 @@ class _Walk:
         for value in results:
             if value in self.producer:
                 self.is_needed[self.producer[value]] = True
+        self.apart = multiplied_before(self.operations)
         self.often = read_often(
             self.operations,
             loops=self._of(Role.LOOP, Role.VIEW),
@@ -219,6 +231,7 @@ class _Walk:
         elif (
             not self._is_before_copies(at, readers)
             and at not in self.often
+            and at not in self.apart
             and (self._is_worth(at, readers) or self._is_of_row(at, readers))
         ):
             self._join(at, readers)

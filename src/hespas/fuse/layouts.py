@@ -14,8 +14,12 @@ from __future__ import annotations
 from functools import lru_cache
 
 from hespas.program.attrs import DotAttrs
+from hespas.program.program import Op
+from hespas.program.types import TensorType
 
 Order = tuple[int, ...]
+
+_ADA, _BLACKWELL = 8.9, 10.0
 
 
 @lru_cache(maxsize=65536)
@@ -116,6 +120,33 @@ def operand_order(attrs: DotAttrs, operand: int, shape: tuple[int, ...]) -> Orde
     """Return the order in which a product takes an operand that comes in no order it can use."""
     batch, contracted, free = _parts(attrs, operand, len(shape))
     return tuple([at for at in (*batch, *contracted, *free) if shape[at] > 1])
+
+
+def sums_fastest(op: Op, compute_capability: float | None) -> bool:
+    """Return whether a product takes both operands with the dimensions it sums over fastest.
+
+    cuBLASLt has no other kernels for products of 8 bits: of integers on all parts, of floats on
+    those before Blackwell that have such products. A part without a ``compute_capability`` is none
+    of NVIDIA's.
+
+    Source: NVIDIA, cuBLAS, section "cublasLtMatmul"; openxla/xla, ``GpuLayoutAssignment``
+    (xla/service/gpu/transforms/layout_assignment.cc, Apache License 2.0).
+    """
+    if compute_capability is None:
+        return False
+    kinds = [value.type for value in (*op.operands, *op.results)]
+    names = [each.element.name for each in kinds if isinstance(each, TensorType)]
+    if names == ["i8", "i8", "i32"]:
+        return True
+    are_floats = all(name.startswith("f8") for name in names[:2])
+    return are_floats and _ADA <= compute_capability < _BLACKWELL
+
+
+def summed_fastest(attrs: DotAttrs, operand: int, order: Order) -> Order:
+    """Return an operand's order with the dimensions that a product sums over fastest."""
+    contracted = (attrs.lhs_contracting, attrs.rhs_contracting)[operand]
+    rest = [at for at in order if at not in contracted]
+    return (*rest, *[at for at in order if at in contracted])
 
 
 @lru_cache(maxsize=65536)

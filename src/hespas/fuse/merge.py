@@ -211,6 +211,8 @@ class _Graph:
         """Return whether a kernel goes over what another writes, and can read it on the spot."""
         if not self._is_alike(node, user):
             return False
+        if node.group is not None and not self.grouping.apart.isdisjoint(node.group.roots):
+            return False
         operations, roles = self.grouping.operations, self.grouping.roles
         closed = {
             result

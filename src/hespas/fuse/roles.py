@@ -47,13 +47,22 @@ def role_of(op: Op) -> Role:
     is_same = kind in BROADCASTS and size_of(op.operands[0]) == size_of(op.results[0])
     if kind in _VIEWS or is_same:
         return Role.VIEW
-    if kind == "reduce_window" and 1 < window_of(op) <= PIECE and len(op.results) == 1:
+    if kind == "reduce_window" and 1 < window_of(op) <= PIECE and _is_simple(op):
         return Role.LOOP
     if kind in REDUCING or kind in IN_PLACE or (kind == "copy" and moves_fastest(op)):
         return Role.END
     return Role.LOOP
 
 
+def _is_simple(op: Op) -> bool:
+    """Return whether a window combines by one operation, as sums and maxima do.
+
+    What combines by more, as of `jax.lax.cumlogsumexp`, XLA computes once and writes.
+    """
+    return len(op.results) == 1 and len(op.regions[0].operations) == _WITH_RETURN
+
+
+_WITH_RETURN = 2
 _VIEWS = frozenset({"bitcast", "reshape", "transpose"})
 
 

@@ -19,6 +19,7 @@ from hespas.fuse.order import needed_by, readers_of, times_read
 from hespas.program.attrs import NO_ATTRS, CollectiveAttrs, DimensionsAttrs, SliceAttrs
 from hespas.program.canonical import structure_key
 from hespas.program.program import Block, Op, Value, is_communication_op, values_read
+from hespas.program.rewrite import plain_op
 from hespas.program.types import NumberKind, TensorType, Type
 
 _LIBRARY = frozenset({"convolution", "dot", "dot_general", "ragged_dot"})
@@ -76,6 +77,7 @@ class _Walk:
 
     def op(self, op: Op) -> None:
         """Add an operation, or record what stands for its results."""
+        op = _without_reduction(op)
         operands = self.local(op.operands)
         same = self._identity(op, operands)
         if same is not None:
@@ -187,6 +189,20 @@ class _Walk:
                 op, operands=before.operands, attrs=attrs, attributes=(("permutation", text),)
             )
         return replace(op, operands=before.operands)
+
+
+def _without_reduction(op: Op) -> Op:
+    """Return a reshape for a reduction of dimensions of one element, with nothing to combine.
+
+    Source: openxla/xla, ``AlgebraicSimplifier`` (HandleReduce, Apache License 2.0).
+    """
+    if op.kind != "reduce" or len(op.results) != 1:
+        return op
+    given, made = op.operands[0].type, op.results[0].type
+    if not isinstance(given, TensorType) or not isinstance(made, TensorType):
+        return op
+    is_alone = given.element == made.element and given.element_count == made.element_count
+    return plain_op(op, "reshape", op.operands[:1], op.results[0]) if is_alone else op
 
 
 _KEEPING = BROADCASTS | {

@@ -1,7 +1,8 @@
 """Leave sorts to the library, as XLA's GPU compiler does where they are long and simple.
 
-The library orders unsigned keys. Other keys are made into such before; two operands, or one that is
-no unsigned integer, go along with the keys as one value, and are taken apart after.
+The library orders integers, and floats by their bits. Floats that `jax.lax.sort` orders, as NumPy
+does, are made into unsigned integers before; they, and a second operand, go along with these keys
+as one value, and are taken apart after.
 
 Source: openxla/xla, ``SortRewriter`` (xla/service/gpu/transforms/sort_rewriter.cc, Apache License
 2.0), and what jaxlib 0.10.2 compiles for H100.
@@ -9,40 +10,48 @@ Source: openxla/xla, ``SortRewriter`` (xla/service/gpu/transforms/sort_rewriter.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 
 from msgspec.structs import replace
 
-from hespas.cost.sorts import CUB_SORTS, is_for_library
+from hespas.cost.sorts import CUB_SORTS, is_for_library, is_plain
 from hespas.fuse.blocks import tensor_of
-from hespas.program.attrs import CustomCallAttrs
-from hespas.program.program import Op, Value
+from hespas.program.attrs import CompareAttrs, CustomCallAttrs
+from hespas.program.program import Block, Op, Value
 from hespas.program.rewrite import plain_op
-from hespas.program.types import ElementType, NumberKind, TensorType, element_type
+from hespas.program.types import ElementType, TensorType, element_type
 
 _KEYS, _PAIRS, _ = CUB_SORTS
 _WIDEST = 64
 
 
 def with_library_sorts(operations: Sequence[Op]) -> list[Op]:
-    """Return operations in which calls of the library stand for long sorts."""
+    """Return operations in which calls of the library stand for long sorts.
+
+    A network that has to keep the order of equal keys sorts by places too.
+    """
     if not any(op.kind == "sort" for op in operations):
         return list(operations)
-    return [made for op in operations for made in _rewritten(op)]
+    places = {result for op in operations if op.kind == "iota" for result in op.results}
+    return [made for op in operations for made in _rewritten(op, places)]
 
 
-def _rewritten(op: Op) -> Iterator[Op]:
-    if op.kind != "sort" or not is_for_library(op):
+def _rewritten(op: Op, places: Container[Value]) -> Iterator[Op]:
+    if op.kind != "sort":
         yield op
+        return
+    if not is_for_library(op):
+        is_stable = dict(op.attributes).get("is_stable") == "true"
+        has_places = any(value in places for value in op.operands) and _shows_places(op)
+        yield from _by_places(op) if is_stable and not has_places else (op,)
         return
     keys = tensor_of(op.operands[0])
     packed = _packed_type(op)
+    if is_plain(op):
+        yield _call(op, op.operands, op.results)
+        return
     if packed is None:
         yield op
-        return
-    is_unsigned = keys.element.kind is NumberKind.INTEGER
-    if is_unsigned and len(op.operands) == 1:
-        yield _call(op, op.operands, op.results)
         return
     key = Value(type=replace(keys, element=element_type(f"ui{keys.element.bits}")))
     yield plain_op(op, "bitcast_convert", op.operands[:1], key)
@@ -58,6 +67,33 @@ def _rewritten(op: Op) -> Iterator[Op]:
     yield _call(op, (key, together), (Value(type=key.type), ordered))
     for result in op.results:
         yield plain_op(op, "convert", (ordered,), result)
+
+
+def _shows_places(op: Op) -> bool:
+    """Return whether XLA sees that an operand has the places: in a vector, and of `top_k`.
+
+    Those of rows it has made a broadcast of a vector before it looks; `top_k` it opens after that.
+    """
+    compared = [each.attrs for region in op.regions for each in region.operations[:-1]]
+    is_largest = any(isinstance(each, CompareAttrs) and each.direction == "GT" for each in compared)
+    return is_largest or tensor_of(op.operands[0]).rank == 1
+
+
+def _by_places(op: Op) -> Iterator[Op]:
+    """Yield a sort with the place of each element as one operand more, as XLA adds it.
+
+    Source: openxla/xla, ``StableSortExpander`` (xla/hlo/transforms/expanders, Apache License 2.0).
+    """
+    place = element_type("i32")
+    kind = TensorType(element=place, shape=tensor_of(op.operands[0]).shape)
+    numbers, ordered = Value(type=kind), Value(type=kind)
+    yield replace(plain_op(op, "iota", (), numbers), attrs=op.attrs)
+    (body,) = op.regions
+    scalar = TensorType(element=place, shape=())
+    more = Value(type=scalar), Value(type=scalar)
+    inner = Block(arguments=(*body.arguments, *more), operations=body.operations)
+    operands, results = (*op.operands, numbers), (*op.results, ordered)
+    yield replace(op, operands=operands, results=results, regions=(inner,))
 
 
 def _packed_type(op: Op) -> ElementType | None:

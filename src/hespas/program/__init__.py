@@ -94,6 +94,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "FLASH_FORWARD",
         "MOSAIC",
         "TOP_K",
+        "TOP_K_OF_GPUS",
     ),
     "triton": ("TritonKernel", "TritonOp", "TritonType"),
     "types": (

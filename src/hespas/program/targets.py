@@ -14,5 +14,5 @@ FLASH_FORWARD, FLASH_BACKWARD = "__flash_attention$forward", "__flash_attention$
 MOSAIC = "tpu_custom_call"
 """A TPU's kernel that its author wrote, in Pallas."""
 
-TOP_K = "TopK"
+TOP_K, TOP_K_OF_GPUS = "TopK", "__gpu$TopK"
 """The largest elements of each row and where they were, as XLA's compilers for GPUs and TPUs."""

@@ -85,6 +85,19 @@ def recurrence(values: Any) -> Any:
     return lax.associative_scan(combined, (values, values), axis=1)
 
 
+def log_sums(values: Any) -> Any:
+    return lax.cumlogsumexp(values, 1)
+
+
+# XLA's kernels of `cumlogsumexp`, whose windows are each computed once.
+def test_windows_that_combine_by_more_than_one_operation_are_written(tmp_path: Path) -> None:
+    file = tmp_path / "scan.mlir"
+    values = jax.ShapeDtypeStruct((256, 32768), jnp.float32)
+    file.write_text(jax.jit(log_sums).trace(values).lower().as_text())
+    predicted = hespas.predict(file, "H100_80GB", devices=1, fidelity="fused")
+    assert predicted.estimates.total.total.bytes_moved == pytest.approx(145.4e6, rel=0.01)
+
+
 # What jaxlib 0.10.2 compiles for H100: time, and bytes that kernels move.
 @pytest.mark.parametrize(
     ("function", "compiled_s", "compiled_bytes"),
@@ -102,5 +115,5 @@ def test_scans_take_about_as_long_as_compiled(
     file.write_text(jax.jit(function).trace(values).lower().as_text())
     predicted = hespas.predict(file, "H100_80GB", devices=1, fidelity="fused")
     moved = predicted.estimates.total.total.bytes_moved
-    assert predicted.step_time_s == pytest.approx(compiled_s, rel=0.2)
-    assert moved == pytest.approx(compiled_bytes, rel=0.2)
+    assert predicted.step_time_s == pytest.approx(compiled_s, rel=0.1)
+    assert moved == pytest.approx(compiled_bytes, rel=0.1)

@@ -58,6 +58,16 @@ def test_rounding_to_the_precision_of_the_type_is_dropped() -> None:
     assert kinds(vector_main(body)) == kept
 
 
+def test_a_reduction_of_one_element_each_is_a_reshape() -> None:
+    column = "tensor<8x1xf32>"
+    body = f"""%z = stablehlo.constant dense<0.0> : tensor<f32>
+    %b = stablehlo.tanh %a : {VECTOR}
+    %c = stablehlo.reshape %b : ({VECTOR}) -> {column}
+    %r = stablehlo.reduce(%c init: %z) applies stablehlo.add across dimensions = [1]
+        : ({column}, tensor<f32>) -> {VECTOR}"""
+    assert kinds(vector_main(body)) == ["tanh", "reshape"]
+
+
 def test_two_transposes_are_one() -> None:
     cube, turned = "tensor<2x3x4xf32>", "tensor<4x2x3xf32>"
     text = main_function(

@@ -31,7 +31,7 @@ from hespas.cost.work import Work, flop_counts, summed
 from hespas.errors import CostError, option
 from hespas.program.attrs import CustomCallAttrs
 from hespas.program.program import Op, Value
-from hespas.program.targets import FLASH_BACKWARD, FLASH_FORWARD, MOSAIC, TOP_K
+from hespas.program.targets import FLASH_BACKWARD, FLASH_FORWARD, MOSAIC, TOP_K, TOP_K_OF_GPUS
 from hespas.program.types import NumberKind, TensorType
 
 
@@ -250,7 +250,7 @@ def work_by_author(op: Op) -> Work | None:
     )
 
 
-_TOP_K = (TOP_K, "__gpu$TopK", "mhlo.topk", "stablehlo.dynamic_top_k")
+_TOP_K = (TOP_K, TOP_K_OF_GPUS, "mhlo.topk", "stablehlo.dynamic_top_k")
 _THREEFRY = ("cu_threefry2x32", "cu_threefry2x32_ffi", "hip_threefry2x32_ffi")
 _CHOLESKY = ("cusolver_potrf_ffi", "hipsolver_potrf_ffi", *(f"lapack_{t}potrf_ffi" for t in "sdcz"))
 _LU = (

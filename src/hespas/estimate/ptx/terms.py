@@ -23,6 +23,7 @@ from itertools import takewhile
 from math import ceil, hypot, prod
 
 from hespas.cost.rules.fusion import bytes_again, operations_of, written_elements
+from hespas.cost.sorts import shared_accesses, sort_launches
 from hespas.estimate.bound import UNDIVIDED, Bound
 from hespas.estimate.ptx.analysis import SECTOR_BYTES, WARP, Access, KernelAnalysis
 from hespas.estimate.ptx.columns import (
@@ -32,9 +33,10 @@ from hespas.estimate.ptx.columns import (
     layout_of,
     more_than_its_share,
 )
+from hespas.estimate.ptx.rows import warps_of_rows
 from hespas.fuse.kinds import weight
 from hespas.hardware.microarchitecture import Microarchitecture
-from hespas.program.attrs import DimensionsAttrs, FusionAttrs
+from hespas.program.attrs import DimensionAttrs, DimensionsAttrs, FusionAttrs, WindowAttrs
 from hespas.program.kernels import KernelLaunch
 from hespas.program.program import Op, shape_of, size_of
 from hespas.program.types import TensorType
@@ -225,7 +227,7 @@ stream."""
 NARROW_COLUMNS = 2048
 """Up to so many columns, rows that are reduced together lie one behind the other in memory."""
 
-_THREADS = 128
+_THREADS, _THREADS_OF_COLUMNS = 128, 1024
 _ELEMENTS_PER_THREAD = 4
 
 # How XLA transposes, read in the PTX of 64 transposes that it compiled for H100. A tile of 32 x 32
@@ -308,36 +310,60 @@ def terms_by_category(
     blocks that start are those of the launch. Where it is not known, loops have 128 threads a
     block, and four of the elements that are written a thread; column reductions have few blocks,
     and their category's part of the bandwidth is that of many. L2 has what is gathered and
-    scattered again, and what tiles of a transpose move in parts of sectors; their elements pass the
-    load/store pipe.
+    scattered again, and what tiles of a transpose move in parts of sectors; their elements, and
+    those that a sort compares in shared memory, pass the load/store pipe.
     """
     rate = memory_bandwidth_bytes_per_s * gpu.memory_efficiency * PART_OF_STREAMING[category]
-    blocks, threads = 0, _THREADS
+    columns = columns_of(op) if category in (COLUMN_REDUCTION, NARROW_REDUCTION) else Columns()
+    blocks, threads = columns.blocks, _THREADS_OF_COLUMNS if columns.blocks else _THREADS
     if launch is not None:
         blocks, threads = prod(launch.grid), prod(launch.block)
     elif category == LOOP and bytes_moved > 0:
-        blocks = ceil(written_elements(op) / (_THREADS * _ELEMENTS_PER_THREAD))
+        blocks = ceil(_threads_of_loop(op) / _THREADS)
+    elif category == ROW_REDUCTION:
+        blocks = ceil(warps_of_rows(op) * WARP / _THREADS)
     busiest = ceil(blocks / gpu.multiprocessors)
     cycles = busiest * gpu.warp_turnover_cycles * ceil(threads / WARP)
     lane_s = 1 / (gpu.multiprocessors * gpu.pipe_efficiency * gpu.clock_hz)
     turning = _turning(op) if category in (LOOP, TRANSPOSE) else _Turning()
-    columns = columns_of(op) if category in (COLUMN_REDUCTION, NARROW_REDUCTION) else Columns()
-    more = more_than_its_share(blocks or columns.blocks, gpu.multiprocessors)
+    more = more_than_its_share(blocks, gpu.multiprocessors) if columns.blocks else 0.0
+    kernels = sort_launches(op) if op.kind == "sort" else 1
+    accesses, passes = [each / kernels for each in shared_accesses(op)]
     instructions = _instructions(op) + columns.instructions * more
     pipes = {
         "issue": instructions / gpu.issue_lanes * lane_s,
-        "load/store": turning.accesses / gpu.memory_lanes * lane_s,
+        "load/store": (turning.accesses + accesses) / gpu.memory_lanes * lane_s,
     }
     pipe = max(pipes, key=lambda name: pipes[name])
     return KernelTerms(
         memory_s=bytes_moved / rate,
         l2_s=(bytes_again(op) + turning.l2_bytes) / gpu.l2_bandwidth_bytes_per_s,
-        l1_s=(turning.l1_lines + columns.l1_lines * more) / (gpu.multiprocessors * gpu.clock_hz),
+        l1_s=(turning.l1_lines + columns.l1_lines * more + passes)
+        / (gpu.multiprocessors * gpu.clock_hz),
         pipe_s=pipes[pipe],
         pipe=pipe,
         turnover_s=cycles / gpu.clock_hz,
         launch_s=gpu.launch_s,
     )
+
+
+def _threads_of_loop(op: Op) -> float:
+    """Return the threads of a loop, each of which writes four neighbours.
+
+    Where single elements are put side by side, as the rotated pairs of a rotary embedding, a
+    thread writes one of each.
+    """
+    written = written_elements(op)
+    for each in operations_of(op):
+        if each.kind != "concatenate" or size_of(each.results[0]) != written:
+            continue
+        if not isinstance(each.attrs, DimensionAttrs) or len(each.operands) == 1:
+            continue
+        sizes = {shape_of(value)[each.attrs.dimension] for value in each.operands}
+        is_fastest = layout_of(each.results[0])[:1] == (each.attrs.dimension,)
+        if is_fastest and sizes == {1}:
+            return written / len(each.operands)
+    return written / _ELEMENTS_PER_THREAD
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -387,11 +413,29 @@ def _turning(op: Op) -> _Turning:
     return _Turning(accesses=accesses, l2_bytes=l2_bytes, l1_lines=l1_lines)
 
 
-def _instructions(op: Op) -> int:
+def _instructions(op: Op) -> float:
     """Return the instructions of windows: each place is loaded and combined for every element."""
     inner = [each for each in operations_of(op) if each.kind == "reduce_window"]
     most = written_elements(op) if inner else 0
-    return sum([weight(each) * min(most, size_of(each.results[0])) for each in inner])
+    return sum([_of_windows(each) * min(most, size_of(each.results[0])) for each in inner])
+
+
+def _of_windows(op: Op) -> float:
+    """Return the instructions for an element of a window's result.
+
+    A cumulative window leaves out the places before the start. Threads of a warp that differ in
+    their place wait for each other; along another dimension than the fastest all leave out the
+    same, half of the places in the mean.
+    """
+    attrs = op.attrs
+    if not isinstance(attrs, WindowAttrs):
+        return weight(op)
+    axes = [at for at, size in enumerate(attrs.size) if size > 1]
+    if len(axes) != 1 or layout_of(op.results[0])[:1] == (axes[0],):
+        return weight(op)
+    size = attrs.size[axes[0]]
+    is_cumulative = sorted(attrs.padding[axes[0]]) == [0, size - 1]
+    return weight(op) * (size + 1) / (2 * size) if is_cumulative else weight(op)
 
 
 _WORTH_REPORTING = 1.5
