@@ -3,6 +3,7 @@
 XLA gives an array that no turn of a loop changes the layout in which the body takes its parts, and
 copies it before the loop: compiled for H100, a step of llama3-8b holds the weights of all layers
 that are gathered along their fastest dimension, 0.6 GB of them on each of eight, a second time.
+Weights in f32 are copied as they are, and each part is converted in its turn.
 Loops that read the same share the copy, and it stands before the outermost loop.
 """
 
@@ -39,11 +40,15 @@ def with_layouts_before(block: Block) -> Block:
     return Block(arguments=block.arguments, operations=tuple(operations))
 
 
+_BETWEEN = frozenset({"convert", "reshape", "copy"})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Moved:
     """A copy that moves before a loop: of the argument ``at``, which then has the type ``whole``.
 
-    ``part`` are the operations that cut what was copied from the argument, if it was a part.
+    ``part`` are the operations that made what was copied of the argument, if it was a part: what
+    cuts it, and what converts it or drops its first dimension.
     """
 
     at: int
@@ -74,11 +79,13 @@ def _of_part(
     chain = [cut]
     while chain[-1].kind != "copy":
         following = readers.get(chain[-1].results[0], ())
-        if len(following) != 1 or following[0].kind not in {"reshape", "copy"}:
+        if len(following) != 1 or following[0].kind not in _BETWEEN:
             return
         chain.append(following[0])
     *part, copy = chain
-    if len(part) != 2 or _type(cut).shape != (1, *_type(copy).shape):
+    if [op.kind for op in part].count("reshape") != 1 or len(part) > 3:
+        return
+    if _type(cut).shape != (1, *_type(copy).shape):
         return
     layout = _type(copy).layout or tuple(range(len(_type(copy).shape)))[::-1]
     ordered = (*(each + 1 for each in layout), 0)
@@ -119,23 +126,34 @@ class _Body:
     def operations(self, operations: Iterable[Op]) -> Iterator[Op]:
         """Yield operations without the copies, and with parts cut from what was copied."""
         cuts = {each.part[0]: number for number, each in enumerate(self.moved) if each.part}
-        views = {each.part[1]: each for each in self.moved if each.part}
+        between = {op: each for each in self.moved for op in each.part[1:-1]}
+        last = {each.part[-1]: each for each in self.moved if each.part}
         whole = {each.copy: at for at, each in enumerate(self.moved)}
         for op in operations:
             if op in cuts:
                 number = cuts[op]
-                layout = self.moved[number].whole.layout
-                result = Value(type=replace(_type(op), layout=layout))
-                self.renaming[op.results[0]] = result
+                result = self._laid_out(op, self.moved[number])
                 source = (self.arguments[number], *op.operands[1:])
                 yield replace(self._renamed(op), operands=source, results=(result,))
-            elif op in views:
-                yield replace(self._renamed(op), results=views[op].copy.results)
+            elif op in between:
+                result = self._laid_out(op, between[op])
+                yield replace(self._renamed(op), results=(result,))
+            elif op in last:
+                yield replace(self._renamed(op), results=last[op].copy.results)
             elif op in whole:
                 if not self.moved[whole[op]].part:
                     self.renaming[op.results[0]] = self.arguments[whole[op]]
             else:
                 yield self._renamed(op)
+
+    def _laid_out(self, op: Op, moved: _Moved) -> Value:
+        """Return what an operation makes of a part, in the order of the copy."""
+        kind, copied = _type(op), _type(moved.copy)
+        is_cut = len(kind.shape) > len(copied.shape)
+        layout = moved.whole.layout if is_cut else copied.layout
+        result = Value(type=replace(kind, layout=layout))
+        self.renaming[op.results[0]] = result
+        return result
 
     def _renamed(self, op: Op) -> Op:
         if self.renaming.keys().isdisjoint(needed_by(op)):

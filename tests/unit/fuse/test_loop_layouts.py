@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from functools import cache
 
+import pytest
+
 import hespas
 from hespas.program.program import Block, Op, Program
 
@@ -11,10 +13,10 @@ LAYERS = 4
 
 
 @cache
-def program(accumulation: int = 1) -> Program:
+def program(accumulation: int = 1, model: str = "llama3-100m") -> Program:
     """Return a model whose weights of one kind are divided along their fastest dimension."""
     return hespas.predict(
-        "llama3-100m",
+        model,
         mesh="fsdp=4",
         cluster="4xH100_80GB",
         scan=True,
@@ -47,8 +49,20 @@ def test_both_passes_share_a_copy_of_all_layers() -> None:
         assert len(readers) == 2
 
 
-def test_no_turn_copies_a_layer_before_it_is_gathered() -> None:
-    for each in loops(program().main.body):
+def test_weights_in_f32_are_copied_as_they_are() -> None:
+    """They are converted in each turn, before they are gathered."""
+    main = program(model="mistral-7b").main.body
+    stacks = copies_of_stacks(main)
+    assert len(stacks) == 2
+    assert all("xf32" in stack for stack in stacks)
+    for stack in stacks:
+        readers = [op for op in loops(main) if stack in [str(v.type) for v in op.operands]]
+        assert len(readers) == 2
+
+
+@pytest.mark.parametrize("model", ["llama3-100m", "mistral-7b"])
+def test_no_turn_copies_a_layer_before_it_is_gathered(model: str) -> None:
+    for each in loops(program(model=model).main.body):
         operations = each.regions[-1].operations
         made_by = {value: op for op in operations for value in op.results}
         gathered = [
