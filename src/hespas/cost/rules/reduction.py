@@ -33,9 +33,10 @@ def _applied(op: Op, body: Work, times: int) -> Work:
 def reduce(op: Op, bodies: Bodies) -> Work:
     """Combine n elements into one with n - 1 applications: inputs less outputs in all.
 
-    The initial value is not counted as an input (XLA's HloCostAnalysis).
+    The initial value is not counted as an input (XLA's HloCostAnalysis). A sum of nothing is it.
     """
-    return _applied(op, bodies[0], operand(op, 0).element_count - result(op).element_count)
+    times = operand(op, 0).element_count - result(op).element_count
+    return _applied(op, bodies[0], max(0, times))
 
 
 def reduce_window(op: Op, bodies: Bodies) -> Work:

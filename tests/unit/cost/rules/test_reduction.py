@@ -34,6 +34,15 @@ def test_a_reduction_applies_its_body_inputs_less_outputs_times(work_of: WorkOf)
     assert work == Work(flops=(("bf16", 3 * 5 - 3),), bytes_read=2 * 15 + 2, bytes_written=2 * 3)
 
 
+def test_a_reduction_of_nothing_writes_the_initial_value(work_of: WorkOf) -> None:
+    work = work_of(
+        f'"stablehlo.reduce"(%0, %1) {_body("add")} {{dimensions = array<i64: 1>}}'
+        " : (tensor<3x0xf32>, tensor<f32>) -> tensor<3xf32>"
+    )
+
+    assert work == Work(bytes_read=4, bytes_written=4 * 3)
+
+
 def test_a_body_of_several_operations_counts_them_all(work_of: WorkOf) -> None:
     work = work_of(
         f'"stablehlo.reduce"(%0, %1) {_body("add", "multiply", "power")} '
