@@ -9,6 +9,8 @@ cache, of fp8, and with sliding windows. Decoding takes ``latency + bytes of the
 memory bandwidth)``: the median of vLLM, SGLang and TensorRT-LLM of caches from 1 MB and 1024 tokens
 on, of bf16, with up to 16 queries for each of their heads, fitted to relative errors. fp8 is
 TensorRT-LLM's against its own bf16, from 4096 tokens and 0.5 ms on, the median of each head size.
+Over latent vectors a query takes ``latency + max(bytes / (share x
+memory bandwidth), FLOPs / (share x peak))``, by SGLang and TensorRT-LLM, fitted likewise.
 Of windows, the time over that of a causal attention as long as two windows and with as many
 queries, by vLLM, the median from 2048 tokens and 0.2 ms on.
 """
@@ -19,16 +21,21 @@ import argparse
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
+from math import log
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
+from msgspec import to_builtins
 
 from distil_tables import HALF_BYTES, RECIPES, SGLANG, TENSORRT, VLLM, data_root
 from hespas.cost.attention import Attention
 from hespas.estimate.tables.attention import attention_model
+from hespas.estimate.tables.attention_fits import LatentFits
+from hespas.hardware.device import Device
 from hespas.hardware.presets import load_device
 
 NODES = {
@@ -39,6 +46,8 @@ NODES = {
 TARGET = Path(__file__).resolve().parent.parent / "src/hespas/configs/attention.json"
 LEAST_CACHE_BYTES = 1e6
 LEAST_CACHED, MOST_SHARING = 1024, 16
+VECTOR, VALUE = 576, 512
+"""DeepSeek's latent vector, with the numbers of its place, and what of it is a value."""
 LONG_TOKENS, LONG_S = 4096, 5e-4
 WINDOW_TOKENS, WINDOW_S = 2048, 2e-4
 Rows = Sequence[Mapping[str, Any]]
@@ -82,6 +91,60 @@ def fitted(sizes: Sequence[float], times: Sequence[float], bandwidth: float) -> 
             error = float(np.mean((predicted - time) ** 2))
             best = min(best, (error, float(latency), float(share)))
     return best[1], best[2]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatentQuery:
+    """One query over a cache of latent vectors, and the median time of frameworks."""
+
+    size_bytes: float
+    flops: float
+    time_s: float
+
+    def predicted_s(self, fits: LatentFits, device: Device) -> float:
+        """Return what it takes by the figures of a part."""
+        rate = fits.bandwidth_share * device.memory_bandwidth_bytes_per_s
+        peak = fits.peak_share * device.rate("bf16")
+        return fits.latency_s + max(self.size_bytes / rate, self.flops / peak)
+
+
+def over_latents(home: Path) -> list[LatentQuery]:
+    """Return what was measured of queries over caches of latent vectors in bf16."""
+    times: dict[tuple[int, ...], list[float]] = defaultdict(list)
+    for file in sorted((home / "mla").glob("*/*/generation_mla_perf.parquet")):
+        for row in import_module("pyarrow.parquet").read_table(file).to_pylist():
+            tokens = row["step"] + row["isl"]
+            if row["kv_cache_dtype"] == "bfloat16" and tokens >= LEAST_CACHED:
+                key = (row["batch_size"], row["num_heads"], tokens)
+                times[key].append(row["latency"] * 1e-3)
+    found = [
+        LatentQuery(
+            size_bytes=float(HALF_BYTES * batch * tokens * VECTOR),
+            flops=2.0 * batch * heads * tokens * (VECTOR + VALUE),
+            time_s=median(each),
+        )
+        for (batch, heads, tokens), each in sorted(times.items())
+    ]
+    return [each for each in found if each.size_bytes >= LEAST_CACHE_BYTES]
+
+
+def fitted_latents(queries: Sequence[LatentQuery], device: Device) -> LatentFits:
+    """Return the figures with the least squares of log errors."""
+    tried = (
+        LatentFits(
+            latency_s=round(float(latency_s), 8),
+            bandwidth_share=round(float(of_bandwidth), 3),
+            peak_share=round(float(of_peak), 3),
+        )
+        for latency_s in np.arange(6e-6, 30e-6, 1e-6)
+        for of_bandwidth in np.arange(0.5, 1.0, 0.02)
+        for of_peak in np.arange(0.3, 0.9, 0.02)
+    )
+
+    def error(fits: LatentFits) -> float:
+        return sum(log(each.predicted_s(fits, device) / each.time_s) ** 2 for each in queries)
+
+    return min(tried, key=error)
 
 
 def f8_speed_ups(home: Path) -> dict[str, float]:
@@ -136,15 +199,18 @@ def main() -> None:
     parser.add_argument("--residuals", action="store_true", help="list errors, write nothing")
     lists = parser.parse_args().residuals
     parts: dict[str, Any] = {}
-    for part in NODES:
+    for part, node in NODES.items():
         home = data_root() / RECIPES[part].directory
         bandwidth = RECIPES[part].memory_bandwidth
         sizes, times = decoding(home)
         latency_s, share = fitted(sizes, times, bandwidth)
         factors, errors = windows(home, part)
+        device, queries = load_device(node), over_latents(home)
+        latent = fitted_latents(queries, device)
         parts[part] = {
             "decode_latency_s": float(f"{latency_s:.3g}"),
             "decode_bandwidth_share": round(share, 3),
+            "latent": to_builtins(latent),
             "f8_speed_up": f8_speed_ups(home),
             "window_factor": factors,
         }
@@ -153,6 +219,14 @@ def main() -> None:
             off = [abs(p / t - 1) for p, t in zip(predicted, times, strict=True)]
             long = [each for each, time in zip(off, times, strict=True) if time > 1e-4]
             print(part, parts[part])
+            ratios = [each.predicted_s(latent, device) / each.time_s - 1 for each in queries]
+            long_ratios = [
+                each for each, query in zip(ratios, queries, strict=True) if query.time_s > 1e-4
+            ]
+            print(
+                f"| {part}, latent | {len(queries)} | {100 * median(map(abs, ratios)):.0f} % | "
+                f"{100 * median(map(abs, long_ratios)):.0f} % | |"
+            )
             print(
                 f"| {part} | {len(off)} | {100 * median(off):.0f} % | {100 * median(long):.0f} % | "
                 f"{100 * median(map(abs, errors)):.0f} % |"

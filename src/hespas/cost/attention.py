@@ -1,4 +1,4 @@
-"""Fused attention, one kernel of cuDNN or FlashAttention: scores never reach memory."""
+"""Fused attention, one kernel of cuDNN, FlashAttention or FlashMLA: scores never reach memory."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from hespas.cost.rules.sizes import operand
 from hespas.errors import CostError
 from hespas.program.attrs import CustomCallAttrs
 from hespas.program.program import Op
-from hespas.program.targets import FLASH_BACKWARD, FLASH_FORWARD
-from hespas.program.types import TensorType
+from hespas.program.targets import FLASH_BACKWARD, FLASH_FORWARD, FLASH_MLA
+from hespas.program.types import TensorType, tensors
 
 _PREFIX = "__cudnn$fmha"
+_FLASH = (FLASH_FORWARD, FLASH_BACKWARD, FLASH_MLA)
 _MASKS = {"NO_MASK": False, "PADDING": False, "CAUSAL": True, "PADDING_CAUSAL": True}
 """cuDNN's masks, and whether they are causal."""
 _DECODED = 64
@@ -28,7 +29,8 @@ class Attention:
     of a query or key, ``value_size`` of a value. ``window`` is how many keys up to its own place
     a query sees, 0 for all. ``multiplied`` is a key of `Work.flops`. ``segments`` is how many
     packed sequences a row holds at most, ``is_paged`` says that tables name the pages of keys and
-    values, ``element_bytes`` is the size of one of their numbers.
+    values, ``element_bytes`` is the size of one of their numbers. Values are the first numbers of
+    keys where ``shares_values``.
     """
 
     batch: int
@@ -47,6 +49,7 @@ class Attention:
     segments: int = 1
     is_paged: bool = False
     element_bytes: float = 2.0
+    shares_values: bool = False
 
     @property
     def is_decoding(self) -> bool:
@@ -57,7 +60,8 @@ class Attention:
     def cache_bytes(self) -> int:
         """The bytes of the keys and values that queries see."""
         seen = min(self.key_length, self.window or self.key_length)
-        each = self.key_heads * (self.head_size + self.value_size) * self.element_bytes
+        values = 0 if self.shares_values else self.value_size
+        each = self.key_heads * (self.head_size + values) * self.element_bytes
         return round(self.batch * seen * each)
 
     @property
@@ -89,7 +93,7 @@ class Attention:
 
 def is_attention(target: str) -> bool:
     """Return whether a custom call's target is fused attention."""
-    return target.startswith(_PREFIX) or target in (FLASH_FORWARD, FLASH_BACKWARD)
+    return target.startswith(_PREFIX) or target in _FLASH
 
 
 def attentions(op: Op) -> tuple[Attention, ...]:
@@ -101,7 +105,9 @@ def attentions(op: Op) -> tuple[Attention, ...]:
     attrs = op.attrs
     if not isinstance(attrs, CustomCallAttrs) or not is_attention(attrs.target):
         return ()
-    if attrs.target in (FLASH_FORWARD, FLASH_BACKWARD):
+    if attrs.target == FLASH_MLA:
+        return (_over_latents(op),)
+    if attrs.target in _FLASH:
         return (_flash(op, is_backward=attrs.target == FLASH_BACKWARD),)
     config = attention_config(op)
     dimensions = config.intermediate_tensor_shape.dimensions
@@ -159,6 +165,33 @@ def _flash(op: Op, *, is_backward: bool) -> Attention:
         window=config.window,
         multiplied=multiplier_of(query.element, key.element, (), "").type_name,
         element_bytes=key.element.bits / 8,
+    )
+
+
+def _over_latents(op: Op) -> Attention:
+    """Return what a call of FlashMLA does.
+
+    Queries are (batch, new, heads, size), and the cache is (batch, 1, tokens, size).
+    """
+    query, cached = (_four(op, at) for at in range(2))
+    (made,) = tensors(op.results[0].type)
+    batch, new, heads, size = query.shape
+    return Attention(
+        batch=batch,
+        heads=heads,
+        key_heads=1,
+        query_length=new,
+        key_length=cached.shape[2],
+        head_size=size,
+        value_size=made.shape[-1],
+        is_causal=False,
+        is_backward=False,
+        has_bias=False,
+        dropout_rate=0.0,
+        window=0,
+        multiplied=multiplier_of(query.element, cached.element, (), "").type_name,
+        element_bytes=cached.element.bits / 8,
+        shares_values=True,
     )
 
 

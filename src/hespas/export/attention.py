@@ -4,7 +4,8 @@ The kernels of cuDNN are for 16-bit types, on NVIDIA's GPUs of compute capabilit
 Source: NVIDIA, cuDNN frontend, "Scaled Dot Product Attention", support matrix. FlashAttention-2 is
 for Ampere, Ada and Hopper, FlashAttention-3 for Hopper. Source: Dao-AILab/flash-attention, README.
 Pallas, of which splash attention's kernels are made, is for the fourth generation of TPUs and newer
-ones. Source: JAX, "Writing TPU kernels with Pallas".
+ones. Source: JAX, "Writing TPU kernels with Pallas". FlashMLA is for Hopper and Blackwell. Source:
+deepseek-ai/FlashMLA, README.
 """
 
 from __future__ import annotations
@@ -16,23 +17,19 @@ from hespas.compile.targets import compute_capability
 from hespas.errors import ConfigError, HespasError, option
 from hespas.hardware.presets import is_tpu, part_of
 from hespas.models.kernels import FUSED
-from hespas.models.language import LanguageModel
+from hespas.models.language import Decode, LanguageModel
 from hespas.models.model import Model
 
-_LEAST_CAPABILITY = 8.0
-_SMALL_HEADS, _LARGE_CAPABILITY = 128, 9.0
-"""Larger heads, up to 256, need as much."""
-_TOO_LARGE_CAPABILITY = 10.0
-"""That of Blackwell, which FlashAttention-2 and -3 have no kernels for."""
+_AMPERE, _HOPPER, _BLACKWELL = 8.0, 9.0, 10.0
+_SMALL_HEADS = 128
+"""Larger heads, up to 256, need Hopper."""
 _WITHOUT_PALLAS = ("TPUv2", "TPUv3")
-_SETTING, _AUTO, _CUDNN, _FLASH, _SPLASH, _UNFUSED = (
-    "attention",
-    "auto",
-    "cudnn",
-    "flash",
-    "splash",
-    "unfused",
-)
+_SETTING, _AUTO, _UNFUSED = "attention", "auto", "unfused"
+_SAID = {
+    "cudnn": "attention is that of cuDNN, fused, which {target} has",
+    "flashmla": "attention is that of FlashMLA, fused, over a cache of latent vectors",
+    "splash": "attention is splash attention, JAX's kernels for TPUs, in blocks of 512 or less",
+}
 
 
 def settled_attention(
@@ -61,15 +58,21 @@ def settled_attention(
         return {}, []
     if own != _AUTO:
         return {_SETTING: str(own)}, []
-    kernels = _SPLASH if target is not None and _is_tpu(target) else _CUDNN
-    why = _why_unfused(kernels, target, model.with_options(texts))
+    settings = model.with_options(texts)
+    kernels = _usual(target, settings)
+    why = _why_unfused(kernels, target, settings)
     if why:
         return {_SETTING: _UNFUSED}, [f"attention is unfused, one operation after another: {why}"]
-    if kernels == _SPLASH:
-        note = "attention is splash attention, JAX's kernels for TPUs, in blocks of 512 or less"
-    else:
-        note = f"attention is that of cuDNN, fused, which {target} has"
-    return {_SETTING: kernels}, [note]
+    return {_SETTING: kernels}, [_SAID[kernels].format(target=target)]
+
+
+def _usual(target: str | None, settings: Any) -> str:
+    """Return the kernels that such a step has on such a device."""
+    if target is not None and _is_tpu(target):
+        return "splash"
+    is_language = isinstance(settings, LanguageModel)
+    is_latent = is_language and settings.latent is not None and isinstance(settings.run, Decode)
+    return "flashmla" if is_latent else "cudnn"
 
 
 def _is_tpu(target: str) -> bool:
@@ -87,11 +90,11 @@ def _why_unfused(kernels: str, target: str | None, settings: Any) -> str:
         return missing
     capability = compute_capability(target)
     # Of every NVIDIA preset the capability is known.
-    if kernels == _CUDNN and capability is None:
+    if FUSED[kernels].platform == "cuda" and capability is None:
         return f"it is not known whether {target} has fused kernels"
-    if isinstance(settings, LanguageModel) and kernels == _CUDNN:
+    if isinstance(settings, LanguageModel) and kernels == "cudnn":
         size = max(settings.head_sizes)
-        if size > _SMALL_HEADS and capability is not None and capability < _LARGE_CAPABILITY:
+        if size > _SMALL_HEADS and capability is not None and capability < _HOPPER:
             return f"on {target} cuDNN's fused kernels have no heads of {size}"
     return settings.why_not(kernels)
 
@@ -108,7 +111,7 @@ def _missing(kernels: str, target: str | None) -> str:
             old = target.casefold() in {name.casefold() for name in _WITHOUT_PALLAS}
             return f"{target} has no splash attention: Pallas is for newer TPUs" if old else ""
         case "flash":
-            has = capability is not None and _LEAST_CAPABILITY <= capability < _TOO_LARGE_CAPABILITY
+            has = capability is not None and _AMPERE <= capability < _BLACKWELL
             return (
                 ""
                 if has
@@ -119,5 +122,7 @@ def _missing(kernels: str, target: str | None) -> str:
             )
         case _:
             unknown = capability is None and part_of(target) is None
-            has = capability is not None and capability >= _LEAST_CAPABILITY
-            return "" if unknown or has else f"{target} has no fused attention of cuDNN"
+            least = _HOPPER if kernels == "flashmla" else _AMPERE
+            has = capability is not None and capability >= least
+            what = "FlashMLA" if kernels == "flashmla" else "fused attention of cuDNN"
+            return "" if unknown or has else f"{target} has no {what}"

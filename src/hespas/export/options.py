@@ -78,7 +78,8 @@ class ModelOptions:
     attention: str | None = declare(
         Option(
             help="How attention is computed: unfused, by cudnn or flash (fused, on NVIDIA's GPUs), "
-            "by splash (on TPUs), or auto: fused where a large model's node has it.",
+            "by splash (on TPUs), by flashmla (decode steps over latent vectors), or auto: fused "
+            "where a large model's node has it.",
             metavar="KERNEL",
             default_text="auto",
         )

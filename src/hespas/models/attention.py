@@ -120,6 +120,30 @@ def fused_over_cache(
         return mapped(*given)
 
 
+def fused_over_latents(
+    divided: Divided, query: jax.Array, cached: jax.Array, *, value_size: int
+) -> jax.Array:
+    """Return softmax(query cached^T) value for one new token of each sequence, by FlashMLA.
+
+    ``query`` is scaled; ``cached`` are vectors that all heads share, whose first ``value_size``
+    numbers are the value.
+    """
+    decode = partial(import_module(FUSED["flashmla"].module).latent_decoding, value_size=value_size)
+    queries = divided.spec("batch", None, "attended_heads", None)
+    axes = divided.used("batch", "attended_heads")
+    with jax.named_scope("fused"):
+        if not axes:
+            return decode(query, cached)
+        mapped = jax.shard_map(
+            decode,
+            in_specs=(queries, divided.spec("batch", None, None, None)),
+            out_specs=queries,
+            axis_names=axes,
+            check_vma=False,
+        )
+        return mapped(query, cached)
+
+
 def _small_over_cache(query: jax.Array, keys: jax.Array, values: jax.Array) -> jax.Array:
     cudnn = import_module("hespas.xla.attention")
     small = in_8_bits(query)

@@ -406,6 +406,8 @@ class LanguageModel:
         match kernels:
             case "flash":
                 lacks = self._lacks_of_flash()
+            case "flashmla":
+                lacks = self._lacks_of_flash_mla()
             case "splash":
                 lacks = [(isinstance(self.run, Decode), "has no kernel over a cache")]
             case _:
@@ -435,6 +437,17 @@ class LanguageModel:
             (isinstance(self.run, Decode), "over a cache has no model here; give attention cudnn"),
             (query != value, f"has values as long as keys, and these are {value} and {query}"),
             (query > 256 or query % 8 != 0, f"has no heads of {query}"),
+        ]
+
+    def _lacks_of_flash_mla(self) -> list[tuple[bool, str]]:
+        """Return what FlashMLA can lack, or was not measured with, and whether this needs it."""
+        run = self.run
+        if not isinstance(run, Decode) or self.latent is None:
+            return [(True, "is for new tokens over a cache of latent vectors")]
+        return [
+            (run.new_tokens > 1, f"was measured for one new token, not {run.new_tokens}"),
+            (run.cache_dtype != run.dtype, f"has no price for a cache in {run.cache_dtype} here"),
+            (bool(run.page_size), "has no price over pages here"),
         ]
 
     def _lacks_over_cache(self, run: Decode) -> list[tuple[bool, str]]:

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
-from hespas.models.attention import cached_attention, causal_attention
+from hespas.models.attention import cached_attention, causal_attention, fused_over_latents
 from hespas.models.cache import Cache
 from hespas.models.language import Decode, LanguageModel, Latent, LayerKind
 from hespas.models.norms import norm_weights, normalised, rotated
@@ -62,7 +62,7 @@ def latent_attention(  # noqa: PLR0917 - the pieces of one layer
         stored = jnp.concatenate((vectors, rotary), -1)[:, None]
         cache = cache.written(**{_CACHED: stored})
         if isinstance(model.run, Decode):
-            made = _over_cache(model, latent, kind, query, weights, cache)
+            made = _over_cache(model, divided, kind, query, weights, cache)
             return divided.constrain(made, "batch", "queries", "attended_heads", None), cache
     with jax.named_scope("projections"):
         key = product("bsr,rhd->bshd", vectors, weights["key_up"])
@@ -94,17 +94,21 @@ def _projected(
 
 def _over_cache(  # noqa: PLR0917 - the pieces of one layer
     model: LanguageModel,
-    latent: Latent,
+    divided: Divided,
     kind: LayerKind,
     query: jax.Array,
     weights: Weights,
     cache: Cache,
 ) -> jax.Array:
+    rank = model.sizes["kv_rank"]
     size = model.sizes_of_layers.head_size
     with jax.named_scope("projections"):
         plain = product("bshd,rhd->bshr", query[..., :size], weights["key_up"])
         query = jnp.concatenate((plain, query[..., size:]), -1)
     keys = cache.read(_CACHED)
-    made = cached_attention(model, kind, query, (keys, keys[..., : latent.kv_rank]))
+    if model.run.attention == "flashmla":
+        made = fused_over_latents(divided, query, keys, value_size=rank)
+    else:
+        made = cached_attention(model, kind, query, (keys, keys[..., :rank]))
     with jax.named_scope("projections"):
         return product("bshr,rhd->bshd", made, weights["value_up"])

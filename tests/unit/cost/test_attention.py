@@ -55,6 +55,23 @@ def test_flash_attention_does_the_work_of_the_pairs_that_the_mask_leaves() -> No
     )
 
 
+def test_latent_vectors_are_read_once_for_keys_and_values() -> None:
+    op, *_ = entry_ops(
+        """
+        q = bf16[4,1,16,576] parameter(0)
+        c = bf16[4,1,2048,576] parameter(1)
+        ROOT a = bf16[4,1,16,512] custom-call(q, c), custom_call_target="__flash_mla$decode"
+        """
+    )
+    (found,) = attentions(op)
+    assert found.is_decoding
+    assert found.cache_bytes == 4 * 2048 * 576 * 2
+    work = _work(op)
+    assert dict(work.flops)["bf16"] == 2 * 4 * 16 * 2048 * (576 + 512)
+    assert work.bytes_read == found.cache_bytes + 4 * 16 * 576 * 2
+    assert work.bytes_written == 4 * 16 * 512 * 2
+
+
 def _attention(target: str = "Softmax", mask: str = "NO_MASK", more: str = "") -> Op:
     numbers = (
         '"bmm2_dot_dimension_numbers":{"lhs_contracting_dimensions":["3"],'

@@ -191,6 +191,8 @@ def test_what_splash_attention_is_not_for(target: str) -> None:
         ("llama3-8b", "TPUv5p", "splash", "attention is splash attention, JAX's kernels for TPUs"),
         ("gemma2-9b", "TPUv6e", "splash", "in blocks of 512 or less"),
         ("gemma2-9b", "H100_80GB", "unfused", "cuDNN's fused attention has no cap of scores"),
+        ("deepseek-v3-decode", "B200_180GB", "flashmla", "attention is that of FlashMLA, fused"),
+        ("deepseek-v3-decode", "A100_SXM_80GB", "unfused", "A100_SXM_80GB has no FlashMLA"),
         ("deepseek-v3", "TPUv5e", "splash", "attention is splash attention"),
         ("llama3-8b-decode", "TPUv6e", "unfused", "splash attention has no kernel over a cache"),
         ("llama3-8b", "TPUv3", "unfused", "TPUv3 has no splash attention: Pallas is for newer"),

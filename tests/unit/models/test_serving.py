@@ -160,6 +160,18 @@ def test_a_fused_kernel_reads_the_cache_once(more: dict[str, str], element_bytes
     assert first.cache_bytes == 4 * 64 * 2 * 2 * 16 * element_bytes / devices
 
 
+def test_a_fused_kernel_reads_latent_vectors_once() -> None:
+    options = {**LATENT, "context": "64", "batch": "4", "layers": "3", "mesh": "tp=2"}
+    program = exported("deepseek-v3-decode", **options, attention="flashmla")
+    found = [each for op in all_ops(program) for each in attentions(op)]
+    assert len(found) == 3
+    size = int(LATENT["kv_rank"]) + int(LATENT["rope_size"])
+    for each in found:
+        assert (each.heads, each.key_heads, each.query_length) == (2, 1, 1)
+        assert (each.head_size, each.value_size) == (size, int(LATENT["kv_rank"]))
+        assert each.cache_bytes == 4 * 64 * size * 2
+
+
 def test_of_a_window_what_it_leaves_out_is_cut_off() -> None:
     options = {"context": "2048", "batch": "4", "attention": "cudnn", "layers": "6"}
     program = exported("gemma3-12b-decode", **options)
@@ -195,6 +207,18 @@ def test_weights_of_8_bits_are_multiplied_as_they_are_stored(
         ("llama3-8b-decode", {"new_tokens": "2", "attention": "cudnn"}, "no mask for 2 new tokens"),
         ("gemma2-2b-decode", {"attention": "cudnn", "dtype": "bf16"}, "no cap of scores"),
         ("deepseek-v3-decode", {**LATENT, "attention": "cudnn"}, "no heads of 24"),
+        ("llama3-8b-decode", {"attention": "flashmla"}, "a cache of latent vectors"),
+        ("deepseek-v3-prefill", {**LATENT, "attention": "flashmla"}, "a cache of latent vectors"),
+        (
+            "deepseek-v3-decode",
+            {**LATENT, "attention": "flashmla", "new_tokens": "2"},
+            "FlashMLA was measured for one new token, not 2",
+        ),
+        (
+            "deepseek-v3-decode",
+            {**LATENT, "attention": "flashmla", "cache_dtype": "f8"},
+            "FlashMLA has no price for a cache in f8",
+        ),
         (
             "llama3-8b-decode",
             {"attention": "cudnn", "cache_dtype": "f8", "page_size": "16"},

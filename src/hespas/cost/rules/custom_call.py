@@ -31,7 +31,14 @@ from hespas.cost.work import Work, flop_counts, summed
 from hespas.errors import CostError, option
 from hespas.program.attrs import CustomCallAttrs
 from hespas.program.program import Op, Value
-from hespas.program.targets import FLASH_BACKWARD, FLASH_FORWARD, MOSAIC, TOP_K, TOP_K_OF_GPUS
+from hespas.program.targets import (
+    FLASH_BACKWARD,
+    FLASH_FORWARD,
+    FLASH_MLA,
+    MOSAIC,
+    TOP_K,
+    TOP_K_OF_GPUS,
+)
 from hespas.program.types import NumberKind, TensorType
 
 
@@ -289,6 +296,7 @@ TARGETS = {
             "__cudnn$fmhaSoftmaxBackwardF8",
             FLASH_FORWARD,
             FLASH_BACKWARD,
+            FLASH_MLA,
         ),
         attention,
     ),

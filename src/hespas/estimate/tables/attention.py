@@ -162,18 +162,24 @@ class AttentionModel:
 
     def _decoding(self, attention: Attention) -> Timing:
         """Return how long a few queries over a cache take: its bytes decide."""
-        fits = self._fits
-        rate = self.device.memory_bandwidth_bytes_per_s * fits.decode_bandwidth_share
-        latency_s, memory_s = fits.decode_latency_s, attention.cache_bytes / rate
+        fits, of_peak = self._fits, 1.0
+        latency_s, share = fits.decode_latency_s, fits.decode_bandwidth_share
+        what = f"attention of {attention.query_length} over a cache"
+        if attention.shares_values:
+            latency_s, share = fits.latent.latency_s, fits.latent.bandwidth_share
+            of_peak = fits.latent.peak_share
+            what = f"{what} of latent vectors"
         factor = self.device.factor("attention")
-        compute_s = attention.flops / self.device.rate(attention.multiplied)
+        memory_s = attention.cache_bytes / (self.device.memory_bandwidth_bytes_per_s * share)
+        compute_s = attention.flops / (self.device.rate(attention.multiplied) * of_peak)
         time_s = latency_s * factor + max(memory_s * factor, compute_s)
         busy = larger_of(time_s - latency_s * factor, compute_s=compute_s, memory_s=memory_s)
+        reached = f"{100 * share:.0f} % of the memory bandwidth"
+        if attention.shares_values:
+            reached = f"{reached} or {100 * of_peak:.0f} % of the peak"
         note = (
-            f"attention of {attention.query_length} over a cache takes "
-            f"{format_time(latency_s)} and {100 * fits.decode_bandwidth_share:.0f} % of the memory "
-            f"bandwidth, as kernels for decoding were measured to take on "
-            f"{fitted_part(self.part.about.part)}"
+            f"{what} takes {format_time(latency_s)} and {reached}, as kernels for decoding were "
+            f"measured to take on {fitted_part(self.part.about.part)}"
         )
         return Timing(time_s=time_s, notes=(note,), bound=busy + Bound(launch_s=latency_s * factor))
 

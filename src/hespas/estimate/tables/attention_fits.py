@@ -17,6 +17,18 @@ _NEAREST = {"B300_SXM": "B200_SXM", "GB200": "B200_SXM", "GB300": "B200_SXM"}
 _OTHERS = "H100_SXM"
 
 
+class LatentFits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One query over a cache of latent vectors, which all heads share.
+
+    It takes ``latency_s``, and the longer of the vectors at ``bandwidth_share`` of the memory
+    bandwidth and of its products at ``peak_share`` of the peak.
+    """
+
+    latency_s: float
+    bandwidth_share: float
+    peak_share: float
+
+
 class AttentionFits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Figures of one part.
 
@@ -28,6 +40,7 @@ class AttentionFits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     decode_latency_s: float
     decode_bandwidth_share: float
+    latent: LatentFits
     f8_speed_up: dict[int, float]
     window_factor: dict[int, float]
 

@@ -14,7 +14,7 @@ from hespas.xla.compile.messages import MemoryAnalysis
 
 _NO_KERNEL = re.compile(
     r"Unsupported instruction opcode: [\w-]+|Error loading CUDA libraries"
-    r"|No registered implementation for custom call to __flash_attention\S+"
+    r"|No registered implementation for custom call to __flash_\S+"
 )
 _ALLOCATION = re.compile(r"^allocation \d+: size (\d+), (.*?):?$", re.MULTILINE)
 _HOST = "color 5"

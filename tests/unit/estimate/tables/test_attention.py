@@ -45,6 +45,29 @@ def test_a_query_over_a_cache_takes_its_bytes(model: AttentionModel) -> None:
 
 
 @pytest.mark.parametrize(
+    # SGLang and TensorRT-LLM on an H100 (aiconfigurator-core 0.12.0), 32 sequences.
+    ("heads", "tokens", "measured_s"),
+    [(16, 4096, 70e-6), (16, 8192, 119e-6), (128, 4096, 92e-6), (128, 8192, 150e-6)],
+)
+def test_a_query_over_latent_vectors_takes_their_bytes_or_its_products(
+    model: AttentionModel, heads: int, tokens: int, measured_s: float
+) -> None:
+    latent = replace(
+        DECODING,
+        heads=heads,
+        key_heads=1,
+        key_length=tokens,
+        head_size=576,
+        value_size=512,
+        shares_values=True,
+    )
+    timing = model.price(latent)
+    assert timing.time_s == pytest.approx(measured_s, rel=0.2)
+    assert (timing.bound.memory_s > timing.bound.compute_s) == (heads == 16)
+    assert "of latent vectors" in timing.notes[0]
+
+
+@pytest.mark.parametrize(
     ("part", "is_backward", "least", "most"),
     [
         # Dao, FlashAttention-2, 2023, sections 1 and 4.1, and Shah et al., FlashAttention-3, 2024,
