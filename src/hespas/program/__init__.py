@@ -92,6 +92,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "CONVOLUTION_FORWARD",
         "FLASH_BACKWARD",
         "FLASH_FORWARD",
+        "FLASH_MLA",
         "MOSAIC",
         "TOP_K",
         "TOP_K_OF_GPUS",

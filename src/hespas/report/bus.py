@@ -43,7 +43,7 @@ class Bus:
         of a dimension. It is not known for groups that are no product of positions along the
         dimensions: their messages also take the links of other devices.
         """
-        levels = [level for level in self._levels(members) if level.members > 1]
+        levels = [level for level in self._levels(kind, members) if level.members > 1]
         count = len(set(members))
         if kind is None:
             return min((level.link_bytes_per_s for level in levels), default=None)
@@ -63,18 +63,25 @@ class Bus:
         sizes = [each.size for each in self.dimensions]
         return list(accumulate([1, *sizes[:-1]], int.__mul__)) if sizes else []
 
-    def _levels(self, members: Sequence[int]) -> Iterator[_Level]:
+    def _levels(self, kind: CommunicationKind | None, members: Sequence[int]) -> Iterator[_Level]:
         for stride, each in zip(self._strides(), self.dimensions, strict=True):
-            along = len({member // stride % each.size for member in members})
+            positions = [member // stride % each.size for member in members]
+            along = len(set(positions))
+            is_between = min(positions) < positions[0] < max(positions)
+            from_both_sides = each.shape is Shape.LINE and kind in _ROOTED and is_between
             # The figures of a measured link are those of all links of a device together, or to one
             # other device where they are connected in pairs.
             is_whole = each.measured is not None and each.shape is not Shape.FULLY_CONNECTED
             yield _Level(
                 members=along,
-                links=1 if is_whole else _links(each.shape, along),
+                links=1 if is_whole else 2 if from_both_sides else _links(each.shape, along),
                 link_bytes_per_s=each.parameters.bandwidth_bytes_per_s,
                 reduces_in_switch=each.parameters.reduces_in_switch,
             )
+
+
+_ROOTED = {CommunicationKind.GATHER, CommunicationKind.SCATTER}
+"""What the first member receives or sends alone: on a line, to both sides if others are there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
