@@ -28,7 +28,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Job]:
         return RESULT
 
     installed = {"jaxlib": "0.10.2", "jax-cuda12-pjrt": "0.10.2", "libtpu": "0.0.42"}
-    monkeypatch.setattr("hespas.compile.packages.version", installed.__getitem__)
+    monkeypatch.setattr("hespas.compile.packages.installed_version", installed.__getitem__)
     monkeypatch.setattr("hespas.compile.packages.toolkit_version", lambda: "12.9.86")
     monkeypatch.setattr(compiler, "run_job", run)
     return jobs

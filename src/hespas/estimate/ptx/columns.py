@@ -57,6 +57,21 @@ def columns_of(op: Op) -> Columns:
     )
 
 
+def is_loop(*, rows: int, columns: int) -> bool:
+    """Return whether XLA reduces so few rows in a loop over the results, with no blocks of its own.
+
+    Source: openxla/xla, ``IsUnnestedReductionFasterThanElemental`` (xla/service/gpu/
+    reduction_utils.cc, Apache License 2.0).
+
+    >>> is_loop(rows=2, columns=4096), is_loop(rows=32, columns=4096)
+    (True, False)
+    """
+    return rows < WARP or any(
+        rows < most_rows * WARP and columns < fewest
+        for most_rows, fewest in ((2, WARP), (4, 8), (8, 3))
+    )
+
+
 def more_than_its_share(blocks: int, multiprocessors: int) -> float:
     """Return what the busiest multiprocessor has beyond an equal share, in shares."""
     return ceil(blocks / multiprocessors) * multiprocessors / blocks - 1 if blocks else 0.0

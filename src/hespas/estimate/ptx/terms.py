@@ -30,6 +30,7 @@ from hespas.estimate.ptx.columns import (
     Columns,
     columns_of,
     dimensions_of,
+    is_loop,
     layout_of,
     more_than_its_share,
 )
@@ -244,8 +245,8 @@ _NARROWEST_TILE = 8
 def category_of(op: Op) -> str:
     """Return the kind of kernel that XLA writes for an operation.
 
-    A reduction whose fastest dimension stays is a column reduction, another one a row reduction.
-    The slowest of several decides. Kernels of libraries stream.
+    A reduction whose fastest dimension stays is a column reduction, another one a row reduction;
+    sums of few rows are loops. The slowest of several decides. Kernels of libraries stream.
     """
     if isinstance(op.attrs, FusionAttrs) and op.attrs.backend_kind == LIBRARY:
         return LIBRARY
@@ -267,6 +268,8 @@ def _reduction(op: Op) -> str:
     kept = takewhile(lambda dimension: dimension not in dimensions, order)
     shape = shape_of(op.operands[0])
     columns = prod([shape[dimension] for dimension in kept])
+    if is_loop(rows=size_of(op.operands[0]) // max(1, size_of(op.results[0])), columns=columns):
+        return LOOP
     return NARROW_REDUCTION if columns <= NARROW_COLUMNS else COLUMN_REDUCTION
 
 

@@ -221,17 +221,35 @@ ENTRY %main (p: {element}[{size}]) -> f32[{made}] {{
 def test_reductions_of_few_columns_leave_multiprocessors_idle(
     shape: tuple[int, int, int], element: str, compiled_us: float
 ) -> None:
+    category, time_s = reduced_s(shape, element)
+    assert category != LOOP
+    assert time_s * 1e6 == pytest.approx(compiled_us, rel=0.12)
+
+
+@pytest.mark.parametrize(
+    ("shape", "compiled_us"),
+    [
+        ((2048, 2, 4096), 25.69),
+        ((8192, 8, 512), 31.39),
+        ((4096, 31, 128), 14.73),
+        ((65536, 4, 64), 20.04),
+    ],
+)
+def test_sums_of_few_rows_are_loops(shape: tuple[int, int, int], compiled_us: float) -> None:
+    category, time_s = reduced_s(shape, "bf16")
+    assert category == LOOP
+    assert time_s * 1e6 == pytest.approx(compiled_us, rel=0.12)
+
+
+def reduced_s(shape: tuple[int, int, int], element: str) -> tuple[str, float]:
     program = load_source(reduced(shape, element).encode(), name="step.hlo")
     op = next(each for each in program.main.body.operations if each.kind == "fusion")
     moved = {"bf16": 2.0, "f32": 4.0}[element] * math.prod(shape) + 4.0 * shape[0] * shape[2]
+    category = category_of(op)
     found = terms_by_category(
-        op,
-        GPU,
-        category=category_of(op),
-        bytes_moved=moved,
-        memory_bandwidth_bytes_per_s=BANDWIDTH,
+        op, GPU, category=category, bytes_moved=moved, memory_bandwidth_bytes_per_s=BANDWIDTH
     )
-    assert found.time_s * 1e6 == pytest.approx(compiled_us, rel=0.12)
+    return category, found.time_s
 
 
 TWO_RESULTS = """
