@@ -2,8 +2,8 @@
 
 A block of threads sums all rows of the columns that it has. Where blocks are few and rows many,
 multiplying there would take longer than to write the products first, by XLA's cost model. Found in
-what jaxlib 0.10.2 compiles for H100 of 23 products with a vector (`hespas.fuse.vector_dots`),
-21 of which this tells right: f32 of 1024 x 1024 is written, of 2048 x 2048 and 512 x 1024 not.
+what jaxlib 0.10.2 compiles for H100 of 23 products with a vector (`hespas.fuse.vector_dots`): f32
+of 1024 x 1024 is written, of 2048 x 2048 and 512 x 1024 not.
 """
 
 from __future__ import annotations

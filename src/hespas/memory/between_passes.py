@@ -2,7 +2,7 @@
 
 Compilers mix the two: a part of the weights that the backward pass reads is cut out, and a stack of
 zeros that it adds to is made, while the forward pass still runs. So there is no moment between the
-passes, and buffers are told apart by who writes to them and who reads them last.
+passes, and buffers are told apart by the pass that writes them and the pass that reads them last.
 """
 
 from __future__ import annotations

@@ -112,12 +112,7 @@ def fused_over_cache(
     is_small = arrays[1].dtype == SMALL
     function = _small_over_cache if is_small else cudnn.decoding_attention
     with jax.named_scope("fused"):
-        if not axes:
-            return function(*given)
-        mapped = jax.shard_map(
-            function, in_specs=specs, out_specs=queries, axis_names=axes, check_vma=False
-        )
-        return mapped(*given)
+        return _divided(function, given, axes=axes, in_specs=specs, out_spec=queries)
 
 
 def fused_over_latents(
@@ -130,18 +125,10 @@ def fused_over_latents(
     """
     decode = partial(import_module(FUSED["flashmla"].module).latent_decoding, value_size=value_size)
     queries = divided.spec("batch", None, "attended_heads", None)
+    specs = (queries, divided.spec("batch", None, None, None))
     axes = divided.used("batch", "attended_heads")
     with jax.named_scope("fused"):
-        if not axes:
-            return decode(query, cached)
-        mapped = jax.shard_map(
-            decode,
-            in_specs=(queries, divided.spec("batch", None, None, None)),
-            out_specs=queries,
-            axis_names=axes,
-            check_vma=False,
-        )
-        return mapped(query, cached)
+        return _divided(decode, (query, cached), axes=axes, in_specs=specs, out_spec=queries)
 
 
 def _small_over_cache(query: jax.Array, keys: jax.Array, values: jax.Array) -> jax.Array:
@@ -186,14 +173,18 @@ def _by_head(divided: Divided, function: Any, arrays: tuple[jax.Array, ...]) -> 
     heads = divided.spec("batch", "queries", "attended_heads", None)
     kv_heads = divided.spec("batch", "queries", "attended_kv_heads", None)
     axes = divided.used("batch", "queries", "attended_heads", "attended_kv_heads")
+    specs = (heads, kv_heads, kv_heads)
+    return _divided(function, arrays, axes=axes, in_specs=specs, out_spec=heads)
+
+
+def _divided(
+    function: Any, arrays: tuple[jax.Array, ...], *, axes: Any, in_specs: Any, out_spec: Any
+) -> jax.Array:
+    """Apply a function to the parts that each device along ``axes`` has; to all without axes."""
     if not axes:
         return function(*arrays)
     # Gradients are not summed over axes that divide nothing here.
     mapped = jax.shard_map(
-        function,
-        in_specs=(heads, kv_heads, kv_heads),
-        out_specs=heads,
-        axis_names=axes,
-        check_vma=False,
+        function, in_specs=in_specs, out_specs=out_spec, axis_names=axes, check_vma=False
     )
     return mapped(*arrays)

@@ -97,19 +97,23 @@ def _filled(size: int, multiple: int) -> int:
 
 def _lowering(target: str) -> Any:
     def lower(ctx: Any, *operands: Any, is_causal: bool, window: int) -> Any:
-        types = [aval_to_ir_type(ctx.module_context, each) for each in ctx.avals_out]
         config = {"flash_attention_config": {"is_causal": is_causal, "window": window}}
-        made = custom_call(
-            target,
-            result_types=types,
-            operands=operands,
-            backend_config=json.dumps(config),
-            operand_layouts=[_rows(each) for each in ctx.avals_in],
-            result_layouts=[_rows(each) for each in ctx.avals_out],
-        )
-        return made.results
+        return call_by_rows(ctx, target, operands, backend_config=json.dumps(config))
 
     return lower
+
+
+def call_by_rows(ctx: Any, target: str, operands: Any, *, backend_config: str = "") -> Any:
+    """Return the results of a custom call whose arrays all have their last dimension fastest."""
+    made = custom_call(
+        target,
+        result_types=[aval_to_ir_type(ctx.module_context, each) for each in ctx.avals_out],
+        operands=operands,
+        backend_config=backend_config,
+        operand_layouts=[_rows(each) for each in ctx.avals_in],
+        result_layouts=[_rows(each) for each in ctx.avals_out],
+    )
+    return made.results
 
 
 def _rows(array: Any) -> tuple[int, ...]:

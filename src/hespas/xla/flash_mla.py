@@ -15,12 +15,12 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-from jax._src.interpreters.mlir import aval_to_ir_type, custom_call
 from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters.mlir import register_lowering
 
 from hespas.program.targets import FLASH_MLA
+from hespas.xla.flash import call_by_rows
 
 
 def latent_decoding(query: jax.Array, cache: jax.Array, *, value_size: int) -> jax.Array:
@@ -38,18 +38,7 @@ def _shape(query: Any, _cache: Any, *, value_size: int) -> ShapedArray:
 
 def _lower(ctx: Any, *operands: Any, value_size: int) -> Any:
     del value_size
-    types = [aval_to_ir_type(ctx.module_context, each) for each in ctx.avals_out]
-    return custom_call(
-        FLASH_MLA,
-        result_types=types,
-        operands=operands,
-        operand_layouts=[_rows(each) for each in ctx.avals_in],
-        result_layouts=[_rows(each) for each in ctx.avals_out],
-    ).results
-
-
-def _rows(array: Any) -> tuple[int, ...]:
-    return tuple(reversed(range(array.ndim)))
+    return call_by_rows(ctx, FLASH_MLA, operands)
 
 
 _decoding = Primitive("flash_mla")

@@ -38,9 +38,7 @@ def columns_of(op: Op) -> Columns:
     reductions = [each for each in inner if each.kind == "reduce"]
     longest = max(reductions, key=lambda each: size_of(each.operands[0]))
     elements, made = size_of(longest.operands[0]), size_of(longest.results[0])
-    kept = takewhile(lambda at: at not in dimensions_of(longest), layout_of(longest.operands[0]))
-    shape = shape_of(longest.operands[0])
-    columns = prod([shape[at] for at in kept])
+    columns = columns_together(longest)
     read = [value.type for value in op.operands if isinstance(value.type, TensorType)]
     sizes = [each.element.bits / 8 for each in read if each.element_count == elements]
     at_once = max(1, int(_BYTES_OF_THREAD / max(sizes, default=4.0)))
@@ -55,6 +53,13 @@ def columns_of(op: Op) -> Columns:
         instructions=elements * (computed + len(reductions) + _TO_LOAD / at_once),
         l1_lines=loaded / _LINE_BYTES,
     )
+
+
+def columns_together(op: Op) -> int:
+    """Return how many neighbours in memory are columns of a reduction; 1 where it reduces rows."""
+    dimensions, shape = dimensions_of(op), shape_of(op.operands[0])
+    kept = takewhile(lambda at: at not in dimensions, layout_of(op.operands[0]))
+    return prod([shape[at] for at in kept])
 
 
 def is_loop(*, rows: int, columns: int) -> bool:

@@ -29,6 +29,7 @@ from hespas.estimate.ptx.analysis import SECTOR_BYTES, WARP, Access, KernelAnaly
 from hespas.estimate.ptx.columns import (
     Columns,
     columns_of,
+    columns_together,
     dimensions_of,
     is_loop,
     layout_of,
@@ -261,13 +262,10 @@ def category_of(op: Op) -> str:
 
 
 def _reduction(op: Op) -> str:
-    dimensions = dimensions_of(op)
     order = layout_of(op.operands[0])
-    if not order or order[0] in dimensions:
+    if not order or order[0] in dimensions_of(op):
         return ROW_REDUCTION
-    kept = takewhile(lambda dimension: dimension not in dimensions, order)
-    shape = shape_of(op.operands[0])
-    columns = prod([shape[dimension] for dimension in kept])
+    columns = columns_together(op)
     if is_loop(rows=size_of(op.operands[0]) // max(1, size_of(op.results[0])), columns=columns):
         return LOOP
     return NARROW_REDUCTION if columns <= NARROW_COLUMNS else COLUMN_REDUCTION

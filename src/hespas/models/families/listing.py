@@ -27,7 +27,6 @@ def listed(
     model: Sized,
     *,
     trains: bool = True,
-    attention: str = "auto",
     sequence: int = 4096,
 ) -> Iterator[Model]:
     """Yield the steps of a model; ``model(run=..)`` makes its settings.
@@ -39,7 +38,7 @@ def listed(
     is_large = parameters > _LARGE
     if trains:
         mesh = _NODES if is_large else _NODE
-        run = Training(mesh=mesh, attention=attention, sequence=sequence)
+        run = Training(mesh=mesh, sequence=sequence)
         yield Model(
             name=name,
             summary=f"{title} training step, {count}",
@@ -47,7 +46,7 @@ def listed(
             build=f"{_TRAINING}:build",
             build_part=f"{_TRAINING}:build_part",
         )
-    alone = model(run=Prefill(mesh=MeshAxes(axes=(("tp", 1),)), attention=attention))
+    alone = model(run=Prefill(mesh=MeshAxes(axes=(("tp", 1),))))
     devices = 1
     while parameters * _BYTES / devices > _DEVICE_BYTES and devices < alone.sizes["kv_heads"]:
         devices *= 2
@@ -62,6 +61,6 @@ def listed(
     yield Model(
         name=f"{name}-decode",
         summary=f"{title} making a token for each sequence of a cache, {count}",
-        settings=replace(prefill, run=Decode(mesh=serving, attention=attention)),
+        settings=replace(prefill, run=Decode(mesh=serving)),
         build=_SERVING,
     )
