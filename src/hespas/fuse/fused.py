@@ -18,6 +18,7 @@ from hespas.fuse.copies import kept_arguments, with_copies
 from hespas.fuse.cudnn import with_cudnn_calls
 from hespas.fuse.dot_operands import with_operands_inside
 from hespas.fuse.dots import with_merged_dots, with_rounded_operands
+from hespas.fuse.early_zeros import with_early_zeros
 from hespas.fuse.equal_kernels import with_equal_together
 from hespas.fuse.group import grouped
 from hespas.fuse.libraries import ASSUMPTION, WRITER, Libraries
@@ -52,6 +53,7 @@ def fused(
     for_tpu: bool = False,
     capacity_bytes: int | None = None,
     compute_capability: float | None = None,
+    devices_per_host: int | None = None,
 ) -> Program:
     """Return a program whose operations are kernels, as XLA's GPU pipeline would make them.
 
@@ -59,7 +61,8 @@ def fused(
     otherwise: it fetches from the host a turn of a loop ahead, makes operands inside of products,
     and holds nothing large through a loop that it need not hold. Collectives run by themselves
     where a device's memory, of ``capacity_bytes``, is short for what runs beside them. A GPU's
-    ``compute_capability`` says how its convolutions lie.
+    ``compute_capability`` says how its convolutions lie, and ``devices_per_host`` which of its
+    collectives stay in a host.
     """
     if program.is_scheduled:
         return program
@@ -73,8 +76,12 @@ def fused(
     main = Function(name=main.name, body=body)
     fuser = partial(_Fuser, options=options, libraries=libraries, for_tpu=for_tpu)
     made = _scheduled(program, main, fuser(overlaps=True))
-    if libraries is not None or not is_short(made, capacity_bytes):
+    if not of_gpus:
         return made
+    if not is_short(made, capacity_bytes):
+        return with_early_zeros(
+            made, devices_per_host=devices_per_host, capacity_bytes=capacity_bytes
+        )
     made = _scheduled(program, main, fuser(overlaps=False))
     return replace(made, assumptions=(SHORT, *made.assumptions))
 

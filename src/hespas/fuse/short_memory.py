@@ -11,6 +11,7 @@ what is left.
 
 from __future__ import annotations
 
+from hespas.fuse.early_zeros import OF_DEVICE
 from hespas.memory.usage import unpacked_bytes
 from hespas.program.program import Program, all_ops, is_communication_op
 
@@ -18,8 +19,6 @@ SHORT = (
     "memory is short for work beside collectives: as XLA's scheduler, which counts on four fifths "
     "of a device's memory, each runs by itself"
 )
-_OF_DEVICE = 0.8
-"""Of XLA's ``GetSchedulerMemoryLimit``."""
 
 
 def is_short(program: Program, capacity_bytes: int | None) -> bool:
@@ -31,4 +30,4 @@ def is_short(program: Program, capacity_bytes: int | None) -> bool:
     if capacity_bytes is None or not any(map(is_communication_op, all_ops(program))):
         return False
     held_bytes, temporary_bytes = unpacked_bytes(program)
-    return temporary_bytes > _OF_DEVICE * capacity_bytes - held_bytes
+    return temporary_bytes > OF_DEVICE * capacity_bytes - held_bytes

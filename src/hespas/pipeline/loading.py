@@ -221,9 +221,16 @@ def _fused(
         for_tpu=is_tpu,
         capacity_bytes=None if is_tpu or device is None else device.memory_capacity_bytes,
         compute_capability=None if target is None else compute_capability(target),
+        devices_per_host=_devices_per_host(system),
     )
     log.info("fused in %.3f s", perf_counter() - start_s)
     return made
+
+
+def _devices_per_host(system: System | None) -> int | None:
+    """Return how many devices share a system's first dimension; None without one."""
+    sizes = [each.npus_count for each in system.dimensions] if system else []
+    return sizes[0] if sizes else None
 
 
 def _read(content: bytes, options: PredictOptions) -> Loaded:

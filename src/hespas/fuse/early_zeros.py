@@ -1,0 +1,113 @@
+"""Make what a last turn starts from before the loop of the turns before it.
+
+The last turn of a loop over micro-batches is written out behind the loop (`pipelined`), with the
+zeros that its layers write what they keep over. These wait for nothing. XLA's latency-hiding
+scheduler goes from the last operation to the first, and takes what follows collectives first
+(``kAsyncDepth``): zeros come last, and so stand before the loop, whose turns then hold them.
+
+It takes them before that where a gather would be waited for (``kLessStall``): where gathers leave
+a host, they take longer than the work beside them, and zeros fill the wait. And it takes them
+where the loop would need more than the scheduler's limit beside them (``kMemoryPeakOverLimit``).
+Both were read in its log, of llama3-8b and llama3-70b compiled for 8, 16 and 256 H100. The limit
+is that of ``GetSchedulerMemoryLimit``: 95 % of what arguments and results leave of 80 % of the
+device's memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from hespas.memory.over_time import memory_of_operations, operation_key
+from hespas.memory.usage import unpacked_bytes
+from hespas.program.attrs import CollectiveAttrs
+from hespas.program.groups import ReplicaGroups
+from hespas.program.program import Op, Program, is_communication_op, nested_ops
+from hespas.program.types import allocated_bytes
+
+OF_DEVICE = 0.8
+"""The part of a device's memory that XLA's scheduler for GPUs counts on."""
+_OF_REST = 0.95
+"""XLA's ``xla_gpu_memory_limit_slop_factor``."""
+
+
+def with_early_zeros(
+    program: Program, *, devices_per_host: int | None, capacity_bytes: int | None
+) -> Program:
+    """Return a scheduled program with the zeros of a last turn before the loop that it is of.
+
+    They stay where a collective of the loop leaves a host of so many devices, or where hosts are
+    not known. Where the loop then needs too much, the largest stay. A device of no known capacity
+    has enough.
+    """
+    operations = program.main.body.operations
+    around = _last_around(operations)
+    if around is None or devices_per_host is None:
+        return program
+    zeros = [op for op in operations[around + 1 :] if _reads_nothing(op)]
+    if not zeros or not _stays(operations[around], devices_per_host):
+        return program
+    early = set(_fitting(zeros, _left_bytes(program, operations[around], capacity_bytes)))
+    ordered = (
+        *operations[:around],
+        *(op for op in zeros if op in early),
+        *(op for op in operations[around:] if op not in early),
+    )
+    main = replace(program.main, body=replace(program.main.body, operations=ordered))
+    return replace(program, functions={**program.functions, main.name: main})
+
+
+def _last_around(operations: Sequence[Op]) -> int | None:
+    """Return the place of the last loop around loops that communicate."""
+    places = [
+        at
+        for at, op in enumerate(operations)
+        if op.kind == "while"
+        and any(
+            inner.kind == "while" and any(map(is_communication_op, nested_ops(inner.regions[1])))
+            for inner in op.regions[1].operations
+        )
+    ]
+    return max(places, default=None)
+
+
+def _reads_nothing(op: Op) -> bool:
+    return op.kind == "fusion" and not op.operands
+
+
+def _stays(loop: Op, devices_per_host: int) -> bool:
+    """Return whether all gathers inside a loop are among devices of one host."""
+    return all(
+        _is_within(op.attrs.groups, devices_per_host)
+        for op in nested_ops(loop.regions[1])
+        if op.kind == "all_gather" and isinstance(op.attrs, CollectiveAttrs)
+    )
+
+
+def _is_within(groups: ReplicaGroups, devices_per_host: int) -> bool:
+    listed = groups.listed()
+    return bool(listed) and all(
+        len({number // devices_per_host for number in group}) == 1 for group in listed
+    )
+
+
+def _left_bytes(program: Program, loop: Op, capacity_bytes: int | None) -> float:
+    """Return what a loop leaves of the scheduler's limit."""
+    if capacity_bytes is None:
+        return float("inf")
+    held_bytes, _ = unpacked_bytes(program)
+    limit_bytes = _OF_REST * (OF_DEVICE * capacity_bytes - held_bytes)
+    return limit_bytes + held_bytes - memory_of_operations(program)[operation_key(loop)]
+
+
+def _fitting(zeros: Sequence[Op], left_bytes: float) -> list[Op]:
+    """Return the zeros that fit together, the largest left out first."""
+    fitting = sorted(zeros, key=_size_bytes)
+    while fitting and sum(map(_size_bytes, fitting)) > left_bytes:
+        fitting.pop()
+    return fitting
+
+
+def _size_bytes(op: Op) -> int:
+    return sum(allocated_bytes(value.type) for value in op.results)
