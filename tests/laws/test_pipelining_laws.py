@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -13,7 +15,7 @@ from hespas.errors import ConfigError
 from hespas.pipelining.generate import chunks_named, schedule_named
 from hespas.pipelining.laws import ideal_bubble, most_in_flight
 from hespas.pipelining.order import check_schedule
-from hespas.pipelining.schedule import Pass, Schedule
+from hespas.pipelining.schedule import Action, Pass, Schedule
 from hespas.pipelining.text import read_schedule, schedule_text
 from hespas.pipelining.timing import Durations, timed
 
@@ -30,6 +32,11 @@ def equal(schedule: Schedule) -> Durations:
     return Durations(
         of=lambda _, action: UNIT_PS * lasts[action.kind], message_ps=lambda _source, _target: 0
     )
+
+
+def always(backward_ps: int, forward_ps: int) -> Callable[[int, Action, Action], tuple[int, int]]:
+    """Passes side by side that are shorter by the same on every stage."""
+    return lambda _stage, _backward, _forward: (backward_ps, forward_ps)
 
 
 def made(name: str, stages: int, rounds: int) -> Schedule:
@@ -150,3 +157,51 @@ def test_a_shuffled_schedule_runs_or_is_refused(stages: int, rounds: int, random
             timed(shuffled, equal(shuffled))
         return
     assert all(len(each) == 2 * schedule.micro_batches for each in times.passes)
+
+
+@given(NAMES, STAGES, ROUNDS, st.integers(0, 900), st.integers(0, 900), st.integers(0, 500))
+def test_what_runs_side_by_side_was_ready(  # noqa: PLR0917 - drawn
+    name: str, stages: int, rounds: int, backward: int, forward: int, message: int
+) -> None:
+    """Both passes end together, and what waits for either waits for both."""
+    schedule = made(name, stages, rounds)
+    alone = equal(schedule)
+    durations = Durations(
+        of=alone.of,
+        message_ps=lambda _source, _target: message,
+        hidden=always(backward, forward),
+    )
+    times = timed(schedule, durations)
+    ends: dict[tuple[int, Action], int] = {}
+    starts: dict[tuple[int, Action], int] = {}
+    for stage, order in enumerate(schedule.order):
+        passes, hidden = times.passes[stage], times.hidden_ps[stage]
+        whole = sum(alone.of(stage, action) for action in order)
+        assert times.busy_ps(stage) == whole - sum(hidden.values())
+        for action, (start, end) in passes.items():
+            starts[stage, action], ends[stage, action] = start, end
+        for one, other in pairwise(order):
+            assert passes[one][1] <= passes[other][0]
+            if {one, other} <= hidden.keys() and one.kind is Pass.BACKWARD:
+                assert (hidden[one], hidden[other]) == (backward, forward)
+                ends[stage, one] = ends[stage, other]
+                starts[stage, other] = starts[stage, one]
+    for (stage, action), start in starts.items():
+        for source, waited in schedule.inputs(stage, action):
+            assert ends[source, waited] + message * (source != stage) <= start
+
+
+@given(st.integers(2, 9), st.integers(2, 5), st.integers(2, 5))
+def test_every_steady_pass_of_an_interleaved_pipeline_has_another_beside_it(
+    stages: int, rounds: int, chunks: int
+) -> None:
+    schedule = made(f"interleaved:{chunks}", stages, rounds)
+    durations = replace(equal(schedule), hidden=always(1, 1))
+    times = timed(schedule, durations)
+    for stage, order in enumerate(schedule.order):
+        pairs = [
+            pair
+            for pair in pairwise(order)
+            if [each.kind for each in pair] == [Pass.BACKWARD, Pass.FORWARD]
+        ]
+        assert len(times.hidden_ps[stage]) == 2 * len(pairs)

@@ -20,7 +20,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "kept": ("least_kept_bytes", "local_elements"),
     "kernels": ("FUSED",),
     "language": ("Decode", "LanguageModel"),
-    "part": ("PIPE", "REDUCED", "SHARED", "Part", "PartProgram"),
+    "part": ("EXPERT", "PIPE", "REDUCED", "SHARED", "Part", "PartProgram"),
     "model": ("CHOICES", "MeshAxes", "Model", "parse_mesh"),
     "placement": ("ORDER", "Place", "in_default_order", "parse_place", "placed"),
 }

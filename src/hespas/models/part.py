@@ -12,6 +12,8 @@ from hespas.models.model import MeshAxes
 
 PIPE = "pipe"
 """The axis of a mesh along which the stages of a pipeline stand."""
+EXPERT = "expert"
+"""The axis of a mesh that experts are divided over."""
 REDUCED = ("data", "fsdp")
 """The axes of a mesh whose devices compute different sequences with the same weights."""
 SHARED = ("fsdp", "context")

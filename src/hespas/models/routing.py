@@ -23,12 +23,12 @@ from jax.sharding import PartitionSpec
 
 from hespas.models.feed_forward import activated
 from hespas.models.language import LanguageModel, Routing, Style
+from hespas.models.part import EXPERT
 from hespas.models.products import grouped_product, product, stored_order
 from hespas.models.sharding import Divided
 
 Weights = Mapping[str, Any]
 Shapes = dict[str, tuple[str, ...]]
-_EXPERT = "expert"
 
 
 def routing_weights(routing: Routing) -> Shapes:
@@ -172,6 +172,6 @@ def _dropless(  # noqa: PLR0917 - as above
 
 
 def _exchanged(divided: Divided, x: jax.Array, *, split: int, joined: int) -> jax.Array:
-    if divided.mesh.size(_EXPERT) == 1:
+    if divided.mesh.size(EXPERT) == 1:
         return x
-    return lax.all_to_all(x, _EXPERT, split_axis=split, concat_axis=joined, tiled=True)
+    return lax.all_to_all(x, EXPERT, split_axis=split, concat_axis=joined, tiled=True)

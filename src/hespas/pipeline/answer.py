@@ -116,11 +116,20 @@ class PipelinePrediction:
     def spent(self, stage: int) -> Spent:
         """Return what all passes and the optimiser's step of a stage take."""
         found = Spent()
-        for part in self.cut.parts_of(stage):
-            cost = self.costs[part]
-            one = cost.passes.forward + cost.passes.backward + cost.passes.weights
-            found += one.times(self.cut.schedule.micro_batches) + cost.update
+        for chunk, part in enumerate(self.cut.parts_of(stage)):
+            found += self.passes_of(stage, chunk) + self.costs[part].update
         return found
+
+    def passes_of(self, stage: int, chunk: int) -> Spent:
+        """Return what all passes of a chunk take, less what passes beside them hide."""
+        passes = self.costs[self.cut.parts_of(stage)[chunk]].passes
+        one = passes.forward + passes.backward + passes.weights
+        hidden = sum(
+            hidden_ps
+            for action, hidden_ps in self.times.hidden_ps[stage].items()
+            if action.chunk == chunk
+        )
+        return one.times(self.cut.schedule.micro_batches).less(Spent(exchange_ps=hidden))
 
     @property
     def compute_s(self) -> float:

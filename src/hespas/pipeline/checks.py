@@ -20,13 +20,14 @@ from hespas.hardware.parts import part_warnings
 from hespas.hardware.presets import presets_that_fit
 from hespas.hardware.system import System
 from hespas.models.experts import has_shared_experts
-from hespas.models.part import PIPE
+from hespas.models.part import EXPERT, PIPE
 from hespas.options import EstimateOptions, Fidelity, PredictOptions
 from hespas.pipeline.caches import check_caches
 from hespas.pipeline.estimators import check_device_options, check_method_options, spec_of
 from hespas.pipeline.machines import device_of, model_of, no_device, node_of, system_of, with_node
 from hespas.pipeline.workload import source_of
 from hespas.pipelining.options import Overlap, check_overlap
+from hespas.pipelining.schedule import Schedule
 from hespas.program.attrs import CustomCallAttrs
 from hespas.program.program import Program, all_ops
 from hespas.simulate.models import check_choice
@@ -88,6 +89,31 @@ def _check_stages(options: PredictOptions) -> None:
     )
 
 
+def check_exchanges(source: ModelSource, schedule: Schedule, options: PredictOptions) -> None:
+    """Refuse to hide all-to-alls under another micro-batch where there is none, or it isn't there.
+
+    With one chunk a stage, the next forward pass of the stage before ends when the backward pass of
+    the stage behind does: it has not arrived when a backward pass starts.
+    """
+    if not options.pipeline.hides(Overlap.EXCHANGES):
+        return
+    stated = f"{option('overlap')} {Overlap.EXCHANGES.value}=on has no effect"
+    _check_all_to_alls(source, stated)
+    if schedule.chunks == 1 and options.pipeline.schedule_is_named:
+        raise ConfigError(
+            f"{stated} with {schedule.name}: no forward pass is ready when a backward pass starts",
+            hint=f"give {option('schedule')} several chunks, as in interleaved:2",
+        )
+
+
+def _check_all_to_alls(source: ModelSource, stated: str) -> None:
+    if source.mesh.size(EXPERT) < 2:
+        raise ConfigError(
+            f"{stated}: {source.name} has no all-to-alls without an axis expert",
+            hint=f"give {option('mesh')} an axis expert, as in expert=8",
+        )
+
+
 def check_experts(source: ModelSource, options: PredictOptions) -> None:
     """Refuse to hide all-to-alls under shared experts for a model without either."""
     if not options.pipeline.hides(Overlap.EXPERTS):
@@ -95,11 +121,7 @@ def check_experts(source: ModelSource, options: PredictOptions) -> None:
     stated = f"{option('overlap')} {Overlap.EXPERTS.value}=on has no effect"
     if not has_shared_experts(source.settings):
         raise ConfigError(f"{stated}: {source.name} has no shared experts", hint="drop it")
-    if source.mesh.size("expert") < 2:
-        raise ConfigError(
-            f"{stated}: {source.name} has no all-to-alls without an axis expert",
-            hint=f"give {option('mesh')} an axis expert, as in expert=8",
-        )
+    _check_all_to_alls(source, stated)
     if options.compile.asked is Fidelity.EXPORTED:
         raise ConfigError(
             f"{stated} with {options.compile.words}: operations that do not wait for each other "

@@ -16,7 +16,7 @@ from hespas.models.model import MeshAxes
 from hespas.models.part import PIPE, REDUCED, SHARED, Part, PartProgram
 from hespas.models.placement import in_default_order
 from hespas.options import PredictOptions
-from hespas.pipeline.checks import check_experts, checked
+from hespas.pipeline.checks import check_exchanges, check_experts, checked
 from hespas.pipeline.machines import host_bandwidth, system_of
 from hespas.pipeline.workload import placed_mesh, target_of
 from hespas.pipelining.generate import schedule_named
@@ -154,6 +154,7 @@ def cut_of(options: PredictOptions) -> Cut:
     _check_host_link(source, options)
     settings: Any = source.settings
     schedule = _schedule(options, mesh.size(PIPE), settings.accumulation)
+    check_exchanges(source, schedule, options)
     parts = tuple(_parts(options, source, mesh, schedule))
     samples = settings.batch * settings.parts
     work = StepWork(

@@ -6,12 +6,12 @@ operations, and so is communication that no computation hides; so the two add up
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from hespas.memory.between_passes import held_between
 from hespas.models.model import MeshAxes
-from hespas.models.part import Part
+from hespas.models.part import EXPERT, Part
 from hespas.pipeline.sums import Groups, groups_of_task
 from hespas.prediction import Prediction
 from hespas.program.groups import groups_along
@@ -21,6 +21,7 @@ from hespas.program.types import DEVICE_MEMORY, HOST_MEMORY, size_bytes
 from hespas.schedule.build import regions_of_tasks
 from hespas.schedule.tasks import (
     CollectiveTask,
+    CommunicationKind,
     ComputeTask,
     MemoryTask,
     ReceiveTask,
@@ -36,24 +37,32 @@ from hespas.split.regions import Collective, Compute, Region, operations_of
 class Spent:
     """What a pass takes, in ps: computation, and what nothing hides beside it.
 
-    ``tp_ps`` is tensor-parallel communication, ``exposed_ps`` all other, idle time included, and
-    ``host_ps`` are moves to the host's memory or from it.
+    ``tp_ps`` is tensor-parallel communication, ``exchange_ps`` are all-to-alls between experts,
+    ``exposed_ps`` is all other, idle time included, and ``host_ps`` are moves to the host's memory
+    or from it.
     """
 
     compute_ps: int = 0
     tp_ps: int = 0
+    exchange_ps: int = 0
     exposed_ps: int = 0
     host_ps: int = 0
 
     @property
     def total_ps(self) -> int:
         """All of it."""
-        return self.compute_ps + self.tp_ps + self.exposed_ps + self.host_ps
+        return self.compute_ps + self.communication_ps + self.host_ps
+
+    @property
+    def communication_ps(self) -> int:
+        """All that is exchanged with other devices."""
+        return self.tp_ps + self.exchange_ps + self.exposed_ps
 
     def __add__(self, other: Spent) -> Spent:
         return Spent(
             compute_ps=self.compute_ps + other.compute_ps,
             tp_ps=self.tp_ps + other.tp_ps,
+            exchange_ps=self.exchange_ps + other.exchange_ps,
             exposed_ps=self.exposed_ps + other.exposed_ps,
             host_ps=self.host_ps + other.host_ps,
         )
@@ -63,6 +72,7 @@ class Spent:
         return Spent(
             compute_ps=max(0, self.compute_ps - other.compute_ps),
             tp_ps=max(0, self.tp_ps - other.tp_ps),
+            exchange_ps=max(0, self.exchange_ps - other.exchange_ps),
             exposed_ps=max(0, self.exposed_ps - other.exposed_ps),
             host_ps=max(0, self.host_ps - other.host_ps),
         )
@@ -72,6 +82,7 @@ class Spent:
         return Spent(
             compute_ps=self.compute_ps * count,
             tp_ps=self.tp_ps * count,
+            exchange_ps=self.exchange_ps * count,
             exposed_ps=self.exposed_ps * count,
             host_ps=self.host_ps * count,
         )
@@ -91,6 +102,24 @@ class PassCost:
     forward: Spent
     backward: Spent
     weights: Spent
+
+
+def side_by_side(backward: Spent, forward: Spent) -> tuple[int, int]:
+    """Return by how much passes of two micro-batches are shorter side by side, in ps.
+
+    All-to-alls between experts run beside the computation of the other pass, and neither slows the
+    other. Source: DeepSeek-AI, DeepSeek-V3 Technical Report, 2024, section 3.2.1; NVIDIA,
+    Megatron-Core, ``--overlap-moe-expert-parallel-comm``.
+
+    >>> side_by_side(
+    ...     Spent(compute_ps=20, exchange_ps=12), Spent(compute_ps=10, exchange_ps=8, tp_ps=1)
+    ... )
+    (10, 8)
+    """
+    return (
+        min(backward.exchange_ps, forward.compute_ps),
+        min(forward.exchange_ps, backward.compute_ps),
+    )
 
 
 def spread(tasks: TaskGraph, *, inner: MeshAxes, whole: MeshAxes) -> TaskGraph:
@@ -144,7 +173,7 @@ def spent_by_phase(prediction: Prediction, *, pieces: int) -> tuple[Spent, Spent
     names = operation_names(prediction.graph)
     regions = regions_of_tasks(prediction.graph, prediction.tasks)
     forward, backward = NOTHING, NOTHING
-    tp = _tp_groups(prediction)
+    open_as = _open_as(prediction)
     timeline = prediction.timeline
     exposed: Mapping[int, int] = {} if timeline is None else timeline.slowest.exposed_ps
     for task in prediction.tasks.tasks:
@@ -152,10 +181,7 @@ def spent_by_phase(prediction: Prediction, *, pieces: int) -> tuple[Spent, Spent
         if isinstance(task, ComputeTask):
             amount = Spent(compute_ps=task.duration_ps)
         elif exposed.get(task.id, 0):
-            is_collective = isinstance(task, CollectiveTask)
-            is_tp = is_collective and groups_of_task(task, prediction.tasks) == tp
-            hidden = exposed[task.id]
-            amount = Spent(tp_ps=hidden) if is_tp else Spent(exposed_ps=hidden)
+            amount = open_as(task, exposed[task.id])
         if _is_forward(regions.get(task.id), names):
             forward += amount
         else:
@@ -180,10 +206,27 @@ def _beside_host(spent: Spent, moves_ps: int) -> Spent:
     return replace(spent, host_ps=max(0, moves_ps - spent.total_ps))
 
 
-def _tp_groups(prediction: Prediction) -> Groups:
-    if "tp" not in dict(prediction.mesh):
+def _open_as(prediction: Prediction) -> Callable[[Task, int], Spent]:
+    """Return what tells of a task as what its exposed time is spent."""
+    tp, experts = _groups_of(prediction, "tp"), _groups_of(prediction, EXPERT)
+
+    def spent(task: Task, exposed_ps: int) -> Spent:
+        if not isinstance(task, CollectiveTask):
+            return Spent(exposed_ps=exposed_ps)
+        groups = groups_of_task(task, prediction.tasks)
+        if groups == tp:
+            return Spent(tp_ps=exposed_ps)
+        if groups == experts and task.kind is CommunicationKind.ALL_TO_ALL:
+            return Spent(exchange_ps=exposed_ps)
+        return Spent(exposed_ps=exposed_ps)
+
+    return spent
+
+
+def _groups_of(prediction: Prediction, axis: str) -> Groups:
+    if axis not in dict(prediction.mesh):
         return frozenset()
-    return frozenset(map(frozenset, groups_along(prediction.mesh, ("tp",))))
+    return frozenset(map(frozenset, groups_along(prediction.mesh, (axis,))))
 
 
 def _overlapped(spent: Spent, pieces: int) -> Spent:

@@ -10,7 +10,7 @@ from typing import Any
 from hespas.estimate.cache import Store
 from hespas.hardware.parts import part_warnings
 from hespas.models.experts import has_shared_experts
-from hespas.models.part import SHARED, Part, PartProgram
+from hespas.models.part import EXPERT, SHARED, Part, PartProgram
 from hespas.options import NetworkOptions, PredictOptions
 from hespas.pipeline.answer import PartCost, PipelinePrediction, StageTimes
 from hespas.pipeline.caches import store_of
@@ -30,13 +30,14 @@ from hespas.pipeline.passes import (
     PassCost,
     Spent,
     memory_of_pass,
+    side_by_side,
     spent_by_phase,
     spread,
 )
 from hespas.pipeline.sums import tasks_without_sums
 from hespas.pipelining.options import Overlap
 from hespas.pipelining.schedule import Action, Pass, Schedule
-from hespas.pipelining.timing import Durations, Interval, timed
+from hespas.pipelining.timing import Durations, Interval, Times, timed
 from hespas.prediction import Prediction
 from hespas.schedule.tasks import CommunicationKind, TaskGraph
 from hespas.split.strategies import SplitStrategy
@@ -157,6 +158,12 @@ def _scheduled(cut: Cut, costs: Mapping[Part, PartCost], exchange: Exchange) -> 
         [_of_pass(costs[part].passes) for part in cut.parts_of(stage)]
         for stage in range(cut.stages)
     ]
+
+    def hidden(stage: int, backward: Action, forward: Action) -> tuple[int, int]:
+        return side_by_side(
+            spent[stage][backward.chunk][backward.kind], spent[stage][forward.chunk][forward.kind]
+        )
+
     message_ps = exchange.message_ps(message_bytes(cut))
     data = [_Data.of(cut, costs, exchange, stage) for stage in range(cut.stages)]
     gathers = [each.gathers() for each in data]
@@ -173,10 +180,11 @@ def _scheduled(cut: Cut, costs: Mapping[Part, PartCost], exchange: Exchange) -> 
     times = timed(
         schedule,
         Durations(
-            of=lambda stage, action: spent[stage][action.chunk][action.kind],
+            of=lambda stage, action: spent[stage][action.chunk][action.kind].total_ps,
             message_ps=lambda _source, _target: message_ps,
             holds_sender=not hides(Overlap.MESSAGES),
             ready_ps=ready,
+            hidden=hidden if hides(Overlap.EXCHANGES) else None,
         ),
     )
     sums = [
@@ -207,16 +215,16 @@ def _scheduled(cut: Cut, costs: Mapping[Part, PartCost], exchange: Exchange) -> 
         message_bytes=message_bytes(cut),
         device=device_of_memory(cut.options.estimate),
         device_name=device_name(cut.options.estimate),
-        notes=(*_notes(cut, message_ps), *cut.source.notes),
+        notes=(*_notes(cut, message_ps, times), *cut.source.notes),
         part_warnings=part_warnings(node_of(cut.options.estimate), cut.system),
     )
 
 
-def _of_pass(cost: PassCost) -> dict[Pass, int]:
+def _of_pass(cost: PassCost) -> dict[Pass, Spent]:
     return {
-        Pass.FORWARD: cost.forward.total_ps,
-        Pass.BACKWARD: cost.backward.total_ps,
-        Pass.WEIGHTS: cost.weights.total_ps,
+        Pass.FORWARD: cost.forward,
+        Pass.BACKWARD: cost.backward,
+        Pass.WEIGHTS: cost.weights,
     }
 
 
@@ -299,11 +307,13 @@ class _Data:
         return found
 
 
-def _notes(cut: Cut, message_ps: int) -> Sequence[str]:
+def _notes(cut: Cut, message_ps: int, times: Times) -> Sequence[str]:
     hides = cut.options.pipeline.hides
     there = set(Overlap)
     if not has_shared_experts(cut.source.settings):
         there.remove(Overlap.EXPERTS)
+    if cut.mesh.size(EXPERT) < 2:
+        there.remove(Overlap.EXCHANGES)
     hidden = ", ".join(what.value for what in Overlap if what in there and hides(what)) or "nothing"
     open_ = ", ".join(what.value for what in Overlap if what in there and not hides(what))
     message = format_time(message_ps / PS_PER_S)
@@ -320,6 +330,9 @@ def _notes(cut: Cut, message_ps: int) -> Sequence[str]:
             f"pipeline: tensor-parallel collectives run in {cut.mesh.size('tp')} pieces under the "
             "products beside them, one piece stays exposed"
         )
+    if hides(Overlap.EXCHANGES):
+        beside = sum(map(len, times.hidden_ps)) / sum(map(len, times.passes))
+        notes.append(f"pipeline: {100 * beside:.0f} % of the passes run {_BESIDE}")
     if cut.offloads:
         notes.append(_OFFLOADED)
     if cut.schedule.splits_backward:
@@ -333,6 +346,10 @@ def _notes(cut: Cut, message_ps: int) -> Sequence[str]:
 _ALONE = (
     "pipeline: passes are simulated one by one: messages between stages, gathered weights and sums "
     "of gradients share no links with each other, nor with what is inside of passes"
+)
+_BESIDE = (
+    "beside one of another micro-batch, whose computation hides their all-to-alls between experts, "
+    "and neither slows the other"
 )
 _OFFLOADED = (
     "pipeline: what layers keep goes to the host beside the forward pass of its micro-batch, and "

@@ -26,7 +26,7 @@ class Overlap(Enum):
     forward passes before they are needed. ``MESSAGES``: sends beside what a stage computes next.
     ``ACCUMULATION``: adding gradients to those of earlier micro-batches as the products write them.
     ``EXPERTS``: all-to-alls of routed experts under the products of shared ones, with and without
-    stages.
+    stages. ``EXCHANGES``: the same all-to-alls under a pass of another micro-batch.
     """
 
     TP = "tp"
@@ -35,6 +35,7 @@ class Overlap(Enum):
     MESSAGES = "messages"
     ACCUMULATION = "accumulation"
     EXPERTS = "experts"
+    EXCHANGES = "exchanges"
 
 
 def parse_overlaps(texts: Iterable[str]) -> dict[str, bool]:
@@ -122,8 +123,8 @@ class PipelineOptions:
             parse=parse_overlaps,
             metavar="NAME=on|off,..",
             repeats=True,
-            default_text="all on but experts; messages off without interleaving, as in "
-            "Megatron-Core",
+            default_text="all on but experts and exchanges; messages off without interleaving, "
+            "as in Megatron-Core",
         ),
         default=dict,
     )
@@ -135,14 +136,14 @@ class PipelineOptions:
     def hides(self, what: Overlap) -> bool:
         """Return whether something is hidden: as asked for, else as Megatron-Core does.
 
-        Its recipes for large models hide all of it but all-to-alls under shared experts
-        (``--moe-shared-expert-overlap``); it lets a stage wait for its sends where a stage has one
-        chunk.
+        Its recipes for large models hide all of it but all-to-alls of experts
+        (``--moe-shared-expert-overlap``, ``--overlap-moe-expert-parallel-comm``); it lets a stage
+        wait for its sends where a stage has one chunk.
         """
         if what.value in self.overlap:
             return self.overlap[what.value]
         if what is not Overlap.MESSAGES:
-            return what is not Overlap.EXPERTS
+            return what not in {Overlap.EXPERTS, Overlap.EXCHANGES}
         name = self.schedule or DEFAULT
         if self.schedule_is_named:
             return chunks_named(name) > 1 or name == "zero-bubble"

@@ -7,12 +7,12 @@ micro-batches, and of the optimiser's step.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import groupby
+from dataclasses import dataclass
 
 import msgspec
 
 from hespas.estimate.estimate import Estimate
-from hespas.models.part import PIPE, REDUCED
+from hespas.models.part import EXPERT, PIPE, REDUCED
 from hespas.pipeline import PartCost, PipelinePrediction
 from hespas.prediction import Prediction
 from hespas.report.assumptions import grouped_assumptions
@@ -104,38 +104,64 @@ def pipeline_report(prediction: PipelinePrediction) -> RunReport:
     )
 
 
-_Ran = tuple[Prediction, int, float]
-"""A program, how often it runs in a step, and which share of its exposed time stays exposed."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Open:
+    """Which share of a program's exposed time stays exposed in the pipeline.
+
+    ``exchanges`` is that of all-to-alls between experts, ``others`` that of all else.
+    """
+
+    both: float = 1.0
+    exchanges: float = 1.0
+    others: float = 1.0
+
+
+_Ran = tuple[Prediction, int, _Open]
+"""A program, how often it runs in a step, and how much of it stays exposed."""
 
 
 def _ran(prediction: PipelinePrediction) -> Iterator[_Ran]:
     """Yield the programs that a device of the busiest stage runs, equal ones once."""
-    parts = sorted(prediction.cut.parts_of(prediction.busiest), key=str)
-    micro_batches = prediction.cut.schedule.micro_batches
-    for part, alike in groupby(parts):
-        cost, chunks = prediction.costs[part], len(list(alike))
-        yield cost.prediction, micro_batches * chunks, _open(cost)
-        yield cost.update_prediction, chunks, 1.0
+    parts = prediction.cut.parts_of(prediction.busiest)
+    for part in sorted(set(parts), key=str):
+        cost, chunks = prediction.costs[part], [at for at, each in enumerate(parts) if each == part]
+        times = prediction.cut.schedule.micro_batches * len(chunks)
+        yield cost.prediction, times, _open(prediction, cost, chunks)
+        yield cost.update_prediction, len(chunks), _Open()
 
 
-def _open(cost: PartCost) -> float:
-    """Return the share of what a pass's program leaves exposed that the pipeline does."""
+def _open(prediction: PipelinePrediction, cost: PartCost, chunks: list[int]) -> _Open:
+    """Return which share of what passes leave exposed the pipeline does, for chunks of a part."""
+    times = prediction.cut.schedule.micro_batches * len(chunks)
+    before_ps = cost.prediction.exposed_communication_s * PS_PER_S * times
     passes = cost.passes
-    spent = passes.forward + passes.backward + passes.weights
-    before_s = cost.prediction.exposed_communication_s
-    return (spent.tp_ps + spent.exposed_ps) / PS_PER_S / before_s if before_s else 1.0
+    exchanged_ps = times * (passes.forward + passes.backward + passes.weights).exchange_ps
+    spent = [prediction.passes_of(prediction.busiest, chunk) for chunk in chunks]
+    left_ps = sum(each.communication_ps for each in spent)
+    exchanges_left_ps = sum(each.exchange_ps for each in spent)
+    return _Open(
+        both=_share(left_ps, before_ps),
+        exchanges=_share(exchanges_left_ps, exchanged_ps),
+        others=_share(left_ps - exchanges_left_ps, before_ps - exchanged_ps),
+    )
+
+
+def _share(left_ps: float, before_ps: float) -> float:
+    return left_ps / before_ps if before_ps > 0 else 1.0
 
 
 def _breakdowns(ran: list[_Ran]) -> Iterator[tuple[Breakdown, float, float]]:
-    for program, times, share in ran:
-        yield breakdown(program), times, share
+    for program, times, open_ in ran:
+        yield breakdown(program), times, open_.both
 
 
 def _communication(prediction: PipelinePrediction, ran: list[_Ran]) -> Iterator[CommunicationRow]:
     """Yield a row for each kind, and for what is exchanged around the passes."""
     found: dict[tuple[str, str, str], CommunicationRow] = {}
-    for program, times, share in ran:
+    for program, times, open_ in ran:
         for row in communication_rows(program):
+            is_exchange = (row.kind, row.axis) == ("all_to_all", EXPERT)
+            share = open_.exchanges if is_exchange else open_.others
             scaled = _times(row, times, share)
             key = (row.kind, row.axis, row.dimension)
             found[key] = scaled if key not in found else _sum(found[key], scaled)

@@ -57,7 +57,7 @@ def _row(prediction: PipelinePrediction, stage: int) -> StageRow:
         forward_s=forward / PS_PER_S,
         backward_s=backward / PS_PER_S,
         compute_s=spent.compute_ps / PS_PER_S,
-        exposed_communication_s=(spent.tp_ps + spent.exposed_ps) / PS_PER_S,
+        exposed_communication_s=spent.communication_ps / PS_PER_S,
         exposed_host_transfer_s=spent.host_ps / PS_PER_S,
         waiting_s=prediction.waiting_ps(stage) / PS_PER_S,
         sums_s=(update_from - prediction.ends_ps(stage)) / PS_PER_S,

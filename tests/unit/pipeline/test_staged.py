@@ -32,7 +32,9 @@ from hespas.program.devices import communication_ops, device_group_table
 from hespas.report.headline import bound_parts, waiting_s
 from hespas.report.pipeline import pipeline_report
 from hespas.report.run import run_text
+from hespas.report.schema import CommunicationRow, RunReport
 from hespas.report.timeline.pipeline import pipeline_chart
+from hespas.units import PS_PER_S
 
 SMALL = {"layers": "8", "vocabulary": "4096", "mlp": "2048", "embedding": "1024", "heads": "8"}
 
@@ -68,8 +70,12 @@ SCHEDULES = ("gpipe", "1f1b", "interleaved:2", "zero-bubble")
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_the_parts_of_a_stage_add_up_to_the_step(schedule: str) -> None:
-    prediction = predicted(schedule)
-    report = pipeline_report(prediction)
+    report = pipeline_report(predicted(schedule))
+    _check_sums(report)
+    assert sum(row.time_s for row in report.phases) == pytest.approx(report.compute_s, rel=1e-6)
+
+
+def _check_sums(report: RunReport) -> None:
     assert report.pipeline is not None
     for row in report.pipeline.stages:
         parts = (
@@ -82,7 +88,6 @@ def test_the_parts_of_a_stage_add_up_to_the_step(schedule: str) -> None:
         )
         assert sum(parts) == pytest.approx(report.step_time_s, abs=1e-9)
     assert report.compute_s + report.exposed_communication_s == report.step_time_s
-    assert sum(row.time_s for row in report.phases) == pytest.approx(report.compute_s, rel=1e-6)
     exposed_s = sum(row.exposed_s for row in report.communication)
     assert exposed_s == pytest.approx(report.exposed_communication_s, rel=1e-6)
     assert 0 < waiting_s(report) < exposed_s
@@ -320,25 +325,56 @@ def test_states_that_are_too_large_are_to_be_divided() -> None:
 EXPERTS = {"layers": "8", "vocabulary": "4096", "embedding": "512", "heads": "8", "mlp": "1024"}
 
 
-def _of_experts(*, on: bool) -> PipelinePrediction:
+def _of_experts(
+    mesh: str = "pipe=2,expert=4", *, schedule: str = "1f1b", **hidden: bool
+) -> PipelinePrediction:
     model = ModelOptions(sequence=1024, more={**EXPERTS, "experts": "16"})
-    asked = options(
-        "pipe=2,expert=4", model=model, batch=16, overlap={"experts": on}, schedule="1f1b"
-    )
+    asked = options(mesh, model=model, batch=32, overlap=hidden, schedule=schedule)
     file = replace(asked.program, file=Path("deepseek-v3"))
     return predict_pipeline(replace(asked, program=file))
 
 
 def test_shared_experts_run_beside_all_to_alls_in_stages_too() -> None:
-    off, on = (pipeline_report(_of_experts(on=each)) for each in (False, True))
-    exchanged = [
-        next(row for row in report.communication if row.kind == "all_to_all")
-        for report in (off, on)
-    ]
+    off, on = (pipeline_report(_of_experts(experts=each)) for each in (False, True))
+    exchanged = [_exchanged(report) for report in (off, on)]
     assert exchanged[1].exposed_s < exchanged[0].exposed_s
     assert exchanged[1].time_s == pytest.approx(exchanged[0].time_s)
     assert on.compute_s == off.compute_s
     assert on.step_time_s < off.step_time_s
+
+
+def _exchanged(report: RunReport) -> CommunicationRow:
+    return next(row for row in report.communication if row.kind == "all_to_all")
+
+
+def test_all_to_alls_run_beside_a_pass_of_another_micro_batch() -> None:
+    """What is hidden of them is what the step becomes shorter by; parts add up with it, too."""
+    off, on = (_of_experts(schedule="interleaved:2", exchanges=each) for each in (False, True))
+    alone, beside = pipeline_report(off), pipeline_report(on)
+    assert alone.pipeline is not None
+    assert beside.pipeline is not None
+    assert on.finish_ps < off.finish_ps
+    assert _exchanged(beside).exposed_s < _exchanged(alone).exposed_s / 2
+    assert _exchanged(beside).time_s == pytest.approx(_exchanged(alone).time_s)
+    assert beside.compute_s == alone.compute_s
+    for one, other in zip(alone.pipeline.stages, beside.pipeline.stages, strict=True):
+        hidden_s = sum(on.times.hidden_ps[one.stage].values()) / PS_PER_S
+        assert other.exposed_communication_s == pytest.approx(
+            one.exposed_communication_s - hidden_s
+        )
+    _check_sums(beside)
+    assert any("of the passes run beside one of another" in text for text in on.notes)
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zero-bubble"])
+def test_no_forward_pass_is_ready_beside_a_backward_pass_with_one_chunk(schedule: str) -> None:
+    with pytest.raises(ConfigError, match="no forward pass is ready when a backward pass starts"):
+        _of_experts(schedule=schedule, exchanges=True)
+
+
+def test_all_to_alls_of_a_mesh_without_experts_are_not_hidden() -> None:
+    with pytest.raises(ConfigError, match="no all-to-alls without an axis expert"):
+        _of_experts("pipe=2,fsdp=4", schedule="interleaved:2", exchanges=True)
 
 
 def test_shared_experts_of_a_model_without_any_are_refused() -> None:

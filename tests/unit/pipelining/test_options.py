@@ -21,13 +21,15 @@ def test_messages_are_hidden_where_a_stage_has_several_chunks() -> None:
     assert PipelineOptions(overlap={"messages": True}).hides(Overlap.MESSAGES)
 
 
-def test_experts_hide_all_to_alls_only_where_that_is_asked_for() -> None:
-    assert not PipelineOptions().hides(Overlap.EXPERTS)
-    assert PipelineOptions(overlap={"experts": True}).hides(Overlap.EXPERTS)
+@pytest.mark.parametrize("what", [Overlap.EXPERTS, Overlap.EXCHANGES])
+def test_all_to_alls_are_hidden_only_where_that_is_asked_for(what: Overlap) -> None:
+    assert not PipelineOptions().hides(what)
+    assert PipelineOptions(overlap={what.value: True}).hides(what)
 
 
 def test_everything_else_is_hidden_unless_it_is_not_to_be() -> None:
-    others = [each for each in Overlap if each not in {Overlap.MESSAGES, Overlap.EXPERTS}]
+    asked_for = {Overlap.MESSAGES, Overlap.EXPERTS, Overlap.EXCHANGES}
+    others = [each for each in Overlap if each not in asked_for]
     assert all(map(PipelineOptions().hides, others))
     assert not any(map(PipelineOptions(overlap={o.value: False for o in others}).hides, others))
 
