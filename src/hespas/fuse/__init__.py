@@ -11,8 +11,9 @@ another layout, `group` decides which operations become one kernel, with what pr
 makes equal ones together, and `collectives` combines collectives and lets other work run beside
 them, where memory is not short (`short_memory`); `early_zeros` makes what the last micro-batch
 starts from before the others. `cudnn` and `convolution_epilogues` have
-convolutions call the library. For TPUs, `top_k` makes calls of sorts, `dot_operands` computes
-inside of products what they read, and `before_loops` lets what frees memory run early. `beside`
+convolutions call the library. For TPUs, `narrow_carried` hands loops in fewer bits what
+they convert, `top_k` makes calls of sorts, `dot_operands` computes inside of products what they
+read, and `before_loops` lets what frees memory run early. `beside`
 moves shared experts beside the all-to-alls of routed ones, in compiled programs too. `blocks` has
 what they share.
 """

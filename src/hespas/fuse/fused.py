@@ -24,6 +24,7 @@ from hespas.fuse.group import grouped
 from hespas.fuse.libraries import ASSUMPTION, WRITER, Libraries
 from hespas.fuse.loop_layouts import with_layouts_before
 from hespas.fuse.merge import nodes_of, stretches_of
+from hespas.fuse.narrow_carried import with_narrow_carried
 from hespas.fuse.narrowing import with_narrow_gathers
 from hespas.fuse.order import in_order
 from hespas.fuse.own_kernels import with_own_kernels
@@ -68,6 +69,8 @@ def fused(
         return program
     main = with_calls_opened(program)
     body = Simplifier().block(main.body)
+    if for_tpu:
+        body = each_block(body, with_narrow_carried)
     of_gpus = libraries is None and not for_tpu
     body = each_block(body, partial(_before_layouts, for_tpu=for_tpu, of_gpus=of_gpus))
     body = Assignment(libraries=libraries, compute_capability=compute_capability).block(body)

@@ -82,17 +82,18 @@ class Span:
 def packed_bytes(spans: Iterable[Span]) -> int:
     """Return the size of one allocation that holds all buffers, gaps included.
 
-    Source: XLA's heap for known schedules. Buffers are placed one after another, the largest or
-    the longest-lived first, whichever takes less memory; each goes into the smallest gap that
-    buffers live at the same time leave, or behind them all. Only the largest `MOST_PLACED` are
-    placed; the others are taken to fit into gaps.
+    Source: XLA's heap for known schedules (``GlobalDecreasingSizeBestFitHeap``). Buffers are
+    placed one after another, the largest first and of equal ones the longest-lived, or the other
+    way round, whichever takes less memory; each goes into the smallest gap that buffers live at the
+    same time leave, or behind them all. Only the largest `MOST_PLACED` are placed; the others are
+    taken to fit into gaps.
 
     >>> early, late = Span(size_bytes=256, live=((0, 4),)), Span(size_bytes=256, live=((5, 9),))
     >>> packed_bytes([early, late, Span(size_bytes=100, live=((3, 6),))])
     384
     """
     aligned = [_aligned(span) for span in spans if span.size_bytes]
-    by_size = sorted(aligned, key=lambda span: -span.size_bytes)[:MOST_PLACED]
+    by_size = sorted(aligned, key=lambda span: (-span.size_bytes, -span.duration))[:MOST_PLACED]
     by_duration = sorted(range(len(by_size)), key=lambda number: -by_size[number].duration)
     together = _live_together(by_size)
     least = _heap_bytes(by_size, together, range(len(by_size)))

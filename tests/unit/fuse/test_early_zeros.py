@@ -1,7 +1,4 @@
-"""Zeros of the last micro-batch: before the loop, unless gathers or memory want them later.
-
-Compiled for four H100, the program below makes all its zeros before its loop of two turns.
-"""
+"""Zeros of the last micro-batch: before the loop, unless gathers or memory want them later."""
 
 from __future__ import annotations
 

@@ -25,6 +25,11 @@ def test_a_gap_of_the_right_size_is_taken_before_a_larger_one() -> None:
     assert packed_bytes(spans(*held, *early, *late)) == 32 * UNIT
 
 
+def test_of_equal_buffers_the_longest_lived_is_placed_first() -> None:
+    # The long one of 2 must have the place at 0, so that those of 3 and 1 fit beside it.
+    assert packed_bytes(spans((2, 0, 1), (1, 3, 5), (2, 0, 3), (3, 4, 5))) == 4 * UNIT
+
+
 def test_what_no_gap_holds_lies_behind() -> None:
     # 2 and 2 are free, but apart: 3 fits into neither.
     assert packed_bytes(spans((5, 0, 9), (4, 0, 4), (4, 5, 9), (3, 3, 6))) == 12 * UNIT
