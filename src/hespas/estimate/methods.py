@@ -159,9 +159,9 @@ def _has_cycles(program: Program, device: Device) -> bool:
     return any(op.estimated_cycles is not None for op in all_ops(program))
 
 
-def _has_schedules(program: Program, device: Device) -> bool:
+def _has_units(program: Program, device: Device) -> bool:
     core = device.tensor_core
-    is_known = core is not None and core.schedules_kernels and device.clock_hz is not None
+    is_known = core is not None and device.clock_hz is not None
     return program.is_scheduled and is_known
 
 
@@ -204,12 +204,12 @@ _LISTED = (
     ),
     Method(
         name="tensor_core",
-        summary="kernels of Pallas as a TPU's compiler schedules them, others at peak rates",
+        summary="kernels as a TPU's compiler schedules them, at the rates of its units",
         factory="hespas.estimate.tensor_core:make",
         device_use=DeviceUse.NEEDED,
         configuration=NodeHardware,
-        is_default=_has_schedules,
-        default_text="for other kernels on a TPU's node whose compiler shows how it schedules them",
+        is_default=_has_units,
+        default_text="for other kernels on a TPU's node",
     ),
     Method(
         name="xla",
@@ -313,8 +313,7 @@ def default_text() -> str:
 
     >>> default_text()
     "roofline; measured for compiled programs, where there are tables of the device; compiler for \
-programs that a TPU's compiler wrote cycles into; tensor_core for other kernels on a TPU's node \
-whose compiler shows how it schedules them"
+programs that a TPU's compiler wrote cycles into; tensor_core for other kernels on a TPU's node"
     """
     others = (f"{each.name} {each.default_text}" for each in METHODS.values() if each.default_text)
     return "; ".join((DEFAULT.name, *others))

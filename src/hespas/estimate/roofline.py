@@ -145,7 +145,7 @@ class Roofline:
 
     def _kernel(self, leaf: Leaf) -> PricedKernel | None:
         """Return how long a TPU's kernel takes that its author wrote; None for anything else."""
-        if not _is_kernel_of_author(leaf) or MOSAIC in self.custom_calls:
+        if not is_kernel_of_author(leaf) or MOSAIC in self.custom_calls:
             return None
         # numpy and jaxlib, which only such programs need.
         from hespas.estimate.mosaic import priced_kernel  # noqa: PLC0415
@@ -239,7 +239,8 @@ class Roofline:
         return self.device.tdp_w * (ratio * memory_s + (1 - ratio) * compute_s)
 
 
-def _is_kernel_of_author(leaf: Leaf) -> bool:
+def is_kernel_of_author(leaf: Leaf) -> bool:
+    """Return whether an operation is a TPU's kernel that its author wrote (Pallas)."""
     attrs = leaf.op.attrs
     return isinstance(attrs, CustomCallAttrs) and attrs.target == MOSAIC
 
@@ -250,6 +251,6 @@ def same_work(leaf: Leaf) -> Hashable:
     Of what orders elements, how long the rows are. A TPU's kernel that its author wrote is only
     equal to itself.
     """
-    if _is_kernel_of_author(leaf):
+    if is_kernel_of_author(leaf):
         return id(leaf.op)
     return leaf.op.name, leaf.work, vector_operations(leaf.op)

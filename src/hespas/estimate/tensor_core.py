@@ -1,12 +1,13 @@
 """``method: tensor_core``: a TPU's kernels where no TPU compiler saw the program.
 
-Kernels of Pallas take what libtpu's schedules of their steps say (`hespas.estimate.mosaic`), and
-everything else the roofline.
+Kernels of Pallas take what libtpu's schedules of their steps say (`hespas.estimate.mosaic`). Those
+that a compiler writes take the longest of memory, their products and their instructions
+(`hespas.estimate.tpu_vectors`), and everything else the roofline.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 
 from hespas.cost.structure import Leaf
@@ -15,20 +16,21 @@ from hespas.estimate.driver import Price, estimate_region
 from hespas.estimate.estimate import Estimate
 from hespas.estimate.methods import EstimatorSpec
 from hespas.estimate.rates import Rates
-from hespas.estimate.roofline import Roofline, same_work
+from hespas.estimate.roofline import Roofline, is_kernel_of_author, same_work
+from hespas.estimate.tpu_vectors import vector_load, vector_timing
 from hespas.program.program import Program
 from hespas.split.regions import Compute
 
 _ASSUMPTION = (
-    "tensor_core: every kernel but sorts and those of Pallas runs alone at the device's peak "
-    "rates, reading what its body needs from device memory and writing its results there; nothing "
-    "launches them one by one"
+    "tensor_core: every kernel but sorts and those of Pallas runs alone at the rates of the "
+    "device's memory and units, reading what its body needs from device memory and writing its "
+    "results there; nothing launches them one by one"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorCoreEstimator:
-    """Prices kernels of Pallas as libtpu schedules them, and all others by the roofline."""
+    """Prices kernels as libtpu schedules them, and what it does not show by the roofline."""
 
     roofline: Roofline
 
@@ -54,12 +56,27 @@ class TensorCoreEstimator:
     def estimate(self, region: Compute, program: Program) -> Estimate:
         """Add up the region's operations; `CostError` for work that is not known."""
         calls = self.roofline.custom_calls
-        return estimate_region(self, region, program, custom_calls=calls, key=same_work)
+        return estimate_region(self, region, program, custom_calls=calls, key=self._same_price)
+
+    def _same_price(self, leaf: Leaf) -> Hashable:
+        """Return what decides an operation's price: its work, and what its units do."""
+        core = self.roofline.device.tensor_core
+        load = None if core is None else vector_load(leaf.op, leaf.work, core)
+        return same_work(leaf), load
 
     def price(self, leaf: Leaf, *, is_kernel: bool) -> Price:
         """Return what one execution costs."""
-        scheduled = self.roofline.price_scheduled(leaf)
-        return self.roofline.price(leaf, is_kernel=is_kernel) if scheduled is None else scheduled
+        device = self.roofline.device
+        core = device.tensor_core
+        shows_schedules = core is not None and core.schedules_kernels
+        if shows_schedules or not is_kernel_of_author(leaf):
+            scheduled = self.roofline.price_scheduled(leaf)
+            if scheduled is not None:
+                return scheduled
+        timing = vector_timing(leaf, device) if is_kernel else None
+        if timing is not None:
+            return self.roofline.price_timed(leaf, timing)
+        return self.roofline.price(leaf, is_kernel=is_kernel)
 
 
 def make(spec: EstimatorSpec) -> TensorCoreEstimator:

@@ -22,7 +22,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "beside": ("with_experts_beside",),
     "expand": ("expanded",),
     "fused": ("fused",),
-    "kinds": ("ELEMENTWISE", "weight"),
+    "kinds": ("BROADCASTS", "CREATING", "ELEMENTWISE", "IN_PLACE", "MOVING", "weight"),
     "libraries": ("libraries_of",),
 }
 """What other folders import, by module; `tests/project/test_layout.py` checks it."""

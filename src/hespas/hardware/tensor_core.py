@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hespas.config.figures import Count, FractionOrZero, NotNegative, Positive
+from hespas.config.figures import Count, Fraction, FractionOrZero, NotNegative, Positive
 
 
 class TensorCore(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -15,12 +15,15 @@ class TensorCore(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     In each cycle a core's vector unit does so many operations on registers of 8 x 128 numbers of 32
     bits: ``arithmetic``, ``functions`` (exponentials and their like), ``lanes`` (across them),
     ``loads`` and ``stores``. ``packs_bf16`` says that it computes on two bf16 in the place of
-    one f32. A step of a kernel's grid costs ``step_cycles`` beside its work. ``schedules_kernels``
-    says that the part's compiler has shown how it schedules kernels of Pallas.
+    one f32, and ``exact_functions`` that the arithmetic unit need not refine reciprocals, roots and
+    error functions. A step of a kernel's grid costs ``step_cycles`` beside its work.
+    ``schedules_kernels`` says that the part's compiler has shown how it schedules kernels of
+    Pallas.
 
     A matrix product of a compiled program takes the roofline's time, and ``product_cycles`` of what
     the compiler's cycles exceed it by: 1 is as the compiler wrote, less is calibrated to published
-    steps.
+    steps. By these cycles, large products reach ``product_share`` of the peak, which serves those
+    that no compiler saw.
     """
 
     cores: Count
@@ -31,8 +34,10 @@ class TensorCore(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     loads: Positive
     stores: Positive
     packs_bf16: bool
+    exact_functions: bool = False
     step_cycles: NotNegative
     product_cycles: FractionOrZero = 1.0
+    product_share: Fraction = 1.0
     schedules_kernels: bool = False
 
 

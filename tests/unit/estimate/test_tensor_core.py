@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 import hespas
@@ -35,7 +36,7 @@ TRAFFIC_S = 3 * 2 * 4096**2 / 1640e9
 def test_what_is_no_kernel_of_pallas_takes_the_roofline_s_time() -> None:
     graph = hespas.split(load_source(STEP.encode(), name="step.hlo"))
     total = hespas.estimate(graph, "TPUv6e").total
-    assert total == hespas.estimate(graph, "TPUv6e", method="roofline").total
+    assert total.time_s == hespas.estimate(graph, "TPUv6e", method="roofline").total.time_s
     assert total.time_s == pytest.approx(ARITHMETIC_S + TRAFFIC_S, rel=1e-9)
 
 
@@ -59,7 +60,38 @@ def test_it_is_the_default_of_kernels_without_cycles_where_schedules_are_known()
     assert default_method(step, device).name == "tensor_core"
     assert default_method(step, replace(device, tensor_core=None)).name == "roofline"
     assert default_method(step, replace(device, clock_hz=None)).name == "roofline"
-    assert default_method(step, load_device("TPUv7x")).name == "roofline"
+    assert default_method(step, load_device("TPUv7x")).name == "tensor_core"
+
+
+def test_kernels_of_pallas_are_at_peak_where_no_schedule_is_shown() -> None:
+    program = lowered(
+        matmul(1024, 1024, 1024, blocks=(512, 512, 512)), shape(1024, 1024), shape(1024, 1024)
+    )
+    device = load_device("TPUv7x")
+    (op,) = kernels(program)
+    priced = priced_kernel(op, device)
+    assert priced is not None
+    total = hespas.estimate(hespas.split(program), device, method="tensor_core").total
+    assert total.time_s == pytest.approx(priced.at_peak.time_s, rel=1e-9)
+
+
+def test_products_take_the_part_of_the_peak_that_cycles_give_them() -> None:
+    graph = hespas.split(load_source(STEP.encode(), name="step.hlo"))
+    device = load_device("TPUv7x")
+    core = device.tensor_core
+    assert core is not None
+    times_s = {
+        part: hespas.estimate(
+            graph, replace(device, tensor_core=msgspec.structs.replace(core, product_cycles=part))
+        )
+        .total.per_op["stablehlo.dot_general"]
+        .time_s
+        for part in (0.0, 0.5, 1.0)
+    }
+    peak_s = 2 * 4096**3 / device.rate("bf16")
+    assert times_s[0.0] == pytest.approx(peak_s, rel=1e-9)
+    assert times_s[1.0] == pytest.approx(peak_s / core.product_share, rel=1e-9)
+    assert times_s[0.5] == pytest.approx((times_s[0.0] + times_s[1.0]) / 2, rel=1e-9)
 
 
 def test_a_part_without_units_is_refused() -> None:
