@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -224,7 +225,7 @@ CAUSES = (
         names=lambda row: "(MLPerf)" in row["family"],
     ),
     Cause(
-        text="attention that is not fused, as it was lowered here: Pax's 126M",
+        text="a small step, half of it attention that is not fused: Pax's 126M",
         names=lambda row: row["family"].startswith("gpt3-126M"),
     ),
     Cause(
@@ -276,17 +277,20 @@ def causes_table() -> str:
     return "\n".join([*lines, ""])
 
 
+_COUNTED = re.compile(r"\d+ (?:slices|machines) of (.*)")
+
+
 def _curves() -> list[list[Recorded]]:
-    """Return the steps of each model over slices of TPUs, the fewest slices first.
+    """Return the steps of each model over slices of TPUs or machines of GPUs, the fewest first.
 
     Steps of compiled programs are not set against fused ones.
     """
     curves: dict[tuple[str, str, str, bool], list[Recorded]] = {}
     for row in _predicted(_rows()):
-        _, of, inside = row["note"].partition(" slices of ")
-        if of:
+        counted = _COUNTED.fullmatch(row["note"])
+        if counted:
             is_fused = row["held_by"] == "fused"
-            curves.setdefault((row["family"], row["part"], inside, is_fused), []).append(row)
+            curves.setdefault((row["family"], row["part"], counted[1], is_fused), []).append(row)
     ordered = [sorted(rows, key=lambda row: row["devices"]) for rows in curves.values()]
     return [rows for rows in ordered if len(rows) > 1]
 
@@ -298,7 +302,7 @@ def _off(row: Recorded, first: Recorded) -> float:
 
 
 def scaling_table() -> str:
-    """Return how the steps of a model grow over slices of TPUs: each over that of the fewest."""
+    """Return how a model's steps grow over slices or machines: each over that of the fewest."""
     lines = [
         "| model | devices | held by | published, of the smallest | predicted | off |",
         "|---|---|---|---|---|---|",

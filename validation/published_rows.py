@@ -57,7 +57,7 @@ def main() -> None:
     rows = [
         *_four_gpus(given.facts),
         *_gpu_recipes(),
-        *_a3(given.facts),
+        *_a3(given.maxtext / "configs" / "gpu" / "a3" / "llama_2_7b"),
         *_pax(given.facts),
         *_tpu_v3(given.facts),
         *_tpu_pages(given.maxtext / "configs" / "tpu"),
@@ -132,30 +132,48 @@ def _training_steps(facts: Path, source: str) -> list[Cells]:
     return [each for each in every if source in each["source"]]
 
 
-def _a3(facts: Path) -> Iterator[Cells]:
-    systems = {"8": "8xH100_80GB", "32": "A3_high_4", "128": "A3_high_16"}
-    combine = {"128": f"xla_gpu_all_reduce_combine_threshold_bytes={2**30}"}
-    for each in _training_steps(facts, "configs/gpu/a3/llama_2_7b"):
-        count = each["count"]
-        slices = int(count) // 8
-        between = f"dcn_data_parallelism={slices};" if slices > 1 else ""
+_A3_CELL = re.compile(r"\|\s*(\d+)x A3 \(h100-80gb-8\)\s*\|\s*(\d+)\s*\|")
+_A3_SOURCE = "AI-Hypercomputer/maxtext@e591f30 src/maxtext/configs/gpu/a3/llama_2_7b"
+_NOT_OF_TODAY = ("xla_dump_to", "xla_gpu_pipeline_")
+"""Flags that decide no program, and those that today's compiler has under other names: pipelined
+collectives, which are on."""
+
+
+def _a3(directory: Path) -> Iterator[Cells]:
+    """Yield MaxText's table of A3 machines, with the flags of the scripts beside it."""
+    text = (directory / "README.md").read_text(encoding="utf-8")
+    for hosts, rate in _A3_CELL.findall(text):
+        script = f"{hosts}vm.sh"
+        between = f"dcn_data_parallelism={hosts};" if int(hosts) > 1 else ""
         yield {
             "family": "llama2-7b (MaxText)",
             "workload": "maxtext:base.yml",
             "options": f"{_LLAMA2};per_device_batch_size=4;remat_policy=minimal_with_context;"
             f"scan_layers=false;use_iota_embed=True;{between}ici_fsdp_parallelism=8",
-            "xla_flags": combine.get(count, ""),
+            "xla_flags": _gpu_flags(directory / script),
             "node": "H100_80GB",
-            "system": systems[count],
-            "devices": count,
+            "system": f"A3_high_{hosts}" if int(hosts) > 1 else "8xH100_80GB",
+            "devices": str(8 * int(hosts)),
             "framework_year": "2024",
-            "tflops_per_device": each["tflops_per_device"],
+            "tflops_per_device": rate,
             "model_tflop_per_device": _tflop(
                 layers=32, emb=4096, heads=32, mlp=11008, vocab=32000, seq=4096, batch=4
             ),
-            "source": each["source"],
-            "note": "attention's FLOPs counted in full",
+            "source": f"{_A3_SOURCE}/{{README,{script}}}+models/gpu/llama2_7b.yml",
+            "note": f"{hosts} machines of 8 GPUs; attention's FLOPs counted in full",
         }
+
+
+def _gpu_flags(file: Path) -> str:
+    """Return the flags of a script that today's compiler has and that have a value."""
+    text = file.read_text(encoding="utf-8")
+    (line,) = re.findall(r'^export (XLA_FLAGS="[^"]*")', text, re.MULTILINE)
+    flags = parse_recipe(line, file=str(file)).flags
+    return ";".join(
+        f"{name}={value}"
+        for name, value in flags.items()
+        if value and not name.startswith(_NOT_OF_TODAY)
+    )
 
 
 def _pax(facts: Path) -> Iterator[Cells]:

@@ -241,6 +241,19 @@ def test_policies_keep_what_a_library_names(attention: str, calls: int) -> None:
 
 
 @needs_maxtext
+def test_layers_that_are_written_out_compute_nothing_again_without_a_policy() -> None:
+    """MaxText's configuration makes None of "none", which its layers do not compare with."""
+
+    def products(policy: str) -> int:
+        settings = (f"remat_policy={policy}", "scan_layers=false", "ici_fsdp_parallelism=8")
+        made = export_maxtext(step(*SMALL, "attention=dot_product", *settings))
+        assert any("compute nothing again" in note for note in made.notes) == (policy == "none")
+        return made.text.count(b"stablehlo.dot_general")
+
+    assert products("none") < products("full")
+
+
+@needs_maxtext
 def test_what_attention_returns_is_kept_once() -> None:
     made = export_maxtext(
         step(
