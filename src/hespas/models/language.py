@@ -63,7 +63,10 @@ class Routing:
     An expert takes ``capacity_percent`` of the tokens that it would get from each device if all
     were chosen equally often, and drops others; at 100 the work is that of a router that spreads
     tokens evenly and drops none. ``dropless`` products have as many rows as tokens choose them.
-    ``shared_experts`` take all tokens.
+    ``shared_experts`` take all tokens. Experts stand in ``expert_groups``, neighbours along the
+    axis ``expert``; a token chooses ``chosen_groups`` of them, as many experts in each, and is sent
+    once to each. With ``exchange_dtype`` f8 tokens go to experts in 8 bits, and so do gradients of
+    what comes back.
     """
 
     experts: int
@@ -74,6 +77,57 @@ class Routing:
     capacity_percent: int = 100
     dropless: bool = False
     gate: Literal["softmax", "sigmoid"] = "softmax"
+    expert_groups: int = 1
+    chosen_groups: int = 1
+    exchange_dtype: str = "same"
+
+    def check(self, devices: int) -> None:
+        """Raise `ConfigError` for what does not fit, with experts divided over ``devices``."""
+        if self.dropless and devices > 1:
+            raise ConfigError(
+                "dropless products do not send tokens to experts of other devices",
+                hint="drop the axis expert, or dropless: at capacity_percent 100 the work is that "
+                "of tokens spread evenly",
+            )
+        if self.chosen > self.experts:
+            raise ConfigError(
+                f"chosen = {self.chosen} of experts = {self.experts}", hint="choose fewer"
+            )
+        if self.exchange_dtype != "same" and devices == 1:
+            raise ConfigError(
+                f"exchange_dtype = {self.exchange_dtype} has no effect: tokens go to no other "
+                "devices",
+                hint="drop it, or give the mesh an axis expert",
+            )
+        self._check_groups(devices)
+
+    def _check_groups(self, devices: int) -> None:
+        groups, chosen = self.expert_groups, self.chosen_groups
+        if chosen > groups:
+            raise ConfigError(
+                f"chosen_groups = {chosen} of expert_groups = {groups}", hint="choose fewer"
+            )
+        if groups == 1:
+            return
+        if self.dropless:
+            raise ConfigError("dropless products know no groups of experts", hint="drop one")
+        for what, number in (("experts", self.experts), ("devices along expert", devices)):
+            if number % groups and number > 1:
+                raise ConfigError(
+                    f"{number} {what} are not divided by expert_groups = {groups}",
+                    hint="give a number that divides them",
+                )
+        if self.chosen % chosen:
+            raise ConfigError(
+                f"chosen = {self.chosen} is not divided by chosen_groups = {chosen}",
+                hint="give a number that divides it",
+            )
+        if self.chosen // chosen > self.experts // groups:
+            raise ConfigError(
+                f"{self.chosen // chosen} experts are chosen in each group, which has "
+                f"{self.experts // groups}",
+                hint="give fewer expert_groups, or more chosen_groups",
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -373,17 +427,9 @@ class LanguageModel:
     def check(self) -> None:
         """Raise `ConfigError` for settings that do not fit each other."""
         run, routing = self.run, self.routing
-        if routing is not None and routing.dropless and self.mesh.size("expert") > 1:
-            raise ConfigError(
-                "dropless products do not send tokens to experts of other devices",
-                hint="drop the axis expert, or dropless: at capacity_percent 100 the work is that "
-                "of tokens spread evenly",
-            )
+        if routing is not None:
+            routing.check(self.mesh.size("expert"))
         check_division(self.mesh, self.sizes, self.axes)
-        if routing is not None and routing.chosen > routing.experts:
-            raise ConfigError(
-                f"chosen = {routing.chosen} of experts = {routing.experts}", hint="choose fewer"
-            )
         why = self.why_not(run.attention) if run.attention in FUSED else ""
         if why:
             raise ConfigError(why, hint="give attention unfused")

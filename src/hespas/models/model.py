@@ -6,7 +6,7 @@ Importing this does not import JAX; `Model.step` does.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from importlib import import_module
 from math import prod
@@ -114,6 +114,7 @@ CHOICES = {
     "state_dtype": ("bf16", "f16", "f32"),
     "weight_dtype": ("bf16", "f16", "f32", "f8"),
     "remat": ("minimal_with_context", "offload", "full", "none"),
+    "exchange_dtype": ("same", "f8"),
     "gate": ("softmax", "sigmoid"),
     "divided": ("rows", "columns", "contracting", "scattered"),
 }
@@ -136,14 +137,26 @@ class Step:
     mesh: MeshAxes
     platform: str = "cpu"
 
-    def argument_bytes(self, number: int) -> int:
-        """Return the bytes that one device holds of an argument; nothing is traced."""
+    def argument_bytes(self, number: int, *, along: str | None = None) -> int:
+        """Return the bytes that one device holds of an argument; nothing is traced.
+
+        With ``along`` only those of arrays that this axis of the mesh divides count.
+        """
         from jax.tree import leaves  # noqa: PLC0415 - JAX is slow to import
 
         return sum(
             prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
             for leaf in leaves(self.arguments[number])
+            if along is None or along in _axes_of(leaf.sharding.spec)
         )
+
+
+def _axes_of(spec: Iterable[str | tuple[str, ...] | None]) -> set[str]:
+    """Return the axes of the mesh that a partition names."""
+    found: set[str] = set()
+    for part in spec:
+        found |= {part} if isinstance(part, str) else set(part or ())
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

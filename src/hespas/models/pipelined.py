@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from hespas.models.adamw import training_state, updated
 from hespas.models.decoder import BeforeLayer, untouched
 from hespas.models.model import Step
-from hespas.models.part import REDUCED, SHARED, Part, PartProgram
+from hespas.models.part import EXPERT, REDUCED, SHARED, Part, PartProgram
 from hespas.models.sharding import Divided
 
 Weights = Mapping[str, Any]
@@ -86,7 +86,7 @@ def part_divided(divided: Divided, part: Part) -> Divided:
 
     ``divided`` is that of the model without the pipeline. A pass holds whole weights and a
     micro-batch of one data-parallel part; the optimiser's states are divided over the axes
-    `hespas.models.part.SHARED`.
+    `hespas.models.part.SHARED`, those of weights that all devices of experts hold over these, too.
     """
     parts = divided.mesh.size(*REDUCED)
     sizes = {
@@ -99,7 +99,9 @@ def part_divided(divided: Divided, part: Part) -> Divided:
         for name, named in divided.axes.items()
     }
     if part.program is PartProgram.UPDATE:
-        axes["embedding"] = (*SHARED, *axes.get("embedding", ()))
+        over = (*SHARED, *axes.get("embedding", ()))
+        is_even = sizes["embedding"] % part.mesh.size(*over, EXPERT) == 0
+        axes["embedding"] = (*over, EXPERT) if is_even else over
     return replace(divided, mesh=part.mesh, sizes=sizes, axes=axes)
 
 

@@ -12,6 +12,8 @@ Dropless products take all rows as they were sorted, with the count of each expe
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
 from functools import partial
 from typing import Any
 
@@ -23,8 +25,15 @@ from jax.sharding import PartitionSpec
 
 from hespas.models.feed_forward import activated
 from hespas.models.language import LanguageModel, Routing, Style
+from hespas.models.packing import Packing
 from hespas.models.part import EXPERT
-from hespas.models.products import grouped_product, product, stored_order
+from hespas.models.products import (
+    ACTIVATION_SCALE,
+    grouped_product,
+    in_8_bits,
+    product,
+    stored_order,
+)
 from hespas.models.sharding import Divided
 
 Weights = Mapping[str, Any]
@@ -85,22 +94,86 @@ def _routed(
 ) -> jax.Array:
     """Return what the experts make of a device's tokens."""
     tokens = x.reshape(-1, x.shape[-1])
-    with jax.named_scope("router"):
-        gates, chosen = _choice(routing, tokens, weights)
-        order = jnp.argsort(chosen.reshape(-1), stable=True)
-        counts = jnp.bincount(chosen.reshape(-1), length=routing.experts)
-    through = _dropless if routing.dropless else _within_capacity
-    made = through(routing, style, divided, weights, tokens, order, counts)
+    if routing.expert_groups > 1 and divided.mesh.size(EXPERT) > 1:
+        out = _through_groups(routing, style, divided, weights, tokens)
+    else:
+        out = _through_all(routing, style, divided, weights, tokens)
     with jax.named_scope("combine"):
-        by_choice = made.reshape(*chosen.shape, -1)
-        out = jnp.einsum("tk,tkd->td", gates.astype(x.dtype), by_choice)
         if divided.spec("expert_mlp")[0] is not None:
             out = lax.psum(out, divided.spec("expert_mlp")[0])
         return out.reshape(x.shape)
 
 
+def _through_all(
+    routing: Routing, style: Style, divided: Divided, weights: Weights, tokens: jax.Array
+) -> jax.Array:
+    """Return what the experts that a token chose make of it, each sent its own copy."""
+    with jax.named_scope("router"):
+        gates, chosen = _choice(routing, tokens, weights)
+        packing = Packing.of(
+            chosen, targets=routing.experts, capacity_percent=routing.capacity_percent
+        )
+    exchange, dtype = _exchange(routing, divided, Among.ALL), routing.exchange_dtype
+    if routing.dropless:
+        made = _dropless(style, weights, tokens, packing)
+    else:
+        with jax.named_scope("dispatch"):
+            arrived = _to_experts(exchange, dtype, packing.packed(tokens))
+        made = _products(style, weights, arrived)
+        with jax.named_scope("combine"):
+            made = packing.unpacked(_from_experts(exchange, dtype, made))
+    with jax.named_scope("combine"):
+        by_choice = made.reshape(*chosen.shape, -1)
+        return jnp.einsum("tk,tkd->td", gates.astype(tokens.dtype), by_choice)
+
+
+def _through_groups(
+    routing: Routing, style: Style, divided: Divided, weights: Weights, tokens: jax.Array
+) -> jax.Array:
+    """Return what experts make of each token, which is sent once to each group that it chose.
+
+    The device of a group at the same place in it as the token's own copies it to the devices of its
+    experts, and sums what they make before that goes back. Source: DeepSeek-AI, DeepSeek-V3
+    Technical Report, 2024, sections 2.1.2 and 3.2.2.
+    """
+    groups, dtype = routing.expert_groups, routing.exchange_dtype
+    between = _exchange(routing, divided, Among.GROUPS)
+    inside = _exchange(routing, divided, Among.MEMBERS)
+    width = tokens.shape[-1]
+    with jax.named_scope("router"):
+        gates, chosen_groups, chosen = _choice_in_groups(routing, tokens, weights)
+        to_groups = Packing.of(
+            chosen_groups, targets=groups, capacity_percent=routing.capacity_percent
+        )
+        # What a token chose in a group goes there with it, from 1 on: 0 is for places without one.
+        choices = jnp.concatenate([gates, 1 + chosen.astype(gates.dtype)], -1)
+    with jax.named_scope("dispatch"):
+        there = _to_experts(between, dtype, to_groups.packed(tokens)).reshape(-1, width)
+        sent = to_groups.packed_choices(choices.reshape(-1, choices.shape[-1]))
+        gates, chosen = jnp.split(between.there(sent).reshape(len(there), -1), 2, -1)
+        experts = routing.experts // groups
+        to_experts = Packing.of(
+            jnp.where(chosen > 0, chosen.astype(jnp.int32) - 1, experts),
+            targets=experts,
+            # There are as many more places than tokens already.
+            capacity_percent=100,
+        )
+        arrived = _to_experts(inside, dtype, to_experts.packed(there))
+    made = _products(style, weights, arrived)
+    with jax.named_scope("combine"):
+        returned = to_experts.unpacked(_from_experts(inside, dtype, made))
+        by_choice = returned.reshape(*chosen.shape, -1)
+        summed = jnp.einsum("tk,tkd->td", gates.astype(tokens.dtype), by_choice)
+        back = _from_experts(between, dtype, summed.reshape(groups, -1, width))
+        return jnp.sum(to_groups.unpacked(back).reshape(*chosen_groups.shape, -1), 1)
+
+
 def _choice(routing: Routing, tokens: jax.Array, weights: Weights) -> tuple[jax.Array, jax.Array]:
     """Return the weights and the indices of the experts that each token chose."""
+    if routing.expert_groups > 1:
+        gates, groups, chosen = _choice_in_groups(routing, tokens, weights)
+        chosen += groups[..., None] * (routing.experts // routing.expert_groups)
+        return gates.reshape(len(tokens), -1), chosen.reshape(len(tokens), -1)
     logits = (tokens @ weights["router"]).astype(jnp.float32)
     if routing.gate == "softmax":
         best, chosen = lax.top_k(logits, routing.chosen)
@@ -111,56 +184,43 @@ def _choice(routing: Routing, tokens: jax.Array, weights: Weights) -> tuple[jax.
     return best / jnp.sum(best, -1, keepdims=True), chosen
 
 
-def _within_capacity(  # noqa: PLR0917 - the pieces of one layer
-    routing: Routing,
-    style: Style,
-    divided: Divided,
-    weights: Weights,
-    tokens: jax.Array,
-    order: jax.Array,
-    counts: jax.Array,
-) -> jax.Array:
-    """Return what the experts make of each choice, a row for each; nothing where it is dropped."""
-    choices = len(order)
-    share = choices * routing.capacity_percent / (100 * routing.experts)
-    capacity = max(1, round(share))
-    with jax.named_scope("dispatch"):
-        starts = jnp.cumsum(counts) - counts
-        places = starts[:, None] + jnp.arange(capacity)[None]
-        taken = jnp.arange(capacity)[None] < counts[:, None]
-        picked = order[jnp.minimum(places, choices - 1)]
-        sent = tokens[picked // routing.chosen] * taken[..., None].astype(tokens.dtype)
-        # Every device sends each expert its tokens, and gets those of all for its own experts.
-        arrived = _exchanged(divided, sent, split=0, joined=1)
+def _choice_in_groups(
+    routing: Routing, tokens: jax.Array, weights: Weights
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return weights, groups and experts in them that each token chose, as many in each group.
+
+    A group's score is the sum of those of its experts that would be chosen.
+    """
+    each = routing.chosen // routing.chosen_groups
+    logits = (tokens @ weights["router"]).astype(jnp.float32)
+    scores = jax.nn.sigmoid(logits) if routing.gate == "sigmoid" else jnp.exp(logits)
+    bias = weights.get("router_bias", jnp.zeros((), jnp.float32)).astype(jnp.float32)
+    by_group = (scores + bias).reshape(len(tokens), routing.expert_groups, -1)
+    best, experts = lax.top_k(by_group, each)
+    _, groups = lax.top_k(jnp.sum(best, -1), routing.chosen_groups)
+    chosen = jnp.take_along_axis(experts, groups[..., None], 1)
+    of_groups = scores.reshape(by_group.shape)
+    of_chosen = jnp.take_along_axis(of_groups, groups[..., None], 1)
+    gates = jnp.take_along_axis(of_chosen, chosen, -1)
+    return gates / jnp.sum(gates, (1, 2), keepdims=True), groups, chosen
+
+
+def _products(style: Style, weights: Weights, arrived: jax.Array) -> jax.Array:
+    """Return what a device's experts make of (experts, rows, embedding)."""
     with jax.named_scope("experts"):
         gate = checkpoint_name(
             product("ecd,edf->ecf", arrived, weights["experts_gate"]), "mlp_gate"
         )
         up = checkpoint_name(product("ecd,edf->ecf", arrived, weights["experts_up"]), "mlp_up")
         made = product("ecf,efd->ecd", activated(style, gate) * up, weights["experts_down"])
-        made = checkpoint_name(made, "mlp_down")
-    with jax.named_scope("combine"):
-        returned = _exchanged(divided, made, split=1, joined=0)
-        rank = jnp.zeros_like(order).at[order].set(jnp.arange(choices, dtype=order.dtype))
-        expert = jnp.searchsorted(jnp.cumsum(counts), rank, side="right")
-        at = rank - starts[expert]
-        row = returned[expert, jnp.minimum(at, capacity - 1)]
-        return row * (at < capacity)[:, None].astype(row.dtype)
+        return checkpoint_name(made, "mlp_down")
 
 
-def _dropless(  # noqa: PLR0917 - as above
-    routing: Routing,
-    style: Style,
-    divided: Divided,
-    weights: Weights,
-    tokens: jax.Array,
-    order: jax.Array,
-    counts: jax.Array,
-) -> jax.Array:
+def _dropless(style: Style, weights: Weights, tokens: jax.Array, packing: Packing) -> jax.Array:
     """Return what the experts make of each choice, a row for each."""
-    del divided
+    order, counts = packing.order, packing.counts
     with jax.named_scope("dispatch"):
-        sent = tokens[order // routing.chosen]
+        sent = tokens[order // packing.choices]
     with jax.named_scope("experts"):
         gate = checkpoint_name(grouped_product(sent, weights["experts_gate"], counts), "mlp_gate")
         up = checkpoint_name(grouped_product(sent, weights["experts_up"], counts), "mlp_up")
@@ -171,7 +231,97 @@ def _dropless(  # noqa: PLR0917 - as above
         return made[back]
 
 
-def _exchanged(divided: Divided, x: jax.Array, *, split: int, joined: int) -> jax.Array:
-    if divided.mesh.size(EXPERT) == 1:
-        return x
-    return lax.all_to_all(x, EXPERT, split_axis=split, concat_axis=joined, tiled=True)
+class Among(Enum):
+    """Which devices of the axis of experts exchange: all, those at one place of groups, a group."""
+
+    ALL = "all"
+    GROUPS = "groups"
+    MEMBERS = "members"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Exchange:
+    """An all-to-all that brings (targets, places, ...) to the devices of the targets, and back.
+
+    Every device sends each target its rows, and gets those of all others for its own targets.
+    ``groups`` are the numbers along the axis of those that exchange; None where all do. Where a
+    device is one target alone, ``is_even``, places stay apart by where they came from.
+    """
+
+    devices: int
+    groups: tuple[tuple[int, ...], ...] | None = None
+    is_even: bool = False
+
+    def there(self, x: jax.Array) -> jax.Array:
+        return self._exchanged(x, split=0, joined=0 if self.is_even else 1)
+
+    def back(self, x: jax.Array) -> jax.Array:
+        return self._exchanged(x, split=0 if self.is_even else 1, joined=0)
+
+    def _exchanged(self, x: jax.Array, *, split: int, joined: int) -> jax.Array:
+        if self.devices == 1:
+            return x
+        return lax.all_to_all(
+            x,
+            EXPERT,
+            split_axis=split,
+            concat_axis=joined,
+            axis_index_groups=self.groups,
+            tiled=True,
+        )
+
+
+def _exchange(routing: Routing, divided: Divided, among: Among) -> _Exchange:
+    count, groups = divided.mesh.size(EXPERT), routing.expert_groups
+    members = max(1, count // groups)
+    match among:
+        case Among.ALL:
+            return _Exchange(devices=count)
+        case Among.GROUPS:
+            places = tuple(tuple(range(place, count, members)) for place in range(members))
+            return _Exchange(devices=min(count, groups), groups=places, is_even=True)
+        case Among.MEMBERS:
+            whole = tuple(
+                tuple(range(first, first + members)) for first in range(0, count, members)
+            )
+            return _Exchange(devices=members, groups=whole)
+
+
+def _to_experts(exchange: _Exchange, dtype: str, x: jax.Array) -> jax.Array:
+    """Bring rows to experts, in 8 bits where ``dtype`` is f8; gradients come back as they are."""
+    return _sent_small(exchange, x) if dtype == "f8" else exchange.there(x)
+
+
+def _from_experts(exchange: _Exchange, dtype: str, x: jax.Array) -> jax.Array:
+    """Bring rows back from experts; gradients go there in 8 bits where ``dtype`` is f8."""
+    return _sent_back(exchange, x) if dtype == "f8" else exchange.back(x)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _sent_small(exchange: _Exchange, x: jax.Array) -> jax.Array:
+    return exchange.there(in_8_bits(x)).astype(x.dtype) * jnp.asarray(ACTIVATION_SCALE, x.dtype)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _sent_back(exchange: _Exchange, x: jax.Array) -> jax.Array:
+    return exchange.back(x)
+
+
+def _small_forward(exchange: _Exchange, x: jax.Array) -> tuple[jax.Array, None]:
+    return _sent_small(exchange, x), None
+
+
+def _small_backward(exchange: _Exchange, _: None, gradient: jax.Array) -> tuple[jax.Array]:
+    return (exchange.back(gradient),)
+
+
+def _back_forward(exchange: _Exchange, x: jax.Array) -> tuple[jax.Array, None]:
+    return exchange.back(x), None
+
+
+def _back_backward(exchange: _Exchange, _: None, gradient: jax.Array) -> tuple[jax.Array]:
+    return (_sent_small(exchange, gradient),)
+
+
+_sent_small.defvjp(_small_forward, _small_backward)
+_sent_back.defvjp(_back_forward, _back_backward)

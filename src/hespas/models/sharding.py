@@ -43,8 +43,15 @@ class Divided:
         return self.mesh.present(axes)
 
     def spec(self, *dimensions: str | None) -> PartitionSpec:
-        """Return the axes of each dimension; None is one that is not divided."""
-        parts = [self._present(self.axes.get(name or "", ())) for name in dimensions]
+        """Return the axes of each dimension; None is one that is not divided.
+
+        An axis divides the first of the dimensions that name it.
+        """
+        parts: list[tuple[str, ...]] = []
+        for name in dimensions:
+            taken = {axis for part in parts for axis in part}
+            present = self._present(self.axes.get(name or "", ()))
+            parts.append(tuple(axis for axis in present if axis not in taken))
         return PartitionSpec(*[part[0] if len(part) == 1 else part or None for part in parts])
 
     def used(self, *dimensions: str | None) -> set[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from hespas.errors import ConfigError, option
 from hespas.models.kept import least_kept_bytes
-from hespas.models.part import Part, PartProgram
+from hespas.models.part import EXPERT, Part, PartProgram
 from hespas.pipeline.cutting import Cut
 from hespas.pipeline.machines import device_of_memory
 from hespas.pipelining.schedule import Pass
@@ -24,6 +24,7 @@ _STATES = 3
 class Footprint:
     """What a device holds of a part of the model, in bytes.
 
+    ``expert_bytes`` are those of ``weight_bytes`` that are divided over the devices of experts.
     ``gradient_bytes`` are those of sums over micro-batches. ``kept_bytes`` is what a micro-batch
     holds from its forward to its backward pass, ``host_bytes`` the same in its host's memory, and
     ``working_bytes`` what a pass needs beside that at most.
@@ -35,6 +36,7 @@ class Footprint:
     kept_bytes: int
     working_bytes: int
     host_bytes: int = 0
+    expert_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,12 +136,21 @@ def _least(cut: Cut, part: Part, kept_bytes: int) -> Footprint:
     )
 
 
-def _argument_bytes(cut: Cut, part: Part, program: PartProgram, argument: int) -> int:
+def expert_bytes(cut: Cut, part: Part) -> int:
+    """Return what a device holds of weights of a part that are divided over experts' devices."""
+    if cut.mesh.size(EXPERT) == 1:
+        return 0
+    return _argument_bytes(cut, part, PartProgram.BOTH, 0, along=EXPERT)
+
+
+def _argument_bytes(
+    cut: Cut, part: Part, program: PartProgram, argument: int, *, along: str | None = None
+) -> int:
     """Return what a device holds of an argument of a program of a part."""
     of_program = replace(part, mesh=cut.mesh_of(program), program=program)
     # Weights of a loop are few arrays, of all layers.
     texts = {**cut.source.texts, "scan": "true"}
-    return cut.source.model.part_step(texts, of_program).argument_bytes(argument)
+    return cut.source.model.part_step(texts, of_program).argument_bytes(argument, along=along)
 
 
 def check_fits(cut: Cut) -> None:

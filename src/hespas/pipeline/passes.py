@@ -216,11 +216,15 @@ def _open_as(prediction: Prediction) -> Callable[[Task, int], Spent]:
         groups = groups_of_task(task, prediction.tasks)
         if groups == tp:
             return Spent(tp_ps=exposed_ps)
-        if groups == experts and task.kind is CommunicationKind.ALL_TO_ALL:
+        if task.kind is CommunicationKind.ALL_TO_ALL and _are_within(groups, experts):
             return Spent(exchange_ps=exposed_ps)
         return Spent(exposed_ps=exposed_ps)
 
     return spent
+
+
+def _are_within(groups: Groups, wholes: Groups) -> bool:
+    return all(any(group <= whole for whole in wholes) for group in groups)
 
 
 def _groups_of(prediction: Prediction, axis: str) -> Groups:

@@ -21,6 +21,7 @@ from hespas.pipeline.fitting import (
     GRADIENT_BYTES,
     Footprint,
     check_fits,
+    expert_bytes,
     stage_memory,
     weight_size_bytes,
 )
@@ -105,6 +106,7 @@ def _cost(cut: Cut, part: Part, store: Store | None) -> PartCost:
             kept_bytes=memory.kept_bytes,
             working_bytes=memory.working_bytes + waiting_bytes,
             host_bytes=memory.host_bytes,
+            expert_bytes=expert_bytes(cut, part),
         ),
         prediction=both,
         update_prediction=update,
@@ -253,18 +255,24 @@ class _Data:
 
     @classmethod
     def of(cls, cut: Cut, costs: Mapping[Part, PartCost], exchange: Exchange, stage: int) -> _Data:
-        shards = cut.mesh.size(*SHARED)
         gather: list[int] = []
         sums: list[int] = []
         pieces: list[int] = []
         for part in cut.parts_of(stage):
-            cost = costs[part]
-            weights = cost.footprint.weight_bytes // shards
-            gather.append(exchange.collective_ps(CommunicationKind.ALL_GATHER, weights, SHARED))
-            wide = cost.footprint.gradient_bytes // part.layers
-            scatter = exchange.collective_ps(CommunicationKind.REDUCE_SCATTER, wide, SHARED)
-            others = exchange.collective_ps(CommunicationKind.ALL_REDUCE, wide // shards, ("data",))
-            sums.append(scatter + others)
+            held = costs[part].footprint
+            gathered = summed = 0
+            for weights, axes in (
+                (held.weight_bytes - held.expert_bytes, (*SHARED, EXPERT)),
+                (held.expert_bytes, SHARED),
+            ):
+                shards = cut.mesh.size(*axes)
+                wide = weights * held.gradient_bytes // held.weight_bytes // part.layers
+                collective_ps = exchange.collective_ps
+                gathered += collective_ps(CommunicationKind.ALL_GATHER, weights // shards, axes)
+                summed += collective_ps(CommunicationKind.REDUCE_SCATTER, wide, axes)
+                summed += collective_ps(CommunicationKind.ALL_REDUCE, wide // shards, ("data",))
+            gather.append(gathered)
+            sums.append(summed)
             pieces.append(part.layers)
         return cls(gather_ps=tuple(gather), sum_ps=tuple(sums), pieces=tuple(pieces))
 
@@ -330,6 +338,8 @@ def _notes(cut: Cut, message_ps: int, times: Times) -> Sequence[str]:
             f"pipeline: tensor-parallel collectives run in {cut.mesh.size('tp')} pieces under the "
             "products beside them, one piece stays exposed"
         )
+    if cut.mesh.size(EXPERT) > 1:
+        notes.append(_EXPERTS)
     if hides(Overlap.EXCHANGES):
         beside = sum(map(len, times.hidden_ps)) / sum(map(len, times.passes))
         notes.append(f"pipeline: {100 * beside:.0f} % of the passes run {_BESIDE}")
@@ -358,4 +368,8 @@ _OFFLOADED = (
 _DIVIDED = (
     "pipeline: sums of gradients and the optimiser's states are in f32; states are divided over "
     f"{'+'.join(SHARED)}, weights and gradients are not"
+)
+_EXPERTS = (
+    "pipeline: gradients of weights that all devices of experts hold are summed over these too, "
+    "once a step, and their states are divided over them"
 )

@@ -12,7 +12,7 @@ from itertools import combinations
 
 import msgspec
 
-from hespas.models.part import SHARED, Part, PartProgram
+from hespas.models.part import EXPERT, SHARED, Part, PartProgram
 from hespas.program.devices import device_group_table
 from hespas.program.groups import groups_along
 from hespas.program.program import Function, Op, Program
@@ -83,7 +83,7 @@ def _dropped(part: Part) -> set[Groups]:
     """Return the groups over which a step sums once what the program of a part leaves."""
     if part.program is PartProgram.UPDATE:
         return set()
-    present = [axis for axis in SHARED if part.mesh.size(axis) > 1]
+    present = [axis for axis in (*SHARED, EXPERT) if part.mesh.size(axis) > 1]
     return {
         _groups(groups_along(part.mesh.axes, axes))
         for count in range(1, len(present) + 1)

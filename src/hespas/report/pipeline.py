@@ -158,9 +158,11 @@ def _breakdowns(ran: list[_Ran]) -> Iterator[tuple[Breakdown, float, float]]:
 def _communication(prediction: PipelinePrediction, ran: list[_Ran]) -> Iterator[CommunicationRow]:
     """Yield a row for each kind, and for what is exchanged around the passes."""
     found: dict[tuple[str, str, str], CommunicationRow] = {}
+    others = {axis for axis in prediction.cut.mesh.names if axis != EXPERT}
     for program, times, open_ in ran:
         for row in communication_rows(program):
-            is_exchange = (row.kind, row.axis) == ("all_to_all", EXPERT)
+            # Among groups of experts, devices are a part of the axis, which has no name.
+            is_exchange = row.kind == "all_to_all" and row.axis not in others
             share = open_.exchanges if is_exchange else open_.others
             scaled = _times(row, times, share)
             key = (row.kind, row.axis, row.dimension)
@@ -209,7 +211,7 @@ def _around(prediction: PipelinePrediction) -> Iterator[CommunicationRow]:
     times = prediction.stages[stage]
     costs = [prediction.costs[part] for part in cut.parts_of(stage)]
     last_ps = prediction.ends_ps(stage)
-    axes = [axis for axis in (*REDUCED, "context") if cut.mesh.size(axis) > 1]
+    axes = [axis for axis in (*REDUCED, "context", EXPERT) if cut.mesh.size(axis) > 1]
     named, devices = "+".join(axes), cut.mesh.size(*axes)
     gathered_ps = sum(end - start for _, (start, end) in times.gathers)
     if gathered_ps:

@@ -366,6 +366,20 @@ def test_all_to_alls_run_beside_a_pass_of_another_micro_batch() -> None:
     assert any("of the passes run beside one of another" in text for text in on.notes)
 
 
+def test_what_all_devices_of_experts_hold_is_summed_once_a_step() -> None:
+    """A pass sums nothing over them; the step's sum is there, and divides the states."""
+    alone, wide = _of_experts("pipe=2,expert=4"), _of_experts("pipe=2,fsdp=4")
+    report = pipeline_report(alone)
+    large = {row.kind for row in report.communication if row.axis == "expert" and row.bytes > 1e5}
+    assert large == {"all_to_all", "gradients", "weights"}
+    for one, other in zip(alone.memories, wide.memories, strict=True):
+        # Experts are divided over these devices already, and over fsdp their states alone.
+        assert one.weight_bytes < other.weight_bytes
+        assert one.state_bytes == pytest.approx(other.state_bytes, rel=0.01)
+    footprint = next(iter(alone.costs.values())).footprint
+    assert 0 < footprint.expert_bytes < footprint.weight_bytes
+
+
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zero-bubble"])
 def test_no_forward_pass_is_ready_beside_a_backward_pass_with_one_chunk(schedule: str) -> None:
     with pytest.raises(ConfigError, match="no forward pass is ready when a backward pass starts"):

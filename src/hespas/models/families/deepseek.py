@@ -1,9 +1,9 @@
 """DeepSeek-V3: latent attention, and 256 experts of which each token chooses 8 beside a shared one.
 
 Source: DeepSeek-AI, DeepSeek-V3 Technical Report, 2024, section 4.2, and the configuration
-published with its weights. Left out: the module that predicts a second token, the restriction of
-a token's experts to four of eight groups, and 8-bit products. Experts are balanced by a bias that
-the step does not change.
+published with its weights. Left out: the module that predicts a second token, and, unless they are
+asked for, the restriction of a token's experts to four of eight groups, and 8-bit products. Experts
+are balanced by a bias that the step does not change.
 """
 
 from __future__ import annotations

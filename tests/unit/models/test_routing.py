@@ -1,0 +1,111 @@
+"""Tokens that are sent once to each group of experts, and in 8 bits: values, what moves, errors."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from hespas.errors import ConfigError
+from hespas.export.exported import partitioned
+from hespas.export.function import export_model
+from hespas.frontend.load import load_source
+from hespas.models.catalogue import model_named
+from hespas.program.devices import communication_ops, device_group_table
+from hespas.program.types import TensorType, size_bytes
+
+_RUN = Path(__file__).parent / "run_groups_of_experts.py"
+SMALL = {
+    "mesh": "expert=8",
+    "embedding": "64",
+    "heads": "4",
+    "head_size": "16",
+    "layers": "4",
+    "mlp": "128",
+    "vocabulary": "256",
+    "query_rank": "32",
+    "kv_rank": "16",
+    "rope_size": "8",
+    "value_size": "16",
+    "experts": "32",
+    "expert_mlp": "64",
+    "sequence": "64",
+    "attention": "unfused",
+    "remat": "none",
+    "scan": "true",
+}
+GROUPS = {"expert_groups": "4", "chosen_groups": "2"}
+
+
+def test_values_and_gradients_are_those_of_one_device() -> None:
+    environment = {
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
+        "JAX_PLATFORMS": "cpu",
+    }
+    done = subprocess.run(
+        [sys.executable, str(_RUN)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | environment,
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, dict[str, float]] = json.loads(done.stdout)
+    assert max(found["same"].values()) < 1e-6
+    # Of 8 bits three are a number's fraction: rounding moves it by 1 / 16 at most.
+    assert 0.001 < max(found["f8"].values()) < 0.1
+
+
+def _exchanged(**more: str) -> Counter[tuple[tuple[int, ...], str]]:
+    """Return the bytes of all-to-alls by their first group and the type of what they send."""
+    exported = export_model("deepseek-v3", SMALL | more)
+    program = load_source(partitioned(exported).text, name="deepseek-v3")
+    found: Counter[tuple[tuple[int, ...], str]] = Counter()
+    for op in communication_ops(program):
+        if op.kind == "all_to_all":
+            kind = op.results[0].type
+            assert isinstance(kind, TensorType)
+            first = device_group_table(op, program)[0]
+            found[tuple(first), kind.element.name] += size_bytes(kind)
+    return found
+
+
+def test_a_token_crosses_once_to_each_group() -> None:
+    """Of eight experts in two groups: two copies between groups, and eight inside of them."""
+    all_, grouped = _exchanged(), _exchanged(**GROUPS)
+    between, inside = (0, 2, 4, 6), (0, 1)
+    assert {group for group, _ in all_} == {tuple(range(8))}
+    assert {group for group, _ in grouped} == {between, inside}
+    copies = all_[tuple(range(8)), "bf16"]
+    assert grouped[inside, "bf16"] == copies
+    assert grouped[between, "bf16"] == copies * 2 // 8
+
+
+def test_half_of_what_is_exchanged_has_8_bits() -> None:
+    whole, small = _exchanged(), _exchanged(exchange_dtype="f8")
+    everyone = tuple(range(8))
+    assert small[everyone, "bf16"] == whole[everyone, "bf16"] // 2
+    assert small[everyone, "f8E4M3FN"] == whole[everyone, "bf16"] // 4
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"chosen_groups": "2"}, "chosen_groups = 2 of expert_groups = 1; choose fewer"),
+        ({"expert_groups": "5"}, "32 experts are not divided by expert_groups = 5"),
+        ({"expert_groups": "16"}, "8 devices along expert are not divided by expert_groups = 16"),
+        ({"expert_groups": "8", "chosen_groups": "3"}, "is not divided by chosen_groups = 3"),
+        ({"expert_groups": "8", "chosen_groups": "1"}, "8 experts are chosen in each group, which"),
+        ({**GROUPS, "dropless": "true", "mesh": "data=1"}, "dropless products know no groups"),
+        ({"exchange_dtype": "f8", "mesh": "data=1"}, "exchange_dtype = f8 has no effect"),
+        ({"exchange_dtype": "f16"}, "known: same, f8"),
+    ],
+)
+def test_groups_that_do_not_fit(options: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        model_named("deepseek-v3").step(SMALL | options)
