@@ -15,6 +15,8 @@ from hespas.estimate.driver import Price, estimate_region
 from hespas.estimate.estimate import Estimate
 from hespas.estimate.methods import EstimatorSpec
 from hespas.estimate.roofline import Roofline
+from hespas.estimate.tpu_vectors import vector_timing
+from hespas.hardware.tensor_core import TensorCore
 from hespas.program.program import Op, Program, all_ops
 from hespas.split.regions import Compute
 from hespas.split.scheduled import FREE
@@ -31,6 +33,11 @@ _CALIBRATED = (
     "compiler: matrix products take the roofline's time and {part:.0%} of what the compiler's "
     "cycles exceed it by, calibrated to published steps on this part: product_cycles of its "
     "node.json"
+)
+_MOVING = (
+    "compiler: kernels without matrix products take the longer of memory and of their "
+    "instructions, and {part:.0%} of what the compiler's cycles exceed that by: moving_cycles of "
+    "its node.json"
 )
 _OTHERS = (
     "compiler: operations that have no cycles take the roofline's time, and are named "
@@ -84,14 +91,26 @@ class CompilerEstimator:
         time_s, notes = op.estimated_cycles / self.clock_hz, ()
         peak = self.roofline.at_peaks(op.name, leaf.work)
         core = self.roofline.device.tensor_core
-        part = 1.0 if core is None else core.product_cycles
-        if part < 1 and peak.time_s < time_s and _is_product(op):
-            time_s = peak.time_s + part * (time_s - peak.time_s)
-            notes = (_CALIBRATED.format(part=part),)
+        if core is not None:
+            time_s, notes = self._calibrated(leaf, core, time_s, peak.time_s)
         bound = larger_of(
             time_s, compute_s=peak.compute_time_at_peak_s, memory_s=peak.memory_time_at_peak_s
         )
         return Price(cost=self.roofline.timed(op.name, leaf.work, time_s, bound), notes=notes)
+
+    def _calibrated(
+        self, leaf: Leaf, core: TensorCore, cycles_s: float, peak_s: float
+    ) -> tuple[float, tuple[str, ...]]:
+        """Return the time between two bounds, and what was assumed for it."""
+        if _is_product(leaf.op):
+            least_s, part, note = peak_s, core.product_cycles, _CALIBRATED
+        else:
+            timing = vector_timing(leaf, self.roofline.device)
+            least_s = peak_s if timing is None else timing.time_s
+            part, note = core.moving_cycles, _MOVING
+        if part == 1 or cycles_s <= least_s:
+            return cycles_s, ()
+        return least_s + part * (cycles_s - least_s), (note.format(part=part),)
 
     def _without_cycles(self, leaf: Leaf) -> Price:
         scheduled = self.roofline.price_scheduled(leaf)

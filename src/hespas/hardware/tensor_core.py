@@ -23,7 +23,8 @@ class TensorCore(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     A matrix product of a compiled program takes the roofline's time, and ``product_cycles`` of what
     the compiler's cycles exceed it by: 1 is as the compiler wrote, less is calibrated to published
     steps. By these cycles, large products reach ``product_share`` of the peak, which serves those
-    that no compiler saw.
+    that no compiler saw. All other kernels take memory's time or that of their instructions, and
+    ``moving_cycles`` of what the cycles exceed that by.
     """
 
     cores: Count
@@ -38,6 +39,7 @@ class TensorCore(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     step_cycles: NotNegative
     product_cycles: FractionOrZero = 1.0
     product_share: Fraction = 1.0
+    moving_cycles: FractionOrZero = 1.0
     schedules_kernels: bool = False
 
 

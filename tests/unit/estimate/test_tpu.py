@@ -160,3 +160,16 @@ def test_products_whose_cycles_are_below_the_roofline_keep_them(device: Device) 
     total = estimated(faster, with_product_cycles(device, 0.0)).total
     assert total.per_op["stablehlo.dot_general"].time_s == pytest.approx(1e-5, rel=1e-9)
     assert not any("calibrated to" in note for note in total.noted_s)
+
+
+def test_other_kernels_take_a_part_of_what_cycles_exceed_memory_by(device: Device) -> None:
+    core = device.tensor_core
+    assert core is not None
+    memory_s = 3 * 2 * 4096**2 / device.memory_bandwidth_bytes_per_s
+    for part in (0.0, 0.25, 1.0):
+        priced = replace(device, tensor_core=msgspec.structs.replace(core, moving_cycles=part))
+        total = estimated(PRODUCT, priced).total
+        expected_s = memory_s + part * (900000 / 1.5e9 - memory_s)
+        assert total.per_op["stablehlo.add"].time_s == pytest.approx(expected_s, rel=1e-9)
+        noted = [note for note in total.notes if "moving_cycles" in note]
+        assert bool(noted) == (part < 1)
