@@ -331,3 +331,19 @@ def test_times_beyond_what_can_be_computed_with_are_reported(call: Call, block: 
     (home / "network.yml").write_text(json.dumps(network).replace("1e-308", "1.0e-308"))
     shown = call("hespas", "run", block, *node, "--system", "./node")
     refused(shown, "node: a transfer or a task takes longer", "check its bandwidths")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ("run", "maxtext:base.yml", "model_name=llama3.1-8b"),
+            "nothing takes the argument 'model_name=llama3.1-8b'; settings are given as --set",
+        ),
+        (("hardware", "H100_80GB", "a=b"), "nothing takes the argument 'a=b'; see hespas hardware"),
+    ],
+)
+def test_arguments_that_nothing_takes_are_refused(
+    call: Call, arguments: tuple[str, ...], message: str
+) -> None:
+    refused(call("hespas", *arguments), message)

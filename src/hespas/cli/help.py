@@ -228,7 +228,18 @@ def usage_message(error: click.UsageError) -> str:
         shown = [each.first_long[:1] for each in context.command.params if isinstance(each, Flag)]
         near = nearest(error.option_name.replace("_", "-"), [name for (name,) in shown])
         text = f"there is no option {error.option_name!r}{_meant(near)}"
+    if text.startswith("Got unexpected extra argument") and context is not None:
+        text = _unexpected(text, context.command)
     return text if context is None else f"{text}; see {context.command_path} --help"
+
+
+def _unexpected(text: str, command: click.Command) -> str:
+    """Return what is wrong with arguments that nothing takes; click's text lists them."""
+    first = text.partition("(")[2].rstrip(")").split()[0]
+    takes_settings = any("--set" in each.opts for each in command.params)
+    is_setting = takes_settings and "=" in first
+    setting = f"; settings are given as --set {first}" if is_setting else ""
+    return f"nothing takes the argument {first!r}{setting}"
 
 
 def _meant(near: Sequence[str]) -> str:

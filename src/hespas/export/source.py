@@ -157,6 +157,11 @@ def find_source(
         return FunctionSource(name=text, devices=devices, platform=platform_of(target))
     if text in models():
         return _model(model_named(text), options, devices=devices, target=target, loops=loops)
+    if text == _MAXTEXT.removesuffix(":"):
+        raise ConfigError(
+            "a step of MaxText needs a configuration",
+            hint=f"write {_MAXTEXT}base.yml, and its settings as {option('set')} KEY=VALUE",
+        )
     close = nearest(text, models())
     # Names of models have dots too, as llama3.1-405b.
     if "/" in text or path.suffix[1:].isalnum() or not close:

@@ -66,6 +66,10 @@ def read_workload(source: Source, *, kept: ContentCache | None) -> Workload:
     `ProgramError` for a file that can't be read and for a function that fails, `ConfigError` for
     settings of a model that do not fit, and `ToolError` if the exporting process fails.
     """
+
+    def exported() -> Workload:
+        return _workload(source.name, export_source(source))
+
     match source:
         case FileSource():
             content = read_source(source.path)
@@ -73,19 +77,15 @@ def read_workload(source: Source, *, kept: ContentCache | None) -> Workload:
                 return Workload(name=source.name, content=content)
             return _workload(source.name, _artifact(content, source.name))
         case DumpSource() | FunctionSource():
-            return _workload(source.name, export_source(source))
+            return exported()
         case ModelSource():
             alike = same_but_for_sizes(source)
-            made = _kept(
-                kept, model_key(alike), lambda: _workload(source.name, export_source(source))
-            )
+            made = _kept(kept, model_key(alike), exported)
             is_own = alike is source
             text = made.content if is_own else on_mesh(made.content, source.mesh, name=source.name)
             return replace(made, content=text, notes=(*source.notes, *made.notes))
         case MaxTextStep():
-            return _kept(
-                kept, step_key(source), lambda: _workload(source.name, export_source(source))
-            )
+            return _kept(kept, step_key(source), exported)
         case _:
             assert_never(source)
 

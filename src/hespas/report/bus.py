@@ -72,9 +72,10 @@ class Bus:
             # The figures of a measured link are those of all links of a device together, or to one
             # other device where they are connected in pairs.
             is_whole = each.measured is not None and each.shape is not Shape.FULLY_CONNECTED
+            links = 2 if from_both_sides else _links(each.shape, along)
             yield _Level(
                 members=along,
-                links=1 if is_whole else 2 if from_both_sides else _links(each.shape, along),
+                links=1 if is_whole else links,
                 link_bytes_per_s=each.parameters.bandwidth_bytes_per_s,
                 reduces_in_switch=each.parameters.reduces_in_switch,
             )

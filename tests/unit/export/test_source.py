@@ -51,6 +51,7 @@ def test_a_text_names_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ("absent.mlir", ProgramError, "absent.mlir: no such file"),
         ("some/where", ProgramError, "no such file; check the path, or name a model"),
         ("xyzzy", ProgramError, "no such file"),
+        ("maxtext", ConfigError, "needs a configuration; write maxtext:base.yml, and its"),
     ],
 )
 def test_what_names_nothing(name: str, kind: type[HespasError], message: str) -> None:
