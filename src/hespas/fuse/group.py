@@ -373,8 +373,10 @@ class _Walk:
     def _is_free(self, at: int, times: int) -> bool:
         """Return whether computing in a group costs no more than to read what is written anyway."""
         size = size_of(self.operations[at].results[0])
+        is_known = self.operations[at].results[0] not in self.sources[at]
         return (
-            sum(self.sources[at].values()) <= bytes_of(self.operations[at].results[0])
+            is_known
+            and sum(self.sources[at].values()) <= bytes_of(self.operations[at].results[0])
             and times <= size
             and self.work[at] <= 8
         )

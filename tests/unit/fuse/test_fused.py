@@ -395,3 +395,25 @@ def test_zeros_of_one_sum_are_written_over() -> None:
     (scatter,) = [op for op in made if "scatter" in inside(op)]
     assert isinstance(scatter.attrs, FusionAttrs)
     assert scatter.attrs.in_place
+
+
+def test_what_is_written_and_comes_of_many_arrays_is_read_not_computed_again() -> None:
+    """As XLA, which computes nothing inside a reader that the caller has too."""
+    square, half = "tensor<64x64xf32>", "tensor<32x64xf32>"
+    names = [f"%a{at}" for at in range(9)]
+    sums = [
+        f"%s{at} = stablehlo.add {f'%s{at - 1}' if at else '%a8'}, %a{at} : {square}"
+        for at in range(8)
+    ]
+    program = read(
+        main_function(
+            "\n".join(sums)
+            + f"""
+            %c = stablehlo.slice %s7 [0:32, 0:64] : ({square}) -> {half}
+            %r = stablehlo.negate %c : {half}
+            return %s7, %r : {square}, {half}""",
+            arguments=", ".join(f"{name}: {square}" for name in names),
+            results=f"{square}, {half}",
+        )
+    )
+    assert sorted(len(each.operands) for each in kernels(fused(program))) == [1, 9]
