@@ -225,10 +225,6 @@ CAUSES = (
         names=lambda row: "(MLPerf)" in row["family"],
     ),
     Cause(
-        text="a small step, half of it attention that is not fused: Pax's 126M",
-        names=lambda row: row["family"].startswith("gpt3-126M"),
-    ),
-    Cause(
         text="software of 2023 and 2024 on GPUs was slower than today's compiler, and gradients "
         "between nodes took longer than by the rate of their network",
         names=lambda row: not row["part"].startswith("TPU") and row["framework_year"] <= 2024,

@@ -59,9 +59,9 @@ _NAME = re.compile(r"[\w.-]+")
 _CUDNN_VERSION = 91300
 _TRANSFORMER_ENGINE, _CUDNN = "cudnn_flash_te", "cudnn_flash_jax"
 _REPLACED = f"attention is {_CUDNN}: {_TRANSFORMER_ENGINE} calls the same kernels of cuDNN"
-_NOTHING_AGAIN = (
-    "remat_policy=none: layers that are written out compute nothing again, as the word says; "
-    "MaxText's own configuration reads it as full"
+_ALL_AGAIN = (
+    "remat_policy=none: MaxText's configuration makes no value of the word, and its layers compute "
+    "everything again, as with full"
 )
 _NO_DATA = {
     "enable_checkpointing": "false",
@@ -227,10 +227,8 @@ def _configuration(request: Mapping[str, Any], notes: list[str]) -> tuple[Any, b
         raise _RefusedError(_said(error)) from error
     keys = config.get_keys()
     keys["internal_compile"] = True
-    if keys["remat_policy"] is None and not keys["scan_layers"]:
-        # pyconfig makes None of "none", and layers that are written out compare with "none".
-        keys["remat_policy"] = "none"
-        notes.append(_NOTHING_AGAIN)
+    if keys["remat_policy"] is None:
+        notes.append(_ALL_AGAIN)
     is_default = keys["attention"] == _TRANSFORMER_ENGINE
     if is_default:
         keys["attention"] = _CUDNN
