@@ -9,8 +9,9 @@ reductions (`reductions`, `contiguous`), `loop_layouts` copies before loops what
 another layout, `group` decides which operations become one kernel, with what products take in
 (`epilogues`), and `merge` which kernels one more, `build` writes them as fusions, `equal_kernels`
 makes equal ones together, and `collectives` combines collectives and lets other work run beside
-them, where memory is not short (`short_memory`); `early_zeros` makes what the last micro-batch
-starts from before the others. `cudnn` and `convolution_epilogues` have
+them, where memory is not short (`short_memory`); `summed_gradients` turns gradients before devices
+sum them, and makes their norm late; `early_zeros` makes what the last micro-batch starts from
+before the others. `cudnn` and `convolution_epilogues` have
 convolutions call the library. For TPUs, `narrow_carried` hands loops in fewer bits what
 they convert, `top_k` makes calls of sorts, `dot_operands` computes inside of products what they
 read, and `before_loops` lets what frees memory run early. `beside`

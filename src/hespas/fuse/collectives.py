@@ -4,7 +4,8 @@ Collectives of one kind, among the same devices, that do not wait for each other
 sizes that the compiler's options say. All-reduces are one buffer: their operands are concatenated,
 and each result is cut out of it again. A collective starts as soon as its operands are there, but a
 gathering one, whose result takes memory, not before the one before it is needed; whatever stands
-between its start and what first needs it runs beside it.
+between its start and what first needs it runs beside it. A sum over devices ends before the
+second one after it starts.
 """
 
 from __future__ import annotations
@@ -28,6 +29,11 @@ from hespas.program.types import AsyncType, TensorType, size_bytes
 
 _MIB = 2**20
 _MOST_COMBINED = 256
+SUMMING = frozenset({"all_reduce", "reduce_scatter"})
+"""Collectives that sum what devices have."""
+_SUMS_TOGETHER = 2
+"""How many of them are under way at a time. XLA's scheduler has one, and moves products between
+them, which stay where they are here."""
 _UNPAIRED = frozenset({"send", "recv"})
 
 
@@ -243,7 +249,22 @@ def with_starts(operations: Sequence[Op], results: Sequence[Value]) -> list[Op]:
             start, last_gather = max(ready, min(last_gather, end)), max(end, last_gather)
         made_at.update(dict.fromkeys(op.results, end - 1))
         flights.append(_Flight(op=op, start=start, end=end))
-    return _placed(kept, flights)
+    return _placed(kept, _landed(flights))
+
+
+def _landed(flights: Sequence[_Flight]) -> list[_Flight]:
+    """Return flights of which a sum over devices ends when a later one starts, or earlier.
+
+    What a sum reads is held until it ends.
+    """
+    sums = sorted((each for each in flights if each.op.kind in SUMMING), key=lambda one: one.start)
+    ends = {
+        each.op: max(each.start, min(each.end, later.start))
+        for each, later in zip(sums, sums[_SUMS_TOGETHER:], strict=False)
+    }
+    return [
+        _Flight(op=each.op, start=each.start, end=ends.get(each.op, each.end)) for each in flights
+    ]
 
 
 def one_by_one(operations: Iterable[Op]) -> list[Op]:

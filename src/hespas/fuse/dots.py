@@ -206,7 +206,7 @@ def _merged(dots: Sequence[_Dot]) -> Iterator[Op]:
         operands=operands,
         results=(made,),
         attrs=changed,
-        attributes=_attributes_of(changed, first),
+        attributes=attributes_of_dot(changed, first),
         source_location=first.source_location,
         scope=first.scope,
     )
@@ -230,7 +230,8 @@ def _with_size(kind: TensorType, axis: int, size: int) -> Value:
     return Value(type=TensorType(element=kind.element, shape=shape))
 
 
-def _attributes_of(attrs: DotAttrs, first: Op) -> tuple[tuple[str, str], ...]:
+def attributes_of_dot(attrs: DotAttrs, first: Op) -> tuple[tuple[str, str], ...]:
+    """Return the attributes of a product with these dimensions, the others those of ``first``."""
     numbers = (
         "#stablehlo.dot<lhs_contracting_dimensions = "
         f"{list(attrs.lhs_contracting)}, rhs_contracting_dimensions = "

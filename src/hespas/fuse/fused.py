@@ -35,6 +35,7 @@ from hespas.fuse.scans import with_scans_opened
 from hespas.fuse.short_memory import SHORT, is_short
 from hespas.fuse.simplify import Simplifier, live, with_sums_joined, without_scatters
 from hespas.fuse.sorts import with_library_sorts
+from hespas.fuse.summed_gradients import with_norms_late, with_turned_first
 from hespas.fuse.top_k import with_top_k
 from hespas.fuse.vector_dots import with_vector_dots_opened
 from hespas.fuse.windows import with_windows_opened
@@ -115,6 +116,8 @@ def _before_layouts(block: Block, *, for_tpu: bool, of_gpus: bool) -> Block:
     if not for_tpu:
         operations = with_cudnn_calls(operations, end.operands)
         operations = with_epilogues(operations, end.operands)
+    if of_gpus:
+        operations = with_turned_first(operations, end.operands)
     operations = with_narrow_gathers(operations, end.operands)
     operations = [*with_rounded_operands(operations)]
     ordered = with_top_k(operations, end.operands, for_tpu=for_tpu)
@@ -150,6 +153,8 @@ class _Fuser:
             ops = with_operands_inside(ops, end.operands)
             ops = with_freed_first(ops, end.operands)
         ops = with_own_kernels(ops)
+        if self.libraries is None and not self.for_tpu:
+            ops = with_norms_late(ops, end.operands)
         ops = with_starts(ops, end.operands) if self.overlaps else one_by_one(ops)
         if self.options.pipelined_collectives is not False:
             *ops, end = with_pipelined([*ops, end], self.names, fetches_ahead=self.for_tpu)

@@ -429,6 +429,12 @@ class LanguageModel:
         run, routing = self.run, self.routing
         if routing is not None:
             routing.check(self.mesh.size("expert"))
+            if routing.dense_layers >= self.layers:
+                raise ConfigError(
+                    f"dense_layers = {routing.dense_layers} of layers = {self.layers}: no layer "
+                    "has experts",
+                    hint="give more layers, or fewer dense_layers",
+                )
         check_division(self.mesh, self.sizes, self.axes)
         why = self.why_not(run.attention) if run.attention in FUSED else ""
         if why:
