@@ -64,7 +64,7 @@ def test_tables_price_what_was_compiled_unless_something_else_is_said(
     assert roofline.returncode == 2
     assert "no effect on method measured; drop it, or add --method roofline" in roofline.stderr
     shown = call("hespas", "run", hlo, "--node", "TPUv3", "--system", "TPUv4_2x2x1").stdout
-    assert "roofline: every kernel" in shown
+    assert "tensor_core: every kernel" in shown
 
 
 def test_tables_are_scaled_to_rates_that_flags_give(call: Call, hlo: Path) -> None:
