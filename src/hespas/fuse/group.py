@@ -50,6 +50,8 @@ SECTOR_BYTES = 32
 """What a GPU writes to memory at least; a copy that writes less at a time is another kernel."""
 
 _MOST_SOURCES = 8
+_MANY_PLACES = 64
+"""Times that a broadcast repeats an element, from which on a kernel's caches hold what it is of."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -94,6 +96,12 @@ def grouped(block: Block) -> Grouping:
         written=walk.written,
         apart=walk.apart,
     )
+
+
+def _repeats_much(op: Op) -> bool:
+    """Return whether an operation repeats few elements so often that making them costs nothing."""
+    repeats = op.kind in BROADCASTS and bool(op.operands)
+    return repeats and size_of(op.results[0]) >= _MANY_PLACES * size_of(op.operands[0])
 
 
 @dataclass(slots=True, kw_only=True)
@@ -179,7 +187,7 @@ class _Walk:
             self.work.append(0)
             return
         found: dict[Value, int] = {}
-        work, places = weight(op), window_of(op)
+        work, places = weight(op), 0 if _repeats_much(op) else window_of(op)
         for value in dict.fromkeys(op.operands):
             before = self.producer.get(value)
             if before is None:

@@ -23,6 +23,11 @@ _ALONE = IN_PLACE | (REDUCING - {"reduce"}) | {"constant", "gather", "iota"}
 _MOST_OPERANDS = 64
 _SMALL_BYTES = 16
 
+_OF_COLUMNS, _OF_ROW, _SHARED_BYTES = 4 * 32 * 33, 32, 48 * 1024
+"""Elements that a sum of columns, or of a row, keeps in shared memory, and what a kernel has of it.
+
+Source: openxla/xla, ``SharedMemoryUsage`` in gpu_fusible.cc (Apache License 2.0)."""
+
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Node:
@@ -228,9 +233,11 @@ class _Graph:
             return False
         if self._is_of_rows(one.group) or self._is_of_rows(other.group):
             return False
-        if len(one.group.roots) + len(other.group.roots) > _MOST_RESULTS:
-            return False
-        if len(one.reads) + len(other.reads) > _MOST_OPERANDS:
+        if (
+            len(one.group.roots) + len(other.group.roots) > _MOST_RESULTS
+            or len(one.reads) + len(other.reads) > _MOST_OPERANDS
+            or self._shared_bytes(one.group) + self._shared_bytes(other.group) > _SHARED_BYTES
+        ):
             return False
         kind = ""
         count, _ = self._shape(one.group.roots[0])
@@ -240,6 +247,16 @@ class _Graph:
                 return False
             kind = kind or how
         return True
+
+    def _shared_bytes(self, group: Group) -> int:
+        """Return what the reductions that a kernel writes keep in shared memory."""
+        found = 0
+        for root in group.roots:
+            op = self.grouping.operations[root]
+            if op.kind == "reduce":
+                element_bytes = bytes_of(op.operands[0]) // max(1, size_of(op.operands[0]))
+                found += (_OF_ROW if is_row(op) else _OF_COLUMNS) * element_bytes
+        return found
 
     def _is_of_rows(self, group: Group) -> bool:
         """Return whether a kernel reduces rows and goes over them again, as in a norm.

@@ -429,11 +429,12 @@ class LanguageModel:
         run, routing = self.run, self.routing
         if routing is not None:
             routing.check(self.mesh.size("expert"))
-            if routing.dense_layers >= self.layers:
+            is_loop = isinstance(run, Training) and run.scan
+            if is_loop and routing.dense_layers >= self.layers:
                 raise ConfigError(
                     f"dense_layers = {routing.dense_layers} of layers = {self.layers}: no layer "
-                    "has experts",
-                    hint="give more layers, or fewer dense_layers",
+                    "has experts, and scan is a loop over those that have",
+                    hint="give more layers, fewer dense_layers, or scan=false",
                 )
         check_division(self.mesh, self.sizes, self.axes)
         why = self.why_not(run.attention) if run.attention in FUSED else ""
