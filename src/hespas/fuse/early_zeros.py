@@ -19,6 +19,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from hespas.fuse.short_memory import OF_DEVICE
 from hespas.memory.over_time import memory_of_operations, operation_key
 from hespas.memory.usage import unpacked_bytes
 from hespas.program.attrs import CollectiveAttrs
@@ -26,8 +27,6 @@ from hespas.program.groups import ReplicaGroups
 from hespas.program.program import Op, Program, is_communication_op, nested_ops
 from hespas.program.types import allocated_bytes
 
-OF_DEVICE = 0.8
-"""The part of a device's memory that XLA's scheduler for GPUs counts on."""
 _OF_REST = 0.95
 """XLA's ``xla_gpu_memory_limit_slop_factor``."""
 

@@ -137,6 +137,11 @@ class _Fuser:
     overlaps: bool
     names: Names = field(default_factory=Names)
 
+    @property
+    def of_gpus(self) -> bool:
+        """Whether kernels are those that XLA writes for GPUs."""
+        return self.libraries is None and not self.for_tpu
+
     def block(self, block: Block) -> Block:
         """Return a block of kernels, those inside of it having been fused."""
         end = block.operations[-1]
@@ -153,13 +158,13 @@ class _Fuser:
             ops = with_operands_inside(ops, end.operands)
             ops = with_freed_first(ops, end.operands)
         ops = with_own_kernels(ops)
-        if self.libraries is None and not self.for_tpu:
+        if self.of_gpus:
             ops = with_norms_late(ops, end.operands)
         ops = with_starts(ops, end.operands) if self.overlaps else one_by_one(ops)
         if self.options.pipelined_collectives is not False:
             *ops, end = with_pipelined([*ops, end], self.names, fetches_ahead=self.for_tpu)
         if not self.overlaps:
             ops = with_starts_at_ends(ops)
-        if self.libraries is None and not self.for_tpu:
+        if self.of_gpus:
             ops = with_equal_together(ops, self.names)
         return Block(arguments=block.arguments, operations=(*ops, end))

@@ -51,7 +51,10 @@ SECTOR_BYTES = 32
 
 _MOST_SOURCES = 8
 _MANY_PLACES = 64
-"""Times that a broadcast repeats an element, from which on a kernel's caches hold what it is of."""
+"""Times that a broadcast repeats an element, from which on the work of making it does not count.
+
+Found in what XLA compiles of ResNets and U-Nets, whose norms it computes again where they are read.
+"""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -11,7 +11,6 @@ what is left.
 
 from __future__ import annotations
 
-from hespas.fuse.early_zeros import OF_DEVICE
 from hespas.memory.usage import unpacked_bytes
 from hespas.program.program import Program, all_ops, is_communication_op
 
@@ -19,6 +18,8 @@ SHORT = (
     "memory is short for work beside collectives: as XLA's scheduler, which counts on four fifths "
     "of a device's memory, each runs by itself"
 )
+OF_DEVICE = 0.8
+"""The part of a device's memory that XLA's scheduler for GPUs counts on."""
 
 
 def is_short(program: Program, capacity_bytes: int | None) -> bool:

@@ -23,7 +23,6 @@ from hespas.program.attrs import DimensionsAttrs, DotAttrs
 from hespas.program.program import Op, Value
 from hespas.program.types import TensorType, size_bytes
 
-_PRODUCTS = frozenset({"dot_general"})
 _LESS = 64
 """How many times as much a part of a norm reads as it writes, at least."""
 
@@ -44,7 +43,7 @@ def with_turned_first(operations: Sequence[Op], results: Sequence[Value]) -> lis
             summed is None
             or made is None
             or (summed.kind, len(summed.results)) != ("all_reduce", 1)
-            or made.kind not in _PRODUCTS
+            or made.kind != "dot_general"
             or counts[summed.results[0]] > 1
             or counts[made.results[0]] > 1
         ):
@@ -98,13 +97,15 @@ def with_norms_late(operations: Sequence[Op], results: Sequence[Value]) -> list[
     parts: list[int] = []
     for at, op in enumerate(operations):
         read = needed_by(op)
-        if _is_cut(op) and not summed.isdisjoint(read):
+        is_first = not summed.isdisjoint(read)
+        if op.kind != "fusion" or (not is_first and small.isdisjoint(read)):
+            continue
+        if is_first and _is_cut(op):
             summed.update(op.results)
             parts.append(at)
-        elif op.kind == "fusion" and not small.union(summed).isdisjoint(read):
+        else:
             bytes_read = sum(size_bytes(value.type) for value in read)
             bytes_written = sum(size_bytes(value.type) for value in op.results)
-            is_first = not summed.isdisjoint(read)
             if bytes_written * (_LESS if is_first else 1) <= bytes_read:
                 small.update(op.results)
                 parts.append(at)
@@ -124,6 +125,4 @@ def with_norms_late(operations: Sequence[Op], results: Sequence[Value]) -> list[
 
 
 def _is_cut(op: Op) -> bool:
-    return op.kind == "fusion" and all(
-        each.kind in {"reshape", "return", "slice"} for each in op.regions[0].operations
-    )
+    return all(each.kind in {"reshape", "return", "slice"} for each in op.regions[0].operations)

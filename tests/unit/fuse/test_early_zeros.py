@@ -9,8 +9,9 @@ import pytest
 from hespas.export.exported import partitioned
 from hespas.export.function import export_model
 from hespas.frontend.load import load_source
-from hespas.fuse.early_zeros import OF_DEVICE, with_early_zeros
+from hespas.fuse.early_zeros import with_early_zeros
 from hespas.fuse.fused import fused
+from hespas.fuse.short_memory import OF_DEVICE
 from hespas.memory.over_time import memory_of_operations, operation_key
 from hespas.memory.usage import memory_use, unpacked_bytes
 from hespas.program.program import Op, Program
