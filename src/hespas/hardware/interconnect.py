@@ -124,7 +124,8 @@ class Interconnect:
     one per dimension; other kinds take the fastest algorithm. A device waits ``endpoint_delay_s``
     before each step of a collective. A reduction reads twice and writes once at
     ``memory_bytes_per_s`` (None: it takes no time). Durations of messages and of
-    passes over memory are rounded down to ``rounding_ps``.
+    passes over memory are rounded down to ``rounding_ps``. ``source`` is where the figures are
+    from; its first clause says what the links are.
     """
 
     name: str
@@ -133,6 +134,7 @@ class Interconnect:
     endpoint_delay_s: float = 0.0
     memory_bytes_per_s: float | None = None
     rounding_ps: int = 1
+    source: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "algorithms", MappingProxyType(dict(self.algorithms)))
@@ -275,6 +277,7 @@ def read_interconnect(path: Path, *, name: str) -> Interconnect:
         },
         endpoint_delay_s=file.endpoint_delay_s,
         memory_bytes_per_s=file.memory_bytes_per_s,
+        source=file.source or "",
     )
 
 

@@ -1,7 +1,8 @@
 """Systems of any number of devices of a part: ``32xH100_80GB``, ``256xTPUv5e``, ``TPUv6e_2x4``.
 
 GPUs stand in nodes, as many as the largest node of the part's presets has; the links in the node
-and between nodes are those of the presets. TPUs make a slice, of the shape that libtpu's compiler
+and between nodes are those of the presets. Of each NVL72 rack 72 devices are used, or 64 where the
+count is a multiple of 64 alone. TPUs make a slice, of the shape that libtpu's compiler
 takes for the number, or of a named one; ``4x256xTPUv5e`` are four slices. The figures of links are
 the presets' and the nodes': there are none here.
 """
@@ -36,6 +37,7 @@ _T = TypeVar("_T")
 _SIZED = re.compile(r"(\d+)[xX](\w.*)")
 _SHAPED = re.compile(r"(\w+)_(\d{1,4}(?:x\d{1,4})+)")
 _CUBE = 4
+_MOST_IN_NODE = 16
 _MOST_CHIPS = {"v4": 4096, "v5e": 256, "v5p": 8960, "v6e": 256, "tpu7x": 9216}
 """Chips of a pod, by libtpu's name of the generation. Source: Google Cloud TPU documentation."""
 
@@ -51,6 +53,8 @@ def find_system(name_or_path: str | Path) -> System:
     >>> system = find_system("512xH100_80GB")
     >>> [dimension.npus_count for dimension in system.dimensions]
     [8, 64]
+    >>> [dimension.npus_count for dimension in find_system("512xGB200_186GB").dimensions]
+    [64, 8]
     >>> [dimension.npus_count for dimension in find_system("64xTPUv5e").dimensions]
     [8, 8]
     >>> [dimension.npus_count for dimension in find_system("4xTPUv6e_2x4").dimensions]
@@ -109,22 +113,44 @@ def _nodes(part: str, count: int) -> System:
             f"how nodes of {part} are connected is not known: one has {size} devices",
             hint=f"give {size} or fewer, or {_DESCRIBE}",
         )
-    if count % size:
-        below, above = count // size * size, -(-count // size) * size
-        raise DeviceCountError(
-            f"{count} devices do not fill nodes of {size} {part}", hint=f"give {below} or {above}"
-        )
-    return _of_part(load_system(clusters[0]), part, (size, count // size))
+    used = _used_of_each(part, count, size)
+    return _of_part(load_system(clusters[0]), part, (used, count // used))
+
+
+def _used_of_each(part: str, count: int, size: int) -> int:
+    """Return how many devices of each node a system has: all, or the largest power of two."""
+    uses = dict.fromkeys((size, 1 << (size.bit_length() - 1)))
+    for used in uses:
+        if count % used == 0:
+            return used
+    below = max(count // used * used for used in uses)
+    above = min(-(-count // used) * used for used in uses)
+    raise DeviceCountError(
+        f"{count} devices do not fill {_node_word(size)}s of {' or '.join(map(str, uses))} {part}",
+        hint=f"give {below} or {above}",
+    )
+
+
+def _node_word(size: int) -> str:
+    """Return what devices around one switch stand in: no node has more than 16 GPUs."""
+    return "node" if size <= _MOST_IN_NODE else "rack"
 
 
 def _of_part(preset: System, part: str, sizes: tuple[int, ...]) -> System:
     """Return a system whose reductions read the memory of ``part``, and a note on its links."""
     system = _resized(preset, sizes)
     size, *counts = sizes
-    nodes = f"{counts[0]} nodes of {size}" if counts else f"one node of {size}"
-    note = f"cluster: {nodes} {part}, linked as in the preset {preset.name}"
+    whole = preset.dimensions[0].npus_count
+    word = _node_word(whole)
+    nodes = f"{counts[0]} {word}s of {size}" if counts else f"one {word} of {size}"
+    note = f"cluster: {nodes} {part}"
+    if counts and size < whole:
+        note += f" ({size} of the {whole} in each)"
+    note += f", linked as in the preset {preset.name}"
+    if counts and preset.interconnect is not None:
+        note += f": {preset.interconnect.source.partition(';')[0]}"
     if counts and counts[0] > preset.dimensions[1].npus_count:
-        note += ", with one switch a rail however many nodes there are"
+        note += f", with one switch a rail however many {word}s there are"
     if preset.part != part:
         bandwidth = load_device(part).memory_bandwidth_bytes_per_s
         system = replace(system, local_memory_bandwidth_bytes_per_s=bandwidth)

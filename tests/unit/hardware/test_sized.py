@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from hespas.errors import DeviceCountError, HardwareError, HespasError
-from hespas.hardware.interconnect import interconnect_of
+from hespas.hardware.interconnect import Dimensions, interconnect_of
 from hespas.hardware.presets import device_names, load_device, load_system, system_names
 from hespas.hardware.sized import find_system
 from hespas.hardware.system import System
@@ -35,6 +35,7 @@ def without_names(system: System) -> System:
         ("8xH200_141GB", "H200_141GB_8GPU"),
         ("256xA100_SXM_40GB", "A100_SXM_40GB_8GPU_32"),
         ("72xGB200_186GB", "GB200_186GB_72GPU"),
+        ("576xGB300_288GB", "GB300_288GB_72GPU_8"),
         ("8xMI300X", "MI300X_8"),
         ("256xV100_32GB", "V100_32GB_8GPU_32"),
         ("256xTPUv5e", "TPUv5e_16x16"),
@@ -59,6 +60,10 @@ def test_a_number_that_a_preset_has_is_that_preset(asked: str, preset: str) -> N
         ("1xH100_80GB", [1]),
         ("64xA100_SXM_80GB", [8, 8]),
         ("36xGB300_288GB", [36]),
+        ("65xGB200_186GB", [65]),
+        ("144xGB200_186GB", [72, 2]),
+        ("512xGB200_186GB", [64, 8]),
+        ("4608xGB300_288GB", [72, 64]),
         ("8xTPUv5e", [2, 4]),
         ("1xTPUv5e", [1]),
         ("512xTPUv4", [8, 8, 8]),
@@ -81,6 +86,24 @@ def test_links_do_not_depend_on_the_number_of_nodes() -> None:
     assert "however many" not in few.assumptions[0]
 
 
+@pytest.mark.parametrize(
+    ("part", "gigabits", "adapter"),
+    [("GB200_186GB", 400, "ConnectX-7"), ("GB300_288GB", 800, "ConnectX-8")],
+)
+def test_racks_are_joined_by_the_network_that_they_are_sold_with(
+    part: str, gigabits: int, adapter: str
+) -> None:
+    # NVIDIA's datasheets of DGX GB200 and DGX GB300: 72 single-port adapters for 72 GPUs.
+    system = find_system(f"512x{part}")
+    fabric = interconnect_of(system).fabric
+    assert isinstance(fabric, Dimensions)
+    assert fabric.dimensions[1].parameters.bandwidth_bytes_per_s == gigabits * 1e9 / 8
+    (note,) = system.assumptions
+    assert f"8 racks of 64 {part} (64 of the 72 in each)" in note
+    assert f"{gigabits} Gb/s for each GPU by a {adapter}" in note
+    assert "64 of the 72" not in find_system(f"576x{part}").assumptions[0]
+
+
 def test_a_part_takes_the_links_of_one_that_differs_in_memory_and_its_own_memory_bandwidth() -> (
     None
 ):
@@ -97,7 +120,12 @@ def test_a_part_takes_the_links_of_one_that_differs_in_memory_and_its_own_memory
         ("12xH100_80GB", "12 devices do not fill nodes of 8 H100_80GB; give 8 or 16"),
         ("0xH100_80GB", "the device count is 0"),
         ("9" * 30 + "xH100_80GB", "the device count is 999"),
-        ("144xGB200_186GB", "one has 72 devices; give 72 or fewer, or describe the network"),
+        (
+            "100xGB200_186GB",
+            "100 devices do not fill racks of 72 or 64 GB200_186GB; give 72 or 128",
+        ),
+        ("1000xGB300_288GB", "1000 devices do not fill racks of 72 or 64 GB300_288GB; give 960 or"),
+        ("16xL40S_48GB", "one has 8 devices; give 8 or fewer, or describe the network"),
         ("16xMI300X", "how nodes of MI300X are connected is not known"),
         ("8xA100_PCIe_40GB", "how several A100_PCIe_40GB are connected is not known"),
         ("24xTPUv5e", "no slice of TPUv5e has 24 devices; give 16 or 32"),
