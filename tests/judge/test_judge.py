@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -26,6 +26,7 @@ from hespas.frontend.overrides import LoadOptions
 from hespas.program.program import Op, Program, Value, nested_ops
 from hespas.program.text import function_text, module_text
 from live_costs import live_costs
+from workloads import published, workload
 from xla_costs import HloCost, hlo_cost_analysis, hlo_proto, hlo_proto_cost, stablehlo_of_hlo
 
 _ROOT = Path(__file__).parents[2]
@@ -158,32 +159,28 @@ def test_bytes_of_fusions_are_near_xla(name: str, exported: Path) -> None:
     assert 0.9 * theirs <= ours <= theirs
 
 
-_WORKLOADS = (
-    "examples/llama3_100m_fsdp4.mlir",
-    "examples/attention_block.mlir",
-    "../shared/data/workloads/llama3_100m_fsdp4.mlir",
-    "../shared/data/workloads/tiny_8dev_fsdp4tp2.mlir",
-    "../shared/data/mlir/jax_example.mlir",
-    "../shared/data/mlir/convolution.mlir",
-    "../shared/data/mlir/resnet_50_inference_step_4_devices_1024_batch.mlir",
-    "../shared/data/mlir/resnet_50_train_step_4_devices_1024_batch.mlir",
-    "../shared/data/mlir/test_dependency_graph.mlir",
-)
+def _example(name: str) -> bytes:
+    return (_ROOT / "examples" / name).read_bytes()
 
 
-def _workload(path: str) -> Path:
-    found = (_ROOT / path).resolve()
-    if not found.exists():
-        pytest.skip(f"{path} is not here")
-    return found
+_WORKLOADS: dict[str, Callable[[str], bytes]] = {
+    "llama3_100m_fsdp4.mlir": _example,
+    "attention_block.mlir": _example,
+    "tiny_8dev_fsdp4tp2.mlir": workload,
+    "jax_example.mlir": published,
+    "convolution.mlir": published,
+    "resnet_50_inference_step_4_devices_1024_batch.mlir": published,
+    "resnet_50_train_step_4_devices_1024_batch.mlir": published,
+    "test_dependency_graph.mlir": published,
+}
 
 
-@pytest.mark.parametrize("path", _WORKLOADS)
-def test_workloads_agree_but_for_rounding(path: str) -> None:
-    source = _workload(path).read_bytes()
+@pytest.mark.parametrize("name", _WORKLOADS)
+def test_workloads_agree_but_for_rounding(name: str) -> None:
+    source = _WORKLOADS[name](name)
     theirs = hlo_cost_analysis(source)
 
-    ours = _our_counts(load_source(source, name=path))
+    ours = _our_counts(load_source(source, name=name))
 
     # XLA adds thousands of figures in single precision, and folds x * 1 and its like.
     assert ours.flops == pytest.approx(theirs.flops, rel=1e-4)
@@ -212,9 +209,9 @@ def _single(value: float) -> float:
     return struct.unpack("f", struct.pack("f", value))[0]
 
 
-@pytest.mark.parametrize("path", _WORKLOADS)
-def test_every_operation_of_the_workloads_agrees(path: str) -> None:
-    program = load_program(_workload(path))
+@pytest.mark.parametrize("name", _WORKLOADS)
+def test_every_operation_of_the_workloads_agrees(name: str) -> None:
+    program = load_source(_WORKLOADS[name](name), name=name)
     distinct = dict(_single_op_modules(program))
     differing: list[str] = []
     for text, op in distinct.items():

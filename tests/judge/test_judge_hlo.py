@@ -21,9 +21,9 @@ from hespas.frontend.overrides import LoadOptions
 from hespas.program.program import Op, Program, nested_ops
 from hespas.xla.hlo.module import read_hlo_module
 from hespas.xla.hlo.schema import message_class
+from workloads import workload
 from xla_costs import hlo_proto_cost
 
-_ROOT = Path(__file__).parents[2]
 _WORKLOADS = ("llama3_100m_h100_4.hlo", "llama8b_h100_64.scan.hlo", "tiny_h100_8.cublas.hlo")
 
 
@@ -32,13 +32,6 @@ def _fused_names() -> list[str]:
     listed = re.search(r"FUSED = \((.*?)\)", source, re.DOTALL)
     assert listed
     return re.findall(r'"(\w+)"', listed[1])
-
-
-def _workload(name: str) -> bytes:
-    path = (_ROOT / "../shared/data/workloads" / name).resolve()
-    if not path.exists():
-        pytest.skip(f"{name} is not here")
-    return path.read_bytes()
 
 
 def _leaves(costs: Iterable[Cost]) -> Iterator[Leaf]:
@@ -71,7 +64,7 @@ def test_programs_compiled_for_the_cpu_agree_exactly(name: str, exported: Path) 
 
 @pytest.mark.parametrize("name", _WORKLOADS)
 def test_programs_compiled_for_gpus_agree_but_for_rounding(name: str) -> None:
-    source = _workload(name)
+    source = workload(name)
     proto = read_hlo_module(source, name=name).message.SerializeToString()
     theirs = hlo_proto_cost(proto)
     leaves = _once(load_source(source, name=name))
@@ -116,7 +109,7 @@ def _body_work(fusion: Op) -> Work:
 
 @pytest.mark.parametrize("name", _WORKLOADS)
 def test_every_distinct_fusion_agrees_exactly(name: str) -> None:
-    source = _workload(name)
+    source = workload(name)
     program = load_source(source, name=name)
     fusions = {op.instruction: op for op in nested_ops(program.main.body) if op.kind == "fusion"}
     distinct = {op.regions[0]: op.instruction for op in fusions.values()}

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -135,8 +136,21 @@ def _shell(memory_bytes: int | None) -> tuple[str, ...]:
     It limits the memory that the program can address. Python code between fork and exec would be
     unsafe where threads run, as JAX's do.
     """
-    limit = "" if memory_bytes is None else f"ulimit -v {memory_bytes // 1024} || exit\n"
+    most = None if memory_bytes is None else within_inherited(resource.RLIMIT_AS, memory_bytes)
+    limit = "" if most is None else f"ulimit -v {most // 1024} || exit\n"
     return ("/bin/sh", "-c", limit + _PROGRAM_OF_A_SHELL, "sh")
+
+
+def within_inherited(kind: int, wanted: int) -> int:
+    """Return a limit for this process's children: what it inherited, where that is lower.
+
+    ``kind`` is one of `resource`'s. No process may raise what it inherited.
+
+    >>> within_inherited(resource.RLIMIT_CORE, 0)
+    0
+    """
+    inherited = resource.getrlimit(kind)[0]
+    return wanted if inherited == resource.RLIM_INFINITY else min(wanted, inherited)
 
 
 def _waited(process: subprocess.Popen[bytes], time_s: float, *, name: str, log: Path) -> int:

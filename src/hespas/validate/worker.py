@@ -38,6 +38,7 @@ from hespas.prediction import Prediction
 from hespas.program.slices import COMPILED_SLICES, with_slices
 from hespas.report.run import run_report
 from hespas.simulate.models import Model
+from hespas.tools.process import within_inherited
 from hespas.validate.messages import ANSWER_FILE, REQUEST_FILE, RowAnswer, RowRequest
 from hespas.xla.cpu import use_cpu
 
@@ -67,10 +68,12 @@ def main() -> None:
 
 def _limit(request: RowRequest) -> None:
     """Limit this process and those that it starts: the compiler, and what exports."""
-    limit_s = round(request.cpu_limit_s)
-    resource.setrlimit(resource.RLIMIT_CPU, (limit_s, limit_s + _OVER_S))
+    limit_s = within_inherited(resource.RLIMIT_CPU, round(request.cpu_limit_s))
+    over_s = within_inherited(resource.RLIMIT_CPU, limit_s + _OVER_S)
+    resource.setrlimit(resource.RLIMIT_CPU, (limit_s, over_s))
     memory = request.memory_limit_bytes + stacks_bytes(find_system(request.system).device_count)
-    resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+    within = within_inherited(resource.RLIMIT_DATA, memory)
+    resource.setrlimit(resource.RLIMIT_DATA, (within, within))
 
 
 def stacks_bytes(devices: int) -> int:

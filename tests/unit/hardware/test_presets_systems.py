@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-import tarfile
+import lzma
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -22,7 +22,7 @@ from hespas.hardware.presets import (
 from hespas.hardware.system import CollectiveKind, RemoteMemoryKind, System
 from hespas.units import GIB, to_ns
 
-CORPUS = Path(__file__).resolve().parents[4] / "shared" / "data" / "astra-sim-corpus.tar.xz"
+CORPUS = Path(__file__).parents[2] / "corpus" / "astra-sim.json.xz"
 
 # Per dimension: topology, devices, GB/s as ASTRA-sim counts them, ns.
 A100_NODE = ("FullyConnected", 4, 100.0, 1000.0)
@@ -197,23 +197,17 @@ def test_an_unknown_system_names_the_nearest() -> None:
 
 
 @cache
-def _corpus() -> Mapping[str, bytes]:
-    if not CORPUS.is_file():
-        pytest.skip("needs the simulation corpus beside the checkout")
-    names = ("system.json", "network.yml", "remote_memory.json")
-    files: dict[str, bytes] = {}
-    with tarfile.open(CORPUS) as archive:
-        for member in archive:
-            if member.name.endswith(names):
-                content = archive.extractfile(member)
-                assert content is not None
-                files[member.name] = content.read()
-    return files
+def _corpus() -> Mapping[str, Mapping[str, object]]:
+    cases = json.loads(lzma.decompress(CORPUS.read_bytes()))
+    return {case["case"]: case for case in cases}
 
 
 def _unpack(case: str, directory: Path) -> Path:
+    found = _corpus()[case]
     for name in ("system.json", "network.yml", "remote_memory.json"):
-        (directory / name).write_bytes(_corpus()[f"{case}/{name}"])
+        content = found[name]
+        text = content if isinstance(content, str) else json.dumps(content)
+        (directory / name).write_text(text)
     return directory
 
 
@@ -263,7 +257,7 @@ def test_a_preset_equals_the_files_that_were_simulated(
 
 
 def test_every_simulated_case_can_be_read(tmp_path: Path) -> None:
-    cases = sorted(name.removesuffix("/system.json") for name in _corpus() if "system.json" in name)
+    cases = sorted(_corpus())
     assert len(cases) > 300
     for case in cases:
         if case.startswith("hespas_A40"):

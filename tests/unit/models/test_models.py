@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
@@ -11,12 +10,9 @@ from hespas.api import estimate, split
 from hespas.errors import ConfigError
 from hespas.export.exported import Exported, partitioned
 from hespas.export.function import export_model
-from hespas.frontend.load import load_program, load_source
+from hespas.frontend.load import load_source
 from hespas.models.catalogue import model_named, models
 from hespas.program.program import Program, is_communication_op
-
-FIXTURES = Path(__file__).resolve().parents[4] / "shared" / "data" / "mlir"
-TRAINING = FIXTURES / "resnet_50_train_step_4_devices_1024_batch.mlir"
 
 
 def exported(name: str, **options: str) -> Program:
@@ -62,14 +58,18 @@ def test_a_residual_network_communicates_as_published() -> None:
     assert communication(small) == {"all_reduce": 62 + 20 * 4 + 2 - 3}
 
 
-@pytest.mark.skipif(not TRAINING.exists(), reason="the published program is not here")
 def test_a_residual_network_computes_as_published() -> None:
-    ours, published = (
-        counted(exported("resnet50", batch="2", image="32")),
-        counted(load_program(TRAINING)),
-    )
-    same = ("convolution", "reduce_window", "select_and_scatter", "rsqrt", "concatenate", "pad")
-    assert {name: ours[name] for name in same} == {name: published[name] for name in same}
+    # Counted in the MIT-licensed training step of ResNet-50 that others published as StableHLO.
+    published = {
+        "convolution": 158,
+        "reduce_window": 1,
+        "select_and_scatter": 1,
+        "rsqrt": 53,
+        "concatenate": 53,
+        "pad": 107,
+    }
+    ours = counted(exported("resnet50", batch="2", image="32"))
+    assert {name: ours[name] for name in published} == published
 
 
 def test_inference_does_not_communicate() -> None:

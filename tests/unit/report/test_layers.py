@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -41,8 +40,8 @@ from hespas.report.run import run_report, run_text
 from hespas.report.schema import KindRow
 from hespas.split.strategies import SplitOptions, SplitStrategy
 from programs import VECTOR, all_reduce, on_devices, vector_main
+from workloads import workload
 
-DATA = Path(__file__).resolve().parents[4] / "shared" / "data" / "workloads"
 MATRIX = jax.ShapeDtypeStruct((256, 256), jnp.float32)
 STACKED = jax.ShapeDtypeStruct((3, 256, 256), jnp.float32)
 
@@ -224,7 +223,7 @@ COMPILED = ["llama3_100m_h100_4.hlo", "llama8b_h100_64.scan.hlo"]
 
 @pytest.mark.parametrize("name", COMPILED)
 def test_compiled_programs_add_up(name: str) -> None:
-    source = (DATA / name).read_bytes()
+    source = workload(name)
     system = {"llama3_100m_h100_4.hlo": "H100_80GB_4GPU"}.get(name, "64xH100_80GB")
     estimate = EstimateOptions(node="H100_80GB", method="roofline")
     prediction = predicted(source, name=name, system=system, estimate=estimate)

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from hespas.frontend.load import load_program
+from hespas.frontend.load import load_source
 from hespas.program.program import Program
 from hespas.split.modules import canonical_text, region_modules, stablehlo_text
 from hespas.split.regions import RegionGraph
@@ -20,9 +21,9 @@ from programs import (
     settled,
     vector_main,
 )
+from workloads import published, workload
 
 ROOT = Path(__file__).parents[3]
-DATA = ROOT.parent / "shared" / "data"
 INDIVIDUAL = SplitOptions(strategy=SplitStrategy.INDIVIDUAL)
 
 
@@ -36,21 +37,24 @@ def fingerprints(text: str, options: SplitOptions = INDIVIDUAL) -> list[str]:
     return [modules.modules[at].fingerprint for at in modules.module_of_region]
 
 
+def _example(name: str) -> bytes:
+    return (ROOT / "examples" / name).read_bytes()
+
+
 @pytest.mark.parametrize(
-    "path",
+    ("read", "name"),
     [
-        ROOT / "examples" / "llama3_100m_fsdp4.mlir",
-        DATA / "mlir" / "resnet_50_train_step_4_devices_1024_batch.mlir",
-        DATA / "mlir" / "resnet_50_inference_step_4_devices_1024_batch.mlir",
-        DATA / "workloads" / "tiny_8dev_fsdp4tp2.mlir",
+        (_example, "llama3_100m_fsdp4.mlir"),
+        (published, "resnet_50_train_step_4_devices_1024_batch.mlir"),
+        (published, "resnet_50_inference_step_4_devices_1024_batch.mlir"),
+        (workload, "tiny_8dev_fsdp4tp2.mlir"),
     ],
-    ids=lambda path: Path(path).stem,
 )
 @pytest.mark.parametrize("options", [SplitOptions(), INDIVIDUAL], ids=["linear", "individual"])
-def test_every_region_of_the_workloads_stands_on_its_own(path: Path, options: SplitOptions) -> None:
-    if not path.exists():
-        pytest.skip(f"{path.name} is not here")
-    program = load_program(path)
+def test_every_region_of_the_workloads_stands_on_its_own(
+    read: Callable[[str], bytes], name: str, options: SplitOptions
+) -> None:
+    program = load_source(read(name), name=name)
     graph = split_program(program, options)
     for region_module in region_modules(graph).modules:
         text = stablehlo_text(graph.regions[region_module.first_region], program)

@@ -61,6 +61,29 @@ def test_memory_is_limited(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.parametrize("inherited_kib", [2**20, 2**21])
+def test_a_limit_above_the_inherited_one_is_the_inherited_one(
+    tmp_path: Path, inherited_kib: int
+) -> None:
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from hespas.tools.process import Limits, run_program\n"
+        'limit = "import resource; print(resource.getrlimit(resource.RLIMIT_AS)[1])"\n'
+        "done = run_program([sys.executable, '-c', limit], name='probe', directory=Path('made'),\n"
+        "                   limits=Limits(time_s=60, memory_bytes=3 * 2**30))\n"
+        "print(done.log.read_text().strip())"
+    )
+    shell = f'ulimit -v {inherited_kib} && exec "$@"'
+    done = subprocess.run(
+        ["/bin/sh", "-c", shell, "sh", *python(code)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.stdout.strip(), done.stderr) == (str(inherited_kib * 1024), "")
+
+
 def test_a_missing_program_is_named(tmp_path: Path) -> None:
     with pytest.raises(ToolError, match="/no/such: probe cannot be started: No such file"):
         run_program(["/no/such"], name="probe", directory=tmp_path, limits=MINUTE)

@@ -17,7 +17,7 @@ from hespas.estimate.tables.attention import attention_model
 from hespas.estimate.tables.convolution import convolution_time
 from hespas.estimate.tables.gemm import Product
 from hespas.estimate.tables.method import Measured, measured
-from hespas.frontend.load import load_program, load_source
+from hespas.frontend.load import load_source
 from hespas.hardware.device import MeasuredTables
 from hespas.hardware.presets import PRESETS_DIRECTORY, device_names, load_device
 from hespas.options import read_configuration
@@ -27,6 +27,7 @@ from hespas.split.regions import RegionGraph
 from hespas.split.scheduled import split_scheduled
 from hespas.split.strategies import SplitOptions, split_program
 from programs import main_function, read
+from workloads import workload
 
 H100 = load_device("H100_80GB")
 SPEC = EstimatorSpec(device=H100)
@@ -236,12 +237,9 @@ def test_a_device_is_needed_and_one_that_tables_serve() -> None:
     assert estimator("measured", SPEC).method == "measured"
 
 
-WORKLOAD = Path(__file__).parents[5] / "shared" / "data" / "workloads" / "llama3_100m_h100_4.hlo"
-
-
-@pytest.mark.skipif(not WORKLOAD.is_file(), reason="the compiled workload is not at hand")
 def test_every_kernel_of_a_compiled_step_is_priced() -> None:
-    program = with_device_count(load_program(WORKLOAD), requested=None, system=None)
+    name = "llama3_100m_h100_4.hlo"
+    program = with_device_count(load_source(workload(name), name=name), requested=None, system=None)
     found = total(split_scheduled(program), model())
     assert set(found.per_op) >= {"mhlo.fusion", "stablehlo.custom_call"}
     assert 20e-3 < found.time_s < 60e-3

@@ -15,9 +15,7 @@ from hespas.xla.mlir.module import parse_mlir
 from hespas.xla.partition.messages import Partitioner
 from hespas.xla.partition.partition import partition, partition_cache, partition_module
 from hespas.xla.partition.shardy import partition_with_shardy
-
-DATA = Path(__file__).resolve().parents[5] / "shared" / "data" / "workloads"
-TINY = DATA / "tiny_8dev_fsdp4tp2.unpartitioned.mlir"
+from workloads import workload
 
 SHARDY = """module attributes {{mhlo.num_partitions = {devices} : i32}} {{
   sdy.mesh @mesh = <["x"={devices}]>
@@ -152,12 +150,11 @@ def test_what_xla_refuses_is_reported() -> None:
         partition(source, name="a")
 
 
-@pytest.mark.skipif(not TINY.exists(), reason="the program is not here")
 def test_xla_and_shardy_agree_on_the_products_of_a_training_step() -> None:
-    by_xla = partition(TINY.read_bytes(), name="tiny").text
-    by_shardy = partition_with_shardy(TINY.read_bytes(), name="tiny")
-    published = (DATA / "tiny_8dev_fsdp4tp2.mlir").read_bytes()
-    assert collectives(by_xla) == collectives(published)
+    tiny = workload("tiny_8dev_fsdp4tp2.unpartitioned.mlir")
+    by_xla = partition(tiny, name="tiny").text
+    by_shardy = partition_with_shardy(tiny, name="tiny")
+    assert collectives(by_xla) == collectives(workload("tiny_8dev_fsdp4tp2.mlir"))
     for text in (by_xla, by_shardy):
         program = load_source(text, name="tiny")
         products = [op for op in program.main.body.operations if op.kind == "dot_general"]
