@@ -15,7 +15,14 @@ gives kernels of TPUs the constants that they read.
 PUBLIC: dict[str, tuple[str, ...]] = {
     "experts": ("Capacity", "with_expert_load"),
     "kept_mesh": ("with_device_order", "with_mesh"),
-    "load": ("PARTITIONED", "check_source", "load_per_device", "load_source", "read_source"),
+    "load": (
+        "PARTITIONED",
+        "check_source",
+        "is_false_first",
+        "load_per_device",
+        "load_source",
+        "read_source",
+    ),
     "loaded": ("Loaded",),
     "overrides": ("LoadOptions",),
     "whole": ("kept_whole", "whole_cache", "whole_of_source"),

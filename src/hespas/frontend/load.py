@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from hespas.errors import ProgramError
+from hespas.errors import ConfigError, ProgramError, option
 from hespas.frontend.loaded import Loaded, Unpartitioned
 from hespas.frontend.overrides import NO_OPTIONS, LoadOptions
 from hespas.frontend.stablehlo.load import read_stablehlo
@@ -16,7 +16,7 @@ from hespas.frontend.tables import with_tables
 from hespas.frontend.whole import whole_of
 from hespas.program.program import Program
 from hespas.xla.hlo.forms import is_hlo
-from hespas.xla.mlir.module import MlirModule, parse_mlir
+from hespas.xla.mlir.module import MlirModule, operation_names, parse_mlir
 from hespas.xla.mlir.trial import check_bytecode
 
 if TYPE_CHECKING:
@@ -94,6 +94,27 @@ def load_per_device(
     assumptions = (partitioned.assumption, *local.program.assumptions)
     program = msgspec.structs.replace(local.program, assumptions=assumptions, whole=whole)
     return replace(local, program=program)
+
+
+def is_false_first(source: bytes, *, name: str) -> bool:
+    """Return whether branches of StableHLO on a predicate have false first.
+
+    XLA compiles a ``case`` on a predicate made a number, as `jax.lax.cond` is exported, and an
+    ``if`` to the same ``conditional``, whose first branch is that of true. A ``case`` has that of
+    false first, an ``if`` that of true. Raises `ConfigError` for a program with both.
+    """
+    found = operation_names(parse_mlir(source, name=name), {_CASE, _IF})
+    if found == {_CASE, _IF}:
+        raise ConfigError(
+            f"{option('branch_weights')} can't be told apart in the compiled program: it has both "
+            f"{_CASE}, with false first, and {_IF}, with true first",
+            location=name,
+            hint="run hespas compile, and weigh the branches of its output by their names",
+        )
+    return _CASE in found
+
+
+_CASE, _IF = "stablehlo.case", "stablehlo.if"
 
 
 def load_source(source: bytes, *, name: str, options: LoadOptions = NO_OPTIONS) -> Program:

@@ -18,13 +18,15 @@ class LoadOptions:
     ``trip_counts`` maps a loop's line (``"12"``; in HLO its instruction, ``"while.3"``) or
     ``""`` (every loop whose count cannot be read) to how often it runs. ``branch_weights`` maps
     a branch operation's line or instruction, or ``""``, to how often each branch is taken,
-    adding to 1.
+    adding to 1. ``false_first``: the weights of a branch on a predicate are of false, then true,
+    as in the ``case`` that XLA made it of; a ``conditional`` of HLO has true first.
     """
 
     trip_counts: Mapping[str, int] = field(default_factory=dict[str, int])
     branch_weights: Mapping[str, tuple[float, ...]] = field(
         default_factory=dict[str, tuple[float, ...]]
     )
+    false_first: bool = False
 
     def __post_init__(self) -> None:
         for count in self.trip_counts.values():
@@ -82,10 +84,13 @@ class OverrideRecorder:
         self.assumptions.append(f"{location}: the loop runs {counts[key]} times, as the user says")
         return WhileAttrs(trip_count=counts[key])
 
-    def branch(self, name: str, location: str, alternatives: int) -> CaseAttrs:
+    def branch(
+        self, name: str, location: str, alternatives: int, *, is_predicate: bool = False
+    ) -> CaseAttrs:
         """Return how often each branch is taken, where the user sets it.
 
-        Raises `ProgramError` if the number of weights is not ``alternatives``.
+        A branch on a predicate has true first. Raises `ProgramError` if the number of weights is
+        not ``alternatives``.
         """
         options = self.options.branch_weights
         self._branches.add(name)
@@ -98,10 +103,14 @@ class OverrideRecorder:
                 f"{len(weights)} branch weights are given for {alternatives} branches"
             )
         self._used_weights.add(key)
+        is_turned = is_predicate and self.options.false_first
+        order = ""
+        if is_predicate:
+            order = " (false, true)" if is_turned else " (true, false)"
         self.assumptions.append(
-            f"{location}: branches are taken with weights {list(weights)}, as the user says"
+            f"{location}: branches are taken with weights {list(weights)}{order}, as the user says"
         )
-        return CaseAttrs(weights=weights)
+        return CaseAttrs(weights=weights[::-1] if is_turned else weights)
 
     def used(self, source: str) -> UsedOverrides:
         """Return the overrides that had an effect, once the program is read.

@@ -23,7 +23,7 @@ from hespas.export.source import FileSource, ModelSource, platform_of
 from hespas.export.workload import Workload, export_cache, read_workload
 from hespas.fidelity import Plan, fallen_back, planned
 from hespas.frontend.experts import with_expert_load
-from hespas.frontend.load import load_per_device
+from hespas.frontend.load import is_false_first, load_per_device
 from hespas.frontend.loaded import Loaded
 from hespas.frontend.overrides import LoadOptions
 from hespas.frontend.whole import kept_whole, whole_cache
@@ -233,9 +233,11 @@ def _devices_per_host(system: System | None) -> int | None:
     return sizes[0] if sizes else None
 
 
-def _read(content: bytes, options: PredictOptions) -> Loaded:
+def _read(content: bytes, options: PredictOptions, *, false_first: bool = False) -> Loaded:
     overrides = LoadOptions(
-        trip_counts=options.program.trip_counts, branch_weights=options.program.branch_weights
+        trip_counts=options.program.trip_counts,
+        branch_weights=options.program.branch_weights,
+        false_first=false_first,
     )
     name, cache_dir = str(options.program.file), made_directory(options.estimate)
     return load_per_device(content, name=name, options=overrides, cache_dir=cache_dir)
@@ -258,7 +260,10 @@ def _compiled(content: bytes, node: str, options: PredictOptions, system: System
         cache=None if directory is None else CompiledCache(directory=directory),
     )
     log.info("compiled for %s in %.3f s", compiled.target, perf_counter() - start_s)
-    loaded = _read(compiled.hlo_proto, options)
+    # Only weights ask how branches of the source are ordered, so that few programs are parsed.
+    is_weighed = bool(options.program.branch_weights)
+    false_first = is_weighed and is_false_first(content, name=str(options.program.file))
+    loaded = _read(compiled.hlo_proto, options, false_first=false_first)
     program = msgspec.structs.replace(
         loaded.program,
         assumptions=(*compiled.assumptions, *loaded.program.assumptions),

@@ -52,6 +52,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "is_jax_export",
         "module_attributes",
         "module_symbols",
+        "operation_names",
         "parse_mlir",
         "printed",
     ),

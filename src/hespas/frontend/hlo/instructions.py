@@ -244,11 +244,13 @@ def conditional(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
     regions = tuple([reader.branch(number, scope.tree(operand)) for number, operand in branches])
     (index,) = scope.values([index_id])
     is_predicate = isinstance(index.type, TensorType) and index.type.element.name == "i1"
+    name = instruction.name
+    attrs = reader.overrides.branch(name, f"%{name}", len(regions), is_predicate=is_predicate)
     reader.emit(
         instruction,
         scope,
         name=("stablehlo", "if" if is_predicate else "case"),
-        attrs=reader.overrides.branch(instruction.name, f"%{instruction.name}", len(regions)),
+        attrs=attrs,
         regions=regions,
         operands=(index,),
     )

@@ -98,7 +98,7 @@ def _read_functions(
     control_flow: dict[str, Reader] = {
         "while": partial(_while, overrides=overrides),
         "case": partial(_case, overrides=overrides),
-        "if": partial(_case, overrides=overrides),
+        "if": partial(_case, overrides=overrides, is_predicate=True),
     }
     readers = attribute_readers(meshes) | control_flow
 
@@ -151,8 +151,11 @@ def _while(record: OpRecord, overrides: OverrideRecorder) -> WhileAttrs:
     return overrides.loop(_line(record.location), record.location, count)
 
 
-def _case(record: OpRecord, overrides: OverrideRecorder) -> CaseAttrs:
-    return overrides.branch(_line(record.location), record.location, len(record.regions))
+def _case(
+    record: OpRecord, overrides: OverrideRecorder, *, is_predicate: bool = False
+) -> CaseAttrs:
+    line, branches = _line(record.location), len(record.regions)
+    return overrides.branch(line, record.location, branches, is_predicate=is_predicate)
 
 
 _LISTED_ALIAS = re.compile(

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import re
 import signal
-from collections.abc import Generator, Mapping
+from collections.abc import Container, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -206,6 +206,20 @@ def run_passes(module: MlirModule, pipeline: str) -> None:
 def module_attributes(module: MlirModule) -> dict[str, str]:
     """Return the module's attributes by name, as MLIR text."""
     return attribute_texts(module.handle.operation, {})
+
+
+def operation_names(module: MlirModule, names: Container[str]) -> set[str]:
+    """Return which of some operations, named with their dialect, a module has."""
+    found: set[str] = set()
+
+    def visit(op: Any) -> Any:
+        name = op.operation.name
+        if name in names:
+            found.add(name)
+        return _bindings().ir.WalkResult.ADVANCE
+
+    module.handle.operation.walk(visit)
+    return found
 
 
 def declared_devices(module: MlirModule) -> int:

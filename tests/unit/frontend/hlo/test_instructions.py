@@ -177,6 +177,21 @@ def test_a_user_weighs_branches() -> None:
     assert _only(program, "case").attrs == CaseAttrs(weights=(0.25, 0.75))
 
 
+@pytest.mark.parametrize(("false_first", "weights"), [(False, (0.25, 0.75)), (True, (0.75, 0.25))])
+def test_weights_of_a_predicate_are_of_true_first_unless_a_case_was_compiled(
+    false_first: bool, weights: tuple[float, float]
+) -> None:
+    parameter, conditional = _PREDICATE
+    entry = (
+        f"{parameter}\nx = f32[4] parameter(1)\nboth = (f32[4], f32[4]) tuple(x, x)\n"
+        f"ROOT c = f32[4] {conditional}"
+    )
+    options = LoadOptions(branch_weights={"c": (0.25, 0.75)}, false_first=false_first)
+    program = read_hlo(module(entry, computations=_BRANCHES), options=options)
+    assert _only(program, "if").attrs == CaseAttrs(weights=weights)
+    assert ("(false, true)" if false_first else "(true, false)") in program.assumptions[0]
+
+
 def test_a_called_computation_is_a_function() -> None:
     program = read_hlo(
         module(
