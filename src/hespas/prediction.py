@@ -13,13 +13,15 @@ from hespas.memory.usage import MemoryUse
 from hespas.options import PredictOptions
 from hespas.program.program import Fidelity, Op
 from hespas.schedule.build import region_name
-from hespas.schedule.tasks import MemoryTask, TaskGraph
+from hespas.schedule.tasks import MemoryTask, TaskGraph, short_devices_text
 from hespas.simulate.astra.messages import ContentionModel
 from hespas.simulate.timeline import Timeline
 from hespas.split.modules import RegionModules
 from hespas.split.regions import Compute, RegionGraph
-from hespas.units import PS_PER_S, format_quantity
+from hespas.units import PS_PER_S, format_quantity, format_time
 
+_NOTABLE_WAIT = 0.001
+"""Waits of a smaller part of the step are not reported."""
 NETWORK_ASSUMPTION = (
     "network: a device communicates in program order, one collective at a time, and concurrent "
     "transfers do not slow each other (ASTRA-sim's congestion-unaware model)"
@@ -225,7 +227,21 @@ class Prediction:
     @property
     def warnings(self) -> tuple[str, ...]:
         """The warnings that the user asked for, and those about the device's memory and system."""
-        return (*self.estimates.total.warnings, *self.part_warnings, *self._memory_warnings())
+        own = (*self.estimates.total.warnings, *self.part_warnings)
+        return (*own, *self._memory_warnings(), *self._waiting_warnings())
+
+    def _waiting_warnings(self) -> Iterator[str]:
+        """Yield which devices the others wait for, where links differ."""
+        timeline = self.timeline
+        if timeline is None or timeline.as_specified is not None or not timeline.imperfections:
+            return
+        slowest = timeline.slowest
+        longest_ps = max(one.waited_ps for one in timeline.classes) - slowest.waited_ps
+        if longest_ps > _NOTABLE_WAIT * timeline.finish_ps:
+            yield (
+                f"other devices wait up to {format_time(longest_ps / PS_PER_S)} of the step for "
+                f"{short_devices_text(slowest.devices)}, whose communication is shown"
+            )
 
     def _memory_warnings(self) -> Iterator[str]:
         peak_bytes, capacity_bytes = self.memory.peak_bytes, self.memory_capacity_bytes

@@ -178,7 +178,7 @@ class _Step:
         if len(sizes) < 2:
             return
         for at, size in enumerate(sizes):
-            name = f"{LINKS_DOUBLED} along dimension {at + 1} ({size} devices)"
+            name = f"{LINKS_DOUBLED} along dimension {at} ({size} devices)"
             faster = with_links(system, LinkFactors(bandwidth=2.0), dimension=at)
             yield self._on_links(name, faster)
 

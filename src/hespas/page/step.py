@@ -260,12 +260,12 @@ def _communication(report: RunReport) -> Iterator[Chart | Table]:
     yield Table(
         caption="Communication on the slowest device",
         columns=(
-            *("Kind", "Axis", "Dimension", "Devices", "Count", "Bytes", "Time", "Exposed"),
-            *("Reached", "Of the links'", "Waits for it"),
+            *("Kind", "Axis", "Dimension", "Devices", "Count", "Bytes", "Time", "Waiting"),
+            *("Exposed", "Reached", "Of the links'", "Waits for it"),
         ),
         rows=tuple(_communication_cells(row) for row in report.communication),
         numbers=frozenset(
-            {"Devices", "Count", "Bytes", "Time", "Exposed", "Reached", "Of the links'"}
+            {"Devices", "Count", "Bytes", "Time", "Waiting", "Exposed", "Reached", "Of the links'"}
         ),
     )
 
@@ -284,11 +284,18 @@ def _communication_cells(row: CommunicationRow) -> tuple[Cell, ...]:
         Cell(text=f"{row.count}"),
         Cell(text=format_quantity(row.bytes, "B"), sort_by=row.bytes),
         Cell(text=format_time(row.time_s), sort_by=row.time_s),
+        _waiting(row.waiting_s),
         Cell(text=format_time(row.exposed_s), sort_by=row.exposed_s),
         _rate(row.bytes_per_s),
         _rate(row.limit_bytes_per_s),
         Cell(text=row.waits or ""),
     )
+
+
+def _waiting(waiting_s: float | None) -> Cell:
+    if waiting_s is None:
+        return Cell(text=_NOT_KNOWN, sort_by="")
+    return Cell(text=format_time(waiting_s), sort_by=waiting_s)
 
 
 def _rate(rate: float | None) -> Cell:

@@ -56,6 +56,7 @@ class _Row:
     sent_bytes: float = 0.0
     time_ps: int = 0
     exposed_ps: int = 0
+    waits_ps: int = 0
     waiting: dict[str, int] = field(default_factory=dict[str, int])
     limits: set[float | None] = field(default_factory=set[float | None])
 
@@ -80,6 +81,7 @@ def communication_rows(prediction: Prediction) -> list[CommunicationRow]:
     )
     rows: dict[tuple[str, str, str], _Row] = {}
     exposed = _charged(device)
+    waits_ps = device.waits_ps or {}
     consumers = _consumers(device)
     for task in _communication(device):
         groups = _groups(task, tables, prediction.devices)
@@ -99,7 +101,9 @@ def communication_rows(prediction: Prediction) -> list[CommunicationRow]:
         row.size_bytes += task.size_bytes
         row.sent_bytes += _sent_bytes(task, size)
         row.time_ps += end - start
-    found = [_finished(key, row) for key, row in rows.items()]
+        row.waits_ps += waits_ps.get(task.id, 0)
+    is_told = device.waits_ps is not None
+    found = [_finished(key, row, is_told=is_told) for key, row in rows.items()]
     idle_ps = device.exposed_communication_ps - sum(row.exposed_ps for row in rows.values())
     if idle_ps > 0:
         found.append(_idle(idle_ps))
@@ -211,12 +215,12 @@ class _Names:
         return ""
 
     def dimension(self, groups: GroupTable) -> str:
-        """Return the numbers of the dimensions in which members differ, the nearest is 1."""
+        """Return the numbers of the dimensions in which members differ, the nearest is 0."""
         if self.bus is None:
             return ""
         if groups not in self.dimensions_of:
             self.dimensions_of[groups] = self.bus.used(groups)
-        return "+".join(str(number + 1) for number in self.dimensions_of[groups])
+        return "+".join(map(str, self.dimensions_of[groups]))
 
     def limit(
         self, task: CollectiveTask | SendTask | ReceiveTask, groups: GroupTable, device: int
@@ -266,8 +270,9 @@ def _shape(groups: GroupTable, devices: int, *, is_whole: bool) -> str:
     return f"groups of {sizes.pop()}{stride}"
 
 
-def _finished(key: tuple[str, str, str], row: _Row) -> CommunicationRow:
+def _finished(key: tuple[str, str, str], row: _Row, *, is_told: bool) -> CommunicationRow:
     kind, axis, dimension = key
+    sending_s = (row.time_ps - row.waits_ps) / PS_PER_S
     time_s = row.time_ps / PS_PER_S
     exposed_s = row.exposed_ps / PS_PER_S
     longest = max(row.waiting, key=lambda name: (row.waiting[name], name), default=None)
@@ -278,9 +283,10 @@ def _finished(key: tuple[str, str, str], row: _Row) -> CommunicationRow:
         devices=row.size,
         count=row.count,
         bytes=float(row.size_bytes),
-        bytes_per_s=row.sent_bytes / time_s if time_s > 0 else None,
+        bytes_per_s=row.sent_bytes / sending_s if sending_s > 0 else None,
         limit_bytes_per_s=row.limit_bytes_per_s,
         time_s=time_s,
+        waiting_s=row.waits_ps / PS_PER_S if is_told else None,
         hidden_s=max(0.0, time_s - exposed_s),
         exposed_s=exposed_s,
         waits=longest,
@@ -298,6 +304,7 @@ def _idle(idle_ps: int) -> CommunicationRow:
         bytes_per_s=None,
         limit_bytes_per_s=None,
         time_s=idle_ps / PS_PER_S,
+        waiting_s=None,
         hidden_s=0.0,
         exposed_s=idle_ps / PS_PER_S,
         waits=None,
@@ -309,18 +316,18 @@ def communication_lines(rows: Sequence[CommunicationRow]) -> list[str]:
     if not rows:
         return []
     is_one = len({row.dimension for row in rows if row.dimension}) < 2
+    waits = any(row.waiting_s for row in rows)
     named = [(row, _name(row, is_one=is_one)) for row in rows[:_SHOWN]]
     width = max(30, *(2 + len(name) for _, name in named))
     head = f"{'Communication, by axis':<{width}}"
-    lines = [f"{head}  {'time':>9}  {'exposed':>9}  {'count':>6}  {'bytes':>9}  {'reached':>10}"]
-    lines += [_line(row, name, width) for row, name in named]
+    times = ("transfer", "waiting", "exposed") if waits else ("time", "exposed")
+    columns = "".join(f"  {each:>9}" for each in times)
+    lines = [f"{head}{columns}  {'count':>6}  {'bytes':>9}  {'reached':>10}"]
+    lines += [_line(row, name, width, waits=waits) for row, name in named]
     rest = rows[_SHOWN:]
     if rest:
         name = f"{len(rest)} other {'row' if len(rest) == 1 else 'rows'}"
-        time_s, exposed_s = sum(row.time_s for row in rest), sum(row.exposed_s for row in rest)
-        lines.append(
-            f"  {name:<{width - 2}}  {format_time(time_s):>9}  {format_time(exposed_s):>9}"
-        )
+        lines.append(f"  {name:<{width - 2}}{_times(rest, waits=waits)}")
     waiting = next((row for row in rows if row.waits and row.exposed_s > 0), None)
     if waiting is not None:
         lines.append(f"  longest waited for: {waiting.kind} {waiting.axis}, by {waiting.waits}")
@@ -340,13 +347,20 @@ def _name(row: CommunicationRow, *, is_one: bool) -> str:
     return f"{row.kind} {row.axis}{where}".strip()
 
 
-def _line(row: CommunicationRow, name: str, width: int) -> str:
+def _times(rows: Sequence[CommunicationRow], *, waits: bool) -> str:
+    """Return the columns of times: in flight and exposed; waiting apart where any row waits."""
+    time_s, exposed_s = sum(row.time_s for row in rows), sum(row.exposed_s for row in rows)
+    waiting_s = sum(row.waiting_s or 0.0 for row in rows)
+    shown = (time_s - waiting_s, waiting_s, exposed_s) if waits else (time_s, exposed_s)
+    return "".join(f"  {format_time(each):>9}" for each in shown)
+
+
+def _line(row: CommunicationRow, name: str, width: int, *, waits: bool) -> str:
     count = f"{row.count}" if row.count else ""
     size = format_quantity(row.bytes, "B") if row.count else ""
     reached = "" if row.bytes_per_s is None else format_quantity(row.bytes_per_s, "B/s", ".3g")
     text = (
-        f"  {name:<{width - 2}}  {format_time(row.time_s):>9}  {format_time(row.exposed_s):>9}"
-        f"  {count:>6}  {size:>9}  {reached:>10}"
+        f"  {name:<{width - 2}}{_times([row], waits=waits)}  {count:>6}  {size:>9}  {reached:>10}"
     )
     if row.bytes_per_s is not None and row.limit_bytes_per_s:
         text += f" of {format_quantity(row.limit_bytes_per_s, 'B/s', '.3g')}"

@@ -181,11 +181,13 @@ def _communication(prediction: PipelinePrediction, ran: list[_Ran]) -> Iterator[
 
 def _times(row: CommunicationRow, times: int, share: float) -> CommunicationRow:
     time_s, exposed_s = row.time_s * times, row.exposed_s * times * share
+    waiting_s = None if row.waiting_s is None else row.waiting_s * times
     return msgspec.structs.replace(
         row,
         count=row.count * times,
         bytes=row.bytes * times,
         time_s=time_s,
+        waiting_s=waiting_s,
         exposed_s=exposed_s,
         hidden_s=max(0.0, time_s - exposed_s),
     )
@@ -193,13 +195,21 @@ def _times(row: CommunicationRow, times: int, share: float) -> CommunicationRow:
 
 def _sum(one: CommunicationRow, other: CommunicationRow) -> CommunicationRow:
     time_s = one.time_s + other.time_s
-    sent = [each.bytes_per_s * each.time_s for each in (one, other) if each.bytes_per_s is not None]
+    waits = [each.waiting_s for each in (one, other) if each.waiting_s is not None]
+    waiting_s = sum(waits) if waits else None
+    sending_s = time_s - sum(waits)
+    sent = [
+        each.bytes_per_s * (each.time_s - (each.waiting_s or 0.0))
+        for each in (one, other)
+        if each.bytes_per_s is not None
+    ]
     return msgspec.structs.replace(
         one,
         count=one.count + other.count,
         bytes=one.bytes + other.bytes,
-        bytes_per_s=sum(sent) / time_s if len(sent) == 2 and time_s > 0 else None,
+        bytes_per_s=sum(sent) / sending_s if len(sent) == 2 and sending_s > 0 else None,
         time_s=time_s,
+        waiting_s=waiting_s,
         exposed_s=one.exposed_s + other.exposed_s,
         hidden_s=one.hidden_s + other.hidden_s,
     )
@@ -244,6 +254,7 @@ def _row(kind: str, axis: str, devices: int, lasts_ps: tuple[int, int]) -> Commu
         bytes_per_s=None,
         limit_bytes_per_s=None,
         time_s=time_s,
+        waiting_s=None,
         hidden_s=max(0.0, time_s - exposed_s),
         exposed_s=exposed_s,
         waits=None,

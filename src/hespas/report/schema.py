@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from hespas.program.program import Fidelity
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Counts up when a key changes its meaning or goes; keys that are added leave it as it is."""
 
 Seconds: TypeAlias = Annotated[float, Meta(ge=0)]
@@ -137,7 +137,10 @@ class CommunicationRow(msgspec.Struct, frozen=True, kw_only=True):
     bytes: Annotated[float, Meta(description="what one device puts in, all of them together")]
     bytes_per_s: Annotated[
         float | None,
-        Meta(description="reached: what a device must send at least, as nccl-tests count it"),
+        Meta(
+            description="reached while it does not wait: what a device must send at least, as "
+            "nccl-tests count it"
+        ),
     ]
     limit_bytes_per_s: Annotated[
         float | None,
@@ -147,6 +150,13 @@ class CommunicationRow(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ]
     time_s: Annotated[Seconds, Meta(description="from start to end, all of them together")]
+    waiting_s: Annotated[
+        Seconds | None,
+        Meta(
+            description="the part of it in which the device waits for others and nothing is "
+            "sent; null where the network model does not tell"
+        ),
+    ]
     hidden_s: Annotated[
         Seconds, Meta(description="behind computation, or other communication that is charged")
     ]

@@ -30,6 +30,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "as_job",
         "devices_text",
         "needs",
+        "short_devices_text",
     ),
 }
 """What other folders import, by module; `tests/project/test_layout.py` checks it."""

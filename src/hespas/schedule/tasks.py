@@ -207,6 +207,9 @@ def as_job(work: Job | TaskGraph) -> Job:
     return spmd_job(work) if isinstance(work, TaskGraph) else work
 
 
+_LONGEST_NAME = 60
+
+
 def devices_text(devices: Iterable[int]) -> str:
     """Return devices as text, in ranges.
 
@@ -222,3 +225,15 @@ def devices_text(devices: Iterable[int]) -> str:
     texts = [str(first) if first == last else f"{first}-{last}" for first, last in runs]
     is_one = len(runs) == 1 and runs[0][0] == runs[0][1]
     return f"{'device' if is_one else 'devices'} {', '.join(texts)}"
+
+
+def short_devices_text(devices: tuple[int, ...]) -> str:
+    """Return the devices of a class as a short text.
+
+    >>> short_devices_text((0, 1, 2)), short_devices_text(tuple(range(0, 200, 2)))
+    ('devices 0-2', '100 devices, the first one device 0')
+    """
+    text = devices_text(devices)
+    if len(text) <= _LONGEST_NAME:
+        return text
+    return f"{len(devices)} devices, the first one device {min(devices)}"

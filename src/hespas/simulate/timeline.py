@@ -33,7 +33,9 @@ class ClassTimeline:
     ``exposed_communication_ps`` is ASTRA-sim's term: the finish less ``compute_ps``, less that, and
     less ``replayed_ps``, the sum of replayed communication; idle time included. ``exposed_ps``
     gives, by communication task, the part of it that no computation hides. ``streams`` names, by
-    task id, the streams of communication tasks where there are several.
+    task id, the streams of communication tasks where there are several. ``waits_ps`` gives, by
+    communication task, how long it waits for other devices before anything is sent, where it does;
+    None where the network model does not tell waiting from sending.
     """
 
     devices: tuple[int, ...]
@@ -48,12 +50,18 @@ class ClassTimeline:
     streams: Mapping[int, str] = field(default_factory=dict[int, str])
     host_transfer_ps: int = 0
     exposed_host_transfer_ps: int = 0
+    waits_ps: Mapping[int, int] | None = None
 
     @property
     def exposed_communication_ps(self) -> int:
         """The finish less computations, exposed host transfers and replayed communication."""
         others = self.compute_ps + self.exposed_host_transfer_ps + self.replayed_ps
         return self.finish_ps - others
+
+    @property
+    def waited_ps(self) -> int:
+        """How long its communication waits for other devices, as far as that is known."""
+        return sum((self.waits_ps or {}).values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,8 +104,9 @@ class Timeline:
 
     @property
     def slowest(self) -> ClassTimeline:
-        """The first class of those that end last."""
-        return max(self.classes, key=lambda one: one.finish_ps)
+        """Of the classes that end last, the first of those that wait least for others."""
+        last = [one for one in self.classes if one.finish_ps == self.finish_ps]
+        return min(last, key=lambda one: one.waited_ps)
 
     @property
     def parts(self) -> StepParts:

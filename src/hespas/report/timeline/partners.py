@@ -11,11 +11,9 @@ from hespas.schedule.tasks import (
     ReceiveTask,
     SendTask,
     Task,
-    devices_text,
 )
 from hespas.simulate.timeline import ClassTimeline, Timeline
 
-_LONGEST_NAME = 60
 TaskOfClass = tuple[int, int]
 """The number of a class, and the id of one of its tasks."""
 
@@ -104,15 +102,3 @@ class Partners:
 
 def _is_same(task: CollectiveTask, other: Task | None) -> bool:
     return isinstance(other, CollectiveTask) and other.kind is task.kind
-
-
-def short_devices_text(devices: tuple[int, ...]) -> str:
-    """Return the devices of a class as a short text.
-
-    >>> short_devices_text((0, 1, 2)), short_devices_text(tuple(range(0, 200, 2)))
-    ('devices 0-2', '100 devices, the first one device 0')
-    """
-    text = devices_text(devices)
-    if len(text) <= _LONGEST_NAME:
-        return text
-    return f"{len(devices)} devices, the first one device {min(devices)}"

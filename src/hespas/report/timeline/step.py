@@ -27,7 +27,7 @@ from hespas.report.timeline.nested import (
     piece_places,
     piece_slices,
 )
-from hespas.report.timeline.partners import Partners, short_devices_text
+from hespas.report.timeline.partners import Partners
 from hespas.report.timeline.waits import Wait, arrivals, waits_of
 from hespas.schedule.intervals import Interval, exposed_parts
 from hespas.schedule.tasks import (
@@ -38,6 +38,7 @@ from hespas.schedule.tasks import (
     ReceiveTask,
     SendTask,
     Task,
+    short_devices_text,
 )
 from hespas.simulate.timeline import ClassTimeline, Timeline
 

@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from hespas.report.timeline.partners import Partners, short_devices_text
-from hespas.schedule.tasks import CollectiveTask, ComputeTask, ReceiveTask, Task
+from hespas.report.timeline.partners import Partners
+from hespas.schedule.tasks import (
+    CollectiveTask,
+    ComputeTask,
+    ReceiveTask,
+    Task,
+    short_devices_text,
+)
 from hespas.simulate.timeline import ClassTimeline
 
 

@@ -86,6 +86,7 @@ class Device:
         self.keys = [self._key(index) for index in range(len(self.tasks))]
         self.issue_ps = [NEVER] * len(self.tasks)
         self.end_ps = [NEVER] * len(self.tasks)
+        self._waits_ps: dict[int, int] = {}
         self._in_order: dict[StreamKey, _InOrder] = {}
         self._by_number: dict[StreamKey, _ByNumber] = {}
         self._free: list[int] = []
@@ -159,6 +160,12 @@ class Device:
         self._woken.clear()
         return sorted(taken)
 
+    def begin(self, index: int, now_ps: int) -> None:
+        """Note that a communication task begins to send, after it has waited for others."""
+        waited_ps = now_ps - self.issue_ps[index]
+        if waited_ps > 0:
+            self._waits_ps[self.tasks[index].id] = waited_ps
+
     def end(self, index: int, now_ps: int) -> None:
         """Note that a task ends: free its stream, and make ready what waited only for it."""
         self.end_ps[index] = now_ps
@@ -180,7 +187,7 @@ class Device:
             for task, key in zip(self.tasks, self.keys, strict=True)
             if key is not None and key[0] not in ("compute", "CPU")
         }
-        return replace(timeline, streams=streams)
+        return replace(timeline, streams=streams, waits_ps=self._waits_ps)
 
     def _stream_name(self, key: StreamKey) -> str:
         what, group = key

@@ -114,6 +114,8 @@ class Engine:
             raise SimulationError(mismatch(match, endpoint, now_ps))
         if len(match.endpoints) == len(self._member_classes(group)):
             self._collectives.complete(match)
+            for device, index in match.endpoints.values():
+                device.begin(index, now_ps)
             end = partial(self._end_collective, match)
             self._transfers.start(self._transfer(group, signature), end)
 
@@ -158,15 +160,20 @@ class Engine:
 
     def _carry(self, sender: _Endpoint, group: int, task: SendTask | ReceiveTask) -> None:
         """Start to transfer a message."""
-        mailbox = self._mailbox(group, task)
+        mailbox, now_ps = self._mailbox(group, task), self._kernel.now_ps
+        device, index = sender
+        device.begin(index, now_ps)
         self._transfers.start(
-            self._transfer(group, signature_of(task)), partial(self._arrive, mailbox, sender)
+            self._transfer(group, signature_of(task)),
+            partial(self._arrive, mailbox, sender, now_ps),
         )
 
-    def _arrive(self, mailbox: Mailbox[_Endpoint], sender: _Endpoint) -> None:
+    def _arrive(self, mailbox: Mailbox[_Endpoint], sender: _Endpoint, begin_ps: int) -> None:
         self._end(sender)
         receiver = mailbox.deliver(sender)
         if receiver is not None:
+            device, index = receiver
+            device.begin(index, begin_ps)
             self._end(receiver)
 
 
