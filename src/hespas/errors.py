@@ -130,6 +130,10 @@ class TimeLimitError(ToolError):
     """Another program took longer than it may."""
 
 
+class ImpossibleTimeError(ToolError):
+    """Another program answered less time than computation and links, or multipliers, take."""
+
+
 class ExtraMissingError(ToolError):
     """A feature needs packages that the base installation does not include."""
 

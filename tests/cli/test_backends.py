@@ -11,7 +11,7 @@ import pytest
 Call = Callable[..., CompletedProcess[str]]
 SYSTEM = ("--system", "A100_SXM_40GB_4GPU")
 SAYS = "\n".join(
-    f'print("sys[{device}] finished, 2000 cycles, exposed communication 500 cycles.")'
+    f'print("sys[{device}] finished, 20000 cycles, exposed communication 500 cycles.")'
     for device in range(4)
 )
 
@@ -36,12 +36,12 @@ def test_another_engine_gives_the_same_report(call: Call, traces: str) -> None:
     shown = call("hespas", "simulate", traces, *SYSTEM, *engine)
     answered = call("hespas", "simulate", traces, *SYSTEM, *engine, "--json")
 
-    assert shown.stdout.startswith("Step time: 2 us (by astra-sim)\n")
+    assert shown.stdout.startswith("Step time: 20 us (by astra-sim)\n")
     assert "devices 0-3" in shown.stdout
     assert "rounded to whole microseconds" in shown.stdout
     found = json.loads(answered.stdout)
-    assert found["step_time_ns"] == 2000
-    assert found["devices"]["3"] == {"finish_ns": 2000, "exposed_communication_ns": 500}
+    assert found["step_time_ns"] == 20_000
+    assert found["devices"]["3"] == {"finish_ns": 20_000, "exposed_communication_ns": 500}
     assert Path("run/log.txt").read_text().startswith("sys[0] finished")
 
 

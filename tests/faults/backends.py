@@ -23,6 +23,12 @@ PROGRAMS = {
         "print('sys[0] finished, nan cycles, exposed communication -1 cycles.')\n"
         "print('Simulation is complete, simulated time: nan us')\n"
     ),
+    "prints a time in which nothing can be done": (
+        "for device in range(4):\n"
+        "    print(f'sys[{device}] finished, 1 cycles, exposed communication 0 cycles.')\n"
+        "    print('Flow finished at 1e-06')\n"
+        "print('Simulation is complete, simulated time: 1 ps')\n"
+    ),
     "prints nothing": "",
     "fails": "import sys\nprint('no licence', file=sys.stderr)\nsys.exit(7)\n",
     "is killed": "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n",
@@ -53,7 +59,8 @@ def _met(directory: Path, backend: str, what: str, text: str) -> Trial:
     program.write_text(f"#!{sys.executable} -S\n{text}")
     program.chmod(0o755)
     run(("trace", "step.mlir", "--node", "A100_SXM_40GB", "-o", "t"), directory)
-    words = ("simulate", "t", "--system", "A100_SXM_40GB_4GPU", "--backend", backend)
+    # One switch, so that every back end takes it.
+    words = ("simulate", "t", "--system", "GB200_186GB_4GPU", "--backend", backend)
     limited = ("--backend-program", "./program", "--time-limit", "3")
     said = run((*words, *limited), directory)
     errors = [line for line in said.errors.splitlines() if line.startswith("hespas: error:")]
@@ -62,6 +69,7 @@ def _met(directory: Path, backend: str, what: str, text: str) -> Trial:
         f"is answered: {said.output[:200]!r}": said.code == 0,
         f"ends with {said.code}: {said.errors[-300:]!r}": said.code not in {0, 2},
         f"not one line: {said.errors[-300:]!r}": len(errors) != 1,
+        f"not about the program: {said.errors[-300:]!r}": "log.txt" not in said.errors,
         f"a fault of hespas: {said.errors[-300:]!r}": "fault of hespas" in said.errors,
         f"goes on: {left}": bool(left),
     }

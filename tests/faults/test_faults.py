@@ -51,6 +51,13 @@ def test_two_at_once(machine: Machine) -> None:
     assert not two_at_once(machine, Random(1)).why
 
 
-@pytest.mark.parametrize("what", ["hangs with a child", "prints garbage", "is killed"])
-def test_another_program_that_misbehaves(what: str) -> None:
-    assert not bad_backend("sst", what).why
+@pytest.mark.parametrize(
+    ("backend", "what"),
+    [
+        ("sst", "hangs with a child"),
+        ("astra-sim", "prints garbage"),
+        ("htsim", "prints a time in which nothing can be done"),
+    ],
+)
+def test_another_program_that_misbehaves(backend: str, what: str) -> None:
+    assert not bad_backend(backend, what).why

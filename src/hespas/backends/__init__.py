@@ -11,7 +11,8 @@ names the modules of estimation methods as text, the command line calls `astra_s
   runs into estimates.
 * Simulators of networks time a whole job: each is a `network_program.Backend`, which gives a
   `hespas.simulate.external_result.ExternalResult`. `astra_sim` reads traces, `sst` and `htsim` the
-  messages of `rank_programs`; `network_program` is what they share.
+  messages of `rank_programs`; `network_program` is what they share, and `bound` refuses what none
+  of them can rightly answer.
 """
 
 PUBLIC: dict[str, tuple[str, ...]] = {

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from hespas.errors import DeviceCountError, ToolError
-from hespas.hardware.system import System
+from hespas.errors import DeviceCountError, SimulationError, ToolError
+from hespas.hardware.system import CollectiveKind, System
 from hespas.schedule.tasks import Job
+from hespas.simulate.astra.options import PER_NODE, custom_option
 from hespas.simulate.external_result import ExternalResult
 
 
@@ -21,7 +22,8 @@ class Backend(Protocol):
     """A simulator that times a whole job; its files and its log stay in ``directory``.
 
     Raises `DeviceCountError` where the job and the system differ in size, `ToolError` where the
-    program is missing, fails or takes too long, and `SimulationError` for what it cannot simulate.
+    program is missing, fails or takes too long, `ImpossibleTimeError` for an answer that nothing
+    can be as fast as (`hespas.backends.bound`), and `SimulationError` for what it cannot simulate.
     """
 
     def __call__(self, job: Job, system: System, directory: Path) -> ExternalResult:
@@ -61,8 +63,32 @@ def find_program(name: str, variable: str, given: Path | None, *, what: str) -> 
     return Path(found).absolute()
 
 
+def check_plays_messages(system: System) -> tuple[str, ...]:
+    """Return a note of what of a system no message says.
+
+    Raises `SimulationError` for a system whose own files say how its collectives run.
+    """
+    custom = (PER_NODE, *(custom_option(kind) for kind in CollectiveKind))
+    for name in ("replay-only", "model-shared-bus", *custom):
+        if system.options.get(name):
+            raise SimulationError(
+                f"{name} is set, which no message says",
+                location=system.name,
+                hint="use --backend astra-sim, or hespas' own model of it: --model astra-sim",
+            )
+    return (
+        "of the system only the links are simulated: no delays of endpoints, chunks or reductions",
+    )
+
+
 def check_size(job: Job, system: System) -> None:
     """Raise `DeviceCountError` if a job and a system differ in size."""
     if job.device_count != system.device_count:
         message = f"the job is for {job.device_count} devices, {system.name} has"
         raise DeviceCountError(f"{message} {system.device_count}")
+
+
+def dimensions_text(system: System) -> str:
+    """Return the dimensions of a system in words, such as ``4 FullyConnected x 2 Switch``."""
+    used = [f"{one.npus_count} {one.topology.value}" for one in system.dimensions]
+    return " x ".join(used) or "described for hespas' own model alone"

@@ -12,7 +12,7 @@ from math import inf
 from pathlib import Path
 from typing import Protocol
 
-from hespas.errors import ExtraMissingError, HespasError, ToolError
+from hespas.errors import ExtraMissingError, HespasError, ImpossibleTimeError
 from hespas.estimate.systolic.array import Product, SystolicArray
 from hespas.estimate.systolic.method import (
     SimulatorHardware,
@@ -138,7 +138,7 @@ class ToolTimer:
         """Refuse what no array can do: whatever was read there, it is not the product's cycles."""
         least = product.multiplications / self.array.multipliers
         if not least <= found < inf:
-            raise ToolError(
+            raise ImpossibleTimeError(
                 f"{self.tool.name} gives {found:,.10g} cycles for {_shape(product)}, where "
                 f"{self.array.multipliers:,} multipliers need {least:,.10g} at least",
                 location=str(directory),

@@ -12,7 +12,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "families": (),
     "families.double_binary_tree": ("binary_tree_all_reduce",),
     "families.halving_doubling": (),
-    "families.ring": (),
+    "families.ring": ("chain",),
     "hierarchical": ("HIERARCHICAL", "phases"),
     "lowering": ("common_program",),
     "loops": ("loop_through",),

@@ -15,6 +15,7 @@ In come the tasks of all devices (`schedule`) and a system (`hardware`); out com
 
 PUBLIC: dict[str, tuple[str, ...]] = {
     "astra.messages": ("ContentionModel", "contention_model_named"),
+    "astra.options": ("PER_NODE", "custom_option"),
     "astra.replay": ("is_replay",),
     "astra.simulate": ("simulate",),
     "astra.streamed": ("simulate_streamed",),

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from hespas.backends.rank_programs import Exchange, Wait, rank_programs
+from hespas.backends.rank_programs import Action, Exchange, Wait, rank_programs
 from hespas.errors import HespasError
 from hespas.schedule.tasks import (
     CollectiveTask,
@@ -107,5 +108,40 @@ def test_what_messages_do_not_say_is_refused(task: Any, message: str) -> None:
 
 def test_an_algorithm_that_there_is_not() -> None:
     task = collective(CommunicationKind.ALL_REDUCE, 8)
-    with pytest.raises(HespasError, match="no algorithm is called 'auto'"):
-        rank_programs(spmd_job(graph(task)), algorithm="auto")
+    for name in ("auto", "in-switch"):
+        with pytest.raises(HespasError, match=f"no algorithm of messages .* is called '{name}'"):
+            rank_programs(spmd_job(graph(task)), algorithm=name)
+
+
+def sent_bytes(*tasks: Any, devices: int = 4) -> list[int]:
+    ranks = rank_programs(spmd_job(graph(*tasks, devices=devices))).ranks
+    return [t.size_bytes for actions in ranks for a in exchanges(actions) for t in a.sends]
+
+
+def exchanges(actions: Sequence[Action]) -> list[Exchange]:
+    return [each for each in actions if isinstance(each, Exchange)]
+
+
+def test_a_broadcast_is_messages_whatever_a_trace_says_of_its_duration() -> None:
+    """Every member but the root gets all of it, of a chain each piece once."""
+    sent = sent_bytes(collective(CommunicationKind.BROADCAST, 2**20, recorded_ps=1000))
+    assert sum(sent) == pytest.approx(3 * 2**20, rel=1e-4)
+
+
+def test_a_barrier_and_a_collective_of_nothing_are_messages() -> None:
+    """A dissemination barrier has ceil(log2(n)) rounds, in which each sends one message."""
+    assert sent_bytes(collective(CommunicationKind.BARRIER, 0), devices=5) == [1] * 5 * 3
+    assert sent_bytes(collective(CommunicationKind.ALL_REDUCE, 0)) == [1] * 4 * 6
+    notes = rank_programs(spmd_job(graph(collective(CommunicationKind.BARRIER, 0)))).notes
+    assert any("messages without a byte" in note for note in notes)
+
+
+def test_messages_of_2_gib_are_cut() -> None:
+    sent = sent_bytes(collective(CommunicationKind.ALL_GATHER, 5 * 2**30), devices=2)
+    assert sum(sent) == 2 * 5 * 2**30
+    assert max(sent) < 2**31
+
+
+def test_a_message_of_fewer_bytes_than_none_is_refused() -> None:
+    with pytest.raises(HespasError, match="-4 bytes"):
+        rank_programs(spmd_job(graph(collective(CommunicationKind.ALL_GATHER, -4))))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hespas.backends.astra_sim.system_files import write_system
+from hespas.backends.bound import check_answer, least_of_job_ps
 from hespas.backends.network_program import check_size, find_program
 from hespas.errors import SimulationError, ToolError
 from hespas.hardware.system import System
@@ -66,8 +67,9 @@ def run_astra_sim(
     """Return what ASTRA-sim says of a job on a system.
 
     Its inputs and its log are in ``directory`` then. Raises `DeviceCountError` if the job and the
-    system differ in size, `ToolError` where it is missing, fails or takes too long, and
-    `SimulationError` where it ends, but devices never did.
+    system differ in size, `ToolError` where it is missing, fails or takes too long,
+    `ImpossibleTimeError` for an answer that nothing can be as fast as, and `SimulationError` where
+    it ends, but devices never did.
     """
     whole = as_job(job)
     check_size(whole, system)
@@ -98,7 +100,8 @@ def run_astra_sim(
         message = f"ASTRA-sim ended, but {devices_text(absent)} never finished"
         hint = "hespas' own simulation of the job says why"
         raise SimulationError(message, location=str(log), hint=hint)
-    return ExternalResult(engine="astra-sim", devices=figures, notes=notes, log=log)
+    result = ExternalResult(engine="astra-sim", devices=figures, notes=notes, log=log)
+    return check_answer(result, least_of_job_ps(whole, system))
 
 
 def _command(

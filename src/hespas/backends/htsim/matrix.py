@@ -1,35 +1,36 @@
 """Connection matrices: a flow for each message, and triggers that start flows when others end.
 
-A flow fires one trigger when it has been sent, and waits for one. What a rank does next waits for
-its exchange, so that the flows of all ranks that exchange with each other fire one barrier, for
-which all that these ranks do next waits: rounds of a group start together. A trigger fires without
-delay, so that no flow can wait for computation. Where all ranks compute for as long between their
-messages, all flows would start later alike: that time is counted beside the matrix.
+A flow waits for at most one trigger, and fires at most one when it has been sent. What a rank does
+next waits for its exchange, so that the flows of all ranks that exchange with each other fire one
+barrier, for which all that these ranks do next waits: rounds of a group start together. htsim
+aborts where a trigger fires for which nothing waits, so that none is written. A trigger fires
+without delay, so that no flow can wait for computation. Where all ranks compute for as long between
+their messages, all flows would start later alike: that time is counted beside the matrix.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from hespas.backends.rank_programs import Action, Exchange, Wait
+from hespas.backends.rank_programs import Action, Exchange, Place, Wait, matched
 from hespas.errors import SimulationError
-
-Place = tuple[int, int]
-"""A rank, and the number of its exchange."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flow:
-    """A message: it starts when ``waits_for`` fires, or at once, and counts for ``fires``."""
+    """A message: it starts when ``waits_for`` fires, or at once, and counts for ``fires``.
+
+    None stands for no trigger.
+    """
 
     source: int
     target: int
     size_bytes: int
     waits_for: int | None
-    fires: int
+    fires: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,32 +52,32 @@ def connection_matrix(ranks: Sequence[Sequence[Action]]) -> Matrix:
     Raises `SimulationError` for messages that are sent and never received, or the reverse, and for
     ranks that compute at different times.
     """
-    exchanges = [[each for each in actions if isinstance(each, Exchange)] for actions in ranks]
-    sent = list(_matched(exchanges))
+    sent = list(matched(ranks))
     barrier_of = _barriers(sent)
-    order = {
-        barrier: number for number, barrier in enumerate(dict.fromkeys(barrier_of.values()), 1)
-    }
-    counts = [0] * len(order)
-    flows: list[Flow] = []
-    for source, target, size_bytes in sent:
-        fires = order[barrier_of[source]]
-        counts[fires - 1] += 1
-        rank, number = source
-        waits_for = order[barrier_of[rank, number - 1]] if number else None
-        flows.append(
+
+    def before(place: Place) -> Place | None:
+        rank, number = place
+        return barrier_of[rank, number - 1] if number else None
+
+    awaited = dict.fromkeys([before(source) for source, _, _ in sent])
+    order = {barrier: n for n, barrier in enumerate([b for b in awaited if b is not None], 1)}
+    flows = tuple(
+        [
             Flow(
-                source=rank,
+                source=source[0],
                 target=target[0],
                 size_bytes=size_bytes,
-                waits_for=waits_for,
-                fires=fires,
+                waits_for=order[barrier] if (barrier := before(source)) is not None else None,
+                fires=order.get(barrier_of[source]),
             )
-        )
+            for source, target, size_bytes in sent
+        ]
+    )
+    fired = Counter(flow.fires for flow in flows)
     return Matrix(
         nodes=len(ranks),
-        flows=tuple(flows),
-        counts=tuple(counts),
+        flows=flows,
+        counts=tuple([fired[number] for number in order.values()]),
         computation_ps=_computation_ps(ranks),
     )
 
@@ -104,27 +105,6 @@ def _runs_ps(actions: Sequence[Action]) -> list[int]:
     return runs
 
 
-def _matched(exchanges: Sequence[Sequence[Exchange]]) -> Iterator[tuple[Place, Place, int]]:
-    """Yield each message with the exchanges that send and receive it."""
-    waiting: dict[tuple[int, int, int], deque[tuple[Place, int]]] = defaultdict(deque)
-    for rank, own in enumerate(exchanges):
-        for number, exchange in enumerate(own):
-            for each in exchange.receives:
-                waiting[each.peer, rank, each.tag].append(((rank, number), each.size_bytes))
-    for rank, own in enumerate(exchanges):
-        for number, exchange in enumerate(own):
-            for each in exchange.sends:
-                expected = waiting[rank, each.peer, each.tag]
-                if not expected or expected[0][1] != each.size_bytes:
-                    raise SimulationError(
-                        f"device {each.peer} never receives {each.size_bytes} bytes of {rank}"
-                    )
-                yield (rank, number), expected.popleft()[0], each.size_bytes
-    for (source, target, _), left in waiting.items():
-        if left:
-            raise SimulationError(f"device {source} never sends what device {target} waits for")
-
-
 def _barriers(sent: Sequence[tuple[Place, Place, int]]) -> dict[Place, Place]:
     """Return for each exchange the first one of those that it meets, directly or through others."""
     parent: dict[Place, Place] = {}
@@ -144,17 +124,14 @@ def _barriers(sent: Sequence[tuple[Place, Place, int]]) -> dict[Place, Place]:
 
 def matrix_text(matrix: Matrix) -> str:
     """Return the file that htsim reads."""
-    lines = [
-        f"Nodes {matrix.nodes}",
-        f"Connections {len(matrix.flows)}",
-        f"Triggers {len(matrix.counts)}",
-    ]
+    lines = [f"Nodes {matrix.nodes}", f"Connections {len(matrix.flows)}"]
+    if matrix.counts:
+        lines.append(f"Triggers {len(matrix.counts)}")
     for number, flow in enumerate(matrix.flows, start=1):
         start = "start 0" if flow.waits_for is None else f"trigger {flow.waits_for}"
-        lines.append(
-            f"{flow.source}->{flow.target} id {number} {start} size {flow.size_bytes} "
-            f"send_done_trigger {flow.fires}"
-        )
+        fires = "" if flow.fires is None else f" send_done_trigger {flow.fires}"
+        message = f"{flow.source}->{flow.target} id {number}"
+        lines.append(f"{message} {start} size {flow.size_bytes}{fires}")
     for number, count in enumerate(matrix.counts, start=1):
         lines.append(f"trigger id {number} barrier count {count}")
     return "\n".join(lines) + "\n"

@@ -1,15 +1,20 @@
 """The Python file that SST runs: a network of merlin's, and the job that plays the traces.
 
 One dimension with a switch is merlin's single router, rings are a torus. Registration and matching
-delays of firefly's are 0: they are of the host's processor.
+delays of firefly's are 0: they are of the host's processor. A link carries no more than a buffer in
+the time in which a credit comes back, so that buffers hold more than it carries meanwhile.
 """
 
 from __future__ import annotations
 
-from hespas.errors import SimulationError
-from hespas.hardware.system import System, Topology
+from math import ceil
 
-_BUFFER = "64kB"
+from hespas.backends.network_program import dimensions_text
+from hespas.errors import SimulationError
+from hespas.hardware.system import NetworkDimension, System, Topology
+
+_ROUND_TRIPS, _LEAST_BUFFER_BYTES = 2, 16_000_000
+"""How many round trips of a link a buffer holds at least, and the size that was tried."""
 _HINT = "simulate it by hespas: --backend hespas"
 
 
@@ -18,8 +23,11 @@ def network_text(system: System, *, prefix: str) -> str:
 
     Raises `SimulationError` for a network that merlin's single router or torus is not.
     """
-    bandwidth = f"{system.dimensions[0].bandwidth_bytes_per_s:.12g}B/s" if system.dimensions else ""
-    latency, topology = _topology(system)
+    topology = _topology(system)
+    link = link_of(system)
+    bandwidth, latency = f"{link.bandwidth_bytes_per_s:.12g}B/s", f"{link.latency_s * 1e9:.12g}ns"
+    round_trip_bytes = link.bandwidth_bytes_per_s * 2 * link.latency_s
+    buffer = f"{max(_LEAST_BUFFER_BYTES, ceil(_ROUND_TRIPS * round_trip_bytes))}B"
     lines = [
         "# Written by hespas. Run it with: sst network.py",
         "import sst",
@@ -40,16 +48,16 @@ def network_text(system: System, *, prefix: str) -> str:
         'router.flit_size = "64B"',
         'router.input_latency = "0ns"',
         'router.output_latency = "0ns"',
-        f'router.input_buf_size = "{_BUFFER}"',
-        f'router.output_buf_size = "{_BUFFER}"',
+        f'router.input_buf_size = "{buffer}"',
+        f'router.output_buf_size = "{buffer}"',
         "router.num_vns = 2",
         'router.xbar_arb = "merlin.xbar_arb_lru"',
         "topology.router = router",
         "",
         "interface = ReorderLinkControl()",
         f'interface.link_bw = "{bandwidth}"',
-        f'interface.input_buf_size = "{_BUFFER}"',
-        f'interface.output_buf_size = "{_BUFFER}"',
+        f'interface.input_buf_size = "{buffer}"',
+        f'interface.output_buf_size = "{buffer}"',
         "",
         f"job = EmberMPIJob(0, {system.device_count})",
         "job.network_interface = interface",
@@ -68,30 +76,34 @@ def network_text(system: System, *, prefix: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _topology(system: System) -> tuple[str, list[str]]:
-    """Return the latency of a link, and the lines that make the topology."""
-    dimensions = [each for each in system.dimensions if each.npus_count > 1]
-    if not dimensions:
+def link_of(system: System) -> NetworkDimension:
+    """Return a dimension of the network; `SimulationError` where there is none."""
+    used = next((each for each in system.dimensions if each.npus_count > 1), None)
+    if used is None:
         raise SimulationError("there is no network to simulate", location=system.name, hint=_HINT)
-    first = dimensions[0]
-    latency = f"{first.latency_s * 1e9:.12g}ns"
+    return used
+
+
+def _topology(system: System) -> list[str]:
+    """Return the lines that make the topology."""
+    first = link_of(system)
+    dimensions = [each for each in system.dimensions if each.npus_count > 1]
     if len(dimensions) == 1 and first.topology is Topology.SWITCH:
-        lines = ["topology = topoSingle()", f"topology.num_ports = {first.npus_count}"]
-        return latency, lines
+        return ["topology = topoSingle()", f"topology.num_ports = {first.npus_count}"]
     kinds = {each.topology for each in dimensions}
     rates = {(each.bandwidth_bytes_per_s, each.latency_s) for each in dimensions}
     if kinds != {Topology.RING} or len(rates) > 1:
         raise SimulationError(
-            "SST's network is written for one switch, or for rings of equal links",
+            "SST's network is written for one switch, or for rings of equal links, and the system "
+            f"is {dimensions_text(system)}",
             location=system.name,
             hint=_HINT,
         )
     shape = "x".join(str(each.npus_count) for each in dimensions)
     width = "x".join("1" for _ in dimensions)
-    lines = [
+    return [
         "topology = topoTorus()",
         f'topology.shape = "{shape}"',
         f'topology.width = "{width}"',
         "topology.local_ports = 1",
     ]
-    return latency, lines

@@ -3,6 +3,8 @@
 A record is little-endian: ``uint32`` kind, ``double`` start in seconds, the call's arguments,
 ``double`` end, ``int32`` result. Computation is the time from the end of a record to the start of
 the next. Each exchange is IRECV for all that comes, SEND for all that goes, WAIT for the former.
+FINI does not wait for the computation before it. Where a rank computes last, all have a BARRIER,
+which does.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from hespas.errors import SimulationError
 from hespas.files import write_file
 from hespas.units import PS_PER_S
 
-_INIT, _FINI, _SEND, _IRECV, _WAIT = 1, 2, 4, 17, 128
+_INIT, _FINI, _SEND, _IRECV, _BARRIER, _WAIT = 1, 2, 4, 17, 64, 128
 _CHAR, _WORLD, _NO_BUFFER = 4, 0, 0
 _HEAD, _TAIL = Struct("<Id"), Struct("<di")
 _ARGUMENTS = {
@@ -27,6 +29,8 @@ _ARGUMENTS = {
     _SEND: Struct("<QIIiiI"),
     # The same, and the request that WAIT names.
     _IRECV: Struct("<QIIiiIQ"),
+    # Communicator.
+    _BARRIER: Struct("<I"),
     # Request, status.
     _WAIT: Struct("<QQ"),
 }
@@ -35,20 +39,22 @@ _MOST_BYTES = 2**32 - 1
 
 def write_traces(ranks: Sequence[Sequence[Action]], prefix: Path) -> None:
     """Write ``PREFIX.RANK`` for every rank; `SimulationError` for a message of 4 GiB or more."""
+    computes_last = any(isinstance(action, Wait) for actions in ranks for action in actions[-1:])
     for rank, actions in enumerate(ranks):
-        write_file(prefix.with_name(f"{prefix.name}.{rank}"), trace_bytes(actions))
+        trace = trace_bytes(actions, ends_with_barrier=computes_last)
+        write_file(prefix.with_name(f"{prefix.name}.{rank}"), trace)
 
 
-def trace_bytes(actions: Sequence[Action]) -> bytes:
+def trace_bytes(actions: Sequence[Action], *, ends_with_barrier: bool = False) -> bytes:
     """Return the trace of a rank.
 
     >>> len(trace_bytes(())) == 2 * (4 + 8 + 8 + 4)
     True
     """
-    return b"".join(_records(actions))
+    return b"".join(_records(actions, ends_with_barrier=ends_with_barrier))
 
 
-def _records(actions: Sequence[Action]) -> Iterator[bytes]:
+def _records(actions: Sequence[Action], *, ends_with_barrier: bool) -> Iterator[bytes]:
     now_ps = 0
     requests = count(1)
     yield _record(_INIT, now_ps)
@@ -69,6 +75,8 @@ def _records(actions: Sequence[Action]) -> Iterator[bytes]:
                     yield _record(_SEND, now_ps, *given)
                 for request in pending:
                     yield _record(_WAIT, now_ps, request, 0)
+    if ends_with_barrier:
+        yield _record(_BARRIER, now_ps, _WORLD)
     yield _record(_FINI, now_ps)
 
 

@@ -62,32 +62,39 @@ def all_to_all(members: int) -> Schedule:
     return cut_evenly("ring", Collective.ALL_TO_ALL, members, (rounds,))
 
 
-def _chain(collective: Collective, members: int, operation: Operation) -> Schedule:
-    """Return a pipeline along the list, in which the k-th piece leaves the first in round k."""
+def chain(
+    collective: Collective, members: int, operation: Operation, pieces: int | None = None
+) -> Schedule:
+    """Return a pipeline along the list, in which the k-th piece leaves the first in round k.
+
+    There are as many ``pieces`` as members unless they are given. The last member is the root of a
+    reduction.
+    """
+    count = members if pieces is None else pieces
 
     def parts(message: Message) -> range:
         piece = message.round - message.source
-        return range(piece, piece + 1) if 0 <= piece < members else range(0)
+        return range(piece, piece + 1) if 0 <= piece < count else range(0)
 
     rounds = Rounds(
         pattern=Pattern(Form.PATH),
-        count=2 * members - 2,
+        count=count + members - 2,
         parts=parts,
         operation=operation,
         depth=members - 1,
     )
-    return cut_evenly("ring", collective, members, (rounds,))
+    root = members - 1 if collective is Collective.REDUCE else 0
+    return replace(cut_evenly("ring", collective, members, (rounds,), parts=count), root=root)
 
 
 def broadcast(members: int) -> Schedule:
     """Return the chain that hands pieces on from the first member to the last."""
-    return _chain(Collective.BROADCAST, members, Operation.COPY)
+    return chain(Collective.BROADCAST, members, Operation.COPY)
 
 
 def reduce(members: int) -> Schedule:
     """Return the chain in which each adds what it has; the last member gets the sum."""
-    schedule = _chain(Collective.REDUCE, members, Operation.REDUCE)
-    return replace(schedule, root=members - 1)
+    return chain(Collective.REDUCE, members, Operation.REDUCE)
 
 
 ALGORITHM = CollectiveAlgorithm(

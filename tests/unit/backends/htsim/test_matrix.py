@@ -24,18 +24,35 @@ def test_the_matrix_of_a_ring() -> None:
     assert matrix_text(connection_matrix(ring(2, 2))).splitlines() == [
         "Nodes 2",
         "Connections 4",
-        "Triggers 2",
+        "Triggers 1",
         "0->1 id 1 start 0 size 10 send_done_trigger 1",
-        "0->1 id 2 trigger 1 size 10 send_done_trigger 2",
+        "0->1 id 2 trigger 1 size 10",
         "1->0 id 3 start 0 size 10 send_done_trigger 1",
-        "1->0 id 4 trigger 1 size 10 send_done_trigger 2",
+        "1->0 id 4 trigger 1 size 10",
         "trigger id 1 barrier count 2",
-        "trigger id 2 barrier count 2",
     ]
 
 
+def test_a_matrix_of_one_round_has_no_triggers() -> None:
+    assert matrix_text(connection_matrix(ring(2, 1))).splitlines() == [
+        "Nodes 2",
+        "Connections 2",
+        "0->1 id 1 start 0 size 10",
+        "1->0 id 2 start 0 size 10",
+    ]
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 3])
+def test_something_waits_for_every_trigger(rounds: int) -> None:
+    """htsim aborts at a barrier without targets: trigger.cpp:60, `_targets.size() > 0`."""
+    matrix = connection_matrix(ring(4, rounds))
+    fired = {flow.fires for flow in matrix.flows} - {None}
+    awaited = {flow.waits_for for flow in matrix.flows} - {None}
+    assert fired == awaited == set(range(1, len(matrix.counts) + 1))
+
+
 def test_groups_that_do_not_meet_have_barriers_of_their_own() -> None:
-    pair = ring(2, 1)
+    pair = ring(2, 2)
     other = [
         [
             Exchange(
@@ -43,6 +60,7 @@ def test_groups_that_do_not_meet_have_barriers_of_their_own() -> None:
                 receives=(Transfer(peer=5 - rank, size_bytes=10, tag=0),),
             )
         ]
+        * 2
         for rank in (2, 3)
     ]
     assert connection_matrix([*pair, *other]).counts == (2, 2)

@@ -6,72 +6,135 @@ import pytest
 
 from hespas.backends.htsim.run import run_htsim
 from hespas.backends.network_program import ProgramOptions
-from hespas.errors import HespasError
+from hespas.errors import HespasError, ImpossibleTimeError
 from hespas.hardware.system import NetworkDimension, System, Topology, bare_system
 from hespas.schedule.tasks import (
     CollectiveTask,
     CommunicationKind,
     ComputeTask,
     Job,
+    Task,
     TaskGraph,
     spmd_job,
 )
 from message_simulators import stand_in_htsim
 
-SIZE = 64 * 2**20
+MIB = 2**20
+ALL_REDUCE, ALL_TO_ALL = CommunicationKind.ALL_REDUCE, CommunicationKind.ALL_TO_ALL
+RECORDED_US = [
+    ("ring", ALL_REDUCE, 4, 64 * MIB, 2059),
+    ("ring", ALL_REDUCE, 8, 64 * MIB, 2424),
+    ("ring", ALL_REDUCE, 16, 64 * MIB, 2628),
+    ("direct", ALL_REDUCE, 8, 64 * MIB, 2401),
+    ("halving-doubling", ALL_REDUCE, 8, 64 * MIB, 2407),
+    ("direct", ALL_TO_ALL, 8, 64 * MIB, 1199),
+    ("ring", ALL_REDUCE, 8, 64 * 1024, 31.5),
+    ("ring", ALL_REDUCE, 64, 16 * MIB, 936),
+]
+"""What htsim says of a collective at 50 GB/s through one switch, 500 ns a link (November 2026)."""
 
 
-def job(kind: CommunicationKind, ranks: int) -> Job:
-    task = CollectiveTask(
-        id=0, name="c", depends_on=(), kind=kind, size_bytes=SIZE, group_table=None
+def collective(number: int, kind: CommunicationKind, size_bytes: int) -> CollectiveTask:
+    return CollectiveTask(
+        id=number, name="c", depends_on=(), kind=kind, size_bytes=size_bytes, group_table=None
     )
-    return spmd_job(TaskGraph(name="g", device_count=ranks, tasks=(task,), group_tables=()))
 
 
-def network(topology: Topology, ranks: int) -> System:
+def job(ranks: int, *tasks: Task) -> Job:
+    return spmd_job(TaskGraph(name="g", device_count=ranks, tasks=tasks, group_tables=()))
+
+
+def network(
+    ranks: int,
+    *,
+    topology: Topology = Topology.SWITCH,
+    bytes_per_s: float = 50e9,
+    latency_s: float = 5e-7,
+) -> System:
     dimension = NetworkDimension(
-        topology=topology, npus_count=ranks, bandwidth_bytes_per_s=50e9, latency_s=5e-7
+        topology=topology,
+        npus_count=ranks,
+        bandwidth_bytes_per_s=bytes_per_s,
+        latency_s=latency_s,
     )
     return bare_system("network", dimensions=(dimension,))
 
 
-def test_messages_are_played_at_the_links_rate(tmp_path: Path) -> None:
-    """8 ranks, a ring all-reduce of 64 MiB at 400 Gb/s: 2,349 us by bandwidth alone."""
-    found = run_htsim(
-        job(CommunicationKind.ALL_REDUCE, 8), network(Topology.SWITCH, 8), tmp_path / "files",
-        ProgramOptions(program=stand_in_htsim(tmp_path), algorithm="ring"),
-    )  # fmt: skip
-    assert found.finish_ns / 1e3 == pytest.approx(2349, abs=1)
-    assert found.as_json()["devices"] == {}
+def played_us(work: Job, system: System, directory: Path, algorithm: str = "ring") -> float:
+    options = ProgramOptions(program=stand_in_htsim(directory), algorithm=algorithm)
+    return run_htsim(work, system, directory / "files", options).finish_ns / 1e3
+
+
+@pytest.mark.parametrize("recorded", RECORDED_US)
+def test_messages_take_what_the_real_program_said(
+    recorded: tuple[str, CommunicationKind, int, int, float], tmp_path: Path
+) -> None:
+    """Any number of ranks, at the system's rate and latency."""
+    algorithm, kind, ranks, size_bytes, recorded_us = recorded
+    found_us = played_us(
+        job(ranks, collective(0, kind, size_bytes)), network(ranks), tmp_path, algorithm
+    )
+    assert found_us == pytest.approx(recorded_us, rel=0.05)
 
 
 def test_computation_between_messages_is_added(tmp_path: Path) -> None:
-    reduce = job(CommunicationKind.ALL_REDUCE, 8).graphs[0].tasks[0]
+    reduce = collective(0, ALL_REDUCE, 64 * MIB)
     compute = ComputeTask(id=1, name="f", depends_on=(0,), duration_ps=5 * 10**8)
-    graph = TaskGraph(name="g", device_count=8, tasks=(reduce, compute), group_tables=())
+    options = ProgramOptions(program=stand_in_htsim(tmp_path), algorithm="ring")
     alone, both = [
-        run_htsim(
-            each, network(Topology.SWITCH, 8), tmp_path / "files",
-            ProgramOptions(program=stand_in_htsim(tmp_path), algorithm="ring"),
-        )
-        for each in (job(CommunicationKind.ALL_REDUCE, 8), spmd_job(graph))
-    ]  # fmt: skip
+        run_htsim(work, network(8), tmp_path / "files", options)
+        for work in (job(8, reduce), job(8, reduce, compute))
+    ]
     assert both.finish_ns - alone.finish_ns == 500_000
     assert any("computation of 500 us" in note for note in both.notes), both.notes
 
 
+def test_times_of_more_than_a_second_are_read(tmp_path: Path) -> None:
+    """64 GiB among 4 at 50 GB/s are 2.06 s and 1.57 % of headers; in us that has an exponent."""
+    found_us = played_us(job(4, collective(0, ALL_REDUCE, 64 * 2**30)), network(4), tmp_path)
+    assert found_us == pytest.approx(1.0157 * 1.5 * 64 * 2**30 / 50e3, rel=1e-3)
+    assert found_us > 1e6
+
+
 def test_arguments_are_passed_on(tmp_path: Path) -> None:
-    run_htsim(
-        job(CommunicationKind.ALL_TO_ALL, 4), network(Topology.SWITCH, 4), tmp_path / "files",
-        ProgramOptions(
-            program=stand_in_htsim(tmp_path), arguments=("-sender_cc_algo", "nscc")
-        ),
-    )  # fmt: skip
+    arguments = ("-sender_cc_algo", "nscc", "-end", "100")
+    options = ProgramOptions(program=stand_in_htsim(tmp_path), arguments=arguments)
+    with pytest.raises(HespasError, match=r"flows never ended.*give htsim more time: .*-end"):
+        run_htsim(
+            job(4, collective(0, ALL_TO_ALL, 64 * MIB)), network(4), tmp_path / "files", options
+        )
+
+
+def test_an_answer_that_is_too_short_is_refused(tmp_path: Path) -> None:
+    """6 rounds of an exponent that another version might write in another way."""
+    program = tmp_path / "htsim_uec"
+    program.write_text("#!/bin/sh\nfor i in $(seq 24); do echo 'finished at 1.02384x06'; done\n")
+    program.chmod(0o755)
+    options = ProgramOptions(program=program, algorithm="ring")
+    with pytest.raises(ImpossibleTimeError, match=r"htsim answers 1.024 us, .* 2.019 ms at least"):
+        run_htsim(
+            job(4, collective(0, ALL_REDUCE, 64 * MIB)), network(4), tmp_path / "files", options
+        )
+
+
+def test_what_is_longer_than_its_clock_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(HespasError, match=r"2815 s at least, and htsim's clock ends after 2147 s"):
+        played_us(job(2, collective(0, ALL_REDUCE, 2**47)), network(2), tmp_path)
+
+
+def test_what_its_files_cannot_say_is_rounded_with_a_note_or_refused(tmp_path: Path) -> None:
+    options = ProgramOptions(program=stand_in_htsim(tmp_path))
+    work = job(4, collective(0, ALL_REDUCE, MIB))
+    system = network(4, bytes_per_s=12.54e9, latency_s=4.6e-9)
+    notes = " ".join(run_htsim(work, system, tmp_path / "files", options).notes)
+    assert "100 Gb/s for 100.32" in notes
+    assert "latency of 5 ns for 4.6" in notes
+    with pytest.raises(HespasError, match=r"links have 12.4 Gb/s"):
+        run_htsim(work, network(4, bytes_per_s=1.55e9), tmp_path / "files", options)
 
 
 def test_rings_are_refused(tmp_path: Path) -> None:
-    options = ProgramOptions(program=stand_in_htsim(tmp_path))
-    with pytest.raises(HespasError, match="one dimension with a switch"):
-        run_htsim(
-            job(CommunicationKind.ALL_REDUCE, 4), network(Topology.RING, 4), tmp_path, options
+    with pytest.raises(HespasError, match="written for one switch, and the system is 4 Ring"):
+        played_us(
+            job(4, collective(0, ALL_REDUCE, MIB)), network(4, topology=Topology.RING), tmp_path
         )

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import ast
+import re
 
 import pytest
 
 from hespas.backends.sst.network import network_text
 from hespas.errors import HespasError
+from hespas.hardware.presets import load_system
 from hespas.hardware.system import NetworkDimension, System, Topology, bare_system
 
 
@@ -33,6 +35,29 @@ def test_rings_are_a_torus() -> None:
     text = network_text(system((Topology.RING, 4, 50e9), (Topology.RING, 2, 50e9)), prefix="rank")
     assert 'topology.shape = "4x2"' in text
     assert 'topology.width = "1x1"' in text
+
+
+@pytest.mark.parametrize("preset", ["H100_80GB_8GPU", "A100_SXM_40GB_8GPU", "B200_180GB_8GPU"])
+def test_a_link_is_not_held_back_by_its_buffers(preset: str) -> None:
+    """A link carries no more than a buffer in a round trip, the time until a credit is back."""
+    text = network_text(load_system(preset), prefix="rank")
+    (link,) = load_system(preset).dimensions
+    sizes = [float(size) for size in re.findall(r'put_buf_size = "(.+)B"', text)]
+    assert len(sizes) == 4
+    assert min(sizes) > link.bandwidth_bytes_per_s * 2 * link.latency_s
+
+
+def test_buffers_grow_with_what_a_link_carries_meanwhile() -> None:
+    slow = NetworkDimension(
+        topology=Topology.SWITCH, npus_count=4, bandwidth_bytes_per_s=100e9, latency_s=1e-3
+    )
+    text = network_text(bare_system("far", dimensions=(slow,)), prefix="rank")
+    assert min(map(float, re.findall(r'put_buf_size = "(.+)B"', text))) > 100e9 * 2e-3
+
+
+def test_figures_are_those_of_the_dimension_that_has_devices() -> None:
+    text = network_text(system((Topology.RING, 1, 1e9), (Topology.SWITCH, 8, 50e9)), prefix="rank")
+    assert 'router.link_bw = "50000000000B/s"' in text
 
 
 REFUSED = [

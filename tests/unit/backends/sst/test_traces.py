@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+from pathlib import Path
 from struct import pack
 
 import pytest
 
 from hespas.backends.rank_programs import Exchange, Transfer, Wait
-from hespas.backends.sst.traces import trace_bytes
+from hespas.backends.sst.traces import trace_bytes, write_traces
 from hespas.errors import HespasError
 
 HOP = Exchange(
@@ -25,6 +26,26 @@ def test_a_trace_byte_by_byte() -> None:
         + pack("<Iddi", 2, 1.5e-6, 1.5e-6, 0)
     )  # fmt: skip
     assert trace_bytes((Wait(duration_ps=1_500_000), HOP)) == expected
+
+
+def test_a_barrier_waits_for_the_computation_before_the_end() -> None:
+    """Kind 64, with the communicator: FINI alone drops computation that follows all messages."""
+    last = Wait(duration_ps=1_500_000)
+    expected = (
+        pack("<Iddi", 1, 0.0, 0.0, 0)
+        + pack("<IdIdi", 64, 1.5e-6, 0, 1.5e-6, 0)
+        + pack("<Iddi", 2, 1.5e-6, 1.5e-6, 0)
+    )
+    assert trace_bytes((last,), ends_with_barrier=True) == expected
+
+
+def test_all_ranks_have_the_barrier_or_none(tmp_path: Path) -> None:
+    write_traces([(HOP, Wait(duration_ps=5)), (HOP,)], tmp_path / "late")
+    write_traces([(Wait(duration_ps=5), HOP), (HOP,)], tmp_path / "early")
+    barrier = pack("<I", 64)
+    for rank in range(2):
+        assert barrier in (tmp_path / f"late.{rank}").read_bytes()
+        assert barrier not in (tmp_path / f"early.{rank}").read_bytes()
 
 
 def test_a_message_of_4_gib_is_refused() -> None:
