@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
+from math import inf
 from pathlib import Path
 
 import msgspec
@@ -32,6 +33,8 @@ from hespas.xla.run.worker import EMPTY_MODULE
 
 _UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 _MACHINE = {"device": "local-task", "target_backends": "llvm-cpu"}
+_CPU = "--iree-llvmcpu-target-cpu"
+"""IREE compiles for any processor of the kind where this is not given: without vectors of AVX."""
 
 
 class IreeCompile(
@@ -117,13 +120,19 @@ def _durations(log: Path) -> tuple[float, ...]:
     text = log.read_text(errors="replace")
     try:
         found = json.loads(text[text.index("{\n") :])
-        return tuple(
-            run["real_time"] * _UNITS[run["time_unit"]]
-            for run in found["benchmarks"]
-            if run["run_type"] == "iteration"
+        durations_s = tuple(
+            [
+                float(run["real_time"]) * _UNITS[run["time_unit"]]
+                for run in found["benchmarks"]
+                if run["run_type"] == "iteration"
+            ]
         )
     except (ValueError, KeyError, TypeError) as error:
         raise ToolError("IREE's benchmark printed no times", location=str(log)) from error
+    if not durations_s or not all(0 < duration_s < inf for duration_s in durations_s):
+        shown = ", ".join(f"{duration_s:g} s" for duration_s in durations_s) or "none"
+        raise ToolError(f"IREE's benchmark printed impossible times: {shown}", location=str(log))
+    return durations_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,12 +247,13 @@ def make(spec: EstimatorSpec) -> IreeProfile:
     if not isinstance(hardware, IreeHardware):
         hardware = IreeHardware()
     flags = hardware.compile or IreeCompile()
+    target = flags.target_backends or _MACHINE["target_backends"]
     programs = Programs(
         compiler=_program("iree-compile"),
         benchmark=_program("iree-benchmark-module"),
         device=device_of(hardware),
-        target=flags.target_backends or _MACHINE["target_backends"],
-        compile_flags=flags.extra_args or (),
+        target=target,
+        compile_flags=_compile_flags(target, flags.extra_args or ()),
         run_flags=flags.extra_runtime_args or (),
         repeats=SAMPLED if hardware.sample else Repeats(),
     )
@@ -259,6 +269,20 @@ def make(spec: EstimatorSpec) -> IreeProfile:
         fallback=fallback,
         custom_calls=spec.custom_calls,
         machine=machine_name(),
+    )
+
+
+def _compile_flags(target: str, given: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the compiler's flags: for this machine's processor, unless they name one.
+
+    >>> _compile_flags("llvm-cpu", ("--flag",))
+    ('--flag', '--iree-llvmcpu-target-cpu=host')
+    >>> _compile_flags("cuda", ()), _compile_flags("llvm-cpu", (_CPU + "=generic",))
+    ((), ('--iree-llvmcpu-target-cpu=generic',))
+    """
+    is_named = any(flag.startswith(_CPU) for flag in given)
+    return (
+        given if is_named or _MACHINE["target_backends"] not in target else (*given, f"{_CPU}=host")
     )
 
 

@@ -23,6 +23,8 @@ import sys
 if "--typo" in sys.argv:
     sys.exit("error: unknown option --typo")
 text = open(sys.argv[1]).read()
+if "--iree-llvmcpu-target-cpu=host" not in sys.argv:
+    sys.exit("compiled for any processor, 11 times slower than for this one")
 if "cosine" in text:
     sys.exit("error: failed to legalize operation 'stablehlo.cosine'")
 open("module.vmfb", "w").write(" ".join(sys.argv[1:]) + ("" if "add" in text else " nothing"))
@@ -92,6 +94,34 @@ def test_the_fastest_repetition_counts_less_the_floor(tmp_path: Path) -> None:
     assert found.per_op[PROFILED].flops == 32
     assert any("profiled on local-task by IREE" in note for note in found.notes)
     assert not list(tmp_path.glob("hespas-iree-*"))
+
+
+def test_the_processor_may_be_named(tmp_path: Path) -> None:
+    """The compiler here ends with an error for any other processor than this one."""
+    generic = IreeHardware(compile=IreeCompile(extra_args=("--iree-llvmcpu-target-cpu=generic",)))
+    with pytest.raises(ToolError, match="compiled for any processor"):
+        estimated(tmp_path, "add", hardware=generic)
+
+
+@pytest.mark.parametrize("printed", ["float('nan')", "float('inf')", "0.0", "-1.0", "'fast'"])
+def test_times_that_are_none_are_an_error(tmp_path: Path, printed: str) -> None:
+    benchmark = tmp_path / "bin" / "iree-benchmark-module"
+    text = benchmark.read_text().replace("else 10.5", f"else {printed}")
+    benchmark.write_text(text.replace("2 * time", "time"))
+    with pytest.raises(ToolError, match=r"region 0 .*benchmark printed (impossible|no) times"):
+        estimated(tmp_path, "add")
+
+
+def test_a_benchmark_without_repetitions_is_an_error(tmp_path: Path) -> None:
+    benchmark = tmp_path / "bin" / "iree-benchmark-module"
+    benchmark.write_text(benchmark.read_text().replace('"iteration"', '"aggregate"'))
+    with pytest.raises(ToolError, match="printed impossible times: none"):
+        estimated(tmp_path, "add")
+
+
+def test_the_preset_is_of_this_machine_alone() -> None:
+    (preset,) = Path("configs/nodes/profiling/iree").glob("*.json")
+    assert "num_npus" not in preset.read_text(encoding="utf-8")
 
 
 def test_what_iree_refuses_is_an_error_that_names_its_log(tmp_path: Path) -> None:
