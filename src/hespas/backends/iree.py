@@ -127,7 +127,7 @@ def _durations(log: Path) -> tuple[float, ...]:
                 if run["run_type"] == "iteration"
             ]
         )
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise ToolError("IREE's benchmark printed no times", location=str(log)) from error
     if not durations_s or not all(0 < duration_s < inf for duration_s in durations_s):
         shown = ", ".join(f"{duration_s:g} s" for duration_s in durations_s) or "none"

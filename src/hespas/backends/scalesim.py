@@ -63,7 +63,7 @@ class ScaleSim:
     @property
     def name(self) -> str:
         """What people call it."""
-        return "SCALE-Sim"
+        return "SCALE-Sim 3"
 
     @property
     def method(self) -> str:
@@ -93,12 +93,14 @@ class ScaleSim:
     def cycles(self, directory: Path) -> float:
         """Read "Total Cycles" of the report."""
         text = read_text(directory / _REPORT, name=self.name)
-        header, *rows = csv.reader(text.splitlines(), skipinitialspace=True)
         try:
-            return float(rows[0][header.index(_COLUMN)])
-        except (ValueError, IndexError) as error:
+            # A header, and the row of the one layer.
+            header, row = filter(None, csv.reader(text.splitlines(), skipinitialspace=True))
+            return float(row[header.index(_COLUMN)])
+        except (ValueError, IndexError, csv.Error) as error:
             raise ToolError(
-                f"{self.name}'s report has no {_COLUMN!r}", location=str(directory / _REPORT)
+                f"{self.name}'s report has no {_COLUMN!r} of one layer",
+                location=str(directory / _REPORT),
             ) from error
 
 

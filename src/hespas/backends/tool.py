@@ -165,6 +165,6 @@ def interpreter(hardware: SystolicHardware, package: str, *, what: str, extra: s
 def read_text(path: Path, *, name: str) -> str:
     """Return a file that a tool should have written; `HespasError` where it hasn't."""
     try:
-        return path.read_text()
+        return path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise HespasError(f"{name} wrote no {path.name}", location=str(path.parent)) from error

@@ -112,7 +112,7 @@ class ZigZag:
         text = read_text(directory / _ANSWER, name=self.name)
         try:
             return float(json.loads(text)["cycles"])
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise ToolError(
                 f"{self.name}'s answer has no cycles", location=str(directory / _ANSWER)
             ) from error

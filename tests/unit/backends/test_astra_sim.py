@@ -17,7 +17,13 @@ from hespas.backends.astra_sim.run import (
     run_astra_sim,
 )
 from hespas.backends.astra_sim.system_files import write_system
-from hespas.errors import ConfigError, DeviceCountError, SimulationError, ToolError
+from hespas.errors import (
+    ConfigError,
+    DeviceCountError,
+    HespasError,
+    SimulationError,
+    ToolError,
+)
 from hespas.hardware.astra_sim_files import read_system
 from hespas.hardware.interconnect import switched
 from hespas.hardware.presets import load_system
@@ -349,3 +355,26 @@ def test_a_network_that_astra_sim_cannot_describe_is_refused(tmp_path: Path) -> 
 
     with pytest.raises(ConfigError, match="reads no network of hespas' own model"):
         write_system(bare_system(network.name, interconnect=network), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        # A counter of 64 bits that went below zero.
+        (
+            "finished, 900000 cycles, exposed communication 18446744073709551000",
+            "ends after 900,000",
+        ),
+        ("finished, 1.02384e+09 cycles, exposed communication 0", "never finished"),
+        ("finished, nan cycles, exposed communication 0", "never finished"),
+        ("finished, 0 cycles, exposed communication 0", "astra-sim answers 0 s"),
+    ],
+)
+def test_figures_that_cannot_be_are_an_error(tmp_path: Path, line: str, message: str) -> None:
+    program = tmp_path / "astra"
+    says = "\n".join(f"echo 'sys[{device}] {line} cycles.'" for device in range(4))
+    program.write_text(f"#!/bin/sh\n{says}\n")
+    program.chmod(0o755)
+    options = AstraSimOptions(binary=program)
+    with pytest.raises(HespasError, match=message):
+        run_astra_sim(graph(), load_system(SYSTEM), tmp_path / "run", options)

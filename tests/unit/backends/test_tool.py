@@ -129,3 +129,58 @@ def test_fewer_cycles_than_the_multipliers_need_are_refused(tmp_path: Path) -> N
     timer = made("scalesim", standing_in(tmp_path, code)).timer
     with pytest.raises(ToolError, match="gives 5 cycles for 30 x 70 by 70 x 50, where 32"):
         timer.time_s(Product(m=30, n=50, k=70), 2)
+
+
+HEADER = "LayerID, Total Cycles, Stall Cycles,\\n"
+BROKEN_REPORTS = {
+    "": "no 'Total Cycles' of one layer",
+    HEADER: "no 'Total Cycles' of one layer",
+    HEADER + "0\\n": "no 'Total Cycles' of one layer",
+    HEADER + "0, many, 0,\\n": "no 'Total Cycles' of one layer",
+    HEADER + "0, 500, 0,\\n1, 700, 0,\\n": "no 'Total Cycles' of one layer",
+    '"' + "x" * 200_000: "no 'Total Cycles' of one layer",
+    "\\xff\\xfe": "no 'Total Cycles' of one layer",
+    HEADER + "0, nan, 0,\\n": "gives nan cycles",
+    HEADER + "0, inf, 0,\\n": "gives inf cycles",
+    HEADER + "0, 0, 0,\\n": "gives 0 cycles",
+    HEADER + "0, -77, 0,\\n": "gives -77 cycles",
+    HEADER + "0, 1.02384, 0,\\n": "gives 1.02384 cycles",
+}
+BROKEN_ANSWERS = {
+    "": "answer has no cycles",
+    "[1]": "answer has no cycles",
+    '{"cycles": null}': "answer has no cycles",
+    '{"cycles": %s}' % ("9" * 400): "answer has no cycles",
+    "\\xff\\xfe": "answer has no cycles",
+    '{"cycles": NaN}': "gives nan cycles",
+    '{"cycles": Infinity}': "gives inf cycles",
+    '{"cycles": 1.02384}': "gives 1.02384 cycles",
+}
+
+
+@pytest.mark.parametrize("report", BROKEN_REPORTS)
+def test_a_report_without_cycles_is_an_error(tmp_path: Path, report: str) -> None:
+    """Of 3 x 7 by 7 x 5 there are 105 multiplications, for 32 multipliers at least 3.28 cycles."""
+    code = (
+        "import os\n"
+        "os.makedirs('results/hespas')\n"
+        f"open('results/hespas/COMPUTE_REPORT.csv', 'wb').write(b'{report}')"
+    )
+    timer = made("scalesim", standing_in(tmp_path, code)).timer
+    with pytest.raises(ToolError, match=BROKEN_REPORTS[report]):
+        timer.time_s(PRODUCT, 2)
+
+
+@pytest.mark.parametrize("answer", BROKEN_ANSWERS)
+def test_an_answer_without_cycles_is_an_error(tmp_path: Path, answer: str) -> None:
+    code = f"open('answer.json', 'wb').write(b'{answer}')"
+    timer = made("zigzag_onnx", standing_in(tmp_path, code)).timer
+    with pytest.raises(ToolError, match=BROKEN_ANSWERS[answer]):
+        timer.time_s(PRODUCT, 2)
+
+
+def test_the_version_is_named_where_another_takes_other_flags(tmp_path: Path) -> None:
+    code = "import sys; sys.exit('error: unrecognized arguments: -l layout.csv')"
+    timer = made("scalesim", standing_in(tmp_path, code)).timer
+    with pytest.raises(ToolError, match=r"SCALE-Sim 3 failed .*unrecognized arguments: -l"):
+        timer.time_s(PRODUCT, 2)

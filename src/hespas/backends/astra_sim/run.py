@@ -141,7 +141,9 @@ def _rounding_notes(job: Job) -> tuple[str, ...]:
 def read_log(log: Path) -> Mapping[int, DeviceFigures]:
     """Return the figures of the devices that finished, by number; a cycle is a ns.
 
-    Statistics are there only where the device did nothing but compute and communicate.
+    Statistics are there only where the device did nothing but compute and communicate. Raises
+    `ToolError` where more communication is exposed than time passed, as a counter that went below
+    zero says.
     """
     text = log.read_text(errors="replace") if log.is_file() else ""
     statistics: dict[tuple[int, str], int] = {
@@ -150,6 +152,12 @@ def read_log(log: Path) -> Mapping[int, DeviceFigures]:
     figures: dict[int, DeviceFigures] = {}
     for found in _FINISHED.findall(text):
         device, finish_ns, exposed_ns = map(int, found)
+        if exposed_ns > finish_ns:
+            raise ToolError(
+                f"ASTRA-sim says that device {device} ends after {finish_ns:,} ns, {exposed_ns:,} "
+                "ns of which are exposed communication",
+                location=str(log),
+            )
         compute_ns = statistics.get((device, "GPU time"))
         communication_ns = statistics.get((device, "Comm time"))
         has_statistics = compute_ns is not None or communication_ns is not None
