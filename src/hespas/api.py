@@ -79,6 +79,8 @@ def predict(
     overlap: Mapping[str, bool] | None = None,
     tokens: int | None = None,
     samples: int | None = None,
+    model_flops: float | None = None,
+    parameters: float | None = None,
     expert_load: str | Path | None = None,
     compiler: CompileOptions | None = None,
     method: str | None = None,
@@ -113,7 +115,8 @@ def predict(
     ``remat``, ``scan``, ``dtype`` and ``settings`` (``--set``) are for models, and ``place`` says
     where the axes of their mesh lie; one that is divided into stages is for `predict_pipeline`.
     ``overlap`` may have ``{"experts": True}``: all-to-alls of routed experts run beside shared
-    ones. ``tokens`` and ``samples`` are what a step takes in. ``expert_load`` is how many tokens
+    ones. ``tokens`` and ``samples`` are what a step takes in, ``model_flops`` what the model needs
+    for it, or ``parameters`` those that a token meets. ``expert_load`` is how many tokens
     each expert gets: ``uniform``, or a file. ``cluster`` is ``COUNTxPART``, ``system`` a
     description, a preset's name or a directory; a program that communicates needs one of them.
     ``node`` is a description, a preset's name or a path, also that of a configuration (``.json``)
@@ -198,7 +201,9 @@ def predict(
             kernels=None if kernels is None else Path(kernels),
             model=of_model,
         ),
-        step=StepOptions(tokens=tokens, samples=samples),
+        step=StepOptions(
+            tokens=tokens, samples=samples, model_flops=model_flops, parameters=parameters
+        ),
         experts=ExpertOptions(
             expert_load=None if expert_load is None else parse_expert_load(str(expert_load))
         ),

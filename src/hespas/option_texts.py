@@ -158,6 +158,39 @@ def parse_launch_overhead(text: str) -> float:
     return overhead_s
 
 
+def parse_model_flops(text: str) -> float:
+    """Read the FLOPs of a step, more than 0.
+
+    >>> parse_model_flops("18PFLOP")
+    1.8e+16
+    """
+    flops = parse_quantity(text, "FLOP", location=option("model_flops"))
+    if flops <= 0:
+        raise ConfigError(f"{option('model_flops')} is {text!r}", hint="give more than 0")
+    return flops
+
+
+_FEWEST_PARAMETERS = 1000
+"""A smaller number was meant in millions or billions."""
+
+
+def parse_parameters(text: str) -> float:
+    """Read how many parameters a model has; B is a billion, as in names of models.
+
+    >>> parse_parameters("8.03B"), parse_parameters("124M")
+    (8030000000.0, 124000000.0)
+    """
+    number = text.strip()
+    number = f"{number[:-1]}G" if number.endswith("B") else number
+    parameters = parse_quantity(number, "", location=option("parameters"))
+    if parameters < _FEWEST_PARAMETERS:
+        raise ConfigError(
+            f"{option('parameters')} is {text!r}",
+            hint="give the number of parameters, as in 8.03B or 124M",
+        )
+    return parameters
+
+
 def parse_pue(text: str) -> float:
     """Read a ratio that is 1 or more.
 

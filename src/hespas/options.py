@@ -46,6 +46,8 @@ from hespas.option_texts import (
     parse_cluster,
     parse_custom_calls,
     parse_launch_overhead,
+    parse_model_flops,
+    parse_parameters,
     parse_pue,
     parse_rate,
     parse_rates,
@@ -312,7 +314,7 @@ class EstimateOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepOptions:
-    """What a step takes in, for rates: of models of the zoo it is known."""
+    """What a step takes in, and what the model needs for it: of models of the zoo it is known."""
 
     GROUP: ClassVar[Group] = Group.WORKLOAD
 
@@ -322,11 +324,34 @@ class StepOptions:
     samples: int | None = declare(
         Option(help="Images, or other samples, of a step on all devices.", form=Count)
     )
+    model_flops: float | None = declare(
+        Option(
+            help="FLOPs that the model needs for a step on all devices, as in 18PFLOP, for the "
+            "model FLOPs utilisation (MFU) of a program.",
+            parse=parse_model_flops,
+            metavar="FLOP",
+            one_of="model_flops",
+        )
+    )
+    parameters: float | None = declare(
+        Option(
+            help="Parameters that each token of a training step meets, as in 8.03B, for the MFU of "
+            "a program: 6 FLOPs for each and each token.",
+            parse=parse_parameters,
+            metavar="N",
+            one_of="model_flops",
+        )
+    )
 
     def __post_init__(self) -> None:
         for name, value in (("tokens", self.tokens), ("samples", self.samples)):
             if value is not None and value < 1:
                 raise ConfigError(f"{option(name)} is {value}", hint="give 1 or more")
+        if self.model_flops is not None and self.parameters is not None:
+            raise ConfigError(
+                f"{option('parameters')} has no effect with {option('model_flops')}",
+                hint="drop one",
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

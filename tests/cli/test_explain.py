@@ -41,6 +41,35 @@ def test_a_comparison_says_what_twice_the_bandwidth_changes(
     )
 
 
+@pytest.mark.parametrize(
+    ("second", "limit", "code"),
+    [(1.031, "3%", 3), (1.029, "3%", 0), (1.029, "2.5 %", 3), (0.5, "0%", 0), (1.0, "0%", 0)],
+)
+def test_a_step_that_is_longer_by_more_than_the_limit_has_its_own_code(
+    call: Call, tmp_path: Path, second: float, limit: str, code: int
+) -> None:
+    files: list[str] = []
+    for name, step_s in (("a", 1.0), ("b", second)):
+        file = tmp_path / f"{name}.json"
+        parts = {"compute_s": step_s, "exposed_communication_s": 0.0}
+        file.write_text(json.dumps({"schema_version": 1, "step_time_s": step_s, **parts}))
+        files.append(str(file))
+    done = call("hespas", "compare", *files, "--fail-above", limit)
+    assert done.returncode == code, done.stderr
+    assert done.stdout.splitlines()[-1].startswith("fails: " if code else "passes: ")
+    found = json.loads(call("hespas", "compare", *files, "--fail-above", limit, "--json").stdout)
+    assert found["fails"] is (code == 3)
+    assert found["fail_above"] == pytest.approx(float(limit.rstrip("% ")) / 100)
+    assert call("hespas", "compare", *files).returncode == 0
+
+
+@pytest.mark.parametrize("limit", ["3", "0.03", "-3%", "%", "nan%"])
+def test_a_limit_that_is_no_share_is_refused(call: Call, limit: str) -> None:
+    done = call("hespas", "compare", "a.json", "b.json", f"--fail-above={limit}")
+    assert done.returncode == 2
+    assert "give per cent, as in 3%" in done.stderr
+
+
 def test_a_file_that_is_no_result_is_refused_in_one_line(call: Call, tmp_path: Path) -> None:
     file = tmp_path / "kernels.json"
     file.write_text("{}")

@@ -12,13 +12,19 @@ from hespas.cli.outputs import check_targets, write_json
 from hespas.config.fields import options_in
 from hespas.explain.changes import all_changes
 from hespas.goodput.options import GoodputOptions
-from hespas.options import EnergyOptions, OutputOptions, PredictOptions, ReportOptions
+from hespas.options import (
+    EnergyOptions,
+    OutputOptions,
+    PredictOptions,
+    ReportOptions,
+    StepOptions,
+)
 from hespas.report.communication import communication_rows
 from hespas.report.explain import explain_rows, explain_text
 
 _WITHOUT_EFFECT = [
     each.name
-    for section in (OutputOptions, ReportOptions, GoodputOptions, EnergyOptions)
+    for section in (OutputOptions, ReportOptions, GoodputOptions, EnergyOptions, StepOptions)
     for each in options_in(section)
 ]
 

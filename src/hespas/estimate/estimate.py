@@ -82,8 +82,18 @@ class OpEstimate:
         )
 
     @property
+    def main_type(self) -> str:
+        """The type of most of the FLOPs, one with a peak rate if any has; empty without FLOPs."""
+        done = self.per_type
+        return max(
+            done,
+            key=lambda name: (done[name].time_at_peak_s > 0, done[name].flops, name),
+            default="",
+        )
+
+    @property
     def flops_utilisation(self) -> float:
-        """The part of the peak arithmetic rate that is used, 0 to 1."""
+        """The time of the FLOPs at the peak rates of their types over the time, 0 to 1."""
         return _ratio(self.compute_time_at_peak_s, self.time_s)
 
     @property

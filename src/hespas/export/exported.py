@@ -11,8 +11,9 @@ from hespas.xla.partition.partition import DEFAULT_LIMITS, partition
 class Exported:
     """A program as StableHLO text; ``notes`` say what was done to it on the way.
 
-    ``is_partitioned`` says that it is already what one of several devices runs. ``tokens`` are
-    those of a step, over all devices, None where that is not known.
+    ``is_partitioned`` says that it is already what one of several devices runs. ``tokens``
+    are those of a step, ``model_flops`` what the model needs for one, over all devices; None where
+    that is not known.
     """
 
     text: bytes
@@ -21,6 +22,7 @@ class Exported:
     notes: tuple[str, ...] = ()
     is_partitioned: bool = False
     tokens: int | None = None
+    model_flops: float | None = None
 
 
 def partitioned(exported: Exported) -> Exported:
@@ -38,4 +40,5 @@ def partitioned(exported: Exported) -> Exported:
         notes=(*exported.notes, made.assumption),
         is_partitioned=True,
         tokens=exported.tokens,
+        model_flops=exported.model_flops,
     )

@@ -41,13 +41,15 @@ _MAKERS = ("models", "export")
 class Workload:
     """A program in a form that can be read or compiled; ``notes`` say what was settled for it.
 
-    ``tokens`` are those of a step, over all devices, None where what exports it doesn't say.
+    ``tokens`` are those of a step, ``model_flops`` what the model needs for one, over all devices;
+    None where what exports it doesn't say.
     """
 
     name: str
     content: bytes
     notes: tuple[str, ...] = ()
     tokens: int | None = None
+    model_flops: float | None = None
 
 
 def export_cache(directory: Path) -> ContentCache:
@@ -130,7 +132,13 @@ def export_source(source: Source) -> Exported:
 
 
 def _workload(name: str, made: Exported) -> Workload:
-    return Workload(name=name, content=made.text, notes=made.notes, tokens=made.tokens)
+    return Workload(
+        name=name,
+        content=made.text,
+        notes=made.notes,
+        tokens=made.tokens,
+        model_flops=made.model_flops,
+    )
 
 
 def _artifact(content: bytes, name: str) -> Exported:

@@ -24,6 +24,7 @@ from hespas.page.stages import stage_sections
 from hespas.report.assumptions import group_text
 from hespas.report.headline import bound_parts, energy_shares, headline, waiting_s
 from hespas.report.schema import CommunicationRow, RunReport
+from hespas.report.utilisation import peak_text
 from hespas.units import format_amount, format_energy, format_quantity, format_time
 
 _NOT_KNOWN = "not known"
@@ -69,10 +70,12 @@ def _figures(report: RunReport) -> Iterator[tuple[str, str, str]]:
         )
     elif report.samples_per_s is not None:
         yield "Throughput", f"{report.samples_per_s:.4g} {report.samples}/s", ""
+    peak = peak_text(report) or "the devices' peak"
     if report.mfu is not None:
-        yield "Model FLOPs utilisation", f"{100 * report.mfu:.1f} %", "of the devices' peak"
+        yield "Model FLOPs utilisation (MFU)", f"{100 * report.mfu:.1f} %", f"of {peak}"
     if report.hardware_utilisation is not None:
-        yield "Hardware utilisation", f"{100 * report.hardware_utilisation:.1f} %", "executed FLOPs"
+        executed = f"{format_quantity(report.flops, 'FLOP')} executed a device, of {peak}"
+        yield "Hardware utilisation", f"{100 * report.hardware_utilisation:.1f} %", executed
     yield "Memory a device", format_quantity(report.peak_memory_bytes, "B"), _headroom(report)
     waits_s, step_s = waiting_s(report), report.step_time_s
     exposed_s = report.exposed_communication_s - waits_s

@@ -61,6 +61,7 @@ def checked(options: PredictOptions, *, needs_program: bool = True) -> PredictOp
         failure_interval(options.long_run, named)
     _check_method(options)
     _check_energy(options)
+    _check_model_flops(options)
     check_caches(options.estimate)
     if needs_program:
         source = source_of(options, system)
@@ -68,6 +69,12 @@ def checked(options: PredictOptions, *, needs_program: bool = True) -> PredictOp
             check_source(source.path)
         if isinstance(source, ModelSource):
             check_experts(source, options)
+            if options.step.parameters is not None:
+                raise ConfigError(
+                    f"{option('parameters')} has no effect on {source.name}, whose model FLOPs are "
+                    "known",
+                    hint=f"drop it, or count them in another way with {option('model_flops')}",
+                )
     return options
 
 
@@ -140,6 +147,19 @@ def _check_energy(options: PredictOptions) -> None:
             f"{option('pue')} has no effect: the power of the device is not known",
             location="" if device is None else device.name,
             hint="drop it, or give tdp_W in the node's file",
+        )
+
+
+def _check_model_flops(options: PredictOptions) -> None:
+    """Refuse what the MFU is counted from where there is none, or where it is known."""
+    step = options.step
+    name = "model_flops" if step.parameters is None else "parameters"
+    if step.model_flops is None and step.parameters is None:
+        return
+    if device_of(options.estimate) is None:
+        raise ConfigError(
+            f"{option(name)} has no effect: the peak rates of the device are not known",
+            hint=f"drop it, or give {option('node')}",
         )
 
 

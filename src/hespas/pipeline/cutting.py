@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hespas.config.fields import changed
 from hespas.errors import ConfigError, DeviceCountError, HardwareError, option
 from hespas.export.options import ModelOptions
 from hespas.export.source import ModelSource, find_source
@@ -143,6 +144,12 @@ def cut_of(options: PredictOptions) -> Cut:
         raise ConfigError(
             f"{option('imperfect')} has no effect on pipelines of several programs", hint="drop it"
         )
+    for name in changed(options.step):
+        if name != "model_flops":
+            raise ConfigError(
+                f"{option(name)} has no effect on a model of the zoo in stages, where it is known",
+                hint="drop it",
+            )
     mesh = placed_mesh(in_default_order(mesh), options, system)
     if mesh.device_count != system.device_count:
         raise DeviceCountError(
@@ -161,7 +168,7 @@ def cut_of(options: PredictOptions) -> Cut:
         tokens=samples * settings.sequence,
         samples=samples,
         what="sequences",
-        model_flops=model_flops(settings),
+        model_flops=options.step.model_flops or model_flops(settings),
     )
     return Cut(
         options=options,

@@ -88,7 +88,9 @@ def load(
         whole = Whole() if is_known else _whole(content, options)
         program = msgspec.structs.replace(program, whole=whole)
     if workload.tokens is not None:
-        whole = msgspec.structs.replace(program.whole, tokens=workload.tokens)
+        whole = msgspec.structs.replace(
+            program.whole, tokens=workload.tokens, model_flops=workload.model_flops
+        )
         program = msgspec.structs.replace(program, whole=whole)
     log.info("read %s", program.source)
     check_effects(loaded, options)

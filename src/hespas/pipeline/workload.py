@@ -19,7 +19,7 @@ from hespas.hardware.system import System
 from hespas.models.flops import model_flops
 from hespas.models.model import MeshAxes
 from hespas.models.placement import placed
-from hespas.options import PredictOptions
+from hespas.options import PredictOptions, StepOptions
 from hespas.pipeline.machines import node_of, system_of, with_node
 from hespas.prediction import StepWork
 from hespas.program.program import Program
@@ -103,21 +103,37 @@ def work_of(program: Program, options: PredictOptions) -> StepWork:
 
     Of a program it is known where its integers have one shape of two dimensions: sequences, and the
     tokens of each. One on several devices must have come with the types of its whole inputs.
+    Raises `ConfigError` for parameters of a step whose tokens are not known.
     """
     step, source = options.step, _model_of(options)
     if source is not None:
         known = replace(_batch_work(source.batch), model_flops=model_flops(source.settings))
     else:
         known = _read_work(program)
-    if step.tokens is None and step.samples is None:
-        return known
     is_same = step.tokens in {None, known.tokens} and step.samples in {None, known.samples}
+    tokens = known.tokens if step.tokens is None else step.tokens
     return replace(
         known,
-        tokens=known.tokens if step.tokens is None else step.tokens,
+        tokens=tokens,
         samples=known.samples if step.samples is None else step.samples,
-        model_flops=known.model_flops if is_same else None,
+        model_flops=_given_flops(step, tokens) or (known.model_flops if is_same else None),
     )
+
+
+_FLOPS_OF_PARAMETER = 6.0
+"""Of a training step, for each token: a multiplication and an addition, forward and twice back."""
+
+
+def _given_flops(step: StepOptions, tokens: int | None) -> float | None:
+    """Return what the options say that the model needs; None where they don't."""
+    if step.parameters is None:
+        return step.model_flops
+    if tokens is None:
+        raise ConfigError(
+            f"{option('parameters')} has no effect: the tokens of a step are not known",
+            hint=f"give {option('tokens')}, or {option('model_flops')}",
+        )
+    return _FLOPS_OF_PARAMETER * step.parameters * tokens
 
 
 def _batch_work(batch: Batch | None) -> StepWork:
@@ -139,13 +155,14 @@ def _read_work(program: Program) -> StepWork:
         and each.element.name in _TOKENS
         and min(each.shape) > 1
     }
+    stated = StepWork(tokens=whole.tokens, model_flops=whole.model_flops)
     if len(shapes) != 1:
-        return StepWork(tokens=whole.tokens)
+        return stated
     sequences, length = shapes.pop()
     tokens = sequences * length
     if whole.tokens not in {None, tokens}:
-        return StepWork(tokens=whole.tokens)
-    return StepWork(tokens=tokens, samples=sequences, what="sequences")
+        return stated
+    return replace(stated, tokens=tokens, samples=sequences, what="sequences")
 
 
 _TOKENS = ("i32", "ui32", "i64", "ui64", "si32", "si64")

@@ -13,10 +13,12 @@ class Whole(msgspec.Struct, frozen=True, kw_only=True):
 
     ``mesh`` has the axes of the devices' mesh with their sizes, major first, by which devices are
     numbered in order, or in the ``device_order``. ``inputs`` are the types of the arguments of all
-    devices together. Both are empty, and ``tokens``, of a step, is None, where they are not known.
+    devices together. Both are empty where they are not known, and ``tokens`` of a step and
+    ``model_flops``, which the model needs for one, are None.
     """
 
     mesh: tuple[tuple[str, int], ...] = ()
     inputs: tuple[Type, ...] = ()
     tokens: int | None = None
+    model_flops: float | None = None
     device_order: DeviceOrder | None = None

@@ -21,6 +21,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "read_report",
         "read_result",
         "signed_time",
+        "with_limit",
     ),
     "estimate": ("estimate_summary", "module_stats"),
     "explain": ("explain_rows", "explain_text", "main_change_lines"),
@@ -58,5 +59,6 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "timeline.details": ("program_details",),
     "timeline.step": ("step_chart",),
     "timeline.write": ("write_chart",),
+    "utilisation": ("peak_text",),
 }
 """What other folders import, by module; `tests/project/test_layout.py` checks it."""

@@ -80,6 +80,10 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     devices: int = 0
     tokens_per_s: float | None = None
     mfu: float | None = None
+    hardware_utilisation: float | None = None
+    model_flops: float | None = None
+    peak_type: str | None = None
+    peak_flops_per_s: float | None = None
     energy_j: float | None = None
     flops: float | None = None
     memory_traffic_bytes: float | None = None
@@ -118,7 +122,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
     ``parts`` add up to the difference of the steps; ``phases``, ``layers`` and ``kinds`` each to
     that of ``compute``, ``communication`` to that of exposed communication. ``missing`` says which
-    tables could not be compared.
+    tables could not be compared. ``fail_above`` is the limit that is given, as a share of the step
+    of ``a``, and ``fails`` says whether ``b`` takes longer than that; both are null without one.
     """
 
     schema_version: int
@@ -133,6 +138,25 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     figures: list[FigureRow]
     settings: list[FigureRow]
     missing: list[str]
+    fail_above: float | None = None
+    fails: bool | None = None
+
+
+def with_limit(comparison: Comparison, limit: float) -> Comparison:
+    """Return a comparison that fails where ``b`` takes longer than ``a`` by more than a share.
+
+    Only the step times count; a shorter step never fails.
+
+    >>> row = _row("step", 1.0, 1.04, 1.0)
+    >>> empty = dict.fromkeys(("parts", "phases", "layers", "kinds", "communication"), [])
+    >>> both = Comparison(schema_version=1, a="a", b="b", step=row, figures=[], settings=[],
+    ...                   missing=[], **empty)
+    >>> with_limit(both, 0.03).fails, with_limit(both, 0.05).fails
+    (True, False)
+    """
+    step = comparison.step
+    fails = step.difference_s > limit * step.a_s
+    return msgspec.structs.replace(comparison, fail_above=limit, fails=fails)
 
 
 def read_result(path: Path) -> RunResult:
@@ -285,6 +309,10 @@ _FIGURES = (
     "devices",
     "tokens_per_s",
     "mfu",
+    "hardware_utilisation",
+    "model_flops",
+    "peak_type",
+    "peak_flops_per_s",
     "communication_s",
     "flops",
     "memory_traffic_bytes",
@@ -292,7 +320,7 @@ _FIGURES = (
     "peak_memory_bytes",
     "memory_capacity_bytes",
 )
-_UNITS = {"_bytes": "B", "_j": "J", "flops": "FLOP"}
+_UNITS = {"_bytes": "B", "_j": "J", "flops": "FLOP", "flops_per_s": "FLOP/s"}
 """The unit of a figure, by how its name ends."""
 _SETTINGS = ("program", "node", "system", "method", "fidelity")
 
@@ -345,8 +373,19 @@ def comparison_text(comparison: Comparison) -> str:
         _pairs("Figures that differ", comparison.figures),
         _pairs("What was asked for that differs", comparison.settings),
         comparison.missing,
+        _verdict(comparison),
     ]
     return "\n\n".join("\n".join(lines) for lines in sections if lines)
+
+
+def _verdict(comparison: Comparison) -> list[str]:
+    limit, step = comparison.fail_above, comparison.step
+    if limit is None:
+        return []
+    how = "longer" if step.difference_s >= 0 else "shorter"
+    by = f"the step of b is {100 * abs(step.share):.3g} % {how} than that of a"
+    said = "more than" if comparison.fails else "not longer by more than"
+    return [f"{'fails' if comparison.fails else 'passes'}: {by}, {said} {100 * limit:g} %"]
 
 
 def _table(heading: str, rows: Sequence[TimeRow]) -> list[str]:
@@ -395,7 +434,7 @@ def _figure(name: str, value: object) -> str:
         return "default" if name.startswith("option ") else "none"
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
-    if name == "mfu" or name.startswith("bound."):
+    if name in {"mfu", "hardware_utilisation"} or name.startswith("bound."):
         return f"{100 * value:.1f} %"
     if name == "communication_s":
         return format_time(value)

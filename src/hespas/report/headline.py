@@ -9,6 +9,7 @@ from hespas.estimate.estimate import OpEstimate
 from hespas.prediction import Prediction
 from hespas.report.communication import IDLE
 from hespas.report.schema import BoundShares, EnergyParts, RunReport
+from hespas.report.utilisation import utilisation_rows
 from hespas.units import format_amount, format_energy, format_quantity, format_time
 
 _FIDELITIES = {
@@ -83,7 +84,7 @@ def headline(report: RunReport) -> Headline:
         *_times(report),
         ("Bound by", _bound(report)),
         *_throughput(report),
-        *_utilisation(report),
+        *utilisation_rows(report),
         *_energy(report),
     ]
     return Headline(
@@ -144,14 +145,6 @@ def _throughput(report: RunReport) -> list[tuple[str, str]]:
     if report.samples_per_s is not None and report.samples_per_s != tokens:
         shown.append(f"{format_amount(report.samples_per_s)}{report.samples}/s")
     return [("Throughput", ", ".join(shown))] if shown else []
-
-
-def _utilisation(report: RunReport) -> list[tuple[str, str]]:
-    model, hardware = report.mfu, report.hardware_utilisation
-    shown = [] if model is None else [f"{100 * model:.1f} % of peak by the model's FLOPs (MFU)"]
-    if hardware is not None:
-        shown.append(f"{100 * hardware:.1f} % {'' if shown else 'of peak '}by what is executed")
-    return [("Utilisation", ", ".join(shown))] if shown else []
 
 
 def _energy(report: RunReport) -> list[tuple[str, str]]:

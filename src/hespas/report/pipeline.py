@@ -29,9 +29,10 @@ from hespas.report.layers import (
     phase_rows,
 )
 from hespas.report.options import given_options
-from hespas.report.run import mfu_of, op_row, rate_of, utilisation_of
+from hespas.report.run import op_row, rate_of
 from hespas.report.schema import SCHEMA_VERSION, CommunicationRow, RunReport
 from hespas.report.stages import pipeline_rows
+from hespas.report.utilisation import utilisation_of
 from hespas.units import PS_PER_S
 from hespas.version import __version__
 
@@ -44,6 +45,7 @@ def pipeline_report(prediction: PipelinePrediction) -> RunReport:
         total += program.estimates.total * times
     whole = total.total
     step_s, work, shown = prediction.step_time_s, prediction.work, prediction.options.report
+    used = utilisation_of(prediction, whole)
     tokens_per_s = rate_of(work.tokens, step_s)
     found = joined_breakdown(_breakdowns(ran))
     rows = list(_communication(prediction, ran))
@@ -74,12 +76,12 @@ def pipeline_report(prediction: PipelinePrediction) -> RunReport:
         tokens_per_s_per_device=rate_of(tokens_per_s, prediction.devices),
         samples_per_s=rate_of(work.samples, step_s),
         samples=work.what,
-        mfu=mfu_of(prediction, whole),
-        hardware_utilisation=utilisation_of(whole, step_s),
+        mfu=used.mfu,
+        hardware_utilisation=used.executed,
         flops=whole.flops,
-        flops_utilisation=whole.flops_utilisation if whole.knows_peaks else None,
+        flops_utilisation=used.computing,
         memory_traffic_bytes=whole.bytes_moved,
-        memory_utilisation=whole.memory_utilisation if whole.knows_peaks else None,
+        memory_utilisation=used.memory,
         energy_j=with_facility(whole.energy_j, prediction.options),
         energy=None,
         peak_memory_bytes=prediction.peak_memory_bytes,
@@ -99,6 +101,10 @@ def pipeline_report(prediction: PipelinePrediction) -> RunReport:
         warnings=list(prediction.warnings),
         options=given_options(prediction.options),
         versions={"hespas": __version__, **first.graph.program.compiler_versions},
+        model_flops=work.model_flops,
+        peak_type=used.peak_type,
+        peak_flops_per_s=used.flops_per_s,
+        peak_bytes_per_s=used.bytes_per_s,
         pipeline=pipeline_rows(prediction),
         goodput=pipeline_goodput(prediction),
     )

@@ -14,7 +14,6 @@ import msgspec
 from hespas.estimate.estimate import OpEstimate
 from hespas.explain.changes import main_changes
 from hespas.frontend.load import PARTITIONED
-from hespas.pipeline import PipelinePrediction
 from hespas.prediction import Prediction
 from hespas.report.assumptions import assumption_lines, group_text, grouped_assumptions
 from hespas.report.communication import communication_lines, communication_rows
@@ -34,7 +33,8 @@ from hespas.report.layers import (
 from hespas.report.options import given_options
 from hespas.report.schema import SCHEMA_VERSION, OpRow, RunReport
 from hespas.report.stages import stage_lines
-from hespas.units import format_quantity
+from hespas.report.utilisation import peak_text, utilisation_of
+from hespas.units import format_quantity, format_time
 from hespas.version import __version__
 
 
@@ -75,6 +75,7 @@ def run_summary(prediction: Prediction) -> RunReport:
     total = prediction.estimates.total
     whole = total.total
     step_s, work = prediction.step_time_s, prediction.work
+    used = utilisation_of(prediction, whole)
     tokens_per_s = rate_of(work.tokens, step_s)
     groups = grouped_assumptions(prediction.assumptions, total.noted_s, total.time_s)
     return RunReport(
@@ -97,12 +98,12 @@ def run_summary(prediction: Prediction) -> RunReport:
         tokens_per_s_per_device=rate_of(tokens_per_s, prediction.devices),
         samples_per_s=rate_of(work.samples, step_s),
         samples=work.what,
-        mfu=mfu_of(prediction, whole),
-        hardware_utilisation=utilisation_of(whole, prediction.step_time_s),
+        mfu=used.mfu,
+        hardware_utilisation=used.executed,
         flops=whole.flops,
-        flops_utilisation=whole.flops_utilisation if whole.knows_peaks else None,
+        flops_utilisation=used.computing,
         memory_traffic_bytes=whole.bytes_moved,
-        memory_utilisation=whole.memory_utilisation if whole.knows_peaks else None,
+        memory_utilisation=used.memory,
         energy_j=energy_j(prediction),
         energy=energy_parts(prediction),
         peak_memory_bytes=prediction.memory.peak_bytes,
@@ -120,22 +121,16 @@ def run_summary(prediction: Prediction) -> RunReport:
         warnings=list(prediction.warnings),
         options=given_options(prediction.options),
         versions={"hespas": __version__, **prediction.graph.program.compiler_versions},
+        model_flops=work.model_flops,
+        peak_type=used.peak_type,
+        peak_flops_per_s=used.flops_per_s,
+        peak_bytes_per_s=used.bytes_per_s,
     )
 
 
 def rate_of(amount: float | None, over: float) -> float | None:
     """Return an amount over a time; None where one is not known or there is none."""
     return None if amount is None or over <= 0 else amount / over
-
-
-def mfu_of(prediction: Prediction | PipelinePrediction, total: OpEstimate) -> float | None:
-    """Return the model's FLOPs over what the devices could do, at the type of its products."""
-    device, flops = prediction.device, prediction.work.model_flops
-    if device is None or flops is None or prediction.step_time_s <= 0:
-        return None
-    done = total.per_type
-    kind = max(done, key=lambda name: (done[name].flops, name), default="bf16")
-    return flops / (prediction.devices * device.rate(kind) * prediction.step_time_s)
 
 
 def op_row(op: OpEstimate) -> OpRow:
@@ -146,13 +141,6 @@ def op_row(op: OpEstimate) -> OpRow:
         flops=op.flops,
         bytes=op.bytes_moved,
     )
-
-
-def utilisation_of(total: OpEstimate, step_time_s: float) -> float | None:
-    """Return how long the FLOPs would take at peak rates, over the step; None without peaks."""
-    if not total.knows_peaks or step_time_s <= 0:
-        return None
-    return min(1.0, total.compute_time_at_peak_s / step_time_s)
 
 
 def run_json(report: RunReport) -> dict[str, object]:
@@ -167,22 +155,30 @@ def run_text(report: RunReport) -> str:
 
 
 def _work(report: RunReport) -> list[str]:
+    bandwidth = report.peak_bytes_per_s
     rows = [
-        ("Arithmetic", format_quantity(report.flops, "FLOP"), report.flops_utilisation),
+        (
+            "Arithmetic",
+            format_quantity(report.flops, "FLOP"),
+            report.flops_utilisation,
+            peak_text(report),
+        ),
         (
             "Memory traffic",
             format_quantity(report.memory_traffic_bytes, "B"),
             report.memory_utilisation,
+            "" if bandwidth is None else format_quantity(bandwidth, "B/s"),
         ),
     ]
     lines = [
-        f"  {name:<22}{figure:>12}   {_of_peak(share)}".rstrip() for name, figure, share in rows
+        f"  {name:<22}{figure:>12}   {_of_peak(share, peak)}".rstrip()
+        for name, figure, share, peak in rows
     ]
-    return ["Per device, while it computes:", *lines]
+    return [f"Per device, in the {format_time(report.compute_s)} in which it computes:", *lines]
 
 
-def _of_peak(share: float | None) -> str:
-    return "" if share is None else f"{100 * share:.1f} % of peak"
+def _of_peak(share: float | None, peak: str) -> str:
+    return "" if share is None else f"{100 * share:.1f} % of {peak or 'peak'}"
 
 
 def _assumptions(report: RunReport) -> list[str]:

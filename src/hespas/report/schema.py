@@ -391,24 +391,28 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     mfu: Annotated[
         float | None,
         Meta(
-            description="the model's FLOPs over what the devices could do in the step, null where "
+            description="model_flops / (step_time_s x devices x peak_flops_per_s), null where "
             "the model's FLOPs are not known"
         ),
     ]
     hardware_utilisation: Annotated[
         float | None,
         Meta(
-            description="the same of the FLOPs that are executed, each at the peak rate of its "
-            "type; null where peaks are not known"
+            description="flops / (step_time_s x peak_flops_per_s), null where peaks are not known"
         ),
     ]
     flops: float
     flops_utilisation: Annotated[
-        float | None, Meta(description="of the peak rates, while the device computes")
+        float | None,
+        Meta(description="flops / (compute_s x peak_flops_per_s): while the device computes"),
     ]
     memory_traffic_bytes: float
     memory_utilisation: Annotated[
-        float | None, Meta(description="of the peak bandwidth, while the device computes")
+        float | None,
+        Meta(
+            description="memory_traffic_bytes / (compute_s x peak_bytes_per_s): while the device "
+            "computes"
+        ),
     ]
     energy_j: Annotated[
         float | None,
@@ -458,6 +462,17 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     pipeline: Annotated[
         PipelineReport | None, Meta(description="null for a step of one program")
     ] = None
+    model_flops: Annotated[
+        float | None,
+        Meta(description="what the model needs of a step, on all devices; null if not known"),
+    ] = None
+    peak_type: Annotated[
+        str | None, Meta(description="the type of most of the FLOPs that are executed")
+    ] = None
+    peak_flops_per_s: Annotated[
+        float | None, Meta(description="the device's peak rate of that type")
+    ] = None
+    peak_bytes_per_s: Annotated[float | None, Meta(description="of the device's memory")] = None
 
 
 def run_schema() -> dict[str, Any]:

@@ -7,15 +7,17 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from hespas.errors import ConfigError
 from hespas.frontend.load import load_source
-from hespas.options import PredictOptions, ProgramOptions, StepOptions
-from hespas.pipeline import mesh_of, work_of
+from hespas.options import EstimateOptions, PredictOptions, ProgramOptions, StepOptions
+from hespas.pipeline import checked, mesh_of, work_of
 from hespas.prediction import StepWork
 from hespas.program.program import Program
 from hespas.program.types import Type
 from hespas.program.whole import Whole
 
 TEXT = "func.func @main({arguments}) -> tensor<8xf32> {{ return %a : tensor<8xf32> }}"
+BLOCK = "examples/attention_block.mlir"
 FILE = PredictOptions(program=ProgramOptions(file=Path("pyproject.toml")))
 
 
@@ -74,3 +76,46 @@ def test_what_exported_a_step_says_its_tokens() -> None:
 def test_what_the_user_says_goes_before() -> None:
     options = PredictOptions(program=FILE.program, step=StepOptions(tokens=10))
     assert work_of(replace(program(), whole=Whole(tokens=4096)), options).tokens == 10
+
+
+def test_the_model_needs_6_flops_for_each_parameter_and_token() -> None:
+    """J. Kaplan et al., Scaling Laws for Neural Language Models, 2020, section 2.1: C = 6 N B S."""
+    step = StepOptions(parameters=8e9)
+    options = PredictOptions(program=FILE.program, step=step)
+    known = replace(program(), whole=Whole(tokens=4096))
+    assert work_of(known, options).model_flops == 6 * 8e9 * 4096
+    given = PredictOptions(program=FILE.program, step=StepOptions(parameters=8e9, tokens=10))
+    assert work_of(program(), given).model_flops == 6 * 8e9 * 10
+    with pytest.raises(ConfigError, match=r"the tokens of a step are not known; give tokens"):
+        work_of(program(), options)
+
+
+def test_flops_that_are_given_go_before_those_of_maxtext() -> None:
+    known = replace(program(), whole=Whole(tokens=4096, model_flops=1e15))
+    assert work_of(known, FILE).model_flops == 1e15
+    options = PredictOptions(program=FILE.program, step=StepOptions(model_flops=2e15))
+    assert work_of(known, options).model_flops == 2e15
+
+
+@pytest.mark.parametrize(
+    ("workload", "step", "wrong"),
+    [
+        ("llama3-100m", StepOptions(parameters=1e8), "whose model FLOPs are known"),
+        (BLOCK, StepOptions(parameters=1e8), "peak rates of the device are not known"),
+        (BLOCK, StepOptions(model_flops=1e15), "peak rates of the device are not known"),
+    ],
+)
+def test_what_has_no_effect_on_the_mfu_is_refused(
+    workload: str, step: StepOptions, wrong: str
+) -> None:
+    node = "H100_80GB" if workload == "llama3-100m" else None
+    options = PredictOptions(
+        program=ProgramOptions(file=Path(workload)), step=step, estimate=EstimateOptions(node=node)
+    )
+    with pytest.raises(ConfigError, match=wrong):
+        checked(options)
+
+
+def test_both_ways_to_count_the_models_flops_are_refused() -> None:
+    with pytest.raises(ConfigError, match="parameters has no effect with model_flops"):
+        StepOptions(parameters=1e8, model_flops=1e15)

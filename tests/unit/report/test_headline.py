@@ -64,7 +64,7 @@ def test_the_models_flops_over_the_peak_are_the_mfu(tmp_path: Path) -> None:
     done = prediction.step_time_s * prediction.device.rate("tf32") / 4
     known = replace(prediction, work=StepWork(tokens=1, model_flops=done))
     assert run_report(known).mfu == pytest.approx(0.25)
-    assert rows(known)["Utilisation"].startswith("25.0 % of peak by the model's FLOPs (MFU)")
+    assert rows(known)["Utilisation, model (MFU)"].startswith("25.0 % ")
 
 
 def test_too_little_memory_stands_first(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from hespas.frontend.kept_mesh import with_device_order
 from hespas.hardware.system import System
 from hespas.program.device_order import DeviceOrder
 from hespas.tools.process import LOG_NAME, Limits, run_program, scratch_directory
+from hespas.units import format_quantity
 from hespas.xla.compile.messages import GpuHosts
 from hespas.xla.compile.topology import topology_settings
 
@@ -125,6 +126,7 @@ class _Answer(msgspec.Struct, frozen=True, kw_only=True):
     devices: int = 0
     mesh: dict[str, int] = {}
     tokens: int = 0
+    model_flops: float | None = None
     order: _Order | None = None
     notes: tuple[str, ...] = ()
     refused: str = ""
@@ -152,12 +154,17 @@ def export_maxtext(step: MaxTextStep) -> Exported:
     placed = ()
     if order is not None and not order.is_ascending:
         placed = (f"the mesh takes devices in the order {order}: an axis has parts between slices",)
+    counted = ()
+    if answer.model_flops is not None:
+        flops = format_quantity(answer.model_flops, "FLOP")
+        counted = (f"model FLOPs are those that MaxText counts, {flops} a step on all devices",)
     return Exported(
         text=with_device_order(text, order),
         name=step.name,
         devices=answer.devices,
-        notes=(note, *placed, *answer.notes),
+        notes=(note, *placed, *counted, *answer.notes),
         tokens=answer.tokens or None,
+        model_flops=answer.model_flops,
     )
 
 

@@ -152,8 +152,22 @@ def _lowered(request: Mapping[str, Any]) -> dict[str, Any]:
         "mesh": axes,
         "order": order,
         "tokens": config.global_batch_size_to_train_on * config.max_target_length,
+        "model_flops": _model_flops(config, len(devices)),
         "notes": notes,
     }
+
+
+def _model_flops(config: Any, devices: int) -> float | None:
+    """Return the FLOPs of a step on all devices as MaxText counts them, for its TFLOP/s/device.
+
+    They are None of a model, or by a version of MaxText, that doesn't count them.
+    """
+    try:
+        count = _module("maxtext.utils.maxtext_utils").calculate_tflops_training_per_device
+        each, *_ = count(config, log=False)
+        return 1e12 * float(each) * devices
+    except (AttributeError, ArithmeticError, KeyError, TypeError, ValueError):
+        return None
 
 
 def without_own_frames(text: str) -> str:

@@ -5,6 +5,7 @@ import os
 import sys
 from pathlib import Path
 from shutil import copyfile
+from types import SimpleNamespace
 
 import pytest
 
@@ -43,6 +44,8 @@ if "model_name=none" in request["settings"]:
 else:
     open("program.mlir", "w").write("module {}")
     answer = {"devices": request["count"], "mesh": {"fsdp": 8}, "tokens": 4096, "notes": ["n"]}
+    if "model_name=counted" in request["settings"]:
+        answer["model_flops"] = 2.5e15
     if request["slices"] > 1:
         answer["order"] = {"dimensions": [1, 2, 4, 1], "permutation": [0, 2, 1, 3]}
 json.dump(answer, open("answer.json", "w"))
@@ -74,6 +77,27 @@ def test_the_program_comes_with_what_was_done_to_it(tmp_path: Path) -> None:
     assert made.devices == 8
     assert made.notes == ("lowered by MaxText for H100_SXM, 4096 tokens a step, mesh fsdp=8", "n")
     assert made.tokens == 4096
+
+
+def test_the_models_flops_are_those_that_maxtext_counts(tmp_path: Path) -> None:
+    made = export_maxtext(step("model_name=counted", python=stand_in(tmp_path)))
+    assert made.model_flops == 2.5e15
+    assert "those that MaxText counts, 2.5 PFLOP a step on all devices" in made.notes[1]
+    assert export_maxtext(step(python=stand_in(tmp_path))).model_flops is None
+
+
+def test_maxtext_counts_for_one_device_in_tflop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``calculate_tflops_training_per_device`` of MaxText 0.2.5 returns TFLOP of a device first."""
+
+    def count(config: object, log: bool = True) -> tuple[float, float, float]:
+        assert (config, log) == ("configuration", False)
+        return 3.0, 2.0, 1.0
+
+    utilities = SimpleNamespace(calculate_tflops_training_per_device=count)
+    monkeypatch.setattr(worker, "_module", {"maxtext.utils.maxtext_utils": utilities}.__getitem__)
+    assert worker._model_flops("configuration", 8) == pytest.approx(24e12)  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(worker, "_module", {"maxtext.utils.maxtext_utils": None}.__getitem__)
+    assert worker._model_flops("configuration", 8) is None  # pyright: ignore[reportPrivateUsage]
 
 
 def test_a_mesh_that_takes_devices_out_of_order_says_so(tmp_path: Path) -> None:
