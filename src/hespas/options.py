@@ -456,6 +456,10 @@ class ReportOptions:
     each_layer: bool = declare(
         Option(help="Tell layers apart that differ in their number alone."), default=False
     )
+    verbose: bool = declare(
+        Option(help="Show all assumptions, not only those that decide most of the step."),
+        default=False,
+    )
 
     def __post_init__(self) -> None:
         if self.depth < 1:

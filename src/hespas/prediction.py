@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from hespas.estimate.graph import GraphEstimate, estimator_assumptions
@@ -11,6 +11,14 @@ from hespas.hardware.device import Device
 from hespas.hardware.system import NetworkDimension, System, Topology, bare_system
 from hespas.memory.usage import MemoryUse
 from hespas.options import PredictOptions
+from hespas.program.assumption import (
+    OF_COMMUNICATION,
+    OF_COMPUTATION,
+    UNKNOWN,
+    Assumed,
+    Subject,
+    assumed,
+)
 from hespas.program.program import Fidelity, Op
 from hespas.schedule.build import region_name
 from hespas.schedule.tasks import MemoryTask, TaskGraph, short_devices_text
@@ -156,17 +164,26 @@ class Prediction:
         return 0.0 if self.timeline is None else self.timeline.parts.straggler_ps / PS_PER_S
 
     @property
+    def assumed(self) -> tuple[Assumed, ...]:
+        """What was taken for granted, each once, and what it decides."""
+        sources: tuple[tuple[Iterable[str], Subject], ...] = (
+            (estimator_assumptions(self.estimates), OF_COMPUTATION),
+            (self._network_assumptions(), OF_COMMUNICATION),
+            (self._host_assumptions(), UNKNOWN),
+            (self.graph.assumptions, UNKNOWN),
+            (self.estimates.total.notes, UNKNOWN),
+            (_dropped_collectives(self.graph, self.tasks), OF_COMMUNICATION),
+        )
+        found: dict[str, Assumed] = {}
+        for texts, subject in sources:
+            for text in texts:
+                found.setdefault(text, assumed(text, subject))
+        return tuple(found.values())
+
+    @property
     def assumptions(self) -> tuple[str, ...]:
-        """What was taken for granted, each once."""
-        listed = [
-            *estimator_assumptions(self.estimates),
-            *self._network_assumptions(),
-            *self._host_assumptions(),
-            *self.graph.assumptions,
-            *self.estimates.total.notes,
-            *_dropped_collectives(self.graph, self.tasks),
-        ]
-        return tuple(dict.fromkeys(listed))
+        """The sentences of what was taken for granted."""
+        return tuple(each.text for each in self.assumed)
 
     def to_dict(self) -> dict[str, object]:
         """Return what ``hespas run --json`` writes; `hespas.report.schema` describes it."""

@@ -26,6 +26,7 @@ _WITHOUT_EFFECT = [
     each.name
     for section in (OutputOptions, ReportOptions, GoodputOptions, EnergyOptions, StepOptions)
     for each in options_in(section)
+    if each.name != "verbose"
 ]
 
 
@@ -60,4 +61,4 @@ def command(json_file: str | None, **given: Any) -> None:
         }
         write_json(json_file, figures | listed)
     if json_file != "-":
-        click.echo(explain_text(prediction, changes))
+        click.echo(explain_text(prediction, changes, verbose=options.report.verbose))

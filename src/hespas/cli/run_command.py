@@ -56,7 +56,7 @@ def command(json_file: str | None, timeline: Path | None, **given: Any) -> None:
 
         write_json(json_file, run_json(detailed(report, prediction)))
     if json_file != "-":
-        click.echo(run_text(report))
+        click.echo(run_text(report, verbose=options.report.verbose))
 
 
 def _with_files(options: PredictOptions) -> Prediction:
@@ -85,4 +85,4 @@ def _run_pipeline(options: PredictOptions, json_file: str | None, timeline: Path
     if json_file is not None:
         write_json(json_file, run_json(report))
     if json_file != "-":
-        click.echo(run_text(report))
+        click.echo(run_text(report, verbose=options.report.verbose))

@@ -22,7 +22,7 @@ _SCHEMA = "CREATE TABLE IF NOT EXISTS estimates (key TEXT PRIMARY KEY, value TEX
 _MOST_VARIABLES = 500
 _SEAL_DIGITS = 8
 
-ENTRY_VERSION = 4
+ENTRY_VERSION = 5
 """The version of the text of an estimate, a part of every key: texts of another are not read."""
 
 

@@ -25,12 +25,12 @@ from hespas.program.scopes import Phase, read_scope
 SHARED = re.compile(r"shared(_experts?)?([_.]\d+)?")
 """The module of shared experts, as the zoo, MaxText and Megatron-Core call it."""
 ASSUMPTION = (
-    "shared experts run beside the all-to-alls of routed ones, as Megatron-Core has them with "
-    "--moe-shared-expert-overlap, and neither slows the other"
+    "overlap: shared experts run beside the all-to-alls of routed ones, as Megatron-Core has them "
+    "with --moe-shared-expert-overlap, and neither slows the other"
 )
 STAYING = (
-    "shared experts stay where the schedule has them: they wait for the all-to-alls of routed "
-    "ones, or run beside a collective already"
+    "overlap: shared experts stay where the schedule has them: they wait for the all-to-alls of "
+    "routed ones, or run beside a collective already"
 )
 _EXCHANGES = frozenset({"all_to_all", "ragged_all_to_all"})
 _NO_KERNELS = ORDERING | {

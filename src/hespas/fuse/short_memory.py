@@ -15,8 +15,8 @@ from hespas.memory.usage import unpacked_bytes
 from hespas.program.program import Program, all_ops, is_communication_op
 
 SHORT = (
-    "memory is short for work beside collectives: as XLA's scheduler, which counts on four fifths "
-    "of a device's memory, each runs by itself"
+    "overlap: memory is short for work beside collectives: as XLA's scheduler, which counts on "
+    "four fifths of a device's memory, each runs by itself"
 )
 OF_DEVICE = 0.8
 """The part of a device's memory that XLA's scheduler for GPUs counts on."""

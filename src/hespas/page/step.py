@@ -418,14 +418,14 @@ def _assumed(report: RunReport) -> Iterator[Table]:
             Cell(text=group_text(group)),
             Cell(text=f"{group.count}"),
             Cell(
-                text="" if group.share is None else f"{100 * group.share:.1f} %",
-                sort_by="" if group.share is None else group.share,
+                text="" if group.step_share is None else f"{100 * group.step_share:.1f} %",
+                sort_by="" if group.step_share is None else group.step_share,
             ),
         )
         for group in report.assumption_groups
     ]
     yield Table(
-        caption="Taken for granted; the share is of the computation that it decides",
+        caption="Taken for granted; the share is of the step that it decides",
         columns=("Assumption", "Alike", "Share"),
         rows=tuple(rows),
         numbers=frozenset({"Alike", "Share"}),

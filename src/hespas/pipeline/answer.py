@@ -17,6 +17,7 @@ from hespas.pipeline.passes import PassCost, Spent
 from hespas.pipelining.schedule import Action
 from hespas.pipelining.timing import Interval, Times
 from hespas.prediction import Prediction, StepWork
+from hespas.program.assumption import Assumed, assumed
 from hespas.program.program import Fidelity
 from hespas.units import PS_PER_S, format_quantity
 
@@ -170,15 +171,23 @@ class PipelinePrediction:
         return max(each.peak_bytes for each in self.memories)
 
     @property
-    def assumptions(self) -> tuple[str, ...]:
-        """What was taken for granted, each once."""
+    def assumed(self) -> tuple[Assumed, ...]:
+        """What was taken for granted, each once, and what it decides."""
         of_parts = (
-            text
+            one
             for cost in self.costs.values()
             for each in (cost.prediction, cost.update_prediction)
-            for text in each.assumptions
+            for one in each.assumed
         )
-        return tuple(dict.fromkeys([*self.notes, *of_parts]))
+        found: dict[str, Assumed] = {}
+        for one in (*map(assumed, self.notes), *of_parts):
+            found.setdefault(one.text, one)
+        return tuple(found.values())
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """The sentences of what was taken for granted."""
+        return tuple(each.text for each in self.assumed)
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -327,7 +327,7 @@ def _notes(cut: Cut, message_ps: int, times: Times) -> Sequence[str]:
     message = format_time(message_ps / PS_PER_S)
     notes = [
         f"pipeline: the mesh lies on the machine as {cut.mesh}, the last axis nearest",
-        f"pipeline: hidden as far as the schedule allows: {hidden}"
+        f"overlap: hidden as far as the schedule allows: {hidden}"
         + (f"; not hidden: {open_}" if open_ else ""),
         _ALONE,
         f"pipeline: a message to the next stage takes {message}, while all stages send",
@@ -335,14 +335,14 @@ def _notes(cut: Cut, message_ps: int, times: Times) -> Sequence[str]:
     ]
     if hides(Overlap.TP) and cut.mesh.size("tp") > 1:
         notes.append(
-            f"pipeline: tensor-parallel collectives run in {cut.mesh.size('tp')} pieces under the "
+            f"overlap: tensor-parallel collectives run in {cut.mesh.size('tp')} pieces under the "
             "products beside them, one piece stays exposed"
         )
     if cut.mesh.size(EXPERT) > 1:
         notes.append(_EXPERTS)
     if hides(Overlap.EXCHANGES):
         beside = sum(map(len, times.hidden_ps)) / sum(map(len, times.passes))
-        notes.append(f"pipeline: {100 * beside:.0f} % of the passes run {_BESIDE}")
+        notes.append(f"overlap: {100 * beside:.0f} % of the passes run {_BESIDE}")
     if cut.offloads:
         notes.append(_OFFLOADED)
     if cut.schedule.splits_backward:
@@ -362,7 +362,7 @@ _BESIDE = (
     "and neither slows the other"
 )
 _OFFLOADED = (
-    "pipeline: what layers keep goes to the host beside the forward pass of its micro-batch, and "
+    "host: what layers keep goes to the host beside the forward pass of its micro-batch, and "
     "comes back beside the backward pass, one layer ahead; a pass waits for what outlasts it"
 )
 _DIVIDED = (

@@ -6,11 +6,18 @@ Assumptions about single kernels, or sizes, that say the same of each are one li
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from textwrap import fill
 
-from hespas.report.schema import AssumptionGroup
+import msgspec
 
+from hespas.estimate.estimate import Estimate
+from hespas.pipeline import PipelinePrediction
+from hespas.prediction import Prediction
+from hespas.program.assumption import Part, Subject
+from hespas.report.schema import About, AssumptionGroup
+
+_SHOWN = 3
 _WIDTH = 100
 _EXAMPLES = 3
 # "kernel loop_add_fusion: 3 accesses go where data says": whose it is, and what.
@@ -33,11 +40,55 @@ def grouped_assumptions(
     >>> group.text, group.share
     ('2 kernels (add, gather): loads go where data says', 0.2)
     """
+    groups = [_group(texts, decided_s or {}, whole_s) for texts in _alike(assumptions)]
+    return sorted(groups, key=lambda each: 2.0 if each.share is None else each.share, reverse=True)
+
+
+def assumptions_of_step(
+    prediction: Prediction | PipelinePrediction, total: Estimate
+) -> list[AssumptionGroup]:
+    """Return what a step takes for granted, that which decides most of its time first.
+
+    ``total`` is what a device computes in it, with the times of what it notes. Assumptions whose
+    share of the step is not known stand last.
+    """
+    step_s = prediction.step_time_s
+    parts_s = {
+        Part.STEP: step_s,
+        Part.COMPUTATION: prediction.compute_s,
+        Part.EXPOSED_COMMUNICATION: prediction.exposed_communication_s,
+        Part.EXPOSED_HOST_TRANSFERS: prediction.exposed_host_transfer_s,
+        Part.NOTED_OPERATIONS: 0.0,
+    }
+    subjects = {each.text: each.subject for each in prediction.assumed}
+    groups: list[AssumptionGroup] = []
+    for texts in _alike(subjects):
+        subject = subjects[texts[0]]
+        decided = [total.noted_s[text] for text in texts if text in total.noted_s]
+        if not decided and subject.part is not None:
+            decided = [parts_s[subject.part]]
+        share = min(1.0, sum(decided) / step_s) if decided and step_s > 0 else None
+        group = _group(texts, total.noted_s, total.time_s)
+        about = _about(subject)
+        groups.append(msgspec.structs.replace(group, step_share=share, about=about))
+    return sorted(groups, key=lambda each: -1.0 if each.step_share is None else each.step_share,
+                  reverse=True)  # fmt: skip
+
+
+def _about(subject: Subject) -> list[About]:
+    found: list[About] = ["time"] if subject.part is not None else []
+    if subject.fits:
+        found.append("memory")
+    if subject.hidden:
+        found.append("overlap")
+    return found or ["time"]
+
+
+def _alike(assumptions: Iterable[str]) -> Iterable[list[str]]:
     alike: dict[str, list[str]] = {}
     for text in dict.fromkeys(assumptions):
         alike.setdefault(_without_particulars(text), []).append(text)
-    groups = [_group(texts, decided_s or {}, whole_s) for texts in alike.values()]
-    return sorted(groups, key=lambda each: 2.0 if each.share is None else each.share, reverse=True)
+    return alike.values()
 
 
 def _without_particulars(text: str) -> str:
@@ -54,10 +105,49 @@ def _group(texts: list[str], decided_s: Mapping[str, float], whole_s: float) -> 
 
 
 def group_text(group: AssumptionGroup) -> str:
-    """Return a group as a sentence, with the share of the computation that it decides."""
-    if group.share is None:
-        return group.text
-    return f"{group.text} ({_per_cent(group.share)} of the computation)"
+    """Return a group as a sentence, with the share that it decides, and what else.
+
+    The share is that of the step; where only the computation is known, or in results of earlier
+    versions, that of the computation.
+    """
+    decided = [_OTHERS_DECIDED[each] for each in group.about if each in _OTHERS_DECIDED]
+    if group.step_share is not None:
+        decided.insert(0, f"{_per_cent(group.step_share)} of the step")
+    elif group.share is not None:
+        decided.insert(0, f"{_per_cent(group.share)} of the computation")
+    if decided:
+        return f"{group.text} (decides {_listed(decided)})"
+    return f"{group.text} (share of the step not known)" if group.about else group.text
+
+
+def _listed(texts: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(texts[:-1]), texts[-1])))
+
+
+_OTHERS_DECIDED = {"memory": "what fits", "overlap": "what is hidden"}
+
+
+def step_assumption_lines(
+    groups: Sequence[AssumptionGroup], warnings: Iterable[str], *, verbose: bool
+) -> list[str]:
+    """Return the assumptions of a step that decide most, or all of them, and its warnings.
+
+    What decides whether a step fits, and what of it is hidden, is always there.
+    """
+    shown = list(groups)
+    if not verbose:
+        shown = [
+            group
+            for number, group in enumerate(groups)
+            if number < _SHOWN or not _OTHERS_DECIDED.keys().isdisjoint(group.about)
+        ]
+    lines = assumption_lines(map(group_text, shown), warnings)
+    if len(shown) < len(groups):
+        lines[0] = (
+            f"Assumed ({len(shown)} of {len(groups)}, by the share of the step that each decides; "
+            "--verbose shows all):"
+        )
+    return lines
 
 
 def _per_cent(share: float) -> str:

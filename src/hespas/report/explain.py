@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hespas.explain.changes import Change
 from hespas.prediction import Prediction
-from hespas.report.assumptions import assumption_lines, group_text, grouped_assumptions, wrapped
+from hespas.report.assumptions import assumptions_of_step, step_assumption_lines, wrapped
 from hespas.report.communication import communication_lines, communication_rows
 from hespas.report.schema import ExplainRow, RunReport
 from hespas.units import format_time
@@ -35,17 +35,19 @@ def main_change_lines(report: RunReport) -> list[str]:
     return _table("What would change it most", gaining) if gaining else []
 
 
-def explain_text(prediction: Prediction, changes: Sequence[Change]) -> str:
+def explain_text(
+    prediction: Prediction, changes: Sequence[Change], *, verbose: bool = False
+) -> str:
     """Return the changes as a table, the largest gain first, communication, and what it rests on.
 
-    Communication is that of the step as predicted, by axis.
+    Communication is that of the step as predicted, by axis. Of the assumptions there are those
+    that decide most, or all if it is ``verbose``.
     """
     system = prediction.system
     where = f"{prediction.devices} x {prediction.device_name}"
     where += f" on {system.name}" if system else ""
     step = format_time(prediction.step_time_s)
-    total = prediction.estimates.total
-    groups = grouped_assumptions(prediction.assumptions, total.noted_s, total.time_s)
+    groups = assumptions_of_step(prediction, prediction.estimates.total)
     communication = communication_lines(communication_rows(prediction))
     return "\n".join([
         f"{prediction.graph.program.source}: one step on {where} takes {step}",
@@ -54,7 +56,7 @@ def explain_text(prediction: Prediction, changes: Sequence[Change]) -> str:
         "",
         *_note_lines(changes),
         *([*communication, ""] if communication else []),
-        *assumption_lines(map(group_text, groups), prediction.warnings),
+        *step_assumption_lines(groups, prediction.warnings, verbose=verbose),
     ])  # fmt: skip
 
 

@@ -17,9 +17,12 @@ from hespas.hardware.system import System
 from hespas.options import PredictOptions
 
 _WITHOUT_EFFECT = frozenset(
-    {"mlir_file", "disable_cache", "in_memory_only_cache", "cache_dir", "threads", "output"}
+    {
+        *("mlir_file", "disable_cache", "in_memory_only_cache", "cache_dir", "threads", "output"),
+        "verbose",
+    }
 )
-"""The program has a key of its own; the others change where answers are kept, not what they are."""
+"""The program has a key of its own; the others change where answers are kept and shown alone."""
 
 
 def given_options(options: PredictOptions) -> dict[str, Any]:

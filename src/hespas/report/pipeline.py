@@ -15,7 +15,7 @@ from hespas.estimate.estimate import Estimate
 from hespas.models.part import EXPERT, PIPE, REDUCED
 from hespas.pipeline import PartCost, PipelinePrediction
 from hespas.prediction import Prediction
-from hespas.report.assumptions import grouped_assumptions
+from hespas.report.assumptions import assumptions_of_step
 from hespas.report.communication import IDLE, communication_rows
 from hespas.report.energy import with_facility
 from hespas.report.goodput import pipeline_goodput
@@ -51,7 +51,7 @@ def pipeline_report(prediction: PipelinePrediction) -> RunReport:
     rows = list(_communication(prediction, ran))
     communication_s = sum(row.time_s for row in rows if row.kind != IDLE)
     first = ran[0][0]
-    groups = grouped_assumptions(prediction.assumptions, total.noted_s, total.time_s)
+    groups = assumptions_of_step(prediction, total)
     return RunReport(
         schema_version=SCHEMA_VERSION,
         program=prediction.cut.source.name,

@@ -15,7 +15,7 @@ from hespas.estimate.estimate import OpEstimate
 from hespas.explain.changes import main_changes
 from hespas.frontend.load import PARTITIONED
 from hespas.prediction import Prediction
-from hespas.report.assumptions import assumption_lines, group_text, grouped_assumptions
+from hespas.report.assumptions import assumptions_of_step, step_assumption_lines
 from hespas.report.communication import communication_lines, communication_rows
 from hespas.report.energy import energy_j, energy_parts
 from hespas.report.explain import explain_rows, main_change_lines
@@ -77,7 +77,7 @@ def run_summary(prediction: Prediction) -> RunReport:
     step_s, work = prediction.step_time_s, prediction.work
     used = utilisation_of(prediction, whole)
     tokens_per_s = rate_of(work.tokens, step_s)
-    groups = grouped_assumptions(prediction.assumptions, total.noted_s, total.time_s)
+    groups = assumptions_of_step(prediction, total)
     return RunReport(
         schema_version=SCHEMA_VERSION,
         program=Path(prediction.graph.program.source).name.removesuffix(PARTITIONED),
@@ -148,9 +148,14 @@ def run_json(report: RunReport) -> dict[str, object]:
     return msgspec.to_builtins(report)
 
 
-def run_text(report: RunReport) -> str:
-    """Return a report as lines of text, every figure with its unit."""
+def run_text(report: RunReport, *, verbose: bool = False) -> str:
+    """Return a report as lines of text, every figure with its unit.
+
+    Of the assumptions it has those that decide most, or all if it is ``verbose``.
+    """
     found = [lines for section in SECTIONS if (lines := section(report))]
+    groups, warnings = report.assumption_groups, report.warnings
+    found.append(step_assumption_lines(groups, warnings, verbose=verbose))
     return "\n\n".join("\n".join(lines) for lines in found)
 
 
@@ -181,10 +186,6 @@ def _of_peak(share: float | None, peak: str) -> str:
     return "" if share is None else f"{100 * share:.1f} % of {peak or 'peak'}"
 
 
-def _assumptions(report: RunReport) -> list[str]:
-    return assumption_lines(map(group_text, report.assumption_groups), report.warnings)
-
-
 SECTIONS: tuple[Callable[[RunReport], list[str]], ...] = (
     headline_lines,
     stage_lines,
@@ -195,6 +196,5 @@ SECTIONS: tuple[Callable[[RunReport], list[str]], ...] = (
     _work,
     main_change_lines,
     goodput_lines,
-    _assumptions,
 )
-"""The parts of the text, in order."""
+"""The parts of the text before the assumptions, in order."""

@@ -266,6 +266,9 @@ class GoodputReport(msgspec.Struct, frozen=True, kw_only=True):
     assumptions: Annotated[list[str], Meta(description="taken for granted of the long run")]
 
 
+About: TypeAlias = Literal["time", "memory", "overlap"]
+
+
 class AssumptionGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Assumptions that differ only in what they are about."""
 
@@ -279,6 +282,14 @@ class AssumptionGroup(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ]
     examples: Annotated[list[str], Meta(description="what the first of them are about")]
+    step_share: Annotated[
+        float | None,
+        Meta(description="of the step, what they decide, 0 to 1; null where it is not known"),
+    ] = None
+    about: Annotated[
+        list[About],
+        Meta(description="what they decide: time, whether the step fits, what of it is hidden"),
+    ] = []
 
 
 class StageRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -440,7 +451,11 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     communication: list[CommunicationRow]
     explain: list[ExplainRow]
     assumptions: Annotated[
-        list[str], Meta(description="what was taken for granted, those that are alike joined")
+        list[str],
+        Meta(
+            description="what was taken for granted, those that are alike joined, those that "
+            "decide most of the step first"
+        ),
     ]
     assumption_groups: list[AssumptionGroup]
     warnings: list[str]

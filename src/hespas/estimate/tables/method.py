@@ -197,16 +197,21 @@ class Measured:
         }
 
     def assumptions(self, program: Program) -> tuple[str, ...]:
-        """Return what it assumes of every region, compiled or not."""
+        """Return what it assumes of every region, compiled or not.
+
+        What it assumes of other operations than products, they note themselves.
+        """
         del program
+        return (self._products, *self._calibration)
+
+    @property
+    def _products(self) -> str:
         about = self.gemm.part.about
-        products = (
+        return (
             f"measured: matrix products take what tables say, measured on {about.measured_on} with "
             f"operands that may have been in the cache, and {format_time(about.alone_s)} more each "
             "if the program is compiled, as they are launched one by one"
         )
-        kernels = () if self.kernels is None else self.kernels.assumptions
-        return (products, *self._calibration, *kernels, *self.streaming.assumptions)
 
     @property
     def _calibration(self) -> tuple[str, ...]:
@@ -239,12 +244,21 @@ class Measured:
             timings.extend(self._convolution(each, moved) for each in convolutions(op))
         if timings:
             return self._library(leaf, timings, is_kernel=is_kernel)
-        moved_by = self.streaming.price(leaf, is_kernel=is_kernel)
+        moved_by = self._moving(leaf, is_kernel=is_kernel)
+        if is_triton(op):
+            return self._with_products(leaf, moved_by)
+        if is_kernel and self.kernels is not None and op.kind in _OF_LIBRARIES:
+            return self._with_arithmetic(leaf, moved_by)
+        return moved_by
+
+    def _moving(self, leaf: Leaf, *, is_kernel: bool) -> Timing:
+        """Return the time of an operation that is no product, with what that assumes."""
         if is_kernel and self.kernels is not None:
-            moved_by = self.kernels.price(leaf)
-            if op.kind in _OF_LIBRARIES and not is_triton(op):
-                return self._with_arithmetic(leaf, moved_by)
-        return self._with_products(leaf, moved_by) if is_triton(op) else moved_by
+            timing, assumed = self.kernels.price(leaf), self.kernels.assumptions
+        else:
+            timing = self.streaming.price(leaf, is_kernel=is_kernel)
+            assumed = self.streaming.assumptions if timing.time_s else ()
+        return replace(timing, notes=(*timing.notes, *assumed))
 
     def _with_arithmetic(self, leaf: Leaf, timing: Timing) -> Timing:
         """Return how long a library's kernel takes: not less than its arithmetic at the peaks."""
@@ -285,7 +299,7 @@ class Measured:
         alone_s = about.alone_s if is_kernel else 0.0
         return Timing(
             time_s=max(total.time_s, moving_s) + alone_s,
-            notes=total.notes,
+            notes=(*total.notes, self._products),
             bound=bound + Bound(launch_s=alone_s),
         )
 

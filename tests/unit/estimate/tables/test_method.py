@@ -94,10 +94,8 @@ def test_an_operation_of_a_program_that_is_not_compiled_launches_nothing() -> No
 
 def test_notes_say_what_was_measured_where() -> None:
     found = total(kernels(), model())
-    assert found.notes == ("products of bf16 from tables measured on NVIDIA H100 80GB HBM3",)
-    assert any(
-        "89 % of the memory bandwidth" in each for each in model().assumptions(kernels().program)
-    )
+    assert "products of bf16 from tables measured on NVIDIA H100 80GB HBM3" in found.notes
+    assert any("89 % of the memory bandwidth" in each for each in found.notes)
 
 
 def test_calibration_reaches_every_part() -> None:

@@ -1,0 +1,75 @@
+"""What an assumption is about: the part of a step that it decides, and what else.
+
+Assumptions are sentences, which programs, estimates, systems and timelines hold. One that decides
+more than time begins with its subject, as in ``memory: weights are held in f32``: `SUBJECTS` says
+what the subjects decide. Of another, where it comes from may say it; or its share of the step is
+not known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+
+class Part(Enum):
+    """A part of a step's time that an assumption decides."""
+
+    STEP = auto()
+    COMPUTATION = auto()
+    EXPOSED_COMMUNICATION = auto()
+    EXPOSED_HOST_TRANSFERS = auto()
+    NOTED_OPERATIONS = auto()
+    """Only the operations that the estimate notes it of."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """What assumptions decide: a part of the step's time, and whether it fits or is hidden.
+
+    ``part`` is None where its share of the step is not known.
+    """
+
+    part: Part | None = None
+    fits: bool = False
+    hidden: bool = False
+
+
+UNKNOWN = Subject()
+OF_COMPUTATION = Subject(part=Part.COMPUTATION)
+OF_COMMUNICATION = Subject(part=Part.EXPOSED_COMMUNICATION)
+
+SUBJECTS = {
+    "cluster: ": OF_COMMUNICATION,
+    "host: ": Subject(part=Part.EXPOSED_HOST_TRANSFERS, hidden=True),
+    "kernels are those": Subject(part=Part.COMPUTATION, fits=True, hidden=True),
+    "measured: ": Subject(part=Part.NOTED_OPERATIONS),
+    "memory: ": Subject(fits=True),
+    "network: ": Subject(part=Part.EXPOSED_COMMUNICATION, hidden=True),
+    "overlap: ": Subject(part=Part.EXPOSED_COMMUNICATION, hidden=True),
+    "the batch is ": Subject(part=Part.STEP, fits=True),
+    "the mesh is ": Subject(part=Part.STEP, fits=True),
+    "the program is as XLA ": OF_COMPUTATION,
+    "the program is not compiled first: ": OF_COMPUTATION,
+}
+"""What assumptions decide, by how they begin."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assumed:
+    """An assumption, and what it decides."""
+
+    text: str
+    subject: Subject
+
+
+def assumed(text: str, otherwise: Subject = UNKNOWN) -> Assumed:
+    """Return an assumption with its subject, ``otherwise`` where it begins with none.
+
+    >>> assumed("memory: weights are held in f32").subject.fits
+    True
+    >>> assumed("NVLink is fast", OF_COMMUNICATION).subject.part.name
+    'EXPOSED_COMMUNICATION'
+    """
+    subjects = (subject for start, subject in SUBJECTS.items() if text.startswith(start))
+    return Assumed(text=text, subject=next(subjects, otherwise))
