@@ -3,7 +3,7 @@
     python validation/pages.py             write every example and figure anew
     python validation/pages.py --record    also run what needs hespas[gpu] and [tpu]
 
-Three kinds of text in README.md and docs/ are not written by hand:
+Four kinds of text in README.md and docs/ are not written by hand:
 
 * a ``console`` block shows commands and what they print; tests run them;
 * a ``text`` block after the line ``<!-- recorded -->`` shows the same of commands that need an
@@ -14,7 +14,9 @@ Three kinds of text in README.md and docs/ are not written by hand:
   which ``python validation/fusion.py`` writes, docs/data/every_step.json, which ``python
   validation/every_rows.py`` makes of what ``hespas validate --all --json`` writes,
   docs/data/recipe.json, which ``python validation/recipe_cost.py`` writes, and
-  src/hespas/export/loops.json, which ``python validation/loops.py`` writes.
+  src/hespas/export/loops.json, which ``python validation/loops.py`` writes;
+* what stands between ``<!-- shown NAME -->`` and ``<!-- end -->`` is a figure in a sentence that
+  follows from the examples of its page: see validation/sentences.py.
 
 Where the output shown ends in "...", only its first lines are shown. Look at the difference before
 you commit.
@@ -41,6 +43,7 @@ import fuzz_runs
 import loops
 import pipelines
 import recipe_cost
+import sentences
 import serving
 from base_install import base_install
 from hespas.cli.commands import command_named, commands, run
@@ -56,6 +59,7 @@ Output = Callable[[str], str]
 _EXECUTED = re.compile(r"(?<=```console\n)(.*?)(?=```\n)", re.DOTALL)
 _KEPT = re.compile(r"(?<=<!-- recorded -->\n```text\n)(.*?)(?=```\n)", re.DOTALL)
 _FIGURES = re.compile(r"(?<=<!-- figures )(\w+)( -->\n?)(.*?)(?=<!-- end -->)", re.DOTALL)
+_SHOWN = re.compile(r"(?<=<!-- shown )(\w+)( -->)(.*?)(?=<!-- end -->)", re.DOTALL)
 _STAGES = {
     "hespas_chakra_gen": "trace",
     "hespas_mlir_splitter": "split",
@@ -83,13 +87,38 @@ def with_figures(text: str, accuracy: Mapping[str, Any]) -> str:
     return _FIGURES.sub(lambda match: f"{match[1]}{match[2]}{FIGURES[match[1]](accuracy)}", text)
 
 
+def with_sentences(text: str) -> str:
+    """Return a page whose sentences have the figures that its examples show."""
+    page = sentences.Examples(executed=_shown(text, _EXECUTED), recorded=_shown(text, _KEPT))
+    return _SHOWN.sub(
+        lambda match: f"{match[1]}{match[2]}{sentences.FIGURES[match[1]](page)}", text
+    )
+
+
+def _shown(text: str, blocks: re.Pattern[str]) -> dict[str, str]:
+    """Return what the examples of a page show, by command; of equal commands the first."""
+    found: dict[str, str] = {}
+    for block in blocks.findall(text):
+        for part in _parts(block):
+            match = _COMMAND.match(part)
+            assert match is not None  # noqa: S101 - a part has a line at least
+            found.setdefault(_key(match[0]), part[match.end() :])
+    return found
+
+
+def _parts(text: str) -> list[str]:
+    return re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]
+
+
+_COMMAND = re.compile(r"(?:.*\\\n)*.*\n")
+
+
 def _block(text: str, output: Output) -> str:
-    parts = re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]
-    return "".join(f"$ {_example(part, output)}" for part in parts)
+    return "".join(f"$ {_example(part, output)}" for part in _parts(text))
 
 
 def _example(text: str, output: Output) -> str:
-    match = re.match(r"(?:.*\\\n)*.*\n", text)
+    match = _COMMAND.match(text)
     assert match is not None  # noqa: S101 - a part has a line at least
     command, shown = match[0], text[match.end() :].splitlines()
     lines = output(command).splitlines()
@@ -309,7 +338,7 @@ def main() -> None:
             make_workspace(Path(directory))
             with chdir(directory):
                 text = executed(text, printed)
-        page.write_text(text)
+        page.write_text(with_sentences(text))
 
 
 if __name__ == "__main__":

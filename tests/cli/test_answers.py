@@ -97,7 +97,7 @@ def test_every_figure_of_the_text_has_a_unit(predict: Call) -> None:
     assert re.fullmatch(r"  compute +14\.84 us +53\.7 %", lines[3])
     assert re.fullmatch(r"  exposed communication +12\.78 us +46\.3 %", lines[4])
     assert max(map(len, lines)) <= 100
-    units = r"(?:[pnum]?s|[kMG]?(?:B/s|B|FLOP)|[um]?J|%|x)"
+    units = r"(?:[pnum]?s|[kMGT]?(?:B/s|B|FLOP/s|FLOP)|[um]?J|%|x)"
     figures = re.compile(rf"(?<![\w.-])(?>\d+(?:\.\d+)?)(?! ?{units}(?:[\s,]|$))", re.MULTILINE)
     answer_part = "\n".join(lines[2 : lines.index("Assumed:")])
     bare = [match[0] for match in figures.finditer(answer_part)]
@@ -115,6 +115,19 @@ def test_the_answer_lists_what_was_assumed(predict: Call, call: Call) -> None:
     )
     words = ("run", "dot.mlir", "--node", "A100_SXM_40GB", "--json", "-")
     assert any("tf32" in text for text in answer(call("hespas", *words))["assumptions"])
+
+
+def test_a_verbose_answer_has_all_that_json_has(call: Call, block: Path) -> None:
+    words = ("hespas", "run", block, *SYSTEM, "--node", "A100_SXM_40GB")
+    listed = answer(call(*words, "--json", "-"))["assumptions"]
+    shown = " ".join(call(*words, "--verbose").stdout.split())
+    assert len(listed) > 4
+    assert all(" ".join(text.split()) in shown for text in listed)
+    few = call(*words).stdout
+    assert f" of {len(listed)}, by the share of the step that each decides; --verbose" in few
+    refused = call(*words, "--verbose", "--json", "-")
+    assert refused.returncode == 2
+    assert "--verbose has no effect on JSON" in refused.stderr
 
 
 def traced(call: Call, block: Path) -> None:

@@ -47,6 +47,19 @@ def test_a_page_shows_what_was_recorded(page: Path) -> None:
     text = page.read_text()
     assert pages.recorded(text, pages.from_file()) == text
     assert pages.with_figures(text, json.loads(pages.ACCURACY.read_text())) == text
+    assert pages.with_sentences(text) == text
+
+
+def test_a_sentence_that_contradicts_what_its_page_shows_is_written_anew() -> None:
+    run = "$ hespas run {}.mlir --node H100_80GB --system H100_80GB_8GPU_4\nStep time {} ms\n"
+    blocks = "".join(
+        f"```console\n{run.format(name, step)}```\n"
+        for name, step in (("fsdp", 50), ("mixed", 40), ("replicated", 80))
+    )
+    text = f"{blocks}It is ahead by <!-- shown tutoriallead -->7 %<!-- end -->.\n"
+    assert "ahead by <!-- shown tutoriallead -->20 and 50 %<!-- end -->." in pages.with_sentences(
+        text
+    )
 
 
 @pytest.mark.parametrize("name", commands.list_commands(click.Context(commands)))

@@ -29,7 +29,7 @@ from hespas.goodput.options import GoodputOptions
 from hespas.hardware.cluster import Cluster
 from hespas.hardware.device import Device
 from hespas.hardware.presets import PRESETS_DIRECTORY, load_device, load_system
-from hespas.options import PredictOptions
+from hespas.options import PredictOptions, ReportOptions
 from hespas.pipelining.options import PipelineOptions
 from hlo_programs import module
 from programs import all_reduce, on_devices, vector_main
@@ -252,7 +252,8 @@ def test_predict_takes_what_run_takes() -> None:
         "launch_overhead": "launch_overhead_s",
         "custom_call": "custom_calls",
     }
-    elsewhere = {"mlir_file", "as_exported", "optimise", "output", "clean", "depth", "each_layer"}
+    elsewhere = {"mlir_file", "as_exported", "optimise", "output", "clean"}
+    elsewhere |= {each.name for each in options_in(ReportOptions)}
     elsewhere |= {each.name for each in options_in(GoodputOptions)}
     of_pipelines = {each.name for each in options_in(PipelineOptions)}
     assert of_pipelines <= set(signature(hespas.predict_pipeline).parameters)

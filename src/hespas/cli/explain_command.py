@@ -42,7 +42,9 @@ def command(json_file: str | None, **given: Any) -> None:
     memory bandwidth, the peak rates, the launches of kernels, the links, and what is not perfect.
     Attention that is not fused, and kernels that are far from what their bytes take, are named.
     """
-    options = pipeline.checked(flags.requested(given))
+    requested = flags.requested(given)
+    flags.check_verbose(requested.report, json_file)
+    options = pipeline.checked(requested)
     check_targets(json_file, None)
     prepared = pipeline.prepare(options)
     estimates = pipeline.price(prepared, options, store=pipeline.store_of(options.estimate))

@@ -37,6 +37,7 @@ def command(json_file: str | None, timeline: Path | None, **given: Any) -> None:
     and regions are written too.
     """
     requested = flags.requested(given)
+    flags.check_verbose(requested.report, json_file)
     if pipeline.is_pipeline(requested):
         check_targets(json_file, timeline, requested.output.directory)
         _run_pipeline(requested, json_file, timeline)
