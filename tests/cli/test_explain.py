@@ -9,6 +9,8 @@ from subprocess import CompletedProcess
 
 import pytest
 
+from hespas.report.schema import SCHEMA_VERSION
+
 Call = Callable[..., CompletedProcess[str]]
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = str(ROOT / "examples" / "attention_block.mlir")
@@ -52,7 +54,9 @@ def test_a_step_that_is_longer_by_more_than_the_limit_has_its_own_code(
     for name, step_s in (("a", 1.0), ("b", second)):
         file = tmp_path / f"{name}.json"
         parts = {"compute_s": step_s, "exposed_communication_s": 0.0}
-        file.write_text(json.dumps({"schema_version": 1, "step_time_s": step_s, **parts}))
+        file.write_text(
+            json.dumps({"schema_version": SCHEMA_VERSION, "step_time_s": step_s, **parts})
+        )
         files.append(str(file))
     done = call("hespas", "compare", *files, "--fail-above", limit)
     assert done.returncode == code, done.stderr

@@ -11,6 +11,15 @@ costs.
 """
 
 PUBLIC: dict[str, tuple[str, ...]] = {
+    "assumption": (
+        "OF_COMMUNICATION",
+        "OF_COMPUTATION",
+        "UNKNOWN",
+        "Assumed",
+        "Part",
+        "Subject",
+        "assumed",
+    ),
     "attrs": (
         "Attrs",
         "BitcastAttrs",

@@ -29,18 +29,17 @@ A100_BANDWIDTH = 1555e9
 """B/s of the 40 GB part: the same."""
 
 
-def model(mesh: str, cluster: str, **settings: int) -> PredictOptions:
+def model(mesh: str, cluster: str, *, batch: int = 1) -> PredictOptions:
+    given = ModelOptions(mesh=parse_mesh(mesh), sequence=512, batch=batch)
     return PredictOptions(
-        program=ProgramOptions(
-            file=Path("llama3-100m"), model=ModelOptions(mesh=parse_mesh(mesh), **settings)
-        ),
+        program=ProgramOptions(file=Path("llama3-100m"), model=given),
         network=NetworkOptions(cluster=cluster),
     )
 
 
 @pytest.fixture(scope="module")
 def report() -> RunReport:
-    return run_report(pipeline.predict(model("fsdp=4", "4xA100_SXM_40GB", sequence=512)))
+    return run_report(pipeline.predict(model("fsdp=4", "4xA100_SXM_40GB")))
 
 
 def check(report: RunReport) -> None:
@@ -64,7 +63,7 @@ def test_all_of_an_answer_divide_by_the_datasheets_peak(report: RunReport) -> No
 
 
 def test_those_of_a_pipeline_divide_out() -> None:
-    options = model("pipe=7", "7xA100_SXM_40GB", sequence=512, batch=2)
+    options = model("pipe=7", "7xA100_SXM_40GB", batch=2)
     check(pipeline_report(pipeline.predict_pipeline(options)))
 
 
