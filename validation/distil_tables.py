@@ -116,7 +116,7 @@ RECIPES = {
     "B200_SXM": Recipe(
         directory="b200_sxm",
         nccl="2.29.2",
-        peak_flops={"bf16": 2250e12, "f8": 4500e12, "tf32": 1125e12},
+        peak_flops={"bf16": 2250e12, "f8": 4500e12, "tf32": 1125e12, "f4": 9000e12},
         memory_bandwidth=7700e9,
         cache_bytes=132644864,
         xla="sm_100_B200",
@@ -124,7 +124,7 @@ RECIPES = {
     "B300_SXM": Recipe(
         directory="b300_sxm",
         nccl="2.29.2",
-        peak_flops={"bf16": 2250e12, "f8": 4500e12},
+        peak_flops={"bf16": 2250e12, "f8": 4500e12, "f4": 14000e12},
         memory_bandwidth=8000e9,
         cache_bytes=132644864,
         alone_like="B200",
@@ -132,7 +132,7 @@ RECIPES = {
     "GB200": Recipe(
         directory="gb200",
         nccl="2.29.2",
-        peak_flops={"bf16": 2500e12, "f8": 5000e12},
+        peak_flops={"bf16": 2500e12, "f8": 5000e12, "f4": 10000e12},
         memory_bandwidth=8000e9,
         cache_bytes=132644864,
         alone_like="B200",
@@ -140,7 +140,7 @@ RECIPES = {
     "GB300": Recipe(
         directory="gb300",
         nccl="2.29.2",
-        peak_flops={"bf16": 2500e12, "f8": 5000e12},
+        peak_flops={"bf16": 2500e12, "f8": 5000e12, "f4": 15000e12},
         memory_bandwidth=8000e9,
         cache_bytes=132644864,
         alone_like="B200",
@@ -202,13 +202,13 @@ def _made(name: str, source: str, axes: Sequence[Axis], times: Times) -> tuple[T
 def _gemm(home: Path, recipe: Recipe, kind: str) -> tuple[TableWire, Grid] | None:
     """Join the timings of several frameworks.
 
-    bf16: all of them call cuBLAS, so the median is a GEMM timed three times over. f8: each has
-    a kernel of its own, some with the quantisation of an operand; XLA would choose the fastest.
+    bf16: all of them call cuBLAS, so the median is a GEMM timed three times over. f8 and f4: each
+    has a kernel of its own, some with the quantisation of an operand; XLA would choose the fastest.
     """
     frameworks = recipe.frameworks if kind == "bf16" else recipe.f8_frameworks
-    if not frameworks:
+    if not frameworks or kind not in recipe.peak_flops:
         return None
-    name = {"bf16": "bfloat16", "f8": "fp8"}[kind]
+    name = {"bf16": "bfloat16", "f8": "fp8", "f4": "nvfp4"}[kind]
     tables = [gemm_times(home / "gemm" / each / "gemm_perf.parquet", name) for each in frameworks]
     join = median if kind == "bf16" else min
     first = tables[0]
@@ -359,7 +359,7 @@ def distil(part: str, root: Path, xla: Path | None) -> bytes:
     home = root / recipe.directory
     first = home / "gemm" / recipe.frameworks[0] / "gemm_perf.parquet"
     latency, efficiency, streaming = _streaming(home, recipe, gemm_times(first, "bfloat16"))
-    made = [_gemm(home, recipe, "bf16"), _gemm(home, recipe, "f8")]
+    made = [_gemm(home, recipe, kind) for kind in ("bf16", "f8", "f4")]
     if recipe.xla and xla is not None:
         made.append(_xla_gemm(xla, recipe.xla))
     made.append(_attention(home, recipe))

@@ -160,18 +160,18 @@ def test_custom_calls_are_stated_and_listed(call: Call) -> None:
 def test_single_rates_go_before_the_node(call: Call) -> None:
     text = main_function(
         "%r = stablehlo.dot_general %a, %a, contracting_dims = [1] x [0] : "
-        "(tensor<64x64xbf16>, tensor<64x64xbf16>) -> tensor<64x64xbf16>\n"
-        "return %r : tensor<64x64xbf16>",
-        arguments="%a: tensor<64x64xbf16>",
-        results="tensor<64x64xbf16>",
+        "(tensor<64x64xi16>, tensor<64x64xi16>) -> tensor<64x64xi16>\n"
+        "return %r : tensor<64x64xi16>",
+        arguments="%a: tensor<64x64xi16>",
+        results="tensor<64x64xi16>",
     )
     moved, flops = 2 * 64 * 64 * 2, 2 * 64**3
     slow = ("--memory-bandwidth", "1GB/s")
     fast = ("--memory-bandwidth", "1PB/s")
     assert run(call, text, *slow)["compute_s"] == moved / 1e9
-    assert run(call, text, *fast)["compute_s"] == flops / 7.8e12, "the node has no bf16 rate"
+    assert run(call, text, *fast)["compute_s"] == flops / 7.8e12, "the node has no i16 rate"
     assert run(call, text, *fast, "--peak-flops", "1TFLOPS")["compute_s"] == flops / 1e12
-    rates = ("--per-datatype-flops", "bf16=2 TFLOP/s")
+    rates = ("--per-datatype-flops", "i16=2 TFLOP/s")
     assert run(call, text, *fast, *rates)["compute_s"] == flops / 2e12
 
 

@@ -103,10 +103,11 @@ def gemm_groups(path: Path, device: Device) -> tuple[Group, ...]:
 def _check(row: _Row, model: GemmModel) -> None:
     device, type_name = model.device, row.product.type_name
     floor_s = model.floor_s(row.product)
-    if device.named_rate(type_name) is None and row.time_s < floor_s:
+    if not device.names(type_name) and row.time_s < floor_s:
+        served = device.served_by(type_name) or "peak_flops"
         raise MeasurementError(
             f"{row.name} in {format_time(row.time_s)} is below the {format_time(floor_s)} of "
-            f"peak_flops, for {device.name} names no rate of {type_name}",
+            f"{served}, for {device.name} names no rate of {type_name}",
             location=row.location,
             hint="name it in per_datatype_flops (roofline/config.json of a node of your own), or "
             "correct the type or the unit",
@@ -192,7 +193,7 @@ def _size(cells: Mapping[str, str], name: str, location: str) -> int:
 
 def _type(text: str, location: str) -> str:
     name = _TYPES.get(text.lower().removeprefix("torch."), text)
-    known = (*ELEMENT_TYPES, "tf32")
+    known = tuple(ELEMENT_TYPES)
     if name not in known:
         message = f"there is no type {text!r}"
         raise MeasurementError(message, location=location, hint=suggestion(text, (*known, *_TYPES)))

@@ -28,9 +28,6 @@ from hespas.program.program import Op
 _SUBLANES, _LANES = 8, 128
 """Rows and columns of a vector register of 32-bit numbers."""
 _REGISTER_BITS = 32
-_FULL_PRECISION_PASSES = 6
-"""Products of bf16 that a product of f32 takes in full precision (``jax.lax.Precision``)."""
-
 _AT_PEAK = (
     "kernels of Pallas take the longest of the matrix unit, the busiest part of the vector unit "
     "and memory, each at its peak; steps of the grid cost nothing more"
@@ -87,7 +84,9 @@ def _longer(compute_s: float, memory_s: float, notes: tuple[str, ...]) -> Timing
 def matrix_unit_s(load: KernelLoad, device: Device, core: TensorCore) -> float:
     """Return how long the matrix units of all cores need for a kernel's products."""
     return sum(
-        count * _padded_flops(product, core.matrix_unit_size) / _rate(product, device)
+        count
+        * _padded_flops(product, core.matrix_unit_size)
+        / device.rate(multiplied(product).type_name)
         for product, count in load.products
     )
 
@@ -100,12 +99,6 @@ def _padded_flops(product: KernelProduct, unit: int) -> int:
 
 def _whole(size: int, of: int) -> int:
     return -(-size // of) * of
-
-
-def _rate(product: KernelProduct, device: Device) -> float:
-    if product.is_full_precision:
-        return device.rate("bf16") / _FULL_PRECISION_PASSES
-    return device.rate(multiplied(product).type_name)
 
 
 def vector_unit_cycles(load: KernelLoad, core: TensorCore) -> dict[Unit, float]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import asdict
 
 from hespas.cost.rules.custom_call import CustomCallCost
+from hespas.cost.rules.fusion import operations_of
 from hespas.cost.structure import Leaf
 from hespas.cost.work import Work
 from hespas.errors import HardwareError
@@ -26,8 +27,9 @@ from hespas.estimate.rates import Rates, device_at
 from hespas.estimate.tpu_sorts import sort_timing, vector_operations
 from hespas.hardware.device import Device
 from hespas.program.attrs import CustomCallAttrs
-from hespas.program.program import Program
+from hespas.program.program import Op, Program
 from hespas.program.targets import MOSAIC
+from hespas.program.types import ELEMENT_TYPES, NumberKind
 from hespas.split.regions import Compute
 from hespas.units import format_quantity, format_time
 
@@ -43,8 +45,16 @@ _KERNELS_ASSUMPTION = (
     "what its body needs from device memory and writing its results there"
 )
 TRANSCENDENTAL = "transcendental"
-_OF_PRODUCTS = ("bf16", "f16", "f8")
-"""Types that matrix units multiply where there are any."""
+_FLOATS = frozenset(
+    name
+    for name, each in ELEMENT_TYPES.items()
+    if each.kind is NumberKind.FLOAT and each.bits != 32
+)
+_BYTES = frozenset({"i2", "i4", "i8", "ui2", "ui4", "ui8"})
+"""Types whose products take a unit of their own; `_BYTES` are in kernels without products too."""
+_CONTRACTIONS = frozenset(
+    {"convolution", "custom_call", "dot", "dot_general", "einsum", "ragged_dot", "scaled_dot"}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +135,7 @@ class Roofline:
         return Price(
             cost=self.at_peaks(leaf.op.name, leaf.work),
             launch_s=(self.device.launch_overhead_s or 0.0) if is_kernel else 0.0,
-            notes=tuple(self._unrated(leaf.work)),
+            notes=tuple(self._unrated(leaf)),
             warnings=self._warnings(leaf.work),
         )
 
@@ -159,14 +169,15 @@ class Roofline:
     def price_timed(self, leaf: Leaf, timing: Timing) -> Price:
         """Return what one execution costs that takes as long as another method says."""
         cost = self.timed(leaf.op.name, leaf.work, timing.time_s, timing.bound)
-        return Price(cost=cost, notes=(*timing.notes, *self._unrated(leaf.work)))
+        return Price(cost=cost, notes=(*timing.notes, *self._unrated(leaf)))
 
     def at_peaks(self, kind: str, work: Work) -> OpEstimate:
         """Return what one execution costs at the peak rates; ``kind`` names it in errors."""
-        per_type = {
-            key: TypeTotals(flops=float(flops), time_at_peak_s=flops / self._peak(key, kind))
-            for key, flops in work.flops
-        }
+        per_type: dict[str, TypeTotals] = {}
+        for key, flops in work.flops:
+            totals = TypeTotals(flops=float(flops), time_at_peak_s=flops / self._peak(key, kind))
+            name = self.device.multiplied_as(key)
+            per_type[name] = per_type[name] + totals if name in per_type else totals
         if work.transcendentals:
             rate = self.device.peak_flops
             per_type[TRANSCENDENTAL] = TypeTotals(
@@ -185,17 +196,19 @@ class Roofline:
             bound=larger_of(time_s, compute_s=compute_s, memory_s=memory_s),
         )
 
-    def _unrated(self, work: Work) -> Iterator[str]:
+    def _unrated(self, leaf: Leaf) -> Iterator[str]:
         """Yield a note for each type of products whose rate the device doesn't name."""
         device = self.device
         if not device.per_datatype_flops:
             return
-        for key, _ in work.flops:
-            served = device.served_by(key) if key.startswith(_OF_PRODUCTS) else key
+        for key, _ in leaf.work.flops:
+            served = device.served_by(key)
+            if served == key or not (key in _FLOATS or (key in _BYTES and _multiplies(leaf.op))):
+                continue
             if served is None:
                 rate = format_quantity(device.peak_flops, "FLOP/s")
                 yield f"{device.name} names no rate of {key}: priced at that of other types, {rate}"
-            elif served != key:
+            else:
                 yield f"{device.name} names no rate of {key}: multiplied as {served}, at its rate"
 
     def timed(self, kind: str, work: Work, time_s: float, bound: Bound) -> OpEstimate:
@@ -237,6 +250,10 @@ class Roofline:
         if ratio is None:
             return self.device.tdp_w * time_s
         return self.device.tdp_w * (ratio * memory_s + (1 - ratio) * compute_s)
+
+
+def _multiplies(op: Op) -> bool:
+    return any(each.kind in _CONTRACTIONS for each in operations_of(op))
 
 
 def is_kernel_of_author(leaf: Leaf) -> bool:

@@ -13,12 +13,15 @@ from hespas.config.suggest import suggestion
 from hespas.errors import HardwareError
 from hespas.hardware.power import BoardPower
 from hespas.hardware.tensor_core import TensorCore
-from hespas.program.types import ELEMENT_TYPES
+from hespas.program.types import ELEMENT_TYPES, PRECISIONS, ElementType, NumberKind
 
 _TABLE_OF_TYPE = {
     "bf16": "bf16",
     "f16": "bf16",
     "tf32": "tf32",
+    "f32_high": "tf32",
+    "f32_highest": "f32",
+    "f4E2M1FN": "f4",
     "f8E4M3FN": "f8",
     "f8E5M2": "f8",
     "f8E4M3": "f8",
@@ -107,16 +110,49 @@ def check_clock(clock_hz: float, *, location: str) -> None:
         )
 
 
-_FALLBACK_TYPES = {"tf32": ("f32",)}
-_CONVERTED = ("bf16", "f16")
+_PRECISIONS = {"tf32": ("f32",), "f32_high": ("tf32", "f32"), "f32_highest": ("f32",)}
+"""Types that serve products of f32 by precision on GPUs: their compiler uses tf32 up to HIGH."""
+
+_PASSES = {"f32_high": 3, "f32_highest": 6}
+"""Products of bf16 that a TPU takes for one of f32.
+
+Source: the cycles that libtpu 0.0.42 writes for products of 4096 x 4096 and 8192 x 8192 on v3 to
+v7x, 3.0 to 3.5 and 6.0 to 7.2 times the bound of one pass of bf16.
+"""
+
+
+_WIDER = ("bf16", "f16", "f32")
+_OF_FLOATS = {4: ("f8E4M3FN", "f8E4M3FNUZ", *_WIDER), 8: _WIDER, 16: ("f32",)}
+_OF_FLOATS[6] = _OF_FLOATS[4]
+"""What GPUs' compilers convert floats to, by their bits."""
+
+
+def _converted(type_name: str, *, is_tpu: bool) -> tuple[str, ...]:
+    """Return what a type is converted to for units that don't multiply it, best first.
+
+    Sources: the products that XLA writes for GPUs that lack bf16 or floats of 8 bits; the cycles of
+    libtpu 0.0.42, which are those of bf16 for f16, i4, i8 and floats of 4 and 8 bits on v3, and but
+    for floats of 8 bits on v7x.
+    """
+    if type_name in PRECISIONS:
+        return ("bf16",) if is_tpu else _PRECISIONS[type_name]
+    match ELEMENT_TYPES.get(type_name):
+        case ElementType(kind=NumberKind.INTEGER, bits=2 | 4 | 8):
+            return ("i8", "bf16") if is_tpu else ("i8",)
+        case ElementType(kind=NumberKind.FLOAT, bits=bits) if bits in _OF_FLOATS:
+            return ("bf16",) if is_tpu else _OF_FLOATS[bits]
+        case _:
+            return ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
     """Peak rates of one accelerator, dense, as its vendor's datasheet gives them.
 
-    ``peak_flops`` (FLOP/s) serves every element type that ``per_datatype_flops`` (keys as MLIR
-    spells types, and ``tf32``) doesn't name. Memory bandwidth is in bytes/s.
+    ``per_datatype_flops`` has keys as MLIR spells types; products of f32 may have one for each
+    precision, ``tf32``, ``f32_high`` and ``f32_highest``. ``peak_flops`` (FLOP/s) serves every
+    element type that is neither named there nor converted to one that is (`served_by`). Memory
+    bandwidth is in bytes/s.
     ``launch_overhead_s`` is the time that a kernel launched behind another takes in addition to its
     work; None is unknown, and 0 is for devices that launch nothing. A TPU's compiler counts cycles
     of ``clock_hz``, and ``tensor_core`` describes its units. ``host_bandwidth_bytes_per_s`` is one
@@ -188,8 +224,7 @@ class Device:
     def named_rate(self, type_name: str) -> float | None:
         """Return the peak rate of a type, in FLOP/s, where ``per_datatype_flops`` names it.
 
-        Where it names none, ``tf32`` is served by the rate of ``f32``, and floats of 8 bits, which
-        compilers convert for units that don't multiply them, by that of ``bf16`` or ``f16``.
+        Where it names none, that of the type which serves it; a TPU takes several passes for f32.
 
         >>> v5e = Device(name="v5e", peak_flops=6e12, memory_bandwidth_bytes_per_s=819e9,
         ...              per_datatype_flops={"bf16": 197e12})
@@ -197,18 +232,39 @@ class Device:
         (197000000000000.0, None)
         """
         served = self.served_by(type_name)
-        return None if served is None else self.per_datatype_flops[served]
+        return None if served is None else self.per_datatype_flops[served] / self._passes(type_name)
+
+    def _passes(self, type_name: str) -> int:
+        """Return how many products of the type that serves it one of a type takes."""
+        return _PASSES.get(type_name, 1) if self.served_by(type_name) == "bf16" else 1
 
     def names(self, type_name: str) -> bool:
-        """Return whether ``per_datatype_flops`` names a type, or ``f32`` for ``tf32``."""
-        names = (type_name, *_FALLBACK_TYPES.get(type_name, ()))
-        return any(name in self.per_datatype_flops for name in names)
+        """Return whether ``per_datatype_flops`` names a type, or what a precision of f32 is."""
+        names = (type_name, *_PRECISIONS.get(type_name, ()))
+        is_passed = self._passes(type_name) > 1
+        return is_passed or any(name in self.per_datatype_flops for name in names)
 
     def served_by(self, type_name: str) -> str | None:
-        """Return the type whose rate is that of a type: itself, or what it is converted to."""
-        names = _CONVERTED if type_name.startswith("f8") else _FALLBACK_TYPES.get(type_name, ())
+        """Return the type whose rate is that of a type: itself, or what it is converted to.
+
+        None for a type that nothing multiplies, which is priced at ``peak_flops``.
+
+        >>> h100 = Device(name="h100", peak_flops=34e12, memory_bandwidth_bytes_per_s=3350e9,
+        ...               per_datatype_flops={"bf16": 990e12, "f8E4M3FN": 1979e12, "f32": 67e12})
+        >>> [h100.served_by(name) for name in ("bf16", "f4E2M1FN", "f8E5M2", "f16", "i8")]
+        ['bf16', 'f8E4M3FN', 'bf16', 'f32', None]
+        """
         rates = self.per_datatype_flops
+        names = _converted(type_name, is_tpu=self.tensor_core is not None)
         return next((name for name in (type_name, *names) if name in rates), None)
+
+    def multiplied_as(self, type_name: str) -> str:
+        """Return the type that the device multiplies a type as: itself where nothing serves it.
+
+        A product of f32 that takes several passes keeps its name, for it has a rate of its own.
+        """
+        served = self.served_by(type_name)
+        return type_name if served is None or self._passes(type_name) > 1 else served
 
     def factor(self, *names: str) -> float:
         """Return the factor by which the device's calibration multiplies times.

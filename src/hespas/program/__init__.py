@@ -114,6 +114,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "ElementType",
         "HOST_MEMORY",
         "NumberKind",
+        "PRECISIONS",
         "TensorType",
         "TokenType",
         "TupleType",

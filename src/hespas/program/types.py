@@ -28,6 +28,10 @@ class ElementType(msgspec.Struct, frozen=True, kw_only=True):
     kind: NumberKind
 
 
+PRECISIONS = ("tf32", "f32_high", "f32_highest")
+"""Products of f32 at precision DEFAULT, HIGH and HIGHEST (`jax.lax.Precision`), as types."""
+
+
 def _element_types() -> dict[str, ElementType]:
     def element(name: str, bits: int, kind: NumberKind) -> ElementType:
         return ElementType(name=name, bits=bits, kind=kind)
@@ -51,7 +55,7 @@ def _element_types() -> dict[str, ElementType]:
             "f8E8M0FNU",
         ),
         16: ("f16", "bf16"),
-        32: ("f32", "tf32"),
+        32: ("f32", *PRECISIONS),
         64: ("f64",),
     }
     for bits, names in floats.items():

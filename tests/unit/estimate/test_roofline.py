@@ -132,7 +132,7 @@ HIGHEST = ", precision = [HIGHEST, HIGHEST]"
         ("f32", "f32", HIGHEST, 19.5e12),
         ("f64", "f64", "", 19.5e12),
         ("f8E4M3FN", "f32", "", 312e12),
-        ("f4E2M1FN", "f32", "", 9.7e12),
+        ("f4E2M1FN", "f32", "", 312e12),
     ],
 )
 def test_the_type_that_is_multiplied_decides(
@@ -184,8 +184,8 @@ def test_unknown_types_are_priced_reported_or_refused() -> None:
     assert priced(text).warnings == ()
     warned = priced(text, warn_on_unknown_type=True)
     assert warned.warnings == ("per_datatype_flops doesn't name f8E4M3FN: priced at bf16",)
-    other = priced(dot("i4", "i32"), warn_on_unknown_type=True)
-    assert other.warnings == ("per_datatype_flops doesn't name i4: priced at peak_flops",)
+    other = priced(dot("i16", "i32"), warn_on_unknown_type=True)
+    assert other.warnings == ("per_datatype_flops doesn't name i16: priced at peak_flops",)
     assert warned.per_op == priced(text).per_op
     with pytest.raises(HardwareError, match=r"a100: .*dot_general computes on f8E4M3FN.*; add it"):
         priced(text, error_on_unknown_type=True)
@@ -235,8 +235,10 @@ def test_products_of_a_type_without_a_rate_are_named() -> None:
         memory_bandwidth_bytes_per_s=900e9,
         per_datatype_flops={"f32": 15.7e12},
     )
-    note = "v100 names no rate of bf16: priced at that of other types, 7.8 TFLOP/s"
-    assert note in priced(dot("bf16", "bf16"), old).notes
+    note = "v100 names no rate of i8: priced at that of other types, 7.8 TFLOP/s"
+    assert note in priced(dot("i8", "i32"), old).notes
+    converted = "v100 names no rate of bf16: multiplied as f32, at its rate"
+    assert converted in priced(dot("bf16", "bf16"), old).notes
     assert priced(dot("f32", "f32"), old).notes == ()
 
 

@@ -23,7 +23,9 @@ from hespas.program.attrs import ConvolutionAttrs, DotAttrs, EinsumAttrs
 from hespas.program.program import Op
 from hespas.program.types import ElementType, NumberKind
 
-_FULL_PRECISION = "HIGHEST"
+_OF_F32 = {"HIGHEST": "f32_highest", "HIGH": "f32_high"}
+"""The types of products of f32 by their precision, the highest first."""
+
 Shape = tuple[int, ...]
 
 
@@ -159,9 +161,9 @@ def multiplier_of(
 
     A multiply-accumulate is 2 FLOPs, a complex one 8 (4 products and 4 sums of reals). The type
     is the wider operand's, whatever the accumulator: bf16 x bf16 -> f32 runs at the bf16 rate.
-    f32 at precision DEFAULT or HIGH is tf32 on the GPUs that have it (`jax.lax.Precision`); a
-    device without a tf32 rate prices it as f32. An algorithm, where one is set, decides alone:
-    ``bf16 x 3`` is three products of bf16.
+    f32 has a type for each precision (`jax.lax.Precision`): ``tf32`` for DEFAULT, ``f32_high`` and
+    ``f32_highest``. What multiplies them is the device's affair (`Device.served_by`). An algorithm,
+    where one is set, decides alone: ``bf16 x 3`` is three products of bf16.
     """
     element = wider(lhs, rhs)
     if algorithm:
@@ -169,8 +171,8 @@ def multiplier_of(
     name = arithmetic_type(element)
     if element.kind is NumberKind.COMPLEX:
         return Multiplier(type_name=name, flops=8)
-    if name == "f32" and _FULL_PRECISION not in precision:
-        name = "tf32"
+    if name == "f32":
+        name = next((_OF_F32[each] for each in _OF_F32 if each in precision), "tf32")
     return Multiplier(type_name=name, flops=2)
 
 
@@ -178,6 +180,7 @@ def _algorithm_multiplier(algorithm: str, element: ElementType) -> Multiplier:
     named = _ALGORITHM_TYPE.findall(algorithm)
     passes = _ALGORITHM_PASSES.search(algorithm)
     name: str = named[0] if named else arithmetic_type(element)
+    name = _OF_F32["HIGHEST"] if name == "f32" else name
     return Multiplier(type_name=name, flops=2 * int(passes[1] if passes else 1))
 
 

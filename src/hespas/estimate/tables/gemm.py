@@ -24,9 +24,12 @@ from hespas.estimate.tables.files import Part, load_part
 from hespas.estimate.tables.grid import Grid, completed, monotone, read
 from hespas.hardware.device import Device, factor_of, table_of
 from hespas.hardware.power import clock_in_loop
-from hespas.program.types import ELEMENT_TYPES
+from hespas.program.types import ELEMENT_TYPES, NumberKind
 
-_BYTES = {"bf16": 2.0, "f8": 1.0, "tf32": 4.0}
+_BYTES = {"bf16": 2.0, "f4": 0.5, "f8": 1.0, "tf32": 4.0}
+_SCALED_FROM = {"f4": ("f4", "f8"), "f8": ("f8",)}
+"""Tables that serve types other than bf16, the nearest first: bf16 serves where there is none."""
+_RATED_AS = {"f4": "f4E2M1FN", "f8": "f8E4M3FN"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +78,9 @@ class GemmModel:
         """
         if not product.flops:
             return Timing(time_s=0.0)
+        if self.device.per_datatype_flops and self.device.served_by(product.type_name) is None:
+            return self._at_peak(product)
+        product = replace(product, type_name=self.device.multiplied_as(product.type_name))
         grid = self._grid(product.type_name)
         low, high = sorted(_folded(product))
         reading = read(grid, (low, high, product.k))
@@ -90,6 +96,12 @@ class GemmModel:
             return timing
         timing = timing.slowed(clock_in_loop(power, reading.time_s) / self.clock)
         return timing if timing.time_s >= floor_s else replace(timing, time_s=floor_s)
+
+    def _at_peak(self, product: Product) -> Timing:
+        """Return how long a product takes of a type that no table can be scaled to."""
+        floor_s = self.floor_s(product)
+        note = f"no table serves products of {product.type_name}: they take their peak rate's time"
+        return Timing(time_s=floor_s, notes=(note,), bound=Bound(compute_s=floor_s))
 
     def _bound(self, product: Product, time_s: float, *, least_s: float) -> Bound:
         """Return what decides a time: the least of the table is what a kernel takes beside."""
@@ -131,8 +143,8 @@ class GemmModel:
 
     def _base(self, type_name: str) -> str:
         """Return the table that is scaled to serve a type."""
-        table = table_of(type_name)
-        return table if f"gemm.{table}" in self.part.tables and table != "tf32" else "bf16"
+        tables = _SCALED_FROM.get(table_of(type_name), ())
+        return next((each for each in tables if f"gemm.{each}" in self.part.tables), "bf16")
 
     def _made(self, type_name: str) -> Grid:
         base = self._base(type_name)
@@ -167,11 +179,13 @@ class GemmModel:
 
     def _notes(self, product: Product, outside: tuple[str, ...]) -> tuple[str, ...]:
         about, name = self.part.about, product.type_name
-        notes = [f"products of {name} from tables measured on {about.measured_on}"]
         base = self._base(name)
-        is_measured = f"gemm.{name}" in self.part.tables or (name.startswith("f8") and base == "f8")
-        if not is_measured:
-            notes.append(f"products of {name} are scaled from measured ones of {base}")
+        is_float = ELEMENT_TYPES[name].kind is NumberKind.FLOAT
+        if f"gemm.{name}" in self.part.tables or (is_float and base == table_of(name) != "bf16"):
+            notes = [f"products of {name} from tables measured on {about.measured_on}"]
+        else:
+            scaled = f"products of {name} are scaled by peak rates from tables of {base} measured"
+            notes = [f"{scaled} on {about.measured_on}"]
         if self._is_transferred(base):
             notes.append(
                 f"{self.device.name} has no tables: those of {about.part} are scaled by peak "
@@ -188,7 +202,7 @@ class GemmModel:
         about = self.part.about
         same_memory = about.memory_bandwidth == self.device.memory_bandwidth_bytes_per_s
         return not same_memory or about.peak_flops[base] != self.device.rate(
-            "f8E4M3FN" if base == "f8" else base
+            _RATED_AS.get(base, base)
         )
 
 

@@ -56,9 +56,11 @@ def test_dot_costs_what_dot_general_costs(work_of: WorkOf) -> None:
 
 
 @pytest.mark.parametrize(
-    ("precision", "key"), [("DEFAULT", "tf32"), ("HIGH", "tf32"), ("HIGHEST", "f32")]
+    ("precision", "key"), [("DEFAULT", "tf32"), ("HIGH", "f32_high"), ("HIGHEST", "f32_highest")]
 )
-def test_precision_decides_between_tf32_and_f32(precision: str, key: str, work_of: WorkOf) -> None:
+def test_products_of_f32_have_a_type_for_each_precision(
+    precision: str, key: str, work_of: WorkOf
+) -> None:
     one = f"#stablehlo<precision {precision}>"
 
     work = work_of(_dot(_matmul("f32", "f32", "f32"), more=f", precision_config = [{one}, {one}]"))
