@@ -21,6 +21,7 @@ from hespas.page.specs import (
 from hespas.page.step import part_rows
 from hespas.report.compare import Comparison, RunResult, TimeRow, compared, signed_time
 from hespas.report.schema import RunReport
+from hespas.report.utilisation import peak_text
 from hespas.units import format_amount, format_quantity, format_time
 
 _MOST_STEPS = 12
@@ -87,7 +88,9 @@ def _figures(runs: Sequence[Named]) -> Table:
         ("Devices", [f"{run.report.devices}" for run in runs]),
         ("Step time", [format_time(run.report.step_time_s) for run in runs]),
         ("Tokens/s a device", [_amount(run.report.tokens_per_s_per_device) for run in runs]),
-        ("Model FLOPs utilisation", [_share(run.report.mfu) for run in runs]),
+        ("Model FLOPs utilisation (MFU)", [_share(run.report.mfu) for run in runs]),
+        ("Hardware utilisation", [_share(run.report.hardware_utilisation) for run in runs]),
+        ("Peak that they divide by", [peak_text(run.report) for run in runs]),
         ("Memory a device", [format_quantity(run.report.peak_memory_bytes, "B") for run in runs]),
         ("Computation", [format_time(run.report.compute_s) for run in runs]),
         ("Exposed communication", [format_time(_exposed_s(run)) for run in runs]),

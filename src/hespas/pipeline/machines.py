@@ -125,8 +125,8 @@ def no_device(options: EstimateOptions) -> ConfigError:
         names = ", ".join(device_names()[:4])
         return ConfigError(
             "no device is given",
-            hint=f"give {option('node')} ({names}, ...: see hespas hardware), or "
-            f"{' and '.join(missing)}",
+            hint=f"give {option('cluster')}, as in 8xH100_80GB, or {option('node')} ({names}, ...: "
+            f"see hespas hardware), or {' and '.join(missing)}",
         )
     return ConfigError(
         f"the device is described in part: {missing[0]} is not given",
