@@ -26,6 +26,7 @@ MODELLED_OPTIONS = frozenset(
     {
         "all_gather_combine",
         "all_reduce_combine",
+        "memory_limit_slop_factor",
         "pipelined_collectives",
         "reduce_scatter_combine",
     }
@@ -84,6 +85,9 @@ def planned(source: bytes, options: PredictOptions) -> Plan:
         case Fidelity.COMPILED:
             return Plan(fidelity=Fidelity.COMPILED, node=_node_for(choice.words, options))
         case Fidelity.AUTO if of_compiler:
+            plan = _automatic(options)
+            if plan.fidelity is WITHOUT_COMPILER and MODELLED_OPTIONS.issuperset(of_compiler):
+                return plan
             return Plan(fidelity=Fidelity.COMPILED, node=_node_for(option(of_compiler[0]), options))
         case Fidelity.AUTO:
             return _automatic(options)

@@ -19,6 +19,7 @@ from hespas.program.assumption import (
     Subject,
     assumed,
 )
+from hespas.program.overlap import SLOP_FLAG
 from hespas.program.program import Fidelity, Op
 from hespas.schedule.build import region_name
 from hespas.schedule.tasks import MemoryTask, TaskGraph, short_devices_text
@@ -170,6 +171,7 @@ class Prediction:
             (estimator_assumptions(self.estimates), OF_COMPUTATION),
             (self._network_assumptions(), OF_COMMUNICATION),
             (self._host_assumptions(), UNKNOWN),
+            (_overlap_assumptions(self.graph), OF_COMMUNICATION),
             (self.graph.assumptions, UNKNOWN),
             (self.estimates.total.notes, UNKNOWN),
             (_dropped_collectives(self.graph, self.tasks), OF_COMMUNICATION),
@@ -245,7 +247,12 @@ class Prediction:
     def warnings(self) -> tuple[str, ...]:
         """The warnings that the user asked for, and those about the device's memory and system."""
         own = (*self.estimates.total.warnings, *self.part_warnings)
-        return (*own, *self._memory_warnings(), *self._waiting_warnings())
+        return (
+            *own,
+            *self._memory_warnings(),
+            *self.overlap_warnings,
+            *self._waiting_warnings(),
+        )
 
     def _waiting_warnings(self) -> Iterator[str]:
         """Yield which devices the others wait for, where links differ."""
@@ -260,6 +267,32 @@ class Prediction:
                 f"{short_devices_text(slowest.devices)}, whose communication is shown"
             )
 
+    @property
+    def gave_up_overlap(self) -> bool:
+        """Whether the scheduler's memory limit leaves a step waiting for communication."""
+        limit = self.graph.program.overlap
+        exposed_s = self.exposed_communication_s
+        return limit is not None and limit.is_given_up and exposed_s > _WAITS * self.step_time_s
+
+    @property
+    def overlap_warnings(self) -> tuple[str, ...]:
+        """What the scheduler's memory limit keeps from running beside collectives."""
+        limit = self.graph.program.overlap
+        if limit is None or not self.gave_up_overlap:
+            return ()
+        needed, has = (format_quantity(n, "B") for n in (limit.needed_bytes, limit.limit_bytes))
+        remedy = (
+            f"{SLOP_FLAG}={limit.full_factor} lets it fill the device, which hespas explain tries"
+            if limit.full_factor
+            else "no value of the flag allows it more of this device"
+        )
+        text = (
+            "XLA's scheduler gives up overlap, so that collectives run by themselves: it counts "
+            f"{needed} of temporaries, and its limit is {has} ({SLOP_FLAG}={limit.factor}); "
+            f"{remedy}"
+        )
+        return (text,)
+
     def _memory_warnings(self) -> Iterator[str]:
         peak_bytes, capacity_bytes = self.memory.peak_bytes, self.memory_capacity_bytes
         if capacity_bytes is None or peak_bytes <= capacity_bytes:
@@ -268,6 +301,19 @@ class Prediction:
         has = format_quantity(capacity_bytes, "B")
         unfused = "" if self.graph.program.is_scheduled else "; a compiler that fuses needs less"
         yield f"the step needs {needs} of device memory, and the device has {has}{unfused}"
+
+
+_WAITS = 0.01
+"""The part of a step from which exposed communication is worth a warning."""
+
+
+def _overlap_assumptions(graph: RegionGraph) -> Iterator[str]:
+    limit = graph.program.overlap
+    if limit is not None and not limit.is_given_up:
+        yield (
+            f"overlap: XLA's scheduler runs with {SLOP_FLAG}={limit.full_factor}: work beside "
+            f"collectives exceeds its limit with {limit.factor}, {format_quantity(limit.limit_bytes, 'B')}"
+        )
 
 
 def _dropped_collectives(graph: RegionGraph, tasks: TaskGraph) -> Iterator[str]:

@@ -6,13 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hespas.cli import flags
+from hespas.compile.options import FULL, SLOP_OPTION
 from hespas.config.fields import Option
 from hespas.config.groups import Group
 from hespas.errors import ConfigError, option
+from hespas.export.source import platform_of
 from hespas.models.catalogue import model_named, models
 from hespas.models.model import Model
 from hespas.models.part import PIPE
 from hespas.study.keys import CLUSTER, MESH, WORKLOAD, Scalar, known_keys
+from hespas.study.space import system_named
 from hespas.study.study import AUTO, Study, StudyFidelity, study_of
 
 _MICRO_BATCHES = (1, 2, 4)
@@ -127,7 +130,8 @@ def _title(searched: Sequence[str], others: Sequence[str]) -> str:
 def search_from(model: str, given: Mapping[str, Any], *, compiled: int | None) -> Study:
     """Return the study that finds the best mesh of a model, of its usual axes unless one is given.
 
-    Its title says which axes those are, and which others `--mesh` could name.
+    Its title says which axes those are, and which others `--mesh` could name. On GPUs the memory
+    limit of XLA's scheduler is raised where a candidate needs that and fits.
     """
     found = _given(model, given)
     if model not in models():
@@ -144,6 +148,9 @@ def search_from(model: str, given: Mapping[str, Any], *, compiled: int | None) -
         found.setdefault("remat", ["minimal_with_context", "full"])
     if "accumulation" in has:
         found.setdefault("micro_batch", list(_MICRO_BATCHES))
+    clusters = found[CLUSTER] if isinstance(found[CLUSTER], list) else [found[CLUSTER]]
+    if all(platform_of(system_named(str(each)).part) == "cuda" for each in clusters):
+        found[SLOP_OPTION] = FULL
     goal = "tokens_per_s_per_device" if "sequence" in has else "samples_per_s"
     return study_of(
         {

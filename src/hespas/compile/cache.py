@@ -14,7 +14,7 @@ from hespas.compile.job import Job
 from hespas.content_cache import ContentCache
 from hespas.files import cache_home
 
-_MARK = b"hespas compiled 3\n"
+_MARK = b"hespas compiled 4\n"
 _SUFFIX = ".compiled"
 _KERNEL_SUFFIX = ".kernel"
 

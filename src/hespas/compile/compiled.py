@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hespas.program.kernels import CompiledKernels
+from hespas.program.overlap import OverlapLimit
 from hespas.xla.compile.messages import MemoryAnalysis
 
 
@@ -16,7 +17,8 @@ class CompiledProgram:
     ``hlo_proto`` is a serialized ``HloModuleProto`` and ``hlo_text`` the same module as text;
     ``kernels`` is None if the target's kernels cannot be read, and ``notes`` say why.
     ``flags`` are the compiler's options as they were set, ``versions`` those of the packages
-    that compiled, ``log`` what the compiler printed.
+    that compiled, ``log`` what the compiler printed. ``overlap`` is the scheduler's memory limit
+    where it counted more than that.
     """
 
     name: str
@@ -32,6 +34,7 @@ class CompiledProgram:
     versions: Mapping[str, str]
     notes: tuple[str, ...]
     log: str
+    overlap: OverlapLimit | None = None
 
     @property
     def device_count(self) -> int:

@@ -18,9 +18,10 @@ from hespas.compile.job import ANY_LAYOUT, Job, Layout, job_of
 from hespas.compile.options import DEFAULT_OPTIONS, CompileOptions
 from hespas.compile.packages import TOOLKIT, absent_passes, compiler_environment, write_toolkit
 from hespas.compile.settle import settled
-from hespas.compile.targets import GpuTarget, find_target
+from hespas.compile.targets import GpuTarget, find_target, memory_bytes
 from hespas.errors import ConfigError, HespasError, ToolError, UnsupportedError
 from hespas.program.kernels import CompiledKernels
+from hespas.program.overlap import SLOP_FACTOR, SLOP_FLAG, OverlapLimit, full_factor
 from hespas.stages import Stage, stage
 from hespas.tools.process import LOG_NAME, Limits, run_program, scratch_directory
 from hespas.xla.compile import messages
@@ -31,6 +32,11 @@ DEFAULT_LIMITS = Limits(time_s=3600, memory_bytes=32 * 2**30)
 
 _UNKNOWN_FLAG = re.compile(r"Unknown flags? in XLA_FLAGS: (\S+)")
 _BAD_VALUE = re.compile(r"Couldn't interpret value (\S*) for flag (\w+)")
+_SCHEDULED = re.compile(
+    r"LatencyHidingScheduler current memory usage: (\d+) bytes. "
+    r"Current limit: (\d+)"
+)
+_INFORMS = re.compile(r"I\d{4} |WARNING: All log messages before absl::InitializeLog")
 _MEMORY = re.compile(
     r"bad_alloc|[Oo]ut of memory|Cannot allocate memory|MemoryError|failed to map segment"
 )
@@ -55,6 +61,21 @@ def compile_program(
     `ToolError`, naming the log that is kept, if the compiler fails or exceeds ``limits``.
     """
     job = job_of(source, name=name, target=find_target(target), layout=layout, options=options)
+    made = _made(job, limits, cache)
+    limit = made.overlap
+    if not options.fills_memory or limit is None or limit.full_factor is None:
+        return made
+    filled = options.with_slop_factor(limit.full_factor)
+    job = job_of(source, name=name, target=job.target, layout=layout, options=filled)
+    full = _made(job, limits, cache)
+    memory = memory_bytes(job.target) if isinstance(job.target, GpuTarget) else None
+    if memory is None or full.memory.total_bytes > memory:
+        return made
+    return replace(full, overlap=msgspec.structs.replace(limit, is_given_up=False))
+
+
+def _made(job: Job, limits: Limits, cache: CompiledCache | None) -> CompiledProgram:
+    """Return the result of a job, from the cache where it is there."""
     cached = None if cache is None else cache.read(job)
     if cached is not None:
         return cached
@@ -93,7 +114,9 @@ def _environment(job: Job) -> dict[str, str]:
     is_gpu = isinstance(job.target, GpuTarget)
     ours = {"xla_dump_to": messages.DUMP_DIRECTORY, "xla_gpu_cuda_data_dir": TOOLKIT}
     flags = {**job.flags, **ours} if is_gpu else {}
-    return compiler_environment(" ".join(f"--{name}={value}" for name, value in flags.items()))
+    text = " ".join(f"--{name}={value}" for name, value in flags.items())
+    # The scheduler logs what it counted of memory as information.
+    return compiler_environment(text) | ({"TF_CPP_MIN_LOG_LEVEL": "0"} if is_gpu else {})
 
 
 def _read(job: Job, home: Path, limits: Limits) -> CompiledProgram:
@@ -115,6 +138,7 @@ def _result(job: Job, answer: messages.Compiled, home: Path) -> CompiledProgram:
     text = (home / messages.TEXT_FILE).read_text()
     proto = (home / messages.PROTO_FILE).read_bytes()
     kernels, notes = _kernels(job, home, text, proto)
+    log = (home / LOG_NAME).read_text(errors="replace")
     return CompiledProgram(
         name=job.name,
         target=job.target.name,
@@ -128,7 +152,27 @@ def _result(job: Job, answer: messages.Compiled, home: Path) -> CompiledProgram:
         flags=job.flags,
         versions=job.versions,
         notes=(*answer.notes, *notes, *absent_passes(job.target, job.flags)),
-        log=(home / LOG_NAME).read_text(errors="replace"),
+        log="".join(line for line in log.splitlines(keepends=True) if not _INFORMS.match(line)),
+        overlap=_exceeded(log, job),
+    )
+
+
+def _exceeded(log: str, job: Job) -> OverlapLimit | None:
+    """Return the scheduler's memory limit where it counted more, as it logged; None elsewhere."""
+    counts = _SCHEDULED.findall(log)
+    if not counts or not isinstance(job.target, GpuTarget):
+        return None
+    needed, limit = map(int, counts[-1])
+    if needed <= limit:
+        return None
+    factor = int(job.flags.get(SLOP_FLAG, SLOP_FACTOR))
+    memory = memory_bytes(job.target)
+    counted = 100 * limit / factor
+    return OverlapLimit(
+        limit_bytes=limit,
+        needed_bytes=needed,
+        factor=factor,
+        full_factor=None if memory is None else full_factor(memory, counted, above=factor),
     )
 
 

@@ -13,9 +13,12 @@ from hespas.compile.recipe import RecipeFlags, read_recipe
 from hespas.config.fields import Option, declare
 from hespas.config.groups import Group
 from hespas.errors import ConfigError, option
+from hespas.program.overlap import SLOP_FACTOR, SLOP_FLAG
 from hespas.units import parse_quantity
 
 _MIB = 2**20
+_MOST_PERCENT = 10_000
+SLOP_OPTION = "memory_limit_slop_factor"
 
 
 def parse_size(text: str, *, name: str) -> int:
@@ -30,6 +33,26 @@ def parse_size(text: str, *, name: str) -> int:
             f"{text!r} is not a number of bytes", location=option(name), hint="give 1 or more"
         )
     return int(size)
+
+
+FULL = "auto"
+"""The factor of the scheduler's limit that lets it fill the device where the step then fits."""
+
+
+def parse_slop_factor(text: str) -> int | str:
+    """Return per cent, or ``auto``.
+
+    >>> parse_slop_factor("120"), parse_slop_factor("auto")
+    (120, 'auto')
+    """
+    if text == FULL:
+        return text
+    if not (text.isascii() and text.isdecimal()) or not 1 <= int(text) <= _MOST_PERCENT:
+        raise ConfigError(
+            f"{option(SLOP_OPTION)} is {text!r}",
+            hint=f"give 1 to {_MOST_PERCENT} per cent, as in 120, or {FULL}",
+        )
+    return int(text)
 
 
 def parse_passes(text: str) -> tuple[str, ...]:
@@ -120,6 +143,16 @@ class CompileOptions:
     all_reduce_combine_bytes: int | None = _combine("all_reduce", default_text="128MiB")
     all_gather_combine_bytes: int | None = _combine("all_gather", default_text="128MiB")
     reduce_scatter_combine_bytes: int | None = _combine("reduce_scatter", default_text="64MiB")
+    memory_limit_slop_factor: int | str | None = declare(
+        Option(
+            help="Per cent that XLA's scheduler may fill, for work beside collectives, of what "
+            "arguments leave of 80 % of a GPU's memory; auto fills the GPU where that is too "
+            "little and the step still fits.",
+            parse=parse_slop_factor,
+            metavar="N|auto",
+            default_text=f"{SLOP_FACTOR}",
+        )
+    )
     flags: Mapping[str, str] = declare(
         Option(
             help="Another flag of XLA's own.",
@@ -146,6 +179,22 @@ class CompileOptions:
         for name in self.disabled_passes or ():
             if not _PASS.fullmatch(name):
                 raise ConfigError(f"{name!r} is not the name of a pass")
+
+    @property
+    def slop_factor(self) -> int:
+        """The factor of the scheduler's memory limit, in per cent, to begin with."""
+        given = self.memory_limit_slop_factor
+        return given if isinstance(given, int) else SLOP_FACTOR
+
+    @property
+    def fills_memory(self) -> bool:
+        """Whether the limit may be raised to all memory of the device."""
+        return self.memory_limit_slop_factor == FULL
+
+    def with_slop_factor(self, factor: int) -> CompileOptions:
+        """Return the options with another factor, which no flag overrides."""
+        flags = {name: value for name, value in self.flags.items() if name != SLOP_FLAG}
+        return replace(self, memory_limit_slop_factor=factor, flags=flags)
 
 
 DEFAULT_OPTIONS = CompileOptions()
@@ -203,6 +252,7 @@ def given_gpu_flags(options: CompileOptions) -> dict[str, str]:
     {'xla_gpu_enable_while_loop_double_buffering': 'false'}
     """
     matmuls, disabled = options.matmuls, options.disabled_passes
+    factor = options.memory_limit_slop_factor
     set_by: dict[str, bool | int | str | None] = {
         "xla_gpu_enable_triton_gemm": None if matmuls is None else matmuls is Matmuls.TRITON,
         "xla_gpu_enable_latency_hiding_scheduler": options.latency_hiding_scheduler,
@@ -212,6 +262,7 @@ def given_gpu_flags(options: CompileOptions) -> dict[str, str]:
         **dict.fromkeys(_PIPELINED, options.pipelined_collectives),
         "xla_gpu_enable_while_loop_double_buffering": options.double_buffered_loops,
         "xla_disable_hlo_passes": ",".join(disabled) if disabled else None,
+        SLOP_FLAG: None if options.fills_memory else factor,
     }
     flags = {
         name: str(value).lower() if isinstance(value, bool) else str(value)

@@ -172,6 +172,15 @@ def _gpu(name: str, file: Path) -> GpuTarget:
     )
 
 
+def memory_bytes(target: GpuTarget) -> int | None:
+    """Return the memory of a GPU as the compiler counts it; None where its description doesn't."""
+    found = _MEMORY_SIZE.search(target.description)
+    return None if found is None else int(found[1])
+
+
+_MEMORY_SIZE = re.compile(r"^ *device_memory_size: (\d+)$", re.MULTILINE)
+
+
 def _with_memory_of(target: GpuTarget, device: Device, *, part: str) -> GpuTarget:
     memory = {
         "memory_bandwidth": device.memory_bandwidth_bytes_per_s,

@@ -23,13 +23,14 @@ from hespas.hardware.faster_links import LinkFactors, with_links
 from hespas.hardware.interconnect import Dimensions, interconnect_of
 from hespas.hardware.system import System
 from hespas.options import NetworkOptions
-from hespas.pipeline import host_bandwidth, model_of, prices_of
+from hespas.pipeline import host_bandwidth, model_of, predict, prices_of
 from hespas.prediction import Prediction, computation_alone
+from hespas.program.overlap import SLOP_FLAG
 from hespas.schedule.build import estimated_tasks
 from hespas.schedule.tasks import MemoryTask, TaskGraph
 from hespas.simulate.models import Model, simulate_job, simulated_again
 from hespas.simulate.timeline import Timeline
-from hespas.units import format_time
+from hespas.units import format_quantity, format_time
 
 _MUCH = 1e6
 """Stands for infinitely many times as fast: rates have to be finite."""
@@ -89,13 +90,14 @@ def all_changes(prediction: Prediction) -> tuple[Change, ...]:
     """Return all changes, the largest gain first: see `main_changes`.
 
     In addition rates are infinite, latencies 0, links faster along each dimension, attention fused,
-    and kernels at their memory limits. Raises `hespas.errors.HespasError` as pricing and simulating
-    do.
+    kernels at their memory limits, and the memory limit of XLA's scheduler raised where it gave up
+    overlap. Raises `hespas.errors.HespasError` as pricing and simulating do.
     """
     step = _step(prediction)
     rates = (*step.rates(_RATES | _MORE_RATES), *step.power())
     network = (*step.network(), *step.more_network(), *step.host())
-    return ordered([*rates, *network, *step.devices(), *step.attention(), *step.kernels()])
+    others = (*step.devices(), *step.overlap(), *step.attention(), *step.kernels())
+    return ordered([*rates, *network, *others])
 
 
 def ordered(changes: list[Change]) -> tuple[Change, ...]:
@@ -202,6 +204,24 @@ class _Step:
             perfect = replace(network, model=model, imperfect=replace(imperfect, links=()))
             step_s = self._simulated_s(self.prediction.tasks, self.prediction.system, perfect)
             yield self._row("every link as specified", step_s)
+
+    def overlap(self) -> Iterator[Change]:
+        """Yield the step whose scheduler may fill the device, where its limit gave up overlap."""
+        limit, options = self.prediction.graph.program.overlap, self.prediction.options
+        if limit is None or limit.full_factor is None or not self.prediction.gave_up_overlap:
+            return
+        filled = options.compile.options.with_slop_factor(limit.full_factor)
+        again = predict(replace(options, compile=replace(options.compile, options=filled)))
+        needs, has = again.memory.peak_bytes, again.memory_capacity_bytes
+        fits = "" if has is None else ", and fits" if needs <= has else ", and does not fit"
+        of = "" if has is None else f" of {format_quantity(has, 'B')}"
+        note = (
+            f"overlap: the scheduler's limit was {format_quantity(limit.limit_bytes, 'B')}, and it "
+            f"counted {format_quantity(limit.needed_bytes, 'B')}; with {SLOP_FLAG}="
+            f"{limit.full_factor} the step needs {format_quantity(needs, 'B')}{of}{fits}"
+        )
+        row = self._row(f"{SLOP_FLAG}={limit.full_factor}", again.step_time_s)
+        yield replace(row, note=note)
 
     def attention(self) -> Iterator[Change]:
         """Yield the step with attention fused, where the program keeps scores in memory."""

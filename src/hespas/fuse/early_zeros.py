@@ -9,8 +9,7 @@ It takes them before that where a gather would be waited for (``kLessStall``): w
 a host, they take longer than the work beside them, and zeros fill the wait. And it takes them
 where the loop would need more than the scheduler's limit beside them (``kMemoryPeakOverLimit``).
 Both were read in its log, of llama3-8b and llama3-70b compiled for 8, 16 and 256 H100. The limit
-is that of ``GetSchedulerMemoryLimit``: 95 % of what arguments and results leave of 80 % of the
-device's memory.
+is that of `hespas.program.overlap`.
 """
 
 from __future__ import annotations
@@ -19,26 +18,27 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from hespas.fuse.short_memory import OF_DEVICE
 from hespas.memory.over_time import memory_of_operations, operation_key
 from hespas.memory.usage import unpacked_bytes
 from hespas.program.attrs import CollectiveAttrs
 from hespas.program.groups import ReplicaGroups
+from hespas.program.overlap import SLOP_FACTOR, counted_bytes
 from hespas.program.program import Op, Program, is_communication_op, nested_ops
 from hespas.program.types import allocated_bytes
 
-_OF_REST = 0.95
-"""XLA's ``xla_gpu_memory_limit_slop_factor``."""
-
 
 def with_early_zeros(
-    program: Program, *, devices_per_host: int | None, capacity_bytes: int | None
+    program: Program,
+    *,
+    devices_per_host: int | None,
+    capacity_bytes: int | None,
+    factor: int = SLOP_FACTOR,
 ) -> Program:
     """Return a scheduled program with the zeros of a last turn before the loop that it is of.
 
     They stay where a collective of the loop leaves a host of so many devices, or where hosts are
     not known. Where the loop then needs too much, the largest stay. A device of no known capacity
-    has enough.
+    has enough. ``factor`` is that of the scheduler's limit, in per cent.
     """
     operations = program.main.body.operations
     around = _last_around(operations)
@@ -47,7 +47,8 @@ def with_early_zeros(
     zeros = [op for op in operations[around + 1 :] if _reads_nothing(op)]
     if not zeros or not _stays(operations[around], devices_per_host):
         return program
-    early = set(_fitting(zeros, _left_bytes(program, operations[around], capacity_bytes)))
+    left_bytes = _left_bytes(program, operations[around], capacity_bytes, factor)
+    early = set(_fitting(zeros, left_bytes))
     ordered = (
         *operations[:around],
         *(op for op in zeros if op in early),
@@ -91,12 +92,12 @@ def _is_within(groups: ReplicaGroups, devices_per_host: int) -> bool:
     )
 
 
-def _left_bytes(program: Program, loop: Op, capacity_bytes: int | None) -> float:
+def _left_bytes(program: Program, loop: Op, capacity_bytes: int | None, factor: int) -> float:
     """Return what a loop leaves of the scheduler's limit."""
     if capacity_bytes is None:
         return float("inf")
     held_bytes, _ = unpacked_bytes(program)
-    limit_bytes = _OF_REST * (OF_DEVICE * capacity_bytes - held_bytes)
+    limit_bytes = factor / 100 * counted_bytes(capacity_bytes, held_bytes)
     return limit_bytes + held_bytes - memory_of_operations(program)[operation_key(loop)]
 
 

@@ -32,13 +32,14 @@ from hespas.fuse.padded_dots import with_padded_dots
 from hespas.fuse.pipelined import with_pipelined, with_starts_at_ends
 from hespas.fuse.reductions import before_reshapes
 from hespas.fuse.scans import with_scans_opened
-from hespas.fuse.short_memory import SHORT, is_short
+from hespas.fuse.short_memory import exceeded_limit
 from hespas.fuse.simplify import Simplifier, live, with_sums_joined, without_scatters
 from hespas.fuse.sorts import with_library_sorts
 from hespas.fuse.summed_gradients import with_norms_late, with_turned_first
 from hespas.fuse.top_k import with_top_k
 from hespas.fuse.vector_dots import with_vector_dots_opened
 from hespas.fuse.windows import with_windows_opened
+from hespas.memory.usage import memory_use
 from hespas.program.program import Block, Function, Program
 from hespas.program.rewrite import with_calls_opened
 
@@ -82,12 +83,21 @@ def fused(
     made = _scheduled(program, main, fuser(overlaps=True))
     if not of_gpus:
         return made
-    if not is_short(made, capacity_bytes):
-        return with_early_zeros(
-            made, devices_per_host=devices_per_host, capacity_bytes=capacity_bytes
-        )
-    made = _scheduled(program, main, fuser(overlaps=False))
-    return replace(made, assumptions=(SHORT, *made.assumptions))
+    factor = options.slop_factor
+    limit = exceeded_limit(made, capacity_bytes, factor)
+    if limit is not None and options.fills_memory and _fits(made, capacity_bytes):
+        limit = replace(limit, is_given_up=False)
+        factor = limit.full_factor or factor
+    if limit is not None and limit.is_given_up:
+        return replace(_scheduled(program, main, fuser(overlaps=False)), overlap=limit)
+    made = with_early_zeros(
+        made, devices_per_host=devices_per_host, capacity_bytes=capacity_bytes, factor=factor
+    )
+    return replace(made, overlap=limit)
+
+
+def _fits(program: Program, capacity_bytes: int | None) -> bool:
+    return capacity_bytes is not None and memory_use(program).peak_bytes <= capacity_bytes
 
 
 def _scheduled(program: Program, main: Function, fuser: _Fuser) -> Program:

@@ -1,34 +1,37 @@
 """Whether memory is short for what would run beside collectives.
 
-A gather that runs ahead of its use takes memory for its result meanwhile. XLA's scheduler for GPUs
-has a limit, beyond which it orders operations for memory alone, and collectives run by themselves.
-It is 95 % of what arguments and results leave of 80 % of the device's memory. What the scheduler
-counts before buffers are assigned is less than what they take: compiled for eight H100, collectives
-of llama3-8b with 3,584 tokens run beside other work though its temporaries take 62.1 GB where 95 %
-are 59.6, and with 3,840 and 66 GB a part of them runs alone. So temporaries are held against all of
-what is left.
+XLA's scheduler has a limit (`hespas.program.overlap`). It does not give up all overlap at once:
+compiled for eight H100, nearly all collectives of llama3-8b with 3,584 tokens run beside other work
+though the scheduler counts 79.0 GB where its limit is 58.8, and with 3,840 a part of them runs
+alone; those of llama3-70b on 256 H100 with 71.0 GB of temporaries all do at limits up to 66.3 GB,
+and nearly none at 79.6. So temporaries may exceed the limit by the ratio that they may at the
+flag's default: all of what arguments and results leave of 80 % of the memory.
 """
 
 from __future__ import annotations
 
 from hespas.memory.usage import unpacked_bytes
+from hespas.program.overlap import SLOP_FACTOR, OverlapLimit, counted_bytes, full_factor
 from hespas.program.program import Program, all_ops, is_communication_op
 
-SHORT = (
-    "overlap: memory is short for work beside collectives: as XLA's scheduler, which counts on "
-    "four fifths of a device's memory, each runs by itself"
-)
-OF_DEVICE = 0.8
-"""The part of a device's memory that XLA's scheduler for GPUs counts on."""
 
+def exceeded_limit(
+    program: Program, capacity_bytes: int | None, factor: int = SLOP_FACTOR
+) -> OverlapLimit | None:
+    """Return the scheduler's limit where temporaries need more; None where they don't.
 
-def is_short(program: Program, capacity_bytes: int | None) -> bool:
-    """Return whether temporaries need more than XLA's scheduler counts on.
-
-    That is what arguments and results leave of 80 % of a device's memory. Programs without
-    collectives have nothing that could wait.
+    ``factor`` is that of the limit, in per cent. Programs without collectives have nothing that
+    could wait.
     """
     if capacity_bytes is None or not any(map(is_communication_op, all_ops(program))):
-        return False
+        return None
     held_bytes, temporary_bytes = unpacked_bytes(program)
-    return temporary_bytes > OF_DEVICE * capacity_bytes - held_bytes
+    counted = counted_bytes(capacity_bytes, held_bytes)
+    if temporary_bytes <= factor / SLOP_FACTOR * counted:
+        return None
+    return OverlapLimit(
+        limit_bytes=max(0, round(factor / 100 * counted)),
+        needed_bytes=temporary_bytes,
+        factor=factor,
+        full_factor=full_factor(capacity_bytes, counted, above=factor),
+    )

@@ -197,7 +197,14 @@ class PipelinePrediction:
             for cost in self.costs.values()
             for text in cost.prediction.estimates.total.warnings
         )
-        return tuple(dict.fromkeys([*of_parts, *self.part_warnings, *self._too_large()]))
+        overlap = (
+            text
+            for cost in self.costs.values()
+            for each in (cost.prediction, cost.update_prediction)
+            for text in each.overlap_warnings
+        )
+        listed = [*of_parts, *self.part_warnings, *self._too_large(), *overlap]
+        return tuple(dict.fromkeys(listed))
 
     def _too_large(self) -> Iterator[str]:
         """Say which stages don't fit, by how much, and what would."""

@@ -210,18 +210,25 @@ def _fused(
             f"{options.compile.words} is of GPUs, and the node is none",
             hint=f"give {option('fidelity')} {Fidelity.FUSED.value}",
         )
+    device = device_of(options.estimate)
+    capacity_bytes = None if is_tpu or device is None else device.memory_capacity_bytes
+    if capacity_bytes is None and options.compile.options.memory_limit_slop_factor is not None:
+        raise ConfigError(
+            f"{option('memory_limit_slop_factor')} is of a GPU whose memory is known, and the node "
+            "is none",
+            hint="drop it",
+        )
     part = options.program.model.part
     if part is not None:
         program = without_sums(program, part)
     if not is_tpu:
         program = expanded(program, has_grouped_products=of_libraries)
-    device = device_of(options.estimate)
     made = fused(
         program,
         options.compile.options,
         libraries=libraries_of(device) if of_libraries else None,
         for_tpu=is_tpu,
-        capacity_bytes=None if is_tpu or device is None else device.memory_capacity_bytes,
+        capacity_bytes=capacity_bytes,
         compute_capability=None if target is None else compute_capability(target),
         devices_per_host=_devices_per_host(system),
     )
@@ -270,6 +277,7 @@ def _compiled(content: bytes, node: str, options: PredictOptions, system: System
         loaded.program,
         assumptions=(*compiled.assumptions, *loaded.program.assumptions),
         kernels=compiled.kernels,
+        overlap=compiled.overlap,
         compiler_versions=compiled.versions,
     )
     return replace(loaded, program=program)

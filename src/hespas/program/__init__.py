@@ -7,7 +7,7 @@ kernels and `mosaic` those that authors write for TPUs. `devices` settles how ma
 runs on, `targets` names custom calls that more than one part knows, `rewrite` copies operations
 and opens calls, `text` prints MLIR, and `canonical` recognises equal computations. `whole` is what
 is known from before a program was divided. Nothing here knows where a program came from or what it
-costs.
+costs. `overlap` is the memory that XLA's scheduler may fill beside collectives.
 """
 
 PUBLIC: dict[str, tuple[str, ...]] = {
@@ -55,6 +55,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "groups": ("FoldedGroups", "GroupMode", "ListedGroups", "ReplicaGroups", "groups_along"),
     "kernels": ("CompiledKernels", "Extent", "KernelLaunch", "decode_kernels", "encode_kernels"),
     "mosaic": ("KernelBlock", "KernelOp", "KernelType", "MosaicKernel", "Window", "kernel_ops"),
+    "overlap": ("OverlapLimit", "SLOP_FACTOR", "SLOP_FLAG", "counted_bytes", "full_factor"),
     "program": (
         "Alias",
         "Block",

@@ -10,6 +10,7 @@ import msgspec
 from hespas.errors import ProgramError
 from hespas.program.attrs import Attrs, CallAttrs, CaseAttrs, CustomCallAttrs, WhileAttrs
 from hespas.program.kernels import CompiledKernels
+from hespas.program.overlap import OverlapLimit
 from hespas.program.scopes import place_text
 from hespas.program.types import TensorType, Type
 from hespas.program.whole import Whole
@@ -117,7 +118,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     ``kernels`` are what a compiler wrote, if that is known, and ``compiled_for`` is the part that
     hespas had the program compiled for (``sm_90``, ``tpu_v5e``), ``compiler_versions`` are those
     of the packages that did. ``aliases`` are sorted. ``whole`` is what is known of the program of
-    all devices.
+    all devices. ``overlap`` is the scheduler's limit where the program exceeded it.
     """
 
     functions: Mapping[str, Function]
@@ -134,6 +135,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     compiled_for: str = ""
     compiler_versions: Mapping[str, str] = {}
     whole: Whole = Whole()
+    overlap: OverlapLimit | None = None
 
     @property
     def fidelity(self) -> Fidelity:

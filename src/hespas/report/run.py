@@ -15,6 +15,7 @@ from hespas.estimate.estimate import OpEstimate
 from hespas.explain.changes import main_changes
 from hespas.frontend.load import PARTITIONED
 from hespas.prediction import Prediction
+from hespas.program.overlap import OverlapLimit
 from hespas.report.assumptions import assumptions_of_step, step_assumption_lines
 from hespas.report.communication import communication_lines, communication_rows
 from hespas.report.energy import energy_j, energy_parts
@@ -31,7 +32,7 @@ from hespas.report.layers import (
     phase_rows,
 )
 from hespas.report.options import given_options
-from hespas.report.schema import SCHEMA_VERSION, OpRow, RunReport
+from hespas.report.schema import SCHEMA_VERSION, OpRow, RunReport, SchedulerLimit
 from hespas.report.stages import stage_lines
 from hespas.report.utilisation import peak_text, utilisation_of
 from hespas.units import format_quantity, format_time
@@ -125,7 +126,12 @@ def run_summary(prediction: Prediction) -> RunReport:
         peak_type=used.peak_type,
         peak_flops_per_s=used.flops_per_s,
         peak_bytes_per_s=used.bytes_per_s,
+        scheduler=_scheduler(prediction.graph.program.overlap),
     )
+
+
+def _scheduler(limit: OverlapLimit | None) -> SchedulerLimit | None:
+    return None if limit is None else SchedulerLimit(**msgspec.structs.asdict(limit))
 
 
 def rate_of(amount: float | None, over: float) -> float | None:

@@ -351,6 +351,23 @@ class PipelineReport(msgspec.Struct, frozen=True, kw_only=True):
     stages: list[StageRow]
 
 
+class SchedulerLimit(msgspec.Struct, frozen=True, kw_only=True):
+    """The memory limit of XLA's scheduler, where a program on GPUs exceeds it."""
+
+    limit_bytes: Annotated[int, Meta(description="of temporaries, with the factor")]
+    needed_bytes: Annotated[int, Meta(description="of temporaries, with work beside collectives")]
+    factor: Annotated[int, Meta(description="xla_gpu_memory_limit_slop_factor, in per cent")]
+    full_factor: Annotated[
+        int | None, Meta(description="the one that fills the device; null where none helps")
+    ]
+    is_given_up: Annotated[
+        bool,
+        Meta(
+            description="whether collectives run by themselves; false: scheduled with full_factor"
+        ),
+    ]
+
+
 class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     """One step of a program on a system. FLOPs, energy, memory and rows are those of one device."""
 
@@ -488,6 +505,9 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
         float | None, Meta(description="the device's peak rate of that type")
     ] = None
     peak_bytes_per_s: Annotated[float | None, Meta(description="of the device's memory")] = None
+    scheduler: Annotated[
+        SchedulerLimit | None, Meta(description="null where the limit is not exceeded")
+    ] = None
 
 
 def run_schema() -> dict[str, Any]:

@@ -140,6 +140,9 @@ def _outcome(report: RunReport, *, with_report: bool) -> Outcome:
 
 def _figures(report: RunReport) -> dict[str, float | int | None]:
     found: dict[str, float | int | None] = {name: getattr(report, name) for name in _FIGURES}
+    limit = report.scheduler
+    raised = None if limit is None or limit.is_given_up else limit.full_factor
+    found["memory_limit_slop_factor"] = raised
     energy_j = None if report.energy_j is None else report.energy_j * report.devices
     tokens_per_s = report.tokens_per_s
     tokens = None if tokens_per_s is None else tokens_per_s * report.step_time_s

@@ -44,9 +44,11 @@ COLUMNS = (
     "screened_peak_memory_bytes",
     "least_step_time_s",
     "least_memory_bytes",
+    "memory_limit_slop_factor",
 )
 """The figures of a row, in the order of tables; ``least`` are bounds, ``screened`` those that the
-model of the compiler gave before the compiler did."""
+model of the compiler gave before the compiler did. The last is the value of XLA's flag that a
+candidate needs where it may be raised."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -94,7 +94,7 @@ class Candidate:
     def system(self) -> System | None:
         """The cluster; None where there is none."""
         named = self.values.get(CLUSTER)
-        return None if named is None else _system(str(named))
+        return None if named is None else system_named(str(named))
 
 
 def candidate_of(given: Mapping[str, object]) -> Candidate:
@@ -109,7 +109,7 @@ def candidate_of(given: Mapping[str, object]) -> Candidate:
 
 
 @cache
-def _system(named: str) -> System:
+def system_named(named: str) -> System:
     """Return a cluster by its name, or a directory's; each is read once."""
     return find_system(Path(named) if Path(named).is_dir() else named)
 
@@ -182,7 +182,7 @@ def _meshes(
         yield None
         return
     named = values.get(CLUSTER)
-    devices = None if named is None else _system(str(named)).device_count
+    devices = None if named is None else system_named(str(named)).device_count
     for meshes in study.meshes:
         yield from meshes_of(meshes, devices, location=study.location)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import cast
 
+from hespas.program.overlap import SLOP_FLAG
 from hespas.study.goal import Goal
 from hespas.study.keys import Scalar, scalar_text
 from hespas.study.rows import Row, Status
@@ -103,7 +104,9 @@ def _status(row: Row) -> str:
 def _remark(row: Row) -> str:
     if row.reason:
         return row.reason
-    return "" if row.fits is not False else "does not fit"
+    factor = row.figures.get("memory_limit_slop_factor")
+    raised = "" if factor is None else f"{SLOP_FLAG}={factor:g}"
+    return raised if row.fits is not False else "does not fit"
 
 
 def _cell(value: object) -> str:

@@ -40,3 +40,8 @@ def test_a_mesh_that_is_given_is_what_is_searched() -> None:
 def test_all_axes_that_a_search_names_can_be_given() -> None:
     axes = {axis.name for axis in search("llama3-8b", mesh=ALL).meshes[0]}
     assert axes == {"data", "fsdp", "tp", "context", "pipe"}
+
+
+def test_a_search_on_gpus_raises_the_scheduler_s_memory_limit_where_that_helps() -> None:
+    assert search("llama3-8b").search["memory_limit_slop_factor"] == ("auto",)
+    assert "memory_limit_slop_factor" not in search("llama3-8b", cluster="16xTPUv5e").search

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +12,9 @@ from hespas.compile.compiled import CompiledProgram
 from hespas.compile.compiler import compile_program
 from hespas.compile.job import ANY_LAYOUT, Layout
 from hespas.compile.options import CompileOptions, Matmuls
+from hespas.compile.targets import GpuTarget, find_target
 from hespas.errors import UnsupportedError
+from hespas.program.overlap import SLOP_FLAG
 from hespas.tools.process import Limits
 from hespas.xla.compile.kernels import read_instruction_names
 from programs import all_reduce, main_function, on_devices
@@ -184,3 +187,27 @@ def test_an_operation_that_the_target_has_not_is_named() -> None:
     text = main_function(f"{call}\nreturn %r : {MATRIX}", arguments=f"%a: {MATRIX}", results=MATRIX)
     with pytest.raises(UnsupportedError, match=r"a\.mlir: the compiler refuses.*nobody_has_this"):
         compiled(text)
+
+
+def test_the_scheduler_s_memory_limit_is_read_and_raised(tmp_path: Path) -> None:
+    """XLA has 95 % of what arguments and results leave of 80 % of the memory."""
+    memory = 4_600_000_000
+    target = tmp_path / "small.txt"
+    described = find_target("H100_SXM")
+    assert isinstance(described, GpuTarget)
+    text = described.description
+    target.write_text(re.sub(r"device_memory_size: \d+", f"device_memory_size: {memory}", text))
+    source = Path("examples/llama3_100m_fsdp4.mlir").read_bytes()
+    step = compile_program(source, name="step", target=str(target))
+    limit = step.overlap
+    assert limit is not None
+    assert limit.is_given_up
+    held = step.memory.argument_bytes + step.memory.output_bytes - step.memory.alias_bytes
+    assert limit.limit_bytes == pytest.approx(0.95 * (0.8 * memory - held), rel=1e-4)
+    assert limit.needed_bytes > limit.limit_bytes
+    raises = CompileOptions(memory_limit_slop_factor="auto")
+    raised = compile_program(source, name="step", target=str(target), options=raises)
+    assert raised.overlap is not None
+    assert not raised.overlap.is_given_up
+    assert raised.flags[SLOP_FLAG] == str(limit.full_factor)
+    assert raised.memory.total_bytes <= memory

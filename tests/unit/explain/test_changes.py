@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from dataclasses import replace
+from importlib.resources import as_file, files
 from pathlib import Path
 
 import pytest
 
+import hespas
 from hespas import pipeline
+from hespas.compile.options import CompileOptions
 from hespas.explain.changes import (
     ARITHMETIC_DOUBLED,
     AS_SPECIFIED,
@@ -23,6 +28,7 @@ from hespas.hardware.cluster import Cluster, LinkOverride
 from hespas.hardware.device import Device
 from hespas.hardware.system import CollectiveKind, NetworkDimension, System, Topology, bare_system
 from hespas.options import AS_GIVEN, EstimateOptions, NetworkOptions, PredictOptions, ProgramOptions
+from hespas.program.overlap import SLOP_FLAG
 from hespas.simulate.models import Model
 from programs import vector_main
 from scheduled import HEADER, kernel, loop, sync
@@ -206,3 +212,39 @@ def test_what_cycles_say_does_not_follow_rates(tmp_path: Path) -> None:
         estimate=EstimateOptions(node="TPUv5e", method="compiler"),
     )
     assert not main_changes(pipeline.predict(options))
+
+
+def _small_node(directory: Path, memory_bytes: int) -> Path:
+    """Return an H100 with so much memory."""
+    with as_file(files("hespas") / "configs" / "nodes" / "H100_80GB") as preset:
+        shutil.copytree(preset, directory)
+    node = json.loads((directory / "node.json").read_text())
+    node.update(memory_capacity_bytes=memory_bytes, aliases=[])
+    (directory / "node.json").write_text(json.dumps(node))
+    return directory
+
+
+def test_overlap_that_the_scheduler_gave_up_is_a_row_and_a_warning(tmp_path: Path) -> None:
+    """Of 4.6 GB the scheduler has 95 % of 3.68 less the arguments; temporaries take 3.9."""
+    program, system = "examples/llama3_100m_fsdp4.mlir", "H100_80GB_4GPU"
+    node = _small_node(tmp_path / "small", 4_600_000_000)
+    step = hespas.predict(program, node, system, fidelity="fused")
+    limit = step.graph.program.overlap
+    assert limit is not None
+    held_bytes = step.memory.peak_bytes - step.memory.temporary_bytes
+    assert limit.limit_bytes == pytest.approx(0.95 * (0.8 * 4.6e9 - held_bytes), rel=1e-3)
+    assert any(f"{SLOP_FLAG}={limit.full_factor}" in text for text in step.warnings)
+    change = f"{SLOP_FLAG}={limit.full_factor}"
+    row = next(each for each in all_changes(step) if each.change == change)
+    raised = hespas.predict(
+        program,
+        node,
+        system,
+        fidelity="fused",
+        compiler=CompileOptions(memory_limit_slop_factor=limit.full_factor),
+    )
+    assert row.step_time_s == raised.step_time_s < step.step_time_s
+    assert "and fits" in row.note
+    assert not raised.overlap_warnings
+    plenty = hespas.predict(program, "H100_80GB", system, fidelity="fused")
+    assert plenty.graph.program.overlap is None

@@ -11,7 +11,6 @@ from hespas.export.function import export_model
 from hespas.frontend.load import load_source
 from hespas.fuse.early_zeros import with_early_zeros
 from hespas.fuse.fused import fused
-from hespas.fuse.short_memory import OF_DEVICE
 from hespas.memory.over_time import memory_of_operations, operation_key
 from hespas.memory.usage import memory_use, unpacked_bytes
 from hespas.program.program import Op, Program
@@ -56,7 +55,7 @@ def capacity_bytes(found: Program, *, left_bytes: int) -> int:
     """Return the capacity of which the loop leaves so much."""
     held_bytes, _ = unpacked_bytes(found)
     needed = memory_of_operations(found)[operation_key(around(found))] - held_bytes
-    return round(((needed + left_bytes) / 0.95 + held_bytes) / OF_DEVICE)
+    return round(((needed + left_bytes) / 0.95 + held_bytes) / 0.8)
 
 
 def test_within_a_host_all_are_made_before_the_loop() -> None:
