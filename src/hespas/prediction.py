@@ -312,7 +312,8 @@ def _overlap_assumptions(graph: RegionGraph) -> Iterator[str]:
     if limit is not None and not limit.is_given_up:
         yield (
             f"overlap: XLA's scheduler runs with {SLOP_FLAG}={limit.full_factor}: work beside "
-            f"collectives exceeds its limit with {limit.factor}, {format_quantity(limit.limit_bytes, 'B')}"
+            f"collectives exceeds its limit with {limit.factor}, "
+            f"{format_quantity(limit.limit_bytes, 'B')}"
         )
 
 

@@ -148,8 +148,8 @@ def search_from(model: str, given: Mapping[str, Any], *, compiled: int | None) -
         found.setdefault("remat", ["minimal_with_context", "full"])
     if "accumulation" in has:
         found.setdefault("micro_batch", list(_MICRO_BATCHES))
-    clusters = found[CLUSTER] if isinstance(found[CLUSTER], list) else [found[CLUSTER]]
-    if all(platform_of(system_named(str(each)).part) == "cuda" for each in clusters):
+    clusters = str(given[CLUSTER]).split(",")
+    if all(platform_of(system_named(each.strip()).part) == "cuda" for each in clusters):
         found[SLOP_OPTION] = FULL
     goal = "tokens_per_s_per_device" if "sequence" in has else "samples_per_s"
     return study_of(

@@ -17,7 +17,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "compile_for_node",
     ),
     "job": ("Layout", "accelerator_of"),
-    "options": ("CompileOptions", "DEFAULT_OPTIONS", "parse_size"),
+    "options": ("CompileOptions", "DEFAULT_OPTIONS", "FULL", "SLOP_OPTION", "parse_size"),
     "origin": ("with_origin",),
     "packages": ("compiler_versions",),
     "recipe": ("RecipeFlags",),

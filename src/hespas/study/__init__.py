@@ -26,6 +26,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "ranking": ("ranking", "ranking_text"),
     "rows": ("Row", "Status"),
     "schema": ("study_schema",),
+    "space": ("system_named",),
     "store": ("DATABASE", "is_running", "reading"),
     "studied": ("Studied", "row_named", "studied", "study_in", "table_of"),
     "study": ("AUTO", "Study", "StudyFidelity", "read_study", "study_of"),
