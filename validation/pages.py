@@ -18,7 +18,7 @@ Four kinds of text in README.md and docs/ are not written by hand:
 * what stands between ``<!-- shown NAME -->`` and ``<!-- end -->`` is a figure in a sentence that
   follows from the examples of its page: see validation/sentences.py.
 
-Where the output shown ends in "...", only its first lines are shown. Look at the difference before
+In an output that is shown, "..." stands for any lines that are not. Look at the difference before
 you commit.
 """
 
@@ -121,10 +121,38 @@ def _example(text: str, output: Output) -> str:
     match = _COMMAND.match(text)
     assert match is not None  # noqa: S101 - a part has a line at least
     command, shown = match[0], text[match.end() :].splitlines()
-    lines = output(command).splitlines()
-    if shown[-1:] == ["..."]:
-        lines = [*lines[: len(shown) - 1], "..."]
+    lines = _like(shown, output(command).splitlines())
     return command + "".join(f"{line}\n" for line in lines)
+
+
+def _like(shown: Sequence[str], lines: Sequence[str]) -> list[str]:
+    """Return as much of an output as is shown of it: ``...`` stands for any lines.
+
+    Behind it the next line that is shown is the first that begins alike, up to two spaces.
+
+    >>> _like(["a", "...", "c    1", "..."], ["a", "b", "c    2", "d"])
+    ['a', '...', 'c    2', '...']
+    """
+    found: list[str] = []
+    position, skips = 0, False
+    for number, line in enumerate(shown):
+        if line == "...":
+            found.append(line)
+            skips = True
+            continue
+        if skips:
+            name = re.split(r"(?<=\S)  ", line)[0]
+            alike = (at for at in range(position, len(lines)) if lines[at].startswith(name))
+            position = next(alike, len(lines))
+            if position == len(lines):
+                raise SystemExit(f"no line that is printed begins with {name!r}")
+        skips = False
+        if position < len(lines):
+            found.append(lines[position])
+        position += 1
+        if number == len(shown) - 1:
+            found.extend(lines[position:])
+    return found if shown else list(lines)
 
 
 def printed(command: str) -> str:

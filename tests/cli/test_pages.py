@@ -50,6 +50,29 @@ def test_a_page_shows_what_was_recorded(page: Path) -> None:
     assert pages.with_sentences(text) == text
 
 
+SHOWN = "```console\n$ hespas run x\n{}```\n"
+
+
+@pytest.mark.parametrize(
+    ("shown", "now"),
+    [
+        ("old\n", "a\nb  1\n\nc  2\nd\n"),
+        ("old\n...\n", "a\n...\n"),
+        ("...\nb  0\n...\n", "...\nb  1\n...\n"),
+        ("old\n...\nb  0\n\n...\nd\n", "a\n...\nb  1\n\n...\nd\n"),
+        ("...\nc  0\n", "...\nc  2\nd\n"),
+    ],
+)
+def test_dots_stand_for_lines_that_are_not_shown(shown: str, now: str) -> None:
+    made = pages.executed(SHOWN.format(shown), lambda _: "a\nb  1\n\nc  2\nd\n")
+    assert made == SHOWN.format(now)
+
+
+def test_a_line_that_is_no_longer_printed_is_an_error() -> None:
+    with pytest.raises(SystemExit, match="begins with 'gone'"):
+        pages.executed(SHOWN.format("...\ngone  1\n"), lambda _: "a\n")
+
+
 def test_a_sentence_that_contradicts_what_its_page_shows_is_written_anew() -> None:
     run = "$ hespas run {}.mlir --node H100_80GB --system H100_80GB_8GPU_4\nStep time {} ms\n"
     blocks = "".join(
