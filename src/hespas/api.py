@@ -6,7 +6,7 @@ needs when it is called: ``import hespas`` stays light.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -105,6 +105,7 @@ def predict(
     model: str | None = None,
     network: str | None = None,
     algorithm: str | None = None,
+    link_bandwidth: Sequence[str] = (),
     imperfect: Cluster | str | Path | None = None,
     long_run: GoodputOptions | None = None,
 ) -> Prediction:
@@ -124,7 +125,7 @@ def predict(
     ``fidelity`` is what is priced: ``compiled``, ``fused``, ``library``, ``exported``, or by
     default (``auto``) the first of them that can be had, but for ``library``; ``compiler`` has the
     options of a compilation. The strategy and what follows it are those of `split`, ``model`` and
-    what follows it those of `simulate`;
+    what follows it those of `simulate`; ``link_bandwidth`` holds texts, as in ``["1=x0.5"]``;
     ``imperfect`` is what is not perfect, or its file. ``long_run``, an option group of its own, has
     the answer say what a long run reaches on devices that fail. Raises
     `hespas.errors.HespasError`, as the other functions do.
@@ -148,6 +149,7 @@ def predict(
     from hespas.hardware.system import System
     from hespas.models.model import parse_mesh
     from hespas.models.placement import parse_place
+    from hespas.option_texts import parse_link_bandwidths
     from hespas.options import (
         CompileChoice,
         EnergyOptions,
@@ -247,6 +249,7 @@ def predict(
             network=None if network is None else contention_model_named(network),
             algorithm=algorithm,
             place=None if place is None else parse_place(place),
+            link_bandwidth=parse_link_bandwidths(link_bandwidth),
             imperfect=(
                 read_cluster(Path(imperfect)) if isinstance(imperfect, str | Path) else imperfect
             ),
@@ -271,6 +274,8 @@ def predict_pipeline(
     overlap: Mapping[str, bool] | None = None,
     ignore_memory: bool = False,
     place: str | None = None,
+    memory_bandwidth: float | None = None,
+    link_bandwidth: Sequence[str] = (),
     batch: int | None = None,
     global_batch: int | None = None,
     micro_batch: int | None = None,
@@ -308,6 +313,7 @@ def predict_pipeline(
     from hespas.hardware.system import System
     from hespas.models.model import parse_mesh
     from hespas.models.placement import parse_place
+    from hespas.option_texts import parse_link_bandwidths
     from hespas.options import (
         CompileChoice,
         EnergyOptions,
@@ -350,11 +356,14 @@ def predict_pipeline(
         ),
         energy=EnergyOptions(pue=pue),
         compile=CompileChoice(fidelity=choice(fidelity, Fidelity, what="the fidelity")),
-        estimate=replace(described, method=method or described.method),
+        estimate=replace(
+            described, method=method or described.method, memory_bandwidth=memory_bandwidth
+        ),
         network=NetworkOptions(
             cluster=cluster,
             model=None if network_model is None else model_named(network_model),
             place=None if place is None else parse_place(place),
+            link_bandwidth=parse_link_bandwidths(link_bandwidth),
         ),
         long_run=GoodputOptions() if long_run is None else long_run,
     )

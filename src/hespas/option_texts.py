@@ -15,6 +15,8 @@ from hespas.cost.rules.custom_call import CustomCallCost, OperandTraffic, Stated
 from hespas.cost.work import Work, flop_counts
 from hespas.errors import ConfigError, option
 from hespas.hardware.cluster import Cluster, read_cluster
+from hespas.hardware.system import LinkBandwidth
+from hespas.limits import MOST_DIGITS
 from hespas.program.types import ELEMENT_TYPES
 from hespas.units import parse_quantity
 
@@ -106,6 +108,41 @@ give 3350GB/s, or 3350B/s if it is meant
             hint=f"give {bare}{USUAL_UNITS[unit]}, or {bare}{unit} if it is meant",
         )
     return rate
+
+
+_LARGEST_FACTOR = 1e6
+_LINK_FORM = "write DIM=xFACTOR or DIM=RATE, as in 1=x0.5 or 1=25GB/s; the nearest dimension is 0"
+
+
+def parse_link_bandwidths(texts: Iterable[str]) -> tuple[LinkBandwidth, ...]:
+    """Read ``DIM=xFACTOR`` and ``DIM=RATE``; `ConfigError` for anything else.
+
+    >>> [str(each) for each in parse_link_bandwidths(["0=x2", "1=25GB/s"])]
+    ['0=x2', '1=2.5e+10B/s']
+    """
+    name = "link_bandwidth"
+    least, most = 1 / _LARGEST_FACTOR, _LARGEST_FACTOR
+    changes: dict[str, LinkBandwidth] = {}
+    for text in texts:
+        at, equals, rate = (part.strip() for part in text.partition("="))
+        if not equals or not at.isdecimal() or len(at) > MOST_DIGITS:
+            raise ConfigError(f"{option(name)} is {text[:60]!r}", hint=_LINK_FORM)
+        dimension = int(at)
+        _refuse_twice(name, str(dimension), changes)
+        if rate[:1] not in {"x", "X"}:
+            rate_s = parse_rate(rate, unit="B/s", name=name, what=str(dimension))
+            changed = LinkBandwidth(dimension=dimension, bytes_per_s=rate_s)
+        else:
+            factor = _number(rate[1:])
+            if not least <= factor <= most:
+                raise ConfigError(
+                    f"{option(name)} is {text[:60]!r}",
+                    hint=f"give a factor from {least:g} to {most:g}; dead links are for a file, "
+                    f"{option('imperfect')}",
+                )
+            changed = LinkBandwidth(dimension=dimension, factor=factor)
+        changes[str(dimension)] = changed
+    return tuple(changes.values())
 
 
 def parse_rates(text: str) -> dict[str, float]:

@@ -39,13 +39,14 @@ from hespas.goodput.options import GoodputOptions
 from hespas.hardware.cluster import Cluster
 from hespas.hardware.device import Device
 from hespas.hardware.presets import found_path
-from hespas.hardware.system import System
+from hespas.hardware.system import LinkBandwidth, System
 from hespas.models.placement import Place, parse_place
 from hespas.option_texts import (
     parse_branch_weights,
     parse_cluster,
     parse_custom_calls,
     parse_launch_overhead,
+    parse_link_bandwidths,
     parse_model_flops,
     parse_parameters,
     parse_pue,
@@ -410,6 +411,17 @@ class NetworkOptions:
             needs="cluster",
             default_text="the last axis of the mesh nearest; of pipelines as Megatron-Core has it",
         )
+    )
+    link_bandwidth: tuple[LinkBandwidth, ...] = declare(
+        Option(
+            help="Bandwidth of the links along a dimension of the network, the nearest is 0: their "
+            "own times a factor, as in 1=x0.5, or that of one link, as in 1=25GB/s.",
+            parse=parse_link_bandwidths,
+            metavar="DIM=RATE",
+            repeats=True,
+            needs="cluster",
+        ),
+        default=(),
     )
     imperfect: Cluster | None = declare(
         Option(

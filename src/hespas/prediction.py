@@ -169,6 +169,7 @@ class Prediction:
         """What was taken for granted, each once, and what it decides."""
         sources: tuple[tuple[Iterable[str], Subject], ...] = (
             (estimator_assumptions(self.estimates), OF_COMPUTATION),
+            (self._given_rates(), OF_COMPUTATION),
             (self._network_assumptions(), OF_COMMUNICATION),
             (self._host_assumptions(), UNKNOWN),
             (_overlap_assumptions(self.graph), OF_COMMUNICATION),
@@ -223,6 +224,12 @@ class Prediction:
         from hespas.report.tables import summary_html  # noqa: PLC0415 - as above
 
         return summary_html(run_summary(self))
+
+    def _given_rates(self) -> Iterator[str]:
+        given = self.options.estimate
+        if given.node is not None and given.memory_bandwidth is not None:
+            rate = format_quantity(given.memory_bandwidth, "B/s")
+            yield f"device: the memory bandwidth of {self.device_name} is {rate}, as given"
 
     def _host_assumptions(self) -> tuple[str, ...]:
         tasks = (task for task in self.tasks.tasks if isinstance(task, MemoryTask))

@@ -17,6 +17,8 @@ from scheduled import done, kernel, scheduled_text, start
 Call = Callable[..., CompletedProcess[str]]
 NODE = ("--node", "H100_SXM_80GB")
 SYSTEM = ("--system", "H100_80GB_4GPU")
+OWN_SYSTEM = ("--system", "configs/systems/H100_80GB_4GPU")
+"""By its path: a system of no part."""
 
 
 @pytest.fixture
@@ -113,7 +115,7 @@ def test_options_of_the_compiler_ask_for_it(
         ((hlo, *NODE), "no effect on a program that is HLO already"),
         ((block, *rates), "compiles for a node; give --node"),
     ):
-        done = call("hespas", "run", *given, *SYSTEM, *words)
+        done = call("hespas", "run", *given, *OWN_SYSTEM, *words)
         assert done.returncode == 2
         assert f"{words[0]} " in done.stderr
         assert message in done.stderr
@@ -133,7 +135,7 @@ def test_what_a_launch_costs_may_be_reported(call: Call, hlo: Path, block: Path)
 @pytest.mark.parametrize("words", [("--optimise",), ("--fidelity", "compiled")])
 def test_a_compilation_needs_a_node(call: Call, block: Path, words: tuple[str, ...]) -> None:
     rates = ("--peak-flops", "1TFLOP/s", "--memory-bandwidth", "1TB/s")
-    done = call("hespas", "run", block, *rates, *SYSTEM, *words)
+    done = call("hespas", "run", block, *rates, *OWN_SYSTEM, *words)
     assert done.returncode == 2
     assert f"{' '.join(words)} compiles for a node" in done.stderr
 

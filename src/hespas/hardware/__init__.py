@@ -15,7 +15,7 @@ their figures are in `figures`.
 PUBLIC: dict[str, tuple[str, ...]] = {
     "cluster": ("Cluster", "Distribution", "Jitter", "LinkOverride", "read_cluster"),
     "device": ("Device", "at_fastest", "factor_of", "table_of"),
-    "faster_links": ("LinkFactors", "with_links"),
+    "faster_links": ("LinkFactors", "with_link_bandwidths", "with_links"),
     "graph": ("Edge", "Graph"),
     "interconnect": (
         "Dimension",
@@ -76,6 +76,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "slices": ("Slice",),
     "system": (
         "CollectiveKind",
+        "LinkBandwidth",
         "NetworkDimension",
         "RemoteMemory",
         "RemoteMemoryKind",

@@ -1,18 +1,26 @@
-"""A system whose links are faster than its own, for asking what they cost."""
+"""A system whose links are faster or slower than its own, for asking what they cost."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import msgspec
 
-from hespas.errors import HardwareError
+from hespas.errors import HardwareError, option
 from hespas.hardware.graph import Graph
-from hespas.hardware.interconnect import Dimension, Dimensions, Dragonfly, Fabric, Interconnect
+from hespas.hardware.interconnect import (
+    Dimension,
+    Dimensions,
+    Dragonfly,
+    Fabric,
+    Interconnect,
+    interconnect_of,
+)
 from hespas.hardware.links import Link, LinkParameters, MeasuredCollective
-from hespas.hardware.system import NetworkDimension, System
+from hespas.hardware.system import LinkBandwidth, NetworkDimension, System
+from hespas.units import format_quantity
 
 LEAST_LATENCY_S = 1e-9
 """No latency is made smaller: ASTRA-sim counts ns, and aborts where a message takes no time."""
@@ -65,6 +73,63 @@ def with_links(system: System, factors: LinkFactors, *, dimension: int | None = 
         else system.endpoint_delay_s,
         interconnect=None if own is None else _interconnect(own, factors, dimension),
     )  # fmt: skip
+
+
+def with_link_bandwidths(system: System, changes: Sequence[LinkBandwidth]) -> System:
+    """Return a system whose links have other bandwidths, as it says in its assumptions.
+
+    A system that has been changed so before is returned as it is. Raises `HardwareError` for
+    dimensions that the system doesn't have, or that have one device.
+
+    >>> from hespas.hardware.sized import find_system
+    >>> slow = with_link_bandwidths(
+    ...     find_system("16xH100_80GB"), [LinkBandwidth(dimension=1, factor=0.5)]
+    ... )
+    >>> slow.assumptions[-1]
+    'links along dimension 1 (2 devices): 25 GB/s each, x0.5 of 50 GB/s'
+    """
+    wanted = tuple(changes)
+    if not wanted or wanted == system.changed_links:
+        return system
+    for change in wanted:
+        system = _with_link_bandwidth(system, change)
+    return replace(system, changed_links=wanted)
+
+
+def _with_link_bandwidth(system: System, change: LinkBandwidth) -> System:
+    fabric, at = interconnect_of(system).fabric, change.dimension
+    where = f"{option('link_bandwidth')} {change}"
+    if not isinstance(fabric, Dimensions):
+        raise HardwareError(
+            f"the network of {system.name} has no dimensions",
+            location=where,
+            hint=f"give the links in its description, or in a file with {option('imperfect')}",
+        )
+    sizes = [dimension.size for dimension in fabric.dimensions]
+    if at >= len(sizes) or sizes[at] == 1:
+        has = "has one device, so that it has no links" if at < len(sizes) else "is not there"
+        known = ", ".join(f"{n} ({size} devices)" for n, size in enumerate(sizes) if size > 1)
+        raise HardwareError(
+            f"dimension {at} of {system.name} {has}",
+            location=where,
+            hint=f"give one of these: {known}" if known else "drop it",
+        )
+    before = fabric.dimensions[at].parameters.bandwidth_bytes_per_s
+    after = change.bytes_per_s or before * change.factor
+    note = (
+        f"links along dimension {at} ({sizes[at]} devices): {format_quantity(after, 'B/s')} each, "
+        f"x{after / before:.4g} of {format_quantity(before, 'B/s')}"
+    )
+    described = system.dimensions[at : at + 1]
+    changed = with_links(system, LinkFactors(bandwidth=after / before), dimension=at)
+    if change.bytes_per_s is not None and described:
+        exact = replace(described[0], bandwidth_bytes_per_s=after)
+        dimensions = (*changed.dimensions[:at], exact, *changed.dimensions[at + 1 :])
+        is_described = changed.described is not None
+        changed = replace(
+            changed, dimensions=dimensions, described=dimensions if is_described else None
+        )
+    return replace(changed, assumptions=(*system.assumptions, note))
 
 
 def _dimension_of_astra_sim(given: NetworkDimension, factors: LinkFactors) -> NetworkDimension:

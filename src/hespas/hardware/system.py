@@ -49,6 +49,25 @@ class NetworkDimension:
             raise HardwareError(f"latency is {self.latency_s}", hint="give 0 or more")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkBandwidth:
+    """Another bandwidth of the links along a dimension, the nearest of which is 0.
+
+    It is their own times ``factor``, or ``bytes_per_s`` in one direction of one link.
+
+    >>> str(LinkBandwidth(dimension=1, factor=0.5))
+    '1=x0.5'
+    """
+
+    dimension: int
+    factor: float = 1.0
+    bytes_per_s: float | None = None
+
+    def __str__(self) -> str:
+        rate = f"x{self.factor:g}" if self.bytes_per_s is None else f"{self.bytes_per_s:g}B/s"
+        return f"{self.dimension}={rate}"
+
+
 class CollectiveKind(Enum):
     """The collectives whose algorithm a system chooses, as ASTRA-sim names them."""
 
@@ -90,7 +109,8 @@ class System:
     preset is made for, None for one's own systems; ``slices`` is of how many slices of TPUs it
     consists, which its last dimension joins; ``assumptions`` is what was taken for granted where no
     file describes a system of this size. ``described`` are the dimensions that ``interconnect``
-    describes too. Raises `HardwareError` where they are others than the system's.
+    describes too. ``changed_links`` are bandwidths that the user gave instead of the system's own.
+    Raises `HardwareError` where ``described`` are others than the system's dimensions.
     """
 
     name: str
@@ -109,6 +129,7 @@ class System:
     slices: int = 1
     assumptions: tuple[str, ...] = field(default=(), compare=False)
     described: tuple[NetworkDimension, ...] | None = field(default=None, compare=False, repr=False)
+    changed_links: tuple[LinkBandwidth, ...] = ()
 
     def __post_init__(self) -> None:
         is_described = self.interconnect is not None and self.described is not None

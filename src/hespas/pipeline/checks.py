@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 
 from hespas.config.fields import changed
@@ -16,12 +17,13 @@ from hespas.frontend.load import check_source
 from hespas.frontend.loaded import Loaded
 from hespas.goodput.failures import failure_interval
 from hespas.hardware.device import Device
+from hespas.hardware.interconnect import Dimensions, interconnect_of
 from hespas.hardware.parts import part_warnings
 from hespas.hardware.presets import presets_that_fit
 from hespas.hardware.system import System
 from hespas.models.experts import has_shared_experts
 from hespas.models.part import EXPERT, PIPE
-from hespas.options import EstimateOptions, Fidelity, PredictOptions
+from hespas.options import EstimateOptions, Fidelity, NetworkOptions, PredictOptions
 from hespas.pipeline.caches import check_caches
 from hespas.pipeline.estimators import check_device_options, check_method_options, spec_of
 from hespas.pipeline.machines import device_of, model_of, no_device, node_of, system_of, with_node
@@ -30,6 +32,7 @@ from hespas.pipelining.options import Overlap, check_overlap
 from hespas.pipelining.schedule import Schedule
 from hespas.program.attrs import CustomCallAttrs
 from hespas.program.program import Program, all_ops
+from hespas.schedule.tasks import CollectiveTask, GroupTable, SendTask, TaskGraph
 from hespas.simulate.models import check_choice
 from hespas.split.regions import RegionGraph
 
@@ -263,3 +266,28 @@ def check_custom_calls(program: Program, stated: Mapping[str, CustomCallCost]) -
                 f"results, or {target}=flops:N,type:T,bytes:N"
             )
             raise CostError(error.marked_message, location=error.location, hint=hint) from error
+
+
+def check_changed_links(options: NetworkOptions, system: System, tasks: TaskGraph) -> None:
+    """Raise `ConfigError` for other bandwidths of links along which nothing is sent."""
+    if not options.link_bandwidth:
+        return
+    whole = (tuple(range(tasks.device_count)),)
+    tables: set[GroupTable] = set()
+    for task in tasks.tasks:
+        if isinstance(task, SendTask):
+            tables.add(task.pairs)
+        if isinstance(task, CollectiveTask):
+            number = task.group_table
+            tables.add(whole if number is None else tasks.group_tables[number])
+    fabric = interconnect_of(system).fabric
+    sizes = [each.size for each in fabric.dimensions] if isinstance(fabric, Dimensions) else []
+    for change in options.link_bandwidth:
+        stride, size = prod(sizes[: change.dimension]), sizes[change.dimension]
+        groups = (group for table in tables for group in table)
+        if all(len({member // stride % size for member in group}) < 2 for group in groups):
+            raise ConfigError(
+                f"{option('link_bandwidth')} {change} has no effect: the program sends nothing "
+                f"along dimension {change.dimension} of {system.name}",
+                hint="drop it",
+            )

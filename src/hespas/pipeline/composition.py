@@ -22,6 +22,7 @@ from hespas.memory.usage import memory_use
 from hespas.options import AS_GIVEN, Fidelity, NetworkOptions, PredictOptions
 from hespas.pipeline.caches import prices_of, store_of
 from hespas.pipeline.checks import (
+    check_changed_links,
     check_custom_calls,
     check_host_bandwidth,
     check_is_alone,
@@ -307,6 +308,8 @@ def finish(
             host_bandwidth_bytes_per_s=host_bandwidth(options.estimate),
         )
     )
+    if prepared.system is not None:
+        check_changed_links(options.network, prepared.system, tasks)
     return Prediction(
         graph=prepared.graph,
         estimates=estimates,

@@ -10,6 +10,7 @@ from hespas.errors import ConfigError, option
 from hespas.estimate.clocks import no_power
 from hespas.estimate.methods import DEFAULT, DeviceUse, method_named
 from hespas.hardware.device import Device
+from hespas.hardware.faster_links import with_link_bandwidths
 from hespas.hardware.presets import device_names, load_device
 from hespas.hardware.sized import find_system
 from hespas.hardware.system import System
@@ -18,9 +19,10 @@ from hespas.simulate.models import Model, ModelChoice, default_model
 
 
 def system_of(options: NetworkOptions) -> System | None:
-    """Return the system, loaded where it is named; None where none is given."""
+    """Return the system with the links that the user gives it; None where none is given."""
     named = options.system if options.cluster is None else options.cluster
-    return find_system(named) if isinstance(named, str | Path) else named
+    system = find_system(named) if isinstance(named, str | Path) else named
+    return None if system is None else with_link_bandwidths(system, options.link_bandwidth)
 
 
 def model_of(options: NetworkOptions, system: System | None) -> ModelChoice:
@@ -49,8 +51,11 @@ def _model(options: NetworkOptions, system: System | None) -> Model:
 
 
 def with_node(options: EstimateOptions, system: System | None) -> EstimateOptions:
-    """Return the options with the node that a system preset is made of, where none is given."""
-    named = (options.node, options.hardware, options.peak_flops, options.memory_bandwidth)
+    """Return the options with the node that a system preset is made of, where none is given.
+
+    Single rates override those of that node.
+    """
+    named = (options.node, options.hardware)
     if system is None or system.part is None or any(each is not None for each in named):
         return options
     if options.method is not None and method_named(options.method).device_use is DeviceUse.NONE:

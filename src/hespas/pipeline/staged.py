@@ -150,7 +150,9 @@ def _prediction(cut: Cut, part: Part, program: PartProgram, store: Store | None)
     def on_all(tasks: TaskGraph) -> TaskGraph:
         return spread(tasks_without_sums(tasks, of_program), inner=inner, whole=cut.mesh)
 
-    found = finish(prepared, estimates, options, change=on_all)
+    # Along some dimensions stages alone send, from one to the next.
+    network = replace(options.network, link_bandwidth=())
+    found = finish(prepared, estimates, replace(options, network=network), change=on_all)
     return replace(found, mesh=cut.mesh.axes)
 
 
