@@ -40,6 +40,7 @@ OF_COMPUTATION = Subject(part=Part.COMPUTATION)
 OF_COMMUNICATION = Subject(part=Part.EXPOSED_COMMUNICATION)
 
 SUBJECTS = {
+    "attention is ": Subject(fits=True),
     "cluster: ": OF_COMMUNICATION,
     "host: ": Subject(part=Part.EXPOSED_HOST_TRANSFERS, hidden=True),
     "kernels are those": Subject(part=Part.COMPUTATION, fits=True, hidden=True),
@@ -47,6 +48,7 @@ SUBJECTS = {
     "memory: ": Subject(fits=True),
     "network: ": Subject(part=Part.EXPOSED_COMMUNICATION, hidden=True),
     "overlap: ": Subject(part=Part.EXPOSED_COMMUNICATION, hidden=True),
+    "pipeline: sums of gradients": Subject(fits=True),
     "the batch is ": Subject(part=Part.STEP, fits=True),
     "the mesh is ": Subject(part=Part.STEP, fits=True),
     "the program is as XLA ": OF_COMPUTATION,
