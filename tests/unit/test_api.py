@@ -163,7 +163,7 @@ def test_a_method_is_named() -> None:
 @pytest.mark.parametrize("node", ["V100_32GB", load_device("V100_32GB")], ids=["name", "device"])
 @pytest.mark.parametrize("method", ["xla", "systolic"])
 def test_a_node_is_refused_by_methods_that_use_none(node: str | Device, method: str) -> None:
-    shown = f"node has no effect on method {method}, which .*path of a configuration of it"
+    shown = f"node has no effect on method {method}, which .*a configuration of the method"
     with pytest.raises(ConfigError, match=shown):
         hespas.estimate(hespas.split(PROGRAM), node, method=method)
     with pytest.raises(ConfigError, match=shown):

@@ -76,9 +76,11 @@ def check_plays_messages(system: System) -> tuple[str, ...]:
                 location=system.name,
                 hint="use --backend astra-sim, or hespas' own model of it: --model astra-sim",
             )
-    return (
-        "of the system only the links are simulated: no delays of endpoints, chunks or reductions",
+    note = (
+        "of the system only the bandwidth and latency of links are simulated, as ASTRA-sim's files "
+        "have them: no overheads of messages, delays of endpoints, chunks or reductions"
     )
+    return (note,)
 
 
 def check_size(job: Job, system: System) -> None:

@@ -100,6 +100,7 @@ def read_roofline(path: Path) -> RooflineHardware:
         raise ConfigError(
             f"method {estimator.method!r} describes no device by its rates",
             location=location,
-            hint="use a configuration of the method roofline",
+            hint="use a configuration of the method roofline; on the command line this one is a "
+            "workload: hespas estimate CONFIG.json --mlir_file PROGRAM",
         )
     return decode(estimator.hardware, RooflineHardware, location=location, at=HARDWARE)

@@ -104,15 +104,19 @@ class Method:
         Traceback (most recent call last):
             ...
         hespas.errors.ConfigError: node has no effect on method xla, which runs on this machine; \
-drop it, or give the path of a configuration of it (.json) in its place
+drop it; a configuration of the method (.json) is the device in Python, and on the command line \
+the workload: hespas estimate CONFIG.json --mlir_file PROGRAM
         """
         if self.device_use is not DeviceUse.NONE:
             return
         why = "runs on this machine" if self.device_here else "has its device's figures by itself"
-        in_its_place = ", or give the path of a configuration of it (.json) in its place"
+        own = (
+            "; a configuration of the method (.json) is the device in Python, and on the command "
+            "line the workload: hespas estimate CONFIG.json --mlir_file PROGRAM"
+        )
         raise ConfigError(
             f"{option(name)} has no effect on method {self.name}, which {why}",
-            hint=f"drop it{in_its_place if name == 'node' else ''}",
+            hint=f"drop it{own if name == 'node' else ''}",
         )
 
     def decode(self, data: dict[str, object], *, location: str, at: str) -> object | None:

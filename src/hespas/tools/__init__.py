@@ -7,7 +7,15 @@ talks to a Python process that stays, so that its start is paid once.
 
 PUBLIC: dict[str, tuple[str, ...]] = {
     "interruption": ("end_programs_on",),
-    "process": ("LOG_NAME", "Limits", "ending", "last_words", "run_program", "scratch_directory"),
+    "process": (
+        "LOG_NAME",
+        "Limits",
+        "ending",
+        "last_words",
+        "run_program",
+        "scratch_directory",
+        "within_inherited",
+    ),
     "staying": ("is_staying", "stay"),
     "worker": ("Worker", "lasting_worker"),
 }

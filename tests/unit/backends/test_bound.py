@@ -9,7 +9,7 @@ import pytest
 from hespas.backends.bound import LinkRate, check_answer, least_of_job_ps, least_of_ranks_ps
 from hespas.backends.rank_programs import Action, Exchange, Transfer, Wait
 from hespas.errors import ImpossibleTimeError, SimulationError
-from hespas.hardware.system import NetworkDimension, Topology, bare_system
+from hespas.hardware.system import CollectiveKind, NetworkDimension, Topology, bare_system
 from hespas.schedule.tasks import (
     CollectiveTask,
     CommunicationKind,
@@ -17,6 +17,8 @@ from hespas.schedule.tasks import (
     TaskGraph,
     spmd_job,
 )
+from hespas.simulate.astra.messages import ContentionModel
+from hespas.simulate.astra.simulate import simulate
 from hespas.simulate.external_result import DeviceFigures, ExternalResult
 
 LINK = LinkRate(bytes_per_s=1e9, latency_s=1e-6)
@@ -141,3 +143,40 @@ def test_a_member_receives_what_it_needs_from_four_others_at_once(
 def test_what_is_recorded_or_of_some_dimensions_has_no_bound() -> None:
     assert of_graph(collective(CommunicationKind.BROADCAST, recorded_ps=1)) == 0
     assert of_graph(collective(CommunicationKind.ALL_REDUCE, involved_dimensions=(True,))) == 0
+
+
+@pytest.mark.parametrize("network", ContentionModel)
+@pytest.mark.parametrize("topology", Topology)
+@pytest.mark.parametrize(
+    ("kind", "algorithm"),
+    [
+        (CommunicationKind.ALL_REDUCE, "ring"),
+        (CommunicationKind.ALL_REDUCE, "direct"),
+        (CommunicationKind.ALL_REDUCE, "halvingDoubling"),
+        (CommunicationKind.ALL_REDUCE, "doubleBinaryTree"),
+        (CommunicationKind.ALL_GATHER, "direct"),
+        (CommunicationKind.REDUCE_SCATTER, "halvingDoubling"),
+        (CommunicationKind.ALL_TO_ALL, "direct"),
+    ],
+)
+def test_what_astra_sim_says_is_not_refused(
+    kind: CommunicationKind, algorithm: str, topology: Topology, network: ContentionModel
+) -> None:
+    """hespas' own model of ASTRA-sim gives its times to the ns."""
+    dimension = NetworkDimension(
+        topology=topology, npus_count=4, bandwidth_bytes_per_s=1e9, latency_s=1e-7
+    )
+    is_unaware = network is ContentionModel.CONGESTION_UNAWARE
+    dimensions = (dimension, dimension) if is_unaware else (dimension,)
+    system = replace(
+        bare_system("s", dimensions=dimensions),
+        endpoint_delay_s=1e-9,
+        implementations=dict.fromkeys(CollectiveKind, (algorithm,) * len(dimensions)),
+        preferred_dataset_splits=4,
+        active_chunks_per_dimension=4,
+    )
+    graph = TaskGraph(
+        name="g", device_count=system.device_count, tasks=(collective(kind),), group_tables=()
+    )
+    finish_ps = simulate(graph, system, network=network).finish_ps
+    assert 0 < least_of_job_ps(spmd_job(graph), system) <= finish_ps
