@@ -41,14 +41,19 @@ class Jitter(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class LinkOverride(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A link that differs from the others of its kind.
 
-    Its bandwidth is ``bandwidth_bytes_per_s``, if given, times ``bandwidth_scale``; its latency is
-    ``extra_latency_s`` longer.
+    Its bandwidth is ``bandwidth_bytes_per_s``, if given, times ``bandwidth_scale``, 0 of which is a
+    dead link; its latency is ``extra_latency_s`` longer.
     """
 
     link: Text
-    bandwidth_scale: Positive = 1.0
+    bandwidth_scale: NotNegative = 1.0
     bandwidth_bytes_per_s: Positive | None = None
     extra_latency_s: NotNegative = 0.0
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether nothing can be sent over it: messages go around it."""
+        return self.bandwidth_scale == 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,8 +108,11 @@ class Cluster:
             for name, figures in groups
             if figures
         ]
-        if self.links:
-            parts.append(_counted(len(self.links), "changed link"))
+        dead = sum(link.is_dead for link in self.links)
+        if dead < len(self.links):
+            parts.append(_counted(len(self.links) - dead, "changed link"))
+        if dead:
+            parts.append(f"{_counted(dead, 'dead link')}, around which messages go")
         if self.jitter is not None:
             jitter = self.jitter
             parts.append(

@@ -16,10 +16,11 @@ from hespas.simulate.astra.options import PER_NODE, custom_option
 from hespas.simulate.astra.roofline import with_durations
 from hespas.simulate.flow.choices import SPECIFIED
 from hespas.simulate.flow.engine import Engine
+from hespas.simulate.flow.overridden import OverriddenTopology
 from hespas.simulate.flow.planning import Planner
 from hespas.simulate.flow.pricing import Pricer
 from hespas.simulate.flow.symmetry import Classes, find_classes
-from hespas.simulate.flow.topology import OverriddenTopology, Topology, make_topology
+from hespas.simulate.flow.topology import Topology, make_topology
 from hespas.simulate.flow.transfers import PIECES
 from hespas.simulate.timeline import Timeline
 

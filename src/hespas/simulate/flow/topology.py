@@ -10,16 +10,16 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise
-from typing import Protocol, TypeAlias, assert_never
+from heapq import heappop, heappush
+from itertools import count, pairwise
+from typing import Protocol, TypeAlias, TypeVar, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hespas.errors import HardwareError
-from hespas.hardware.cluster import Cluster, LinkOverride
 from hespas.hardware.graph import Edge, Graph
 from hespas.hardware.interconnect import Dimension, Dimensions, Dragonfly, Interconnect, Shape
 from hespas.hardware.links import LinkParameters
@@ -27,6 +27,41 @@ from hespas.simulate.memory_guard import check_memory
 
 Integers: TypeAlias = NDArray[np.int64]
 Reals: TypeAlias = NDArray[np.float64]
+
+
+Links: TypeAlias = tuple[int, ...]
+"""The numbers of the links that a message crosses."""
+_Node = TypeVar("_Node")
+Move: TypeAlias = tuple[_Node, Links]
+"""Where a message gets to, and over which links."""
+
+
+def shortest_way(
+    source: _Node,
+    target: _Node,
+    moves: Callable[[_Node], Sequence[Move[_Node]]],
+    left: Callable[[_Node], int],
+) -> Links | None:
+    """Return the links of a way of fewest moves; None if there is none.
+
+    ``left`` is at most how many moves are left from a node. Source: P. Hart, N. Nilsson, B.
+    Raphael, A Formal Basis for the Heuristic Determination of Minimum Cost Paths, 1968 (A*).
+    """
+    numbers = count()
+    ahead: list[tuple[int, int, int, _Node, Links]] = [(left(source), 0, 0, source, ())]
+    seen: set[_Node] = set()
+    while ahead:
+        _, _, taken, at, links = heappop(ahead)
+        if at == target:
+            return links
+        if at in seen:
+            continue
+        seen.add(at)
+        for node, over in moves(at):
+            if node not in seen:
+                most = taken + 1 + left(node)
+                heappush(ahead, (most, -next(numbers), taken + 1, node, links + over))
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +99,18 @@ class Topology(Protocol):
         """Return the number of a link; None if none has that name."""
         ...
 
+    def latency_ns(self, link: int) -> float:
+        """Return the latency of a link."""
+        ...
+
+    def dimension(self, link: int) -> int | None:
+        """Return the dimension that a link lies along; None where there are none."""
+        ...
+
+    def detour(self, source: int, target: int, dead: frozenset[int]) -> Links | None:
+        """Return the links of a way without dead links, of fewest moves; None if there is none."""
+        ...
+
 
 def make_topology(interconnect: Interconnect) -> Topology:
     """Return the links of a network by number."""
@@ -74,7 +121,7 @@ def make_topology(interconnect: Interconnect) -> Topology:
             return _DragonflyRoutes(interconnect.fabric).topology()
         case Graph():
             graph = interconnect.fabric
-            return GraphTopology(graph.edges, _ShortestRoutes(graph).route)
+            return GraphTopology(graph.edges, graph.devices, _ShortestRoutes(graph).route)
         case _:
             assert_never(interconnect.fabric)
 
@@ -193,7 +240,7 @@ class DimensionTopology:
 
     def name(self, link: int) -> str:
         """Return a link's name, as ``dim0.up.3``: the dimension, the part, the device or leaf."""
-        axis = next(axis for axis in self._axes if link < axis.first + axis.links)
+        axis = self._axis_of(link)
         parts = _PARTS[axis.dimension.shape]
         number = max(at for at in range(len(parts)) if axis.part(at) <= link)
         index = link - axis.part(number)
@@ -221,6 +268,34 @@ class DimensionTopology:
         link = axis.part(number) + index
         return link if link < axis.first + axis.links and self.name(link) == name else None
 
+    def latency_ns(self, link: int) -> float:
+        """Return the latency of a link."""
+        return round(self._axis_of(link).dimension.parameters.latency_s * 1e9, 6)
+
+    def dimension(self, link: int) -> int | None:
+        """Return the dimension that a link lies along."""
+        return self._axis_of(link).index
+
+    def _axis_of(self, link: int) -> _Axis:
+        return next(axis for axis in self._axes if link < axis.first + axis.links)
+
+    def detour(self, source: int, target: int, dead: frozenset[int]) -> Links | None:
+        """Return the links of a way without dead links, of fewest moves; None if there is none.
+
+        Where several ways are equally short, the ends decide, so that messages spread.
+        """
+
+        def moves(at: int) -> list[Move[int]]:
+            found = [move for axis in self._axes for move in _moves(axis, at)]
+            alive = [(node, links) for node, links in found if dead.isdisjoint(links)]
+            turn = _spread(source, target, at) % len(alive) if alive else 0
+            return [*alive[turn:], *alive[:turn]]
+
+        def left(at: int) -> int:
+            return sum(_moves_left(axis, at, target) for axis in self._axes)
+
+        return shortest_way(source, target, moves, left)
+
 
 def _cross(
     axis: _Axis, at: Integers, here: Integers, there: Integers
@@ -241,6 +316,43 @@ def _cross(
             return [_cross_ring(axis, at, here, there - here)]
         case _:
             assert_never(axis.dimension.shape)
+
+
+def _moves(axis: _Axis, at: int) -> list[Move[int]]:
+    """Return where a device gets to along a dimension over its own links, and over which."""
+    size, shape = axis.dimension.size, axis.dimension.shape
+    here = at // axis.stride % size
+    if shape in {Shape.RING, Shape.LINE}:
+        ways = [(here + 1, axis.part(0) + at), (here - 1, axis.part(1) + at)]
+        is_open = shape is Shape.LINE
+        return [
+            (at + (there % size - here) * axis.stride, (link,))
+            for there, link in ways
+            if size > 1 and not (is_open and not 0 <= there < size)
+        ]
+    others = [there for there in range(size) if there != here]
+    there = np.array(others, dtype=np.int64)
+    links: list[list[int]] = [[] for _ in others]
+    for which, crossed in _cross(axis, np.full_like(there, at), np.full_like(there, here), there):
+        for number, link in zip(which, crossed, strict=True):
+            links[int(number)].append(int(link))
+    return [
+        (at + (other - here) * axis.stride, tuple(own))
+        for other, own in zip(others, links, strict=True)
+    ]
+
+
+def _moves_left(axis: _Axis, at: int, target: int) -> int:
+    """Return the fewest moves along a dimension from a device to another."""
+    size = axis.dimension.size
+    away = abs(at // axis.stride % size - target // axis.stride % size)
+    match axis.dimension.shape:
+        case Shape.RING:
+            return min(away, size - away)
+        case Shape.LINE:
+            return away
+        case _:
+            return min(away, 1)
 
 
 def _cross_tree(axis: _Axis, at: Integers, goal: Integers) -> Iterator[tuple[Integers, Integers]]:
@@ -278,15 +390,14 @@ def _cross_ring(
     return which, part + device
 
 
-Links = tuple[int, ...]
-"""The numbers of the links that a message crosses."""
-
-
 class GraphTopology:
     """Nodes and the links between them; ``route_of`` gives the links from a source to a target."""
 
-    def __init__(self, edges: Sequence[Edge], route_of: Callable[[int, int], Links]) -> None:
+    def __init__(
+        self, edges: Sequence[Edge], devices: Sequence[str], route_of: Callable[[int, int], Links]
+    ) -> None:
         self._edges = edges
+        self._devices = devices
         self._route = cache(route_of)
         self._names = _names(edges)
 
@@ -316,6 +427,23 @@ class GraphTopology:
     def link_named(self, name: str) -> int | None:
         """Return the number of a link; None if none has that name."""
         return self._names.index(name) if name in self._names else None
+
+    def latency_ns(self, link: int) -> float:
+        """Return the latency of a link."""
+        return round(self._edges[link].latency_s * 1e9, 6)
+
+    def dimension(self, link: int) -> int | None:
+        """Return None: a graph has no dimensions."""
+        del link
+
+    def detour(self, source: int, target: int, dead: frozenset[int]) -> Links | None:
+        """Return the links of a way without dead links, of fewest; None if there is none."""
+        out: dict[str, list[Move[str]]] = {}
+        for link, edge in enumerate(self._edges):
+            if link not in dead:
+                out.setdefault(edge.source, []).append((edge.target, (link,)))
+        ends = self._devices[source], self._devices[target]
+        return shortest_way(*ends, lambda node: out.get(node, []), lambda _: 0)
 
 
 def _names(edges: Sequence[Edge]) -> list[str]:
@@ -408,7 +536,8 @@ class _DragonflyRoutes:
             for other in range(group + 1, fabric.groups):
                 ends = self._gateway(group, other), self._gateway(other, group)
                 self._connect(*ends, fabric.global_link)
-        return GraphTopology(self._edges, self._route)
+        devices = [f"device{number}" for number in range(fabric.device_count)]
+        return GraphTopology(self._edges, devices, self._route)
 
     def _connect(self, one: str, other: str, link: LinkParameters) -> None:
         for source, target in ((one, other), (other, one)):
@@ -445,52 +574,3 @@ class _DragonflyRoutes:
 
 def _name(group: int, router: int) -> str:
     return f"router{group}.{router}"
-
-
-class OverriddenTopology:
-    """Another topology, with the bandwidths and latencies of a cluster's ``links``.
-
-    Raises `HardwareError` for a link that isn't there.
-    """
-
-    def __init__(self, topology: Topology, cluster: Cluster) -> None:
-        self._topology = topology
-        self._overrides: dict[int, LinkOverride] = {}
-        for override in cluster.links:
-            link = topology.link_named(override.link)
-            if link is None:
-                hint = f"links are named as {topology.name(0)}"
-                message = f"there is no link {override.link!r}"
-                raise HardwareError(message, location=cluster.source, hint=hint)
-            self._overrides[link] = override
-
-    def routes(
-        self, sources: Sequence[int] | Integers, targets: Sequence[int] | Integers
-    ) -> Routes:
-        """Return the routes of messages from sources to targets, one by one."""
-        routes = self._topology.routes(sources, targets)
-        latency_ns = routes.latency_ns.copy()
-        for link, override in self._overrides.items():
-            np.add.at(
-                latency_ns, routes.message[routes.link == link], override.extra_latency_s * 1e9
-            )
-        return replace(routes, latency_ns=latency_ns)
-
-    def bytes_per_ns(self, links: Sequence[int] | Integers) -> Reals:
-        """Return the bandwidth of links."""
-        numbers = np.asarray(links, dtype=np.int64)
-        result = self._topology.bytes_per_ns(numbers).copy()
-        for link, override in self._overrides.items():
-            here = numbers == link
-            if override.bandwidth_bytes_per_s is not None:
-                result[here] = override.bandwidth_bytes_per_s / 1e9
-            result[here] *= override.bandwidth_scale
-        return result
-
-    def name(self, link: int) -> str:
-        """Return what people call a link."""
-        return self._topology.name(link)
-
-    def link_named(self, name: str) -> int | None:
-        """Return the number of a link; None if none has that name."""
-        return self._topology.link_named(name)
