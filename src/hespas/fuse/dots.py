@@ -121,26 +121,35 @@ def _bytes(op: Op) -> int:
 def _independent(
     dots: Sequence[_Dot], operations: Sequence[Op], producer: dict[Value, int]
 ) -> list[_Dot]:
-    """Return those of which none needs another one, and of which no two are large."""
+    """Return those of which none needs another one, and of which no two are large.
+
+    What needs one that needs a chosen one needs that too.
+    """
     chosen: list[_Dot] = []
     size = 0
+    earlier: set[int] = set()
     for dot in dots:
         if chosen and size > MERGED_BYTES and _bytes(dot.op) > MERGED_BYTES:
             continue
-        earlier = {each.at for each in chosen}
-        if not _needs(dot, earlier, operations, producer):
+        if not earlier or not _needs(dot, earlier, operations, producer, first=dots[0].at):
             chosen.append(dot)
             size = max(size, _bytes(dot.op))
+        earlier.add(dot.at)
     return chosen
 
 
 def _needs(
-    dot: _Dot, earlier: set[int], operations: Sequence[Op], producer: dict[Value, int]
+    dot: _Dot,
+    earlier: set[int],
+    operations: Sequence[Op],
+    producer: dict[Value, int],
+    *,
+    first: int,
 ) -> bool:
-    """Return whether a product needs one of others; True where that takes long to say."""
-    if not earlier:
-        return False
-    first = min(earlier)
+    """Return whether a product needs one of others, of which one is the first.
+
+    True where that takes long to say.
+    """
     pending, seen = [dot.at], {dot.at}
     while pending:
         for value in needed_by(operations[pending.pop()]):

@@ -21,6 +21,8 @@ _MOST_RESULTS = 10
 _MOST_ROUNDS = 12
 _ALONE = IN_PLACE | (REDUCING - {"reduce"}) | {"constant", "gather", "iota"}
 _MOST_OPERANDS = 64
+_FEW, _ABOUT = 64, 32
+"""So many kernels are all compared with each other; of more, those of about the same depth."""
 _SMALL_BYTES = 16
 
 _OF_COLUMNS, _OF_ROW, _SHARED_BYTES = 4 * 32 * 33, 32, 48 * 1024
@@ -33,12 +35,18 @@ Source: openxla/xla, ``SharedMemoryUsage`` in gpu_fusible.cc (Apache License 2.0
 class Node:
     """A kernel, or an operation that stands alone, with what it reads and writes.
 
-    ``depth`` is greater than that of all nodes in ``before``, and less than in ``after``.
+    ``size`` is how many elements it goes over, ``how`` how it reduces them, ``shared_bytes`` what
+    its reductions keep in shared memory; ``is_alone`` is what has one result in XLA. ``depth`` is
+    greater than that of all nodes in ``before``, and less than in ``after``.
     """
 
     rank: int
     group: Group | None
     operation: int
+    size: int
+    how: str
+    shared_bytes: int
+    is_alone: bool
     reads: dict[Value, None] = field(default_factory=dict[Value, None])
     before: set[Node] = field(default_factory=set["Node"])
     after: set[Node] = field(default_factory=set["Node"])
@@ -87,7 +95,6 @@ class _Graph:
     grouping: Grouping
     nodes: list[Node] = field(default_factory=list[Node])
     writer: dict[Value, Node] = field(default_factory=dict[Value, Node])
-    shapes: dict[int, tuple[int, str]] = field(default_factory=dict[int, tuple[int, str]])
 
     def build(self) -> None:
         """Make the nodes."""
@@ -98,14 +105,22 @@ class _Graph:
                 rooted[root] = group
         for at, op in enumerate(operations):
             group = rooted.get(at)
-            if group is not None:
-                reads = dict.fromkeys(outside(operations, group))
-                node = Node(rank=at, group=group, operation=at, reads=reads)
-            elif self.grouping.written[at] and roles[at] in (Role.FIXED, Role.VIEW):
-                reads = dict.fromkeys(needed_by(op))
-                node = Node(rank=at, group=None, operation=at, reads=reads)
-            else:
+            if group is None and not (
+                self.grouping.written[at] and roles[at] in (Role.FIXED, Role.VIEW)
+            ):
                 continue
+            size, how = _shape(op, at)
+            reads = needed_by(op) if group is None else outside(operations, group)
+            node = Node(
+                rank=at,
+                group=group,
+                operation=at,
+                size=size,
+                how=how,
+                shared_bytes=_shared_bytes(op),
+                is_alone=group is None or group.library or self._is_of_rows(group),
+                reads=dict.fromkeys(reads),
+            )
             self.nodes.append(node)
             for result in op.results:
                 self.writer[result] = node
@@ -137,27 +152,31 @@ class _Graph:
         """Merge kernels that read the same value."""
         readers: dict[Value, list[Node]] = {}
         for node in self.nodes:
-            if node.group is not None and not node.group.library:
+            if not node.is_alone:
                 for value in node.reads:
                     if bytes_of(value) > _SMALL_BYTES:
                         readers.setdefault(value, []).append(node)
         gone: dict[Node, Node] = {}
         for nodes in readers.values():
-            if len(nodes) < 2:
-                continue
-            current = list(dict.fromkeys([_found(gone, node) for node in nodes]))
-            self._merge_all(current, gone)
+            if len(nodes) > 1:
+                self._merge_all(list(dict.fromkeys([_found(gone, node) for node in nodes])), gone)
         self._drop(gone)
 
     def _merge_all(self, nodes: list[Node], gone: dict[Node, Node]) -> None:
-        while len(nodes) > 1:
-            first, rest = nodes[0], list[Node]()
-            for other in nodes[1:]:
-                if self._is_alike(first, other) and _are_independent(first, other):
+        """Merge nodes, in their order, with those behind them that go over the same elements."""
+        left = _Candidates(are_few=len(nodes) <= _FEW)
+        for node in nodes:
+            left.add(node)
+        for first in nodes:
+            if first in gone:
+                continue
+            left.drop(first)
+            for other in left.of(first):
+                if _is_full(first):
+                    break
+                if _is_alike(first, other) and _are_independent(first, other):
+                    left.drop(other)
                     self._merge(first, other, gone)
-                else:
-                    rest.append(other)
-            nodes = rest
 
     def merge_chains(self, belong: Callable[[Node, Node], bool]) -> None:
         """Merge kernels with the first that reads what they write and belongs to them."""
@@ -214,7 +233,7 @@ class _Graph:
 
     def is_pass(self, node: Node, user: Node) -> bool:
         """Return whether a kernel goes over what another writes, and can read it on the spot."""
-        if not self._is_alike(node, user):
+        if not _is_alike(node, user):
             return False
         if node.group is not None and not self.grouping.apart.isdisjoint(node.group.roots):
             return False
@@ -227,37 +246,6 @@ class _Graph:
         }
         return closed.isdisjoint(user.reads)
 
-    def _is_alike(self, one: Node, other: Node) -> bool:
-        """Return whether two kernels go over the same elements."""
-        if one.group is None or other.group is None or one.group.library or other.group.library:
-            return False
-        if self._is_of_rows(one.group) or self._is_of_rows(other.group):
-            return False
-        if (
-            len(one.group.roots) + len(other.group.roots) > _MOST_RESULTS
-            or len(one.reads) + len(other.reads) > _MOST_OPERANDS
-            or self._shared_bytes(one.group) + self._shared_bytes(other.group) > _SHARED_BYTES
-        ):
-            return False
-        kind = ""
-        count, _ = self._shape(one.group.roots[0])
-        for root in (*one.group.roots, *other.group.roots):
-            size, how = self._shape(root)
-            if size != count or (kind and how and how != kind):
-                return False
-            kind = kind or how
-        return True
-
-    def _shared_bytes(self, group: Group) -> int:
-        """Return what the reductions that a kernel writes keep in shared memory."""
-        found = 0
-        for root in group.roots:
-            op = self.grouping.operations[root]
-            if op.kind == "reduce":
-                element_bytes = bytes_of(op.operands[0]) // max(1, size_of(op.operands[0]))
-                found += (_OF_ROW if is_row(op) else _OF_COLUMNS) * element_bytes
-        return found
-
     def _is_of_rows(self, group: Group) -> bool:
         """Return whether a kernel reduces rows and goes over them again, as in a norm.
 
@@ -265,13 +253,6 @@ class _Graph:
         """
         reduced = {at for at in group.members if self.grouping.operations[at].kind == "reduce"}
         return not reduced <= set(group.roots)
-
-    def _shape(self, root: int) -> tuple[int, str]:
-        """Return how many elements a root goes over, and how it reduces them."""
-        found = self.shapes.get(root)
-        if found is None:
-            found = self.shapes[root] = _shape(self.grouping.operations[root], root)
-        return found
 
     def _merge(self, one: Node, other: Node, gone: dict[Node, Node]) -> None:
         """Put a node into another one, whose depth may change."""
@@ -291,6 +272,8 @@ class _Graph:
             each.before.add(one)
         one.before -= {one, other}
         one.after -= {one, other}
+        one.how = one.how or other.how
+        one.shared_bytes += other.shared_bytes
         one.depth = depth
         one.rank = max(one.rank, other.rank)
         one.reads = dict.fromkeys(outside(self.grouping.operations, one.group))
@@ -299,6 +282,79 @@ class _Graph:
     def _drop(self, gone: dict[Node, Node]) -> None:
         if gone:
             self.nodes = [node for node in self.nodes if node not in gone]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Candidates:
+    """Kernels that others may merge with, by the elements that they go over.
+
+    Where there are many, most can be merged at about their own depth alone, and are looked up
+    there; the others are ``loose``.
+    """
+
+    are_few: bool
+    of_size: dict[int, dict[Node, int]] = field(default_factory=dict[int, dict["Node", int]])
+    at_depth: dict[tuple[int, int], list[Node]] = field(
+        default_factory=dict[tuple[int, int], list["Node"]]
+    )
+    loose: dict[int, list[Node]] = field(default_factory=dict[int, list["Node"]])
+
+    def add(self, node: Node) -> None:
+        """Add one more behind all others."""
+        same = self.of_size.setdefault(node.size, {})
+        same[node] = len(same)
+        if self.are_few or _is_loose(node):
+            self.loose.setdefault(node.size, []).append(node)
+        else:
+            self.at_depth.setdefault((node.size, node.depth), []).append(node)
+
+    def drop(self, node: Node) -> None:
+        """Leave one out from now on."""
+        del self.of_size[node.size][node]
+
+    def of(self, node: Node) -> Iterator[Node]:
+        """Return in their order those that are left and that a kernel may be merged with."""
+        left = self.of_size[node.size]
+        if self.are_few or _is_loose(node):
+            return iter(list(left))
+        depths = range(node.depth - _ABOUT, node.depth + _ABOUT + 1)
+        near = [each for depth in depths for each in self.at_depth.get((node.size, depth), ())]
+        near += self.loose.get(node.size, ())
+        return iter(sorted([each for each in near if each in left], key=left.__getitem__))
+
+
+def _is_loose(node: Node) -> bool:
+    """Return whether a kernel could run far before or behind where its depth is."""
+    after = min([each.depth for each in node.after], default=None)
+    before = max([each.depth for each in node.before], default=-1)
+    return after is None or after - node.depth > _ABOUT or node.depth - before > _ABOUT
+
+
+def _is_full(node: Node) -> bool:
+    """Return whether a kernel takes in no other, for it has the most results or operands."""
+    results = 0 if node.group is None else len(node.group.roots)
+    return results >= _MOST_RESULTS or len(node.reads) >= _MOST_OPERANDS
+
+
+def _is_alike(one: Node, other: Node) -> bool:
+    """Return whether two kernels go over the same elements."""
+    if one.is_alone or other.is_alone or one.size != other.size:
+        return False
+    if one.how and other.how and one.how != other.how:
+        return False
+    return (
+        sum([len(each.group.roots) for each in (one, other) if each.group]) <= _MOST_RESULTS
+        and len(one.reads) + len(other.reads) <= _MOST_OPERANDS
+        and one.shared_bytes + other.shared_bytes <= _SHARED_BYTES
+    )
+
+
+def _shared_bytes(op: Op) -> int:
+    """Return what a reduction keeps in shared memory."""
+    if op.kind != "reduce":
+        return 0
+    element_bytes = bytes_of(op.operands[0]) // max(1, size_of(op.operands[0]))
+    return (_OF_ROW if is_row(op) else _OF_COLUMNS) * element_bytes
 
 
 def _shape(op: Op, root: int) -> tuple[int, str]:
