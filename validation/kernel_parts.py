@@ -163,7 +163,7 @@ class Kernels:
                 leaf.op,
                 self.pricer.gpu,
                 category=category_of(leaf.op),
-                bytes_moved=leaf.work.bytes_moved,
+                bytes_moved=self.pricer.bytes_moved(leaf),
                 memory_bandwidth_bytes_per_s=bandwidth,
             ).time_s
             for leaf, _ in self.read

@@ -26,7 +26,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "is_triton",
     ),
     "rules.elementwise": (),
-    "rules.fusion": ("bytes_again", "only_moves", "operations_of", "written_elements"),
+    "rules.fusion": ("only_moves", "operations_of", "written_elements"),
     "rules.host": ("HostTraffic", "host_traffic", "is_on_host"),
     "rules.sizes": ("operand", "result"),
     "sorts": (

@@ -21,7 +21,6 @@ _CUTTING = frozenset(
     {"dynamic_slice", "gather", "real_dynamic_slice", "slice", "torch_index_select"}
 )
 _RENAMING = frozenset({"bitcast", "reshape"})
-_SECTOR_BYTES = 32
 # Operations that write over a part of their first operand, and which one holds what is written.
 _UPDATES = {"dynamic_update_slice": 1, "scatter": 2}
 # One element of the result needs at most one of each operand.
@@ -78,42 +77,6 @@ def operations_of(op: Op) -> Iterator[Op]:
         return
     for region in op.regions:
         yield from nested_ops(region)
-
-
-def bytes_again(op: Op) -> int:
-    """Return what a kernel gathers and scatters again, beyond all that there is once.
-
-    A table of 100 rows of which 1,000 are gathered is read from memory once at the best, and 900
-    rows of it from caches; rows that are added to are read and written there.
-    """
-    again = 0
-    for each in operations_of(op):
-        match each.kind:
-            case "gather" | "torch_index_select":
-                again += max(
-                    0, size_bytes(each.results[0].type) - size_bytes(each.operands[0].type)
-                )
-            case "scatter":
-                updates = each.operands[len(each.operands) // 2 + 1 :]
-                for result, update in zip(each.results, updates, strict=True):
-                    size = size_bytes(update.type)
-                    if size == _element_bytes(update) * _places(each):
-                        size = 2 * _SECTOR_BYTES * _places(each)
-                    again += max(0, size - size_bytes(result.type))
-            case _:
-                pass
-    return again
-
-
-def _places(op: Op) -> int:
-    """Return at how many places a scatter writes."""
-    indices = op.operands[len(op.operands) // 2]
-    shape = indices.type.shape if isinstance(indices.type, TensorType) else ()
-    return size_of(indices) // max(1, shape[-1] if len(shape) > 1 else 1)
-
-
-def _element_bytes(value: Value) -> int:
-    return size_bytes(value.type) // max(1, size_of(value))
 
 
 def only_moves(op: Op) -> bool:

@@ -20,6 +20,7 @@ from hespas.errors import OutputError, ProgramError
 from hespas.estimate.bound import Bound
 from hespas.estimate.driver import Timing
 from hespas.estimate.ptx.analysis import SECTOR_BYTES, KernelAnalysis
+from hespas.estimate.ptx.indexed import indexed_by
 from hespas.estimate.ptx.terms import (
     COPY,
     KernelTerms,
@@ -126,6 +127,8 @@ _SMALL_BLOCK_BYTES = 16 * 1024
 _MUCH_MORE, _LARGE_BYTES = 1.2, 4e6
 """Large kernels that load so many times what they need are asked for what neighbours share."""
 
+_ANYWHERE = "kernel: what is gathered and scattered is taken to lie anywhere in its table"
+
 _NO_KERNELS = CompiledKernels(launches=(), ptx={})
 _NO_CACHE = AnalysisCache()
 
@@ -227,6 +230,10 @@ class KernelPricer:
         busy_s = reading.terms.time_s - launch_s
         return max(self.factor * busy_s, min(busy_s, reading.floor_s)) + launch_s
 
+    def bytes_moved(self, leaf: Leaf) -> float:
+        """Return what a kernel moves to and from device memory: of what indices say, sectors."""
+        return leaf.work.bytes_moved + indexed_by(leaf.op, self.gpu).memory_bytes
+
     def read(self, leaf: Leaf) -> Reading:
         """Return what is known of an operation's kernel, or of all where it launches several."""
         instruction = leaf.op.instruction
@@ -238,7 +245,7 @@ class KernelPricer:
         return _together([(self._read(leaf, first[key]), times[key]) for key in times])
 
     def _read(self, leaf: Leaf, launch: KernelLaunch | None) -> Reading:
-        moved = float(leaf.work.bytes_moved)
+        moved = self.bytes_moved(leaf)
         has_ptx = launch is not None and launch.kernel in self.kernels.ptx
         if launch is None or not has_ptx or self._is_small(launch, moved):
             return self._by_category(leaf, launch)
@@ -260,7 +267,7 @@ class KernelPricer:
         )
 
     def _by_category(self, leaf: Leaf, launch: KernelLaunch | None, *notes: str) -> Reading:
-        moved, bandwidth = float(leaf.work.bytes_moved), self.device.memory_bandwidth_bytes_per_s
+        moved, bandwidth = self.bytes_moved(leaf), self.device.memory_bandwidth_bytes_per_s
         # All kernels of a compiled program are launched: the runtime copies what has no launch.
         is_copy = launch is None and bool(self._launches) and only_moves(leaf.op)
         category = COPY if is_copy else category_of(leaf.op)
@@ -276,12 +283,15 @@ class KernelPricer:
         if kernels > 1:
             terms = added_terms([(terms, passes)])
             terms = replace(terms, launch_s=self.gpu.launch_s * kernels)
+        said = [f"kernel {leaf.op.instruction}: {note}" for note in notes]
+        if moved > leaf.work.bytes_moved:
+            said.append(_ANYWHERE)
         return Reading(
             terms=terms,
             category=category,
             floor_s=moved / bandwidth * passes,
             analysis=None,
-            notes=tuple(f"kernel {leaf.op.instruction}: {note}" for note in notes),
+            notes=tuple(said),
         )
 
     def _is_small(self, launch: KernelLaunch, bytes_moved: float) -> bool:

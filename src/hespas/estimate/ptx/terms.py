@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from math import ceil, hypot, prod
 
-from hespas.cost.rules.fusion import bytes_again, operations_of, written_elements
+from hespas.cost.rules.fusion import operations_of, written_elements
 from hespas.cost.sorts import shared_accesses, sort_launches
 from hespas.estimate.bound import UNDIVIDED, Bound
 from hespas.estimate.ptx.analysis import SECTOR_BYTES, WARP, Access, KernelAnalysis
@@ -35,6 +35,7 @@ from hespas.estimate.ptx.columns import (
     layout_of,
     more_than_its_share,
 )
+from hespas.estimate.ptx.indexed import indexed_by
 from hespas.estimate.ptx.rows import warps_of_rows
 from hespas.fuse.kinds import weight
 from hespas.hardware.microarchitecture import Microarchitecture
@@ -311,8 +312,8 @@ def terms_by_category(
     blocks that start are those of the launch. Where it is not known, loops have 128 threads a
     block, and four of the elements that are written a thread; column reductions have few blocks,
     and their category's part of the bandwidth is that of many. L2 has what is gathered and
-    scattered again, and what tiles of a transpose move in parts of sectors; their elements, and
-    those that a sort compares in shared memory, pass the load/store pipe.
+    scattered beside device memory, and what tiles of a transpose move in parts of sectors; their
+    elements, and those that a sort compares in shared memory, pass the load/store pipe.
     """
     rate = memory_bandwidth_bytes_per_s * gpu.memory_efficiency * PART_OF_STREAMING[category]
     columns = columns_of(op) if category in (COLUMN_REDUCTION, NARROW_REDUCTION) else Columns()
@@ -325,6 +326,7 @@ def terms_by_category(
         blocks = ceil(warps_of_rows(op) * WARP / _THREADS)
     busiest = ceil(blocks / gpu.multiprocessors)
     cycles = busiest * gpu.warp_turnover_cycles * ceil(threads / WARP)
+    l2_bytes = indexed_by(op, gpu).l2_bytes
     lane_s = 1 / (gpu.multiprocessors * gpu.pipe_efficiency * gpu.clock_hz)
     turning = _turning(op) if category in (LOOP, TRANSPOSE) else _Turning()
     more = more_than_its_share(blocks, gpu.multiprocessors) if columns.blocks else 0.0
@@ -338,7 +340,7 @@ def terms_by_category(
     pipe = max(pipes, key=lambda name: pipes[name])
     return KernelTerms(
         memory_s=bytes_moved / rate,
-        l2_s=(bytes_again(op) + turning.l2_bytes) / gpu.l2_bandwidth_bytes_per_s,
+        l2_s=(l2_bytes + turning.l2_bytes) / gpu.l2_bandwidth_bytes_per_s,
         l1_s=(turning.l1_lines + columns.l1_lines * more + passes)
         / (gpu.multiprocessors * gpu.clock_hz),
         pipe_s=pipes[pipe],
