@@ -15,7 +15,7 @@ from hespas.calibrate.factors import Group
 from hespas.calibrate.lines import check_columns, csv_lines, time_of
 from hespas.calibrate.samples import Case, check_agreement, check_limits
 from hespas.config.suggest import suggestion
-from hespas.errors import MeasurementError
+from hespas.errors import HardwareError, MeasurementError
 from hespas.estimate.tables.gemm import GemmModel, Product, gemm_model
 from hespas.hardware.device import Device, factor_of
 from hespas.limits import whole_number
@@ -88,9 +88,15 @@ def gemm_groups(path: Path, device: Device) -> tuple[Group, ...]:
 
     Raises `MeasurementError`, naming ``file:line``, for a header without its columns or unit,
     for what is no number, for times below the physical floor or far from what the part's tables
-    say, and for lines that contradict each other.
+    say, and for lines that contradict each other; `HardwareError` for a device without tables.
     """
     rows = _rows(path)
+    if device.measured is None:
+        raise HardwareError(
+            "no tables of measured kernels are named, whose times factors could multiply",
+            location=device.name,
+            hint='name those of the nearest part in its node.json ("tables": "H100_SXM")',
+        )
     model = gemm_model(device)
     for row in rows:
         _check(row, model)

@@ -154,7 +154,8 @@ def _roofline(spec: EstimatorSpec) -> Roofline:
 
 
 def _has_tables(program: Program, device: Device) -> bool:
-    return program.is_scheduled and device.measured is not None
+    is_tpu = device.clock_hz is not None or device.tensor_core is not None
+    return program.is_scheduled and (device.measured is not None or not is_tpu)
 
 
 def _has_cycles(program: Program, device: Device) -> bool:
@@ -187,7 +188,7 @@ _LISTED = (
         reads_kernels=True,
         follows_clock=True,
         is_default=_has_tables,
-        default_text="for compiled programs, where there are tables of the device",
+        default_text="for compiled programs on GPUs, by tables of the part or of the nearest",
     ),
     Method(
         name="kernel",
@@ -316,7 +317,8 @@ def default_text() -> str:
     """Return in words which methods are used where the user names none.
 
     >>> default_text()
-    "roofline; measured for compiled programs, where there are tables of the device; compiler for \
+    "roofline; measured for compiled programs on GPUs, by tables of the part or of the nearest; \
+compiler for \
 programs that a TPU's compiler wrote cycles into; tensor_core for other kernels on a TPU's node"
     """
     others = (f"{each.name} {each.default_text}" for each in METHODS.values() if each.default_text)

@@ -169,7 +169,8 @@ class Roofline:
     def price_timed(self, leaf: Leaf, timing: Timing) -> Price:
         """Return what one execution costs that takes as long as another method says."""
         cost = self.timed(leaf.op.name, leaf.work, timing.time_s, timing.bound)
-        return Price(cost=cost, notes=(*timing.notes, *self._unrated(leaf)))
+        notes = (*timing.notes, *self._unrated(leaf))
+        return Price(cost=cost, notes=notes, warnings=self._warnings(leaf.work))
 
     def at_peaks(self, kind: str, work: Work) -> OpEstimate:
         """Return what one execution costs at the peak rates; ``kind`` names it in errors."""

@@ -25,7 +25,7 @@ KERNEL_S = 2 * 256 * 4 / 1e12
 
 def test_every_kernel_costs_a_launch() -> None:
     program = scheduled(kernel("k0", "a"), sync("r", "k0"), kernel("k1", "r"))
-    total = estimate(split_scheduled(program), DEVICE).total
+    total = estimate(split_scheduled(program), DEVICE, method="roofline").total
     assert total.per_op["mhlo.fusion"].time_s == pytest.approx(2 * KERNEL_S)
     assert total.per_op[LAUNCH].count == 2
     assert total.per_op[LAUNCH].time_s == pytest.approx(4e-6)
@@ -34,7 +34,7 @@ def test_every_kernel_costs_a_launch() -> None:
 def test_the_rounds_of_a_loop_launch_again() -> None:
     function, lines = loop("l", "a", kernel("w", "v"))
     program = scheduled(*lines, functions=function)
-    total = estimate(split_scheduled(program), DEVICE).total
+    total = estimate(split_scheduled(program), DEVICE, method="roofline").total
     # The counter and the fusion, three times; the condition is not computed.
     assert total.per_op[LAUNCH].count == 6
     assert total.per_op["stablehlo.compare"].count == 3
@@ -51,7 +51,7 @@ def test_the_rounds_of_a_loop_launch_again() -> None:
 def test_what_launches_cost_is_reported(overhead_s: float | None, shown: str) -> None:
     device = replace(DEVICE, launch_overhead_s=overhead_s)
     program = scheduled(kernel("k", "a"))
-    found = estimate(split_scheduled(program), device)
+    found = estimate(split_scheduled(program), device, method="roofline")
     assert found.assumptions[0].endswith(shown)
     assert (LAUNCH in found.total.per_op) == bool(overhead_s)
 

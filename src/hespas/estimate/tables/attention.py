@@ -23,6 +23,7 @@ from hespas.estimate.tables.attention_fits import (
     nearest,
 )
 from hespas.estimate.tables.files import Part, load_part
+from hespas.estimate.tables.gemm import part_of
 from hespas.estimate.tables.grid import Grid, Reading, completed, monotone, read
 from hespas.hardware.device import Device
 from hespas.units import format_time
@@ -262,10 +263,10 @@ def _backward_note(part: str) -> str:
 
 def attention_model(device: Device) -> AttentionModel:
     """Return the model of a device. Raises `MeasurementError` where there is no table."""
-    name = "" if device.measured is None else device.measured.part
-    part = load_part(name)
+    part = part_of(device)
     if _TABLE not in part.tables:
-        raise MeasurementError(f"the tables of {name} have no attention", location=device.name)
+        message = f"the tables of {part.about.part} have no attention"
+        raise MeasurementError(message, location=device.name)
     return AttentionModel(device=device, part=part)
 
 

@@ -11,6 +11,7 @@ median of the tables), so the smaller of the two is looked up as m, which has th
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from math import exp, log
 
@@ -20,7 +21,7 @@ from hespas.errors import HardwareError, MeasurementError, option
 from hespas.estimate.bound import Bound, larger_of
 from hespas.estimate.driver import Timing
 from hespas.estimate.rates import Rates, device_at
-from hespas.estimate.tables.files import Part, load_part
+from hespas.estimate.tables.files import Part, load_part, part_names
 from hespas.estimate.tables.grid import Grid, completed, monotone, read
 from hespas.hardware.device import Device, factor_of, table_of
 from hespas.hardware.power import clock_in_loop
@@ -186,7 +187,7 @@ class GemmModel:
         else:
             scaled = f"products of {name} are scaled by peak rates from tables of {base} measured"
             notes = [f"{scaled} on {about.measured_on}"]
-        if self._is_transferred(base):
+        if self.device.measured is not None and self._is_transferred(base):
             notes.append(
                 f"{self.device.name} has no tables: those of {about.part} are scaled by peak "
                 "rates and memory bandwidth"
@@ -219,24 +220,45 @@ class _Rates:
 
 
 def gemm_model(device: Device) -> GemmModel:
-    """Return the model of a device.
+    """Return the model of a device. Raises as `part_of` does."""
+    return GemmModel(device=device, part=part_of(device))
 
-    Raises `HardwareError` for a device that no tables serve, `MeasurementError` for tables that
+
+def part_of(device: Device) -> Part:
+    """Return the measured part whose tables serve a device.
+
+    That is the one that its ``node.json`` names, or else the nearest in memory bandwidth, and among
+    equals in the peak of bf16. Raises `HardwareError` for a TPU, `MeasurementError` for tables that
     are missing, damaged or of another version.
+
+    >>> mine = Device(name="mine", peak_flops=900e12, memory_bandwidth_bytes_per_s=3.2e12)
+    >>> part_of(mine).about.part
+    'H100_SXM'
     """
     if device.measured is None:
-        raise HardwareError(
-            "no tables of measured kernels serve this device",
-            location=device.name,
-            hint=f"use {option('method')} roofline, or name those of a like part in its node.json "
-            '("tables": "H100_SXM")',
-        )
+        if device.clock_hz is not None:
+            raise HardwareError(
+                "no tables of measured kernels serve this device",
+                location=device.name,
+                hint=f"use {option('method')} roofline",
+            )
+        return nearest_part(device, map(load_part, part_names()))
     try:
-        part = load_part(device.measured.part)
+        return load_part(device.measured.part)
     except MeasurementError as error:
         error.location = error.location or device.measured.location
         raise
-    return GemmModel(device=device, part=part)
+
+
+def nearest_part(device: Device, parts: Iterable[Part]) -> Part:
+    """Return the part whose memory bandwidth, and then peak of bf16, is nearest by ratio."""
+
+    def distance(part: Part) -> tuple[float, float]:
+        about = part.about
+        bandwidth = device.memory_bandwidth_bytes_per_s / about.memory_bandwidth
+        return abs(log(bandwidth)), abs(log(device.rate("bf16") / about.peak_flops["bf16"]))
+
+    return min(parts, key=distance)
 
 
 def _bytes(type_name: str) -> float:
