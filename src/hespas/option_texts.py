@@ -17,7 +17,7 @@ from hespas.errors import ConfigError, option
 from hespas.hardware.cluster import Cluster, read_cluster
 from hespas.hardware.system import LinkBandwidth
 from hespas.limits import MOST_DIGITS
-from hespas.program.types import ELEMENT_TYPES
+from hespas.program.types import ELEMENT_TYPES, PRODUCT_TYPES
 from hespas.units import parse_quantity
 
 _WHOLE = re.compile(r"[0-9]+")
@@ -154,10 +154,10 @@ def parse_rates(text: str) -> dict[str, float]:
     name = "per_datatype_flops"
     rates: dict[str, float] = {}
     for kind, rate in _json_pairs(text) if text.lstrip().startswith("{") else _listed_pairs(text):
-        if kind not in ELEMENT_TYPES:
+        if kind not in PRODUCT_TYPES:
             raise ConfigError(
                 f"{option(name)}: unknown element type {kind!r}",
-                hint=suggestion(kind, ELEMENT_TYPES),
+                hint=suggestion(kind, PRODUCT_TYPES),
             )
         _refuse_twice(name, kind, rates)
         rates[kind] = parse_rate(rate, unit="FLOP/s", name=name, what=kind)

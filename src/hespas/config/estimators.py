@@ -18,7 +18,7 @@ from hespas.config.figures import Count, FractionOrZero, Positive, Text, check_r
 from hespas.config.files import read_json
 from hespas.config.suggest import suggestion
 from hespas.errors import ConfigError
-from hespas.program.types import ELEMENT_TYPES
+from hespas.program.types import PRODUCT_TYPES
 
 HARDWARE = "$.perf_estimator.hardware"
 """The JSON path of the hardware."""
@@ -53,10 +53,10 @@ class RooflineHardware(
     def __post_init__(self) -> None:
         force_setattr(self, "per_datatype_flops", MappingProxyType(dict(self.per_datatype_flops)))
         for name in self.per_datatype_flops:
-            if name not in ELEMENT_TYPES:
+            if name not in PRODUCT_TYPES:
                 raise ConfigError(
                     f"unknown element type {name!r} in per_datatype_flops",
-                    hint=suggestion(name, ELEMENT_TYPES),
+                    hint=suggestion(name, PRODUCT_TYPES),
                 )
         check_rate(self.peak_flops, "FLOP/s", path=f"{HARDWARE}.peak_flops")
         check_rate(self.memory_bandwidth, "B/s", path=f"{HARDWARE}.memory_bandwidth")

@@ -25,7 +25,7 @@ from hespas.estimate.roofline import Roofline
 from hespas.estimate.tables.method import Measured
 from hespas.program.attrs import CompareAttrs
 from hespas.program.program import Op, Program, Value, all_ops
-from hespas.program.types import ELEMENT_TYPES, TensorType
+from hespas.program.types import PRODUCT_TYPES, TensorType
 
 _MAKES, _SUMS, _REST = "makes scores", "sums over scores", "is of scores"
 _PRODUCTS = frozenset({"custom_call", "dot", "dot_general", "fusion"})
@@ -284,7 +284,7 @@ def _one_s(attention: Attention, method: PricesAttention) -> float:
 
 def _roofline_s(attention: Attention, roofline: Roofline) -> float:
     """Return the longer of the FLOPs, and of reading and writing all but the scores once."""
-    size = 4.0 if attention.multiplied == "tf32" else ELEMENT_TYPES[attention.multiplied].bits / 8
+    size = PRODUCT_TYPES[attention.multiplied].bits / 8
     rows = attention.heads * attention.query_length + attention.key_heads * attention.key_length
     one_way = round(rows * attention.head_size * size)
     # q, k, v and the result; backward also the result's gradient, and three more of the operands.

@@ -13,7 +13,7 @@ from hespas.config.suggest import suggestion
 from hespas.errors import HardwareError
 from hespas.hardware.power import BoardPower
 from hespas.hardware.tensor_core import TensorCore
-from hespas.program.types import ELEMENT_TYPES, PRECISIONS, ElementType, NumberKind
+from hespas.program.types import ELEMENT_TYPES, PRECISIONS, PRODUCT_TYPES, ElementType, NumberKind
 
 _TABLE_OF_TYPE = {
     "bf16": "bf16",
@@ -64,7 +64,7 @@ def factor_names() -> tuple[str, ...]:
     >>> "gemm" in factor_names(), "gemm.bf16" in factor_names(), "gemm.f16" in factor_names()
     (True, True, False)
     """
-    of_types = sorted({factor_of(name) for name in (*ELEMENT_TYPES, "tf32")})
+    of_types = sorted({factor_of(name) for name in PRODUCT_TYPES})
     return (*_KIND_FACTORS, *of_types)
 
 

@@ -116,6 +116,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "HOST_MEMORY",
         "NumberKind",
         "PRECISIONS",
+        "PRODUCT_TYPES",
         "TensorType",
         "TokenType",
         "TupleType",

@@ -28,10 +28,6 @@ class ElementType(msgspec.Struct, frozen=True, kw_only=True):
     kind: NumberKind
 
 
-PRECISIONS = ("tf32", "f32_high", "f32_highest")
-"""Products of f32 at precision DEFAULT, HIGH and HIGHEST (`jax.lax.Precision`), as types."""
-
-
 def _element_types() -> dict[str, ElementType]:
     def element(name: str, bits: int, kind: NumberKind) -> ElementType:
         return ElementType(name=name, bits=bits, kind=kind)
@@ -55,7 +51,7 @@ def _element_types() -> dict[str, ElementType]:
             "f8E8M0FNU",
         ),
         16: ("f16", "bf16"),
-        32: ("f32", *PRECISIONS),
+        32: ("f32", "tf32"),
         64: ("f64",),
     }
     for bits, names in floats.items():
@@ -66,6 +62,12 @@ def _element_types() -> dict[str, ElementType]:
 
 
 ELEMENT_TYPES = _element_types()
+PRECISIONS = ("tf32", "f32_high", "f32_highest")
+"""Products of f32 at precision DEFAULT, HIGH and HIGHEST (`jax.lax.Precision`), as types."""
+PRODUCT_TYPES = ELEMENT_TYPES | {
+    name: ElementType(name=name, bits=32, kind=NumberKind.FLOAT) for name in PRECISIONS
+}
+"""What hardware multiplies: element types, and products of f32 by their precision."""
 
 
 def element_type(name: str) -> ElementType:

@@ -18,7 +18,7 @@ from hespas.cost.convolution import Convolution, Direction
 from hespas.estimate.driver import Timing
 from hespas.estimate.tables.gemm import GemmModel, Product
 from hespas.hardware.device import Device
-from hespas.program.types import ELEMENT_TYPES
+from hespas.program.types import PRODUCT_TYPES
 
 _VECTOR_BITS = 128
 CONVOLUTIONS = (
@@ -40,7 +40,7 @@ def convolution_time(gemm: GemmModel, product: Product, bytes_moved: float) -> T
     True
     """
     timed = gemm.price(product)
-    size = ELEMENT_TYPES[product.type_name].bits / 8 if product.type_name != "tf32" else 4.0
+    size = PRODUCT_TYPES[product.type_name].bits / 8
     whole_s = _roofline_s(gemm.device, product, product.elements * size)
     own_s = _roofline_s(gemm.device, product, bytes_moved)
     part = min(1.0, own_s / whole_s) if whole_s else 1.0
@@ -93,5 +93,4 @@ def as_product(convolution: Convolution) -> Product:
 
 def _vector_length(type_name: str) -> int:
     """Return how many elements a tensor core's kernel reads at a time."""
-    bits = 32 if type_name == "tf32" else ELEMENT_TYPES[type_name].bits
-    return max(1, _VECTOR_BITS // bits)
+    return max(1, _VECTOR_BITS // PRODUCT_TYPES[type_name].bits)

@@ -25,7 +25,7 @@ from hespas.estimate.tables.files import Part, load_part, part_names
 from hespas.estimate.tables.grid import Grid, completed, monotone, read
 from hespas.hardware.device import Device, factor_of, table_of
 from hespas.hardware.power import clock_in_loop
-from hespas.program.types import ELEMENT_TYPES, NumberKind
+from hespas.program.types import PRODUCT_TYPES, NumberKind
 
 _BYTES = {"bf16": 2.0, "f4": 0.5, "f8": 1.0, "tf32": 4.0}
 _SCALED_FROM = {"f4": ("f4", "f8"), "f8": ("f8",)}
@@ -181,7 +181,7 @@ class GemmModel:
     def _notes(self, product: Product, outside: tuple[str, ...]) -> tuple[str, ...]:
         about, name = self.part.about, product.type_name
         base = self._base(name)
-        is_float = ELEMENT_TYPES[name].kind is NumberKind.FLOAT
+        is_float = PRODUCT_TYPES[name].kind is NumberKind.FLOAT
         if f"gemm.{name}" in self.part.tables or (is_float and base == table_of(name) != "bf16"):
             notes = [f"products of {name} from tables measured on {about.measured_on}"]
         else:
@@ -262,7 +262,7 @@ def nearest_part(device: Device, parts: Iterable[Part]) -> Part:
 
 
 def _bytes(type_name: str) -> float:
-    return 4.0 if type_name == "tf32" else ELEMENT_TYPES[type_name].bits / 8
+    return PRODUCT_TYPES[type_name].bits / 8
 
 
 def _folded(product: Product) -> tuple[int, int]:
