@@ -12,7 +12,7 @@ from math import inf
 from pathlib import Path
 from typing import Protocol
 
-from hespas.errors import ExtraMissingError, HespasError, ImpossibleTimeError
+from hespas.errors import ExtraMissingError, HespasError, ImpossibleTimeError, ToolError
 from hespas.estimate.systolic.array import Product, SystolicArray
 from hespas.estimate.systolic.method import (
     SimulatorHardware,
@@ -110,9 +110,17 @@ class ToolTimer:
             with stage(Stage.ESTIMATE, what, kind=self.method, size=shared.multiplications):
                 self._announce(shared, element_bytes)
                 run_program(command, name=self.tool.name, directory=directory, limits=LIMITS)
-            found = self.tool.cycles(directory)
+            found = self._cycles(directory)
             self._check(found, product, directory)
             return found
+
+    def _cycles(self, directory: Path) -> float:
+        try:
+            return self.tool.cycles(directory)
+        except (OSError, ValueError, LookupError, TypeError, ArithmeticError) as error:
+            raise ToolError(
+                f"{self.tool.name}'s answer cannot be read: {error}", location=str(directory)
+            ) from error
 
     def _prepared(self, product: Product, element_bytes: int, directory: Path) -> Sequence[str]:
         try:

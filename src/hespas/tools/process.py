@@ -233,8 +233,8 @@ def last_words(log: Path) -> str:
 def scratch_directory(purpose: str) -> Generator[Path]:
     """Make a temporary directory, and remove it after the work in it.
 
-    It is kept, for its log, if the work raises an error, but not on Ctrl-C. ``purpose`` is part of
-    its name.
+    It is kept, for its log, if the work raises an error and left anything in it, but not on Ctrl-C.
+    ``purpose`` is part of its name.
 
     >>> with scratch_directory("example") as directory:
     ...     directory.is_dir()
@@ -246,6 +246,9 @@ def scratch_directory(purpose: str) -> Generator[Path]:
     try:
         yield directory
     except Exception:
+        # What was refused before anything ran left nothing to look at.
+        with contextlib.suppress(OSError):
+            directory.rmdir()
         raise
     except BaseException:
         shutil.rmtree(directory, ignore_errors=True)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import stat
 import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from hespas.backends import tool
+from hespas.backends.tool import ToolTimer
 from hespas.errors import ConfigError, ExtraMissingError, HespasError, ToolError
 from hespas.estimate.methods import EstimatorSpec, estimator
 from hespas.estimate.systolic.array import Product
@@ -146,6 +149,35 @@ BROKEN_REPORTS = {
     HEADER + "0, -77, 0,\\n": "gives -77 cycles",
     HEADER + "0, 1.02384, 0,\\n": "gives 1.02384 cycles",
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hasty:
+    """A tool of somebody else's, which does not look at what it reads."""
+
+    error: Exception
+    name: str = "Hasty"
+    method: str = "hasty"
+    parameters: Mapping[str, object] = field(default_factory=dict[str, object])
+
+    def prepare(self, product: Product, element_bytes: int, directory: Path) -> Sequence[str]:
+        del product, element_bytes, directory
+        return [sys.executable, "-c", ""]
+
+    def cycles(self, directory: Path) -> float:
+        del directory
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [ValueError("no float"), KeyError("cycles"), OSError("gone")])
+def test_an_adapter_that_fails_to_read_is_an_error_with_the_programs_name(error: Exception) -> None:
+    array = made("scalesim", sys.executable).timer
+    assert isinstance(array, ToolTimer)
+    timer = ToolTimer(tool=Hasty(error=error), array=array.array)
+    with pytest.raises(ToolError, match="Hasty's answer cannot be read"):
+        timer.time_s(PRODUCT, 2)
+
+
 BROKEN_ANSWERS = {
     "": "answer has no cycles",
     "[1]": "answer has no cycles",

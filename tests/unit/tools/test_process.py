@@ -128,6 +128,12 @@ def test_a_scratch_directory_is_kept_after_an_error(home: Path) -> None:
     assert (left / "log").read_text() == "said"
 
 
+def test_a_scratch_directory_with_nothing_in_it_is_not_kept(home: Path) -> None:
+    with pytest.raises(ToolError), scratch_directory("test"):
+        raise ToolError("refused before anything ran")
+    assert list(home.iterdir()) == []
+
+
 @pytest.mark.parametrize("interruption", [KeyboardInterrupt(), SystemExit(1)])
 def test_a_scratch_directory_is_removed_after_an_interruption(
     home: Path, interruption: BaseException
