@@ -59,6 +59,24 @@ def test_the_tutorial_works_as_written(call: Call, root: Path, llama: Path) -> N
     simulated = call("hespas", "simulate", "output/roofline/dev", "--system", "A100_SXM_40GB_4GPU",
                      "--comm-groups", "output/roofline/comm_group.json")  # fmt: skip
     assert simulated.stdout.startswith("Step time: 201.6 ms\n")
+    assert "hespas run takes hespas' own" in simulated.stdout
+
+
+def test_traces_and_their_program_agree_by_the_same_network_model(call: Call, block: Path) -> None:
+    words = ("--node", "A100_SXM_40GB", "--system", "A100_SXM_40GB_4GPU")
+    assert call("hespas", "trace", block, *words, "-o", "traces").returncode == 0
+
+    def step_s(*command: object) -> float:
+        done = call("hespas", *command, "--json", "-")
+        assert done.returncode == 0, done.stderr
+        found = json.loads(done.stdout)
+        return found["step_time_s"] if "step_time_s" in found else found["step_time_ns"] / 1e9
+
+    exported = ("run", block, *words, "--as-exported", "--method", "roofline")
+    simulated = ("simulate", "traces", *words[2:])
+    assert step_s(*exported) == pytest.approx(step_s(*simulated, "--model", "hespas"), rel=1e-6)
+    by_astra_sim = step_s(*exported, "--model", "astra-sim")
+    assert by_astra_sim == pytest.approx(step_s(*simulated), rel=1e-6)
 
 
 def test_one_split_and_trace_serves_every_documented_spelling(

@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from hespas import pipeline
 from hespas.backends.astra_sim.run import AstraSimOptions, run_astra_sim
 from hespas.backends.htsim.run import run_htsim
 from hespas.backends.network_program import Backend, ProgramOptions
@@ -23,7 +24,6 @@ from hespas.errors import ConfigError, TraceError, option
 from hespas.hardware.cluster import Cluster
 from hespas.hardware.system import System
 from hespas.options import NetworkOptions
-from hespas.pipeline import system_of
 from hespas.report.simulation import external_text, simulation_text
 from hespas.schedule.chakra.reader import read_traces
 from hespas.schedule.tasks import Job
@@ -245,7 +245,7 @@ def command(
     engine.check(wants_tasks=nodes or timeline is not None)
     check_targets(json_file, timeline)
     options = flags.built(NetworkOptions, given)
-    system = system_of(options)
+    system = pipeline.system_of(options)
     if system is None:
         raise ConfigError(
             "no system is given", hint=f"give {option('cluster')} or {option('system')}"
@@ -299,9 +299,21 @@ def command(
     )
     with stage(Stage.SIMULATE, f"on {system.name}"):
         result = simulate_job(job, system, choice)
+    is_perfect = options.imperfect is None
+    if is_perfect and pipeline.model_of(options, system).model is not choice.model:
+        noted = (_other_model(system.name), *result.assumptions)
+        result = replace(result, assumptions=noted)
     if timeline is not None:
         write_timeline(result, timeline)
     _show(result, json_file, with_nodes=nodes)
+
+
+def _other_model(system: str) -> str:
+    """Return what tells the answer for traces from that for their program."""
+    return (
+        "network: ASTRA-sim's model, the default for traces; hespas run takes hespas' own on "
+        f"{system}, as --model hespas does here"
+    )
 
 
 def _show(result: Timeline, json_file: str | None, *, with_nodes: bool = False) -> None:
