@@ -314,3 +314,14 @@ def test_what_libraries_run_stands_beside_and_the_two_are_the_whole(
     assert table["library"]["launches"] == 1
     assert table["kernels_s"] + table["library"]["time_s"] == pytest.approx(step_s(call, program))
     assert "1 calls of libraries" in call("hespas", "kernels", program, *NODE).stdout
+
+
+def test_kernels_add_up_to_the_computation_at_its_clock(call: Call, llama: Path) -> None:
+    """Its products run longer than those of the tables, which a power limit slows."""
+    step = (llama, "--node", "A100_SXM_40GB", "--fidelity", "fused")
+    on = ("--system", "A100_SXM_40GB_4GPU", "--json", "-")
+    for more in ((), ("--power-limit", "300W"), ("--clocks", "measured")):
+        table = json.loads(call("hespas", "kernels", *step, *on, *more).stdout)
+        run = json.loads(call("hespas", "run", *step, *on, *more).stdout)
+        added_s = table["kernels_s"] + table["library"]["time_s"]
+        assert added_s == pytest.approx(run["compute_s"], rel=1e-6)

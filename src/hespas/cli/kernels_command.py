@@ -9,12 +9,11 @@ import click
 from hespas.cli import flags
 from hespas.cli.outputs import check_targets, write_json
 from hespas.errors import ConfigError, option
-from hespas.estimate.methods import EstimatorSpec, method_named
 from hespas.estimate.ptx.kernels import AnalysisCache, kernel_pricer
 from hespas.estimate.ptx.method import KernelEstimator
 from hespas.estimate.tables.method import Measured
 from hespas.options import CompileChoice, EstimateOptions, Fidelity, NetworkOptions, ProgramOptions
-from hespas.pipeline import checked, compiled_directory, device_of, divide, load_alone
+from hespas.pipeline import checked, compiled_directory, device_of, divide, load_alone, price
 from hespas.report.assumptions import assumption_lines, grouped_assumptions
 from hespas.report.kernels import kernel_table, kernels_json, kernels_text
 
@@ -27,7 +26,7 @@ from hespas.report.kernels import kernel_table, kernels_json, kernels_text
 @flags.workload_argument
 @flags.derived(ProgramOptions)
 @flags.derived(CompileChoice)
-@flags.derived(EstimateOptions, only=("custom_call", "node"))
+@flags.derived(EstimateOptions, only=("custom_call", "node", "power_limit_w", "clocks"))
 @flags.derived(NetworkOptions, only=("cluster", "system"))
 @flags.plain(
     "--top",
@@ -67,17 +66,13 @@ def command(top: int, json_file: str | None, **given: Any) -> None:
             f"the microarchitecture of {device.name} is not described",
             hint="give a GPU's preset, or a node with a microarchitecture.json",
         )
-    custom_calls = options.estimate.custom_calls
-    spec = EstimatorSpec(
-        device=device,
-        custom_calls=custom_calls,
-        kernels=program.kernels,
-        kernels_directory=cache.directory,
-    )
-    method = method_named("measured" if device.measured is not None else "kernel").estimator(spec)
+    prepared = divide(program, options)
+    # As hespas run prices them: at the clock that the whole computation sustains.
+    method = price(prepared, options, store=None).estimator
     if not isinstance(method, Measured | KernelEstimator):
-        raise TypeError(f"method {method.method} does not price single kernels")
-    graph = divide(program, options).graph
+        raise TypeError(f"{type(method).__name__} does not price single kernels")
+    graph = prepared.graph
+    custom_calls = options.estimate.custom_calls
     table = kernel_table(graph, method, pricer, custom_calls=custom_calls)
     groups = grouped_assumptions((*graph.assumptions, *table.notes))
     assumptions = [group.text for group in groups]
