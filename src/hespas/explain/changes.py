@@ -8,12 +8,12 @@ wrote don't change with the memory bandwidth.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 
 from hespas.estimate.cache import MemoryStore
-from hespas.estimate.clocks import Clocked
+from hespas.estimate.clocks import Clocked, draw_of
 from hespas.estimate.estimate import Estimate
 from hespas.estimate.graph import estimate_graph
 from hespas.estimate.rates import Rates, Scalable
@@ -21,6 +21,7 @@ from hespas.explain.pricing import Prices, priced_again, priced_at_rates, with_f
 from hespas.explain.rows import Rows, rows_of
 from hespas.hardware.faster_links import LinkFactors, with_links
 from hespas.hardware.interconnect import Dimensions, interconnect_of
+from hespas.hardware.power import sustained_clock
 from hespas.hardware.system import System
 from hespas.options import NetworkOptions
 from hespas.pipeline import host_bandwidth, model_of, predict, prices_of
@@ -129,19 +130,49 @@ class _Step:
             if name != LAUNCHES_FREE or graph.program.is_scheduled
         }
         options, modules = self.prediction.options.estimate, self.prediction.modules
-        found = priced_at_rates(
+        priced = partial(
+            priced_at_rates,
             graph,
             modules,
             before,
-            estimator,
-            list(asked.values()),
             custom_calls=options.custom_calls,
             store=prices_of(options, modules) if graph.program.is_scheduled else None,
         )
-        for name, after in zip(asked, found, strict=True):
+        for name, after in zip(asked, self._limited(estimator, asked, priced), strict=True):
             replayed = name == LAUNCHES_FREE
             prices = with_first_kernel(graph, before, after) if replayed else after
             yield self._priced(name, prices)
+
+    def _limited(
+        self,
+        estimator: Scalable,
+        asked: Mapping[str, Rates],
+        priced: Callable[[Scalable, Sequence[Rates]], list[Prices]],
+    ) -> list[Prices]:
+        """Return prices at other rates, and at the clock that the power limit then allows.
+
+        A device that does more at a time draws more. Nothing limits infinite rates but what else
+        there is, which keeps its clock.
+        """
+        sustained = self.prediction.estimates.sustained
+        if sustained is None or not isinstance(estimator, Clocked):
+            return priced(estimator, list(asked.values()))
+        power, boost = estimator.device.power, estimator.at_clock(1.0)
+        if power is None or not isinstance(boost, Scalable):
+            return priced(estimator, list(asked.values()))
+        limited = [rates for name, rates in asked.items() if name not in _MORE_RATES]
+        found = dict(zip(limited, priced(boost, limited), strict=True))
+        clocks: dict[Rates, float] = {}
+        for rates, prices in found.items():
+            total = sum((each for each in prices if each is not None), Estimate())
+            clocks[rates] = sustained_clock(power, draw_of(total.total), sustained.limit_w)
+        for rates, clock in clocks.items():
+            slower = estimator.at_clock(clock)
+            if clock < 1.0 and isinstance(slower, Scalable):
+                (found[rates],) = priced(slower, [rates])
+        others = [rates for rates in asked.values() if rates not in found]
+        found |= zip(others, priced(estimator, others), strict=True)
+        return [found[rates] for rates in asked.values()]
 
     def power(self) -> Iterator[Change]:
         """Yield the step at the boost clock, where the power limit keeps it below."""

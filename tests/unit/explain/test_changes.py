@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import replace
+from functools import partial
 from importlib.resources import as_file, files
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from hespas.compile.options import CompileOptions
 from hespas.explain.changes import (
     ARITHMETIC_DOUBLED,
     AS_SPECIFIED,
+    AT_BOOST,
     COMMUNICATION_HIDDEN,
     LAUNCHES_FREE,
     LINKS_DOUBLED,
@@ -26,6 +28,8 @@ from hespas.explain.changes import (
 )
 from hespas.hardware.cluster import Cluster, LinkOverride
 from hespas.hardware.device import Device
+from hespas.hardware.faster_links import LinkFactors, with_links
+from hespas.hardware.presets import load_device, load_system
 from hespas.hardware.system import CollectiveKind, NetworkDimension, System, Topology, bare_system
 from hespas.options import AS_GIVEN, EstimateOptions, NetworkOptions, PredictOptions, ProgramOptions
 from hespas.program.overlap import SLOP_FLAG
@@ -248,3 +252,36 @@ def test_overlap_that_the_scheduler_gave_up_is_a_row_and_a_warning(tmp_path: Pat
     assert not raised.overlap_warnings
     plenty = hespas.predict(program, "H100_80GB", system, fidelity="fused")
     assert plenty.graph.program.overlap is None
+
+
+@pytest.mark.parametrize("power_limit_w", [None, 300.0])
+def test_rows_are_what_a_run_with_that_one_thing_changed_gives(
+    power_limit_w: float | None,
+) -> None:
+    """A limit of 300 W bites: what does more at a time then runs at a lower clock."""
+    program, node, preset = "examples/llama3_100m_fsdp4.mlir", "A100_SXM_40GB", "A100_SXM_40GB_4GPU"
+    run = partial(hespas.predict, program, fidelity="fused")
+    device, system = load_device(node), load_system(preset)
+    step = run(node, system, power_limit_w=power_limit_w)
+    rows = {each.change: each.step_time_s for each in all_changes(step)}
+    assert device.memory_bandwidth_bytes_per_s is not None
+    twice = 2 * device.memory_bandwidth_bytes_per_s
+    faster = {name: 2 * rate for name, rate in device.per_datatype_flops.items()}
+    links = with_links(system, LinkFactors(bandwidth=2.0))
+    changed = {
+        MEMORY_DOUBLED: run(node, system, power_limit_w=power_limit_w, memory_bandwidth=twice),
+        LINKS_DOUBLED: run(node, links, power_limit_w=power_limit_w),
+    }
+    if power_limit_w is not None:
+        changed[AT_BOOST] = run(node, system, power_limit_w=1e4)
+    for change, again in changed.items():
+        assert rows[change] == pytest.approx(again.step_time_s, rel=1e-9), change
+    # Of kernels that are read the row doubles the pipelines, too.
+    doubled = run(
+        node,
+        system,
+        power_limit_w=power_limit_w,
+        per_datatype_flops=faster,
+        peak_flops=2 * device.peak_flops,
+    )
+    assert rows[ARITHMETIC_DOUBLED] == pytest.approx(doubled.step_time_s, rel=0.005)
