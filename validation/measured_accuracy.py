@@ -26,7 +26,7 @@ from hespas.estimate.tables.grid import completed, monotone, read, without
 from hespas.hardware.presets import load_device
 
 XLA_PARTS = {"H100_80GB": "sm_90", "B200_180GB": "sm_100_B200"}
-KINDS = ("bf16", "f8", "tf32")
+KINDS = ("bf16", "f8", "tf32", "f4")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
