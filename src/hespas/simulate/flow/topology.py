@@ -372,9 +372,13 @@ def _leaf(axis: _Axis, devices: Integers) -> Integers:
 
 
 def _shorter_way(here: Integers, there: Integers, size: int) -> Integers:
-    """Return how far a message goes around a ring; below 0 downwards, upwards if both are equal."""
+    """Return how far a message goes around a ring; below 0 downwards.
+
+    Where both ways are equally long, every other device sends upwards and the rest downwards.
+    """
     up = (there - here) % size
-    return np.where(up <= size - up, up, up - size)
+    goes_up = (2 * up < size) | ((2 * up == size) & (here % 2 == 0))
+    return np.where(goes_up, up, up - size)
 
 
 def _cross_ring(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from flow_transfers import Transfer, simulate_transfers
@@ -19,6 +20,8 @@ from hespas.hardware.interconnect import (
     switched,
 )
 from hespas.hardware.links import LinkParameters
+from hespas.simulate.flow import topology
+from hespas.simulate.flow.topology import Integers
 from simgrid_judge import TOLERANCE, random_case
 
 MIB = 2**20
@@ -180,8 +183,18 @@ ENDS_S: dict[str, list[float]] = json.loads(
 )
 
 
+def upwards(here: Integers, there: Integers, size: int) -> Integers:
+    """Return how far a message goes around a ring: upwards where both ways are equally long."""
+    up = (there - here) % size
+    return np.where(up <= size - up, up, up - size)
+
+
 @pytest.mark.parametrize("number", ENDS_S)
-def test_transfers_end_when_they_do_in_simgrid(number: str) -> None:
+def test_transfers_end_when_they_do_in_simgrid(
+    number: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # SimGrid was given these routes. It judges how links are shared, whatever the routes.
+    monkeypatch.setattr(topology, "_shorter_way", upwards)
     case = random_case(int(number))
 
     ends_s = simulate_transfers(case.network, case.transfers)
