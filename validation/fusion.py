@@ -61,8 +61,9 @@ def points() -> Iterator[Point]:
             system=step.system,
             is_published=True,
         )
-    h100, fsdp = "H100_80GB", {"mesh": "fsdp=4"}
-    fused_attention = {"attention": "cudnn", "scan": "true"}
+    h100, states = "H100_80GB", {"state_dtype": "bf16"}
+    fsdp = {"mesh": "fsdp=4", "attention": "unfused"} | states
+    fused_attention = {"attention": "cudnn", "scan": "true"} | states
     others: list[tuple[str, dict[str, str], str, str]] = [
         ("resnet18", {"mesh": "data=4"}, h100, "H100_80GB_4GPU"),
         ("resnet50", {"mesh": "data=4"}, h100, "H100_80GB_4GPU"),
@@ -70,10 +71,10 @@ def points() -> Iterator[Point]:
         ("llama3-100m", fsdp | {"scan": "true"}, h100, "H100_80GB_4GPU"),
         ("llama3-1b", fsdp | {"scan": "true"}, h100, "H100_80GB_4GPU"),
         ("llama3-1b", fsdp, "B200_180GB", "B200_180GB_4GPU"),
-        ("llama3-1b", {"mesh": "fsdp=2,tp=2"}, h100, "H100_80GB_4GPU"),
+        ("llama3-1b", fsdp | {"mesh": "fsdp=2,tp=2"}, h100, "H100_80GB_4GPU"),
         ("llama3-8b", fused_attention | {"mesh": "fsdp=8"}, h100, "H100_80GB_8GPU"),
         ("llama3-8b", fused_attention | {"mesh": "fsdp=8,tp=4"}, h100, "H100_80GB_8GPU_4"),
-        ("llama3-8b", {"mesh": "fsdp=8,tp=4", "scan": "true"}, h100, "H100_80GB_8GPU_4"),
+        ("llama3-8b", fsdp | {"mesh": "fsdp=8,tp=4", "scan": "true"}, h100, "H100_80GB_8GPU_4"),
     ]
     for workload, options, node, system in others:
         yield Point(workload=workload, options=options, node=node, system=system)

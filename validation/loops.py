@@ -76,7 +76,12 @@ def _way(
     system = f"{devices}x{node}"
     step = MeasuredStep(
         workload=workload,
-        options={"mesh": f"fsdp={devices}", "scan": str(is_loop).lower()},
+        options={
+            "mesh": f"fsdp={devices}",
+            "scan": str(is_loop).lower(),
+            "attention": "unfused",
+            "state_dtype": "bf16",
+        },
         node=node,
         system=system,
         step_s=0.0,

@@ -45,17 +45,33 @@ class Case:
         return partitioned(export_model(self.model, self.options)).text
 
 
-_LOOP = {"scan": "true"}
+_AS_RECORDED = {"attention": "unfused", "state_dtype": "bf16"}
+_LOOP = {"scan": "true", **_AS_RECORDED}
 CASES = (
-    Case(title="llama3-100m, FSDP over 4", node="A100_SXM_40GB", model="llama3-100m"),
-    Case(title="llama3-100m, FSDP over 4", node="H100_80GB", model="llama3-100m"),
+    Case(
+        title="llama3-100m, FSDP over 4",
+        node="A100_SXM_40GB",
+        model="llama3-100m",
+        options=_AS_RECORDED,
+    ),
+    Case(
+        title="llama3-100m, FSDP over 4",
+        node="H100_80GB",
+        model="llama3-100m",
+        options=_AS_RECORDED,
+    ),
     Case(
         title="llama3-100m, layers in a loop (`--scan`)",
         node="H100_80GB",
         model="llama3-100m",
         options=_LOOP,
     ),
-    Case(title="llama3-200m, FSDP over 4", node="H100_80GB", model="llama3-200m"),
+    Case(
+        title="llama3-200m, FSDP over 4",
+        node="H100_80GB",
+        model="llama3-200m",
+        options=_AS_RECORDED,
+    ),
     Case(
         title="llama3-1b, layers in a loop (`--scan`)",
         node="H100_80GB",

@@ -228,7 +228,7 @@ def _tpu_v3(facts: Path) -> Iterator[Cells]:
         yield {
             "family": "llama3-like (MaxText)",
             "workload": each["workload"],
-            "options": "mesh=fsdp=8",
+            "options": "mesh=fsdp=8;attention=unfused;state_dtype=bf16",
             "node": "TPUv3",
             "system": "8xTPUv3",
             "devices": "8",

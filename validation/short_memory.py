@@ -20,8 +20,10 @@ from hespas.prediction import Prediction
 from hespas.study.space import candidates_of
 from hespas.study.study import study_of
 
-_8B = {"model": "llama3-8b", "mesh": "fsdp=8", "global_batch": 64, "remat": "minimal_with_context"}
-_70B = {"model": "llama3-70b", "cluster": "256xH100_80GB", "global_batch": 512}
+_STATES = {"set": {"state_dtype": "bf16"}}
+_8B = {"model": "llama3-8b", "mesh": "fsdp=8", "global_batch": 64, **_STATES}
+_8B |= {"remat": "minimal_with_context"}
+_70B = {"model": "llama3-70b", "cluster": "256xH100_80GB", "global_batch": 512, **_STATES}
 _SAVED = {**_70B, "remat": "minimal_with_context"}
 _MUCH = 1000
 """A factor of the scheduler's limit that no program exceeds, in per cent."""

@@ -70,6 +70,8 @@ _MAXTEXT = (
     ("llama3-8b", 8, ("model_name=llama3-8b", "weight_dtype=bfloat16", "use_iota_embed=true")),
     ("mixtral-8x7b", 64, ("model_name=mixtral-8x7b", "sparse_matmul=false", "capacity_factor=1")),
 )
+_STATES = {"llama3-8b": {"state_dtype": "bf16"}}
+"""What the zoo's step is given for the states of MaxText's."""
 _STEP = ("attention=cudnn_flash_te", "per_device_batch_size=1", "max_target_length=4096")
 _REMAT = "remat_policy=minimal_with_context"
 
@@ -181,7 +183,11 @@ def ours(name: str, devices: int) -> dict[str, Any]:
     """Return a step of the zoo, compiled."""
     return compared(
         hespas.predict(
-            name, cluster=f"{devices}x{_PART}", mesh=f"fsdp={devices}", fidelity="compiled"
+            name,
+            cluster=f"{devices}x{_PART}",
+            mesh=f"fsdp={devices}",
+            settings=_STATES.get(name, {}),
+            fidelity="compiled",
         )
     )
 

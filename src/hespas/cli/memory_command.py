@@ -11,6 +11,7 @@ from hespas.cli.outputs import check_targets, write_json
 from hespas.memory.usage import memory_use
 from hespas.options import CompileChoice, EstimateOptions, NetworkOptions, ProgramOptions
 from hespas.pipeline import checked, device_of, load_alone
+from hespas.report.assumptions import assumption_lines, grouped_assumptions
 from hespas.report.memory import memory_json, memory_text
 
 
@@ -45,8 +46,12 @@ def command(top: int, json_file: str | None, **given: Any) -> None:
     device = device_of(options.estimate)
     capacity_bytes = None if device is None else device.memory_capacity_bytes
     use = memory_use(program)
+    assumptions = [group.text for group in grouped_assumptions(program.assumptions)]
     if json_file is not None:
-        write_json(json_file, memory_json(use, capacity_bytes, shown=top))
+        document = memory_json(use, capacity_bytes, shown=top)
+        write_json(json_file, {**document, "assumptions": assumptions})
     if json_file != "-":
         click.echo(f"{program.source}: the memory of one device for one step\n")
         click.echo(memory_text(use, capacity_bytes, source=program.source, shown=top))
+        if assumptions:
+            click.echo("\n".join(["", *assumption_lines(assumptions, ())]))

@@ -13,7 +13,7 @@ from dataclasses import replace
 from hespas.errors import ProgramError
 from hespas.export.source import ModelSource
 from hespas.models.catalogue import Llama2, Llama3
-from hespas.models.language import LanguageModel
+from hespas.models.language import LanguageModel, Training
 from hespas.models.model import MeshAxes
 from hespas.models.part import REDUCED
 
@@ -30,10 +30,15 @@ def same_but_for_sizes(source: ModelSource) -> ModelSource:
     >>> same_but_for_sizes(find_source("llama3-8b", options, devices=16)).texts["mesh"]
     'data.fsdp.tp=8,tp=2'
     """
-    is_decoder = isinstance(source.settings, Llama2 | Llama3 | LanguageModel)
-    mesh = source.mesh
+    settings, mesh = source.settings, source.mesh
+    is_decoder = isinstance(settings, Llama2 | Llama3 | LanguageModel)
     if source.part is not None or not is_decoder or not set(REDUCED) <= set(mesh.names):
         return source
+    match settings:
+        case LanguageModel(run=Training(zero=1 | 2)):  # Gradients are each device's of data.
+            return source
+        case _:
+            pass
     others = (f"{name}={size}" for name, size in mesh.axes if name not in REDUCED)
     alike = ",".join((f"{'.'.join(mesh.names)}={mesh.size(*REDUCED)}", *others))
     return replace(source, texts={**source.texts, "mesh": alike})

@@ -56,8 +56,6 @@ def settled_attention(
         raise ConfigError(missing, location=model.name, hint=f"drop {option(_SETTING)}")
     if own is None or asked != _AUTO:
         return {}, []
-    if own != _AUTO:
-        return {_SETTING: str(own)}, []
     settings = model.with_options(texts)
     kernels = _usual(target, settings)
     why = _why_unfused(kernels, target, settings)

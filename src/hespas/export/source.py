@@ -19,9 +19,9 @@ from hespas.errors import ConfigError, DeviceCountError, HespasError, ProgramErr
 from hespas.export.attention import settled_attention
 from hespas.export.maxtext.source import DEFAULT_CONFIG, MaxTextStep
 from hespas.export.options import NO_MODEL_OPTIONS, ModelOptions
-from hespas.models.catalogue import model_named, models
-from hespas.models.language import Decode, LanguageModel
-from hespas.models.model import MeshAxes, Model
+from hespas.models.catalogue import Llama2, Llama3, model_named, models
+from hespas.models.language import Decode, LanguageModel, Training
+from hespas.models.model import TYPE_BYTES, MeshAxes, Model
 from hespas.models.part import PIPE, Part
 
 _LOOPS = Path(__file__).with_name("loops.json")
@@ -255,7 +255,23 @@ def _model(
         texts["accumulation"] = str(rounds)
     source = replace(source, texts=texts)
     source.settings.check()
-    return replace(source, notes=(*notes, *_heads_note(source.settings), *_batch_note(source)))
+    settings = source.settings
+    of_settings = (*_states_note(settings), *_heads_note(settings), *_batch_note(source))
+    return replace(source, notes=(*notes, *of_settings))
+
+
+def _states_note(settings: object) -> Iterator[str]:
+    """Say what type weights and moments have in training, and how to change it."""
+    match settings:
+        case Llama2() | Llama3() | LanguageModel(run=Training()):
+            own = settings.state_dtype
+        case _:
+            return
+    other = "bf16" if own == "f32" else "f32"
+    yield (
+        f"memory: AdamW's weights and both moments are held in {own}, {3 * TYPE_BYTES[own]} bytes "
+        f"a parameter (--set state_dtype={other} holds them in {3 * TYPE_BYTES[other]})"
+    )
 
 
 def _heads_note(settings: object) -> Iterator[str]:

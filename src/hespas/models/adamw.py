@@ -28,14 +28,15 @@ _LOSS = jax.ShapeDtypeStruct((), jnp.float32)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preparation:
-    """What is done to the weights before a step, and to the gradients after it.
+    """How weights come to a step, and how gradients are made and summed over devices.
 
-    With ``each_round`` it is done to the gradients of each round that is accumulated.
+    ``weights`` are made once a step. ``found`` returns the loss and the gradients of a round, and
+    ``finished`` what the step takes of their means over all rounds.
     """
 
     weights: Callable[[Tree], Tree]
-    gradients: Callable[[Tree], Tree]
-    each_round: bool
+    found: Callable[[Tree, Tree], tuple[jax.Array, Tree]]
+    finished: Callable[[jax.Array, Tree], tuple[jax.Array, Tree]]
 
 
 def training_state(weights: Tree, counter: jax.ShapeDtypeStruct) -> dict[str, Any]:
@@ -58,7 +59,7 @@ def training_step(
     """
     weights, found = state["weights"], jax.value_and_grad(loss)
     if preparation is not None:
-        weights, found = preparation.weights(weights), _prepared(found, preparation, state)
+        weights, found = preparation.weights(weights), preparation.found
     if not accumulates:
         value, raw = found(weights, batch)
     elif preparation is None:
@@ -68,7 +69,7 @@ def training_step(
         first = jax.tree.map(lambda leaf: leaf[0], batch)
         value, raw = _accumulated(found, weights, batch, like=jax.eval_shape(found, weights, first))
     if preparation is not None:
-        raw = preparation.gradients(raw)
+        value, raw = preparation.finished(value, raw)
     with jax.named_scope("optimiser/clip"):
         gradients = _clipped(raw)
     with jax.named_scope("optimiser/adamw"):
@@ -118,17 +119,6 @@ def _updated(state: State, gradients: Tree) -> dict[str, Any]:
 
 
 _Gradients = Callable[[Tree, Tree], tuple[jax.Array, Tree]]
-
-
-def _prepared(found: _Gradients, preparation: Preparation, state: State) -> _Gradients:
-    """Return the function of gradients with those of a round cast, and divided where asked for."""
-
-    def each(weights: Tree, batch: Tree) -> tuple[jax.Array, Tree]:
-        value, raw = found(weights, batch)
-        raw = jax.tree.map(lambda leaf, own: leaf.astype(own.dtype), raw, state["weights"])
-        return value, preparation.gradients(raw) if preparation.each_round else raw
-
-    return each
 
 
 def _accumulated(

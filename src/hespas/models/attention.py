@@ -16,6 +16,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 
 from hespas.models.cache import Cache
 from hespas.models.context import Sharing, context_attention, plain_blocks
@@ -25,7 +26,8 @@ from hespas.models.language import LanguageModel, LayerKind, Training
 from hespas.models.products import ACTIVATION_SCALE, SMALL, in_8_bits
 from hespas.models.sharding import Divided
 
-_CONTEXT = "context"
+_CONTEXT, _SEQUENCE = "context", "sequence"
+_SAVED = ("query_projection", "key_projection", "value_projection")
 _MASKED = -0.7 * float(jnp.finfo(jnp.float32).max)
 
 
@@ -34,14 +36,35 @@ def causal_attention(
 ) -> jax.Array:
     """Return softmax(query key^T) value among the tokens of a step, each with earlier ones.
 
-    ``arrays`` are queries, which are scaled, keys and values. Keys and values of sequences that are
-    divided are gathered, or go round, as `hespas.models.context` says.
+    ``arrays`` are queries, which are scaled, keys and values. Along the mesh axis ``sequence`` an
+    all-to-all gives each device all tokens of some heads, and another all heads of its tokens.
+    Source: S. Jacobs et al., DeepSpeed Ulysses, 2023, section 3.1.
     """
+    if model.mesh.size(_SEQUENCE) == 1:
+        return _attended(model, divided, kind, arrays)
+    # Partitioners make an all-to-all where both sides of it are asked for.
+    heads = ("heads", "kv_heads", "kv_heads")
+    by_token = (
+        divided.constrain(each, "batch", "sequence", name, None)
+        for each, name in zip(arrays, heads, strict=True)
+    )
+    made = _attended(model, divided, kind, tuple(by_token))
+    return divided.constrain(made, "batch", "sequence", "heads", None)
+
+
+def _attended(
+    model: LanguageModel, divided: Divided, kind: LayerKind, arrays: tuple[jax.Array, ...]
+) -> jax.Array:
+    """Return attention among the tokens of a step, divided by heads.
+
+    Rematerialisation policies keep queries, keys and values as attention reads them. Keys and
+    values of sequences that are divided along ``context`` are gathered, or go round, as
+    `hespas.models.context` says.
+    """
+    heads = ("attended_heads", "attended_kv_heads", "attended_kv_heads")
     arrays = tuple(
-        divided.constrain(each, "batch", "queries", heads, None)
-        for each, heads in zip(
-            arrays, ("attended_heads", "attended_kv_heads", "attended_kv_heads"), strict=True
-        )
+        checkpoint_name(divided.constrain(each, "batch", "queries", name, None), saved)
+        for each, name, saved in zip(arrays, heads, _SAVED, strict=True)
     )
     devices, run = model.mesh.size(_CONTEXT), model.run
     rotates = isinstance(run, Training) and run.context_attention == "ring"

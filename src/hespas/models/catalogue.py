@@ -13,7 +13,7 @@ from hespas.config.suggest import suggestion
 from hespas.errors import ConfigError
 from hespas.models.families import deepseek, gemma, gpt3, llama, mixtral
 from hespas.models.kernels import FUSED
-from hespas.models.model import MeshAxes, Model, check_division
+from hespas.models.model import MeshAxes, Model, check_division, check_heads, check_tokens
 
 _FSDP_4 = MeshAxes(axes=(("fsdp", 4),))
 _FSDP_64 = MeshAxes(axes=(("fsdp", 64),))
@@ -39,7 +39,9 @@ class Llama3:
     """A model and how it is run; ``batch`` counts sequences per data-parallel part of the mesh.
 
     They are computed in ``accumulation`` rounds, over which gradients are accumulated. Where
-    ``attention`` is auto, what runs the model decides: see `hespas.export.attention`.
+    ``attention`` is auto, what runs the model decides: see `hespas.export.attention`. Weights that
+    AdamW changes and its moments are of ``state_dtype``, and weights are cast to ``dtype`` before
+    they are gathered.
     """
 
     embedding: int
@@ -54,11 +56,12 @@ class Llama3:
     batch: int = 1
     accumulation: int = 1
     sequence: int = 4096
-    attention: str = "unfused"
+    attention: str = "auto"
     context_attention: str = "gather"
     remat: str = "minimal_with_context"
     scan: bool = False
     dtype: str = "bf16"
+    state_dtype: str = "f32"
 
     @property
     def parts(self) -> int:
@@ -82,15 +85,13 @@ class Llama3:
     def check(self) -> None:
         """Raise `ConfigError` for settings that do not fit each other."""
         _check_fit(self)
+        check_heads(self.heads, self.kv_heads)
         check_division(self.mesh, self.sizes, self.axes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Llama2:
-    """A model and how it is run; ``batch`` counts sequences per device.
-
-    They are computed in ``accumulation`` rounds, over which gradients are accumulated.
-    """
+    """A model and how it is run, with the settings of `Llama3`."""
 
     embedding: int = 4096
     heads: int = 32
@@ -103,11 +104,12 @@ class Llama2:
     batch: int = 1
     accumulation: int = 1
     sequence: int = 4096
-    attention: str = "unfused"
+    attention: str = "auto"
     context_attention: str = "gather"
     remat: str = "minimal_with_context"
     scan: bool = False
     dtype: str = "bf16"
+    state_dtype: str = "f32"
 
     @property
     def parts(self) -> int:
@@ -140,6 +142,7 @@ def _why_not(settings: Llama2 | Llama3, kernels: str) -> str:
 
 
 def _check_fit(settings: Llama2 | Llama3) -> None:
+    check_tokens("sequence", settings.sequence)
     why = settings.why_not(settings.attention) if settings.attention in FUSED else ""
     if why:
         raise ConfigError(why, hint="change that, or give attention unfused")
@@ -298,15 +301,13 @@ def _square(embedding: int, heads: int, layers: int, mlp: int) -> Llama3:
     return Llama3(embedding=embedding, heads=heads, kv_heads=heads, layers=layers, mlp=mlp)
 
 
-_large = partial(Llama3, kv_heads=8, attention="auto")
-"""The real models, in the kernels that they are trained with; steps of the others were published
-with unfused attention."""
+_large = partial(Llama3, kv_heads=8)
 _llama3 = partial(
     Model,
-    build="hespas.models.llama:build_llama3",
-    build_part="hespas.models.llama:build_llama3_part",
+    build="hespas.models.llama:build",
+    build_part="hespas.models.llama:build_part",
 )
-_llama2 = partial(Model, build="hespas.models.llama:build_llama2")
+_llama2 = partial(Model, build="hespas.models.llama:build")
 _resnet = partial(Model, build="hespas.models.resnet:build")
 _gemm = partial(Model, build="hespas.models.gemm:build")
 _experts = partial(Model, build="hespas.models.moe:build")

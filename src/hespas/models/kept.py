@@ -9,8 +9,8 @@ from math import prod
 
 from hespas.models.catalogue import Llama2, Llama3
 from hespas.models.language import LanguageModel, Training
+from hespas.models.model import TYPE_BYTES
 
-_BYTES = {"bf16": 2, "f16": 2, "f32": 4}
 _KEEPS_PRODUCTS = "minimal_with_context"
 _PROJECTIONS = (
     ("batch", "sequence", "heads", "head_size"),
@@ -42,7 +42,7 @@ def least_kept_bytes(settings: Trained) -> int:
     True
     """
     arrays = _of_language(settings) if isinstance(settings, LanguageModel) else _of_llama(settings)
-    return sum(local_elements(settings, names) for names in arrays) * _BYTES[settings.dtype]
+    return sum(local_elements(settings, names) for names in arrays) * TYPE_BYTES[settings.dtype]
 
 
 def _of_llama(settings: Llama2 | Llama3) -> Arrays:

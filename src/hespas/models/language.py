@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 
 from hespas.errors import ConfigError
 from hespas.models.kernels import FUSED
-from hespas.models.model import MeshAxes, check_division
+from hespas.models.model import MeshAxes, check_division, check_heads, check_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,6 +275,12 @@ class LanguageModel:
         return self.run.dtype
 
     @property
+    def state_dtype(self) -> str:
+        """The type of the weights that a step holds, and in training of both moments."""
+        run = self.run
+        return run.state_dtype if isinstance(run, Training) else run.weight_dtype
+
+    @property
     def attention(self) -> str:
         """How attention is computed."""
         return self.run.attention
@@ -370,6 +376,8 @@ class LanguageModel:
             named |= {
                 "query_rank": latent.query_rank,
                 "kv_rank": latent.kv_rank,
+                "query_norm": latent.query_rank,
+                "latent_norm": latent.kv_rank,
                 "latent": latent.kv_rank + latent.rope_size,
                 "query_size": sizes.head_size + latent.rope_size,
                 "value_size": latent.value_size,
@@ -405,14 +413,11 @@ class LanguageModel:
             "vocabulary": ("tp",),
             "experts": experts,
         }
-        if self.latent is not None:
-            divided |= {"kv_heads": (), "attended_kv_heads": ()}
         if not isinstance(self.run, Training):
             return divided
-        is_whole = self.run.zero == 3
+        divided |= self.sharded(("data", "fsdp") if self.run.zero == 3 else ("fsdp",))
         return divided | {
             "batch": ("data", "fsdp", *experts),
-            "embedding": ("data", "fsdp") if is_whole else ("fsdp",),
             "sequence": ("context", "sequence"),
             "norm_sequence": (
                 "context",
@@ -421,8 +426,21 @@ class LanguageModel:
             ),
             "queries": ("context",),
             "attended_heads": ("tp", "sequence"),
-            "attended_kv_heads": ("tp", "sequence") if self.latent is None else (),
+            "attended_kv_heads": ("tp", "sequence"),
         }
+
+    def sharded(self, axes: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+        """Return the dimensions of weights that axes of the mesh divide, where they can.
+
+        Of each array they divide the first: the width of the model, or the rank of latent vectors,
+        which stays whole where the axes do not divide it.
+        """
+        divided = {"embedding": axes}
+        if self.latent is not None:
+            ranks = {"query_rank": self.latent.query_rank, "kv_rank": self.latent.kv_rank}
+            parts = self.mesh.size(*axes)
+            divided |= {name: axes for name, rank in ranks.items() if rank % parts == 0}
+        return divided
 
     def check(self) -> None:
         """Raise `ConfigError` for settings that do not fit each other."""
@@ -436,6 +454,7 @@ class LanguageModel:
                     "has experts, and scan is a loop over those that have",
                     hint="give more layers, fewer dense_layers, or scan=false",
                 )
+        self._check_sizes()
         check_division(self.mesh, self.sizes, self.axes)
         why = self.why_not(run.attention) if run.attention in FUSED else ""
         if why:
@@ -452,6 +471,18 @@ class LanguageModel:
                         f"new_tokens = {run.new_tokens} of a context of {run.context}",
                         hint="context counts the new tokens too; give more",
                     )
+
+    def _check_sizes(self) -> None:
+        heads, kv_heads = self.sizes_of_layers.heads, self.sizes_of_layers.kv_heads
+        if self.latent is not None and kv_heads != heads:
+            raise ConfigError(
+                f"kv_heads = {kv_heads} of heads = {heads}: latent attention makes keys and values "
+                "for each head",
+                hint=f"give kv_heads = {heads}",
+            )
+        check_heads(heads, kv_heads)
+        check_tokens("sequence", self.sequence)
+        check_tokens("context", self.context)
 
     def why_not(self, kernels: str) -> str:
         """Return why kernels of `FUSED` cannot compute its attention, or nothing."""
@@ -526,6 +557,11 @@ class LanguageModel:
             )
         if run.zero not in {0, 1, 2, 3}:
             raise ConfigError(f"zero is {run.zero}", hint="give 0, 1, 2 or 3")
+        if run.zero and run.mesh.size("data") == 1:
+            raise ConfigError(
+                f"zero = {run.zero} divides over the axis data, which the mesh {run.mesh} has not",
+                hint="drop it, or give the mesh an axis data",
+            )
         data = run.mesh.size("data", "fsdp")
         if run.zero and self.sizes_of_layers.embedding % data:
             raise ConfigError(

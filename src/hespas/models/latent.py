@@ -16,7 +16,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.ad_checkpoint import checkpoint_name
 
 from hespas.models.attention import cached_attention, causal_attention, fused_over_latents
 from hespas.models.cache import Cache
@@ -34,10 +33,10 @@ def latent_weights(model: LanguageModel) -> Shapes:
     """Return the dimensions of the weights."""
     return {
         "query_down": ("embedding", "query_rank"),
-        **norm_weights(model.style, "query_norm", "query_rank"),
+        **norm_weights(model.style, "query_norm", "query_norm"),
         "query_up": ("query_rank", "heads", "query_size"),
         "latent_down": ("embedding", "latent"),
-        **norm_weights(model.style, "latent_norm", "kv_rank"),
+        **norm_weights(model.style, "latent_norm", "latent_norm"),
         "key_up": ("kv_rank", "heads", "head_size"),
         "value_up": ("kv_rank", "heads", "value_size"),
         "output": ("heads", "value_size", "embedding"),
@@ -69,8 +68,7 @@ def latent_attention(  # noqa: PLR0917 - the pieces of one layer
         value = product("bsr,rhd->bshd", vectors, weights["value_up"])
         shape = (*key.shape[:3], latent.rope_size)
         shared = jnp.broadcast_to(rotary[:, :, None], shape)
-        key = checkpoint_name(jnp.concatenate((key, shared), -1), "key_projection")
-        value = checkpoint_name(value, "value_projection")
+        key = jnp.concatenate((key, shared), -1)
     return causal_attention(model, divided, kind, (query, key, value)), cache
 
 
@@ -89,7 +87,7 @@ def _projected(
     vectors, turning = both[..., : latent.kv_rank], both[..., latent.kv_rank :]
     vectors = normalised(style, vectors, weights, "latent_norm")
     rotary = rotated(turning[:, :, None], positions, style.rope_theta)[:, :, 0]
-    return checkpoint_name(query, "query_projection"), vectors, rotary
+    return query, vectors, rotary
 
 
 def _over_cache(  # noqa: PLR0917 - the pieces of one layer

@@ -1,10 +1,10 @@
 """Training steps of Llama models: Llama-3-like ones, and Llama-2-7B.
 
 The Llama-3-like models are fully sharded (FSDP), with tensor parallelism on request. The six sizes
-of the published comparison have as many key-value heads as heads, and everything in bf16, Adam's
-moments too; llama3-8b is the real model's shape. Llama-2-7B runs on many nodes, sharded in the node
-and data parallel across nodes, or data parallel alone. Its weights and Adam's moments are 32 bits
-wide, and cast to 16 bits before they are gathered.
+of the published comparison have as many key-value heads as heads; llama3-8b is the real model's
+shape. Llama-2-7B runs on many nodes, sharded in the node and data parallel across nodes, or data
+parallel alone. Weights and Adam's moments are 32 bits wide unless the settings say otherwise, and
+weights are cast to 16 bits before they are gathered.
 """
 
 # JAX's own types are only partly known.
@@ -14,7 +14,6 @@ wide, and cast to 16 bits before they are gathered.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,45 +28,14 @@ from hespas.models.pipelined import part_divided, part_step
 from hespas.models.sharding import Divided, dtype_named
 
 
-def build_llama3(settings: Llama3) -> Step:
-    """Return the training step, with weights in the type that is computed in."""
-    return _training_step(settings, weights=dtype_named(settings.dtype))
-
-
-def build_llama2(settings: Llama2) -> Step:
-    """Return the training step, with 32-bit weights."""
-    return _training_step(settings, weights=jnp.float32)
-
-
-def build_llama3_part(settings: Llama3, part: Part) -> Step:
-    """Return a program of a part of the model, for a pipeline."""
-    settings.check()
-    whole = Divided(mesh=settings.mesh, sizes=settings.sizes, axes=settings.axes)
-    decoder = decoder_of(replace(settings, layers=part.layers), part_divided(whole, part))
-    return part_step(decoder, part, dtype=dtype_named(settings.dtype))
-
-
-def decoder_of(settings: Llama2 | Llama3, divided: Divided) -> Decoder:
-    """Return the decoder of a model, on the mesh that ``divided`` has."""
-    return Decoder(
-        divided=divided,
-        layers=settings.layers,
-        rope_theta=settings.rope_theta,
-        dtype=dtype_named(settings.dtype),
-        attention=settings.attention,
-        remat=settings.remat,
-        scan=settings.scan,
-        context_attention=settings.context_attention,
-    )
-
-
-def _training_step(settings: Llama2 | Llama3, *, weights: Any) -> Step:
+def build(settings: Llama2 | Llama3) -> Step:
     """Return a step: forward, backward, clipping, AdamW and three norms; it replaces its state."""
     settings.check()
     mesh, rounds = settings.mesh, settings.accumulation
     divided = Divided(mesh=mesh, sizes=settings.sizes, axes=settings.axes)
     decoder = decoder_of(settings, divided)
-    state = training_state(decoder.weights(weights), divided.array(dtype=jnp.int32))
+    weights = decoder.weights(dtype_named(settings.state_dtype))
+    state = training_state(weights, divided.array(dtype=jnp.int32))
     state_sharding = jax.tree.map(lambda leaf: leaf.sharding, state)
     metrics_sharding = dict.fromkeys(METRICS, NamedSharding(mesh.abstract(), PartitionSpec()))
 
@@ -82,4 +50,31 @@ def _training_step(settings: Llama2 | Llama3, *, weights: Any) -> Step:
         arguments=(state, decoder.batch(rounds=rounds)),
         mesh=mesh,
         platform=decoder.platform,
+    )
+
+
+def build_part(settings: Llama3, part: Part) -> Step:
+    """Return a program of a part of the model, for a pipeline."""
+    settings.check()
+    whole = Divided(mesh=settings.mesh, sizes=settings.sizes, axes=settings.axes)
+    decoder = decoder_of(replace(settings, layers=part.layers), part_divided(whole, part))
+    return part_step(
+        decoder,
+        part,
+        dtype=dtype_named(settings.dtype),
+        state_dtype=dtype_named(settings.state_dtype),
+    )
+
+
+def decoder_of(settings: Llama2 | Llama3, divided: Divided) -> Decoder:
+    """Return the decoder of a model, on the mesh that ``divided`` has."""
+    return Decoder(
+        divided=divided,
+        layers=settings.layers,
+        rope_theta=settings.rope_theta,
+        dtype=dtype_named(settings.dtype),
+        attention=settings.attention,
+        remat=settings.remat,
+        scan=settings.scan,
+        context_attention=settings.context_attention,
     )

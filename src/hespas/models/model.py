@@ -105,6 +105,30 @@ def check_division(
             )
 
 
+_MOST_TOKENS = 2**24
+_MOST = 2**31 - 1
+
+
+def check_heads(heads: int, kv_heads: int) -> None:
+    """Raise `ConfigError` for heads of keys and values that not as many heads of queries share."""
+    if heads % kv_heads:
+        raise ConfigError(
+            f"heads = {heads} cannot be divided by kv_heads = {kv_heads}: as many heads of queries "
+            "share each head of keys and values",
+            hint=f"choose kv_heads that divides {heads}",
+        )
+
+
+def check_tokens(name: str, tokens: int) -> None:
+    """Raise `ConfigError` for a sequence whose positions are not told apart."""
+    if tokens > _MOST_TOKENS:
+        raise ConfigError(
+            f"{name} = {tokens}: positions are computed in f32, which counts exactly up to "
+            f"{_MOST_TOKENS}",
+            hint=f"give {_MOST_TOKENS} or less",
+        )
+
+
 CHOICES = {
     "attention": ("auto", "unfused", *FUSED),
     "context_attention": ("gather", "ring"),
@@ -119,6 +143,8 @@ CHOICES = {
     "divided": ("rows", "columns", "contracting", "scattered"),
 }
 """The values of the settings that have only a few."""
+TYPE_BYTES = {"bf16": 2, "f16": 2, "f32": 4}
+"""The size of an element of the types that weights and states have."""
 _OPTION_TYPES = (bool, int, str, MeshAxes)
 """The types of settings that are options; a dataclass is a part of settings,
 whose fields are options too unless it has ``IS_FIXED``."""
@@ -262,6 +288,10 @@ def _value(name: str, text: str, default: object) -> object:
             if not text.isdecimal() or int(text) < least:
                 raise ConfigError(
                     f"{name} is {text!r}", hint=f"give a whole number of {least} or more"
+                )
+            if int(text) > _MOST:
+                raise ConfigError(
+                    f"{name} is {text}, which no 32-bit index counts", hint=f"give {_MOST} or less"
                 )
             return int(text)
         case _:

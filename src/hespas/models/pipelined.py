@@ -100,15 +100,21 @@ def part_divided(divided: Divided, part: Part) -> Divided:
     }
     if part.program is PartProgram.UPDATE:
         over = (*SHARED, *axes.get("embedding", ()))
-        is_even = sizes["embedding"] % part.mesh.size(*over, EXPERT) == 0
-        axes["embedding"] = (*over, EXPERT) if is_even else over
+        for name in ("embedding", "query_rank", "kv_rank"):
+            shares = (over, (*over, EXPERT))
+            even = [axes for axes in shares if sizes.get(name, 1) % part.mesh.size(*axes) == 0]
+            axes[name] = even[-1] if even else ()
     return replace(divided, mesh=part.mesh, sizes=sizes, axes=axes)
 
 
-def part_step(pieces: Pieces, part: Part, *, dtype: Any) -> Step:
-    """Return a program of a part; ``dtype`` is that of the weights."""
+def part_step(pieces: Pieces, part: Part, *, dtype: Any, state_dtype: Any) -> Step:
+    """Return a program of a part.
+
+    Passes have weights of ``dtype``; the optimiser's states and sums of gradients are of
+    ``state_dtype``.
+    """
     function, arguments, donated = (
-        _update(pieces, part, dtype)
+        _update(pieces, part, dtype, state_dtype)
         if part.program is PartProgram.UPDATE
         else _pass(pieces, part, dtype)
     )
@@ -195,8 +201,8 @@ def _joined(weights: Weights, fixed: Weights) -> Weights:
     return {**weights, **layers}
 
 
-def _update(pieces: Pieces, part: Part, dtype: Any) -> _Made:
-    weights = pieces.part_weights(jnp.float32, is_first=part.is_first, is_last=part.is_last)
+def _update(pieces: Pieces, part: Part, dtype: Any, state_dtype: Any) -> _Made:
+    weights = pieces.part_weights(state_dtype, is_first=part.is_first, is_last=part.is_last)
     state = training_state(weights, pieces.divided.array(dtype=jnp.int32))
 
     def run(state: Weights, gradients: Weights) -> object:

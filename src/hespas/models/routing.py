@@ -44,7 +44,7 @@ def routing_weights(routing: Routing) -> Shapes:
     """Return the dimensions of the router's weights and of the experts'."""
     bias: Shapes = {"router_bias": ("choices",)} if routing.gate == "sigmoid" else {}
     return {
-        "router": ("norm", "choices"),
+        "router": ("embedding", "choices"),
         **bias,
         "experts_gate": ("experts", "embedding", "expert_mlp"),
         "experts_up": ("experts", "embedding", "expert_mlp"),
@@ -58,9 +58,12 @@ def through_experts(
     """Return what the experts make of (batch, sequence, embedding), each token's own summed."""
     routing = model.routing
     assert routing is not None  # noqa: S101 - for the type checker: routed layers have it
+    # Weights are cast where they lie, and gathered in the narrower type.
     own = {
-        name: each if isinstance(each := weights[name], tuple) else each.astype(x.dtype)
-        for name in routing_weights(routing)
+        name: each
+        if isinstance(each := weights[name], tuple)
+        else divided.constrain(each.astype(x.dtype), *dimensions)
+        for name, dimensions in routing_weights(routing).items()
     }
     # The width of an expert stays divided; all else of it is whole.
     widths = divided.spec("expert_mlp")[0]
@@ -73,10 +76,14 @@ def through_experts(
         "experts_down": PartitionSpec(experts, widths, None),
     }
     rows = divided.spec("batch", "sequence", None)
+    routed = partial(_routed, routing, model.style, divided)
+    if not divided.mesh.names:
+        return routed(own, x)
     mapped = jax.shard_map(
-        partial(_routed, routing, model.style, divided),
+        routed,
         in_specs=({name: _spec(name, specs[name], each) for name, each in own.items()}, rows),
         out_specs=rows,
+        axis_names=set(divided.mesh.names),
         check_vma=False,
     )
     return mapped(own, x)

@@ -60,6 +60,16 @@ class Divided:
             axis for name in dimensions for axis in self._present(self.axes.get(name or "", ()))
         }
 
+    def without(self, axis: str) -> Divided:
+        """Return what each device along an axis has, which divides the batch alone."""
+        parts = self.mesh.size(axis)
+        others = tuple(each for each in self.mesh.axes if each[0] != axis)
+        return Divided(
+            mesh=MeshAxes(axes=others),
+            sizes={**self.sizes, "batch": self.sizes["batch"] // parts},
+            axes=self.axes,
+        )
+
     def array(self, *dimensions: str, dtype: Any) -> jax.ShapeDtypeStruct:
         """Return an abstract array with these dimensions."""
         shape = tuple(self.sizes[name] for name in dimensions)

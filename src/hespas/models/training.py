@@ -17,14 +17,16 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
+from hespas.errors import ConfigError
 from hespas.models.adamw import METRICS, Preparation, training_state, training_step
 from hespas.models.language import LanguageModel, Training
 from hespas.models.model import Step
-from hespas.models.part import Part
+from hespas.models.part import SHARED, Part
 from hespas.models.pipelined import part_divided, part_step
 from hespas.models.sharding import Divided, dtype_named
 from hespas.models.transformer import Transformer
 
+_DATA = "data"
 _GRADIENTS = 2
 """ZeRO's stage from which gradients are divided."""
 
@@ -36,13 +38,13 @@ def build(settings: LanguageModel) -> Step:
     assert isinstance(run, Training)  # noqa: S101 - for the type checker
     divided = Divided(mesh=run.mesh, sizes=settings.sizes, axes=settings.axes)
     decoder = Transformer(model=settings, divided=divided)
-    of_states = Transformer(model=settings, divided=_divided_states(divided, run))
+    of_states = Transformer(model=settings, divided=_divided_states(divided, settings))
     state = training_state(
         of_states.weights(dtype_named(run.state_dtype)), divided.array(dtype=jnp.int32)
     )
     sharding = jax.tree.map(lambda leaf: leaf.sharding, state)
     metrics = dict.fromkeys(METRICS, NamedSharding(run.mesh.abstract(), PartitionSpec()))
-    preparation = _preparation(run, decoder, sharding["weights"])
+    preparation = _preparation(settings, decoder, sharding["weights"])
 
     def train_step(state: dict[str, object], batch: dict[str, object]) -> object:
         return training_step(
@@ -66,38 +68,100 @@ def build_part(settings: LanguageModel, part: Part) -> Step:
     """Return a program of a part of the model, for a pipeline."""
     settings.check()
     run, routing = settings.run, settings.routing
+    if isinstance(run, Training) and run.zero:
+        raise ConfigError(
+            f"zero = {run.zero} has no effect in a pipeline, whose optimiser states the axes "
+            f"{' and '.join(SHARED)} divide",
+            hint="drop zero, and give fsdp in the place of data",
+        )
     of_part = settings.with_layers(part.layers)
     if routing is not None:
         dense = min(routing.dense_layers, part.layers) if part.is_first else 0
         of_part = replace(of_part, routing=replace(routing, dense_layers=dense))
     whole = Divided(mesh=run.mesh, sizes=of_part.sizes, axes=of_part.axes)
     pieces = Transformer(model=of_part, divided=part_divided(whole, part))
-    return part_step(pieces, part, dtype=dtype_named(run.dtype))
+    return part_step(
+        pieces,
+        part,
+        dtype=dtype_named(run.dtype),
+        state_dtype=dtype_named(settings.state_dtype),
+    )
 
 
-def _divided_states(divided: Divided, run: Training) -> Divided:
-    """Return how states are divided: over the axis ``data`` too, with ZeRO."""
-    if not run.zero:
+def _divided_states(divided: Divided, settings: LanguageModel) -> Divided:
+    """Return how states are divided: over the axis ``data`` too, with ZeRO.
+
+    Where weights are gathered along ``data``, its devices have neighbouring parts.
+    """
+    run = settings.run
+    if not (isinstance(run, Training) and run.zero):
         return divided
-    return replace(divided, axes={**divided.axes, "embedding": ("data", "fsdp")})
+    axes = ("data", "fsdp") if run.zero == 3 else ("fsdp", "data")
+    return replace(divided, axes={**divided.axes, **settings.sharded(axes)})
 
 
-def _preparation(run: Training, decoder: Transformer, states: Any) -> Preparation | None:
+def _preparation(settings: LanguageModel, decoder: Transformer, states: Any) -> Preparation | None:
     """Return what ZeRO's first two stages do with weights and gradients; None for the others.
 
-    Weights are cast and gathered once for a step, not for each layer and round.
+    Weights are cast and gathered once for a step, not for each layer and round. The first stage
+    adds each device's own gradients over all rounds, and sums them over the devices once a step;
+    the second sums those of every round, and keeps a device's part of them. Source: S. Rajbhandari
+    et al., ZeRO, 2020, sections 5 and 7.
     """
-    if run.zero not in {1, _GRADIENTS}:
+    run = settings.run
+    if not isinstance(run, Training) or run.zero not in {1, _GRADIENTS}:
         return None
-    dtype = dtype_named(run.dtype)
+    dtype, wide = dtype_named(run.dtype), dtype_named(run.state_dtype)
     whole = jax.tree.map(lambda leaf: leaf.sharding, decoder.weights(dtype))
+    is_summed = run.zero == _GRADIENTS or run.accumulation == 1
+    own, parts = _own_gradients(decoder, is_summed=is_summed), run.mesh.size(_DATA)
+
+    def mean(gradients: Any) -> Any:
+        # Of the part that a device keeps: what stands between a sum and its part keeps compilers
+        # from scattering it.
+        kept = jax.lax.with_sharding_constraint(gradients, states)
+        return jax.tree.map(lambda leaf: leaf / parts, kept)
 
     def gathered(weights: Any) -> Any:
         with jax.named_scope("weights"):
             cast = jax.tree.map(lambda leaf: leaf.astype(dtype), weights)
+            cast = jax.lax.with_sharding_constraint(cast, states)
             return jax.lax.with_sharding_constraint(cast, whole)
 
-    def scattered(gradients: Any) -> Any:
-        return jax.lax.with_sharding_constraint(gradients, states)
+    def found(weights: Any, batch: Any) -> tuple[jax.Array, Any]:
+        value, raw = own(weights, batch)
+        if is_summed:
+            raw = mean(raw)
+        return value, jax.tree.map(lambda leaf: leaf.astype(wide), raw)
 
-    return Preparation(weights=gathered, gradients=scattered, each_round=run.zero == _GRADIENTS)
+    def finished(value: jax.Array, gradients: Any) -> tuple[jax.Array, Any]:
+        if is_summed:
+            return value, gradients
+        with jax.named_scope("accumulation"):
+            total = jax.tree.map(lambda leaf: jnp.sum(leaf, 0), gradients)
+            return jnp.mean(value), mean(total)
+
+    return Preparation(weights=gathered, found=found, finished=finished)
+
+
+def _own_gradients(decoder: Transformer, *, is_summed: bool) -> Any:
+    """Return the function of the loss and gradients of the sequences along ``data``.
+
+    Where they are ``is_summed``, it returns the mean loss and the sum of gradients; otherwise both
+    are each device's own, with a first dimension of devices.
+    """
+    own = replace(decoder, divided=decoder.divided.without(_DATA))
+
+    def gradients(weights: Any, batch: Any) -> tuple[jax.Array, Any]:
+        value, raw = jax.value_and_grad(own.loss)(weights, batch)
+        if is_summed:
+            return jax.lax.pmean(value, _DATA), jax.lax.psum(raw, _DATA)
+        return value[None], jax.tree.map(lambda leaf: leaf[None], raw)
+
+    return jax.shard_map(
+        gradients,
+        in_specs=(PartitionSpec(), PartitionSpec(_DATA)),
+        out_specs=PartitionSpec() if is_summed else PartitionSpec(_DATA),
+        axis_names={_DATA},
+        check_vma=False,
+    )

@@ -347,9 +347,6 @@ class Transformer:
                     return fused_over_cache(model, divided, kind, query, cache), cache
                 cached = (cache.read("keys"), cache.read("values"))
                 return cached_attention(model, kind, query, cached), cache
-        query = checkpoint_name(query, "query_projection")
-        key = checkpoint_name(key, "key_projection")
-        value = checkpoint_name(value, "value_projection")
         context = causal_attention(model, divided, kind, (query, key, value))
         # Fused attention names what it keeps itself: its statistics stand beside the result.
         is_named = model.run.attention in FUSED

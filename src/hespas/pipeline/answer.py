@@ -12,7 +12,7 @@ from hespas.hardware.system import System
 from hespas.models.part import Part
 from hespas.options import PredictOptions
 from hespas.pipeline.cutting import Cut
-from hespas.pipeline.fitting import Footprint, StageMemory, remedy
+from hespas.pipeline.fitting import STATES, Footprint, StageMemory, remedy, states_held
 from hespas.pipeline.passes import PassCost, Spent
 from hespas.pipelining.schedule import Action
 from hespas.pipelining.timing import Interval, Times
@@ -171,8 +171,20 @@ class PipelinePrediction:
         return max(each.peak_bytes for each in self.memories)
 
     @property
+<<<<<<< HEAD
     def assumed(self) -> tuple[Assumed, ...]:
         """What was taken for granted, each once, and what it decides."""
+=======
+    def checkpoint_bytes(self) -> int:
+        """The weights and moments of all stages, once for all equal parts along ``data``."""
+        parts = self.devices // self.cut.stages // self.cut.mesh.size("data")
+        held = parts * sum(memory.state_bytes for memory in self.memories)
+        return held * STATES // states_held(self.cut)
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What was taken for granted, each once."""
+>>>>>>> 05c60847 (models: AdamW's states are f32 by default and one option for all, and attention is fused wherever the node has it)
         of_parts = (
             one
             for cost in self.costs.values()

@@ -8,15 +8,14 @@ from typing import Any
 
 from hespas.errors import ConfigError, option
 from hespas.models.kept import least_kept_bytes
+from hespas.models.model import TYPE_BYTES
 from hespas.models.part import EXPERT, Part, PartProgram
 from hespas.pipeline.cutting import Cut
 from hespas.pipeline.machines import device_of_memory
 from hespas.pipelining.schedule import Pass
 from hespas.units import format_quantity
 
-GRADIENT_BYTES = 4
-"""Of a gradient that is summed: f32, as Megatron-Core sums those of 16-bit weights by default."""
-_STATES = 3
+STATES = 3
 """Weights and both moments of AdamW."""
 
 
@@ -108,7 +107,25 @@ def stage_memory(cut: Cut, footprints: Mapping[Part, Footprint], stage: int) -> 
 def weight_size_bytes(cut: Cut) -> int:
     """Return the bytes of one weight, as passes hold it."""
     settings: Any = cut.source.settings
-    return 4 if settings.dtype == "f32" else 2
+    return TYPE_BYTES[settings.dtype]
+
+
+def summed_bytes(cut: Cut, weight_bytes: int) -> int:
+    """Return the bytes of the summed gradients of weights: they are of the states' type.
+
+    Megatron-Core sums those of 16-bit weights in f32 by default, too.
+    """
+    settings: Any = cut.source.settings
+    return weight_bytes * TYPE_BYTES[settings.state_dtype] // weight_size_bytes(cut)
+
+
+def states_held(cut: Cut) -> int:
+    """Return how many arrays the optimiser holds for one of weights: its moments, and weights.
+
+    Weights of the type that passes have are those of the passes, and are held once.
+    """
+    settings: Any = cut.source.settings
+    return STATES - 1 if settings.state_dtype == settings.dtype else STATES
 
 
 def least_memory(cut: Cut, *, remat: str | None = None) -> tuple[StageMemory, ...]:
@@ -129,8 +146,8 @@ def _least(cut: Cut, part: Part, kept_bytes: int) -> Footprint:
     weight_bytes = _argument_bytes(cut, part, PartProgram.BOTH, 0)
     return Footprint(
         weight_bytes=weight_bytes,
-        gradient_bytes=GRADIENT_BYTES * weight_bytes // weight_size_bytes(cut),
-        state_bytes=_STATES * _argument_bytes(cut, part, PartProgram.UPDATE, 1),
+        gradient_bytes=summed_bytes(cut, weight_bytes),
+        state_bytes=states_held(cut) * _argument_bytes(cut, part, PartProgram.UPDATE, 1),
         kept_bytes=part.layers * kept_bytes,
         working_bytes=0,
     )

@@ -18,11 +18,13 @@ from hespas.pipeline.composition import divide, finish, load_alone, price
 from hespas.pipeline.cutting import Cut, cut_of
 from hespas.pipeline.exchange import Exchange
 from hespas.pipeline.fitting import (
-    GRADIENT_BYTES,
+    STATES,
     Footprint,
     check_fits,
     expert_bytes,
     stage_memory,
+    states_held,
+    summed_bytes,
     weight_size_bytes,
 )
 from hespas.pipeline.machines import device_name, device_of_memory, model_of, node_of
@@ -85,7 +87,8 @@ def _cost(cut: Cut, part: Part, store: Store | None) -> PartCost:
     memory = memory_of_pass(both, part)
     waiting_bytes = 0
     if not hides(Overlap.ACCUMULATION):
-        added = Spent(compute_ps=_accumulation_ps(memory.weight_bytes, update))
+        summed = summed_bytes(cut, memory.weight_bytes)
+        added = Spent(compute_ps=_accumulation_ps(memory.weight_bytes + 2 * summed, update))
         waiting_bytes = memory.weight_bytes // (1 if cut.is_looped else part.layers)
         if cut.schedule.splits_backward:
             weights += added
@@ -101,8 +104,8 @@ def _cost(cut: Cut, part: Part, store: Store | None) -> PartCost:
         update=spent,
         footprint=Footprint(
             weight_bytes=memory.weight_bytes,
-            gradient_bytes=GRADIENT_BYTES * memory.weight_bytes // weight_size_bytes(cut),
-            state_bytes=_state_bytes(update),
+            gradient_bytes=summed_bytes(cut, memory.weight_bytes),
+            state_bytes=states_held(cut) * _weights_of_states(update),
             kept_bytes=memory.kept_bytes,
             working_bytes=memory.working_bytes + waiting_bytes,
             host_bytes=memory.host_bytes,
@@ -113,21 +116,20 @@ def _cost(cut: Cut, part: Part, store: Store | None) -> PartCost:
     )
 
 
-def _state_bytes(update: Prediction) -> int:
-    """Return the bytes of the optimiser's states: three for each gradient."""
-    return update.memory.argument_bytes * 3 // 4
+def _weights_of_states(update: Prediction) -> int:
+    """Return the bytes of the weights of an optimiser's step, beside its moments and gradients."""
+    return update.memory.argument_bytes // (STATES + 1)
 
 
-def _accumulation_ps(weight_bytes: int, update: Prediction) -> int:
-    """Return how long it takes to add gradients to wider ones, at the optimiser's speed.
+def _accumulation_ps(size_bytes: int, update: Prediction) -> int:
+    """Return how long it takes to move some bytes at the optimiser's speed.
 
-    They are read, and the sums are read and written.
+    To add gradients to their sums, they are read, and the sums are read and written.
     """
     total = update.estimates.total
     moved = total.total.bytes_moved
     rate = moved / total.time_s if total.time_s else 0.0
-    wide = weight_bytes + 2 * GRADIENT_BYTES * weight_bytes // 2
-    return round(wide / rate * PS_PER_S) if rate else 0
+    return round(size_bytes / rate * PS_PER_S) if rate else 0
 
 
 def _prediction(cut: Cut, part: Part, program: PartProgram, store: Store | None) -> Prediction:
@@ -368,8 +370,8 @@ _OFFLOADED = (
     "comes back beside the backward pass, one layer ahead; a pass waits for what outlasts it"
 )
 _DIVIDED = (
-    "pipeline: sums of gradients and the optimiser's states are in f32; states are divided over "
-    f"{'+'.join(SHARED)}, weights and gradients are not"
+    "pipeline: sums of gradients are of the type of the optimiser's states; states are divided "
+    f"over {'+'.join(SHARED)}, weights and gradients are not"
 )
 _EXPERTS = (
     "pipeline: gradients of weights that all devices of experts hold are summed over these too, "

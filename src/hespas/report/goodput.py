@@ -53,14 +53,12 @@ def goodput_report(prediction: Prediction) -> GoodputReport | None:
 def pipeline_goodput(prediction: PipelinePrediction) -> GoodputReport | None:
     """Return the same of a pipeline, whose checkpoints hold the optimiser's states of all stages.
 
-    They have the weights in 32 bits, and are divided along all axes but ``data``.
+    They have the weights in the states' type, and are divided along all axes but ``data``.
     """
     given = prediction.options.long_run
     if not given.goodput:
         return None
-    parts = prediction.devices // prediction.cut.stages // prediction.cut.mesh.size("data")
-    size = parts * sum(memory.state_bytes for memory in prediction.memories)
-    return _report(_step_of(prediction), given, size, [])
+    return _report(_step_of(prediction), given, prediction.checkpoint_bytes, [])
 
 
 def _step_of(prediction: Prediction | PipelinePrediction) -> _Step:

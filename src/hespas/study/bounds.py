@@ -16,9 +16,9 @@ from hespas.hardware.device import Device, at_fastest
 from hespas.models.catalogue import Llama2, Llama3
 from hespas.models.flops import model_flops
 from hespas.models.kept import least_kept_bytes, local_elements
+from hespas.models.model import TYPE_BYTES
 from hespas.pipeline import Cut, least_memory
 
-_BYTES = {"bf16": 2, "f16": 2, "f32": 4}
 _MOMENTS = 2
 _LAYER = (
     ("norm",),
@@ -91,7 +91,7 @@ def pipeline_bounds(cut: Cut, device: Device | None) -> Bounds:
 
 def _rate(device: Device, dtype: str) -> float:
     """Return the fastest rate of products of a type: those of f32 may run as tf32."""
-    if dtype not in _BYTES:
+    if dtype not in TYPE_BYTES:
         return at_fastest(device).peak_flops
     return max(device.rate(dtype), device.rate("tf32") if dtype == "f32" else 0.0)
 
@@ -108,12 +108,14 @@ def _needed(settings: object, flops: float) -> float:
 def _decoder_bytes(settings: Llama2 | Llama3) -> int:
     """Return the state, and at the start of the last layer's gradient all that layers keep.
 
-    Where rounds are accumulated, the sums of their gradients are there all the while.
+    Gradients are of the type that is computed in until they are summed or used; where rounds are
+    accumulated, the sums of their gradients, of the states' type, are there all the while.
     """
-    gradients = _weights(settings) * _weight_bytes(settings)
+    state, computed = TYPE_BYTES[settings.state_dtype], TYPE_BYTES[settings.dtype]
+    gradients = _weights(settings) * min(state, computed)
     activations = settings.layers * least_kept_bytes(settings)
     if settings.scan:
-        sums = gradients if settings.accumulation > 1 else 0
+        sums = _weights(settings) * state if settings.accumulation > 1 else 0
         held = activations + gradients + sums
     else:
         held = max(activations, gradients)
@@ -121,15 +123,10 @@ def _decoder_bytes(settings: Llama2 | Llama3) -> int:
 
 
 def _state_bytes(settings: Llama2 | Llama3) -> int:
-    return (1 + _MOMENTS) * _weights(settings) * _weight_bytes(settings)
+    return (1 + _MOMENTS) * _weights(settings) * TYPE_BYTES[settings.state_dtype]
 
 
 def _weights(settings: Llama2 | Llama3) -> int:
     """Return how many weights one device has."""
     layer = sum(local_elements(settings, names) for names in _LAYER)
     return settings.layers * layer + sum(local_elements(settings, names) for names in _OUTER)
-
-
-def _weight_bytes(settings: Llama2 | Llama3) -> int:
-    # Llama-2's weights are 32 bits wide whatever is computed in.
-    return 4 if isinstance(settings, Llama2) else _BYTES[settings.dtype]

@@ -18,7 +18,10 @@ from hespas.export.source import (
     ModelSource,
     find_source,
 )
+from hespas.models.catalogue import model_named, models
 from hespas.models.model import parse_mesh
+from hespas.validate.measurements import read_steps
+from hespas.validate.published import read_rows
 
 
 def model(name: str, devices: int | None = None, **given: object) -> ModelSource:
@@ -184,6 +187,10 @@ def test_what_splash_attention_is_not_for(target: str) -> None:
     ("name", "target", "attention", "said"),
     [
         ("llama3-8b", "H100_80GB", "cudnn", "attention is that of cuDNN, fused"),
+        ("llama3-100m", "H100_80GB", "cudnn", "attention is that of cuDNN, fused"),
+        ("llama3-3b", "TPUv5p", "splash", "attention is splash attention"),
+        ("llama2-7b", "A100_SXM_40GB", "cudnn", "which A100_SXM_40GB has"),
+        ("gpt3-125m", "H100_80GB", "cudnn", "attention is that of cuDNN, fused"),
         ("llama3-405b", "B300_288GB", "cudnn", "which B300_288GB has"),
         ("llama3-8b", "A40_48GB", "cudnn", "which A40_48GB has"),
         ("llama3-8b", "L40S_48GB", "cudnn", "which L40S_48GB has"),
@@ -202,7 +209,7 @@ def test_what_splash_attention_is_not_for(target: str) -> None:
         ("llama3-8b", None, "unfused", "nothing says"),
     ],
 )
-def test_attention_of_large_models_is_what_runs_them_has(
+def test_attention_is_what_the_node_has(
     name: str, target: str | None, attention: str, said: str
 ) -> None:
     source = on_target(name, target)
@@ -212,12 +219,37 @@ def test_attention_of_large_models_is_what_runs_them_has(
     assert on_target(name, target, attention="auto") == source
 
 
-def test_models_with_published_steps_have_the_attention_that_was_published() -> None:
-    for name in ("llama3-100m", "llama3-3b", "llama2-7b"):
-        for given in ({}, {"attention": "auto"}):
-            source = on_target(name, "H100_80GB", **given)
-            assert source.settings.attention == "unfused"
-            assert not any(each.startswith("attention is") for each in source.notes)
+@pytest.mark.parametrize(
+    "name", [name for name, model in models().items() if "attention" in model.options()]
+)
+def test_no_model_has_an_attention_of_its_own(name: str) -> None:
+    assert model_named(name).options()["attention"] == "auto"
+
+
+def test_published_steps_say_what_they_ran_with_in_their_own_row() -> None:
+    """Each of the zoo's models that computes attention: how, and in which type states are held."""
+    rows = [row for row in read_rows() if row.workload.startswith("llama3-")]
+    assert rows
+    for row in rows:
+        assert row.options["attention"] == "unfused"
+        assert row.options["state_dtype"] == "bf16"
+    for step in read_steps():
+        if step.workload.startswith("llama3-"):
+            assert step.options["attention"] == "unfused"
+            assert step.options["state_dtype"] == "bf16"
+
+
+@pytest.mark.parametrize("name", ["llama3-8b", "llama3-70b", "llama2-7b", "mistral-7b"])
+def test_the_answer_says_which_states_are_held(name: str) -> None:
+    def said(**given: object) -> str:
+        (note,) = [each for each in on_target(name, "H100_80GB", **given).notes if "AdamW" in each]
+        return note
+
+    assert "held in f32, 12 bytes a parameter (--set state_dtype=bf16" in said()
+    asked = said(more={"state_dtype": "bf16"})
+    assert "held in bf16, 6 bytes a parameter (--set state_dtype=f32" in asked
+    serving = on_target("llama3-8b-decode", "H100_80GB").notes
+    assert not any("AdamW" in each for each in serving)
 
 
 def test_splash_attention_needs_whole_blocks() -> None:

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections import Counter
+from collections.abc import Sequence
 from math import prod
+from pathlib import Path
 
 import jax
 import pytest
@@ -20,7 +26,7 @@ from hespas.models.flops import model_flops
 from hespas.models.language import LanguageModel
 from hespas.models.model import MeshAxes
 from hespas.models.part import Part, PartProgram
-from hespas.program.program import Program, all_ops, is_communication_op
+from hespas.program.program import Op, Program, all_ops, is_communication_op
 from hespas.program.types import TensorType, size_bytes
 
 SMALL = {
@@ -33,7 +39,13 @@ SMALL = {
     "vocabulary": "256",
 }
 TRAINING = {**SMALL, "sequence": "64", "attention": "unfused"}
-LATENT = {"query_rank": "32", "kv_rank": "16", "rope_size": "8", "value_size": "16"}
+LATENT = {
+    "kv_heads": "4",
+    "query_rank": "32",
+    "kv_rank": "16",
+    "rope_size": "8",
+    "value_size": "16",
+}
 EXPERTS = {"experts": "8", "expert_mlp": "64"}
 PUBLISHED = {
     # As the papers print them, in B; of GPT-3 rounded, with its vocabulary padded here.
@@ -187,6 +199,113 @@ def test_zero_divides_states_and_gathers_weights_as_its_stages_say() -> None:
     assert gathers["0"] == 0 < gathers["1"]
 
 
+def large_bytes(program: Program) -> Counter[tuple[bool, str]]:
+    """Return what a device gives to collectives of a kilobyte or more, in loops and outside."""
+    found: Counter[tuple[bool, str]] = Counter()
+
+    def add(operations: Sequence[Op], *, is_inside: bool) -> None:
+        for op in operations:
+            size = sum(size_bytes(value.type) for value in op.operands)
+            if is_communication_op(op) and size >= 1024:
+                found[is_inside, op.kind] += size
+            for region in op.regions:
+                add(region.operations, is_inside=is_inside or op.kind == "while")
+
+    add(program.main.body.operations, is_inside=False)
+    return found
+
+
+@pytest.mark.parametrize("mesh", ["data=4", "data=2,tp=2"])
+def test_gradients_are_summed_as_often_as_the_stages_of_zero_say(mesh: str) -> None:
+    """Stage 1 once a step, of f32 sums; stage 2 in each round, of bf16; weights come once in bf16.
+
+    A reduce-scatter takes all gradients that a device has, an all-gather its part of the weights.
+    """
+    options = TRAINING | {"kv_heads": "4", "batch": "2", "accumulation": "2", "mesh": mesh}
+    options |= {"scan": "true", "remat": "none"}
+    divided = model_named("llama2-70b").step(options | {"zero": "1"})
+    leaves = jax.tree.leaves(divided.arguments[0]["weights"])
+    devices = divided.mesh.size("data")
+    elements = devices * sum(
+        prod(leaf.sharding.shard_shape(leaf.shape)) for leaf in leaves if len(leaf.shape) > 2
+    )
+    outer = [leaf for leaf in leaves if len(leaf.shape) == 2 and 256 in leaf.shape]
+    elements += devices * sum(prod(leaf.sharding.shard_shape(leaf.shape)) for leaf in outer)
+    found = {
+        zero: large_bytes(fused(exported("llama2-70b", **options, zero=zero))) for zero in "12"
+    }
+    assert found["1"][False, "reduce_scatter"] == 4 * elements
+    assert found["2"][True, "reduce_scatter"] == 2 * elements
+    assert found["1"][True, "reduce_scatter"] == found["2"][False, "reduce_scatter"] == 0
+    for each in found.values():
+        assert each[False, "all_gather"] == 2 * elements // devices
+
+
+def test_the_stages_of_zero_compute_the_same_step() -> None:
+    environment = {
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
+        "JAX_PLATFORMS": "cpu",
+    }
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).parent / "run_zero.py")],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | environment,
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, float] = json.loads(done.stdout)
+    assert set(found) == {"1", "2", "3"}
+    assert max(found.values()) < 1e-5
+
+
+@pytest.mark.parametrize("attention", ["unfused", "cudnn"])
+def test_sequences_and_heads_change_places_by_an_all_to_all(attention: str) -> None:
+    """Four forward and four backward, of queries, keys, values and results: none is gathered.
+
+    Source: S. Jacobs et al., DeepSpeed Ulysses, 2023, section 3.1.
+    """
+    options = TRAINING | {"kv_heads": "4", "remat": "none", "attention": attention}
+    program = exported("gpt3-125m", mesh="sequence=2", **options)
+    counts = communication(program)
+    of_device = 64 // 2 * 4 * 16 * 2
+    assert counts["all_to_all"] == 8 * int(SMALL["layers"])
+    for op in all_ops(program):
+        if op.kind == "all_to_all":
+            assert [size_bytes(value.type) for value in op.operands] == [of_device]
+    gathered = [op for op in all_ops(program) if op.kind == "all_gather" and "layers_" in op.scope]
+    assert not gathered
+
+
+def test_latent_heads_are_divided_and_stay_where_they_are() -> None:
+    """A device has the keys and values of its own heads: nothing is gathered."""
+    options = TRAINING | EXPERTS | LATENT | {"remat": "none", "mesh": "tp=2"}
+    program = exported("deepseek-v3", **options)
+    assert communication(program)["all_gather"] == 0
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_fsdp_divides_all_weights_and_moments(name: str) -> None:
+    """A device has its part of 12 bytes a parameter; norms and biases alone are whole."""
+    devices = 32
+    step = model_named(name).step({"scan": "true", "mesh": f"fsdp={devices}"})
+    count = sum(prod(leaf.shape) for leaf in jax.tree.leaves(step.arguments[0]["weights"]))
+    least = 12 * count / devices
+    assert least <= step.argument_bytes(0) <= 1.05 * least
+
+
+def test_expert_weights_are_gathered_in_the_type_that_is_computed_in() -> None:
+    options = TRAINING | EXPERTS | {"mesh": "fsdp=4", "remat": "none", "scan": "true"}
+    gathered = {
+        value.type.element.name
+        for op in all_ops(exported("mixtral-8x7b", **options))
+        if op.kind == "all_gather"
+        for value in op.operands
+        if isinstance(value.type, TensorType)
+    }
+    assert gathered - {"i32"} == {"bf16"}
+
+
 def test_a_part_of_a_pipeline_has_the_weights_it_needs() -> None:
     mesh = MeshAxes(axes=(("pipe", 2), ("tp", 2)))
     given = TRAINING | {"kv_heads": "4", "mesh": "tp=2", "scan": "true"}
@@ -214,6 +333,14 @@ def test_a_part_of_a_pipeline_has_the_weights_it_needs() -> None:
         ("gpt3-175b", {"mesh": "expert=2"}, "mesh axis expert divides nothing in this model"),
         ("gpt3-175b", {"mesh": "tp=5"}, "heads = 96 cannot be divided by tp=5"),
         ("gpt3-175b", {"mesh": "sequence=7"}, "sequence = 2048 cannot be divided by sequence=7"),
+        ("gpt3-175b", {"mesh": "fsdp=8", "zero": "1"}, "axis data, which the mesh fsdp=8 has not"),
+        ("llama2-70b", {"heads": "33"}, "heads = 33 cannot be divided by kv_heads = 8"),
+        ("llama3-8b", {"heads": "33"}, "heads = 33 cannot be divided by kv_heads = 8"),
+        ("deepseek-v3", {"heads": "64"}, "kv_heads = 128 of heads = 64: latent attention makes"),
+        ("llama3-8b", {"sequence": "1000000000"}, "counts exactly up to 16777216; give 16777216"),
+        ("gpt3-175b", {"sequence": "1000000000"}, "counts exactly up to 16777216; give 16777216"),
+        ("gpt3-175b-decode", {"context": "20000000"}, "context = 20000000: positions are"),
+        ("gpt3-175b", {"batch": "3000000000"}, "which no 32-bit index counts; give 2147483647"),
         ("gpt3-175b", {"zero": "4"}, "zero is 4; give 0, 1, 2 or 3"),
         (
             "gpt3-125m",

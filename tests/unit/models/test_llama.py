@@ -21,7 +21,7 @@ from hespas.frontend.load import load_source
 from hespas.models.catalogue import model_named
 from hespas.program.attrs import CustomCallAttrs
 from hespas.program.program import Program, all_ops
-from hespas.program.types import TensorType
+from hespas.program.types import TensorType, size_bytes
 from hespas.split.strategies import split_options, split_program
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "models.md"
@@ -63,7 +63,8 @@ def test_regions_are_those_published(program: Program) -> None:
 
 
 def test_exporting_again_gives_the_same_bytes(llama3_100m: Exported) -> None:
-    assert partitioned(export_model("llama3-100m")).text == llama3_100m.text
+    settings = {"attention": "unfused", "state_dtype": "bf16"}
+    assert partitioned(export_model("llama3-100m", settings)).text == llama3_100m.text
 
 
 def test_the_program_tells_its_devices(program: Program, llama3_100m: Exported) -> None:
@@ -205,3 +206,44 @@ def test_parameters_are_those_of_the_published_weights(name: str, parameters: in
     state = model_named(name).step({"scan": "true"}).arguments[0]
     assert sum(prod(leaf.shape) for leaf in jax.tree.leaves(state["weights"])) == parameters
     assert f"{parameters / 1e9:.3f} B" in model_named(name).summary
+
+
+COUNTERS = 3 * 4
+"""The bytes of AdamW's three counters of steps."""
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("llama3-8b", 8_030_261_248),
+        ("llama3-70b", 70_553_706_496),
+        ("llama3-405b", 405_853_388_800),
+        ("llama2-7b", 6_738_415_616),
+        ("llama2-70b", 68_976_648_192),
+    ],
+)
+@pytest.mark.parametrize(("given", "size"), [({}, 4), ({"state_dtype": "bf16"}, 2)], ids=str)
+def test_a_device_holds_its_part_of_weights_and_two_moments(
+    name: str, parameters: int, given: dict[str, str], size: int
+) -> None:
+    """Weights and two moments: 12 bytes a parameter in f32, as MaxText and Megatron-LM, or 6.
+
+    Parameters are those of the published weights; norms may be whole on every device.
+    """
+    devices = 16
+    step = model_named(name).step({"scan": "true", "mesh": f"fsdp={devices}", **given})
+    norms = (2 * 126 + 1) * 16384
+    held = step.argument_bytes(0) - COUNTERS
+    assert 0 <= held - 3 * size * parameters / devices <= 3 * size * norms
+
+
+@pytest.mark.parametrize(("dtype", "size"), [("f32", 4), ("bf16", 2)])
+def test_a_partitioned_step_takes_states_of_the_type_asked_for(dtype: str, size: int) -> None:
+    """The partitioner's own argument sizes: states, and five arrays of tokens that are read."""
+    settings = SMALL | {"state_dtype": dtype}
+    step = model_named("llama3-8b").step(settings)
+    weights = jax.tree.leaves(step.arguments[0]["weights"])
+    elements = sum(prod(leaf.sharding.shard_shape(leaf.shape)) for leaf in weights)
+    program = load_source(partitioned(export_model("llama3-8b", settings)).text, name=dtype)
+    held = sum(size_bytes(value.type) for value in program.main.body.arguments)
+    assert held == 3 * size * elements + COUNTERS + 5 * 256 * 4

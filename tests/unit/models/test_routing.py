@@ -24,6 +24,7 @@ SMALL = {
     "mesh": "expert=8",
     "embedding": "64",
     "heads": "4",
+    "kv_heads": "4",
     "head_size": "16",
     "layers": "4",
     "mlp": "128",

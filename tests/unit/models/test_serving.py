@@ -34,7 +34,13 @@ SMALL = {
     "vocabulary": "256",
     "mesh": "tp=1",
 }
-LATENT = {"query_rank": "32", "kv_rank": "16", "rope_size": "8", "value_size": "16"}
+LATENT = {
+    "kv_heads": "4",
+    "query_rank": "32",
+    "kv_rank": "16",
+    "rope_size": "8",
+    "value_size": "16",
+}
 FAMILIES = {
     "llama3-8b": {},
     "gpt3-125m": {"kv_heads": "4"},

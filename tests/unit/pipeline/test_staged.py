@@ -245,11 +245,35 @@ def test_layers_are_shared_as_frameworks_do() -> None:
         shared_layers(2, 5)
 
 
+PARAMETERS = 2 * 4096 * 1024 + 1024 + 8 * (2 * 1024 + 4 * 1024 * 1024 + 3 * 1024 * 2048)
+"""Of `SMALL`: embedding and head, a norm, and in each layer norms, attention and three products."""
+
+
+@pytest.mark.parametrize(
+    ("dtype", "held"), [("f32", (2, 4, 12)), ("bf16", (2, 2, 4)), ("f16", (2, 2, 6))]
+)
+def test_states_are_of_the_type_asked_for(dtype: str, held: tuple[int, int, int]) -> None:
+    """Bytes a parameter: weights of passes, sums of gradients; states, divided over two devices.
+
+    In f32 18 of them, as Megatron-Core counts (6 + 12 / d, with 16-bit weights and f32 sums). In
+    bf16 the weights of passes are those that AdamW changes: 6 of states and 2 of gradients.
+    """
+    more = SMALL | {"state_dtype": dtype}
+    stages = least_memory(cut_of(options(model=ModelOptions(sequence=1024, more=more))))
+    found = (
+        sum(stage.weight_bytes for stage in stages),
+        sum(stage.gradient_bytes for stage in stages),
+        2 * sum(stage.state_bytes for stage in stages),
+    )
+    assert found == pytest.approx([each * PARAMETERS for each in held], rel=1e-3)
+
+
 LEAST = [
     ("1f1b", "llama3-8b", "pipe=4,fsdp=2", SMALL),
     ("gpipe", "llama3-8b", "pipe=2,fsdp=2,tp=2", SMALL),
     ("interleaved:2", "llama3-8b", "pipe=2,context=2,tp=2", SMALL),
     ("zero-bubble", "llama3-8b", "pipe=4,fsdp=2", SMALL | {"remat": "full"}),
+    ("1f1b", "llama3-8b", "pipe=2,fsdp=4", SMALL | {"state_dtype": "bf16"}),
     ("1f1b", "gpt3-125m", "pipe=2,fsdp=2,tp=2", {"layers": "4", "sequence_parallel": "true"}),
     ("1f1b", "mixtral-8x7b", "pipe=2,expert=4", SMALL | {"expert_mlp": "1024", "layers": "4"}),
     ("1f1b", "mistral-7b", "pipe=4,fsdp=2", SMALL | {"remat": "none"}),
