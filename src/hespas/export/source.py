@@ -276,7 +276,7 @@ def _states_note(settings: object) -> Iterator[str]:
 
 def _heads_note(settings: object) -> Iterator[str]:
     """Say that heads of keys and values are on several devices each."""
-    if not isinstance(settings, LanguageModel):
+    if not isinstance(settings, LanguageModel) or settings.latent is not None:
         return
     has = settings.sizes_of_layers.kv_heads
     if settings.kv_heads > has:

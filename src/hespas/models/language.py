@@ -17,7 +17,10 @@ from hespas.models.model import MeshAxes, check_division, check_heads, check_tok
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """How large a decoder is; ``mlp`` is the inner width of its dense layers."""
+    """How large a decoder is; ``mlp`` is the inner width of its dense layers.
+
+    With ``kv_heads`` 0 there are as many heads of keys and values as of queries.
+    """
 
     embedding: int
     heads: int
@@ -304,7 +307,8 @@ class LanguageModel:
         Where a model is served by several times as many devices as it has, each head is on several
         of them, as TensorRT-LLM and vLLM have it.
         """
-        heads, devices = self.sizes_of_layers.kv_heads, self.mesh.size("tp")
+        heads = self.sizes_of_layers.kv_heads or self.sizes_of_layers.heads
+        devices = self.mesh.size("tp")
         repeats = devices > heads and devices % heads == 0 and self.latent is None
         return devices if repeats and not isinstance(self.run, Training) else heads
 
@@ -474,13 +478,13 @@ class LanguageModel:
 
     def _check_sizes(self) -> None:
         heads, kv_heads = self.sizes_of_layers.heads, self.sizes_of_layers.kv_heads
-        if self.latent is not None and kv_heads != heads:
+        if self.latent is not None and kv_heads not in {0, heads}:
             raise ConfigError(
                 f"kv_heads = {kv_heads} of heads = {heads}: latent attention makes keys and values "
                 "for each head",
                 hint=f"give kv_heads = {heads}",
             )
-        check_heads(heads, kv_heads)
+        check_heads(heads, kv_heads or heads)
         check_tokens("sequence", self.sequence)
         check_tokens("context", self.context)
 

@@ -336,7 +336,7 @@ def test_a_part_of_a_pipeline_has_the_weights_it_needs() -> None:
         ("gpt3-175b", {"mesh": "fsdp=8", "zero": "1"}, "axis data, which the mesh fsdp=8 has not"),
         ("llama2-70b", {"heads": "33"}, "heads = 33 cannot be divided by kv_heads = 8"),
         ("llama3-8b", {"heads": "33"}, "heads = 33 cannot be divided by kv_heads = 8"),
-        ("deepseek-v3", {"heads": "64"}, "kv_heads = 128 of heads = 64: latent attention makes"),
+        ("deepseek-v3", {"kv_heads": "64"}, "kv_heads = 64 of heads = 128: latent attention makes"),
         ("llama3-8b", {"sequence": "1000000000"}, "counts exactly up to 16777216; give 16777216"),
         ("gpt3-175b", {"sequence": "1000000000"}, "counts exactly up to 16777216; give 16777216"),
         ("gpt3-175b-decode", {"context": "20000000"}, "context = 20000000: positions are"),

@@ -21,7 +21,7 @@ MODELS = tuple(
         partial(
             LanguageModel,
             sizes_of_layers=Sizes(
-                embedding=7168, heads=128, kv_heads=128, layers=61, mlp=18432, vocabulary=129280
+                embedding=7168, heads=128, kv_heads=0, layers=61, mlp=18432, vocabulary=129280
             ),
             style=Style(),
             latent=Latent(query_rank=1536, kv_rank=512, rope_size=64, value_size=128),
