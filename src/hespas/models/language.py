@@ -421,7 +421,8 @@ class LanguageModel:
             return divided
         divided |= self.sharded(("data", "fsdp") if self.run.zero == 3 else ("fsdp",))
         return divided | {
-            "batch": ("data", "fsdp", *experts),
+            # fsdp divides the embedding, too: looked-up tokens come to the last axis at once.
+            "batch": ("data", *experts, "fsdp"),
             "sequence": ("context", "sequence"),
             "norm_sequence": (
                 "context",

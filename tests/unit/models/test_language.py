@@ -294,6 +294,14 @@ def test_fsdp_divides_all_weights_and_moments(name: str) -> None:
     assert least <= step.argument_bytes(0) <= 1.05 * least
 
 
+@pytest.mark.parametrize("name", ["mixtral-8x7b", "deepseek-v3"])
+def test_looked_up_tokens_come_to_their_device_at_once(name: str) -> None:
+    """No array of activations is sent on: then all devices behave alike, and one is simulated."""
+    options = TRAINING | EXPERTS | {"mesh": "expert=2,fsdp=4", "remat": "none", "scan": "true"}
+    options |= LATENT | {"layers": "5"} if name == "deepseek-v3" else {}
+    assert communication(exported(name, **options))["collective_permute"] == 0
+
+
 def test_expert_weights_are_gathered_in_the_type_that_is_computed_in() -> None:
     options = TRAINING | EXPERTS | {"mesh": "fsdp=4", "remat": "none", "scan": "true"}
     gathered = {
