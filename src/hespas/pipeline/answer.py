@@ -171,10 +171,6 @@ class PipelinePrediction:
         return max(each.peak_bytes for each in self.memories)
 
     @property
-<<<<<<< HEAD
-    def assumed(self) -> tuple[Assumed, ...]:
-        """What was taken for granted, each once, and what it decides."""
-=======
     def checkpoint_bytes(self) -> int:
         """The weights and moments of all stages, once for all equal parts along ``data``."""
         parts = self.devices // self.cut.stages // self.cut.mesh.size("data")
@@ -182,9 +178,8 @@ class PipelinePrediction:
         return held * STATES // states_held(self.cut)
 
     @property
-    def assumptions(self) -> tuple[str, ...]:
-        """What was taken for granted, each once."""
->>>>>>> 05c60847 (models: AdamW's states are f32 by default and one option for all, and attention is fused wherever the node has it)
+    def assumed(self) -> tuple[Assumed, ...]:
+        """What was taken for granted, each once, and what it decides."""
         of_parts = (
             one
             for cost in self.costs.values()
