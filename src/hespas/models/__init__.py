@@ -19,9 +19,9 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "flops": ("model_flops",),
     "kept": ("least_kept_bytes", "local_elements"),
     "kernels": ("FUSED",),
-    "language": ("Decode", "LanguageModel"),
+    "language": ("Decode", "LanguageModel", "Training"),
     "part": ("EXPERT", "PIPE", "REDUCED", "SHARED", "Part", "PartProgram"),
-    "model": ("CHOICES", "MeshAxes", "Model", "parse_mesh"),
+    "model": ("CHOICES", "TYPE_BYTES", "MeshAxes", "Model", "parse_mesh"),
     "placement": ("ORDER", "Place", "in_default_order", "parse_place", "placed"),
 }
 """What other folders import, by module; `tests/project/test_layout.py` checks it."""
