@@ -259,6 +259,7 @@ class Prediction:
             *self._memory_warnings(),
             *self.overlap_warnings,
             *self._waiting_warnings(),
+            *self.graph.program.warnings,
         )
 
     def _waiting_warnings(self) -> Iterator[str]:

@@ -21,6 +21,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "is_false_first",
         "load_per_device",
         "load_source",
+        "load_undivided",
         "read_source",
     ),
     "loaded": ("Loaded",),

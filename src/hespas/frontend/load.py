@@ -93,7 +93,13 @@ def load_per_device(
         raise local.error()
     assumptions = (partitioned.assumption, *local.program.assumptions)
     program = msgspec.structs.replace(local.program, assumptions=assumptions, whole=whole)
-    return replace(local, program=program)
+    return replace(local, program=program, undivided=loaded.undivided)
+
+
+def load_undivided(source: bytes, *, name: str) -> Program | None:
+    """Return the program of all devices from sharded StableHLO; None where it is of one."""
+    loaded = _read(_parse(source, name), source, name, NO_OPTIONS)
+    return loaded.undivided
 
 
 def is_false_first(source: bytes, *, name: str) -> bool:

@@ -15,20 +15,25 @@ class Loaded:
 
     An override is a trip count or a branch weight of `hespas.frontend.overrides.LoadOptions`. Those
     that are not in ``used`` changed nothing, so that a caller can refuse them without reading the
-    program again.
+    program again. ``undivided`` is the program of all devices, where the source held that.
     """
 
     program: Program
     used: UsedOverrides
+    undivided: Program | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unpartitioned:
-    """A sharded source that does not hold the program of one device yet, and why."""
+    """A sharded source that does not hold the program of one device yet, and why.
+
+    ``undivided`` is the program of all devices, where it was read.
+    """
 
     message: str
     location: str
     hint: str
+    undivided: Program | None = None
 
     def error(self) -> UnpartitionedError:
         """Return the error for a caller that cannot partition."""

@@ -23,7 +23,7 @@ from hespas.export.source import FileSource, ModelSource, platform_of
 from hespas.export.workload import Workload, export_cache, read_workload
 from hespas.fidelity import Plan, fallen_back, planned
 from hespas.frontend.experts import with_expert_load
-from hespas.frontend.load import is_false_first, load_per_device
+from hespas.frontend.load import is_false_first, load_per_device, load_undivided
 from hespas.frontend.loaded import Loaded
 from hespas.frontend.overrides import LoadOptions
 from hespas.frontend.whole import kept_whole, whole_cache
@@ -34,6 +34,7 @@ from hespas.pipeline.caches import compiled_directory, made_directory
 from hespas.pipeline.checks import check_effects
 from hespas.pipeline.estimators import check_device_options
 from hespas.pipeline.machines import device_of
+from hespas.pipeline.replicated import replication_warning
 from hespas.pipeline.sums import without_sums
 from hespas.pipeline.workload import source_of, target_of
 from hespas.program.kernels import CompiledKernels, decode_kernels
@@ -185,12 +186,23 @@ def _loaded(content: bytes, plan: Plan, options: PredictOptions, system: System 
             plan = fallen_back("it is HLO that no compiler scheduled")
         case _:
             pass
+    program = _with_replication(program, loaded.undivided, options)
     if plan.note:
         noted = (plan.note, *program.assumptions)
         program = msgspec.structs.replace(program, assumptions=noted)
     if plan.fidelity in {Fidelity.FUSED, Fidelity.LIBRARY}:
         program = _fused(program, options, system, of_libraries=plan.fidelity is Fidelity.LIBRARY)
     return replace(loaded, program=program)
+
+
+def _with_replication(
+    program: Program, undivided: Program | None, options: PredictOptions
+) -> Program:
+    """Return a program with a warning where its devices repeat computation."""
+    if undivided is None or options.program.model.part is not None:
+        return program
+    warning = replication_warning(undivided, program)
+    return msgspec.structs.replace(program, warnings=(warning,)) if warning else program
 
 
 def _fused(
@@ -280,7 +292,8 @@ def _compiled(content: bytes, node: str, options: PredictOptions, system: System
         overlap=compiled.overlap,
         compiler_versions=compiled.versions,
     )
-    return replace(loaded, program=program)
+    undivided = load_undivided(content, name=str(options.program.file))
+    return replace(loaded, program=_with_replication(program, undivided, options))
 
 
 def with_experts(program: Program, options: PredictOptions, system: System | None) -> Program:

@@ -118,7 +118,8 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     ``kernels`` are what a compiler wrote, if that is known, and ``compiled_for`` is the part that
     hespas had the program compiled for (``sm_90``, ``tpu_v5e``), ``compiler_versions`` are those
     of the packages that did. ``aliases`` are sorted. ``whole`` is what is known of the program of
-    all devices. ``overlap`` is the scheduler's limit where the program exceeded it.
+    all devices. ``overlap`` is the scheduler's limit where the program exceeded it, and
+    ``warnings`` is what a reader should know of how it was divided.
     """
 
     functions: Mapping[str, Function]
@@ -136,6 +137,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     compiler_versions: Mapping[str, str] = {}
     whole: Whole = Whole()
     overlap: OverlapLimit | None = None
+    warnings: tuple[str, ...] = ()
 
     @property
     def fidelity(self) -> Fidelity:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 
 from hespas.errors import ProgramError, UnsupportedError
@@ -59,7 +60,7 @@ def read_stablehlo(
     )
     local = per_device(program, meshes, main_attributes, attributes)
     if isinstance(local, Unpartitioned):
-        return local
+        return replace(local, undivided=program)
     arguments, results = (
         _on_host(main_attributes.get(name, "[]"), module.source)
         for name in ("arg_attrs", "res_attrs")
