@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Generator
 from doctest import ELLIPSIS
 
@@ -13,15 +12,19 @@ from sybil.parsers.doctest import DocTestParser
 from sybil.parsers.markdown import PythonCodeBlockParser
 
 from base_install import base_install
+from hespas.tools.staying import stay
 
-# Nothing timed decides: machines are shared. CI draws the same examples every time.
+# Nothing timed decides: machines are shared. The same examples are drawn every time.
 settings.register_profile(
     "hespas",
     deadline=None,
-    derandomize="CI" in os.environ,
+    derandomize=True,
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("hespas")
+
+_JAX_STAYS = ("fuse", "models", "pipeline", "report", "study")
+"""Folders of tests/unit that export much: JAX is started once for all of their tests."""
 
 pages = Sybil(
     parsers=[PythonCodeBlockParser(doctest_optionflags=ELLIPSIS)],
@@ -49,3 +52,19 @@ def _without_compilers(request: pytest.FixtureRequest) -> Generator[None]:
         return
     with base_install():
         yield
+
+
+@pytest.fixture(autouse=True)
+def _jax_stays(request: pytest.FixtureRequest) -> Generator[None]:
+    """Export and partition in this process, as workers of studies do, where tests do much of it.
+
+    Tests marked ``starts_jax`` start a process for each, as commands do.
+    """
+    parts = request.path.relative_to(request.config.rootpath).parts
+    stays = parts[:2] == ("tests", "unit") and parts[2] in _JAX_STAYS
+    if not stays or request.node.get_closest_marker("starts_jax") is not None:
+        yield
+        return
+    stay(stays=True)
+    yield
+    stay(stays=False)
