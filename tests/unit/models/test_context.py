@@ -52,6 +52,11 @@ def order(devices: int) -> np.ndarray:
     return np.stack(mine)
 
 
+def test_a_process_that_partitions_computes_too() -> None:
+    partitioned(export_model("gemm-columns", {}))
+    assert jax.jit(jnp.sum)(jnp.arange(4)) == 6
+
+
 @pytest.mark.parametrize("devices", [2, 3])
 @pytest.mark.parametrize("rotates", [True, False])
 def test_values_and_gradients_are_those_of_whole_sequences(devices: int, rotates: bool) -> None:

@@ -16,7 +16,8 @@ from collections.abc import Callable, Mapping
 from functools import cache, lru_cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn
+from threading import Event
+from typing import Any
 
 import msgspec
 
@@ -117,11 +118,14 @@ class _CapturedError(Exception):
 
 _CAPTURED: list[bytes] = []
 """The module that a compilation has come to."""
+_IS_CAPTURING = Event()
+"""Whether a partition compiles: what else a process compiles goes on to its end."""
 
 
-def _capture(module: bytes) -> NoReturn:
-    _CAPTURED.append(module)
-    raise _CapturedError
+def _capture(module: bytes) -> None:
+    if _IS_CAPTURING.is_set():
+        _CAPTURED.append(module)
+        raise _CapturedError
 
 
 @cache
@@ -158,6 +162,7 @@ class _Compiler:
         # The groups of collectives are listed, or strided, not named by mesh axes.
         options.env_option_overrides = [passes, ("xla_enable_rgv3_materialization", False)]
         _CAPTURED.clear()
+        _IS_CAPTURING.set()
         try:
             self._client.compile_and_load(module, self._client.devices()[:count], options)
         except errors.JaxRuntimeError as error:
@@ -165,6 +170,8 @@ class _Compiler:
                 sys.stderr.write(f"{error}\n")
                 first = str(error).strip().partition("\n")[0]
                 raise ProgramError(f"XLA's partitioner refuses it: {first}") from error
+        finally:
+            _IS_CAPTURING.clear()
         return _CAPTURED[0]
 
 
