@@ -432,7 +432,7 @@ class Planner:
         pattern = MESSAGE
         if kind != "send_recv":
             pattern = replace(shift(1), line=None if len(group.lines) == 1 else line)
-        slowdown = self._pricer.slowdown(group, pattern)
+        slowdown = self._pricer.slowdown(group, self._measured_on(line, group, pattern))
         own_s = max(collective.transfer_s, self._least_s(line, group, collective.moved_bytes))
         transfer_s = own_s * slowdown
         rate = self._pricer.message(group, pattern, 1).rate
@@ -455,6 +455,13 @@ class Planner:
                 "them alone"
             )
         return Plan(algorithm=collective.name, stages=(stage,), notes=tuple(notes))
+
+    def _measured_on(self, line: int, group: GroupLayout, pattern: Pattern) -> Pattern:
+        """Return the messages that cross all links which a measured collective uses."""
+        is_paired = self._dimension(line).shape is Shape.FULLY_CONNECTED
+        if pattern.form is not Form.SHIFT or not is_paired:
+            return pattern
+        return replace(pattern, last=group.members_along(line) - 1)
 
     def _least_s(self, line: int, group: GroupLayout, moved_bytes: float) -> float:
         """Return the time below which bytes don't move, where each pair has links of its own.

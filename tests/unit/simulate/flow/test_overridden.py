@@ -9,6 +9,7 @@ from hespas.hardware.cluster import Cluster, LinkOverride
 from hespas.hardware.graph import Edge, Graph
 from hespas.hardware.interconnect import Dimension, Dimensions, Interconnect, Shape
 from hespas.hardware.links import LinkParameters
+from hespas.hardware.presets import load_system
 from hespas.schedule.tasks import CollectiveTask, CommunicationKind, TaskGraph
 from hespas.simulate.flow.overridden import OverriddenTopology
 from hespas.simulate.flow.simulate import simulate_flow
@@ -90,7 +91,9 @@ def test_a_device_without_a_way_is_refused(of: Interconnect, name: str) -> None:
     assert str(caught.value).startswith("c.yml: ")
 
 
-def reduced_ps(of: Interconnect, cluster: Cluster | None, *groups: tuple[int, ...]) -> int:
+def reduced_ps(
+    of: Interconnect, cluster: Cluster | None, *groups: tuple[int, ...], algorithm: str = "ring"
+) -> int:
     task = CollectiveTask(
         id=1,
         name="all_reduce",
@@ -102,7 +105,19 @@ def reduced_ps(of: Interconnect, cluster: Cluster | None, *groups: tuple[int, ..
     graph = TaskGraph(
         name="step", device_count=of.device_count, tasks=(task,), group_tables=(groups,)
     )
-    return simulate_flow(graph, of, algorithm="ring", cluster=cluster).finish_ps
+    return simulate_flow(graph, of, algorithm=algorithm, cluster=cluster).finish_ps
+
+
+@pytest.mark.parametrize("name", ["dim0.to.0.1", "dim0.to.0.2", "dim0.to.3.1"])
+def test_measured_collectives_need_all_links_between_pairs(name: str) -> None:
+    # Over another pair's link go the bytes of both: measured bytes take twice as long.
+    nodes = load_system("A100_SXM_40GB_4GPU").interconnect
+    assert nodes is not None
+    everyone = (0, 1, 2, 3)
+    whole, cut = (
+        reduced_ps(nodes, cluster, everyone, algorithm="auto") for cluster in (None, dead(name))
+    )
+    assert 1.5 * whole < cut < 2 * whole
 
 
 def test_what_a_dead_nic_costs() -> None:
