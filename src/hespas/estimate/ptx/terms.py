@@ -223,9 +223,10 @@ PART_OF_STREAMING = {
 XLA's emitters write few categories of kernels. The parts are those of kernels over 4 MB in compiled
 training steps (Llama-3-like of 100M and 3B parameters, A100 and H100; narrow column reductions are
 those of ResNets' batch norms on A100), as `terms_of` prices them; the agreement with measured
-kernels is in docs/evidence/kernels.md. Transposes stream too; `_turning` has what they take beside
-memory. A copy from device memory to device memory, which XLA leaves to the runtime, is taken to
-stream."""
+kernels is in docs/evidence/kernels.md. That of column reductions is reached where blocks go round
+`_ROUNDS_APART` times, and that of narrow ones where they do not. Transposes stream too; `_turning`
+has what they take beside memory. A copy from device memory to device memory, which XLA leaves to
+the runtime, is taken to stream."""
 
 NARROW_COLUMNS = 2048
 """Up to so many columns, rows that are reduced together lie one behind the other in memory."""
@@ -315,8 +316,12 @@ def terms_by_category(
     scattered beside device memory, and what tiles of a transpose move in parts of sectors; their
     elements, and those that a sort compares in shared memory, pass the load/store pipe.
     """
-    rate = memory_bandwidth_bytes_per_s * gpu.memory_efficiency * PART_OF_STREAMING[category]
     columns = columns_of(op) if category in (COLUMN_REDUCTION, NARROW_REDUCTION) else Columns()
+    part = PART_OF_STREAMING[category]
+    if category == COLUMN_REDUCTION:
+        apart = min(1.0, columns.rounds / _ROUNDS_APART)
+        part = 1 / (apart / part + (1 - apart) / PART_OF_STREAMING[NARROW_REDUCTION])
+    rate = memory_bandwidth_bytes_per_s * gpu.memory_efficiency * part
     blocks, threads = columns.blocks, _THREADS_OF_COLUMNS if columns.blocks else _THREADS
     if launch is not None:
         blocks, threads = prod(launch.grid), prod(launch.block)

@@ -10,6 +10,7 @@ from msgspec.structs import replace as changed
 from hespas.estimate.ptx.analysis import KernelAnalysis
 from hespas.estimate.ptx.reading import analyse
 from hespas.estimate.ptx.terms import (
+    COLUMN_REDUCTION,
     LOOP,
     TRANSPOSE,
     KernelTerms,
@@ -184,6 +185,7 @@ def test_a_transpose_that_fills_no_tile_is_a_loop() -> None:
 def reduced(shape: tuple[int, int, int], element: str) -> str:
     """Return a kernel that sums the rows of matrices in 32 bits."""
     size, made = ",".join(map(str, shape)), f"{shape[0]},{shape[2]}"
+    widened = "bitcast" if element == "f32" else "convert"
     return f"""
 HloModule step
 
@@ -196,7 +198,7 @@ HloModule step
 %columns (p: {element}[{size}]) -> f32[{made}] {{
   %p = {element}[{size}]{{2,1,0}} parameter(0)
   %z = f32[] constant(0)
-  %c = f32[{size}]{{2,1,0}} convert(%p)
+  %c = f32[{size}]{{2,1,0}} {widened}(%p)
   ROOT %r = f32[{made}]{{1,0}} reduce(%c, %z), dimensions={{1}}, to_apply=%add
 }}
 
@@ -224,6 +226,22 @@ def test_reductions_of_few_columns_leave_multiprocessors_idle(
     category, time_s = reduced_s(shape, element)
     assert category != LOOP
     assert time_s * 1e6 == pytest.approx(compiled_us, rel=0.12)
+
+
+@pytest.mark.parametrize(
+    ("shape", "compiled_us"),
+    [
+        ((128, 256, 4096), 188.1),
+        ((1, 4096, 32768), 219.2),
+        ((9, 4096, 4096), 249.9),
+    ],
+)
+def test_sums_of_many_columns_take_longer_the_more_rows_a_block_has(
+    shape: tuple[int, int, int], compiled_us: float
+) -> None:
+    category, time_s = reduced_s(shape, "f32")
+    assert category == COLUMN_REDUCTION
+    assert time_s * 1e6 == pytest.approx(compiled_us, rel=0.15)
 
 
 @pytest.mark.parametrize(
