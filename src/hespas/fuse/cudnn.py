@@ -123,7 +123,7 @@ def _makes_kernel(op: Op, attrs: ConvolutionAttrs, window: Sequence[int]) -> boo
         return False
     made = [tensor_of(op.results[0]).shape[at] for at in attrs.output_spatial]
     is_small = any(size <= places for size, places in zip(window, made, strict=True))
-    return not is_small or max(attrs.rhs_dilation, default=1) > 1
+    return not is_small
 
 
 def _of_filter(attrs: ConvolutionAttrs) -> ConvolutionAttrs:

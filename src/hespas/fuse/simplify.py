@@ -7,7 +7,8 @@ through it apart from what does not, so that what is computed again stays so.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+import operator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -16,15 +17,39 @@ from msgspec.structs import replace
 
 from hespas.fuse.kinds import BROADCASTS, CREATING, ELEMENTWISE, HOLDING, KEPT, MOVING
 from hespas.fuse.order import needed_by, readers_of, times_read
-from hespas.program.attrs import NO_ATTRS, CollectiveAttrs, DimensionsAttrs, SliceAttrs
+from hespas.program.attrs import (
+    NO_ATTRS,
+    CollectiveAttrs,
+    CompareAttrs,
+    ConstantAttrs,
+    DimensionsAttrs,
+    SliceAttrs,
+)
 from hespas.program.canonical import structure_key
-from hespas.program.program import Block, Op, Value, is_communication_op, values_read
+from hespas.program.program import Block, Op, Value, is_communication_op, size_of, values_read
 from hespas.program.rewrite import plain_op
 from hespas.program.types import NumberKind, TensorType, Type
 
 _LIBRARY = frozenset({"convolution", "dot", "dot_general", "ragged_dot"})
 _SHARED = ELEMENTWISE | CREATING | MOVING | _LIBRARY
 _LAYOUT_NAMES = frozenset({"result_layout", "xla_shape", "mhlo.sharding"})
+_FOLDED: Mapping[str, Callable[..., float]] = {
+    "add": operator.add,
+    "convert": float,
+    "multiply": operator.mul,
+    "subtract": operator.sub,
+}
+"""What is done with numbers that are known before, as in a variance without a correction."""
+
+_SMALL = 1 << 24
+_COMPARED: Mapping[str, Callable[..., float]] = {
+    "EQ": operator.eq,
+    "GE": operator.ge,
+    "GT": operator.gt,
+    "LE": operator.le,
+    "LT": operator.lt,
+    "NE": operator.ne,
+}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -79,6 +104,8 @@ class _Walk:
         """Add an operation, or record what stands for its results."""
         op = _without_reduction(op)
         operands = self.local(op.operands)
+        op = self._folded(op, operands)
+        operands = operands if op.operands else ()
         same = self._identity(op, operands)
         if same is not None:
             self.outer.renamed[op.results[0]] = same
@@ -88,6 +115,32 @@ class _Walk:
         found = self._add(op)
         if found is not op:
             self.outer.renamed.update(zip(op.results, found.results, strict=True))
+
+    def _folded(self, op: Op, operands: Sequence[Value]) -> Op:
+        """Return the number that an operation makes of known numbers; any other one as it is."""
+        make = _direction(op) if op.kind == "compare" else _FOLDED.get(op.kind)
+        if make is None or not operands or size_of(op.results[0]) != 1:
+            return op
+        numbers = [self._number(value) for value in operands]
+        known = [each for each in numbers if each is not None]
+        if len(known) < len(numbers):
+            return op
+        attrs = ConstantAttrs(value=make(*known))
+        made = plain_op(op, "constant", (), op.results[0])
+        return replace(made, attrs=attrs, attributes=(("value", f"dense<{attrs.value}>"),))
+
+    def _number(self, value: Value) -> float | None:
+        """Return the whole number that a value is, where that is known; a small one."""
+        made = self.outer.producer.get(value)
+        number = made.attrs.value if made and isinstance(made.attrs, ConstantAttrs) else None
+        is_whole = number is not None and float(number).is_integer()
+        return number if is_whole and abs(number or 0) < _SMALL else None
+
+    def _chosen(self, operands: Sequence[Value], made: Type) -> Value | None:
+        """Return the value that a choice by a known number takes."""
+        which = self._number(operands[0])
+        value = operands[1 if which else 2]
+        return value if which is not None and value.type == made else None
 
     def _with_regions(self, op: Op, operands: tuple[Value, ...]) -> Op:
         if op.kind in HOLDING:
@@ -159,8 +212,8 @@ class _Walk:
         if len(op.results) != 1 or not operands:
             return None
         value, made = operands[0], op.results[0].type
-        if op.kind == "copy":
-            return value
+        if op.kind in ("copy", "select"):
+            return value if op.kind == "copy" else self._chosen(operands, made)
         if op.kind in _KEEPING and value.type == made and _keeps(op):
             return value
         if op.kind == "reduce_precision" and _keeps_precision(op):
@@ -189,6 +242,10 @@ class _Walk:
                 op, operands=before.operands, attrs=attrs, attributes=(("permutation", text),)
             )
         return replace(op, operands=before.operands)
+
+
+def _direction(op: Op) -> Callable[..., float] | None:
+    return _COMPARED.get(op.attrs.direction) if isinstance(op.attrs, CompareAttrs) else None
 
 
 def _without_reduction(op: Op) -> Op:

@@ -126,6 +126,18 @@ def graph_attention(values: Any, w: Any, both: Any, sources: Any, targets: Any) 
     return jax.ops.segment_sum(share[:, None] * made[sources], targets, num_segments=count)
 
 
+def normalised(values: Any, scale: Any, shift: Any) -> Any:
+    apart = values - values.mean(-1, keepdims=True)
+    return apart * lax.rsqrt(values.var(-1, keepdims=True) + 1e-5) * scale + shift
+
+
+def dilated(images: Any, kernel: Any) -> Any:
+    names = ("NHWC", "HWIO", "NHWC")
+    return lax.conv_general_dilated(
+        images, kernel, (1, 1), "SAME", rhs_dilation=(2, 2), dimension_numbers=names
+    )
+
+
 EDGES = [of(i32, 1_000_000)] * 2
 SQUARE = (2048, 2048)
 CACHE = (16, 32, 2048, 128)
@@ -188,6 +200,28 @@ CASES: dict[str, Case] = {
         H100,
         243.4e-6,
         262.0e6,
+    ),
+    "single elements": (
+        lambda table, places: table[places],
+        [of(f32, 2**28), of(i32, 2**24)],
+        H100,
+        238.3e-6,
+        201.3e6,
+    ),
+    "sums of 4096 columns": (lambda x: x.sum(0), [of(f32, 32768, 4096)], H100, 191.0e-6, 541.1e6),
+    "a norm by its variance": (
+        normalised,
+        [of(f32, 16384, 4096), *[of(f32, 4096)] * 2],
+        H100,
+        187.8e-6,
+        536.9e6,
+    ),
+    "a convolution with gaps": (
+        dilated,
+        [of(bf16, 32, 64, 64, 128), of(bf16, 3, 3, 128, 128)],
+        H100,
+        56.0e-6,
+        68.0e6,
     ),
     "a state-space model": (chunks, SCAN, H100, 495.6e-6, 722.9e6),
     "top 50 sampled": (sampled, [of(f32, *WIDE), of(jnp.uint32, 2)], H100, 480.4e-6, 1083.8e6),
