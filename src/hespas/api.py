@@ -26,7 +26,7 @@ from hespas.steps import (
 
 if TYPE_CHECKING:
     from hespas.compile.options import CompileOptions
-    from hespas.cost.rules.custom_call import CustomCallCost
+    from hespas.cost.custom_call import CustomCallCost
     from hespas.goodput.options import GoodputOptions
     from hespas.hardware.cluster import Cluster
     from hespas.hardware.device import Device

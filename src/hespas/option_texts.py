@@ -11,13 +11,13 @@ from typing import Any, cast
 
 from hespas.config.figures import LEAST_BARE_RATE, USUAL_UNITS
 from hespas.config.suggest import suggestion
-from hespas.cost.rules.custom_call import CustomCallCost, OperandTraffic, StatedWork
-from hespas.cost.work import Work, flop_counts
+from hespas.cost.custom_call import CustomCallCost, OperandTraffic, StatedWork
 from hespas.errors import ConfigError, option
 from hespas.hardware.cluster import Cluster, read_cluster
 from hespas.hardware.system import LinkBandwidth
 from hespas.limits import MOST_DIGITS
 from hespas.program.types import ELEMENT_TYPES, PRODUCT_TYPES
+from hespas.program.work import Work, flop_counts
 from hespas.units import parse_quantity
 
 _WHOLE = re.compile(r"[0-9]+")

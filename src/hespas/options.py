@@ -29,7 +29,7 @@ from hespas.config.fields import Layer, Option, declare, options_in
 from hespas.config.figures import Count, Text
 from hespas.config.files import read_json
 from hespas.config.groups import Group
-from hespas.cost.rules.custom_call import CustomCallCost
+from hespas.cost.custom_call import CustomCallCost
 from hespas.errors import ConfigError, option
 from hespas.estimate.clocks import PowerOptions
 from hespas.estimate.methods import METHODS, default_text, method_named

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hespas.compile.options import CompileOptions
-    from hespas.cost.rules.custom_call import CustomCallCost
+    from hespas.cost.custom_call import CustomCallCost
     from hespas.estimate.cache import Store
     from hespas.estimate.graph import GraphEstimate
     from hespas.estimate.roofline import RooflineOptions

@@ -7,12 +7,12 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hespas.cost.work import Work
 from hespas.estimate.bound import Bound
 from hespas.estimate.cache import decode_estimate, encode_estimate
 from hespas.estimate.estimate import Estimate, OpEstimate, TypeTotals
 from hespas.estimate.roofline import Roofline
 from hespas.hardware.device import Device
+from hespas.program.work import Work
 
 TYPES = ("bf16", "f32", "i8", "tf32")
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hespas.cost.rules.contraction import WindowAxis, floor_sum, real_pairs
-from hespas.cost.work import ZERO, Work, summed
+from hespas.program.operations.contraction import WindowAxis, floor_sum, real_pairs
+from hespas.program.work import ZERO, Work, summed
 
 _COUNTS = st.integers(min_value=0, max_value=10**15)
 _FLOPS = st.dictionaries(

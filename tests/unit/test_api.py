@@ -14,7 +14,7 @@ import pytest
 import hespas
 from hespas.compile.options import CompileOptions, Matmuls
 from hespas.config.fields import options_in
-from hespas.cost.rules.custom_call import OperandTraffic
+from hespas.cost.custom_call import OperandTraffic
 from hespas.errors import (
     ConfigError,
     CostError,

@@ -16,8 +16,8 @@ import msgspec
 from hespas.backends.profiling import SAMPLED, Repeats, estimate_of, machine_name, without_peaks
 from hespas.config.estimators import Hardware
 from hespas.config.figures import Text
+from hespas.cost.custom_call import CustomCallCost
 from hespas.cost.expand import expand
-from hespas.cost.rules.custom_call import CustomCallCost
 from hespas.cost.structure import total
 from hespas.errors import ExtraMissingError, ToolError, UnsupportedError, option
 from hespas.estimate.estimate import Estimate

@@ -10,12 +10,12 @@ from functools import lru_cache
 from pathlib import Path
 from statistics import median
 
-from hespas.cost.work import ZERO, Work
 from hespas.errors import UnsupportedError
 from hespas.estimate.bound import UNDIVIDED
 from hespas.estimate.estimate import Estimate, OpEstimate, TypeTotals
 from hespas.program.program import Value
 from hespas.program.types import TensorType
+from hespas.program.work import ZERO, Work
 
 PROFILED = "profiled block"
 """What a region that was run as a whole is called in the table of operations."""

@@ -17,8 +17,8 @@ from hespas.backends.profiling import SAMPLED, Repeats, argument_arrays, estimat
 from hespas.config.estimators import Hardware
 from hespas.config.figures import Text
 from hespas.config.suggest import suggestion
+from hespas.cost.custom_call import CustomCallCost
 from hespas.cost.expand import expand
-from hespas.cost.rules.custom_call import CustomCallCost
 from hespas.cost.structure import total
 from hespas.errors import ConfigError, ToolError
 from hespas.estimate.estimate import Estimate

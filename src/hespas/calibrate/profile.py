@@ -33,7 +33,6 @@ from hespas.estimate.roofline import Roofline
 from hespas.estimate.tables.method import Measured, make
 from hespas.hardware.device import Device, at_fastest, factor_of
 from hespas.program.program import Op, Program, is_communication_op
-from hespas.split.scheduled import FREE
 
 _US = 1e-6
 _HINT = "give a profile whose dur is in us, and the program and node that ran"
@@ -142,7 +141,7 @@ def _kernels(path: Path, program: Program) -> list[_Kernel]:
             case=Case(label=op.instruction, location=str(path), measured_s=times[op.instruction]),
         )
         for op in program.main.body.operations
-        if op.instruction in times and op.kind not in FREE and not is_communication_op(op)
+        if op.instruction in times and not op.traits.runs_nothing and not is_communication_op(op)
     ]
     if not kernels:
         raise MeasurementError(

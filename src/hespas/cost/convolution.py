@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from hespas.cost.library_config import convolution_config
-from hespas.cost.rules.contraction import convolution_macs, multiplier_of
-from hespas.cost.rules.sizes import operand, result
 from hespas.program.attrs import ConvolutionAttrs, CustomCallAttrs, FusionAttrs
+from hespas.program.operations.contraction import convolution_macs, multiplier_of
+from hespas.program.operations.sizes import operand, result
 from hespas.program.program import Op, nested_ops
 from hespas.program.targets import (
     CONVOLUTION_BACKWARD_FILTER,

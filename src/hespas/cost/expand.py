@@ -8,11 +8,12 @@ from functools import partial
 from types import MappingProxyType
 from typing import TypeVar
 
-from hespas.cost.rules.custom_call import CustomCallCost, custom_call
-from hespas.cost.rules.table import BODY_RULES, GAPS, OPENED, RULES
+from hespas.cost.custom_call import CustomCallCost, custom_call
+from hespas.cost.fusion import fusion
 from hespas.cost.structure import Branch, Cost, Leaf, Loop, total
 from hespas.errors import CostError, ProgramError, option
 from hespas.program.attrs import CallAttrs, CaseAttrs, WhileAttrs
+from hespas.program.operations.traits import Category
 from hespas.program.program import Block, Function, Op, nested_ops
 
 W = TypeVar("W")
@@ -22,6 +23,7 @@ NO_CUSTOM_CALLS: Mapping[str, CustomCallCost] = MappingProxyType({})
 
 # Functions that call each other twice over, many levels deep, would fill the memory.
 _MOST_OPERATIONS = 10_000_000
+_HOLDING = (Category.CALL, Category.CONTROL)
 
 
 def expand(
@@ -104,7 +106,7 @@ class _Opening:
         """Return the costs of operations in order."""
         found: list[Cost] = []
         for op in ops:
-            rule = RULES.get(op.kind)
+            rule = op.traits.work
             if rule is None:
                 found.extend(self._structured(op))
             elif op.kind != "return":
@@ -114,12 +116,12 @@ class _Opening:
         return tuple(found)
 
     def _structured(self, op: Op) -> tuple[Cost, ...]:
-        if op.kind in OPENED:
+        if op.traits.category in _HOLDING or op.kind == "async_start":
             return self._opened(op)
         if op.kind == "custom_call":
             work, assumption = _counted(op, partial(custom_call, stated=self.custom_calls))
             return (Leaf(op=op, work=work, assumption=assumption),)
-        rule = BODY_RULES.get(op.kind)
+        rule = fusion if op.kind == "fusion" else op.traits.work_of_bodies
         if rule is None:
             raise _unknown(op)
         bodies = tuple([total(self.items(region.operations)) for region in op.regions])
@@ -163,8 +165,8 @@ def _counted(op: Op, rule: Callable[[Op], W]) -> W:
 
 
 def _unknown(op: Op) -> CostError:
-    reason = GAPS.get(op.kind)
-    if reason is not None:
+    reason = op.traits.without_work
+    if reason:
         return CostError(f"{op.name} has no cost rule: {reason}", location=op.location)
     return CostError(
         f"there is no cost rule for {op.name}",

@@ -8,10 +8,10 @@ from enum import Enum
 from math import prod
 
 from hespas.cost.library_config import block_config, gemm_config
-from hespas.cost.rules.contraction import multiplier_of, real_pairs, window_axes
-from hespas.cost.rules.sizes import operand, result
 from hespas.errors import CostError
 from hespas.program.attrs import ConvolutionAttrs, CustomCallAttrs, DotAttrs, FusionAttrs
+from hespas.program.operations.contraction import multiplier_of, real_pairs, window_axes
+from hespas.program.operations.sizes import operand, result
 from hespas.program.program import Op, nested_ops
 from hespas.program.types import TensorType
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from hespas.cost.rules.contraction import multiplier_of
-from hespas.cost.rules.sizes import operand
 from hespas.program.attrs import DotAttrs
 from hespas.program.grouped import grouped_product
+from hespas.program.operations.contraction import multiplier_of
+from hespas.program.operations.sizes import operand
 from hespas.program.program import Op
 
 TILE_ROWS = 128

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from math import prod
 
-from hespas.cost.rules.sizes import ceil_log2
 from hespas.program.attrs import CustomCallAttrs, DimensionAttrs
+from hespas.program.operations.sizes import arithmetic_type, bytes_of, ceil_log2, operand, result
 from hespas.program.program import Op, values_read
 from hespas.program.types import TensorType
+from hespas.program.work import Work, flop_counts
 
 CUB_SORTS = ("xla.gpu.ext.cub_sort_keys", "xla.gpu.ext.cub_sort_pairs", "__cub$DeviceRadixSort")
 """The targets of the library's sort."""
@@ -172,3 +173,24 @@ def launches_of(op: Op) -> tuple[int, int]:
         before = 2 if rows == 1 else 0  # a histogram of all digits, and the sums of its counts
         return radix_passes(bits, rows=rows) + before, 1
     return 1, 1
+
+
+def radix_sort(op: Op) -> Work:
+    """Compare n log2 n times, as any sort; pass over memory once for every few bits of the key.
+
+    All data at once: each pass reads and writes all, and a histogram of all digits reads the keys
+    once more. Row by row: each pass reads the keys once more, for a histogram of its own.
+    Source: Adinets and Merrill, "Onesweep", 2022; CUB's ``DeviceSegmentedRadixSort``.
+    """
+    keys = operand(op, 0)
+    moved = bytes_of(op.operands)
+    rows = rows_of_call(op)
+    passes = radix_passes(keys.element.bits, rows=rows)
+    histograms = 1 if rows == 1 else passes
+    length = result(op).shape[-1] if keys.shape else 1
+    comparisons = keys.element_count * ceil_log2(length)
+    return Work(
+        flops=flop_counts(arithmetic_type(keys.element), comparisons),
+        bytes_read=histograms * keys.size_bytes + passes * moved,
+        bytes_written=passes * moved,
+    )

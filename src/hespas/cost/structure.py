@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hespas.cost.work import Work, summed
 from hespas.program.program import Op
+from hespas.program.work import Work, summed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from math import prod
 
-from hespas.cost.rules.custom_call import TRITON
-from hespas.cost.rules.sizes import bytes_of
-from hespas.cost.work import Work, flop_counts, summed
+from hespas.cost.custom_call import TRITON
 from hespas.errors import CostError, ProgramError, option
 from hespas.program.attrs import CustomCallAttrs
+from hespas.program.operations.sizes import bytes_of
 from hespas.program.program import Op
 from hespas.program.triton import TritonKernel, TritonOp, TritonType
 from hespas.program.types import ELEMENT_TYPES, NumberKind
+from hespas.program.work import Work, flop_counts, summed
 from hespas.xla.mlir.triton import read_triton
 
 _FIELD = re.compile(r"\b(grid_[xyz]) = (\d+)")

@@ -11,14 +11,13 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from hespas.cost.custom_call import CustomCallCost
 from hespas.cost.expand import expand
-from hespas.cost.rules.custom_call import CustomCallCost
 from hespas.cost.structure import Branch, Cost, Leaf, Loop
 from hespas.estimate.bound import UNDIVIDED, Bound
 from hespas.estimate.estimate import LAUNCH, Estimate, OpEstimate
 from hespas.program.program import Op, Program
 from hespas.split.regions import Compute
-from hespas.split.scheduled import FREE
 
 
 class Estimator(Protocol):
@@ -107,7 +106,7 @@ class OperationMethod(Protocol):
 
 def is_kernel(op: Op, program: Program) -> bool:
     """Return whether an operation is a kernel: in a compiled program, all that make data are."""
-    return program.is_scheduled and op.kind not in FREE
+    return program.is_scheduled and not op.traits.runs_nothing
 
 
 def estimate_region(
@@ -189,7 +188,7 @@ def _straight(leaves: Sequence[Leaf], walk: _Walk, *, launches: bool) -> Estimat
     warnings = set[str]()
     kernels: dict[float, int] = {}
     for key, leaf in first.items():
-        price = walk.method.price(leaf, is_kernel=launches and leaf.op.kind not in FREE)
+        price = walk.method.price(leaf, is_kernel=launches and not leaf.op.traits.runs_nothing)
         name, count = price.label or leaf.op.name, counts[key]
         cost = price.cost if count == 1 else price.cost * count
         per_op[name] = per_op[name] + cost if name in per_op else cost

@@ -26,7 +26,7 @@ _MOST_BYTES = 2**28
 _MAKERS = (
     "cost",
     "cost/mosaic",
-    "cost/rules",
+    "program/operations",
     "estimate",
     "estimate/ptx",
     "estimate/systolic",

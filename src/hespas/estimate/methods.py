@@ -17,7 +17,7 @@ from typing import Any, cast
 from hespas.config.decode import decode
 from hespas.config.estimators import NodeHardware, RooflineHardware
 from hespas.config.suggest import suggestion
-from hespas.cost.rules.custom_call import CustomCallCost
+from hespas.cost.custom_call import CustomCallCost
 from hespas.errors import ConfigError, option
 from hespas.estimate.driver import Estimator
 from hespas.estimate.roofline import Roofline, RooflineOptions

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import asdict
 
-from hespas.cost.rules.custom_call import CustomCallCost
-from hespas.cost.rules.fusion import operations_of
+from hespas.cost.custom_call import CustomCallCost
+from hespas.cost.fusion import operations_of
 from hespas.cost.structure import Leaf
-from hespas.cost.work import Work
 from hespas.errors import HardwareError
 from hespas.estimate.bound import Bound, larger_of
 from hespas.estimate.driver import Price, Timing, estimate_region
@@ -30,6 +29,7 @@ from hespas.program.attrs import CustomCallAttrs
 from hespas.program.program import Op, Program
 from hespas.program.targets import MOSAIC
 from hespas.program.types import ELEMENT_TYPES, NumberKind
+from hespas.program.work import Work
 from hespas.split.regions import Compute
 from hespas.units import format_quantity, format_time
 

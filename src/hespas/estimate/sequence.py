@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from hespas.cost.custom_call import CustomCallCost
 from hespas.cost.expand import expand
-from hespas.cost.rules.custom_call import CustomCallCost
 from hespas.cost.structure import Branch, Cost, Leaf, Loop
 from hespas.estimate.bound import Bound
 from hespas.estimate.driver import OperationMethod
 from hespas.estimate.estimate import OpEstimate
 from hespas.program.program import Op, Program
 from hespas.split.regions import Compute
-from hespas.split.scheduled import FREE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +82,7 @@ def _steps(costs: Iterable[Cost], method: OperationMethod, *, launches: bool) ->
 
 
 def _cost(leaf: Leaf, method: OperationMethod, *, launches: bool) -> OpEstimate:
-    price = method.price(leaf, is_kernel=launches and leaf.op.kind not in FREE)
+    price = method.price(leaf, is_kernel=launches and not leaf.op.traits.runs_nothing)
     if not price.launch_s:
         return price.cost
     launch = OpEstimate(time_s=price.launch_s, bound=Bound(launch_s=price.launch_s))

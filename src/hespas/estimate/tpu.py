@@ -19,7 +19,6 @@ from hespas.estimate.tpu_vectors import vector_timing
 from hespas.hardware.tensor_core import TensorCore
 from hespas.program.program import Op, Program, all_ops
 from hespas.split.regions import Compute
-from hespas.split.scheduled import FREE
 
 WITHOUT_CYCLES = "without cycles"
 """Stands behind the names of operations that the compiler wrote no cycles for."""
@@ -84,7 +83,7 @@ class CompilerEstimator:
         """Return what one operation costs: nothing launches it, the TPU runs its program alone."""
         del is_kernel
         op = leaf.op
-        if op.kind in FREE:
+        if op.traits.runs_nothing:
             return Price(cost=self.roofline.timed(op.name, leaf.work, 0.0, UNDIVIDED))
         if op.estimated_cycles is None:
             return self._without_cycles(leaf)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from math import ceil, prod
 
-from hespas.cost.work import Work
 from hespas.estimate.bound import larger_of
 from hespas.estimate.driver import Timing
 from hespas.hardware.device import Device
@@ -18,6 +17,7 @@ from hespas.program.attrs import CustomCallAttrs, DimensionAttrs
 from hespas.program.program import Op
 from hespas.program.targets import TOP_K
 from hespas.program.types import TensorType
+from hespas.program.work import Work
 
 _REGISTER_ELEMENTS = 1024
 _STAGE_OPERATIONS, _KEPT_OPERATIONS = 36, 48

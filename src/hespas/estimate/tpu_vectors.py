@@ -14,18 +14,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hespas.cost.convolution import convolutions
+from hespas.cost.fusion import operations_of
 from hespas.cost.gemm import gemms
-from hespas.cost.rules.fusion import operations_of
 from hespas.cost.structure import Leaf
-from hespas.cost.work import Work
 from hespas.errors import CostError
 from hespas.estimate.bound import larger_of
 from hespas.estimate.driver import Timing
-from hespas.fuse.kinds import BROADCASTS, CREATING, ELEMENTWISE, IN_PLACE, MOVING
+from hespas.fuse.kinds import BROADCASTS, CREATING, IN_PLACE, MOVING
 from hespas.hardware.device import Device
 from hespas.hardware.tensor_core import TensorCore
 from hespas.program.program import Op, Value, size_of
 from hespas.program.types import TensorType
+from hespas.program.work import Work
 
 _REGISTER_ELEMENTS, _REGISTER_BYTES = 1024, 4096
 _WIDE_BITS = 32
@@ -67,45 +67,7 @@ class VectorLoad:
         )
 
 
-def _of(arithmetic: float, functions: float = 1.0) -> VectorLoad:
-    return VectorLoad(arithmetic=arithmetic, functions=functions)
-
-
-_SINGLE = _of(1, 0)
-_REFINED: Mapping[str, VectorLoad] = {
-    "cosine": _of(148, 0),
-    "divide": _of(14),
-    "erf": _of(38),
-    "exponential": _of(2),
-    "exponential_minus_one": _of(4),
-    "log": _of(2),
-    "log_plus_one": _of(4),
-    "logistic": _of(16, 2),
-    "power": _of(5, 2),
-    "rsqrt": _of(9),
-    "sine": _of(148, 0),
-    "sqrt": _of(12),
-    "tan": _of(162),
-    "tanh": _of(1),
-}
-"""Where the arithmetic unit makes reciprocals, roots and error functions exact: not in kernels
-that write narrow numbers.
-
-``exponential_minus_one``, ``log_plus_one``, ``power`` and ``tan`` are put together of the others.
-"""
-_EXACT = {
-    **_REFINED,
-    "cosine": _of(96, 2),
-    "divide": _of(2),
-    "erf": _of(1),
-    "logistic": _of(4, 2),
-    "rsqrt": _of(1),
-    "sine": _of(96, 2),
-    "sqrt": _of(7),
-    "tan": _of(98, 3),
-}
-
-
+_SINGLE = VectorLoad(arithmetic=1)
 _MOVING = MOVING | CREATING | IN_PLACE | {"bitcast", "return", "tuple"}
 _OTHERS = _MOVING | {"convolution", "dot", "dot_general", "fusion"}
 """Asks nothing of the vector unit that other parts of a kernel do not take longer for."""
@@ -120,11 +82,11 @@ def vector_load(op: Op, work: Work, core: TensorCore) -> VectorLoad | None:
         loads=work.bytes_read / _REGISTER_BYTES, stores=work.bytes_written / _REGISTER_BYTES
     )
     roots = op.regions[0].operations[-1].operands if op.kind == "fusion" else op.results
-    table = _EXACT if core.exact_functions or any(map(_is_narrow, roots)) else _REFINED
+    is_exact = core.exact_functions or any(map(_is_narrow, roots))
     wide, made = set[Value](), dict[Value, str]()
     for each in operations_of(op):
-        if each.kind in ELEMENTWISE:
-            total += _elementwise(each, table, made) + _widening(each.operands, wide)
+        if each.traits.is_elementwise:
+            total += _elementwise(each, made, is_exact=is_exact) + _widening(each.operands, wide)
         elif each.kind == "reduce":
             sources = each.operands[: len(each.operands) // 2]
             total += _SINGLE * _registers(sources) + _widening(sources, wide)
@@ -137,7 +99,7 @@ def vector_load(op: Op, work: Work, core: TensorCore) -> VectorLoad | None:
     return total + _SINGLE * (_PACK * _registers(packed))
 
 
-def _elementwise(op: Op, table: Mapping[str, VectorLoad], made: Mapping[Value, str]) -> VectorLoad:
+def _elementwise(op: Op, made: Mapping[Value, str], *, is_exact: bool) -> VectorLoad:
     """Return what an operation asks; ``made`` says what kind made each value of the kernel.
 
     To divide by what is broadcast is to multiply by its reciprocal.
@@ -145,7 +107,11 @@ def _elementwise(op: Op, table: Mapping[str, VectorLoad], made: Mapping[Value, s
     if op.kind == "convert" and any(map(_is_narrow, (*op.operands, *op.results))):
         return VectorLoad()
     is_repeated = op.kind == "divide" and made.get(op.operands[1], "") in BROADCASTS
-    load = _SINGLE if is_repeated else table.get(op.kind, _SINGLE)
+    if is_repeated:
+        return _SINGLE * _registers(op.results)
+    traits = op.traits
+    taken = (traits.tpu_exact_instructions if is_exact else None) or traits.tpu_instructions
+    load = VectorLoad(arithmetic=taken.arithmetic, functions=taken.functions)
     return load * _registers(op.results)
 
 

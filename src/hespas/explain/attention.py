@@ -17,7 +17,6 @@ from typing import assert_never
 from hespas.cost.attention import Attention
 from hespas.cost.gemm import Gemm, gemms
 from hespas.cost.structure import Leaf
-from hespas.cost.work import Work, flop_counts
 from hespas.estimate.driver import OperationMethod, Price
 from hespas.estimate.estimate import Estimate, OpEstimate
 from hespas.estimate.ptx.method import KernelEstimator
@@ -26,6 +25,7 @@ from hespas.estimate.tables.method import Measured
 from hespas.program.attrs import CompareAttrs
 from hespas.program.program import Op, Program, Value, all_ops
 from hespas.program.types import PRODUCT_TYPES, TensorType
+from hespas.program.work import Work, flop_counts
 
 _MAKES, _SUMS, _REST = "makes scores", "sums over scores", "is of scores"
 _PRODUCTS = frozenset({"custom_call", "dot", "dot_general", "fusion"})

@@ -14,9 +14,11 @@ from hespas.estimate.ptx.kernels import KernelPricer, Reading
 from hespas.estimate.ptx.method import KernelEstimator
 from hespas.estimate.ptx.terms import reasons
 from hespas.estimate.tables.method import Measured
+from hespas.program.operations.table import kinds_of
+from hespas.program.operations.traits import Category
 from hespas.program.program import Op
 
-_OF_LIBRARIES = frozenset({"convolution", "custom_call", "dot", "dot_general", "ragged_dot"})
+_OF_LIBRARIES = kinds_of(Category.PRODUCT, Category.CUSTOM_CALL)
 _MOST = 5
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
+from hespas.cost.custom_call import CustomCallCost
 from hespas.cost.expand import expand
-from hespas.cost.rules.custom_call import CustomCallCost
 from hespas.estimate.cache import Store, decode_estimate, encode_estimate
 from hespas.estimate.driver import OperationMethod, estimate_costs
 from hespas.estimate.estimate import Estimate

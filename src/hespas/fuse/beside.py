@@ -17,8 +17,8 @@ from msgspec.structs import replace
 from hespas.cost.gemm import gemms
 from hespas.fuse.blocks import each_block
 from hespas.fuse.collectives import started
-from hespas.fuse.kinds import ORDERING
 from hespas.fuse.order import in_order, needed_by
+from hespas.program.operations.traits import Category
 from hespas.program.program import Block, Op, Program, Value, is_communication_op
 from hespas.program.scopes import Phase, read_scope
 
@@ -33,10 +33,6 @@ STAYING = (
     "routed ones, or run beside a collective already"
 )
 _EXCHANGES = frozenset({"all_to_all", "ragged_all_to_all"})
-_NO_KERNELS = ORDERING | {
-    *("async_done", "async_start", "async_update"),
-    *("bitcast", "constant", "get_tuple_element"),
-}
 
 Layer = tuple[str, ...]
 
@@ -211,7 +207,9 @@ class _Schedule:
 
 
 def _is_kernel(op: Op) -> bool:
-    return not is_communication_op(op) and op.kind not in _NO_KERNELS
+    return not is_communication_op(op) and not (
+        op.traits.runs_nothing or op.traits.category is Category.ASYNCHRONOUS
+    )
 
 
 def _with_start(op: Op) -> tuple[Op, ...]:

@@ -199,7 +199,7 @@ class _Walk:
             work += self.work[before] * places
             for source, size in self.sources[before].items():
                 found[source] = max(found.get(source, 0), size)
-        if op.kind in _CUTTING:
+        if op.traits.reads_part:
             cut = bytes_of(op.results[0])
             found = {value: min(size, cut) for value, size in found.items()}
         self.sources.append(found if len(found) <= _MOST_SOURCES else own)
@@ -465,5 +465,3 @@ class _Walk:
 
 _SAME = BROADCASTS | {"reshape", "transpose"}
 """Of operations that move data, those that give elements another place and no other use."""
-
-_CUTTING = frozenset({"slice", "dynamic_slice", "gather", "torch_index_select"})

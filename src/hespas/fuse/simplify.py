@@ -26,11 +26,13 @@ from hespas.program.attrs import (
     SliceAttrs,
 )
 from hespas.program.canonical import structure_key
+from hespas.program.operations.table import kinds_of
+from hespas.program.operations.traits import Category
 from hespas.program.program import Block, Op, Value, is_communication_op, size_of, values_read
 from hespas.program.rewrite import plain_op
 from hespas.program.types import NumberKind, TensorType, Type
 
-_LIBRARY = frozenset({"convolution", "dot", "dot_general", "ragged_dot"})
+_LIBRARY = kinds_of(Category.PRODUCT)
 _SHARED = ELEMENTWISE | CREATING | MOVING | _LIBRARY
 _LAYOUT_NAMES = frozenset({"result_layout", "xla_shape", "mhlo.sharding"})
 _FOLDED: Mapping[str, Callable[..., float]] = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Mapping, Sequence
 
 from hespas.fuse.cudnn import taken_orders
-from hespas.fuse.kinds import ELEMENTWISE
 from hespas.fuse.layouts import (
     Order,
     default_order,
@@ -16,19 +15,10 @@ from hespas.fuse.layouts import (
     reshaped,
 )
 from hespas.program.attrs import CollectiveAttrs, DimensionsAttrs, DotAttrs
+from hespas.program.operations.table import kinds_where
 from hespas.program.program import Block, Op, Value, shape_of
 
-ALONG = ELEMENTWISE | {
-    "clamp",
-    "concatenate",
-    "dynamic_slice",
-    "dynamic_update_slice",
-    "pad",
-    "reduce_window",
-    "reverse",
-    "select_and_scatter",
-    "slice",
-}
+ALONG = kinds_where(lambda traits: traits.keeps_dimensions)
 """The result has its dimensions in the order of the operands that have as many."""
 
 RENAMING = frozenset({"reshape", "slice", "transpose"})

@@ -19,7 +19,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
-from hespas.cost.rules import elementwise
 from hespas.errors import ProgramError
 from hespas.memory.buffers import (
     CONSTANTS,
@@ -34,6 +33,8 @@ from hespas.memory.buffers import (
     new_buffers,
 )
 from hespas.program.attrs import CallAttrs, CustomCallAttrs, FusionAttrs
+from hespas.program.operations.table import kinds_of
+from hespas.program.operations.traits import Category
 from hespas.program.program import Block, Op, Program, Value, values_read
 from hespas.program.types import DEVICE_MEMORY, TensorType
 
@@ -423,9 +424,9 @@ class _Walk:
 Pairs = Iterator[tuple[int, int]]
 """Positions of operands, and of the results that are written over them."""
 
-_UPDATES = frozenset({"dynamic_update_slice", "scatter"})
+_UPDATES = kinds_of(Category.UPDATE)
 _RENAMING = frozenset({"bitcast", "reshape"})
-_SAME_ELEMENT = frozenset(elementwise.RULES)
+_SAME_ELEMENT = kinds_of(Category.ELEMENTWISE)
 _REDUCED = frozenset({"all_reduce", "cross-replica-sum"})
 
 

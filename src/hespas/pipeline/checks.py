@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hespas.config.fields import changed
 from hespas.config.suggest import suggestion
-from hespas.cost.rules.custom_call import CustomCallCost, custom_call
+from hespas.cost.custom_call import CustomCallCost, custom_call
 from hespas.errors import ConfigError, CostError, DeviceCountError, option
 from hespas.estimate.methods import DeviceUse, method_named
 from hespas.export.source import FileSource, ModelSource

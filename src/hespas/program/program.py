@@ -10,6 +10,8 @@ import msgspec
 from hespas.errors import ProgramError
 from hespas.program.attrs import Attrs, CallAttrs, CaseAttrs, CustomCallAttrs, WhileAttrs
 from hespas.program.kernels import CompiledKernels
+from hespas.program.operations.table import TRAITS
+from hespas.program.operations.traits import UNKNOWN, Category, Traits
 from hespas.program.overlap import OverlapLimit
 from hespas.program.scopes import place_text
 from hespas.program.types import TensorType, Type
@@ -63,6 +65,11 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, eq=False, gc=False):
     scope: str = ""
     instruction: str = ""
     estimated_cycles: int | None = None
+
+    @property
+    def traits(self) -> Traits:
+        """What is known of operations of its kind."""
+        return TRAITS.get(self.kind, UNKNOWN)
 
     @property
     def name(self) -> str:
@@ -185,25 +192,9 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
         return function
 
 
-COLLECTIVE_KINDS = frozenset(
-    {
-        "all_gather",
-        "all_reduce",
-        "all_to_all",
-        "collective_broadcast",
-        "collective_permute",
-        "ragged_all_to_all",
-        "reduce_scatter",
-        "cross-replica-sum",
-        "send",
-        "recv",
-    }
-)
-
-
 def is_communication_op(op: Op) -> bool:
     """Return whether an operation moves data between devices."""
-    return op.kind in COLLECTIVE_KINDS
+    return op.traits.category is Category.COLLECTIVE
 
 
 def nested_ops(block: Block) -> Iterator[Op]:

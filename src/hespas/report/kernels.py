@@ -8,19 +8,21 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from hespas.cost.convolution import convolutions
+from hespas.cost.custom_call import CustomCallCost
 from hespas.cost.gemm import gemms
-from hespas.cost.rules.custom_call import CustomCallCost
 from hespas.cost.structure import Leaf
 from hespas.estimate.driver import Estimator, OperationMethod, Price, estimate_region
 from hespas.estimate.estimate import Estimate, OpEstimate
 from hespas.estimate.ptx.kernels import KernelPricer, Reading
 from hespas.estimate.ptx.terms import reasons
+from hespas.program.operations.table import kinds_of
+from hespas.program.operations.traits import Category
 from hespas.program.program import Op
 from hespas.program.scopes import merged_layers, read_scope
 from hespas.split.regions import Compute, RegionGraph
 from hespas.units import format_time
 
-_LIBRARY_KINDS = frozenset({"custom_call", "dot_general", "dot", "ragged_dot", "convolution"})
+_LIBRARY_KINDS = kinds_of(Category.PRODUCT, Category.CUSTOM_CALL)
 _LIBRARY = "library"
 
 

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 
 from hespas.cost.attention import attentions
 from hespas.cost.convolution import convolutions
+from hespas.cost.fusion import only_moves
 from hespas.cost.gemm import GemmWriter, gemms
 from hespas.cost.grouped import grouped_gemms
-from hespas.cost.rules.fusion import only_moves
 from hespas.errors import CostError
 from hespas.program.attrs import CustomCallAttrs, DimensionsAttrs
+from hespas.program.operations.table import kinds_where, traits_of
 from hespas.program.program import Op, Value, nested_ops
 from hespas.program.types import TensorType
 
@@ -23,33 +24,13 @@ _PRODUCTS = {
     GemmWriter.CUBLAS_LT: "matrix product, cuBLASLt",
 }
 _IN_FUSIONS = {
-    "scatter": "scatter",
-    "sort": "sort",
-    "reduce": "reduction",
-    "reduce_window": "window reduction",
-    "dynamic_update_slice": "in-place update",
-    "gather": "gather",
-    "rng": "random numbers",
-    "rng_bit_generator": "random numbers",
-    "transpose": "transpose",
+    kind: traits_of(kind).kernel_name
+    for kind in sorted(
+        kinds_where(lambda traits: traits.fusion_rank is not None),
+        key=lambda kind: traits_of(kind).fusion_rank or 0,
+    )
 }
 """What a fusion is, by what it holds: the first that is found, in this order."""
-_ALONE = {
-    **_IN_FUSIONS,
-    "all_gather": "collective",
-    "broadcast_in_dim": "broadcast",
-    "concatenate": "data movement",
-    "copy": "copy",
-    "cholesky": "linear algebra",
-    "dynamic_slice": "slice",
-    "fft": "fft",
-    "iota": "broadcast",
-    "pad": "data movement",
-    "reverse": "data movement",
-    "select_and_scatter": "scatter",
-    "slice": "slice",
-    "triangular_solve": "linear algebra",
-}
 
 
 def kind_of(op: Op) -> str:
@@ -66,8 +47,8 @@ def kind_of(op: Op) -> str:
         return f"{_of_fusion(op)} fusion"
     if op.kind == "while":
         return "loop"
-    if op.kind in _ALONE:
-        return _ALONE[op.kind]
+    if op.traits.kernel_name:
+        return op.traits.kernel_name
     return "data movement" if only_moves(op) else "elementwise"
 
 

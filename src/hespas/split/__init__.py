@@ -22,7 +22,6 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "operations_of",
     ),
     "rounds": ("LoopRound",),
-    "scheduled": ("FREE",),
     "strategies": ("SplitOptions", "SplitStrategy", "split_options", "split_program"),
 }
 """What other folders import, by module; `tests/project/test_layout.py` checks it."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from hespas.cost.rules.host import host_traffic
+from hespas.cost.host import host_traffic
 from hespas.errors import ProgramError, UnsupportedError, option
 from hespas.program.attrs import CallAttrs, CaseAttrs, WhileAttrs
 from hespas.program.program import Block, Op, Program, Value, is_communication_op, nested_ops

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from hespas.cost.rules.host import host_traffic, is_on_host
+from hespas.cost.host import host_traffic, is_on_host
 from hespas.errors import ProgramError, UnsupportedError, option
 from hespas.program.attrs import CustomCallAttrs
 from hespas.program.program import Block, Op, Program, Value
@@ -35,21 +35,6 @@ from hespas.split.flatten import (
 from hespas.split.regions import Compute, Region, RegionGraph, region_alone, values_read_by
 from hespas.split.rounds import LoopRound, runs_of_round
 
-FREE = frozenset(
-    {
-        "add_dependency",
-        "after_all",
-        "bitcast",
-        "constant",
-        "create_token",
-        "get_tuple_element",
-        "optimization_barrier",
-        "parameter",
-        "return",
-        "tuple",
-    }
-)
-"""Operations of a scheduled program that are not kernels."""
 _FEW_ROUNDS = (
     f"drop {option('timeline')} and {option('output')}, without which hespas run simulates a few "
     "rounds of each"
@@ -106,7 +91,7 @@ class _Walk:
 
     def block(self, block: Block) -> None:
         for op in block.operations:
-            if op.kind in FREE:
+            if op.traits.runs_nothing:
                 self._pass_on(op)
             elif not _only_allocates(op) and not (self.program.is_modelled and self._moves(op)):
                 self._op(op)
@@ -204,7 +189,7 @@ class _Walk:
         """Start the operations inside; kernels among them go on the compute stream."""
         started: list[int] = []
         for inner in started_block(op, self.program).operations:
-            if inner.kind in FREE:
+            if inner.traits.runs_nothing:
                 continue
             if stands_alone(inner):
                 started.append(self._add(self._named(inner, op)))

@@ -11,7 +11,7 @@ from hespas.config.fields import Option, declare
 from hespas.config.figures import Count
 from hespas.config.groups import Group
 from hespas.config.suggest import choice
-from hespas.cost.rules.host import is_on_host
+from hespas.cost.host import is_on_host
 from hespas.errors import ConfigError, option
 from hespas.program.program import Op, Program
 from hespas.split.flatten import flatten, stands_alone

@@ -7,9 +7,9 @@ import pytest
 from hespas.cost.attention import Attention, attentions
 from hespas.cost.expand import expand
 from hespas.cost.structure import Leaf, total
-from hespas.cost.work import Work
 from hespas.errors import CostError
 from hespas.program.program import Op
+from hespas.program.work import Work
 from hlo_programs import entry_ops
 
 

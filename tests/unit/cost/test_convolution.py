@@ -5,8 +5,8 @@ import pytest
 from hespas.cost.convolution import Direction, convolutions
 from hespas.cost.expand import expand
 from hespas.cost.structure import total
-from hespas.cost.work import Work
 from hespas.program.program import Op
+from hespas.program.work import Work
 from hlo_programs import entry_ops
 
 

@@ -5,15 +5,15 @@ from collections.abc import Callable
 
 import pytest
 
+from hespas.cost.custom_call import OperandTraffic, StatedWork
 from hespas.cost.expand import expand
-from hespas.cost.rules.custom_call import OperandTraffic, StatedWork
 from hespas.cost.structure import Branch, Cost, Leaf, Loop, assumptions, total, without_loops
-from hespas.cost.work import ZERO, Work
 from hespas.errors import CostError, ProgramError
 from hespas.frontend.load import load_source
 from hespas.frontend.overrides import LoadOptions
 from hespas.program.attrs import NO_ATTRS, CallAttrs
 from hespas.program.program import Block, Function, Op, Program
+from hespas.program.work import ZERO, Work
 
 ProgramOf = Callable[[str], Program]
 

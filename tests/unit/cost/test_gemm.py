@@ -6,9 +6,9 @@ from hespas.cost.convolution import convolutions
 from hespas.cost.expand import expand
 from hespas.cost.gemm import Gemm, GemmAxis, GemmWriter, gemms
 from hespas.cost.structure import total
-from hespas.cost.work import Work
 from hespas.errors import CostError
 from hespas.program.program import Op
+from hespas.program.work import Work
 from hlo_programs import entry_op, entry_ops, module, read_hlo
 
 

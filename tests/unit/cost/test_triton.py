@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from hespas.cost.custom_call import is_triton
 from hespas.cost.expand import expand
-from hespas.cost.rules.custom_call import is_triton
 from hespas.cost.structure import Leaf
 from hespas.errors import CostError
 from hespas.estimate.methods import METHODS, EstimatorSpec

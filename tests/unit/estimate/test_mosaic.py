@@ -9,10 +9,9 @@ import pytest
 from msgspec import structs
 
 import hespas
+from hespas.cost.custom_call import CustomCallCost, StatedWork
 from hespas.cost.mosaic.kernel import kernel_load
-from hespas.cost.rules.custom_call import CustomCallCost, StatedWork
 from hespas.cost.structure import Leaf
-from hespas.cost.work import Work
 from hespas.estimate.graph import GraphEstimate
 from hespas.estimate.mosaic import PricedKernel, matrix_unit_s, priced_kernel
 from hespas.estimate.roofline import Roofline
@@ -22,6 +21,7 @@ from hespas.hardware.presets import device_names, load_device
 from hespas.hardware.tensor_core import TensorCore
 from hespas.program.program import Program
 from hespas.program.targets import MOSAIC
+from hespas.program.work import Work
 from mosaic_kernels import flash_attention, kernels, lowered, matmul, shape, splash_attention
 
 V5E, V5P, V6E = (load_device(f"TPU{name}") for name in ("v5e", "v5p", "v6e"))

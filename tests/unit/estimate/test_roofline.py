@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from hespas.cost.work import Work
 from hespas.errors import HardwareError
 from hespas.estimate.estimate import Estimate, OpEstimate
 from hespas.estimate.roofline import TRANSCENDENTAL, Roofline, RooflineOptions
 from hespas.hardware.device import Device
+from hespas.program.work import Work
 from hespas.split.regions import RegionGraph
 from hespas.split.strategies import SplitOptions, split_program
 from programs import main_function, read

@@ -8,8 +8,7 @@ import msgspec
 import pytest
 
 import hespas
-from hespas.cost.rules.custom_call import StatedWork
-from hespas.cost.work import Work
+from hespas.cost.custom_call import StatedWork
 from hespas.errors import HardwareError
 from hespas.estimate.methods import EstimatorSpec, default_method, estimator
 from hespas.estimate.mosaic import priced_kernel
@@ -17,6 +16,7 @@ from hespas.estimate.rates import Rates
 from hespas.estimate.tensor_core import TensorCoreEstimator
 from hespas.frontend.load import load_source
 from hespas.hardware.presets import load_device
+from hespas.program.work import Work
 from mosaic_kernels import kernels, lowered, matmul, shape
 
 STEP = """

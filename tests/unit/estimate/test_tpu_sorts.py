@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from hespas.cost.rules.sizes import traffic
 from hespas.estimate.tpu_sorts import sort_timing
 from hespas.frontend.load import load_source
 from hespas.hardware.presets import load_device
+from hespas.program.operations.sizes import traffic
 from hespas.program.program import Op
 from programs import main_function
 

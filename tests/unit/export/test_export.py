@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hespas.cost.rules.host import host_traffic
+from hespas.cost.host import host_traffic
 from hespas.errors import ConfigError, ProgramError
 from hespas.export.dump import export_dump
 from hespas.export.exported import Exported, partitioned

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hespas.cost.rules.host import host_traffic
+from hespas.cost.host import host_traffic
 from hespas.errors import UnsupportedError
 from hespas.frontend.load import load_source
 from hespas.fuse.fused import fused

@@ -18,7 +18,6 @@ from hespas.report.run import run_summary
 from hespas.schedule.build import regions_of_tasks
 from hespas.schedule.tasks import CollectiveTask, CommunicationKind, ComputeTask
 from hespas.split.regions import Compute, operations_of
-from hespas.split.scheduled import FREE
 from programs import main_function, on_devices
 
 KIND = "tensor<64x64xbf16>"
@@ -63,7 +62,7 @@ def program(body: str) -> Program:
 
 
 def kernels(made: Program) -> list[str]:
-    return [_name(op) for op in made.main.body.operations if op.kind not in FREE]
+    return [_name(op) for op in made.main.body.operations if not op.traits.runs_nothing]
 
 
 def _name(op: Op) -> str:

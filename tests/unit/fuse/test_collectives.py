@@ -5,7 +5,6 @@ from hespas.frontend.load import load_source
 from hespas.fuse.fused import fused
 from hespas.program.program import Op, Program
 from hespas.program.scopes import read_scope
-from hespas.split.scheduled import FREE
 from programs import VECTOR, all_reduce, main_function, on_devices
 
 CHAIN = f"""{all_reduce("%s", "%a")}
@@ -25,7 +24,7 @@ def program(body: str) -> Program:
 
 
 def kernels(made: Program) -> list[Op]:
-    return [op for op in made.main.body.operations if op.kind not in FREE]
+    return [op for op in made.main.body.operations if not op.traits.runs_nothing]
 
 
 def test_what_does_not_wait_for_each_other_is_one_collective() -> None:

@@ -15,7 +15,6 @@ import pytest
 
 from hespas.frontend.load import load_source
 from hespas.fuse.fused import fused
-from hespas.split.scheduled import FREE
 
 
 def array(*shape: int) -> jax.ShapeDtypeStruct:
@@ -25,7 +24,7 @@ def array(*shape: int) -> jax.ShapeDtypeStruct:
 def kernels(function: Callable[..., Any], *given: jax.ShapeDtypeStruct) -> list[str]:
     text = jax.jit(function).trace(*given).lower().as_text()
     made = fused(load_source(text.encode(), name="test.mlir"))
-    return [op.kind for op in made.main.body.operations if op.kind not in FREE]
+    return [op.kind for op in made.main.body.operations if not op.traits.runs_nothing]
 
 
 ROWS, WEIGHTS, BIAS, WHOLE = array(256, 128), array(128, 512), array(512), array(256, 512)

@@ -20,7 +20,6 @@ from hespas.program.program import (
 )
 from hespas.program.text import private_function_text
 from hespas.program.types import size_bytes
-from hespas.split.scheduled import FREE
 from programs import main_function
 
 MATRIX = "tensor<256x1024xf32>"
@@ -37,7 +36,7 @@ def one_matrix(body: str, *, result: str = "%r", kind: str = MATRIX) -> Program:
 
 
 def kernels(program: Program) -> list[Op]:
-    return [op for op in program.main.body.operations if op.kind not in FREE]
+    return [op for op in program.main.body.operations if not op.traits.runs_nothing]
 
 
 def inside(op: Op) -> list[str]:

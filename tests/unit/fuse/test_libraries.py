@@ -10,7 +10,6 @@ from hespas.fuse.fused import fused
 from hespas.fuse.libraries import ASSUMPTION, Libraries
 from hespas.program.attrs import FusionAttrs
 from hespas.program.program import Op, Program, Value, values_read
-from hespas.split.scheduled import FREE
 from programs import main_function
 
 HOPPER, BLACKWELL = Libraries(turns_8_bits=True), Libraries(turns_8_bits=False)
@@ -24,7 +23,7 @@ def read(body: str, *, arguments: str, results: str) -> Program:
 
 
 def kernels(program: Program) -> list[Op]:
-    return [op for op in program.main.body.operations if op.kind not in FREE]
+    return [op for op in program.main.body.operations if not op.traits.runs_nothing]
 
 
 NORM = f"""%zero = stablehlo.constant dense<0.0> : tensor<bf16>

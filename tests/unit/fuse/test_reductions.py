@@ -9,7 +9,6 @@ from hespas.frontend.load import load_source
 from hespas.fuse.fused import fused
 from hespas.fuse.reductions import cut_of
 from hespas.program.program import Program
-from hespas.split.scheduled import FREE
 from programs import main_function
 
 
@@ -26,7 +25,7 @@ def reduced(shape: str, dimensions: str, result: str) -> Program:
 
 
 def flops(program: Program) -> int:
-    operations = [op for op in program.main.body.operations if op.kind not in FREE]
+    operations = [op for op in program.main.body.operations if not op.traits.runs_nothing]
     leaves = [leaf for leaf in expand(operations) if isinstance(leaf, Leaf)]
     return sum(count for leaf in leaves for _, count in leaf.work.flops)
 
@@ -72,7 +71,7 @@ def test_what_is_reshaped_is_reduced_as_it_lies() -> None:
         results="tensor<2x32x64xf32>",
     )
     program = load_source(text.encode(), name="test.mlir")
-    (kernel,) = [op for op in fused(program).main.body.operations if op.kind not in FREE]
+    (kernel,) = [op for op in fused(program).main.body.operations if not op.traits.runs_nothing]
     assert category_of(kernel) == NARROW_REDUCTION
     assert "copy" not in [op.kind for region in kernel.regions for op in region.operations]
 

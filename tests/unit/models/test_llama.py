@@ -13,7 +13,6 @@ import pytest
 from hespas.cost.attention import Attention, attentions
 from hespas.cost.expand import expand
 from hespas.cost.structure import total
-from hespas.cost.work import Work
 from hespas.errors import ConfigError
 from hespas.export.exported import Exported, partitioned
 from hespas.export.function import export_model
@@ -22,6 +21,7 @@ from hespas.models.catalogue import model_named
 from hespas.program.attrs import CustomCallAttrs
 from hespas.program.program import Program, all_ops
 from hespas.program.types import TensorType, size_bytes
+from hespas.program.work import Work
 from hespas.split.strategies import split_options, split_program
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "models.md"

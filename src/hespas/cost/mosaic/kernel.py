@@ -17,16 +17,16 @@ from hespas.cost.library_config import MosaicConfig, mosaic_config
 from hespas.cost.mosaic.tally import KernelProduct, Tally, VectorUse
 from hespas.cost.mosaic.walk import Walk
 from hespas.cost.mosaic.windows import moved
-from hespas.cost.rules.contraction import Multiplier, multiplier_of
-from hespas.cost.rules.sizes import arithmetic_type
-from hespas.cost.work import Work, flop_counts, summed
 from hespas.errors import CostError, HespasError, ProgramError, UnsupportedError, option
 from hespas.program.attrs import CustomCallAttrs, DeviceTables, Table
 from hespas.program.grouped import grouped_product, steps_of_tiles
 from hespas.program.mosaic import KernelOp, MosaicKernel, Window, kernel_ops
+from hespas.program.operations.contraction import Multiplier, multiplier_of
+from hespas.program.operations.sizes import arithmetic_type
 from hespas.program.program import Op
 from hespas.program.targets import MOSAIC
 from hespas.program.types import TensorType, element_type, tensors
+from hespas.program.work import Work, flop_counts, summed
 from hespas.xla.mlir.mosaic import read_mosaic
 
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from itertools import takewhile
 from math import ceil, prod
 
-from hespas.cost.rules.fusion import operations_of
+from hespas.cost.fusion import operations_of
 from hespas.estimate.ptx.analysis import WARP
-from hespas.fuse.kinds import ELEMENTWISE, weight
+from hespas.fuse.kinds import weight
 from hespas.program.attrs import DimensionsAttrs
 from hespas.program.program import Op, Value, shape_of, size_of
 from hespas.program.types import TensorType
@@ -53,7 +53,7 @@ def columns_of(op: Op) -> Columns:
     computed = sum(
         weight(each)
         for each in inner
-        if each.kind in ELEMENTWISE and size_of(each.results[0]) == elements
+        if each.traits.is_elementwise and size_of(each.results[0]) == elements
     )
     loaded = sum(each.size_bytes for each in read)
     rows_of_round = _INSTRUCTIONS_OF_ROUND / (at_once * (1 + computed))

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import gcd, prod
 
-from hespas.cost.rules.fusion import operations_of
-from hespas.cost.rules.reduction import only_replaces
+from hespas.cost.fusion import operations_of
 from hespas.estimate.ptx.analysis import SECTOR_BYTES
 from hespas.estimate.ptx.columns import layout_of
 from hespas.hardware.microarchitecture import Microarchitecture
 from hespas.program.attrs import GatherAttrs
+from hespas.program.operations.reduction import only_replaces
 from hespas.program.program import Op, Value, shape_of, size_of
 from hespas.program.types import size_bytes
 

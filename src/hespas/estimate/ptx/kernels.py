@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from hespas.cost.rules.fusion import only_moves
+from hespas.cost.fusion import only_moves
 from hespas.cost.sorts import launches_of
 from hespas.cost.structure import Leaf
 from hespas.errors import OutputError, ProgramError

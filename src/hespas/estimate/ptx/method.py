@@ -15,12 +15,12 @@ from hespas.estimate.rates import Rates
 from hespas.estimate.roofline import Roofline
 from hespas.hardware.microarchitecture import load_microarchitecture
 from hespas.program.kernels import CompiledKernels
+from hespas.program.operations.table import kinds_of
+from hespas.program.operations.traits import Category
 from hespas.program.program import Program
 from hespas.split.regions import Compute
 
-_LIBRARY_KINDS = frozenset(
-    {"custom_call", "dot_general", "dot", "ragged_dot", "convolution", "dynamic_conv"}
-)
+_LIBRARY_KINDS = kinds_of(Category.PRODUCT, Category.CUSTOM_CALL)
 _LIBRARY = "kernel: libraries' kernels have no PTX here, and are priced by the roofline"
 _UNCOMPILED = (
     "kernel: the program is not compiled: every operation is priced as a kernel of its own, "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import ceil
 
-from hespas.cost.rules.fusion import operations_of
+from hespas.cost.fusion import operations_of
 from hespas.estimate.ptx.analysis import WARP
 from hespas.program.program import Op, size_of
 

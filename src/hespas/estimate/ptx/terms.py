@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from math import ceil, hypot, prod
 
-from hespas.cost.rules.fusion import operations_of, written_elements
+from hespas.cost.fusion import operations_of, written_elements
 from hespas.cost.sorts import shared_accesses, sort_launches
 from hespas.estimate.bound import UNDIVIDED, Bound
 from hespas.estimate.ptx.analysis import SECTOR_BYTES, WARP, Access, KernelAnalysis

@@ -20,9 +20,9 @@ from enum import Enum
 from math import ceil, prod
 
 from hespas.cost.grouped import grouped_gemms
-from hespas.cost.rules.sizes import operand, result
 from hespas.errors import HardwareError
 from hespas.program.attrs import ConvolutionAttrs, DotAttrs
+from hespas.program.operations.sizes import operand, result
 from hespas.program.program import Op
 
 

@@ -9,9 +9,9 @@ import msgspec
 
 from hespas.cost.attention import attentions
 from hespas.cost.convolution import Convolution, convolutions
+from hespas.cost.custom_call import is_triton
 from hespas.cost.gemm import Gemm, gemms
 from hespas.cost.grouped import TILE_ROWS, GroupedGemm, grouped_gemms
-from hespas.cost.rules.custom_call import is_triton
 from hespas.cost.structure import Leaf
 from hespas.estimate.bound import Bound, larger_of
 from hespas.estimate.clocks import no_power

@@ -6,8 +6,8 @@ import pytest
 
 from hespas.cost.expand import expand
 from hespas.cost.structure import assumptions, total
-from hespas.cost.work import Work
 from hespas.errors import CostError
+from hespas.program.work import Work
 from hlo_programs import entry_op
 
 WorkOf = Callable[[str], Work]

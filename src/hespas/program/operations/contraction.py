@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 from math import gcd, prod
+from typing import TYPE_CHECKING
 
-from hespas.cost.rules.sizes import (
+from hespas.errors import CostError
+from hespas.limits import MOST_DILATION_CASES
+from hespas.program.attrs import ConvolutionAttrs, DotAttrs, EinsumAttrs
+from hespas.program.operations.sizes import (
     arithmetic_type,
     memory_bytes,
     operand,
@@ -16,12 +20,12 @@ from hespas.cost.rules.sizes import (
     traffic,
     wider,
 )
-from hespas.cost.work import Work, flop_counts
-from hespas.errors import CostError
-from hespas.limits import MOST_DILATION_CASES
-from hespas.program.attrs import ConvolutionAttrs, DotAttrs, EinsumAttrs
-from hespas.program.program import Op
+from hespas.program.operations.traits import Category, Traits
 from hespas.program.types import ElementType, NumberKind
+from hespas.program.work import Work, flop_counts
+
+if TYPE_CHECKING:
+    from hespas.program.program import Op
 
 _OF_F32 = {"HIGHEST": "f32_highest", "HIGH": "f32_high"}
 """The types of products of f32 by their precision, the highest first."""
@@ -184,14 +188,17 @@ def _algorithm_multiplier(algorithm: str, element: ElementType) -> Multiplier:
     return Multiplier(type_name=name, flops=2 * int(passes[1] if passes else 1))
 
 
-RULES = {
-    "convolution": convolution,
-    "dot": dot,
-    "dot_general": dot,
-    "einsum": einsum,
-    "ragged_dot": ragged_dot,
-    "scaled_dot": dot,
-    "unary_einsum": unary_einsum,
+_PRODUCT = Traits(category=Category.PRODUCT)
+
+TRAITS = {
+    "convolution": replace(_PRODUCT, work=convolution),
+    "dot": replace(_PRODUCT, work=dot),
+    "dot_general": replace(_PRODUCT, work=dot),
+    "dynamic_conv": replace(_PRODUCT, without_work="its padding is known only when it runs"),
+    "einsum": replace(_PRODUCT, work=einsum),
+    "ragged_dot": replace(_PRODUCT, work=ragged_dot),
+    "scaled_dot": replace(_PRODUCT, work=dot),
+    "unary_einsum": replace(_PRODUCT, work=unary_einsum),
 }
 
 

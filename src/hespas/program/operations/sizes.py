@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from hespas.cost.work import FlopCounts, Work
 from hespas.errors import CostError
-from hespas.program.program import Op, Value
 from hespas.program.types import (
     AsyncType,
     ElementType,
@@ -17,6 +16,10 @@ from hespas.program.types import (
     Type,
     tensors,
 )
+from hespas.program.work import FlopCounts, Work
+
+if TYPE_CHECKING:
+    from hespas.program.program import Op, Value
 
 _RANK = {
     NumberKind.BOOLEAN: 0,

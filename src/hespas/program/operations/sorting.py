@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from hespas.cost.rules.sizes import (
+from typing import TYPE_CHECKING
+
+from hespas.errors import CostError
+from hespas.program.attrs import DimensionAttrs
+from hespas.program.operations.sizes import (
     arithmetic_type,
-    bytes_of,
     ceil_log2,
     first_result,
     operand,
-    result,
     traffic,
 )
-from hespas.cost.sorts import radix_passes, rows_of_call
-from hespas.cost.work import Work, flop_counts
-from hespas.errors import CostError
-from hespas.program.attrs import DimensionAttrs
-from hespas.program.program import Op
+from hespas.program.operations.traits import Category, Traits
+from hespas.program.work import Work, flop_counts
+
+if TYPE_CHECKING:
+    from hespas.program.program import Op
 
 
 def top_k(op: Op) -> Work:
@@ -43,26 +45,9 @@ def sort(op: Op, bodies: tuple[Work, ...]) -> Work:  # noqa: ARG001 - a comparis
     return traffic(op, flops=flop_counts(arithmetic_type(keys.element), comparisons))
 
 
-def radix_sort(op: Op) -> Work:
-    """Compare n log2 n times, as any sort; pass over memory once for every few bits of the key.
-
-    All data at once: each pass reads and writes all, and a histogram of all digits reads the keys
-    once more. Row by row: each pass reads the keys once more, for a histogram of its own.
-    Source: Adinets and Merrill, "Onesweep", 2022; CUB's ``DeviceSegmentedRadixSort``.
-    """
-    keys = operand(op, 0)
-    moved = bytes_of(op.operands)
-    rows = rows_of_call(op)
-    passes = radix_passes(keys.element.bits, rows=rows)
-    histograms = 1 if rows == 1 else passes
-    length = result(op).shape[-1] if keys.shape else 1
-    comparisons = keys.element_count * ceil_log2(length)
-    return Work(
-        flops=flop_counts(arithmetic_type(keys.element), comparisons),
-        bytes_read=histograms * keys.size_bytes + passes * moved,
-        bytes_written=passes * moved,
-    )
-
-
-RULES = {"topk": top_k}
-BODY_RULES = {"sort": sort}
+TRAITS = {
+    "sort": Traits(
+        category=Category.SORTING, work_of_bodies=sort, kernel_name="sort", fusion_rank=1
+    ),
+    "topk": Traits(category=Category.SORTING, work=top_k),
+}

@@ -6,10 +6,16 @@ simulation of the network; counting bytes here too would pay for them twice.
 
 from __future__ import annotations
 
-from hespas.cost.rules.movement import nothing
-from hespas.cost.rules.sizes import arithmetic_type, tensor
-from hespas.cost.work import Work, flop_counts, summed
-from hespas.program.program import Op
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from hespas.program.operations.movement import nothing
+from hespas.program.operations.sizes import arithmetic_type, tensor
+from hespas.program.operations.traits import Category, Traits
+from hespas.program.work import Work, flop_counts, summed
+
+if TYPE_CHECKING:
+    from hespas.program.program import Op
 
 
 def all_reduce(op: Op) -> Work:
@@ -37,17 +43,21 @@ def reduce_scatter(op: Op) -> Work:
     )
 
 
-RULES = {
-    "all_gather": nothing,
-    "all_reduce": all_reduce,
-    "all_to_all": nothing,
-    "collective_broadcast": nothing,
-    "collective_permute": nothing,
-    "cross-replica-sum": all_reduce,
-    "ragged_all_to_all": nothing,
-    "recv": nothing,
-    "recv_done": nothing,
-    "reduce_scatter": reduce_scatter,
-    "send": nothing,
-    "send_done": nothing,
+_COLLECTIVE = Traits(category=Category.COLLECTIVE, work=nothing, kernel_name="collective")
+_SUM = replace(_COLLECTIVE, work=all_reduce)
+_END = Traits(category=Category.HOST, work=nothing, has_effect=True)
+
+TRAITS = {
+    "all_gather": _COLLECTIVE,
+    "all_reduce": _SUM,
+    "all_to_all": _COLLECTIVE,
+    "collective_broadcast": _COLLECTIVE,
+    "collective_permute": _COLLECTIVE,
+    "cross-replica-sum": _SUM,
+    "ragged_all_to_all": _COLLECTIVE,
+    "recv": replace(_COLLECTIVE, has_effect=True),
+    "recv_done": _END,
+    "reduce_scatter": replace(_COLLECTIVE, work=reduce_scatter),
+    "send": replace(_COLLECTIVE, has_effect=True),
+    "send_done": _END,
 }

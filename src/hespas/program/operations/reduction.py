@@ -6,20 +6,24 @@ works in registers, so only its arithmetic counts.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
+from typing import TYPE_CHECKING
 
-from hespas.cost.rules.sizes import (
+from hespas.errors import CostError
+from hespas.program.attrs import WindowAttrs
+from hespas.program.operations.sizes import (
     bytes_of,
     in_memory,
     operand,
     result,
     traffic,
 )
-from hespas.cost.work import Work
-from hespas.errors import CostError
-from hespas.program.attrs import WindowAttrs
-from hespas.program.program import Op
+from hespas.program.operations.traits import Category, Traits
+from hespas.program.work import Work
+
+if TYPE_CHECKING:
+    from hespas.program.program import Op
 
 Bodies = tuple[Work, ...]
 
@@ -161,10 +165,31 @@ def map_elements(op: Op, bodies: Bodies) -> Work:
     return _applied(op, bodies[0], result(op).element_count)
 
 
-RULES = {
-    "map": map_elements,
-    "reduce": reduce,
-    "reduce_window": reduce_window,
-    "scatter": scatter,
-    "select_and_scatter": select_and_scatter,
+_REDUCTION = Traits(category=Category.REDUCTION)
+
+TRAITS = {
+    "map": Traits(
+        category=Category.ELEMENTWISE, work_of_bodies=map_elements, keeps_dimensions=True
+    ),
+    "reduce": replace(_REDUCTION, work_of_bodies=reduce, kernel_name="reduction", fusion_rank=2),
+    "reduce_window": replace(
+        _REDUCTION,
+        work_of_bodies=reduce_window,
+        keeps_dimensions=True,
+        kernel_name="window reduction",
+        fusion_rank=3,
+    ),
+    "scatter": Traits(
+        category=Category.UPDATE,
+        work_of_bodies=scatter,
+        written_operand=2,
+        kernel_name="scatter",
+        fusion_rank=0,
+    ),
+    "select_and_scatter": replace(
+        _REDUCTION,
+        work_of_bodies=select_and_scatter,
+        keeps_dimensions=True,
+        kernel_name="scatter",
+    ),
 }

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hespas.cost.work import Work
+from hespas.program.work import Work
 
 WorkOf = Callable[[str], Work]
 

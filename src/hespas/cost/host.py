@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from hespas.cost.rules.fusion import block_traffic
+from hespas.cost.fusion import block_traffic
+from hespas.program.operations.table import kinds_where
+from hespas.program.operations.traits import Category
 from hespas.program.program import Op, Value, is_communication_op
 from hespas.program.types import HOST_MEMORY, TensorType, size_bytes, tensors
 
@@ -27,31 +29,12 @@ class HostTraffic:
 
 
 NO_HOST_TRAFFIC = HostTraffic()
+_HOLDING = (Category.ASYNCHRONOUS, Category.CALL, Category.CONTROL)
 
 # They pass values on, or hold what moves them.
-_STILL = frozenset(
-    {
-        "add_dependency",
-        "after_all",
-        "async_done",
-        "async_start",
-        "async_update",
-        "bitcast",
-        "call",
-        "case",
-        "composite",
-        "constant",
-        "get_tuple_element",
-        "if",
-        "optimization_barrier",
-        "parameter",
-        "reshape",
-        "return",
-        "tuple",
-        "while",
-    }
-)
-_CUTTING = frozenset({"dynamic_slice", "gather", "real_dynamic_slice", "slice"})
+_STILL = kinds_where(lambda traits: traits.runs_nothing or traits.category in _HOLDING) | {
+    "reshape"
+}
 
 
 def host_traffic(op: Op) -> HostTraffic:
@@ -111,7 +94,7 @@ def _reads(op: Op) -> int:
         needed, _ = block_traffic(op.regions[0])
         pairs = zip(op.regions[0].arguments, op.operands, strict=True)
         return sum(needed.bytes_of(inner) for inner, outer in pairs if _is_on_host(outer))
-    if op.kind in _CUTTING:
+    if op.traits.reads_part:
         return sum(size_bytes(value.type) for value in op.results)
     return _on_host_bytes(dict.fromkeys(op.operands))
 

@@ -10,25 +10,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from hespas.cost.rules import elementwise, movement
-from hespas.cost.rules.reduction import only_replaces
-from hespas.cost.rules.sizes import memory_bytes
-from hespas.cost.work import Work
+from hespas.program.operations.reduction import only_replaces
+from hespas.program.operations.sizes import memory_bytes
+from hespas.program.operations.table import kinds_where
+from hespas.program.operations.traits import Category
 from hespas.program.program import Block, Op, Value, nested_ops, size_of
 from hespas.program.types import TensorType, size_bytes
+from hespas.program.work import Work
 
-_CUTTING = frozenset(
-    {"dynamic_slice", "gather", "real_dynamic_slice", "slice", "torch_index_select"}
-)
 _RENAMING = frozenset({"bitcast", "reshape"})
-# Operations that write over a part of their first operand, and which one holds what is written.
-_UPDATES = {"dynamic_update_slice": 1, "scatter": 2}
+_EVERY_ELEMENT = (Category.ELEMENTWISE, Category.BROADCAST, Category.MOVEMENT)
+_UPDATES = kinds_where(lambda traits: traits.category is Category.UPDATE)
 # One element of the result needs at most one of each operand.
-_ONE_TO_ONE = (
-    frozenset(elementwise.RULES)
-    | _RENAMING
-    | {"broadcast", "broadcast_in_dim", "concatenate", "copy", "pad", "reverse", "transpose"}
-)
+_ONE_TO_ONE = kinds_where(
+    lambda traits: traits.category in _EVERY_ELEMENT and not traits.reads_part
+) | {"bitcast"}
 
 
 def fusion(op: Op, bodies: tuple[Work, ...]) -> Work:
@@ -82,8 +78,8 @@ def operations_of(op: Op) -> Iterator[Op]:
 def only_moves(op: Op) -> bool:
     """Return whether an operation moves data and computes no more than where to and from."""
     return all(
-        each.kind in movement.RULES
-        or (each.kind in elementwise.RULES and all(size_of(value) == 1 for value in each.results))
+        each.traits.moves_only
+        or (each.traits.is_elementwise and all(size_of(value) == 1 for value in each.results))
         for each in operations_of(op)
     )
 
@@ -143,7 +139,7 @@ def _update_in_place(root: Value, producer: Mapping[Value, Op], block: Block) ->
 
 
 def _written_values(update: Op) -> Value:
-    return update.operands[_UPDATES[update.kind]]
+    return update.operands[update.traits.written_operand or 0]
 
 
 def _unrenamed(value: Value, producer: Mapping[Value, Op]) -> Value:
@@ -163,7 +159,7 @@ def _walk_back(block: Block, needed: _Needed, in_place: set[Op]) -> None:
 
 def _add_operands(op: Op, count: int, needed: _Needed) -> None:
     """Add what ``count`` elements of the results need of the operands."""
-    if op.kind in _CUTTING:
+    if op.traits.reads_part:
         needed.add(op.operands[0], count)
         needed.add_all(op.operands[1:])
     elif op.kind in _ONE_TO_ONE:
@@ -183,6 +179,3 @@ def _add_nested(op: Op, needed: _Needed) -> None:
     inner, _ = block_traffic(op.regions[0])
     for argument, value in zip(op.regions[0].arguments, op.operands, strict=True):
         needed.add(value, inner.elements.get(argument, 0))
-
-
-RULES = {"fusion": fusion}

@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
-from hespas.cost.rules.contraction import WindowAxis, real_pairs
-from hespas.cost.work import Work
 from hespas.errors import CostError
+from hespas.program.operations.contraction import WindowAxis, real_pairs
+from hespas.program.work import Work
 
 WorkOf = Callable[[str], Work]
 

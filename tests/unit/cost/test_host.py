@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from hespas.cost.rules.host import HostTraffic, host_traffic
+from hespas.cost.host import HostTraffic, host_traffic
 from hespas.frontend.load import load_source
 
 D, H = "f32[4,8]{1,0}", "f32[4,8]{1,0:S(5)}"

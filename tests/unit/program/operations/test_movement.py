@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from hespas.cost.work import ZERO, Work
+from hespas.program.work import ZERO, Work
 
 WorkOf = Callable[[str], Work]
 

@@ -6,14 +6,19 @@ textbook counts.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import log2, prod
+from typing import TYPE_CHECKING
 
-from hespas.cost.rules.sizes import arithmetic_type, operand, result, traffic
-from hespas.cost.work import Work, flop_counts
 from hespas.errors import CostError
 from hespas.program.attrs import FftAttrs
-from hespas.program.program import Op
+from hespas.program.operations.sizes import arithmetic_type, operand, result, traffic
+from hespas.program.operations.traits import Category, Traits
 from hespas.program.types import NumberKind, TensorType
+from hespas.program.work import Work, flop_counts
+
+if TYPE_CHECKING:
+    from hespas.program.program import Op
 
 
 def cholesky_work(op: Op, matrix: TensorType) -> Work:
@@ -138,11 +143,13 @@ def _normalisation(op: Op, *, each_element: int, each_feature: int) -> Work:
     return traffic(op, flops=flops, transcendentals=features)
 
 
-RULES = {
-    "batch_norm_grad": batch_norm_grad,
-    "batch_norm_inference": batch_norm_inference,
-    "batch_norm_training": batch_norm_training,
-    "cholesky": cholesky,
-    "fft": fft,
-    "triangular_solve": triangular_solve,
+_LIBRARY = Traits(category=Category.LINEAR_ALGEBRA)
+
+TRAITS = {
+    "batch_norm_grad": replace(_LIBRARY, work=batch_norm_grad),
+    "batch_norm_inference": replace(_LIBRARY, work=batch_norm_inference),
+    "batch_norm_training": replace(_LIBRARY, work=batch_norm_training),
+    "cholesky": replace(_LIBRARY, work=cholesky, kernel_name="linear algebra"),
+    "fft": replace(_LIBRARY, work=fft, kernel_name="fft"),
+    "triangular_solve": replace(_LIBRARY, work=triangular_solve, kernel_name="linear algebra"),
 }

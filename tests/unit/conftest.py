@@ -6,9 +6,9 @@ import pytest
 
 from hespas.cost.expand import expand
 from hespas.cost.structure import total
-from hespas.cost.work import Work
 from hespas.frontend.load import load_source
 from hespas.program.program import Program
+from hespas.program.work import Work
 from hespas.xla.mlir.text import split_list
 
 

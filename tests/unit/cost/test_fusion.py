@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from hespas.cost.work import Work
+from hespas.program.work import Work
 
 WorkOf = Callable[[str], Work]
 

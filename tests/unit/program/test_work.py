@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from hespas.cost.work import ZERO, Work, flop_counts, summed
+from hespas.program.work import ZERO, Work, flop_counts, summed
 
 
 def test_works_add_by_type() -> None:

@@ -10,26 +10,25 @@ from hespas.cost.attention import attentions
 from hespas.cost.convolution import CUDNN_CONVOLUTIONS, convolutions
 from hespas.cost.gemm import gemms
 from hespas.cost.library_config import author_cost
-from hespas.cost.rules.linear_algebra import (
+from hespas.cost.sorts import CUB_SORTS, radix_sort
+from hespas.errors import CostError, option
+from hespas.program.attrs import CustomCallAttrs
+from hespas.program.operations.linear_algebra import (
     cholesky,
     householder,
     lu_decomposition,
     triangular_solve,
 )
-from hespas.cost.rules.movement import nothing
-from hespas.cost.rules.randomness import threefry
-from hespas.cost.rules.sizes import (
+from hespas.program.operations.movement import nothing
+from hespas.program.operations.randomness import threefry
+from hespas.program.operations.sizes import (
     arithmetic_type,
     bytes_of,
     memory_bytes,
     operand,
     traffic,
 )
-from hespas.cost.rules.sorting import radix_sort, top_k
-from hespas.cost.sorts import CUB_SORTS
-from hespas.cost.work import Work, flop_counts, summed
-from hespas.errors import CostError, option
-from hespas.program.attrs import CustomCallAttrs
+from hespas.program.operations.sorting import top_k
 from hespas.program.program import Op, Value
 from hespas.program.targets import (
     FLASH_BACKWARD,
@@ -40,6 +39,7 @@ from hespas.program.targets import (
     TOP_K_OF_GPUS,
 )
 from hespas.program.types import NumberKind, TensorType
+from hespas.program.work import Work, flop_counts, summed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from math import log2
 
 import pytest
 
-from hespas.cost.work import Work
+from hespas.program.work import Work
 
 WorkOf = Callable[[str], Work]
 

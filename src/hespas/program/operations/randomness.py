@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from hespas.cost.rules.sizes import arithmetic_type, first_result, traffic
-from hespas.cost.work import Work, flop_counts
-from hespas.program.program import Op
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from hespas.program.operations.sizes import arithmetic_type, first_result, traffic
+from hespas.program.operations.traits import Category, Traits
 from hespas.program.types import tensors
+from hespas.program.work import Work, flop_counts
+
+if TYPE_CHECKING:
+    from hespas.program.program import Op
 
 
 def rng(op: Op) -> Work:
@@ -30,8 +36,10 @@ def threefry(op: Op) -> Work:
     return traffic(op, flops=flop_counts(name, made.element_count * _THREEFRY_FLOPS_PER_PAIR))
 
 
-RULES = {
-    "rng": rng,
-    "rng_bit_generator": rng,
-    "xla.rng_get_and_update_state": rng,
+_RANDOM = Traits(category=Category.RANDOM, work=rng, kernel_name="random numbers")
+
+TRAITS = {
+    "rng": replace(_RANDOM, fusion_rank=6),
+    "rng_bit_generator": replace(_RANDOM, fusion_rank=7),
+    "xla.rng_get_and_update_state": replace(_RANDOM, kernel_name=""),
 }

@@ -1,0 +1,123 @@
+"""Operations that compute nothing: they move data, or only give it another name or shape.
+
+Bytes are those the operation has to touch. A slice reads the slice, not what it is cut from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from hespas.program.operations.sizes import (
+    bytes_of,
+    in_memory,
+    memory_bytes,
+    operand,
+    result,
+    traffic,
+)
+from hespas.program.operations.traits import Category, Traits
+from hespas.program.work import ZERO, Work
+
+if TYPE_CHECKING:
+    from hespas.program.program import Op
+
+
+def nothing(op: Op) -> Work:  # noqa: ARG001 - every rule takes the operation
+    """Do nothing: the result is the operand's memory, or was there before."""
+    return ZERO
+
+
+def moved(op: Op) -> Work:
+    """Read every operand once and write every result once."""
+    return traffic(op)
+
+
+def written(op: Op) -> Work:
+    """Write a result that is made from nothing, or from its own indices."""
+    return Work(bytes_written=memory_bytes(result(op)))
+
+
+def sliced(op: Op) -> Work:
+    """Read as much as is written, and the indices that say where; the rest is not touched.
+
+    That holds for slices at fixed and at computed places and for gathers. Rows that are
+    gathered twice are read twice.
+    """
+    cut = result(op)
+    read = in_memory(operand(op, 0), cut.size_bytes)
+    indices = bytes_of(op.operands[1:])
+    return Work(bytes_read=read + indices, bytes_written=memory_bytes(cut))
+
+
+def dynamic_update_slice(op: Op) -> Work:
+    """In place: the update and its indices are read, the update's size is written."""
+    written = in_memory(result(op), operand(op, 1).size_bytes)
+    return Work(bytes_read=bytes_of(op.operands[1:]), bytes_written=written)
+
+
+def pad(op: Op) -> Work:
+    """Read the operand, less what negative padding cuts off, and write the result."""
+    padded, made = operand(op, 0), result(op)
+    read = in_memory(padded, min(padded.size_bytes, made.size_bytes))
+    return Work(bytes_read=read + bytes_of(op.operands[1:2]), bytes_written=memory_bytes(made))
+
+
+def infeed(op: Op) -> Work:
+    """Write what comes from the host to memory."""
+    return Work(bytes_written=sum(memory_bytes(value.type) for value in op.results))
+
+
+def outfeed(op: Op) -> Work:
+    """Read what goes to the host from memory."""
+    return Work(bytes_read=bytes_of(op.operands))
+
+
+_CREATION = Traits(category=Category.CREATION, work=written)
+_BROADCAST = Traits(category=Category.BROADCAST, work=moved, gpu_instructions=0)
+_MOVEMENT = Traits(
+    category=Category.MOVEMENT, work=moved, kernel_name="data movement", gpu_instructions=0
+)
+_PART = replace(_MOVEMENT, work=sliced, reads_part=True)
+_NOTHING = Traits(category=Category.STRUCTURE, work=nothing)
+_NO_KERNEL = replace(_NOTHING, runs_nothing=True)
+_VIEW = replace(_NO_KERNEL, relabels=True)
+
+# A constant lies in memory before the program starts; each use reads it.
+TRAITS = {
+    **dict.fromkeys(("add_dependency", "after_all", "create_token", "return"), _NO_KERNEL),
+    **dict.fromkeys(("domain", "get_dimension_size", "trace"), _NOTHING),
+    **dict.fromkeys(("bitcast", "get_tuple_element", "optimization_barrier", "tuple"), _VIEW),
+    "broadcast": _BROADCAST,
+    "broadcast_in_dim": replace(_BROADCAST, kernel_name="broadcast"),
+    "concatenate": replace(_MOVEMENT, keeps_dimensions=True),
+    "constant": replace(_CREATION, work=nothing, runs_nothing=True, gpu_instructions=0),
+    "copy": replace(_MOVEMENT, kernel_name="copy"),
+    "dynamic_broadcast_in_dim": _BROADCAST,
+    "dynamic_gather": _PART,
+    "dynamic_iota": _CREATION,
+    "dynamic_pad": replace(_MOVEMENT, work=pad),
+    "dynamic_reshape": replace(_MOVEMENT, work=nothing, relabels=True),
+    "dynamic_slice": replace(_PART, keeps_dimensions=True, kernel_name="slice"),
+    "dynamic_update_slice": Traits(
+        category=Category.UPDATE,
+        work=dynamic_update_slice,
+        keeps_dimensions=True,
+        written_operand=1,
+        kernel_name="in-place update",
+        fusion_rank=4,
+    ),
+    "gather": replace(_PART, kernel_name="gather", fusion_rank=5),
+    "infeed": Traits(category=Category.HOST, work=infeed, has_effect=True),
+    "iota": replace(_CREATION, kernel_name="broadcast"),
+    "outfeed": Traits(category=Category.HOST, work=outfeed, has_effect=True),
+    "pad": replace(_MOVEMENT, work=pad, keeps_dimensions=True),
+    "partition_id": _CREATION,
+    "real_dynamic_slice": _PART,
+    "replica_id": _CREATION,
+    "reshape": replace(_MOVEMENT, work=nothing, relabels=True),
+    "reverse": replace(_MOVEMENT, keeps_dimensions=True),
+    "slice": replace(_PART, keeps_dimensions=True, kernel_name="slice"),
+    "torch_index_select": _PART,
+    "transpose": replace(_MOVEMENT, kernel_name="transpose", fusion_rank=8),
+}

@@ -1,0 +1,66 @@
+"""The table of all kinds of operations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+
+from hespas.program.operations import (
+    collective,
+    contraction,
+    control,
+    elementwise,
+    linear_algebra,
+    movement,
+    randomness,
+    reduction,
+    sorting,
+)
+from hespas.program.operations.traits import UNKNOWN, Category, Traits
+
+
+def joined(tables: Iterable[Mapping[str, Traits]]) -> dict[str, Traits]:
+    """Join tables; `ValueError` where two of them have a record of the same kind."""
+    table: dict[str, Traits] = {}
+    for part in tables:
+        twice = table.keys() & part.keys()
+        if twice:
+            raise ValueError(f"two records of {', '.join(sorted(twice))}")
+        table.update(part)
+    return table
+
+
+TRAITS: Mapping[str, Traits] = MappingProxyType(
+    joined(
+        (
+            collective.TRAITS,
+            contraction.TRAITS,
+            control.TRAITS,
+            elementwise.TRAITS,
+            linear_algebra.TRAITS,
+            movement.TRAITS,
+            randomness.TRAITS,
+            reduction.TRAITS,
+            sorting.TRAITS,
+        )
+    )
+)
+
+
+def traits_of(kind: str) -> Traits:
+    """Return the traits of a kind of operation; those of `UNKNOWN` where it has no record.
+
+    >>> traits_of("tanh").category.value, traits_of("dot_general").is_fusible
+    ('elementwise', False)
+    """
+    return TRAITS.get(kind, UNKNOWN)
+
+
+def kinds_of(*categories: Category) -> frozenset[str]:
+    """Return the kinds of operations of some categories."""
+    return kinds_where(lambda traits: traits.category in categories)
+
+
+def kinds_where(is_wanted: Callable[[Traits], bool]) -> frozenset[str]:
+    """Return the kinds of operations whose traits fulfil a condition."""
+    return frozenset(kind for kind, traits in TRAITS.items() if is_wanted(traits))
