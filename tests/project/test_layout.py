@@ -1,9 +1,7 @@
-"""The layout that docs/architecture.md describes: public faces, tests that mirror the source."""
+"""The layout that docs/architecture.md describes: folders with a purpose, tests that mirror it."""
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
@@ -11,69 +9,6 @@ import pytest
 
 SOURCE = Path("src/hespas")
 FOLDERS = sorted(path.parent.name for path in SOURCE.glob("*/__init__.py"))
-
-
-def imported_names(file: Path) -> Iterator[tuple[str, str, str]]:
-    """Yield folder, module and name of each import of another top-level folder of hespas."""
-    own = file.relative_to(SOURCE).parts[0]
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-        if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("hespas."):
-            continue
-        _, folder, *module = (node.module or "").split(".")
-        if folder not in FOLDERS or folder == own:
-            continue
-        for alias in node.names:
-            inner = SOURCE.joinpath(folder, *module, alias.name)
-            if inner.with_suffix(".py").exists() or inner.is_dir():
-                yield folder, ".".join([*module, alias.name]), ""
-            else:
-                yield folder, ".".join(module), alias.name
-
-
-IMPORTS = [(file, *names) for file in SOURCE.rglob("*.py") for names in imported_names(file)]
-
-
-def declared(folder: str) -> dict[str, tuple[str, ...]]:
-    return import_module(f"hespas.{folder}").PUBLIC
-
-
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_other_folders_import_only_the_public_face(folder: str) -> None:
-    public = declared(folder)
-    private = sorted(
-        f"{file}: hespas.{folder}.{module}.{name}"
-        for file, where, module, name in IMPORTS
-        if where == folder and (module not in public or (name and name not in public[module]))
-    )
-    assert not private
-
-
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_the_public_face_exists(folder: str) -> None:
-    for module, names in declared(folder).items():
-        tree = ast.parse(source_of(folder, module).read_text(encoding="utf-8"))
-        missing = set(names) - set(defined(tree))
-        assert not missing, f"hespas.{folder}.{module} lacks {missing}"
-
-
-def source_of(folder: str, module: str) -> Path:
-    path = SOURCE / folder / module.replace(".", "/")
-    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-
-
-def defined(tree: ast.Module) -> Iterator[str]:
-    for node in tree.body:
-        match node:
-            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
-                yield name
-            case ast.Assign(targets=[target]):
-                yield from (each.id for each in ast.walk(target) if isinstance(each, ast.Name))
-            case ast.AnnAssign(target=ast.Name(id=name)):
-                yield name
-            case ast.ImportFrom(names=names):
-                yield from (alias.asname or alias.name for alias in names)
-            case _:
-                pass
 
 
 @pytest.mark.parametrize("folder", FOLDERS)

@@ -14,11 +14,3 @@ names the modules of estimation methods as text, the command line calls `astra_s
   messages of `rank_programs`; `network_program` is what they share, and `bound` refuses what none
   of them can rightly answer.
 """
-
-PUBLIC: dict[str, tuple[str, ...]] = {
-    "astra_sim.run": ("AstraSimOptions", "run_astra_sim"),
-    "htsim.run": ("run_htsim",),
-    "network_program": ("Backend", "ProgramOptions"),
-    "sst.run": ("run_sst",),
-}
-"""What other folders import, by module; `tests/project/test_layout.py` checks it."""

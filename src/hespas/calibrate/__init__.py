@@ -7,18 +7,3 @@ fits the multipliers of a device, and `preset` writes a node, a link and a syste
 checked by `samples`, and `lines` reads CSV files with the location of each line; ``validate`` uses
 these two as well.
 """
-
-PUBLIC: dict[str, tuple[str, ...]] = {
-    "factors": ("Group", "fit_factors"),
-    "gemm_csv": ("gemm_groups",),
-    "lines": ("at_line", "check_columns"),
-    "nccl_tests": ("CollectiveRun", "KINDS", "read_run"),
-    "preset": ("first_link", "write_calibration"),
-    "profile": ("profile_groups",),
-    "reach": ("check_messages", "with_reach"),
-    "report": ("Calibration", "report_json", "report_text"),
-    "samples": ("FAR",),
-    "step_model": ("PipelineSteps",),
-    "steps": ("step_group",),
-}
-"""What other folders import, by module; `tests/project/test_layout.py` checks it."""

@@ -5,9 +5,3 @@ makes flags from the fields of options dataclasses, and `hespas.options.PredictO
 was given; `outputs` writes files. Commands compose no stages: they call `hespas.pipeline`. Only
 what starts the process imports this folder.
 """
-
-PUBLIC: dict[str, tuple[str, ...]] = {
-    "documented": ("estimator",),
-    "main": ("main",),
-}
-"""What other folders import, by module; `tests/project/test_layout.py` checks it."""

@@ -7,20 +7,3 @@ compilation as the cache's key sees it, `packages` are the installed compilers, 
 `settle` are the flags of recipes and what of them is passed, and `origin` notes a program that was
 compiled for another part than it is priced on.
 """
-
-PUBLIC: dict[str, tuple[str, ...]] = {
-    "cache": ("CompiledCache", "default_directory"),
-    "compiled": ("CompiledProgram",),
-    "compiler": ("DEFAULT_LIMITS", "compile_program"),
-    "for_node": (
-        "check_compilation",
-        "compile_for_node",
-    ),
-    "job": ("Layout", "accelerator_of"),
-    "options": ("CompileOptions", "DEFAULT_OPTIONS", "FULL", "SLOP_OPTION", "parse_size"),
-    "origin": ("with_origin",),
-    "packages": ("compiler_versions",),
-    "recipe": ("RecipeFlags",),
-    "targets": ("GpuTarget", "Target", "TpuTarget", "compute_capability", "find_target"),
-}
-"""What other folders import, by module; `tests/project/test_layout.py` checks it."""

@@ -4,6 +4,3 @@ Each module here is ``hespas estimate --method NAME`` and prints what the estima
 have been without reuse. The methods themselves are in `hespas.estimate`. Nothing imports this
 folder.
 """
-
-PUBLIC: dict[str, tuple[str, ...]] = {}
-"""What other folders import, by module; `tests/project/test_layout.py` checks it."""

@@ -9,8 +9,3 @@ that was not recomputed.
 * `kernels`: kernels against what their bytes take at the peak bandwidth.
 * `pricing`: the regions of a prediction by another estimator; `rows`: the tasks that they make.
 """
-
-PUBLIC: dict[str, tuple[str, ...]] = {
-    "changes": ("Change", "all_changes", "main_changes"),
-}
-"""What other folders import, by module; `tests/project/test_layout.py` checks it."""

@@ -7,28 +7,3 @@ sharded as the function says;
 functions by name or by value, and what ``jax.export`` wrote; `dump` a directory of XLA's dumps;
 `torch_module` a PyTorch module, `maxtext` steps of MaxText, by an interpreter that has it.
 """
-
-PUBLIC: dict[str, tuple[str, ...]] = {
-    "exported": ("Exported", "partitioned"),
-    "function": ("export_model",),
-    "maxtext.source": (
-        "DEFAULT_CONFIG",
-        "MaxTextStep",
-        "PYTHON_VARIABLE",
-        "check_slices",
-        "export_maxtext",
-    ),
-    "options": ("MaxTextOptions", "ModelOptions"),
-    "source": (
-        "Batch",
-        "DumpSource",
-        "FileSource",
-        "FunctionSource",
-        "ModelSource",
-        "Source",
-        "find_source",
-        "platform_of",
-    ),
-    "workload": ("Workload", "export_cache", "export_source", "model_key", "read_workload"),
-}
-"""What other folders import, by module; `tests/project/test_layout.py` checks it."""

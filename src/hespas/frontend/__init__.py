@@ -11,21 +11,3 @@ often a loop runs) and `meshes` (replica groups by mesh axes). `whole` reads wha
 says of all devices together, and `kept_mesh` keeps its mesh in what it is divided to. `tables`
 gives kernels of TPUs the constants that they read.
 """
-
-PUBLIC: dict[str, tuple[str, ...]] = {
-    "experts": ("Capacity", "with_expert_load"),
-    "kept_mesh": ("with_device_order", "with_mesh"),
-    "load": (
-        "PARTITIONED",
-        "check_source",
-        "is_false_first",
-        "load_per_device",
-        "load_source",
-        "load_undivided",
-        "read_source",
-    ),
-    "loaded": ("Loaded",),
-    "overrides": ("LoadOptions",),
-    "whole": ("kept_whole", "whole_cache", "whole_of_source"),
-}
-"""What other folders import, by module; `tests/project/test_layout.py` checks it."""

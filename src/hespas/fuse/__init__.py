@@ -18,12 +18,3 @@ read, and `before_loops` lets what frees memory run early. `beside`
 moves shared experts beside the all-to-alls of routed ones, in compiled programs too. `blocks` has
 what they share.
 """
-
-PUBLIC: dict[str, tuple[str, ...]] = {
-    "beside": ("with_experts_beside",),
-    "expand": ("expanded",),
-    "fused": ("fused",),
-    "kinds": ("BROADCASTS", "CREATING", "ELEMENTWISE", "IN_PLACE", "MOVING", "weight"),
-    "libraries": ("libraries_of",),
-}
-"""What other folders import, by module; `tests/project/test_layout.py` checks it."""

@@ -5,17 +5,3 @@ for the devices of this machine, or of several, and times steps in a process of 
 `measured.Measurement`. `comparison.compare` predicts the same step and says how far off that is,
 and `report` shows both: as text, as JSON, and as a line of the table that `hespas.validate` reads.
 """
-
-PUBLIC: dict[str, tuple[str, ...]] = {
-    "comparison": ("Comparison", "check_comparison", "compare", "is_compared"),
-    "measured": ("Measurement", "measure_step"),
-    "options": ("MeasureOptions", "Platform"),
-    "report": (
-        "check_table",
-        "comparison_text",
-        "measured_json",
-        "measurement_text",
-        "table_step",
-    ),
-}
-"""What other folders import, by module; `tests/project/test_layout.py` checks it."""

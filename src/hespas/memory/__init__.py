@@ -6,11 +6,3 @@ operations work in place, `allocation` reuses outputs' memory and packs the rest
 `over_time.memory_of_operations` gives the memory in use while each operation runs, and
 `between_passes.held_between` what one pass of a program holds for the next one.
 """
-
-PUBLIC: dict[str, tuple[str, ...]] = {
-    "buffers": ("HeldBuffer",),
-    "between_passes": ("held_between",),
-    "over_time": ("memory_of_operations", "operation_key"),
-    "usage": ("MemoryUse", "memory_use", "unpacked_bytes"),
-}
-"""What other folders import, by module; `tests/project/test_layout.py` checks it."""

@@ -12,16 +12,3 @@ of shared pieces: `transformer` puts together `attention` (with `context` and `l
 pass. Importing `catalogue`, `families`, `kernels`, `language`, `model`, `flops` or `kept` does not
 import JAX.
 """
-
-PUBLIC: dict[str, tuple[str, ...]] = {
-    "catalogue": ("Llama2", "Llama3", "model_named", "models"),
-    "experts": ("capacity_of", "has_shared_experts"),
-    "flops": ("model_flops",),
-    "kept": ("least_kept_bytes", "local_elements"),
-    "kernels": ("FUSED",),
-    "language": ("Decode", "LanguageModel", "Training"),
-    "part": ("EXPERT", "PIPE", "REDUCED", "SHARED", "Part", "PartProgram"),
-    "model": ("CHOICES", "TYPE_BYTES", "MeshAxes", "Model", "parse_mesh"),
-    "placement": ("ORDER", "Place", "in_default_order", "parse_place", "placed"),
-}
-"""What other folders import, by module; `tests/project/test_layout.py` checks it."""

@@ -5,12 +5,3 @@ page of one prediction, with `icicle` and `kernels`, `comparison` that of severa
 that of a study, with `candidates` and `scaling`. `stages` are those of a pipeline, `images` draws
 charts as pictures.
 """
-
-PUBLIC: dict[str, tuple[str, ...]] = {
-    "comparison": ("Named", "comparison_page"),
-    "document": ("Page", "page_html"),
-    "images": ("FORMATS", "renderer", "write_charts"),
-    "study": ("study_page",),
-    "step": ("step_page",),
-}
-"""What other folders import, by module; `tests/project/test_layout.py` checks it."""

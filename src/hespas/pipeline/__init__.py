@@ -86,6 +86,3 @@ __all__ = [
     "work_of",
     "workload_digest",
 ]
-
-PUBLIC = {"": tuple(__all__)}
-"""What other folders import; `tests/project/test_layout.py` checks it."""

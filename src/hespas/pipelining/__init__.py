@@ -10,13 +10,3 @@ each stage does what. All of it is plain values: nothing here knows of models, p
 * `options` has what a user chooses of it.
 * `laws` has closed forms: the bubble, and how many micro-batches a stage holds.
 """
-
-PUBLIC: dict[str, tuple[str, ...]] = {
-    "generate": ("schedule_named",),
-    "laws": ("ideal_bubble",),
-    "options": ("DEFAULT", "Overlap", "PipelineOptions", "check_overlap", "parse_schedule"),
-    "schedule": ("Action", "Pass", "Schedule"),
-    "text": ("load_schedule",),
-    "timing": ("Durations", "Interval", "Times", "timed"),
-}
-"""What other folders import, by module; `tests/project/test_layout.py` checks it."""

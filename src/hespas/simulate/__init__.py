@@ -12,28 +12,3 @@ In come the tasks of all devices (`schedule`) and a system (`hardware`); out com
   that follow each other, `rounds` multiplies those of loops, `memory_guard` refuses jobs too large
   for the memory that is there.
 """
-
-PUBLIC: dict[str, tuple[str, ...]] = {
-    "astra.messages": ("ContentionModel", "contention_model_named"),
-    "astra.options": ("PER_NODE", "custom_option"),
-    "astra.replay": ("is_replay",),
-    "astra.simulate": ("simulate",),
-    "astra.streamed": ("simulate_streamed",),
-    "chains": ("Chained", "chained", "opened"),
-    "external_result": ("DeviceFigures", "ExternalResult"),
-    "flow.choices": ("CHOICES", "parse_choice"),
-    "flow.measured": ("nearest_size",),
-    "imperfect": ("joined_job",),
-    "models": (
-        "Model",
-        "ModelChoice",
-        "check_choice",
-        "default_model",
-        "model_named",
-        "simulate_job",
-        "simulated_again",
-    ),
-    "rounds": ("Repeat", "extended"),
-    "timeline": ("ClassTimeline", "Timeline"),
-}
-"""What other folders import, by module; `tests/project/test_layout.py` checks it."""

@@ -7,21 +7,3 @@ delaying a collective. `modules.region_modules` finds equal regions, and `module
 returns one as a StableHLO module. `names` says which phase and module of the user's program
 operations belong to, `carried` whose tensors a combined collective carries.
 """
-
-PUBLIC: dict[str, tuple[str, ...]] = {
-    "carried": ("Carried", "carried"),
-    "flatten": ("MOST_OPERATIONS", "unrolled_size"),
-    "modules": ("RegionModules", "region_modules", "stablehlo_text"),
-    "names": ("OperationNames", "operation_names"),
-    "regions": (
-        "Collective",
-        "Compute",
-        "HostTransfer",
-        "Region",
-        "RegionGraph",
-        "operations_of",
-    ),
-    "rounds": ("LoopRound",),
-    "strategies": ("SplitOptions", "SplitStrategy", "split_options", "split_program"),
-}
-"""What other folders import, by module; `tests/project/test_layout.py` checks it."""

@@ -15,28 +15,3 @@ of candidates, each predicted, bounded, refused or failed with the reason.
 
 Only this folder knows of several predictions; each is `hespas.pipeline.predict`.
 """
-
-from __future__ import annotations
-
-PUBLIC: dict[str, tuple[str, ...]] = {
-    "executor": ("ExecutorOptions", "Place"),
-    "exports": ("flat", "table_json", "write_table"),
-    "goal": ("METRICS", "Direction", "Goal", "fronts"),
-    "keys": ("CLUSTER", "MESH", "Scalar", "WORKLOAD", "known_keys", "scalar_text"),
-    "ranking": ("ranking", "ranking_text"),
-    "rows": ("Row", "Status"),
-    "schema": ("study_schema",),
-    "space": ("system_named",),
-    "store": ("DATABASE", "is_running", "reading"),
-    "studied": ("Studied", "row_named", "studied", "study_in", "table_of"),
-    "study": ("AUTO", "Study", "StudyFidelity", "read_study", "study_of"),
-    "text": (
-        "candidate_text",
-        "compared_text",
-        "counts_text",
-        "figure_text",
-        "pinned_text",
-        "table_text",
-    ),
-}
-"""What other folders import, by module; `tests/project/test_layout.py` checks it."""

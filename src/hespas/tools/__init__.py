@@ -4,19 +4,3 @@
 log that is kept when it fails. `interruption` ends those that other threads wait for. `worker`
 talks to a Python process that stays, so that its start is paid once.
 """
-
-PUBLIC: dict[str, tuple[str, ...]] = {
-    "interruption": ("end_programs_on",),
-    "process": (
-        "LOG_NAME",
-        "Limits",
-        "ending",
-        "last_words",
-        "run_program",
-        "scratch_directory",
-        "within_inherited",
-    ),
-    "staying": ("is_staying", "stay"),
-    "worker": ("Worker", "lasting_worker"),
-}
-"""What other folders import, by module; `tests/project/test_layout.py` checks it."""
