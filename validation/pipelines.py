@@ -134,7 +134,7 @@ def predicted(step: Step) -> dict[str, Any]:
         global_batch=step.global_batch,
         sequence=step.sequence,
         micro_batch=step.micro_batch,
-        more={"product_dtype": "f8", "sequence_parallel": "true"},
+        settings={"product_dtype": "f8", "sequence_parallel": "true"},
     )
     options = PredictOptions(
         program=ProgramOptions(file=Path(step.model), model=model),

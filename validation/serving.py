@@ -137,7 +137,7 @@ def parts_of(point: Point, model: str, sizes: dict[str, int]) -> Parts:
         program=ProgramOptions(
             file=Path(model),
             model=ModelOptions(
-                mesh=parse_mesh(f"tp={point.devices}"), batch=point.batch, more=more
+                mesh=parse_mesh(f"tp={point.devices}"), batch=point.batch, settings=more
             ),
         ),
         network=NetworkOptions(cluster=f"{point.devices}xH100_80GB"),

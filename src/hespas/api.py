@@ -6,10 +6,10 @@ needs when it is called: ``import hespas`` stays light.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from hespas.steps import (
     METHOD,
@@ -26,12 +26,12 @@ from hespas.steps import (
 
 if TYPE_CHECKING:
     from hespas.compile.options import CompileOptions
-    from hespas.cost.custom_call import CustomCallCost
     from hespas.goodput.options import GoodputOptions
-    from hespas.hardware.cluster import Cluster
     from hespas.hardware.device import Device
     from hespas.hardware.system import System
     from hespas.measure.measured import Measurement
+    from hespas.options import PredictOptions
+    from hespas.overrides import ModelOverrides, Overrides, PipelinedOverrides
     from hespas.pipeline import PipelinePrediction
     from hespas.prediction import Prediction
     from hespas.program.program import Program
@@ -58,76 +58,22 @@ def predict(
     node: Device | str | Path | None = None,
     system: System | str | Path | None = None,
     *,
-    cluster: System | str | None = None,
-    fidelity: str = "auto",
-    devices: int | None = None,
-    trip_counts: Mapping[str, int] | None = None,
-    branch_weights: Mapping[str, tuple[float, ...]] | None = None,
-    kernels: str | Path | None = None,
-    mesh: str | None = None,
-    batch: int | None = None,
-    global_batch: int | None = None,
-    micro_batch: int | None = None,
-    micro_batches: int | None = None,
-    sequence: int | None = None,
-    attention: str | None = None,
-    remat: str | None = None,
-    scan: bool | None = None,
-    dtype: str | None = None,
-    settings: Mapping[str, str] | None = None,
-    place: str | None = None,
-    overlap: Mapping[str, bool] | None = None,
-    tokens: int | None = None,
-    samples: int | None = None,
-    model_flops: float | None = None,
-    parameters: float | None = None,
-    expert_load: str | Path | None = None,
+    options: PredictOptions | None = None,
     compiler: CompileOptions | None = None,
-    method: str | None = None,
-    peak_flops: float | None = None,
-    memory_bandwidth: float | None = None,
-    host_bandwidth: float | None = None,
-    per_datatype_flops: Mapping[str, float] | None = None,
-    launch_overhead_s: float | None = None,
-    power_limit_w: float | None = None,
-    clocks: str = "sustained",
-    pue: float = 1.0,
-    custom_calls: Mapping[str, CustomCallCost] | None = None,
-    threads: int = 1,
-    cache_dir: str | Path | None = None,
-    disable_cache: bool = False,
-    in_memory_only_cache: bool = False,
-    strategy: str = "linear_split",
-    merge: bool = False,
-    block_limit: int | None = None,
-    separator: str = "is_communication_op",
-    separator_policy: str = "isolated",
-    model: str | None = None,
-    network: str | None = None,
-    algorithm: str | None = None,
-    link_bandwidth: Sequence[str] = (),
-    imperfect: Cluster | str | Path | None = None,
     long_run: GoodputOptions | None = None,
+    **overrides: Unpack[Overrides],
 ) -> Prediction:
     """Predict how long one step of a program takes, on devices of one type.
 
-    The arguments are those of ``hespas run``. ``workload`` is a program, its file, a model of the
-    zoo or ``package.module:function``; ``mesh``, the batches, ``sequence``, ``attention``,
-    ``remat``, ``scan``, ``dtype`` and ``settings`` (``--set``) are for models, and ``place`` says
-    where the axes of their mesh lie; one that is divided into stages is for `predict_pipeline`.
-    ``overlap`` may have ``{"experts": True}``: all-to-alls of routed experts run beside shared
-    ones. ``tokens`` and ``samples`` are what a step takes in, ``model_flops`` what the model needs
-    for it, or ``parameters`` those that a token meets. ``expert_load`` is how many tokens
-    each expert gets: ``uniform``, or a file. ``cluster`` is ``COUNTxPART``, ``system`` a
-    description, a preset's name or a directory; a program that communicates needs one of them.
+    ``workload`` is a program, its file, a model of the zoo or ``package.module:function``.
     ``node`` is a description, a preset's name or a path, also that of a configuration (``.json``)
-    of another method than the roofline; by default it is the cluster's part.
-    ``fidelity`` is what is priced: ``compiled``, ``fused``, ``library``, ``exported``, or by
-    default (``auto``) the first of them that can be had, but for ``library``; ``compiler`` has the
-    options of a compilation. The strategy and what follows it are those of `split`, ``model`` and
-    what follows it those of `simulate`; ``link_bandwidth`` holds texts, as in ``["1=x0.5"]``;
-    ``imperfect`` is what is not perfect, or its file. ``long_run``, an option group of its own, has
-    the answer say what a long run reaches on devices that fail. Raises
+    of another method than the roofline; by default it is the cluster's part. ``system`` is a
+    description, a preset's name or a directory, and ``cluster`` is ``COUNTxPART``: a program that
+    communicates needs one of them. ``compiler`` has the options of a compilation, and ``long_run``
+    those of a run of many steps on devices that fail.
+
+    ``overrides`` are those of ``hespas run`` (`hespas.overrides.Overrides`), by the names of
+    fields of `PredictOptions`: they replace what ``options`` has. Raises
     `hespas.errors.HespasError`, as the other functions do.
 
     >>> prediction = predict("examples/attention_block.mlir", "A100_SXM_40GB",
@@ -136,131 +82,27 @@ def predict(
     (4, 27.6)
     """
     from hespas import pipeline
-    from hespas.compile.options import DEFAULT_OPTIONS
-    from hespas.config.expert_load import ExpertOptions, parse_expert_load
-    from hespas.config.fields import changed
-    from hespas.config.suggest import choice
-    from hespas.errors import ConfigError, option
-    from hespas.estimate.clocks import Clocks, PowerOptions
-    from hespas.export.options import ModelOptions
-    from hespas.goodput.options import GoodputOptions
-    from hespas.hardware.cluster import read_cluster
-    from hespas.hardware.device import Device
-    from hespas.hardware.system import System
-    from hespas.models.model import parse_mesh
-    from hespas.models.placement import parse_place
-    from hespas.option_texts import parse_link_bandwidths
-    from hespas.options import (
-        CompileChoice,
-        EnergyOptions,
-        EstimateOptions,
-        Fidelity,
-        NetworkOptions,
-        PredictOptions,
-        ProgramOptions,
-        StepOptions,
-    )
-    from hespas.pipelining.options import PipelineOptions
+    from hespas.errors import ConfigError
     from hespas.program.program import Program
-    from hespas.simulate.astra.messages import contention_model_named
-    from hespas.simulate.models import model_named
-    from hespas.split.strategies import split_options
 
     check_kind(workload, (Program, str, Path), "a program or its file", "give one of these")
-    check_kind(
-        node, (Device, str, Path, type(None)), "a device or its name", "name a preset or a path"
-    )
-    check_kind(system, (System, str, Path, type(None)), "a system or its name", "name a preset")
-    check_kind(cluster, (System, str, type(None)), "a cluster", "write it as in 32xH100_80GB")
-    check_kind(method, (str, type(None)), *METHOD)
-    if system is not None and cluster is not None:
-        raise ConfigError("both a cluster and a system are given", hint="drop one")
     program = workload if isinstance(workload, Program) else None
-    of_model = ModelOptions(
-        mesh=None if mesh is None else parse_mesh(mesh),
-        batch=batch,
-        global_batch=global_batch,
-        micro_batch=micro_batch,
-        micro_batches=micro_batches,
-        sequence=sequence,
-        attention=attention,
-        remat=remat,
-        scan=scan,
-        dtype=dtype,
-        more=settings or {},
+    chosen = _chosen(
+        None if isinstance(workload, Program) else workload,
+        node=node,
+        system=system,
+        options=options,
+        compiler=compiler,
+        long_run=long_run,
+        overrides=overrides,
     )
-    if program is not None and of_model != ModelOptions():
+    _check_model_options(chosen, is_program=program is not None)
+    if pipeline.is_pipeline(chosen):
         raise ConfigError(
-            f"{option(changed(of_model)[0])} has no effect on a program", hint="drop it"
+            f"the mesh {overrides.get('mesh')} divides the model into stages",
+            hint="call hespas.predict_pipeline",
         )
-    described = EstimateOptions() if node is None else estimate_options(node, method=method)
-    options = PredictOptions(
-        program=ProgramOptions(
-            file=None if isinstance(workload, Program) else Path(workload),
-            devices=devices,
-            trip_counts=trip_counts or {},
-            branch_weights=branch_weights or {},
-            kernels=None if kernels is None else Path(kernels),
-            model=of_model,
-        ),
-        step=StepOptions(
-            tokens=tokens, samples=samples, model_flops=model_flops, parameters=parameters
-        ),
-        experts=ExpertOptions(
-            expert_load=None if expert_load is None else parse_expert_load(str(expert_load))
-        ),
-        energy=EnergyOptions(pue=pue),
-        compile=CompileChoice(
-            fidelity=choice(fidelity, Fidelity, what="the fidelity"),
-            options=compiler or DEFAULT_OPTIONS,
-        ),
-        pipeline=PipelineOptions(overlap=overlap or {}),
-        split=split_options(
-            strategy=strategy,
-            merge=merge,
-            block_limit=block_limit,
-            separator=separator,
-            separator_policy=separator_policy,
-        ),
-        estimate=replace(
-            described,
-            method=method or described.method,
-            peak_flops=peak_flops,
-            memory_bandwidth=memory_bandwidth,
-            host_bandwidth=host_bandwidth,
-            per_datatype_flops=per_datatype_flops,
-            launch_overhead_s=launch_overhead_s,
-            power=PowerOptions(
-                power_limit_w=described.power.power_limit_w
-                if power_limit_w is None
-                else power_limit_w,
-                clocks=choice(clocks, Clocks, what="the clock"),
-            ),
-            custom_calls=custom_calls or {},
-            threads=threads,
-            cache_dir=None if cache_dir is None else Path(cache_dir),
-            disable_cache=disable_cache,
-            in_memory_only_cache=in_memory_only_cache,
-        ),
-        network=NetworkOptions(
-            cluster=cluster,
-            system=system,
-            model=None if model is None else model_named(model),
-            network=None if network is None else contention_model_named(network),
-            algorithm=algorithm,
-            place=None if place is None else parse_place(place),
-            link_bandwidth=parse_link_bandwidths(link_bandwidth),
-            imperfect=(
-                read_cluster(Path(imperfect)) if isinstance(imperfect, str | Path) else imperfect
-            ),
-        ),
-        long_run=GoodputOptions() if long_run is None else long_run,
-    )
-    if pipeline.is_pipeline(options):
-        raise ConfigError(
-            f"the mesh {mesh} divides the model into stages", hint="call hespas.predict_pipeline"
-        )
-    return pipeline.predict(options, program=program)
+    return pipeline.predict(chosen, program=program)
 
 
 def predict_pipeline(
@@ -269,109 +111,87 @@ def predict_pipeline(
     *,
     mesh: str,
     node: Device | str | Path | None = None,
-    schedule: str | None = None,
-    stage_layers: tuple[int, ...] | None = None,
-    overlap: Mapping[str, bool] | None = None,
-    ignore_memory: bool = False,
-    place: str | None = None,
-    memory_bandwidth: float | None = None,
-    link_bandwidth: Sequence[str] = (),
-    batch: int | None = None,
-    global_batch: int | None = None,
-    micro_batch: int | None = None,
-    micro_batches: int | None = None,
-    sequence: int | None = None,
-    attention: str | None = None,
-    remat: str | None = None,
-    dtype: str | None = None,
-    settings: Mapping[str, str] | None = None,
-    fidelity: str = "auto",
-    method: str | None = None,
     network_model: str | None = None,
-    pue: float = 1.0,
     long_run: GoodputOptions | None = None,
+    **overrides: Unpack[PipelinedOverrides],
 ) -> PipelinePrediction:
     """Predict a step of a model of the zoo that is divided into stages with programs of their own.
 
-    It is ``hespas run`` with an axis ``pipe`` in the ``mesh``. ``schedule`` is a name, as ``1f1b``
-    and ``interleaved:4``, or a file; ``stage_layers`` are the layers of each part, and ``overlap``
-    says what is hidden, as in ``{"tp": False}``. A stage that cannot fit into memory is refused
-    unless ``ignore_memory`` is set. ``network_model`` is ``model`` of `simulate`; all
-    else is as in `predict`. Raises what `hespas.pipeline.predict_pipeline` raises.
+    It is ``hespas run`` with an axis ``pipe`` in the ``mesh``. ``network_model`` is ``model`` of
+    `simulate`; all else is as in `predict`. A stage that cannot fit into memory is refused unless
+    ``ignore_memory`` is set. Raises what `hespas.pipeline.predict_pipeline` raises.
 
-    >>> found = predict_pipeline("llama3-100m", "2xH100_80GB", mesh="pipe=2", global_batch=8,
-    ...                          sequence=256, fidelity="fused", settings={"layers": "2"})
-    >>> found.devices, found.cut.schedule.name, len(found.stages)
+    >>> predicted = predict_pipeline("llama3-100m", "2xH100_80GB", mesh="pipe=2", global_batch=8,
+    ...                              sequence=256, fidelity="fused", settings={"layers": "2"})
+    >>> predicted.devices, predicted.cut.schedule.name, len(predicted.stages)
     (2, '1f1b', 2)
     """
     from hespas import pipeline
-    from hespas.config.suggest import choice
     from hespas.errors import ConfigError
-    from hespas.export.options import ModelOptions
-    from hespas.goodput.options import GoodputOptions
-    from hespas.hardware.device import Device
-    from hespas.hardware.system import System
-    from hespas.models.model import parse_mesh
-    from hespas.models.placement import parse_place
-    from hespas.option_texts import parse_link_bandwidths
-    from hespas.options import (
-        CompileChoice,
-        EnergyOptions,
-        EstimateOptions,
-        Fidelity,
-        NetworkOptions,
-        PredictOptions,
-        ProgramOptions,
-    )
-    from hespas.pipelining.options import PipelineOptions, parse_schedule
-    from hespas.simulate.models import model_named
 
     check_kind(model, str, "a model's name", "hespas export --list has them")
-    check_kind(cluster, (System, str), "a cluster", "write it as in 32xH100_80GB")
-    check_kind(
-        node, (Device, str, Path, type(None)), "a device or its name", "name a preset or a path"
-    )
-    described = EstimateOptions() if node is None else estimate_options(node, method=method)
-    options = PredictOptions(
-        program=ProgramOptions(
-            file=Path(model),
-            model=ModelOptions(
-                mesh=parse_mesh(mesh),
-                batch=batch,
-                global_batch=global_batch,
-                micro_batch=micro_batch,
-                micro_batches=micro_batches,
-                sequence=sequence,
-                attention=attention,
-                remat=remat,
-                dtype=dtype,
-                more=settings or {},
-            ),
-        ),
-        pipeline=PipelineOptions(
-            schedule=None if schedule is None else parse_schedule(schedule),
-            stage_layers=stage_layers,
-            overlap=overlap or {},
-            ignore_memory=ignore_memory,
-        ),
-        energy=EnergyOptions(pue=pue),
-        compile=CompileChoice(fidelity=choice(fidelity, Fidelity, what="the fidelity")),
-        estimate=replace(
-            described, method=method or described.method, memory_bandwidth=memory_bandwidth
-        ),
-        network=NetworkOptions(
-            cluster=cluster,
-            model=None if network_model is None else model_named(network_model),
-            place=None if place is None else parse_place(place),
-            link_bandwidth=parse_link_bandwidths(link_bandwidth),
-        ),
-        long_run=GoodputOptions() if long_run is None else long_run,
-    )
-    if not pipeline.is_pipeline(options):
+    named = {"cluster": cluster, "mesh": mesh, "model": network_model}
+    chosen = _chosen(model, node=node, long_run=long_run, overrides={**overrides, **named})
+    if not pipeline.is_pipeline(chosen):
         raise ConfigError(
             f"the mesh {mesh} has no axis pipe of several stages", hint="call hespas.predict"
         )
-    return pipeline.predict_pipeline(options)
+    return pipeline.predict_pipeline(chosen)
+
+
+def _chosen(
+    workload: str | Path | None,
+    *,
+    node: Device | str | Path | None,
+    system: System | str | Path | None = None,
+    options: PredictOptions | None = None,
+    compiler: CompileOptions | None = None,
+    long_run: GoodputOptions | None = None,
+    overrides: Mapping[str, object],
+) -> PredictOptions:
+    """Return the options of a prediction, with those that are given in the place of others."""
+    from hespas.config.fields import overridden
+    from hespas.errors import ConfigError
+    from hespas.hardware.device import Device
+    from hespas.hardware.system import System
+    from hespas.options import PredictOptions
+
+    cluster, method = overrides.get("cluster"), overrides.get("method")
+    check_kind(
+        node, (Device, str, Path, type(None)), "a device or its name", "name a preset or a path"
+    )
+    check_kind(system, (System, str, Path, type(None)), "a system or its name", "name a preset")
+    check_kind(cluster, (System, str, type(None)), "a cluster", "write it as in 32xH100_80GB")
+    check_kind(method, (str, type(None)), *METHOD)
+    if system is not None and cluster is not None:
+        raise ConfigError("both a cluster and a system are given", hint="drop one")
+    base = PredictOptions() if options is None else options
+    given = dict(overrides)
+    if node is not None:
+        described = estimate_options(node, method=None if method is None else str(method))
+        given |= {
+            "node": described.node,
+            "method": described.method,
+            "hardware": described.hardware,
+        }
+    if "imperfect" in given and isinstance(given["imperfect"], Path):
+        given["imperfect"] = str(given["imperfect"])
+    chosen = overridden(base, {**given, "file": workload, "system": system})
+    return replace(
+        chosen,
+        compile=chosen.compile if compiler is None else replace(chosen.compile, options=compiler),
+        long_run=chosen.long_run if long_run is None else long_run,
+    )
+
+
+def _check_model_options(options: PredictOptions, *, is_program: bool) -> None:
+    """Raise `ConfigError` for a model's setting that is given for a program."""
+    from hespas.config.fields import changed
+    from hespas.errors import ConfigError, option
+
+    given = changed(options.program.model)
+    if is_program and given:
+        raise ConfigError(f"{option(given[0])} has no effect on a program", hint="drop it")
 
 
 def measure(
@@ -381,27 +201,17 @@ def measure(
     devices: int | None = None,
     steps: int = 10,
     warm_up: int = 3,
-    mesh: str | None = None,
-    batch: int | None = None,
-    global_batch: int | None = None,
-    micro_batch: int | None = None,
-    micro_batches: int | None = None,
-    sequence: int | None = None,
-    attention: str | None = None,
-    remat: str | None = None,
-    scan: bool | None = None,
-    dtype: str | None = None,
-    settings: Mapping[str, str] | None = None,
     xla_flags: Mapping[str, str] | None = None,
     coordinator: str | None = None,
     num_processes: int | None = None,
     process_id: int | None = None,
     time_limit_s: float = 1800.0,
+    **overrides: Unpack[ModelOverrides],
 ) -> Measurement:
     """Run a step on the devices that are there, and time it, as ``hespas measure`` does.
 
-    ``workload`` is a program's file, a model of the zoo, which ``mesh`` and what follows it to
-    ``settings`` are for, or ``package.module:function``. ``platform`` is ``cpu`` (virtual devices),
+    ``workload`` is a program's file, a model of the zoo, which the ``overrides`` are for, or
+    ``package.module:function``. ``platform`` is ``cpu`` (virtual devices),
     ``gpu``, ``tpu``, or the best there is (``auto``). ``coordinator``, ``num_processes`` and
     ``process_id`` are those of ``jax.distributed``, on several hosts. JAX is started in a process
     of its own. What it returns holds all durations; its ``error_of(prediction)`` is how far off a
@@ -412,27 +222,13 @@ def measure(
     (1, 'cpu', 3)
     """
     from hespas.compile.options import CompileOptions
+    from hespas.config.fields import overridden
     from hespas.config.suggest import choice
-    from hespas.export.options import ModelOptions
     from hespas.measure.measured import measure_step
     from hespas.measure.options import MeasureOptions, Platform
-    from hespas.models.model import parse_mesh
-    from hespas.options import CompileChoice, PredictOptions, ProgramOptions
+    from hespas.options import CompileChoice, PredictOptions
 
     check_kind(workload, (str, Path), "a program's file or a model", "give one of these")
-    of_model = ModelOptions(
-        mesh=None if mesh is None else parse_mesh(mesh),
-        batch=batch,
-        global_batch=global_batch,
-        micro_batch=micro_batch,
-        micro_batches=micro_batches,
-        sequence=sequence,
-        attention=attention,
-        remat=remat,
-        scan=scan,
-        dtype=dtype,
-        more=settings or {},
-    )
     how = MeasureOptions(
         platform=choice(platform, Platform, what="the platform"),
         steps=steps,
@@ -442,10 +238,8 @@ def measure(
         process_id=process_id,
         time_limit_s=time_limit_s,
     )
-    options = PredictOptions(
-        program=ProgramOptions(file=Path(workload), devices=devices, model=of_model),
-        compile=CompileChoice(options=CompileOptions(flags=xla_flags or {})),
-    )
+    base = PredictOptions(compile=CompileChoice(options=CompileOptions(flags=xla_flags or {})))
+    options = overridden(base, {**overrides, "file": workload, "devices": devices})
     return measure_step(options, how)
 
 

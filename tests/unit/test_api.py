@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +28,7 @@ from hespas.hardware.cluster import Cluster
 from hespas.hardware.device import Device
 from hespas.hardware.presets import PRESETS_DIRECTORY, load_device, load_system
 from hespas.options import PredictOptions, ReportOptions
+from hespas.overrides import ModelOverrides, Overrides, PipelinedOverrides
 from hespas.pipelining.options import PipelineOptions
 from hlo_programs import module
 from programs import all_reduce, on_devices, vector_main
@@ -256,21 +255,20 @@ def test_predict_takes_what_run_takes() -> None:
     elsewhere |= {each.name for each in options_in(ReportOptions)}
     elsewhere |= {each.name for each in options_in(GoodputOptions)}
     of_pipelines = {each.name for each in options_in(PipelineOptions)}
-    assert of_pipelines <= set(signature(hespas.predict_pipeline).parameters)
+    assert of_pipelines <= PipelinedOverrides.__annotations__.keys()
     elsewhere |= of_pipelines
     of_compiler = {each.name for each in options_in(CompileOptions)}
     options = {each.name for each in options_in(PredictOptions) if each.has_flag}
     expected = {names.get(name, name) for name in options - elsewhere - of_compiler}
-    taken = set(signature(hespas.predict).parameters)
     # Shared experts run beside all-to-alls without stages, too.
-    assert taken == expected | {"workload", "compiler", "long_run", "overlap"}
+    assert Overrides.__annotations__.keys() == (expected - {"node", "system"}) | {"overlap"}
 
 
-@pytest.mark.parametrize("function", [hespas.predict, hespas.measure])
-def test_models_take_the_options_of_models(function: Callable[..., object]) -> None:
+@pytest.mark.parametrize("overrides", [Overrides, ModelOverrides])
+def test_models_take_the_options_of_models(overrides: type) -> None:
     options = {each.name for each in options_in(ModelOptions) if each.has_flag}
     options = options - {"set"} | {"settings"}
-    assert options <= set(signature(function).parameters)
+    assert options <= overrides.__annotations__.keys()
 
 
 def test_what_is_given_in_python_has_its_effect() -> None:

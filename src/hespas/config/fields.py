@@ -23,7 +23,7 @@ from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from hespas.config.groups import Group
-from hespas.config.suggest import choice
+from hespas.config.suggest import choice, suggestion
 from hespas.errors import ConfigError
 from hespas.errors import option as mark
 
@@ -185,6 +185,67 @@ def build(section: type[_T], values: Mapping[str, object]) -> _T:
         elif is_dataclass(types[field.name]):
             arguments[field.name] = build(cast("type[object]", types[field.name]), values)
     return section(**arguments)
+
+
+def overridden(values: _T, overrides: Mapping[str, object]) -> _T:
+    """Return options with fields replaced, those of nested dataclasses included.
+
+    ``overrides`` are by the names of fields; None leaves a field as it is, and texts are read as
+    those of flags. Raises `ConfigError` for a name that no field has, for a value of another type,
+    and what the dataclasses raise for values that contradict each other.
+
+    >>> @dataclass(frozen=True, kw_only=True)
+    ... class Painting:
+    ...     layers: int = declare(Option(help="How many coats."), default=1)
+    >>> overridden(Painting(), {"layers": 3})
+    Painting(layers=3)
+    """
+    given = {name: value for name, value in overrides.items() if value is not None}
+    known = _fields_of(type(values))
+    for name in given:
+        if name not in known:
+            raise ConfigError(f"there is no option {name}", hint=suggestion(name, list(known)))
+    return _overridden(values, {name: _typed(known[name], raw) for name, raw in given.items()})
+
+
+@cache
+def _fields_of(section: type) -> dict[str, Option]:
+    """Return the options of a dataclass and those nested in it, by the names of their fields."""
+    types = _types_of(section)
+    found: dict[str, Option] = {}
+    for field in dataclasses.fields(section):
+        declared = option_of(field)
+        if declared is not None:
+            found[field.name] = _completed(declared, field, types[field.name])
+        elif is_dataclass(types[field.name]):
+            found |= _fields_of(cast("type", types[field.name]))
+    return found
+
+
+def _typed(option: Option, raw: object) -> object:
+    if option.repeats and isinstance(raw, str | list):
+        raw = (raw,) if isinstance(raw, str) else tuple(cast("list[object]", raw))
+    value = option.value(raw)
+    kinds = (*option.kinds, int) if float in option.kinds else option.kinds
+    is_switch = isinstance(value, bool) and bool not in kinds and object not in kinds
+    if kinds and (is_switch or not isinstance(value, kinds)):
+        expected = " or ".join(kind.__name__ for kind in option.kinds)
+        raise ConfigError(f"{mark(option.name)} is {raw!r}", hint=f"give {expected}")
+    return value
+
+
+def _overridden(values: _T, overrides: Mapping[str, object]) -> _T:
+    changes: dict[str, object] = {}
+    for field in dataclasses.fields(cast("Any", values)):
+        old = getattr(values, field.name)
+        if option_of(field) is not None:
+            if field.name in overrides:
+                changes[field.name] = overrides[field.name]
+        elif is_dataclass(old):
+            new = _overridden(old, overrides)
+            if new is not old:
+                changes[field.name] = new
+    return replace(cast("Any", values), **changes) if changes else values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,7 +36,7 @@ class ModelOptions:
 
     ``batch`` counts sequences or images of one data-parallel part of the mesh, ``global_batch``
     those of all parts. ``part`` is the part of the model that is meant, None for all of it.
-    ``more`` are further settings of the model, as text.
+    ``settings`` are further settings of the model, as text.
     """
 
     GROUP: ClassVar[Group] = Group.MODEL
@@ -93,7 +93,7 @@ class ModelOptions:
     dtype: str | None = declare(
         Option(help="The type that is computed in, as in bf16.", metavar="TYPE")
     )
-    more: Mapping[str, str] = declare(
+    settings: Mapping[str, str] = declare(
         Option(
             help="Another setting of the model (hespas export --list shows them).",
             name="set",
@@ -111,7 +111,7 @@ class ModelOptions:
         ``global_batch``, ``micro_batch`` and ``micro_batches`` are no settings of models: they need
         the mesh. Raises `ConfigError` for a setting that is given twice.
 
-        >>> ModelOptions(batch=2, scan=True, more={"layers": "4"}).texts()
+        >>> ModelOptions(batch=2, scan=True, settings={"layers": "4"}).texts()
         {'batch': '2', 'scan': 'true', 'layers': '4'}
         """
         named = {
@@ -124,11 +124,11 @@ class ModelOptions:
             "dtype": self.dtype,
         }
         given = {name: str(value) for name, value in named.items() if value is not None}
-        for name in given.keys() & self.more.keys():
+        for name in given.keys() & self.settings.keys():
             raise ConfigError(
                 f"{option(name)} and {option('set')} {name} are both given", hint="keep one"
             )
-        return {**given, **self.more}
+        return {**given, **self.settings}
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -200,7 +200,7 @@ def _refuse(options: ModelOptions, what: str) -> None:
 def _maxtext(
     config: str, options: ModelOptions, *, devices: int | None, target: str | None
 ) -> MaxTextStep:
-    other = [name for name in options.names if name not in options.more]
+    other = [name for name in options.names if name not in options.settings]
     if other:
         raise ConfigError(
             f"{', '.join(map(option, other))} {'is' if len(other) == 1 else 'are'} for models of "
@@ -213,7 +213,7 @@ def _maxtext(
             location=f"{_MAXTEXT}{config}",
             hint=f"give {option('cluster')}, as in 32xH100_80GB",
         )
-    settings = tuple(f"{name}={value}" for name, value in options.more.items())
+    settings = tuple(f"{name}={value}" for name, value in options.settings.items())
     return MaxTextStep(
         config=config or DEFAULT_CONFIG,
         settings=settings,

@@ -99,7 +99,7 @@ def _answered(request: RowRequest) -> RowAnswer:
 def _options(request: RowRequest) -> PredictOptions:
     return PredictOptions(
         program=ProgramOptions(
-            file=Path(request.workload), model=ModelOptions(more=request.options)
+            file=Path(request.workload), model=ModelOptions(settings=request.options)
         ),
         compile=CompileChoice(
             fidelity=Fidelity(request.fidelity),
@@ -139,7 +139,7 @@ def _extended(options: PredictOptions, request: RowRequest) -> Prediction:
         options,
         program=replace(
             options.program,
-            model=ModelOptions(more={**request.options, _BETWEEN: str(COMPILED_SLICES)}),
+            model=ModelOptions(settings={**request.options, _BETWEEN: str(COMPILED_SLICES)}),
         ),
         network=replace(options.network, system=f"{COMPILED_SLICES}x{part}"),
     )
@@ -169,7 +169,7 @@ def _as_pipeline(options: PredictOptions, request: RowRequest) -> PredictOptions
     stages = PipelineOptions(schedule=given.pop("schedule", PipelineOptions().schedule))
     return replace(
         options,
-        program=replace(options.program, model=replace(model, more=given)),
+        program=replace(options.program, model=replace(model, settings=given)),
         compile=CompileChoice(fidelity=fidelity),
         pipeline=stages,
     )

@@ -40,7 +40,7 @@ def kept(tmp_path: Path) -> ContentCache:
 def source(model: str, mesh: str, more: dict[str, str]) -> ModelSource:
     axes = parse_mesh(mesh)
     given = {**SMALL, **more, "batch": more.get("batch", "2")}
-    found = find_source(model, ModelOptions(mesh=axes, more=given), devices=axes.device_count)
+    found = find_source(model, ModelOptions(mesh=axes, settings=given), devices=axes.device_count)
     assert isinstance(found, ModelSource)
     return found
 

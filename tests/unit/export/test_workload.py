@@ -16,7 +16,7 @@ from hespas.export.options import ModelOptions
 from hespas.export.source import ModelSource, find_source
 from hespas.export.workload import export_cache, model_key, read_workload
 
-SMALL = ModelOptions(more={"m": "256", "k": "256", "n": "256"})
+SMALL = ModelOptions(settings={"m": "256", "k": "256", "n": "256"})
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_the_key_holds_what_decides_the_program() -> None:
 
 def test_what_the_model_refuses_is_refused_here(kept: ContentCache) -> None:
     with pytest.raises(ConfigError, match="k = 250 cannot be divided by x=4 of the mesh"):
-        read_workload(source(ModelOptions(more={"k": "250"})), kept=kept)
+        read_workload(source(ModelOptions(settings={"k": "250"})), kept=kept)
 
 
 FUNCTION = """

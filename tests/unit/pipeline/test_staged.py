@@ -48,7 +48,7 @@ def options(
     **pipeline: object,
 ) -> PredictOptions:
     asked = replace(
-        model or ModelOptions(sequence=1024, more=SMALL),
+        model or ModelOptions(sequence=1024, settings=SMALL),
         mesh=parse_mesh(mesh),
         global_batch=batch,
     )
@@ -284,7 +284,7 @@ LEAST = [
 def test_no_stage_needs_less_than_its_arrays(
     schedule: str, model: str, mesh: str, more: dict[str, str]
 ) -> None:
-    of_mesh = options(mesh, schedule=schedule, model=ModelOptions(sequence=1024, more=more))
+    of_mesh = options(mesh, schedule=schedule, model=ModelOptions(sequence=1024, settings=more))
     asked = replace(of_mesh, program=replace(of_mesh.program, file=Path(model)))
     prediction = predict_pipeline(asked)
     for least, memory in zip(least_memory(cut_of(asked)), prediction.memories, strict=True):
@@ -320,7 +320,7 @@ def test_a_stage_whose_arrays_exceed_the_memory_is_refused_before_anything_is_ex
 def test_a_refusal_says_what_would_fit(
     monkeypatch: pytest.MonkeyPatch, schedule: str, would: str
 ) -> None:
-    long = ModelOptions(sequence=16384, more=SMALL)
+    long = ModelOptions(sequence=16384, settings=SMALL)
     asked = options("pipe=2,fsdp=4", model=long, schedule=schedule)
     most = max(each.peak_bytes for each in least_memory(cut_of(asked)))
     device = replace(load_device("H100_80GB"), memory_capacity_bytes=most - 1)
@@ -352,7 +352,7 @@ EXPERTS = {"layers": "8", "vocabulary": "4096", "embedding": "512", "heads": "8"
 def _of_experts(
     mesh: str = "pipe=2,expert=4", *, schedule: str = "1f1b", **hidden: bool
 ) -> PipelinePrediction:
-    model = ModelOptions(sequence=1024, more={**EXPERTS, "experts": "16"})
+    model = ModelOptions(sequence=1024, settings={**EXPERTS, "experts": "16"})
     asked = options(mesh, model=model, batch=32, overlap=hidden, schedule=schedule)
     file = replace(asked.program, file=Path("deepseek-v3"))
     return predict_pipeline(replace(asked, program=file))
@@ -422,7 +422,7 @@ def test_shared_experts_of_a_model_without_any_are_refused() -> None:
 
 @cache
 def _kept(remat: str, schedule: str = "1f1b", bandwidth: float | None = None) -> PipelinePrediction:
-    model = ModelOptions(sequence=1024, remat=remat, more=SMALL)
+    model = ModelOptions(sequence=1024, remat=remat, settings=SMALL)
     asked = options(model=model, schedule=schedule)
     estimate = replace(asked.estimate, host_bandwidth=bandwidth)
     return predict_pipeline(replace(asked, estimate=estimate))
@@ -471,7 +471,7 @@ def test_a_link_to_the_host_that_nothing_uses_is_refused() -> None:
 
 
 def test_a_link_to_the_host_of_unknown_bandwidth_is_refused_before_anything_is_exported() -> None:
-    asked = options(model=ModelOptions(sequence=1024, remat="offload", more=SMALL))
+    asked = options(model=ModelOptions(sequence=1024, remat="offload", settings=SMALL))
     node = replace(load_device("H100_80GB"), host_bandwidth_bytes_per_s=None)
     unknown = replace(asked, estimate=replace(asked.estimate, node=node))
     with pytest.raises(HespasError, match="bandwidth of the link is not known"):
@@ -484,7 +484,7 @@ TWELVE = {**SMALL, "layers": "12"}
 def of_layers(
     scan: bool | None, *, overlap: Mapping[str, bool] | None = None, remat: str | None = None
 ) -> PipelinePrediction:
-    model = ModelOptions(sequence=1024, scan=scan, remat=remat, more=TWELVE)
+    model = ModelOptions(sequence=1024, scan=scan, remat=remat, settings=TWELVE)
     mesh = "pipe=2,context=2,tp=2"
     return predict_pipeline(options(mesh, model=model, overlap=overlap or {}))
 
