@@ -14,8 +14,8 @@ print(f"  compute              {prediction.compute_s * 1e6:6.2f} us")
 print(f"  exposed communication{prediction.exposed_communication_s * 1e6:6.2f} us")
 
 # Estimates of the stages are values as well; run them one by one to look inside.
-program = hespas.load("examples/attention_block.mlir")
-estimates = hespas.estimate(hespas.split(program), "A100_SXM_40GB")
+program = hespas.stages.load("examples/attention_block.mlir")
+estimates = hespas.stages.estimate(hespas.stages.split(program), "A100_SXM_40GB")
 for name, operation in sorted(estimates.total.per_op.items()):
     print(f"  {name:<23}{operation.time_s * 1e6:6.2f} us")
 

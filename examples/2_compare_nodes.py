@@ -2,7 +2,7 @@
 
 import hespas
 
-program = hespas.load("examples/llama3_100m_fsdp4.mlir")
+program = hespas.stages.load("examples/llama3_100m_fsdp4.mlir")
 nodes = ("A100_SXM_40GB", "H100_80GB", "B200_180GB")
 predictions = {node: hespas.predict(program, node, f"{node}_4GPU") for node in nodes}
 

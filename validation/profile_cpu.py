@@ -4,8 +4,8 @@
     python validation/profile_cpu.py --write    put it into docs/how-to/time-on-this-machine.md
 
 The step is a training step of a small multilayer perceptron on one device. Every row is
-`hespas.estimate(..., method="xla")` of the same program, cut otherwise; the whole step is also
-timed through JAX alone, without hespas.
+`hespas.stages.estimate(..., method="xla")` of the same program, cut otherwise; the whole step is
+also timed through JAX alone, without hespas.
 """
 
 from __future__ import annotations

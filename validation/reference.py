@@ -85,7 +85,7 @@ def steps(operations: Iterable[Op], estimator: Roofline) -> tuple[float, list[St
 
 def table() -> str:
     """Return the steps from our sum to the reference's in Markdown."""
-    graph = hespas.split(hespas.load(PROGRAM))
+    graph = hespas.stages.split(hespas.stages.load(PROGRAM))
     operations = (op for region in graph.compute_regions for op in region.operations)
     ours_ms, found = steps(operations, Roofline(device=load_device(NODE)))
     sum_ms = ours_ms + sum(step.added_ms for step in found)

@@ -26,7 +26,6 @@ import jax
 import jax.numpy as jnp
 import msgspec
 
-from hespas.api import estimate, split
 from hespas.compile.cache import CompiledCache, default_directory
 from hespas.compile.compiler import compile_program
 from hespas.compile.job import Layout
@@ -35,6 +34,7 @@ from hespas.frontend.load import load_source
 from hespas.hardware.device import Device
 from hespas.hardware.presets import device_names, load_device
 from hespas.program.program import Program, nested_ops
+from hespas.stages import estimate, split
 from hespas.xla.compile.topology import TPU_GENERATIONS
 
 PAGE = Path("docs/evidence/tpus.md")

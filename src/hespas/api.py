@@ -1,7 +1,7 @@
-"""The pipeline as functions: its stages one by one, and all of it at once.
+"""The public functions: predict a step, measure one, and compare many.
 
-They are a thin face of `hespas.pipeline`, `hespas.measure` and `hespas.study`. Each imports what it
-needs when it is called: ``import hespas`` stays light.
+They are a thin face of `hespas.pipeline`, `hespas.measure` and `hespas.study`; `hespas.stages` has
+the stages one by one. Each imports what it needs when it is called: ``import hespas`` stays light.
 """
 
 from __future__ import annotations
@@ -11,18 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
-from hespas.steps import (
-    METHOD,
-    check_kind,
-    estimate,
-    estimate_options,
-    load,
-    optimise,
-    optimize,
-    simulate,
-    split,
-    trace,
-)
+from hespas.stages import METHOD, check_kind, estimate_options
 
 if TYPE_CHECKING:
     from hespas.compile.options import CompileOptions
@@ -38,19 +27,7 @@ if TYPE_CHECKING:
     from hespas.study.studied import Studied
     from hespas.study.study import Study
 
-__all__ = [
-    "estimate",
-    "load",
-    "measure",
-    "optimise",
-    "optimize",
-    "predict",
-    "predict_pipeline",
-    "simulate",
-    "split",
-    "study",
-    "trace",
-]
+__all__ = ["measure_step", "predict", "predict_pipeline", "run_study"]
 
 
 def predict(
@@ -194,7 +171,7 @@ def _check_model_options(options: PredictOptions, *, is_program: bool) -> None:
         raise ConfigError(f"{option(given[0])} has no effect on a program", hint="drop it")
 
 
-def measure(
+def measure_step(
     workload: str | Path,
     *,
     platform: str = "auto",
@@ -217,14 +194,15 @@ def measure(
     of its own. What it returns holds all durations; its ``error_of(prediction)`` is how far off a
     prediction of `predict` is. Raises what `hespas.measure.measured.measure_step` raises.
 
-    >>> measured = measure("gemm", platform="cpu", steps=3, settings={"m": "8", "n": "8", "k": "8"})
+    >>> small = {"m": "8", "n": "8", "k": "8"}
+    >>> measured = measure_step("gemm", platform="cpu", steps=3, settings=small)
     >>> measured.devices, measured.platform, len(measured.durations_s)
     (1, 'cpu', 3)
     """
     from hespas.compile.options import CompileOptions
     from hespas.config.fields import overridden
     from hespas.config.suggest import choice
-    from hespas.measure.measured import measure_step
+    from hespas.measure import measured
     from hespas.measure.options import MeasureOptions, Platform
     from hespas.options import CompileChoice, PredictOptions
 
@@ -240,10 +218,10 @@ def measure(
     )
     base = PredictOptions(compile=CompileChoice(options=CompileOptions(flags=xla_flags or {})))
     options = overridden(base, {**overrides, "file": workload, "devices": devices})
-    return measure_step(options, how)
+    return measured.measure_step(options, how)
 
 
-def study(
+def run_study(
     what: Study | Mapping[str, object] | str | Path,
     directory: str | Path,
     *,
@@ -261,9 +239,9 @@ def study(
     `hespas.study.studied.studied` raises.
 
     >>> import tempfile
-    >>> found = study({"model": "gemm", "node": ["A100_SXM_40GB", "H100_80GB"],
-    ...                "fidelity": "exported"}, tempfile.mkdtemp(), workers=1)
-    >>> [row["candidate.node"] for row in found.table()]
+    >>> compared = run_study({"model": "gemm", "node": ["A100_SXM_40GB", "H100_80GB"],
+    ...                       "fidelity": "exported"}, tempfile.mkdtemp(), workers=1)
+    >>> [row["candidate.node"] for row in compared.table()]
     ['H100_80GB', 'A100_SXM_40GB']
     """
     from hespas.config.suggest import choice

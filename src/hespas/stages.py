@@ -1,123 +1,314 @@
-"""The stages that take time: their beginnings and ends, as records of the log.
+"""The stages as functions: load, optimise, split, estimate, trace and simulate.
 
-To show progress, add a handler to the logger ``hespas.stages`` and set its level to
-INFO, or to DEBUG for steps on the way. Each record holds a `Report` as ``report``. A stage that
-needs no work, such as a compilation that is taken from the cache, has no records.
-
->>> records = []
->>> class Shown(logging.Handler):
-...     def emit(self, record):
-...         records.append((record.report.stage.value, record.report.event.value))
->>> handler = Shown()
->>> LOG.addHandler(handler)
->>> LOG.setLevel(logging.INFO)
->>> with stage(Stage.COMPILE, "for H100_80GB"):
-...     pass
->>> LOG.removeHandler(handler)
->>> LOG.setLevel(logging.NOTSET)
->>> records
-[('compile', 'begin'), ('compile', 'end')]
+They take and give plain values, so that each stage can be run alone, looked at and replaced. Each
+imports its stage when it is called: ``import hespas`` stays light.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from enum import Enum
-from threading import Lock
-from time import perf_counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-LOG = logging.getLogger("hespas.stages")
-
-
-class Stage(Enum):
-    """A stage that can take longer than a person likes to wait without a word."""
-
-    EXPORT = "export"
-    PARTITION = "partition"
-    COMPILE = "compile"
-    ESTIMATE = "estimate"
-    SIMULATE = "simulate"
-    VALIDATE = "validate"
-    MEASURE = "measure"
+if TYPE_CHECKING:
+    from hespas.compile.options import CompileOptions
+    from hespas.cost.custom_call import CustomCallCost
+    from hespas.estimate.cache import Store
+    from hespas.estimate.graph import GraphEstimate
+    from hespas.estimate.roofline import RooflineOptions
+    from hespas.hardware.cluster import Cluster
+    from hespas.hardware.device import Device
+    from hespas.hardware.system import System
+    from hespas.options import EstimateOptions
+    from hespas.program.program import Program
+    from hespas.schedule.tasks import Job, TaskGraph
+    from hespas.simulate.timeline import Timeline
+    from hespas.split.regions import RegionGraph
 
 
-class Event(Enum):
-    """What happened to a stage; one that raises an error has failed."""
+def load(
+    path: str | Path,
+    *,
+    devices: int | None = None,
+    trip_counts: Mapping[str, int] | None = None,
+    branch_weights: Mapping[str, tuple[float, ...]] | None = None,
+) -> Program:
+    """Read a program: StableHLO text, MLIR bytecode or a portable artifact.
 
-    BEGIN = "begin"
-    ADVANCE = "advance"
-    END = "end"
-    FAIL = "fail"
+    ``devices`` is for a program that doesn't say on how many it runs. ``trip_counts`` and
+    ``branch_weights`` map a line of the file, or ``""`` for all, to what the program leaves
+    open. A sharded program is partitioned first, and its assumptions say so. Raises
+    `hespas.errors.ProgramError` for a file that is no program, `UnsupportedError` for what has
+    no model, `DeviceCountError` where ``devices`` disagrees with it.
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """What happened to a stage.
-
-    ``what`` says what it works on. ``kind`` and ``size`` say which others it takes as long as:
-    those of its kind and about its size; a size of 0 says nothing. ``done`` of ``total`` parts are
-    done, where it has parts. ``seconds`` is how long it took, None before its end.
+    >>> program = load("examples/attention_block.mlir")
+    >>> len(program.main.body.operations)
+    8
     """
+    from hespas.options import AS_GIVEN, PredictOptions, ProgramOptions
+    from hespas.pipeline import load_alone
 
-    stage: Stage
-    event: Event
-    what: str
-    kind: str
-    size: int
-    total: int
-    done: int = 0
-    seconds: float | None = None
+    given = ProgramOptions(
+        file=Path(path),
+        devices=devices,
+        trip_counts=trip_counts or {},
+        branch_weights=branch_weights or {},
+    )
+    return load_alone(PredictOptions(program=given, compile=AS_GIVEN))
 
 
-@contextmanager
-def stage(
-    which: Stage, what: str = "", *, kind: str = "", size: int = 0, total: int = 0
-) -> Generator[Callable[[int], None]]:
-    """Log that a stage begins, and that it ends or fails; see `Report` for what is given.
+def optimise(
+    workload: str | Path,
+    node: str,
+    system: System | str | None = None,
+    *,
+    devices: int | None = None,
+    options: CompileOptions | None = None,
+) -> Program:
+    """Return a StableHLO program as XLA optimises and schedules it for a node that isn't there.
 
-    Yields a function to call with how many more of its parts are done, from any thread.
+    ``node`` is a preset's name. ``devices``, or else the ``system``, says how many there are, where
+    the program doesn't. The result is cached in the user's cache directory;
+    `predict` takes it in a program's place, and knows its kernels. Raises
+    `hespas.errors.ExtraMissingError` without the compiler (``hespas[gpu]``, ``hespas[tpu]``), and
+    what `hespas.compile.compiler.compile_program` raises.
     """
-    name = f"{which.value} {what}".rstrip()
-    start_s = perf_counter()
-    begun = Report(stage=which, event=Event.BEGIN, what=what, kind=kind, size=size, total=total)
-    _log(logging.INFO, f"{name} begins", begun)
-    try:
-        yield _advance(name, begun)
-    except BaseException:
-        _log_end(f"{name} failed", begun, Event.FAIL, perf_counter() - start_s)
-        raise
-    _log_end(f"{name} ended", begun, Event.END, perf_counter() - start_s)
+    from hespas.compile.options import DEFAULT_OPTIONS
+    from hespas.hardware.sized import find_system
+    from hespas.options import (
+        CompileChoice,
+        EstimateOptions,
+        Fidelity,
+        PredictOptions,
+        ProgramOptions,
+    )
+    from hespas.pipeline import load as load_program
+
+    chosen = PredictOptions(
+        program=ProgramOptions(file=Path(workload), devices=devices),
+        compile=CompileChoice(fidelity=Fidelity.COMPILED, options=options or DEFAULT_OPTIONS),
+        estimate=EstimateOptions(node=node),
+    )
+    return load_program(chosen, system=find_system(system) if isinstance(system, str) else system)
 
 
-def _advance(name: str, begun: Report) -> Callable[[int], None]:
-    """Return what counts parts: a record for each hundredth of them."""
-    lock = Lock()
-    done = 0
-
-    def advance(more: int) -> None:
-        nonlocal done
-        with lock:
-            before, done = done, done + more
-            now = done
-        if before * 100 // begun.total < now * 100 // begun.total:
-            report = replace(begun, event=Event.ADVANCE, done=now)
-            _log(logging.DEBUG, f"{name}: {now} of {begun.total}", report)
-
-    return advance if begun.total and LOG.isEnabledFor(logging.DEBUG) else _ignore
+optimize = optimise
+"""The same, as JAX and XLA spell it."""
 
 
-def _ignore(more: int) -> None:
-    """Count nothing, where the counts are not logged."""
+def split(
+    program: Program,
+    *,
+    strategy: str = "linear_split",
+    merge: bool = False,
+    block_limit: int | None = None,
+    separator: str = "is_communication_op",
+    separator_policy: str = "isolated",
+) -> RegionGraph:
+    """Cut a program into regions of computation and communication.
+
+    The keywords are the documented ones of configuration files. Raises
+    `hespas.errors.ConfigError` for values that are unknown or have no effect together.
+
+    >>> graph = split(load("examples/attention_block.mlir"), strategy="individual_split")
+    >>> len(graph.compute_regions), len(graph.collective_regions)
+    (6, 1)
+    """
+    from hespas.program.program import Program
+    from hespas.split.strategies import split_options, split_program
+
+    check_kind(program, Program, "a program", "load it first: hespas.stages.load(path)")
+    options = split_options(
+        strategy=strategy,
+        merge=merge,
+        block_limit=block_limit,
+        separator=separator,
+        separator_policy=separator_policy,
+    )
+    return split_program(program, options)
 
 
-def _log_end(text: str, begun: Report, event: Event, seconds: float) -> None:
-    ended = replace(begun, event=event, seconds=seconds)
-    _log(logging.INFO, f"{text} after {seconds:.3f} s", ended)
+def estimate(
+    graph: RegionGraph,
+    device: Device | str | Path,
+    *,
+    method: str | None = None,
+    options: RooflineOptions | None = None,
+    custom_calls: Mapping[str, CustomCallCost] | None = None,
+    store: Store | None = None,
+    threads: int = 1,
+) -> GraphEstimate:
+    """Price every compute region on a device, preset or configuration, given by name or path.
+
+    ``method`` names the estimator (`hespas.estimate.methods.METHODS`); by default it is that of
+    the configuration, or else measured tables for a compiled program on a device that has some,
+    and the roofline for all others. A method that uses no such device, as ``xla`` or ``systolic``,
+    takes the path of a configuration of its own (``.json``) in its place. ``options`` are the
+    roofline's. Equal regions are priced once. ``store`` keeps answers between calls; by default
+    they last as long as the call. Raises `hespas.errors.CostError` for work that is not known,
+    `ConfigError` for a device that the method doesn't use.
+
+    >>> graph = split(load("examples/attention_block.mlir"))
+    >>> round(estimate(graph, "A100_SXM_40GB").total.time_s * 1e6, 1)
+    14.8
+    """
+    from hespas.estimate.cache import MemoryStore
+    from hespas.hardware.device import Device
+    from hespas.options import PredictOptions
+    from hespas.pipeline import Prepared, price
+    from hespas.split.modules import region_modules
+    from hespas.split.regions import RegionGraph
+
+    check_kind(
+        graph, RegionGraph, "a region graph", "split a program: hespas.stages.split(program)"
+    )
+    check_kind(device, (Device, str, Path), "a device or its name", "name a preset or a path")
+    check_kind(method, (str, type(None)), *METHOD)
+    priced = estimate_options(
+        device, method=method, roofline=options, custom_calls=custom_calls or {}, threads=threads
+    )
+    return price(
+        Prepared(graph=graph, modules=region_modules(graph)),
+        PredictOptions(estimate=priced),
+        store=MemoryStore() if store is None else store,
+    )
 
 
-def _log(level: int, text: str, report: Report) -> None:
-    if LOG.isEnabledFor(level):
-        LOG.log(level, text, extra={"report": report})
+def trace(
+    graph: RegionGraph,
+    estimates: GraphEstimate,
+    *,
+    host_bandwidth_bytes_per_s: float | None = None,
+) -> TaskGraph:
+    """Make the task graph of all devices.
+
+    `hespas.schedule.chakra.writer.write_traces` writes it to files. A program that moves data
+    between devices and their hosts needs the bandwidth of the link, in each direction.
+
+    >>> graph = split(load("examples/attention_block.mlir"))
+    >>> [task.name for task in trace(graph, estimate(graph, "A100_SXM_40GB")).tasks]
+    ['region_0', 'all_reduce_1']
+    """
+    from hespas.estimate.graph import GraphEstimate
+    from hespas.schedule.build import estimated_tasks
+    from hespas.split.regions import RegionGraph
+
+    check_kind(
+        graph, RegionGraph, "a region graph", "split a program: hespas.stages.split(program)"
+    )
+    check_kind(
+        estimates,
+        GraphEstimate,
+        "an estimate",
+        "give what hespas.stages.estimate(graph, node) gives",
+    )
+    return estimated_tasks(graph, estimates, host_bandwidth_bytes_per_s=host_bandwidth_bytes_per_s)
+
+
+def simulate(
+    job: Job | TaskGraph,
+    system: System | str | Path,
+    *,
+    model: str | None = None,
+    network: str | None = None,
+    queues_per_dimension: int | None = None,
+    rendezvous: bool = False,
+    injection_scale: float | None = None,
+    algorithm: str | None = None,
+    cluster: Cluster | None = None,
+) -> Timeline:
+    """Run a job on a system (a `System`, a preset's name or a directory).
+
+    ``model`` is ``astra-sim``, the default for traces, or ``hespas``, our own, the default for what
+    `trace` gives on a system with measured links. ``network``,
+    ``queues_per_dimension``, ``rendezvous`` and ``injection_scale`` are ASTRA-sim's
+    ``--network-backend``, ``--num-queues-per-dim``, ``--rendezvous-protocol`` and
+    ``--injection-scale``; ``algorithm``
+    is the algorithm of collectives in our own model. ``cluster`` is what is not perfect.
+
+    Raises `hespas.errors.SimulationError` for what the model does not cover, and
+    `hespas.errors.ConfigError` for what has no effect on it.
+
+    >>> graph = split(load("examples/attention_block.mlir"))
+    >>> tasks = trace(graph, estimate(graph, "A100_SXM_40GB"))
+    >>> round(simulate(tasks, "A100_SXM_40GB_4GPU", model="astra-sim").step_time_s * 1e6, 1)
+    27.6
+    """
+    from hespas.hardware.sized import find_system
+    from hespas.hardware.system import System
+    from hespas.schedule.tasks import Job, TaskGraph
+    from hespas.simulate.astra.messages import contention_model_named
+    from hespas.simulate.models import (
+        Model,
+        ModelChoice,
+        default_model,
+        model_named,
+        simulate_job,
+    )
+
+    check_kind(job, (Job, TaskGraph), "a task graph or job", "give what hespas.trace gives")
+    check_kind(system, (System, str, Path), "a system or its name", "name a preset or a directory")
+    described = system if isinstance(system, System) else find_system(system)
+    settings = {
+        "network": network,
+        "num_queues_per_dim": queues_per_dimension,
+        "rendezvous_protocol": rendezvous or None,
+        "injection_scale": injection_scale,
+        "algorithm": algorithm,
+        "links": None if cluster is None else cluster.links or None,
+    }
+    default = Model.ASTRA_SIM if isinstance(job, Job) else default_model(described, settings)
+    choice = ModelChoice(
+        model=default if model is None else model_named(model),
+        network=None if network is None else contention_model_named(network),
+        queues_per_dimension=queues_per_dimension,
+        rendezvous=rendezvous,
+        injection_scale=injection_scale,
+        algorithm=algorithm,
+        cluster=cluster,
+    )
+    return simulate_job(job, described, choice)
+
+
+def estimate_options(
+    node: Device | str | Path | None,
+    *,
+    method: str | None,
+    roofline: RooflineOptions | None = None,
+    custom_calls: Mapping[str, CustomCallCost] | None = None,
+    threads: int = 1,
+) -> EstimateOptions:
+    """Return the options for a device, or for a configuration (``.json``) in a device's place."""
+    from hespas.config.estimators import NodeHardware, RooflineHardware
+    from hespas.options import EstimateOptions, read_configuration
+
+    configured: Mapping[str, object] = {}
+    if isinstance(node, str | Path) and str(node).endswith(".json"):
+        configured = read_configuration(node).values
+    hardware, named = configured.get("hardware"), configured.get("method")
+    if isinstance(hardware, NodeHardware):
+        node = hardware.node
+    describes_no_device = hardware is not None and not isinstance(
+        hardware, NodeHardware | RooflineHardware
+    )
+    return EstimateOptions(
+        node=None if describes_no_device else node,
+        method=str(named) if method is None and named is not None else method,
+        hardware=hardware,
+        roofline=roofline,
+        custom_calls=custom_calls or {},
+        threads=threads,
+    )
+
+
+METHOD = ("a method's name", "name one of hespas.estimate.methods.METHODS")
+
+
+def check_kind(value: object, kinds: type | tuple[type, ...], what: str, hint: str) -> None:
+    """Raise `ConfigError` for an argument of another kind: a likely mistake in a notebook."""
+    from hespas.errors import ConfigError
+
+    if not isinstance(value, kinds):
+        name = type(value).__name__
+        article = "an" if name[0] in "aeiouAEIOU" else "a"
+        raise ConfigError(f"{article} {name} is given in place of {what}", hint=hint)

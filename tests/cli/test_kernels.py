@@ -142,7 +142,7 @@ def step_s(call: Call, program: Path, *more: object) -> float:
 def test_a_step_takes_what_its_kernels_take(call: Call, program: Path, kernels: Path) -> None:
     read_s = step_s(call, program, "--kernels", kernels)
     assert read_s > 1.5 * step_s(call, program)
-    known = replace(hespas.load(program), kernels=decode_kernels(kernels.read_bytes()))
+    known = replace(hespas.stages.load(program), kernels=decode_kernels(kernels.read_bytes()))
     assert hespas.predict(known, NODE[1]).step_time_s == read_s
     assert hespas.predict(known, NODE[1], method="measured").step_time_s == read_s
     roofline_s = step_s(call, program, "--method", "roofline")

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hespas.api import estimate, split
 from hespas.estimate.estimate import Estimate
 from hespas.frontend.load import load_source
 from hespas.frontend.overrides import LoadOptions
 from hespas.hardware.device import Device
 from hespas.hardware.presets import load_device
+from hespas.stages import estimate, split
 
 Sizes = list[int]
 """A straight piece of a program: the elements that each of its kernels writes."""

@@ -130,7 +130,7 @@ def graph_of(text: str, home: Path) -> RegionGraph:
     is_hlo = text.lstrip().startswith("HloModule")
     file = home / ("program.hlo" if is_hlo else "program.mlir")
     file.write_text(text)
-    return hespas.split(hespas.load(file), strategy="individual_split")
+    return hespas.stages.split(hespas.stages.load(file), strategy="individual_split")
 
 
 def program_of(method: str) -> str:
@@ -140,7 +140,7 @@ def program_of(method: str) -> str:
 
 def estimated(method: str, home: Path, store: DiskStore | None = None) -> GraphEstimate:
     graph = graph_of(program_of(method), home)
-    return hespas.estimate(graph, device_of(method, home), method=method, store=store)
+    return hespas.stages.estimate(graph, device_of(method, home), method=method, store=store)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -183,7 +183,7 @@ def test_a_device_draws_its_power_as_long_as_the_method_says_that_it_runs(
 ) -> None:
     device = replace(load_device(device_of(method, home)), tdp_w=700.0, hbm_power_ratio=None)
     graph = graph_of(program_of(method), home)
-    found = hespas.estimate(graph, device, method=method).total.total
+    found = hespas.stages.estimate(graph, device, method=method).total.total
     assert found.energy_j == pytest.approx(700.0 * found.time_s)
 
 
@@ -212,4 +212,4 @@ def test_parameters_are_json_and_name_the_method(method: str, home: Path) -> Non
 def test_unknown_work_is_an_error_with_a_place(method: str, home: Path) -> None:
     unknown = TPU_UNKNOWN if method == "compiler" else UNKNOWN
     with pytest.raises(CostError, match=r"program\.mlir:3.*nobody\.knows|%c.*nobody\.knows"):
-        hespas.estimate(graph_of(unknown, home), device_of(method, home), method=method)
+        hespas.stages.estimate(graph_of(unknown, home), device_of(method, home), method=method)

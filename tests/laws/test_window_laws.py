@@ -26,7 +26,9 @@ def _priced_s(rows: int, length: int, *body: str) -> float:
     )
     entry = f"a = {shape} parameter(0)\nROOT k = {shape} fusion(a), kind=kLoop, calls=fused"
     program = read_hlo(module(entry, computations=ADD + fused))
-    return hespas.estimate(hespas.split(program), DEVICE, method="roofline").total.time_s
+    return hespas.stages.estimate(
+        hespas.stages.split(program), DEVICE, method="roofline"
+    ).total.time_s
 
 
 @given(ROWS, LENGTH, st.integers(0, 3), st.integers(0, 3))

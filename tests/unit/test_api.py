@@ -37,10 +37,10 @@ BLOCK = Path(__file__).resolve().parents[2] / "examples" / "attention_block.mlir
 
 
 def test_the_stages_one_by_one_give_what_predict_gives() -> None:
-    graph = hespas.split(hespas.load(BLOCK))
-    estimates = hespas.estimate(graph, "A100_SXM_40GB")
-    timeline = hespas.simulate(hespas.trace(graph, estimates), "A100_SXM_40GB_4GPU")
-    whole = hespas.predict(hespas.load(BLOCK), "A100_SXM_40GB", "A100_SXM_40GB_4GPU")
+    graph = hespas.stages.split(hespas.stages.load(BLOCK))
+    estimates = hespas.stages.estimate(graph, "A100_SXM_40GB")
+    timeline = hespas.stages.simulate(hespas.stages.trace(graph, estimates), "A100_SXM_40GB_4GPU")
+    whole = hespas.predict(hespas.stages.load(BLOCK), "A100_SXM_40GB", "A100_SXM_40GB_4GPU")
     assert whole.step_time_s == timeline.step_time_s
     assert whole.compute_s == estimates.total.time_s
     # By hand: 23068672 bytes at 1555 GB/s.
@@ -49,30 +49,30 @@ def test_the_stages_one_by_one_give_what_predict_gives() -> None:
 
 def test_descriptions_serve_as_well_as_names() -> None:
     device, system = load_device("A100_SXM_40GB"), load_system("A100_SXM_40GB_4GPU")
-    program = hespas.load(str(BLOCK))
+    program = hespas.stages.load(str(BLOCK))
     by_value = hespas.predict(program, device, system)
     by_name = hespas.predict(program, "A100_SXM_40GB", "A100_SXM_40GB_4GPU")
     assert by_value.step_time_s == by_name.step_time_s
 
 
 def test_a_store_keeps_estimates_between_calls(tmp_path: Path) -> None:
-    graph = hespas.split(hespas.load(BLOCK))
+    graph = hespas.stages.split(hespas.stages.load(BLOCK))
     for store in (MemoryStore(), DiskStore(directory=tmp_path)):
-        first = hespas.estimate(graph, "A100_SXM_40GB", store=store)
-        second = hespas.estimate(graph, "A100_SXM_40GB", store=store)
+        first = hespas.stages.estimate(graph, "A100_SXM_40GB", store=store)
+        second = hespas.stages.estimate(graph, "A100_SXM_40GB", store=store)
         assert second.total == first.total
         assert second.reuse.block_reuse_rate == 1
-    assert hespas.estimate(graph, "A100_SXM_40GB").reuse.block_reuse_rate == 0
+    assert hespas.stages.estimate(graph, "A100_SXM_40GB").reuse.block_reuse_rate == 0
 
 
 def test_what_a_program_leaves_open_is_given(tmp_path: Path) -> None:
     file = tmp_path / "p.mlir"
     file.write_text(vector_main("%r = stablehlo.add %a, %a : tensor<8xf32>"))
-    assert hespas.load(file).declared_devices == 1
-    assert hespas.load(file, devices=8).declared_devices == 8
+    assert hespas.stages.load(file).declared_devices == 1
+    assert hespas.stages.load(file, devices=8).declared_devices == 8
     assert hespas.predict(file, "V100_32GB", devices=8).devices == 8
     with pytest.raises(DeviceCountError, match="0 devices"):
-        hespas.load(file, devices=0)
+        hespas.stages.load(file, devices=0)
 
 
 def test_custom_calls_are_stated(tmp_path: Path) -> None:
@@ -80,27 +80,27 @@ def test_custom_calls_are_stated(tmp_path: Path) -> None:
     file.write_text(
         vector_main("%r = stablehlo.custom_call @mine(%a) : (tensor<8xf32>) -> tensor<8xf32>")
     )
-    graph = hespas.split(hespas.load(file))
+    graph = hespas.stages.split(hespas.stages.load(file))
     with pytest.raises(CostError, match="mine"):
-        hespas.estimate(graph, "V100_32GB")
-    stated = hespas.estimate(graph, "V100_32GB", custom_calls={"mine": OperandTraffic()})
+        hespas.stages.estimate(graph, "V100_32GB")
+    stated = hespas.stages.estimate(graph, "V100_32GB", custom_calls={"mine": OperandTraffic()})
     assert stated.total.time_s == 64 / 900e9
 
 
 def test_errors_are_hespas_errors(tmp_path: Path) -> None:
     with pytest.raises(hespas.HespasError):
-        hespas.load(tmp_path / "nothing.mlir")
+        hespas.stages.load(tmp_path / "nothing.mlir")
     with pytest.raises(ProgramError, match="no such file"):
-        hespas.load("nothing.mlir")
-    program = hespas.load(BLOCK)
+        hespas.stages.load("nothing.mlir")
+    program = hespas.stages.load(BLOCK)
     with pytest.raises(ConfigError, match="split_strategy is 'sideways'"):
-        hespas.split(program, strategy="sideways")
-    graph = hespas.split(program)
+        hespas.stages.split(program, strategy="sideways")
+    graph = hespas.stages.split(program)
     with pytest.raises(hespas.HespasError, match="did you mean 'V100_32GB'"):
-        hespas.estimate(graph, "V100_32G")
-    tasks = hespas.trace(graph, hespas.estimate(graph, "V100_32GB"))
+        hespas.stages.estimate(graph, "V100_32G")
+    tasks = hespas.stages.trace(graph, hespas.stages.estimate(graph, "V100_32GB"))
     with pytest.raises(ConfigError, match="network is 'magic'"):
-        hespas.simulate(tasks, "V100_32GB_4GPU", network="magic")
+        hespas.stages.simulate(tasks, "V100_32GB_4GPU", network="magic")
     with pytest.raises(ConfigError, match="no system is given"):
         hespas.predict(BLOCK, "V100_32GB")
 
@@ -131,7 +131,7 @@ def test_what_was_compiled_for_another_part_is_said_to_be(tmp_path: Path) -> Non
     assert any("compiled for a TPU, and is priced on V100_32GB" in text for text in listed)
 
 
-PROGRAM = hespas.load(BLOCK)
+PROGRAM = hespas.stages.load(BLOCK)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ PROGRAM = hespas.load(BLOCK)
         ("predict", (b"abc", "V100_32GB"), "bytes is given in place of a program"),
         ("predict", (BLOCK, 3), "an int is given in place of a device"),
         ("predict", (BLOCK, "V100_32GB", 4), "int is given in place of a system"),
-        ("split", (BLOCK,), r"a program; load it first: hespas\.load\(path\)"),
+        ("split", (BLOCK,), r"a program; load it first: hespas\.stages\.load\(path\)"),
         ("estimate", (PROGRAM, "V100_32GB"), "a Program is given in place of a region graph"),
         ("trace", (PROGRAM, None), "a Program is given in place of a region graph"),
         ("simulate", (PROGRAM, "V100_32GB_4GPU"), "a Program is given in place of a task graph"),
@@ -148,13 +148,13 @@ PROGRAM = hespas.load(BLOCK)
 )
 def test_likely_mistakes_are_reported(name: str, arguments: tuple[Any, ...], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        getattr(hespas, name)(*arguments)
+        getattr(hespas if name == "predict" else hespas.stages, name)(*arguments)
 
 
 def test_a_method_is_named() -> None:
     number: Any = 5
     with pytest.raises(ConfigError, match="int is given in place of a method's name"):
-        hespas.estimate(hespas.split(PROGRAM), "V100_32GB", method=number)
+        hespas.stages.estimate(hespas.stages.split(PROGRAM), "V100_32GB", method=number)
     with pytest.raises(ConfigError, match="int is given in place of a method's name"):
         hespas.predict(BLOCK, "V100_32GB", method=number)
 
@@ -164,7 +164,7 @@ def test_a_method_is_named() -> None:
 def test_a_node_is_refused_by_methods_that_use_none(node: str | Device, method: str) -> None:
     shown = f"node has no effect on method {method}, which .*a configuration of the method"
     with pytest.raises(ConfigError, match=shown):
-        hespas.estimate(hespas.split(PROGRAM), node, method=method)
+        hespas.stages.estimate(hespas.stages.split(PROGRAM), node, method=method)
     with pytest.raises(ConfigError, match=shown):
         hespas.predict(BLOCK, node, "V100_32GB_4GPU", method=method)
 
@@ -175,7 +175,11 @@ def test_a_configuration_of_such_a_method_stands_in_the_nodes_place(tmp_path: Pa
     file = tmp_path / "array.json"
     file.write_text(json.dumps({"perf_estimator": estimator}))
     whole = hespas.predict(BLOCK, file, "V100_32GB_4GPU")
-    assert whole.compute_s == hespas.estimate(hespas.split(PROGRAM), file).total.time_s > 0
+    assert (
+        whole.compute_s
+        == hespas.stages.estimate(hespas.stages.split(PROGRAM), file).total.time_s
+        > 0
+    )
     assert whole.memory_capacity_bytes is None
     assert whole.compute_s == hespas.predict(BLOCK, str(file), "V100_32GB_4GPU").compute_s
 
@@ -193,10 +197,13 @@ def test_a_configuration_that_names_a_node_stands_in_its_place(tmp_path: Path) -
 
 
 def test_estimates_of_another_graph_are_refused() -> None:
-    program = hespas.load(BLOCK)
-    whole, single = hespas.split(program), hespas.split(program, strategy="individual_split")
+    program = hespas.stages.load(BLOCK)
+    whole, single = (
+        hespas.stages.split(program),
+        hespas.stages.split(program, strategy="individual_split"),
+    )
     with pytest.raises(TraceError, match=r"estimates of another graph.*estimate the graph"):
-        hespas.trace(whole, hespas.estimate(single, "V100_32GB"))
+        hespas.stages.trace(whole, hespas.stages.estimate(single, "V100_32GB"))
 
 
 def test_a_model_runs_on_a_number_of_devices() -> None:
@@ -291,4 +298,4 @@ def test_what_is_given_in_python_has_its_effect() -> None:
             compiler=CompileOptions(matmuls=Matmuls.TRITON),
         )
     with pytest.raises(ConfigError, match="sequence has no effect on a program"):
-        hespas.predict(hespas.load(BLOCK), node, system, sequence=128)
+        hespas.predict(hespas.stages.load(BLOCK), node, system, sequence=128)

@@ -12,7 +12,7 @@ def test_the_page_holds_what_the_script_finds() -> None:
 
 
 def test_the_linear_split_finds_as_many_regions_as_published() -> None:
-    graph = hespas.split(hespas.load("examples/llama3_100m_fsdp4.mlir"))
+    graph = hespas.stages.split(hespas.stages.load("examples/llama3_100m_fsdp4.mlir"))
     assert len(graph.compute_regions) == 374
     assert len(graph.collective_regions) == 372
 

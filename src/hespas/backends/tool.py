@@ -20,7 +20,7 @@ from hespas.estimate.systolic.method import (
     array_parameters,
     array_text,
 )
-from hespas.stages import Stage, stage
+from hespas.progress import Stage, stage
 from hespas.tools.process import Limits, run_program, scratch_directory
 
 LIMITS = Limits(time_s=1800)

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from hespas.errors import OutputError
 from hespas.files import cache_home, write_file
-from hespas.stages import Report
+from hespas.progress import Report
 
 FILE_NAME = "durations.json"
 LEAST_S = 1.0

@@ -1,7 +1,7 @@
 """What takes long says so: one line on a terminal, with the time it took so far.
 
-A handler of the logger ``hespas.stages`` writes the line to standard error, keeps it up to date and
-removes it when the stage ends. Nothing is written where standard error is no terminal, or where
+A handler of the logger ``hespas.progress`` writes the line to standard error, keeps it up to date
+and removes it when the stage ends. Nothing is written where standard error is no terminal, or where
 the log goes there.
 """
 
@@ -17,7 +17,7 @@ from time import perf_counter
 from typing import TextIO, cast
 
 from hespas.cli.durations import Durations, default_durations
-from hespas.stages import LOG, Event, Report, Stage
+from hespas.progress import LOG, Event, Report, Stage
 
 _DOING = {
     Stage.EXPORT: "Exporting",

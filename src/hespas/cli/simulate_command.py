@@ -24,6 +24,7 @@ from hespas.errors import ConfigError, TraceError, option
 from hespas.hardware.cluster import Cluster
 from hespas.hardware.system import System
 from hespas.options import NetworkOptions
+from hespas.progress import Stage, stage
 from hespas.report.simulation import external_text, simulation_text
 from hespas.schedule.chakra.reader import read_traces
 from hespas.schedule.tasks import Job
@@ -34,7 +35,6 @@ from hespas.simulate.external_result import ExternalResult
 from hespas.simulate.imperfect import joined_job
 from hespas.simulate.models import Model, ModelChoice, simulate_job
 from hespas.simulate.timeline import Timeline
-from hespas.stages import Stage, stage
 from hespas.tools.process import scratch_directory
 
 log = logging.getLogger("hespas")

@@ -15,7 +15,7 @@ from hespas.errors import ConfigError, MeasurementError
 from hespas.estimate.methods import method_named
 from hespas.files import cache_home
 from hespas.options import NetworkOptions
-from hespas.stages import Stage, stage
+from hespas.progress import Stage, stage
 from hespas.units import parse_quantity
 from hespas.validate.every import HowToPredict, PredictedRow, predict_rows, row_cache
 from hespas.validate.every_table import every_json, every_text

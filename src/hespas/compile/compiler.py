@@ -22,7 +22,7 @@ from hespas.compile.targets import GpuTarget, find_target, memory_bytes
 from hespas.errors import ConfigError, HespasError, ToolError, UnsupportedError
 from hespas.program.kernels import CompiledKernels
 from hespas.program.overlap import SLOP_FACTOR, SLOP_FLAG, OverlapLimit, full_factor
-from hespas.stages import Stage, stage
+from hespas.progress import Stage, stage
 from hespas.tools.process import LOG_NAME, Limits, run_program, scratch_directory
 from hespas.xla.compile import messages
 from hespas.xla.compile.kernels import read_kernels, read_starts

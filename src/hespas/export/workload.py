@@ -23,7 +23,7 @@ from hespas.export.maxtext.source import MaxTextStep, export_maxtext, step_key
 from hespas.export.source import DumpSource, FileSource, FunctionSource, ModelSource, Source
 from hespas.frontend.load import read_source
 from hespas.models.part import Part
-from hespas.stages import Stage, stage
+from hespas.progress import Stage, stage
 from hespas.tools.process import LOG_NAME, Limits, last_words, run_program, scratch_directory
 from hespas.tools.staying import is_staying
 from hespas.version import __version__, installed_version

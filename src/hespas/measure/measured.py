@@ -17,7 +17,7 @@ from hespas.files import cache_home
 from hespas.measure.options import AUTO, MeasureOptions, Platform
 from hespas.options import PredictOptions
 from hespas.prediction import Prediction
-from hespas.stages import Stage, stage
+from hespas.progress import Stage, stage
 from hespas.tools.process import LOG_NAME, Limits, last_words, run_program, scratch_directory
 from hespas.xla.compile.messages import MemoryAnalysis, Refused
 from hespas.xla.hlo.forms import is_hlo

@@ -46,6 +46,7 @@ from hespas.pipelining.options import Overlap
 from hespas.prediction import Prediction, computation_alone
 from hespas.program.devices import communication_ops, with_device_count
 from hespas.program.program import Program
+from hespas.progress import Stage, stage
 from hespas.schedule.build import check_host_link, estimated_tasks
 from hespas.schedule.tasks import TaskGraph
 from hespas.simulate.chains import chained, opened
@@ -54,7 +55,6 @@ from hespas.simulate.timeline import Timeline
 from hespas.split.modules import RegionModules, region_modules
 from hespas.split.regions import Compute, RegionGraph
 from hespas.split.strategies import split_program
-from hespas.stages import Stage, stage
 
 log = logging.getLogger("hespas")
 

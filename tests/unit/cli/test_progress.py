@@ -14,7 +14,7 @@ import pytest
 from hespas.cli import progress
 from hespas.cli.durations import Durations
 from hespas.cli.progress import ProgressLine, show_progress
-from hespas.stages import LOG, Stage, stage
+from hespas.progress import LOG, Stage, stage
 
 
 class Terminal(StringIO):

@@ -71,7 +71,9 @@ def test_a_product_takes_the_cycles_that_its_multiplications_do() -> None:
 
 
 def _product_s(program: Program, device: Device) -> float:
-    priced = hespas.estimate(hespas.split(program), device, method="compiler").total.per_op
+    priced = hespas.stages.estimate(
+        hespas.stages.split(program), device, method="compiler"
+    ).total.per_op
     return sum(each.time_s for name, each in priced.items() if "without cycles" not in name)
 
 

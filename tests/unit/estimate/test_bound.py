@@ -3,12 +3,12 @@ from __future__ import annotations
 import pytest
 
 import hespas
-from hespas.api import estimate
 from hespas.estimate.bound import Bound
 from hespas.estimate.estimate import Estimate
 from hespas.hardware.device import Device
 from hespas.program.program import Program
 from hespas.split.scheduled import split_scheduled
+from hespas.stages import estimate
 from programs import settled, vector_main
 from scheduled import kernel, loop, scheduled
 
@@ -26,7 +26,7 @@ ADDITION = vector_main("%r = stablehlo.add %a, %a : tensor<8xf32>")
 
 
 def total(program: Program, device: Device | str, method: str) -> Estimate:
-    return hespas.estimate(hespas.split(program), device, method=method).total
+    return hespas.stages.estimate(hespas.stages.split(program), device, method=method).total
 
 
 @pytest.mark.parametrize("method", ["roofline", "measured", "kernel"])

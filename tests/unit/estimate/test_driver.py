@@ -4,7 +4,6 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from hespas.api import estimate
 from hespas.cost.structure import Leaf
 from hespas.estimate.driver import Price, estimate_region
 from hespas.estimate.estimate import LAUNCH, Estimate, OpEstimate
@@ -13,6 +12,7 @@ from hespas.hardware.device import Device
 from hespas.program.program import Program
 from hespas.split.scheduled import split_scheduled
 from hespas.split.strategies import SplitOptions, split_program
+from hespas.stages import estimate
 from programs import settled, vector_main
 from scheduled import kernel, loop, scheduled, sync
 

@@ -49,8 +49,8 @@ def seconds(program: Program, device: Device) -> float:
 def estimated(
     program: Program, device: Device, custom_calls: Mapping[str, CustomCallCost] | None = None
 ) -> GraphEstimate:
-    graph = hespas.split(program)
-    return hespas.estimate(graph, device, method="roofline", custom_calls=custom_calls)
+    graph = hespas.stages.split(program)
+    return hespas.stages.estimate(graph, device, method="roofline", custom_calls=custom_calls)
 
 
 def test_a_large_product_takes_what_the_matrix_unit_needs() -> None:

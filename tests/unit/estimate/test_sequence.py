@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from hespas import pipeline
-from hespas.api import load, split
 from hespas.estimate.driver import OperationMethod
 from hespas.estimate.sequence import Priced, Rounds, Step, priced_steps
 from hespas.options import EstimateOptions, PredictOptions
 from hespas.program.program import Program
 from hespas.split.regions import Compute
+from hespas.stages import load, split
 from scheduled import kernel, loop, scheduled
 
 EXAMPLES = ("attention_block", "llama3_100m_fsdp4")

@@ -34,9 +34,9 @@ TRAFFIC_S = 3 * 2 * 4096**2 / 1640e9
 
 
 def test_what_is_no_kernel_of_pallas_takes_the_roofline_s_time() -> None:
-    graph = hespas.split(load_source(STEP.encode(), name="step.hlo"))
-    total = hespas.estimate(graph, "TPUv6e").total
-    assert total.time_s == hespas.estimate(graph, "TPUv6e", method="roofline").total.time_s
+    graph = hespas.stages.split(load_source(STEP.encode(), name="step.hlo"))
+    total = hespas.stages.estimate(graph, "TPUv6e").total
+    assert total.time_s == hespas.stages.estimate(graph, "TPUv6e", method="roofline").total.time_s
     assert total.time_s == pytest.approx(ARITHMETIC_S + TRAFFIC_S, rel=1e-9)
 
 
@@ -48,8 +48,8 @@ def test_kernels_of_pallas_take_what_libtpu_s_schedules_say() -> None:
     (op,) = kernels(program)
     priced = priced_kernel(op, device)
     assert priced is not None
-    graph = hespas.split(program)
-    total = hespas.estimate(graph, device, method="tensor_core").total
+    graph = hespas.stages.split(program)
+    total = hespas.stages.estimate(graph, device, method="tensor_core").total
     assert total.time_s == pytest.approx(priced.scheduled.time_s, rel=1e-9)
     assert priced.scheduled.time_s > priced.at_peak.time_s
 
@@ -71,17 +71,17 @@ def test_kernels_of_pallas_are_at_peak_where_no_schedule_is_shown() -> None:
     (op,) = kernels(program)
     priced = priced_kernel(op, device)
     assert priced is not None
-    total = hespas.estimate(hespas.split(program), device, method="tensor_core").total
+    total = hespas.stages.estimate(hespas.stages.split(program), device, method="tensor_core").total
     assert total.time_s == pytest.approx(priced.at_peak.time_s, rel=1e-9)
 
 
 def test_products_take_the_part_of_the_peak_that_cycles_give_them() -> None:
-    graph = hespas.split(load_source(STEP.encode(), name="step.hlo"))
+    graph = hespas.stages.split(load_source(STEP.encode(), name="step.hlo"))
     device = load_device("TPUv7x")
     core = device.tensor_core
     assert core is not None
     times_s = {
-        part: hespas.estimate(
+        part: hespas.stages.estimate(
             graph, replace(device, tensor_core=msgspec.structs.replace(core, product_cycles=part))
         )
         .total.per_op["stablehlo.dot_general"]
@@ -100,7 +100,7 @@ def test_a_part_without_units_is_refused() -> None:
 
 
 def test_faster_rates_shorten_both_parts() -> None:
-    graph = hespas.split(load_source(STEP.encode(), name="step.hlo"))
+    graph = hespas.stages.split(load_source(STEP.encode(), name="step.hlo"))
     made = estimator("tensor_core", EstimatorSpec(device=load_device("TPUv6e")))
     assert isinstance(made, TensorCoreEstimator)
     faster = made.at_rates(Rates(arithmetic=2.0, memory=4.0))
@@ -127,9 +127,9 @@ ENTRY %main (x: f32[64,4096]) -> (f32[64,8], s32[64,8]) {{
 """.encode(),
         name="step.hlo",
     )
-    graph, device = hespas.split(step), load_device("TPUv5e")
+    graph, device = hespas.stages.split(step), load_device("TPUv5e")
     stated = {"TopK": StatedWork(work=Work(bytes_read=819 * 10**6))}
     for method in ("tensor_core", "roofline"):
-        total = hespas.estimate(graph, device, method=method, custom_calls=stated).total
+        total = hespas.stages.estimate(graph, device, method=method, custom_calls=stated).total
         assert total.time_s == pytest.approx(1e-3, rel=1e-3)
-    assert hespas.estimate(graph, device, method="tensor_core").total.time_s < 1e-4
+    assert hespas.stages.estimate(graph, device, method="tensor_core").total.time_s < 1e-4

@@ -60,8 +60,8 @@ def device() -> Device:
 
 
 def estimated(text: str, device: Device) -> GraphEstimate:
-    graph = hespas.split(load_source(text.encode(), name="step.hlo"))
-    return hespas.estimate(graph, device, method="compiler")
+    graph = hespas.stages.split(load_source(text.encode(), name="step.hlo"))
+    return hespas.stages.estimate(graph, device, method="compiler")
 
 
 def test_cycles_over_the_clock_are_the_time(device: Device) -> None:
@@ -102,10 +102,10 @@ def test_a_device_without_a_clock_is_refused() -> None:
 
 def test_cycles_are_the_default_where_a_tpu_s_compiler_wrote_them(device: Device) -> None:
     step = load_source(STEP.encode(), name="step.hlo")
-    graph = hespas.split(step)
+    graph = hespas.stages.split(step)
     assert default_method(step, device).name == "compiler"
-    by_default = hespas.estimate(graph, device)
-    assert by_default.total == hespas.estimate(graph, device, method="compiler").total
+    by_default = hespas.stages.estimate(graph, device)
+    assert by_default.total == hespas.stages.estimate(graph, device, method="compiler").total
 
 
 def test_without_cycles_or_a_clock_it_is_not_the_default(device: Device) -> None:

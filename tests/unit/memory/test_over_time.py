@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from hespas.api import load
 from hespas.memory.over_time import memory_of_operations
 from hespas.memory.usage import memory_use
+from hespas.stages import load
 from scheduled import done, kernel, loop, scheduled, start, sync
 
 V_BYTES = 1024

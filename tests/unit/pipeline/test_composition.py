@@ -119,6 +119,6 @@ def test_traces_are_simulated_as_astra_sim_does(program: Path) -> None:
     prediction = hespas.predict(program, NODE, SYSTEM)
     assert prediction.timeline is not None
     assert prediction.timeline.model == "hespas"
-    ours = hespas.simulate(prediction.tasks, SYSTEM)
+    ours = hespas.stages.simulate(prediction.tasks, SYSTEM)
     assert ours.step_time_s == pytest.approx(prediction.step_time_s, rel=1e-9)
-    assert hespas.simulate(as_job(prediction.tasks), SYSTEM).model == "astra-sim"
+    assert hespas.stages.simulate(as_job(prediction.tasks), SYSTEM).model == "astra-sim"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hespas.api import split
 from hespas.split.rounds import LoopRound, rounds_of_regions
+from hespas.stages import split
 from programs import VECTOR, all_reduce, on_devices, settled, vector_main
 from scheduled import kernel, loop, scheduled, sync
 

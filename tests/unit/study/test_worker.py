@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import msgspec
@@ -75,8 +74,7 @@ def test_a_step_of_very_many_kernels_has_the_same_figures_and_no_tables(
     given = {**CANDIDATES[0], "set": sizes, "global_batch": 40, "micro_batch": 1}
     task = Task(key="k", candidate=given, phase=Phase.SCREEN, with_report=True)
     whole = evaluate(task)
-    # `hespas.study` as an attribute is the function of that name.
-    monkeypatch.setattr(sys.modules[evaluate.__module__], "_MOST_IN_TABLES", 1000)
+    monkeypatch.setattr("hespas.study.evaluate._MOST_IN_TABLES", 1000)
     monkeypatch.delattr("hespas.pipeline.predict")
     few = evaluate(task)
     assert few.ending is Ending.DONE

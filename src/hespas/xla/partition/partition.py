@@ -19,7 +19,7 @@ import msgspec
 from hespas.content_cache import ContentCache, code_digest
 from hespas.errors import ProgramError, ToolError
 from hespas.limits import MOST_DEVICES
-from hespas.stages import Stage, stage
+from hespas.progress import Stage, stage
 from hespas.tools.process import LOG_NAME, Limits, last_words, run_program, scratch_directory
 from hespas.tools.staying import is_staying
 from hespas.version import __version__, installed_version

@@ -11,7 +11,7 @@ import pytest
 from hespas import pipeline
 from hespas.errors import ProgramError
 from hespas.options import EstimateOptions, NetworkOptions, PredictOptions, ProgramOptions
-from hespas.stages import LOG, Event, Report, Stage, stage
+from hespas.progress import LOG, Event, Report, Stage, stage
 
 EXAMPLE = "examples/attention_block.mlir"
 Seen = list[tuple[str, str, bool]]
