@@ -31,7 +31,6 @@ from hespas.hardware.presets import load_device
 from hespas.models.catalogue import model_named
 from hespas.models.flops import model_flops
 from hespas.program.program import Op, shape_of, size_of
-from hespas.split.scheduled import FREE
 from hespas.xla.cpu import use_cpu
 from kernel_parts import NODES, PAGE, Compiled, Point, points, program_of
 
@@ -90,7 +89,11 @@ def scores_of(made: Compiled, *, heads: int, tokens: int) -> Scores:
     assert pricer is not None  # noqa: S101 - both GPUs are described
     reductions_s = moved = products_s = whole_s = 0.0
     for leaf in expand(made.program.main.body.operations, made.program.functions):
-        if not isinstance(leaf, Leaf) or leaf.op.kind in FREE or leaf.op.kind.startswith("async"):
+        if (
+            not isinstance(leaf, Leaf)
+            or leaf.op.traits.runs_nothing
+            or leaf.op.kind.startswith("async")
+        ):
             continue
         time_s = estimator.time(leaf, is_kernel=is_kernel(leaf.op, made.program)).time_s
         whole_s += time_s

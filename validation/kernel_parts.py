@@ -36,7 +36,6 @@ from hespas.frontend.load import load_source
 from hespas.hardware.presets import load_device
 from hespas.program.kernels import CompiledKernels
 from hespas.program.program import Program
-from hespas.split.scheduled import FREE
 from hespas.xla.cpu import use_cpu
 
 PAGE = Path("docs/evidence/accuracy.md")
@@ -186,7 +185,11 @@ def kernels_of(made: Compiled) -> Kernels:
     library_s = 0.0
     read: list[tuple[Leaf, Reading]] = []
     for leaf in leaves:
-        if not isinstance(leaf, Leaf) or leaf.op.kind in FREE or leaf.op.kind.startswith("async"):
+        if (
+            not isinstance(leaf, Leaf)
+            or leaf.op.traits.runs_nothing
+            or leaf.op.kind.startswith("async")
+        ):
             continue
         if leaf.op.kind in {"fusion", "copy"}:
             read.append((leaf, pricer.read(leaf)))
