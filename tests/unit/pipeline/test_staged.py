@@ -259,7 +259,7 @@ def test_states_are_of_the_type_asked_for(dtype: str, held: tuple[int, int, int]
     bf16 the weights of passes are those that AdamW changes: 6 of states and 2 of gradients.
     """
     more = SMALL | {"state_dtype": dtype}
-    stages = least_memory(cut_of(options(model=ModelOptions(sequence=1024, more=more))))
+    stages = least_memory(cut_of(options(model=ModelOptions(sequence=1024, settings=more))))
     found = (
         sum(stage.weight_bytes for stage in stages),
         sum(stage.gradient_bytes for stage in stages),
