@@ -145,8 +145,8 @@ def test_a_micro_batch_is_a_round_of_accumulation() -> None:
         ("llama3-8b", {"batch": 8, "micro_batch": 3}, "does not divide the batch .*, 8"),
         ("llama3-8b", {"micro_batch": 2}, "give a divisor of 1, or another batch"),
         ("llama3-8b", {"batch": 0}, "batch is '0'; give a whole number"),
-        ("llama3-8b", {"more": {"layer": "2"}}, "no option 'layer'; did you mean 'layers'"),
-        ("llama3-8b", {"batch": 1, "more": {"batch": "2"}}, "both given; keep one"),
+        ("llama3-8b", {"settings": {"layer": "2"}}, "no option 'layer'; did you mean 'layers'"),
+        ("llama3-8b", {"batch": 1, "settings": {"batch": "2"}}, "both given; keep one"),
     ],
 )
 def test_settings_that_do_not_fit(name: str, given: dict[str, object], message: str) -> None:
@@ -246,7 +246,7 @@ def test_the_answer_says_which_states_are_held(name: str) -> None:
         return note
 
     assert "held in f32, 12 bytes a parameter (--set state_dtype=bf16" in said()
-    asked = said(more={"state_dtype": "bf16"})
+    asked = said(settings={"state_dtype": "bf16"})
     assert "held in bf16, 6 bytes a parameter (--set state_dtype=f32" in asked
     serving = on_target("llama3-8b-decode", "H100_80GB").notes
     assert not any("AdamW" in each for each in serving)
