@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from hespas.measure.measured import Measurement
     from hespas.options import PredictOptions
     from hespas.overrides import ModelOverrides, Overrides, PipelinedOverrides
-    from hespas.pipeline import PipelinePrediction
-    from hespas.prediction import Prediction
     from hespas.program.program import Program
+    from hespas.report.answers import Answer, PipelineAnswer
     from hespas.study.studied import Studied
     from hespas.study.study import Study
 
@@ -39,7 +38,7 @@ def predict(
     compiler: CompileOptions | None = None,
     long_run: GoodputOptions | None = None,
     **overrides: Unpack[Overrides],
-) -> Prediction:
+) -> Answer:
     """Predict how long one step of a program takes, on devices of one type.
 
     ``workload`` is a program, its file, a model of the zoo or ``package.module:function``.
@@ -61,6 +60,7 @@ def predict(
     from hespas import pipeline
     from hespas.errors import ConfigError
     from hespas.program.program import Program
+    from hespas.report.answers import answer_of
 
     check_kind(workload, (Program, str, Path), "a program or its file", "give one of these")
     program = workload if isinstance(workload, Program) else None
@@ -79,7 +79,7 @@ def predict(
             f"the mesh {overrides.get('mesh')} divides the model into stages",
             hint="call hespas.predict_pipeline",
         )
-    return pipeline.predict(chosen, program=program)
+    return answer_of(pipeline.predict(chosen, program=program))
 
 
 def predict_pipeline(
@@ -91,7 +91,7 @@ def predict_pipeline(
     network_model: str | None = None,
     long_run: GoodputOptions | None = None,
     **overrides: Unpack[PipelinedOverrides],
-) -> PipelinePrediction:
+) -> PipelineAnswer:
     """Predict a step of a model of the zoo that is divided into stages with programs of their own.
 
     It is ``hespas run`` with an axis ``pipe`` in the ``mesh``. ``network_model`` is ``model`` of
@@ -105,6 +105,7 @@ def predict_pipeline(
     """
     from hespas import pipeline
     from hespas.errors import ConfigError
+    from hespas.report.answers import pipeline_answer_of
 
     check_kind(model, str, "a model's name", "hespas export --list has them")
     named = {"cluster": cluster, "mesh": mesh, "model": network_model}
@@ -113,7 +114,7 @@ def predict_pipeline(
         raise ConfigError(
             f"the mesh {mesh} has no axis pipe of several stages", hint="call hespas.predict"
         )
-    return pipeline.predict_pipeline(chosen)
+    return pipeline_answer_of(pipeline.predict_pipeline(chosen))
 
 
 def _chosen(

@@ -64,7 +64,7 @@ NO_WORK = StepWork()
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Prediction:
-    """One step of a program on a system.
+    """One step of a program on a system: figures; `hespas.report.answers` shows them.
 
     ``timeline`` is None where no system is given, which only a program that doesn't
     communicate allows. FLOPs, energy and memory are those of one device; ``device`` is None where
@@ -73,15 +73,6 @@ class Prediction:
     None where the method measures regions whole. ``mesh`` is that of the devices, axes major first,
     empty where it is not known. ``part_warnings`` say where the system is made for another part
     than the device.
-
-    >>> import hespas
-    >>> hespas.predict("examples/attention_block.mlir", "A100_SXM_40GB", "A100_SXM_40GB_4GPU",
-    ...                fidelity="exported")
-    attention_block.mlir: one step on 4 x A100_SXM_40GB on A100_SXM_40GB_4GPU (as exported)
-    Step time                 61.31 us
-    Bound by                  exposed communication 76 %, memory 24 %
-    Memory                    at most 8.913 MB of 42.95 GB a device, 42.94 GB free
-    .rows(TABLE)              operations, kinds, phases, layers, communication, explain, assumptions
     """
 
     graph: RegionGraph
@@ -187,43 +178,6 @@ class Prediction:
     def assumptions(self) -> tuple[str, ...]:
         """The sentences of what was taken for granted."""
         return tuple(each.text for each in self.assumed)
-
-    def to_dict(self) -> dict[str, object]:
-        """Return what ``hespas run --json`` writes; `hespas.report.schema` describes it."""
-        from hespas.report.run import run_json  # noqa: PLC0415 - see pyproject.toml
-        from hespas.report.step_details import full_report  # noqa: PLC0415 - as above
-
-        return run_json(full_report(self))
-
-    def rows(self, table: str) -> list[dict[str, object]]:
-        """Return a table of the report, a dictionary for each row, as pandas.DataFrame takes them.
-
-        Tables are ``operations``, ``kinds``, ``phases``, ``layers``, ``communication``, ``explain``
-        and ``assumptions``. Raises `ConfigError` for another name.
-
-        >>> import hespas
-        >>> prediction = hespas.predict("examples/attention_block.mlir", "A100_SXM_40GB",
-        ...                             "A100_SXM_40GB_4GPU", fidelity="exported")
-        >>> [row["operation"] for row in prediction.rows("operations")][:2]
-        ['stablehlo.dot_general', 'stablehlo.exponential']
-        """
-        from hespas.report.run import run_report  # noqa: PLC0415 - see pyproject.toml
-        from hespas.report.tables import table_rows  # noqa: PLC0415 - as above
-
-        return table_rows(run_report(self), table)
-
-    def __repr__(self) -> str:
-        from hespas.report.run import run_summary  # noqa: PLC0415 - see pyproject.toml
-        from hespas.report.tables import summary_text  # noqa: PLC0415 - as above
-
-        return summary_text(run_summary(self))
-
-    def _repr_html_(self) -> str:
-        """Return the first lines of the report as notebooks show them."""
-        from hespas.report.run import run_summary  # noqa: PLC0415 - see pyproject.toml
-        from hespas.report.tables import summary_html  # noqa: PLC0415 - as above
-
-        return summary_html(run_summary(self))
 
     def _given_rates(self) -> Iterator[str]:
         given = self.options.estimate

@@ -235,33 +235,6 @@ class PipelinePrediction:
             f"{format_quantity(lacking, 'B')} more than there is{others}; {would}"
         )
 
-    def to_dict(self) -> dict[str, object]:
-        """Return what ``hespas run --json`` writes; `hespas.report.schema` describes it."""
-        from hespas.report.pipeline import pipeline_report  # noqa: PLC0415 - see pyproject.toml
-        from hespas.report.run import run_json  # noqa: PLC0415 - as above
-
-        return run_json(pipeline_report(self))
-
-    def rows(self, table: str) -> list[dict[str, object]]:
-        """Return a table of the report, as `hespas.prediction.Prediction.rows` does."""
-        from hespas.report.pipeline import pipeline_report  # noqa: PLC0415 - see pyproject.toml
-        from hespas.report.tables import table_rows  # noqa: PLC0415 - as above
-
-        return table_rows(pipeline_report(self), table)
-
-    def __repr__(self) -> str:
-        from hespas.report.pipeline import pipeline_report  # noqa: PLC0415 - see pyproject.toml
-        from hespas.report.tables import summary_text  # noqa: PLC0415 - as above
-
-        return summary_text(pipeline_report(self))
-
-    def _repr_html_(self) -> str:
-        """Return the first lines of the report as notebooks show them."""
-        from hespas.report.pipeline import pipeline_report  # noqa: PLC0415 - see pyproject.toml
-        from hespas.report.tables import summary_html  # noqa: PLC0415 - as above
-
-        return summary_html(pipeline_report(self))
-
     def messages(self, stage: int) -> int:
         """Return how many messages a stage sends to other stages."""
         schedule = self.cut.schedule

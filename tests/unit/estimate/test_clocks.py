@@ -13,7 +13,7 @@ from hespas.estimate.estimate import OpEstimate, TypeTotals
 from hespas.explain.changes import AT_BOOST, main_changes
 from hespas.hardware.device import Device
 from hespas.hardware.presets import load_device
-from hespas.prediction import Prediction
+from hespas.report.answers import Answer
 
 PRODUCTS = """HloModule step, is_scheduled=true
 
@@ -34,13 +34,13 @@ NODE = "H100_80GB"
 
 def predicted(
     tmp_path: Path, text: str = PRODUCTS, node: Device | str = NODE, **given: Any
-) -> Prediction:
+) -> Answer:
     file = tmp_path / "step.hlo"
     file.write_text(text)
     return hespas.predict(file, node, fidelity="compiled", **given)
 
 
-def clock_of(prediction: Prediction) -> float:
+def clock_of(prediction: Answer) -> float:
     assert prediction.estimates.sustained is not None
     return prediction.estimates.sustained.clock
 

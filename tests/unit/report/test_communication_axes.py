@@ -7,7 +7,7 @@ import pytest
 import hespas
 from compilers import needs_gpu
 from hespas.explain.changes import main_changes
-from hespas.prediction import Prediction
+from hespas.report.answers import Answer
 from hespas.report.communication import communication_rows
 from hespas.report.explain import explain_text
 
@@ -68,7 +68,7 @@ CASES: list[tuple[str, str, dict[str, str], tuple[tuple[str, str], ...]]] = [
 ]
 
 
-def predicted(model: str, mesh: str, more: dict[str, str], fidelity: str) -> Prediction:
+def predicted(model: str, mesh: str, more: dict[str, str], fidelity: str) -> Answer:
     return hespas.predict(
         model,
         cluster="4xH100_80GB",
@@ -112,13 +112,13 @@ def axes_of(mesh: str) -> set[str]:
     return {axis.partition("=")[0] for axis in mesh.split(",")}
 
 
-def named(prediction: Prediction) -> set[str]:
+def named(prediction: Answer) -> set[str]:
     """Return the axes that rows of communication name, alone or with others."""
     rows = communication_rows(prediction)
     return {axis for row in rows if row.kind != "idle" for axis in row.axis.split("+")}
 
 
-def check_explained(prediction: Prediction) -> None:
+def check_explained(prediction: Answer) -> None:
     """Require that an explanation has the table of axes that the report of a run has."""
     text = explain_text(prediction, main_changes(prediction))
     table = text.partition("Communication, by axis")[2]
