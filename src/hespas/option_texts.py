@@ -219,7 +219,7 @@ def parse_parameters(text: str) -> float:
     """
     number = text.strip()
     number = f"{number[:-1]}G" if number.endswith("B") else number
-    parameters = parse_quantity(number, "", location=option("parameters"))
+    parameters = float(round(parse_quantity(number, "", location=option("parameters"))))
     if parameters < _FEWEST_PARAMETERS:
         raise ConfigError(
             f"{option('parameters')} is {text!r}",

@@ -141,7 +141,7 @@ SYSTEM = ("--system", "A100_SXM_40GB_4GPU")
 def test_simulate_answers_with_the_documented_object(call: Call, block: Path) -> None:
     traced(call, block)
     found = answer(call("hespas", "simulate", "out/dev", *SYSTEM, "--json", "-"))
-    assert found.keys() == {"step_time_ns", "devices"}
+    assert found.keys() == {"step_time_ns", "devices", "model", "assumptions"}
     assert list(found["devices"]) == ["0", "1", "2", "3"]
     device = found["devices"]["2"]
     assert device.keys() == {
@@ -155,7 +155,7 @@ def test_simulate_answers_with_the_documented_object(call: Call, block: Path) ->
 def test_simulate_gives_every_node_on_demand(call: Call, block: Path) -> None:
     traced(call, block)
     found = answer(call("hespas", "simulate", "out", *SYSTEM, "--nodes", "--json", "-"))
-    assert found.keys() == {"step_time_ns", "devices", "nodes"}
+    assert found.keys() == {"step_time_ns", "devices", "model", "assumptions", "nodes"}
     nodes = found["nodes"]["0"]
     assert nodes["0"] == [0, found["devices"]["0"]["compute_ns"]]
     assert nodes["1"] == [nodes["0"][1], found["step_time_ns"]]

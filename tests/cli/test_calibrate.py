@@ -76,7 +76,8 @@ def test_a_calibrated_node_and_link_load_and_predict(
         for node in ("H100_80GB", str(mine))
     )
     assert slower != plain
-    shown = hespas(call, "run", str(block), *_ON_MINE, "--node", str(mine), "--method", "measured")
+    on_mine = (*_ON_MINE, "--node", str(mine), "--method", "measured")
+    shown = hespas(call, "run", str(block), *on_mine, "--verbose")
     assert "times are multiplied as mine was calibrated: gemm.bf16 x 1.1" in shown.stdout
 
 

@@ -24,7 +24,10 @@ def test_a_model_is_exported_partitioned_and_predicted(call: Call, tmp_path: Pat
     divided = call("hespas", "partition", "sharded.mlir", "-o", "divided.mlir")
     assert divided.returncode == 0, divided.stderr
     assert (tmp_path / "divided.mlir").read_bytes() == (tmp_path / "whole.mlir").read_bytes()
-    predictions = [call("hespas", "run", name, *PRESETS) for name in ("whole.mlir", "sharded.mlir")]
+    predictions = [
+        call("hespas", "run", name, "--verbose", *PRESETS)
+        for name in ("whole.mlir", "sharded.mlir")
+    ]
     assert [one.returncode for one in predictions] == [0, 0]
     assert "came sharded, not partitioned" not in predictions[0].stdout
     assert "came sharded, not partitioned" in predictions[1].stdout

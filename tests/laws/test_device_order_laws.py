@@ -126,11 +126,11 @@ def test_what_stays_inside_a_slice_does_not_use_the_network_between_slices(kind:
         moved = groups if kind == "all_reduce" else ring(groups)
         prediction = predicted(program([(kind, moved)], order), "2xTPUv5e_2x2", "TPUv5e")
         dimensions[name] = {row.dimension for row in communication_rows(prediction)}
-    assert dimensions == {"pipe": {"2"}, "between": {"3"}, "inside": {"1"}}
+    assert dimensions == {"pipe": {"1"}, "between": {"2"}, "inside": {"0"}}
     # Without the order, what is along the first axis would go between slices.
     moved = pipe if kind == "all_reduce" else ring(pipe)
     wrong = predicted(program([(kind, moved)]), "2xTPUv5e_2x2", "TPUv5e")
-    assert {row.dimension for row in communication_rows(wrong)} == {"3"}
+    assert {row.dimension for row in communication_rows(wrong)} == {"2"}
 
 
 def test_an_axis_keeps_its_name() -> None:

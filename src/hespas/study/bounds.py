@@ -53,7 +53,7 @@ def bounds_of(source: ModelSource, device: Device | None, devices: int) -> Bound
     >>> from hespas.export.source import find_source
     >>> source = find_source("llama3-70b", ModelOptions(global_batch=64), devices=64)
     >>> round(bounds_of(source, None, 64).memory_bytes / 1e9)
-    56
+    63
     """
     settings = source.settings
     memory_bytes = _decoder_bytes(settings) if isinstance(settings, Llama2 | Llama3) else 0
