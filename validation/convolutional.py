@@ -27,7 +27,6 @@ import jax.numpy as jnp
 from jax import export, nn
 
 from convolutional_layers import Layers
-from hespas import pipeline
 from hespas.options import (
     CompileChoice,
     EstimateOptions,
@@ -36,6 +35,7 @@ from hespas.options import (
     PredictOptions,
     ProgramOptions,
 )
+from hespas.pipeline import composition
 from hespas.prediction import Prediction
 from hespas.report.layers import breakdown
 
@@ -172,7 +172,7 @@ NETWORKS = {
 
 
 def _predicted(file: Path, fidelity: Fidelity) -> Prediction:
-    return pipeline.predict(
+    return composition.predict(
         PredictOptions(
             program=ProgramOptions(file=file, devices=1),
             compile=CompileChoice(fidelity=fidelity),

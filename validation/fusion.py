@@ -20,7 +20,6 @@ from pathlib import Path
 from time import process_time
 from typing import Any
 
-from hespas import pipeline
 from hespas.estimate.cache import MemoryStore
 from hespas.estimate.estimate import LAUNCH
 from hespas.options import (
@@ -31,6 +30,7 @@ from hespas.options import (
     PredictOptions,
     ProgramOptions,
 )
+from hespas.pipeline import composition
 from hespas.simulate.models import Model
 from hespas.validate.measurements import MeasuredStep, read_steps
 from hespas.validate.recompute import Sources
@@ -119,10 +119,10 @@ def _predicted(point: Point, fidelity: Fidelity, source: bytes) -> Mapping[str, 
         network=NetworkOptions(system=point.system, model=Model.ASTRA_SIM),
     )
     start_s = process_time()
-    prepared = pipeline.prepare(options, source=source)
+    prepared = composition.prepare(options, source=source)
     elapsed_s = process_time() - start_s
-    estimates = pipeline.price(prepared, options, store=MemoryStore())
-    prediction = pipeline.finish(prepared, estimates, options)
+    estimates = composition.price(prepared, options, store=MemoryStore())
+    prediction = composition.finish(prepared, estimates, options)
     kernels = [each for name, each in estimates.total.per_op.items() if name != LAUNCH]
     print(point.workload, point.node, fidelity.value, f"{elapsed_s:.1f} s")
     return {

@@ -16,7 +16,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hespas import pipeline
 from hespas.estimate.sequence import Priced, Rounds, Step
 from hespas.options import (
     CompileChoice,
@@ -26,6 +25,7 @@ from hespas.options import (
     PredictOptions,
     ProgramOptions,
 )
+from hespas.pipeline import caches, composition
 from hespas.prediction import Prediction
 from hespas.validate.measurements import MeasuredStep
 from hespas.validate.recompute import Sources
@@ -95,9 +95,9 @@ def _way(
         estimate=EstimateOptions(node=node),
         network=NetworkOptions(system=system),
     )
-    prepared = pipeline.prepare(options, source=sources.source(step))
-    estimates = pipeline.price(prepared, options, store=pipeline.store_of(options.estimate))
-    prediction = pipeline.finish(prepared, estimates, options)
+    prepared = composition.prepare(options, source=sources.source(step))
+    estimates = composition.price(prepared, options, store=caches.store_of(options.estimate))
+    prediction = composition.finish(prepared, estimates, options)
     return {
         "compute_s": prediction.compute_s,
         "flops": estimates.total.total.flops,

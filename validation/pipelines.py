@@ -28,7 +28,7 @@ from hespas.options import (
     PredictOptions,
     ProgramOptions,
 )
-from hespas.pipeline import predict_pipeline
+from hespas.pipeline.staged import predict_pipeline
 from hespas.pipelining.laws import ideal_bubble
 from hespas.pipelining.options import PipelineOptions
 

@@ -28,7 +28,7 @@ from hespas.options import (
     PredictOptions,
     ProgramOptions,
 )
-from hespas.pipeline import predict
+from hespas.pipeline.composition import predict
 from hespas.prediction import Prediction
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -57,8 +57,8 @@ def predict(
     >>> prediction.devices, round(prediction.step_time_s * 1e6, 1)
     (4, 27.6)
     """
-    from hespas import pipeline
     from hespas.errors import ConfigError
+    from hespas.pipeline import composition, cutting
     from hespas.program.program import Program
     from hespas.report.answers import answer_of
 
@@ -74,12 +74,12 @@ def predict(
         overrides=overrides,
     )
     _check_model_options(chosen, is_program=program is not None)
-    if pipeline.is_pipeline(chosen):
+    if cutting.is_pipeline(chosen):
         raise ConfigError(
             f"the mesh {overrides.get('mesh')} divides the model into stages",
             hint="call hespas.predict_pipeline",
         )
-    return answer_of(pipeline.predict(chosen, program=program))
+    return answer_of(composition.predict(chosen, program=program))
 
 
 def predict_pipeline(
@@ -96,25 +96,25 @@ def predict_pipeline(
 
     It is ``hespas run`` with an axis ``pipe`` in the ``mesh``. ``network_model`` is ``model`` of
     `simulate`; all else is as in `predict`. A stage that cannot fit into memory is refused unless
-    ``ignore_memory`` is set. Raises what `hespas.pipeline.predict_pipeline` raises.
+    ``ignore_memory`` is set. Raises what `hespas.pipeline.staged.predict_pipeline` raises.
 
     >>> predicted = predict_pipeline("llama3-100m", "2xH100_80GB", mesh="pipe=2", global_batch=8,
     ...                              sequence=256, fidelity="fused", settings={"layers": "2"})
     >>> predicted.devices, predicted.cut.schedule.name, len(predicted.stages)
     (2, '1f1b', 2)
     """
-    from hespas import pipeline
     from hespas.errors import ConfigError
+    from hespas.pipeline import cutting, staged
     from hespas.report.answers import pipeline_answer_of
 
     check_kind(model, str, "a model's name", "hespas export --list has them")
     named = {"cluster": cluster, "mesh": mesh, "model": network_model}
     chosen = _chosen(model, node=node, long_run=long_run, overrides={**overrides, **named})
-    if not pipeline.is_pipeline(chosen):
+    if not cutting.is_pipeline(chosen):
         raise ConfigError(
             f"the mesh {mesh} has no axis pipe of several stages", hint="call hespas.predict"
         )
-    return pipeline_answer_of(pipeline.predict_pipeline(chosen))
+    return pipeline_answer_of(staged.predict_pipeline(chosen))
 
 
 def _chosen(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from hespas.estimate.graph import GraphEstimate, estimator_assumptions
 from hespas.estimate.sequence import Step
 from hespas.hardware.device import Device
 from hespas.hardware.system import NetworkDimension, System, Topology, bare_system
-from hespas.memory.usage import MemoryUse
 from hespas.options import PredictOptions
 from hespas.program.assumption import (
     OF_COMMUNICATION,
@@ -28,6 +28,9 @@ from hespas.simulate.timeline import Timeline
 from hespas.split.modules import RegionModules
 from hespas.split.regions import Compute, RegionGraph
 from hespas.units import PS_PER_S, format_quantity, format_time
+
+if TYPE_CHECKING:
+    from hespas.memory.usage import MemoryUse
 
 _NOTABLE_WAIT = 0.001
 """Waits of a smaller part of the step are not reported."""

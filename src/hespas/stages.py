@@ -46,7 +46,7 @@ def load(
     8
     """
     from hespas.options import AS_GIVEN, PredictOptions, ProgramOptions
-    from hespas.pipeline import load_alone
+    from hespas.pipeline.composition import load_alone
 
     given = ProgramOptions(
         file=Path(path),
@@ -82,7 +82,7 @@ def optimise(
         PredictOptions,
         ProgramOptions,
     )
-    from hespas.pipeline import load as load_program
+    from hespas.pipeline.loading import load as load_program
 
     chosen = PredictOptions(
         program=ProgramOptions(file=Path(workload), devices=devices),
@@ -155,7 +155,7 @@ def estimate(
     from hespas.estimate.cache import MemoryStore
     from hespas.hardware.device import Device
     from hespas.options import PredictOptions
-    from hespas.pipeline import Prepared, price
+    from hespas.pipeline.composition import Prepared, price
     from hespas.split.modules import region_modules
     from hespas.split.regions import RegionGraph
 

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hespas import pipeline
 from hespas.estimate.rates import Rates
 from hespas.estimate.tables.gemm import Product, gemm_model
 from hespas.explain.changes import all_changes
@@ -14,6 +13,7 @@ from hespas.frontend.load import load_source
 from hespas.hardware.device import Device
 from hespas.hardware.presets import device_names, load_device
 from hespas.options import EstimateOptions, NetworkOptions, PredictOptions
+from hespas.pipeline import composition
 from hespas.simulate.models import Model
 from scheduled import HEADER, done, kernel, start, sync
 
@@ -59,7 +59,7 @@ def test_no_change_makes_a_step_longer(
         network=NetworkOptions(system=SYSTEM, model=model),
     )
     program = load_source(PROGRAM.encode(), name="step.hlo")
-    for each in all_changes(pipeline.predict(options, program=program)):
+    for each in all_changes(composition.predict(options, program=program)):
         # A simulation rounds to ns, or to ps.
         assert each.gain > -1e-3 or each.step_time_s < 2e-9, each
 

@@ -20,7 +20,7 @@ from hespas.hardware.device import Device
 from hespas.hardware.presets import load_device
 from hespas.memory.usage import memory_use
 from hespas.options import AS_GIVEN, EstimateOptions, NetworkOptions, PredictOptions
-from hespas.pipeline import predict
+from hespas.pipeline.composition import predict
 from hespas.prediction import Prediction
 from hespas.program.program import Program
 from hespas.report.headline import headline_lines

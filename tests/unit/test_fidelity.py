@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hespas import fidelity, pipeline
+from hespas import fidelity
 from hespas.compile import for_node
 from hespas.compile.options import CompileOptions, Matmuls
 from hespas.errors import ConfigError, ExtraMissingError, ToolError, UnsupportedError
@@ -162,9 +162,9 @@ def test_libraries_are_those_of_gpus() -> None:
     choice = CompileChoice(fidelity=Fidelity.LIBRARY)
     given = options(compiled=choice, estimate=EstimateOptions(node="TPUv5e"))
     with pytest.raises(ConfigError, match="fidelity library is of GPUs, and the node is none"):
-        pipeline.load(given, source=SOURCE)
+        loading.load(given, source=SOURCE)
     on_gpu = options(compiled=choice, estimate=EstimateOptions(node="H100_80GB"))
-    assert pipeline.load(on_gpu, source=SOURCE).fidelity == "library"
+    assert loading.load(on_gpu, source=SOURCE).fidelity == "library"
 
 
 def test_hlo_is_taken_as_it_is() -> None:
@@ -198,12 +198,12 @@ def test_a_program_that_the_compiler_refuses_falls_back_with_a_note(
 
     monkeypatch.setattr(for_node, "check_compilation", possible)
     monkeypatch.setattr(loading, "_compiled", refuse)
-    program = pipeline.load(options(), source=SOURCE)
+    program = loading.load(options(), source=SOURCE)
     assert program.fidelity == WITHOUT_COMPILER.value
     assert any(f"not compiled first: {error}" in text for text in program.assumptions)
     asked = CompileChoice(fidelity=Fidelity.COMPILED)
     with pytest.raises(type(error)):
-        pipeline.load(options(compiled=asked), source=SOURCE)
+        loading.load(options(compiled=asked), source=SOURCE)
 
 
 @pytest.mark.usefixtures("installed")
@@ -221,7 +221,7 @@ ENTRY %main (a: f32[8]) -> f32[8] {
         return made
 
     monkeypatch.setattr(loading, "_compiled", compile_it)
-    assert pipeline.load(options(), source=SOURCE).fidelity == "compiled"
+    assert loading.load(options(), source=SOURCE).fidelity == "compiled"
 
 
 def test_asking_for_a_compiler_that_is_not_there_is_an_error(
@@ -233,4 +233,4 @@ def test_asking_for_a_compiler_that_is_not_there_is_an_error(
     monkeypatch.setattr(loading, "_compiled", missing)
     asked = CompileChoice(fidelity=Fidelity.COMPILED)
     with pytest.raises(ExtraMissingError, match=r"hespas\[gpu\]"):
-        pipeline.load(options(compiled=asked), source=SOURCE)
+        loading.load(options(compiled=asked), source=SOURCE)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from hespas import pipeline
 from hespas.errors import ProgramError
 from hespas.options import EstimateOptions, NetworkOptions, PredictOptions, ProgramOptions
+from hespas.pipeline import composition
 from hespas.progress import LOG, Event, Report, Stage, stage
 
 EXAMPLE = "examples/attention_block.mlir"
@@ -43,7 +43,7 @@ def test_a_prediction_says_which_stage_it_is_in(seen: Seen) -> None:
         estimate=EstimateOptions(node="A100_SXM_40GB"),
         network=NetworkOptions(system="A100_SXM_40GB_4GPU"),
     )
-    pipeline.predict(options)
+    composition.predict(options)
     assert seen == [
         ("estimate", "begin", False),
         ("estimate", "end", True),

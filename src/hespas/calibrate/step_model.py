@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from hespas import pipeline
 from hespas.calibrate.steps import Workload
 from hespas.estimate.cache import MemoryStore
 from hespas.estimate.methods import EstimatorSpec
@@ -13,7 +12,8 @@ from hespas.estimate.tables.method import Measured, make
 from hespas.hardware.device import Device, at_fastest
 from hespas.hardware.system import System
 from hespas.options import AS_GIVEN, EstimateOptions, NetworkOptions, PredictOptions, ProgramOptions
-from hespas.pipeline import Prepared
+from hespas.pipeline import composition
+from hespas.pipeline.composition import Prepared
 from hespas.program.program import Program
 from hespas.schedule.build import estimated_tasks
 
@@ -29,8 +29,8 @@ def calibrated(base: Measured, device: Device) -> Measured:
 def at_clock_of(estimator: Measured, program: Program) -> Measured:
     """Return a program's estimator at the clock that its computation sustains."""
     options = PredictOptions(compile=AS_GIVEN, estimate=EstimateOptions(node=estimator.device))
-    prepared = pipeline.divide(program, options)
-    priced = pipeline.price(prepared, options, store=MemoryStore(), estimator=estimator)
+    prepared = composition.divide(program, options)
+    priced = composition.price(prepared, options, store=MemoryStore(), estimator=estimator)
     return estimator if priced.sustained is None else estimator.at_clock(priced.sustained.clock)
 
 
@@ -53,7 +53,7 @@ class PipelineSteps:
         if workload not in self.estimators:
             spec = EstimatorSpec(device=device, kernels=prepared.graph.program.kernels)
             self.estimators[workload] = make(spec)
-        estimates = pipeline.price(
+        estimates = composition.price(
             prepared,
             options,
             store=MemoryStore(),
@@ -66,7 +66,7 @@ class PipelineSteps:
             estimates,
             host_bandwidth_bytes_per_s=device.host_bandwidth_bytes_per_s,
         )
-        timeline = pipeline.simulate(prepared, tasks, options.network)
+        timeline = composition.simulate(prepared, tasks, options.network)
         return estimates.total.time_s if timeline is None else timeline.step_time_s
 
     def floor_s(self, workload: Workload, device: Device) -> float:
@@ -77,7 +77,7 @@ class PipelineSteps:
         options = PredictOptions(
             estimate=EstimateOptions(node=at_fastest(device), method="roofline")
         )
-        estimates = pipeline.price(self._prepared(workload), options, store=MemoryStore())
+        estimates = composition.price(self._prepared(workload), options, store=MemoryStore())
         return estimates.total.without_launches_s
 
     def is_compiled(self, workload: Workload) -> bool:
@@ -94,5 +94,5 @@ class PipelineSteps:
 
     def _prepared(self, workload: Workload) -> Prepared:
         if workload not in self.prepared:
-            self.prepared[workload] = pipeline.prepare(self._options(workload))
+            self.prepared[workload] = composition.prepare(self._options(workload))
         return self.prepared[workload]

@@ -22,7 +22,7 @@ from hespas.hardware.interconnect import interconnect_of
 from hespas.hardware.links import Link, load_link
 from hespas.hardware.presets import load_device, load_system, system_directory
 from hespas.options import AS_GIVEN, PredictOptions, ProgramOptions
-from hespas.pipeline import load_alone
+from hespas.pipeline.composition import load_alone
 
 
 @flags.command(

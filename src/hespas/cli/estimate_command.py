@@ -7,12 +7,12 @@ from typing import Any
 
 import click
 
-from hespas import pipeline
 from hespas.cli import flags
 from hespas.cli.output_directory import estimate_into, output_of, stats_of, summary_of
 from hespas.cli.outputs import check_targets, write_json
 from hespas.config.expert_load import ExpertOptions
 from hespas.options import EstimateOptions, NetworkOptions, OutputOptions, ProgramOptions
+from hespas.pipeline import checks, composition
 from hespas.split.strategies import SplitOptions
 
 
@@ -39,11 +39,11 @@ def command(
 
     WORKLOAD is a program or a configuration (.json).
     """
-    options = pipeline.checked(flags.requested(given, config_file))
+    options = checks.checked(flags.requested(given, config_file))
     check_targets(json_file, None, options.output.directory)
-    pipeline.check_priced(options)
+    checks.check_priced(options)
     with output_of(options) as output:
-        prepared = pipeline.prepare_alone(options)
+        prepared = composition.prepare_alone(options)
         estimates = estimate_into(prepared, options, output)
     if json_file is not None:
         write_json(json_file, stats_of(estimates, prepared))

@@ -6,7 +6,6 @@ from typing import Any
 
 import click
 
-from hespas import pipeline
 from hespas.cli import flags
 from hespas.cli.outputs import check_targets, write_json
 from hespas.config.fields import options_in
@@ -19,6 +18,7 @@ from hespas.options import (
     ReportOptions,
     StepOptions,
 )
+from hespas.pipeline import caches, checks, composition
 from hespas.report.communication import communication_rows
 from hespas.report.explain import explain_rows, explain_text
 
@@ -44,11 +44,11 @@ def command(json_file: str | None, **given: Any) -> None:
     """
     requested = flags.requested(given)
     flags.check_verbose(requested.report, json_file)
-    options = pipeline.checked(requested)
+    options = checks.checked(requested)
     check_targets(json_file, None)
-    prepared = pipeline.prepare(options)
-    estimates = pipeline.price(prepared, options, store=pipeline.store_of(options.estimate))
-    prediction = pipeline.finish(prepared, estimates, options)
+    prepared = composition.prepare(options)
+    estimates = composition.price(prepared, options, store=caches.store_of(options.estimate))
+    prediction = composition.finish(prepared, estimates, options)
     changes = all_changes(prediction)
     if json_file is not None:
         figures = {

@@ -13,7 +13,10 @@ from hespas.estimate.ptx.kernels import AnalysisCache, kernel_pricer
 from hespas.estimate.ptx.method import KernelEstimator
 from hespas.estimate.tables.method import Measured
 from hespas.options import CompileChoice, EstimateOptions, Fidelity, NetworkOptions, ProgramOptions
-from hespas.pipeline import checked, compiled_directory, device_of, divide, load_alone, price
+from hespas.pipeline.caches import compiled_directory
+from hespas.pipeline.checks import checked
+from hespas.pipeline.composition import divide, load_alone, price
+from hespas.pipeline.machines import device_of
 from hespas.report.assumptions import assumption_lines, grouped_assumptions
 from hespas.report.kernels import kernel_table, kernels_json, kernels_text
 

@@ -17,7 +17,9 @@ from hespas.files import (
     staged_directory,
 )
 from hespas.options import PredictOptions
-from hespas.pipeline import Prepared, price, store_of, workload_digest
+from hespas.pipeline.caches import store_of
+from hespas.pipeline.composition import Prepared, price
+from hespas.pipeline.workload import workload_digest
 from hespas.report.estimate import estimate_summary, module_stats
 from hespas.report.regions import write_region_files
 from hespas.schedule.chakra.writer import write_traces

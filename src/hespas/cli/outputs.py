@@ -12,7 +12,7 @@ from hespas.errors import OutputError
 from hespas.files import check_file, json_bytes, write_file
 
 if TYPE_CHECKING:
-    from hespas.pipeline import PipelinePrediction
+    from hespas.pipeline.answer import PipelinePrediction
     from hespas.prediction import Prediction
     from hespas.report.timeline.chart import Chart
     from hespas.simulate.timeline import Timeline

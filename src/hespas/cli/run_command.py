@@ -7,12 +7,12 @@ from typing import Any
 
 import click
 
-from hespas import pipeline
 from hespas.cli import flags
 from hespas.cli.output_directory import estimate_into, output_of, write_tasks
 from hespas.cli.outputs import check_targets, write_json, write_pipeline, write_prediction
 from hespas.errors import ConfigError, option
 from hespas.options import PredictOptions
+from hespas.pipeline import checks, composition, cutting, folded, staged
 from hespas.prediction import Prediction
 from hespas.report.run import run_json, run_report, run_text
 from hespas.split.flatten import MOST_OPERATIONS
@@ -38,14 +38,14 @@ def command(json_file: str | None, timeline: Path | None, **given: Any) -> None:
     """
     requested = flags.requested(given)
     flags.check_verbose(requested.report, json_file)
-    if pipeline.is_pipeline(requested):
+    if cutting.is_pipeline(requested):
         check_targets(json_file, timeline, requested.output.directory)
         _run_pipeline(requested, json_file, timeline)
         return
-    options = pipeline.checked(requested)
+    options = checks.checked(requested)
     check_targets(json_file, timeline, options.output.directory)
     if timeline is None and options.output.directory is None:
-        prediction = pipeline.predict_folded(options, whole_up_to=MOST_OPERATIONS)
+        prediction = folded.predict_folded(options, whole_up_to=MOST_OPERATIONS)
     else:
         prediction = _with_files(options)
     if timeline is not None:
@@ -63,9 +63,9 @@ def command(json_file: str | None, timeline: Path | None, **given: Any) -> None:
 def _with_files(options: PredictOptions) -> Prediction:
     """Predict a step, and write its regions and traces where they are asked for."""
     with output_of(options) as output:
-        prepared = pipeline.prepare(options)
+        prepared = composition.prepare(options)
         estimates = estimate_into(prepared, options, output)
-        prediction = pipeline.finish(prepared, estimates, options)
+        prediction = composition.finish(prepared, estimates, options)
         write_tasks(prediction.tasks, output)
     return prediction
 
@@ -79,7 +79,7 @@ def _run_pipeline(options: PredictOptions, json_file: str | None, timeline: Path
         raise ConfigError(
             f"{option('output')} has no effect on a pipeline of several programs", hint="drop it"
         )
-    prediction = pipeline.predict_pipeline(options)
+    prediction = staged.predict_pipeline(options)
     if timeline is not None:
         write_pipeline(prediction, timeline)
     report = pipeline_report(prediction)

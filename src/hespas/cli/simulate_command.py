@@ -12,7 +12,6 @@ from typing import Any
 
 import click
 
-from hespas import pipeline
 from hespas.backends.astra_sim.run import AstraSimOptions, run_astra_sim
 from hespas.backends.htsim.run import run_htsim
 from hespas.backends.network_program import Backend, ProgramOptions
@@ -24,6 +23,7 @@ from hespas.errors import ConfigError, TraceError, option
 from hespas.hardware.cluster import Cluster
 from hespas.hardware.system import System
 from hespas.options import NetworkOptions
+from hespas.pipeline import machines
 from hespas.progress import Stage, stage
 from hespas.report.simulation import external_text, simulation_text
 from hespas.schedule.chakra.reader import read_traces
@@ -245,7 +245,7 @@ def command(
     engine.check(wants_tasks=nodes or timeline is not None)
     check_targets(json_file, timeline)
     options = flags.built(NetworkOptions, given)
-    system = pipeline.system_of(options)
+    system = machines.system_of(options)
     if system is None:
         raise ConfigError(
             "no system is given", hint=f"give {option('cluster')} or {option('system')}"
@@ -300,7 +300,7 @@ def command(
     with stage(Stage.SIMULATE, f"on {system.name}"):
         result = simulate_job(job, system, choice)
     is_perfect = options.imperfect is None
-    if is_perfect and pipeline.model_of(options, system).model is not choice.model:
+    if is_perfect and machines.model_of(options, system).model is not choice.model:
         noted = (_other_model(system.name), *result.assumptions)
         result = replace(result, assumptions=noted)
     if timeline is not None:

@@ -6,12 +6,12 @@ from typing import Any
 
 import click
 
-from hespas import pipeline
 from hespas.cli import flags
 from hespas.cli.output_directory import estimate_into, output_of, stats_of, summary_of, write_tasks
 from hespas.cli.outputs import check_targets, write_json
 from hespas.errors import ConfigError, option
 from hespas.options import EstimateOptions, NetworkOptions, OutputOptions, ProgramOptions
+from hespas.pipeline import checks, composition, machines
 from hespas.schedule.build import check_host_link, estimated_tasks
 from hespas.split.strategies import SplitOptions
 
@@ -35,20 +35,20 @@ def command(json_file: str | None, estimator_times: bool, **given: Any) -> None:
 
     WORKLOAD is a program or a configuration (.json).
     """
-    options = pipeline.checked(flags.requested(given))
+    options = checks.checked(flags.requested(given))
     directory = options.output.directory
     check_targets(json_file, None, directory)
     if directory is None:
         raise ConfigError("no output directory is given", hint=f"give {option('output')}")
-    pipeline.check_priced(options)
+    checks.check_priced(options)
     with output_of(options) as output:
-        prepared = pipeline.prepare_alone(options)
-        check_host_link(prepared.graph, pipeline.host_bandwidth(options.estimate))
+        prepared = composition.prepare_alone(options)
+        check_host_link(prepared.graph, machines.host_bandwidth(options.estimate))
         estimates = estimate_into(prepared, options, output)
         tasks = estimated_tasks(
             prepared.graph,
             estimates,
-            host_bandwidth_bytes_per_s=pipeline.host_bandwidth(options.estimate),
+            host_bandwidth_bytes_per_s=machines.host_bandwidth(options.estimate),
         )
         write_tasks(tasks, output)
     if json_file is not None:

@@ -24,7 +24,9 @@ from hespas.hardware.interconnect import Dimensions, interconnect_of
 from hespas.hardware.power import sustained_clock
 from hespas.hardware.system import System
 from hespas.options import NetworkOptions
-from hespas.pipeline import host_bandwidth, model_of, predict, prices_of
+from hespas.pipeline.caches import prices_of
+from hespas.pipeline.composition import predict
+from hespas.pipeline.machines import host_bandwidth, model_of
 from hespas.prediction import Prediction, computation_alone
 from hespas.program.overlap import SLOP_FLAG
 from hespas.schedule.build import estimated_tasks

@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from hespas import pipeline
 from hespas.errors import ConfigError, option
 from hespas.estimate.methods import method_named
 from hespas.hardware.presets import is_tpu, part_of
 from hespas.measure.measured import Measurement
 from hespas.measure.options import MeasureOptions, Platform
 from hespas.options import PredictOptions
+from hespas.pipeline import checks, composition, machines
 from hespas.prediction import Prediction
 
 _NOT_LETTERS = re.compile(r"[^a-z0-9]")
@@ -53,11 +53,11 @@ def is_compared(options: PredictOptions) -> bool:
 def check_comparison(options: PredictOptions, how: MeasureOptions) -> MeasureOptions:
     """Return on what to run, so that a prediction can be held against it.
 
-    Raises what `hespas.pipeline.checked` raises, and `ConfigError` where the platform is another
-    than that of the part that is predicted, as virtual devices of the CPU always are.
+    Raises what `hespas.pipeline.checks.checked` raises, and `ConfigError` where the platform is
+    another than that of the part that is predicted, as virtual devices of the CPU always are.
     """
-    checked = pipeline.checked(options)
-    pipeline.check_priced(checked)
+    checked = checks.checked(options)
+    checks.check_priced(checked)
     part = _part(checked)
     if part is None:
         return how
@@ -73,10 +73,10 @@ def check_comparison(options: PredictOptions, how: MeasureOptions) -> MeasureOpt
 
 def _part(options: PredictOptions) -> str | None:
     """Return the preset of the device that is predicted; None for one's own, and for this one."""
-    estimate, system = options.estimate, pipeline.system_of(options.network)
+    estimate, system = options.estimate, machines.system_of(options.network)
     if estimate.method is not None and method_named(estimate.method).device_here:
         return None if system is None else system.part
-    device = pipeline.device_of(estimate)
+    device = machines.device_of(estimate)
     if device is not None and part_of(device) is not None:
         return part_of(device)
     return None if system is None else system.part
@@ -85,13 +85,13 @@ def _part(options: PredictOptions) -> str | None:
 def compare(options: PredictOptions, measured: Measurement) -> Comparison:
     """Predict the step that was measured, as ``hespas run`` does.
 
-    Raises what `hespas.pipeline.predict` raises.
+    Raises what `hespas.pipeline.composition.predict` raises.
     """
-    prediction = pipeline.predict(options)
+    prediction = composition.predict(options)
     return Comparison(
         measured=measured,
         prediction=prediction,
-        notes=tuple(_notes(_part(pipeline.checked(options)), prediction, measured)),
+        notes=tuple(_notes(_part(checks.checked(options)), prediction, measured)),
     )
 
 

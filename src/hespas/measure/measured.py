@@ -10,12 +10,14 @@ from statistics import median
 
 import msgspec
 
-from hespas import errors, pipeline
+from hespas import errors
 from hespas.errors import HespasError, ToolError, UnsupportedError
 from hespas.export.workload import Workload, export_cache, read_workload
 from hespas.files import cache_home
 from hespas.measure.options import AUTO, MeasureOptions, Platform
 from hespas.options import PredictOptions
+from hespas.pipeline import machines
+from hespas.pipeline.workload import source_of
 from hespas.prediction import Prediction
 from hespas.progress import Stage, stage
 from hespas.tools.process import LOG_NAME, Limits, last_words, run_program, scratch_directory
@@ -86,11 +88,12 @@ def percentile(durations_s: Sequence[float], share: float) -> float:
 def measure_step(options: PredictOptions, how: MeasureOptions) -> Measurement:
     """Compile a workload for the devices that are there, and time its steps.
 
-    The workload is found, exported and divided as `hespas.pipeline.predict` does it. Nothing of the
-    ``options`` has an effect but the program's, and flags of XLA. Raises `HardwareError` where
-    there is no device of the platform or the step doesn't fit into its memory, `DeviceCountError`
-    for too few, `UnsupportedError` for a program that calls what the platform lacks, and
-    `ToolError`, naming a log that is kept, for one that crashes or takes longer than the limit.
+    The workload is found, exported and divided as `hespas.pipeline.composition.predict` does it.
+    Nothing of the ``options`` has an effect but the program's, and flags of XLA. Raises
+    `HardwareError` where there is no device of the platform or the step doesn't fit into its
+    memory, `DeviceCountError` for too few, `UnsupportedError` for a program that calls what the
+    platform lacks, and `ToolError`, naming a log that is kept, for one that crashes or takes longer
+    than the limit.
     """
     workload = _workload(options)
     request = messages.StepRequest(
@@ -122,12 +125,12 @@ def measure_step(options: PredictOptions, how: MeasureOptions) -> Measurement:
 
 
 def _stated_devices(options: PredictOptions) -> int | None:
-    system = pipeline.system_of(options.network)
+    system = machines.system_of(options.network)
     return options.program.devices if system is None else system.device_count
 
 
 def _workload(options: PredictOptions) -> Workload:
-    source = pipeline.source_of(options, pipeline.system_of(options.network))
+    source = source_of(options, machines.system_of(options.network))
     estimate = options.estimate
     kept = None
     if not (estimate.disable_cache or estimate.in_memory_only_cache):

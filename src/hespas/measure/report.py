@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from hespas import pipeline
 from hespas.errors import ConfigError, option
 from hespas.export.source import FileSource, ModelSource
 from hespas.measure.comparison import Comparison
 from hespas.measure.measured import Measurement
 from hespas.options import PredictOptions
+from hespas.pipeline import checks, machines, workload
 from hespas.units import format_bytes_binary, format_time
 from hespas.validate.measurements import MeasuredStep
 
@@ -119,7 +119,7 @@ def table_step(options: PredictOptions, measured: Measurement) -> MeasuredStep:
 
     Raises what `check_table` raises.
     """
-    source = pipeline.source_of(options, pipeline.system_of(options.network))
+    source = workload.source_of(options, machines.system_of(options.network))
     node, system = table_names(options)
     return MeasuredStep(
         workload=source.name,
@@ -136,14 +136,14 @@ def table_step(options: PredictOptions, measured: Measurement) -> MeasuredStep:
 def table_names(options: PredictOptions) -> tuple[str, str]:
     """Return the names of the node and the system; raises what `check_table` raises."""
     network = options.network
-    source = pipeline.source_of(options, pipeline.system_of(network))
+    source = workload.source_of(options, machines.system_of(network))
     if not isinstance(source, ModelSource | FileSource):
         raise ConfigError(
             f"{option('csv')} names a model or a file, and {source.name} is neither",
             hint="write it to a file first: hespas export",
         )
     given = network.system if network.cluster is None else network.cluster
-    node = pipeline.checked(options).estimate.node
+    node = checks.checked(options).estimate.node
     for name, value in (("cluster", given), ("node", node)):
         if not isinstance(value, str | Path):
             raise ConfigError(

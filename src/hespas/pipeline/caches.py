@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from hespas.estimate.cache import DiskStore, MemoryStore, Store
-from hespas.export.workload import export_cache
 from hespas.files import cache_home
 from hespas.options import EstimateOptions
 from hespas.split.modules import RegionModules
@@ -59,6 +58,9 @@ def prices_of(options: EstimateOptions, modules: RegionModules) -> Store | None:
 
 def check_caches(options: EstimateOptions) -> None:
     """Raise what a cache that can't be written raises, before there is anything to keep."""
+    # Of use to few commands, and half of what they import.
+    from hespas.export.workload import export_cache  # noqa: PLC0415
+
     directory = compiled_directory(options)
     if directory is not None:
         export_cache(directory).check()

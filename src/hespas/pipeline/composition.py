@@ -15,10 +15,8 @@ from hespas.estimate.driver import Estimator, OperationMethod
 from hespas.estimate.graph import GraphEstimate, estimate_graph
 from hespas.estimate.rates import Scalable
 from hespas.estimate.sequence import Step, priced_steps
-from hespas.fuse.beside import with_experts_beside
 from hespas.hardware.parts import part_warnings
 from hespas.hardware.system import System
-from hespas.memory.usage import memory_use
 from hespas.options import AS_GIVEN, Fidelity, NetworkOptions, PredictOptions
 from hespas.pipeline.caches import prices_of, store_of
 from hespas.pipeline.checks import (
@@ -175,6 +173,9 @@ def _with_experts_beside(program: Program, options: PredictOptions) -> Program:
     """
     if not program.is_scheduled:
         raise no_schedule("overlap", program)
+    # Modelled fusion, which few programs need.
+    from hespas.fuse.beside import with_experts_beside  # noqa: PLC0415
+
     found = with_experts_beside(program)
     if found is program and options.program.model.part is None:
         raise ConfigError(
@@ -301,6 +302,9 @@ def finish(
 
     ``change`` takes tasks away that another program of a pipeline runs.
     """
+    # Of no use to single stages.
+    from hespas.memory.usage import memory_use  # noqa: PLC0415
+
     tasks = change(
         estimated_tasks(
             prepared.graph,

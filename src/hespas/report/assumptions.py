@@ -8,14 +8,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from textwrap import fill
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from hespas.estimate.estimate import Estimate
-from hespas.pipeline import PipelinePrediction
-from hespas.prediction import Prediction
 from hespas.program.assumption import Part, Subject
 from hespas.report.schema import About, AssumptionGroup
+
+if TYPE_CHECKING:
+    from hespas.pipeline.answer import PipelinePrediction
+    from hespas.prediction import Prediction
 
 _SHOWN = 3
 _WIDTH = 100

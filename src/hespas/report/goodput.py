@@ -9,7 +9,7 @@ from hespas.errors import ConfigError, option
 from hespas.goodput.failures import CHECKPOINT_BYTES_PER_S, CHECKPOINT_SOURCE, failure_interval
 from hespas.goodput.model import LongRun, best_interval_s, goodput_of
 from hespas.goodput.options import DEFAULT_REPAIR_S, DEFAULT_START_S, GoodputOptions
-from hespas.pipeline import PipelinePrediction
+from hespas.pipeline.answer import PipelinePrediction
 from hespas.prediction import Prediction
 from hespas.program.types import size_bytes
 from hespas.report.assumptions import wrapped

@@ -13,7 +13,7 @@ import msgspec
 
 from hespas.estimate.estimate import Estimate
 from hespas.models.part import EXPERT, PIPE, REDUCED
-from hespas.pipeline import PartCost, PipelinePrediction
+from hespas.pipeline.answer import PartCost, PipelinePrediction
 from hespas.prediction import Prediction
 from hespas.report.assumptions import assumptions_of_step
 from hespas.report.communication import IDLE, communication_rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hespas.errors import ConfigError
-from hespas.pipeline import PipelinePrediction
+from hespas.pipeline.answer import PipelinePrediction
 from hespas.pipelining.laws import ideal_bubble
 from hespas.pipelining.options import Overlap
 from hespas.report.schema import PipelineReport, RunReport, StageRow

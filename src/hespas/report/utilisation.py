@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hespas.estimate.estimate import OpEstimate
-from hespas.pipeline import PipelinePrediction
+from hespas.pipeline.answer import PipelinePrediction
 from hespas.prediction import Prediction
 from hespas.report.schema import RunReport
 from hespas.units import format_quantity, format_time

@@ -17,7 +17,8 @@ from hespas.models.catalogue import Llama2, Llama3
 from hespas.models.flops import model_flops
 from hespas.models.kept import least_kept_bytes, local_elements
 from hespas.models.model import TYPE_BYTES
-from hespas.pipeline import Cut, least_memory
+from hespas.pipeline.cutting import Cut
+from hespas.pipeline.fitting import least_memory
 
 _MOMENTS = 2
 _LAYER = (

@@ -8,13 +8,13 @@ from functools import cache
 from hashlib import sha256
 from importlib import metadata
 
-from hespas import pipeline
 from hespas.estimate.methods import DeviceUse, method_named
 from hespas.export.source import ModelSource
 from hespas.export.workload import model_key
 from hespas.fidelity import why_not_compiled
 from hespas.hardware.device import Device
 from hespas.options import PredictOptions
+from hespas.pipeline import checks, cutting, machines, workload
 from hespas.study.bounds import NO_BOUNDS, Bounds, bounds_of, pipeline_bounds
 from hespas.study.keys import canonical
 from hespas.study.messages import Phase
@@ -89,10 +89,10 @@ def entry_of(number: int, candidate: Candidate) -> Entry:
     options = candidate.options()
     network = replace(options.network, system=system, cluster=None)
     options = replace(options, network=network)
-    cut = pipeline.cut_of(options) if pipeline.is_pipeline(options) else None
-    options = pipeline.checked(options) if cut is None else _whatever_fits(cut.options)
-    source = pipeline.source_of(options, system) if cut is None else cut.source
-    device = pipeline.device_of(options.estimate)
+    cut = cutting.cut_of(options) if cutting.is_pipeline(options) else None
+    options = checks.checked(options) if cut is None else _whatever_fits(cut.options)
+    source = workload.source_of(options, system) if cut is None else cut.source
+    device = machines.device_of(options.estimate)
     node = options.estimate.node
     part = str(node) if isinstance(node, str) else None
     model = source if isinstance(source, ModelSource) else None
@@ -131,10 +131,10 @@ def _whatever_fits(options: PredictOptions) -> PredictOptions:
     return replace(options, pipeline=replace(options.pipeline, ignore_memory=True))
 
 
-def _inputs(options: PredictOptions, device: Device | None, cut: pipeline.Cut | None) -> str:
+def _inputs(options: PredictOptions, device: Device | None, cut: cutting.Cut | None) -> str:
     """Return a digest of options, with what the files hold that they name."""
     if cut is None:
-        program = pipeline.workload_digest(options)
+        program = workload.workload_digest(options)
     else:
         schedule = None if options.pipeline.schedule_is_named else cut.schedule
         program = f"{model_key(cut.source)} {schedule!r}"

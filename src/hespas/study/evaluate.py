@@ -13,10 +13,10 @@ from time import perf_counter
 
 import msgspec
 
-from hespas import pipeline
 from hespas.content_cache import used_files
 from hespas.errors import CacheError, HespasError, OutputError, TimeLimitError, ToolError
 from hespas.options import CompileChoice, Fidelity, PredictOptions
+from hespas.pipeline import cutting, folded, staged
 from hespas.report.pipeline import pipeline_report
 from hespas.report.run import report_without_tables, run_json, run_report
 from hespas.report.schema import RunReport
@@ -121,9 +121,9 @@ def _report(options: PredictOptions, *, in_full: bool) -> RunReport:
 
     Tables are of every kernel of a step: one of very many has none, and takes no longer.
     """
-    if pipeline.is_pipeline(options):
-        return pipeline_report(pipeline.predict_pipeline(options))
-    prediction = pipeline.predict_folded(options, whole_up_to=_MOST_IN_TABLES if in_full else 0)
+    if cutting.is_pipeline(options):
+        return pipeline_report(staged.predict_pipeline(options))
+    prediction = folded.predict_folded(options, whole_up_to=_MOST_IN_TABLES if in_full else 0)
     if in_full and prediction.graph.kernels <= _MOST_IN_TABLES:
         return run_report(prediction)
     return report_without_tables(prediction)

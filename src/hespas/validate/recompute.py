@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from hespas import pipeline
 from hespas.calibrate.lines import at_line
 from hespas.calibrate.samples import FAR
 from hespas.config.suggest import suggestion
@@ -27,6 +26,7 @@ from hespas.options import (
     PredictOptions,
     ProgramOptions,
 )
+from hespas.pipeline import composition
 from hespas.prediction import Prediction
 from hespas.simulate.models import Model
 from hespas.units import format_time
@@ -146,11 +146,11 @@ def _predictions(
         estimate=EstimateOptions(node=step.node, cache_dir=sources.cache_dir),
         network=NetworkOptions(system=step.system, model=model),
     )
-    prepared = pipeline.prepare(options, source=sources.source(step))
+    prepared = composition.prepare(options, source=sources.source(step))
 
     def predicted_by(name: str) -> Prediction:
         chosen = replace(options, estimate=replace(options.estimate, method=name))
-        estimates = pipeline.price(prepared, chosen, store=MemoryStore())
-        return pipeline.finish(prepared, estimates, chosen)
+        estimates = composition.price(prepared, chosen, store=MemoryStore())
+        return composition.finish(prepared, estimates, chosen)
 
     return {name: predicted_by(name) for name in dict.fromkeys((FLOOR_METHOD, method))}

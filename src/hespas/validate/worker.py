@@ -13,7 +13,6 @@ from pathlib import Path
 
 import msgspec
 
-from hespas import pipeline
 from hespas.compile.options import CompileOptions
 from hespas.compile.recipe import RecipeFlags
 from hespas.errors import HespasError, spelled
@@ -32,7 +31,8 @@ from hespas.options import (
     PredictOptions,
     ProgramOptions,
 )
-from hespas.pipeline import PipelinePrediction
+from hespas.pipeline import composition, loading, machines, staged
+from hespas.pipeline.answer import PipelinePrediction
 from hespas.pipelining.options import PipelineOptions
 from hespas.prediction import Prediction
 from hespas.program.slices import COMPILED_SLICES, with_slices
@@ -88,7 +88,7 @@ def stacks_bytes(devices: int) -> int:
 def _answered(request: RowRequest) -> RowAnswer:
     options = _options(request)
     if PIPE in request.options.get("mesh", ""):
-        return _answer_of_pipeline(pipeline.predict_pipeline(_as_pipeline(options, request)))
+        return _answer_of_pipeline(staged.predict_pipeline(_as_pipeline(options, request)))
     if _is_extended(request):
         answer = _answer(_extended(options, request))
         is_compiled = request.fidelity == Fidelity.COMPILED.value
@@ -143,14 +143,14 @@ def _extended(options: PredictOptions, request: RowRequest) -> Prediction:
         ),
         network=replace(options.network, system=f"{COMPILED_SLICES}x{part}"),
     )
-    compiled = pipeline.load(two, system=pipeline.system_of(two.network))
+    compiled = loading.load(two, system=machines.system_of(two.network))
     note = (
         f"the program is that of {COMPILED_SLICES} slices, and simulated on {count}: a slice does "
         "the same however many there are"
     )
     program = with_slices(compiled, system.slices)
     program = msgspec.structs.replace(program, assumptions=(note, *program.assumptions))
-    return pipeline.predict(replace(options, compile=CompileChoice()), program=program)
+    return composition.predict(replace(options, compile=CompileChoice()), program=program)
 
 
 def _as_pipeline(options: PredictOptions, request: RowRequest) -> PredictOptions:
@@ -180,8 +180,8 @@ def _predicted(options: PredictOptions, request: RowRequest) -> Prediction:
         # As `hespas validate` does: layers written out, and divided before they are compiled.
         program = replace(options.program, model=ModelOptions())
         source = partitioned(export_model(request.workload, request.options)).text
-        return pipeline.predict(replace(options, program=program), source=source)
-    return pipeline.predict(options)
+        return composition.predict(replace(options, program=program), source=source)
+    return composition.predict(options)
 
 
 def _recipe(flags: Mapping[str, str]) -> RecipeFlags | None:

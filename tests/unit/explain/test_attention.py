@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from hespas import pipeline
 from hespas.explain.attention import Scores, unfused
 from hespas.explain.changes import Change, all_changes
 from hespas.frontend.load import load_source
 from hespas.hardware.device import Device
 from hespas.options import AS_GIVEN, EstimateOptions, PredictOptions, ProgramOptions
+from hespas.pipeline import composition
 
 # Memory alone takes time.
 DEVICE = Device(name="slow", peak_flops=1e18, memory_bandwidth_bytes_per_s=1e3)
@@ -58,7 +58,7 @@ def fused(tmp_path: Path, text: str) -> Change | None:
     options = PredictOptions(
         program=ProgramOptions(file=file), compile=AS_GIVEN, estimate=EstimateOptions(node=DEVICE)
     )
-    changes = all_changes(pipeline.predict(options))
+    changes = all_changes(composition.predict(options))
     return next((each for each in changes if each.change == "attention fused"), None)
 
 

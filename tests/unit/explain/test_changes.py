@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 import hespas
-from hespas import pipeline
 from hespas.compile.options import CompileOptions
 from hespas.explain.changes import (
     ARITHMETIC_DOUBLED,
@@ -32,6 +31,7 @@ from hespas.hardware.faster_links import LinkFactors, with_links
 from hespas.hardware.presets import load_device, load_system
 from hespas.hardware.system import CollectiveKind, NetworkDimension, System, Topology, bare_system
 from hespas.options import AS_GIVEN, EstimateOptions, NetworkOptions, PredictOptions, ProgramOptions
+from hespas.pipeline import composition
 from hespas.program.overlap import SLOP_FLAG
 from hespas.simulate.models import Model
 from programs import vector_main
@@ -65,7 +65,7 @@ def changes_of(
         estimate=EstimateOptions(node=device, method="roofline"),
         network=NetworkOptions(system=system, imperfect=cluster, model=model),
     )
-    prediction = pipeline.predict(options)
+    prediction = composition.predict(options)
     found = (all_changes if everything else main_changes)(prediction)
     assert list(found) == sorted(found, key=lambda each: (-each.gain, each.change))
     for each in found:
@@ -215,7 +215,7 @@ def test_what_cycles_say_does_not_follow_rates(tmp_path: Path) -> None:
         compile=AS_GIVEN,
         estimate=EstimateOptions(node="TPUv5e", method="compiler"),
     )
-    assert not main_changes(pipeline.predict(options))
+    assert not main_changes(composition.predict(options))
 
 
 def _small_node(directory: Path, memory_bytes: int) -> Path:

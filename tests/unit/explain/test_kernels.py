@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from hespas import pipeline
 from hespas.explain.changes import all_changes
 from hespas.hardware.microarchitecture import load_microarchitecture
 from hespas.hardware.presets import load_device
 from hespas.options import EstimateOptions, PredictOptions, ProgramOptions
+from hespas.pipeline import composition
 
 NODE = "H100_80GB"
 HLO = """HloModule step, is_scheduled=true
@@ -35,7 +35,7 @@ def test_a_kernel_at_its_limit_takes_its_bytes_and_its_launch(tmp_path: Path, me
     options = PredictOptions(
         program=ProgramOptions(file=file), estimate=EstimateOptions(node=NODE, method=method)
     )
-    prediction = pipeline.predict(options)
+    prediction = composition.predict(options)
     found = {each.change: each for each in all_changes(prediction)}
     moved_s = 2 * 4 * 16777216 / load_device(NODE).memory_bandwidth_bytes_per_s
     limit_s = moved_s + load_microarchitecture(NODE).launch_s

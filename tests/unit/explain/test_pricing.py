@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from hespas import pipeline
 from hespas.explain import pricing
 from hespas.options import AS_GIVEN, EstimateOptions, NetworkOptions, PredictOptions, ProgramOptions
+from hespas.pipeline import composition
 from hespas.prediction import Prediction
 from hespas.report.run import run_json, run_report
 
@@ -42,7 +42,7 @@ def _lines() -> Iterator[str]:
 def predicted(tmp_path: Path, cache: Path | None) -> Prediction:
     file = tmp_path / "step.hlo"
     file.write_text(program())
-    return pipeline.predict(
+    return composition.predict(
         PredictOptions(
             program=ProgramOptions(file=file),
             compile=AS_GIVEN,

@@ -10,7 +10,7 @@ from hespas.frontend.load import load_source
 from hespas.fuse.fused import fused
 from hespas.memory.usage import memory_use
 from hespas.options import AS_GIVEN, EstimateOptions, PredictOptions
-from hespas.pipeline import predict
+from hespas.pipeline.composition import predict
 from hespas.program.program import Op, Program, nested_ops
 from hespas.program.types import HOST_MEMORY, TensorType
 

@@ -10,7 +10,6 @@ import pytest
 from click.testing import CliRunner
 
 import hespas
-from hespas import pipeline
 from hespas.calibrate.step_model import PipelineSteps
 from hespas.calibrate.steps import Workload
 from hespas.cli import run_command
@@ -25,6 +24,7 @@ from hespas.options import (
     PredictOptions,
     ProgramOptions,
 )
+from hespas.pipeline import composition
 from hespas.report.run import run_json
 from hespas.report.step_details import full_report
 from hespas.schedule.tasks import as_job
@@ -75,7 +75,9 @@ def test_the_command_the_api_and_validate_predict_the_same_bytes(
     by_command = CliRunner().invoke(run_command.command, words).stdout.encode()
     predicted = hespas.predict(program, NODE, SYSTEM, method=method, fidelity="compiled")
     by_api = json_bytes(run_json(full_report(predicted)))
-    by_pipeline = json_bytes(run_json(full_report(pipeline.predict(options_for(program, method)))))
+    by_pipeline = json_bytes(
+        run_json(full_report(composition.predict(options_for(program, method))))
+    )
     assert by_command == by_api == by_pipeline
     table = tmp_path / "steps.csv"
     table.write_text(f"workload,node,system,step_s\n{program},{NODE},{SYSTEM},2e-4\n")
@@ -97,12 +99,12 @@ def test_the_command_the_api_and_validate_predict_the_same_bytes(
 def test_calibration_predicts_the_step_of_the_same_prediction(program: Path) -> None:
     steps = PipelineSteps(node=load_device(NODE), system=load_system(SYSTEM))
     step_s = steps.step_s(Workload(file=program), load_device(NODE))
-    assert step_s == pipeline.predict(options_for(program)).step_time_s
+    assert step_s == composition.predict(options_for(program)).step_time_s
 
 
 def test_a_divided_program_serves_several_methods_and_models(program: Path) -> None:
     options = options_for(program)
-    prepared = pipeline.prepare(options)
+    prepared = composition.prepare(options)
     for method in ("measured", "roofline"):
         for model in Model:
             chosen = replace(
@@ -110,9 +112,11 @@ def test_a_divided_program_serves_several_methods_and_models(program: Path) -> N
                 estimate=replace(options.estimate, method=method),
                 network=replace(options.network, model=model),
             )
-            estimates = pipeline.price(prepared, chosen, store=MemoryStore())
-            shared = pipeline.finish(prepared, estimates, chosen)
-            assert run_json(full_report(shared)) == run_json(full_report(pipeline.predict(chosen)))
+            estimates = composition.price(prepared, chosen, store=MemoryStore())
+            shared = composition.finish(prepared, estimates, chosen)
+            assert run_json(full_report(shared)) == run_json(
+                full_report(composition.predict(chosen))
+            )
 
 
 def test_traces_are_simulated_as_astra_sim_does(program: Path) -> None:

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from hespas import pipeline
 from hespas.options import CompileChoice, Fidelity, PredictOptions
+from hespas.pipeline import composition
+from hespas.pipeline.folded import predict_folded
 from hespas.prediction import Prediction
 from hespas.report.run import run_summary
 from hespas.simulate.timeline import Timeline
@@ -82,7 +83,7 @@ def figures(prediction: Prediction) -> dict[str, Any]:
 @pytest.mark.parametrize("name", STEPS)
 def test_the_figures_are_the_same(name: str) -> None:
     asked = options(STEPS[name], Fidelity.FUSED)
-    folded, whole = pipeline.predict_folded(asked), pipeline.predict(asked)
+    folded, whole = predict_folded(asked), composition.predict(asked)
     assert figures(folded) == figures(whole)
 
 
@@ -94,7 +95,7 @@ def test_any_number_of_rounds_is_what_all_of_them_are(name: str, count: int) -> 
     batch = {} if parts is None else {"global_batch": parts * count, "micro_batch": 1}
     merged = {**given, **batch, "set": {**given["set"], **sizes}}
     asked = options(merged, Fidelity.FUSED)
-    folded, whole = pipeline.predict_folded(asked), pipeline.predict(asked)
+    folded, whole = predict_folded(asked), composition.predict(asked)
     assert folded.timeline is not None
     assert whole.timeline is not None
     assert sums(folded.timeline) == sums(whole.timeline)
@@ -107,7 +108,7 @@ def test_any_number_of_rounds_is_what_all_of_them_are(name: str, count: int) -> 
 
 def test_many_rounds_are_a_few_where_work_goes_on_between_them() -> None:
     asked = options({**LLAMA, **SHARDED, "global_batch": 512, "micro_batch": 1}, Fidelity.FUSED)
-    folded = pipeline.predict_folded(asked)
+    folded = predict_folded(asked)
     assert 8 * len(folded.graph.regions) < sum(folded.graph.counts)
 
 
@@ -116,13 +117,13 @@ def test_a_slow_device_is_predicted_with_every_round(tmp_path: Path) -> None:
     slow.write_text("devices: [{devices: [3], compute_scale: 1.5}]\n")
     given = STEPS["rounds of loops over layers"] | {"imperfect": str(slow)}
     asked = options(given, Fidelity.FUSED)
-    folded, whole = pipeline.predict_folded(asked), pipeline.predict(asked)
+    folded, whole = predict_folded(asked), composition.predict(asked)
     assert folded.straggler_s > 0
     assert figures(folded) == figures(whole)
 
 
 def test_programs_as_exported_are_predicted_whole() -> None:
     asked = options(STEPS["rounds of loops over layers"], Fidelity.EXPORTED)
-    folded, whole = pipeline.predict_folded(asked), pipeline.predict(asked)
+    folded, whole = predict_folded(asked), composition.predict(asked)
     assert folded.graph.counts == ()
     assert figures(folded) == figures(whole)

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from hespas import pipeline
 from hespas.hardware.cluster import Cluster, LinkOverride
 from hespas.hardware.presets import load_device, load_system
 from hespas.hardware.sized import find_system
 from hespas.hardware.system import LinkBandwidth, bare_system
 from hespas.options import EstimateOptions, NetworkOptions
+from hespas.pipeline import machines
 from hespas.pipeline.machines import with_node
 from hespas.simulate.astra.messages import ContentionModel
 from hespas.simulate.models import Model
@@ -38,15 +38,15 @@ BAD_LINK = LinkOverride(link="0->1", bandwidth_scale=0.5)
 def test_the_network_model_follows_from_the_system_unless_it_is_chosen(
     system: str, given: NetworkOptions, model: str
 ) -> None:
-    assert pipeline.model_of(given, find_system(system)).model.value == model
+    assert machines.model_of(given, find_system(system)).model.value == model
 
 
 def test_systems_that_are_not_described_to_astra_sim_have_our_model() -> None:
     preset = load_system(SYSTEM)
     own = bare_system("own", interconnect=preset.interconnect)
-    assert pipeline.model_of(NetworkOptions(), own).model is Model.HESPAS
+    assert machines.model_of(NetworkOptions(), own).model is Model.HESPAS
     bare = replace(preset, interconnect=None)
-    assert pipeline.model_of(NetworkOptions(), bare).model is Model.ASTRA_SIM
+    assert machines.model_of(NetworkOptions(), bare).model is Model.ASTRA_SIM
 
 
 def test_rates_override_those_of_the_clusters_part() -> None:
@@ -54,7 +54,7 @@ def test_rates_override_those_of_the_clusters_part() -> None:
     for peak_flops in (None, 1e12):
         rates = EstimateOptions(memory_bandwidth=1e12, peak_flops=peak_flops)
         options = with_node(rates, system)
-        device = pipeline.device_of(options)
+        device = machines.device_of(options)
         assert device is not None
         assert (device.name, device.memory_bandwidth_bytes_per_s) == ("H100_80GB", 1e12)
         assert device.rate("bf16") == load_device("H100_80GB").rate("bf16")
@@ -64,7 +64,7 @@ def test_links_are_changed_once() -> None:
     given = NetworkOptions(
         cluster="16xH100_80GB", link_bandwidth=(LinkBandwidth(dimension=1, factor=0.5),)
     )
-    system = pipeline.system_of(given)
+    system = machines.system_of(given)
     assert system is not None
-    again = pipeline.system_of(replace(given, cluster=None, system=system))
+    again = machines.system_of(replace(given, cluster=None, system=system))
     assert again is system

@@ -16,16 +16,12 @@ from hespas.hardware.presets import load_device
 from hespas.models.model import parse_mesh
 from hespas.models.placement import parse_place
 from hespas.options import NetworkOptions, PredictOptions, ProgramOptions
-from hespas.pipeline import (
-    PipelinePrediction,
-    fitting,
-    is_pipeline,
-    predict,
-    predict_pipeline,
-    staged,
-)
-from hespas.pipeline.cutting import cut_of, shared_layers
+from hespas.pipeline import fitting, staged
+from hespas.pipeline.answer import PipelinePrediction
+from hespas.pipeline.composition import predict
+from hespas.pipeline.cutting import cut_of, is_pipeline, shared_layers
 from hespas.pipeline.fitting import StageMemory, least_memory, remedy
+from hespas.pipeline.staged import predict_pipeline
 from hespas.pipelining.options import PipelineOptions
 from hespas.pipelining.schedule import Pass
 from hespas.program.devices import communication_ops, device_group_table

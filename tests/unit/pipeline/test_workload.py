@@ -10,7 +10,8 @@ from msgspec.structs import replace
 from hespas.errors import ConfigError
 from hespas.frontend.load import load_source
 from hespas.options import EstimateOptions, PredictOptions, ProgramOptions, StepOptions
-from hespas.pipeline import checked, mesh_of, work_of
+from hespas.pipeline.checks import checked
+from hespas.pipeline.workload import mesh_of, work_of
 from hespas.prediction import StepWork
 from hespas.program.program import Program
 from hespas.program.types import Type

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hespas
-from hespas import pipeline
 from hespas.options import EstimateOptions, PredictOptions, ProgramOptions, StepOptions
+from hespas.pipeline import composition
 from hespas.prediction import Prediction, StepWork
 from hespas.report.headline import headline, whole_per_cents
 from hespas.report.run import run_report
@@ -36,7 +36,7 @@ def options(tmp_path: Path, step: StepOptions) -> PredictOptions:
 
 
 def test_tokens_are_read_off_integers_of_two_dimensions(tmp_path: Path) -> None:
-    prediction = pipeline.predict(options(tmp_path, StepOptions()))
+    prediction = composition.predict(options(tmp_path, StepOptions()))
     report = run_report(prediction)
     assert report.tokens_per_s == pytest.approx(512 / prediction.step_time_s)
     assert report.samples_per_s == pytest.approx(4 / prediction.step_time_s)
@@ -45,7 +45,7 @@ def test_tokens_are_read_off_integers_of_two_dimensions(tmp_path: Path) -> None:
 
 
 def test_tokens_that_are_given_count(tmp_path: Path) -> None:
-    prediction = pipeline.predict(options(tmp_path, StepOptions(tokens=1000, samples=3)))
+    prediction = composition.predict(options(tmp_path, StepOptions(tokens=1000, samples=3)))
     report = run_report(prediction)
     assert report.tokens_per_s == pytest.approx(1000 / prediction.step_time_s)
     assert report.samples_per_s == pytest.approx(3 / prediction.step_time_s)
@@ -59,7 +59,7 @@ def test_what_nobody_knows_is_null() -> None:
 
 
 def test_the_models_flops_over_the_peak_are_the_mfu(tmp_path: Path) -> None:
-    prediction = pipeline.predict(options(tmp_path, StepOptions()))
+    prediction = composition.predict(options(tmp_path, StepOptions()))
     assert prediction.device is not None
     done = prediction.step_time_s * prediction.device.rate("tf32") / 4
     known = replace(prediction, work=StepWork(tokens=1, model_flops=done))
@@ -68,7 +68,7 @@ def test_the_models_flops_over_the_peak_are_the_mfu(tmp_path: Path) -> None:
 
 
 def test_too_little_memory_stands_first(tmp_path: Path) -> None:
-    prediction = pipeline.predict(options(tmp_path, StepOptions()))
+    prediction = composition.predict(options(tmp_path, StepOptions()))
     assert prediction.device is not None
     small = replace(prediction, device=replace(prediction.device, memory_capacity_bytes=1000))
     name, text = headline(run_report(small)).rows[0]

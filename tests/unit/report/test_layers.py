@@ -16,7 +16,6 @@ import jax.numpy as jnp
 import msgspec
 import pytest
 
-from hespas import pipeline
 from hespas.export.function import export_function
 from hespas.frontend.load import load_per_device
 from hespas.options import (
@@ -25,6 +24,7 @@ from hespas.options import (
     PredictOptions,
     ReportOptions,
 )
+from hespas.pipeline import composition
 from hespas.prediction import Prediction
 from hespas.report.layers import (
     Breakdown,
@@ -54,7 +54,7 @@ def predicted(
         network=NetworkOptions(system=system),
         **parts,
     )
-    return pipeline.predict(options, program=load_per_device(source, name=name).program)
+    return composition.predict(options, program=load_per_device(source, name=name).program)
 
 
 def exported(function: Callable[..., Any], *arguments: Any) -> bytes:

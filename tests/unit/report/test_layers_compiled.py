@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import pytest
 
 from compilers import needs_gpu
-from hespas import pipeline
 from hespas.export.function import export_function
 from hespas.options import EstimateOptions, PredictOptions, ProgramOptions
+from hespas.pipeline import composition
 from hespas.report.layers import breakdown, kind_rows, layer_rows, phase_rows
 
 pytestmark = needs_gpu
@@ -46,7 +46,7 @@ def test_a_compiled_step_keeps_phases_and_layers(tmp_path: Path) -> None:
         program=ProgramOptions(file=file),
         estimate=EstimateOptions(node="H100_80GB", cache_dir=tmp_path / "cache"),
     )
-    prediction = pipeline.predict(options)
+    prediction = composition.predict(options)
     assert prediction.graph.program.is_scheduled
     found = breakdown(prediction)
     tables = (phase_rows(found), kind_rows(found), layer_rows(found, depth=1, each_layer=True))

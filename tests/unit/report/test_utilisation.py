@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from hespas import pipeline
 from hespas.export.options import ModelOptions
 from hespas.models.model import parse_mesh
 from hespas.options import (
@@ -18,6 +17,7 @@ from hespas.options import (
     PredictOptions,
     ProgramOptions,
 )
+from hespas.pipeline import composition, staged
 from hespas.report.pipeline import pipeline_report
 from hespas.report.run import run_report, run_text
 from hespas.report.schema import RunReport
@@ -39,7 +39,7 @@ def model(mesh: str, cluster: str, *, batch: int = 1) -> PredictOptions:
 
 @pytest.fixture(scope="module")
 def report() -> RunReport:
-    return run_report(pipeline.predict(model("fsdp=4", "4xA100_SXM_40GB")))
+    return run_report(composition.predict(model("fsdp=4", "4xA100_SXM_40GB")))
 
 
 def check(report: RunReport) -> None:
@@ -64,7 +64,7 @@ def test_all_of_an_answer_divide_by_the_datasheets_peak(report: RunReport) -> No
 
 def test_those_of_a_pipeline_divide_out() -> None:
     options = model("pipe=7", "7xA100_SXM_40GB", batch=2)
-    check(pipeline_report(pipeline.predict_pipeline(options)))
+    check(pipeline_report(staged.predict_pipeline(options)))
 
 
 _QUOTIENT = re.compile(
@@ -97,7 +97,7 @@ def test_a_product_at_its_peak_is_1(tmp_path: Path) -> None:
         compile=CompileChoice(fidelity=Fidelity.EXPORTED),
         estimate=EstimateOptions(node="A100_SXM_40GB", method="roofline"),
     )
-    report = run_report(pipeline.predict(options))
+    report = run_report(composition.predict(options))
     assert report.step_time_s == pytest.approx(2 * 4096**3 / A100_BF16, rel=1e-6)
     assert report.hardware_utilisation == pytest.approx(1.0, rel=1e-6)
     assert report.mfu is None

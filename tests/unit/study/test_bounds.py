@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from compilers import needs_gpu
-from hespas import pipeline
 from hespas.export.source import ModelSource
 from hespas.options import CompileChoice, Fidelity, PredictOptions
+from hespas.pipeline import checks, composition, cutting, machines, staged, workload
 from hespas.study.bounds import Bounds, bounds_of, pipeline_bounds
 from hespas.study.space import candidates_of
 from hespas.study.study import study_of
@@ -26,15 +26,15 @@ SMALL: dict[str, Any] = {
 
 def options_of(**changes: Any) -> PredictOptions:
     (candidate,) = candidates_of(study_of({**SMALL, **changes}))
-    return pipeline.checked(candidate.options())
+    return checks.checked(candidate.options())
 
 
 def bounds(options: PredictOptions) -> Bounds:
-    system = pipeline.system_of(options.network)
-    source = pipeline.source_of(options, system)
+    system = machines.system_of(options.network)
+    source = workload.source_of(options, system)
     assert system is not None
     assert isinstance(source, ModelSource)
-    return bounds_of(source, pipeline.device_of(options.estimate), system.device_count)
+    return bounds_of(source, machines.device_of(options.estimate), system.device_count)
 
 
 CASES: list[dict[str, Any]] = [
@@ -68,7 +68,7 @@ def test_no_bound_exceeds_what_the_compiler_makes(changes: dict[str, Any]) -> No
 
 def check(options: PredictOptions) -> None:
     least = bounds(options)
-    prediction = pipeline.predict(options)
+    prediction = composition.predict(options)
     assert 0 < least.memory_bytes <= prediction.memory.peak_bytes
     assert 0 < least.time_s <= prediction.step_time_s
 
@@ -86,9 +86,9 @@ def test_no_bound_exceeds_what_is_predicted_of_a_pipeline(changes: dict[str, Any
     given = {**SMALL, "model": "llama3-500m", "set": {"layers": 4}, **changes}
     (candidate,) = candidates_of(study_of(given))
     options = replace(candidate.options(), compile=CompileChoice(fidelity=Fidelity.FUSED))
-    cut = pipeline.cut_of(options)
-    least = pipeline_bounds(cut, pipeline.device_of(cut.options.estimate))
-    prediction = pipeline.predict_pipeline(options)
+    cut = cutting.cut_of(options)
+    least = pipeline_bounds(cut, machines.device_of(cut.options.estimate))
+    prediction = staged.predict_pipeline(options)
     assert 0 < least.memory_bytes <= prediction.peak_memory_bytes
     assert 0 < least.time_s <= prediction.step_time_s
 
@@ -104,8 +104,8 @@ def test_the_bound_of_a_pipeline_has_its_bubble() -> None:
 
     def least_s(batch: int) -> float:
         (candidate,) = candidates_of(study_of({**given, "global_batch": batch}))
-        cut = pipeline.cut_of(candidate.options())
-        return pipeline_bounds(cut, pipeline.device_of(cut.options.estimate)).time_s
+        cut = cutting.cut_of(candidate.options())
+        return pipeline_bounds(cut, machines.device_of(cut.options.estimate)).time_s
 
     # The last of 8 stages computes all micro-batches after one came to it through the others.
     assert least_s(4) / 4 > 1.1 * least_s(64) / 64
@@ -121,6 +121,6 @@ def test_bounds_grow_with_what_is_kept_and_fall_with_devices() -> None:
 
 def test_what_has_no_sizes_has_a_bound_of_time_alone() -> None:
     (candidate,) = candidates_of(study_of({"model": "gemm-rows", "cluster": "4xH100_80GB"}))
-    least = bounds(pipeline.checked(candidate.options()))
+    least = bounds(checks.checked(candidate.options()))
     assert least.memory_bytes == 0
     assert least.time_s > 0

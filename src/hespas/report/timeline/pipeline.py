@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hespas.limits import MOST_SLICES
-from hespas.pipeline import PipelinePrediction
+from hespas.pipeline.answer import PipelinePrediction
 from hespas.pipelining.schedule import Action, Pass
 from hespas.pipelining.timing import Interval
 from hespas.report.timeline.chart import Chart, Process, Slice, Track

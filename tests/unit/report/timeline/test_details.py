@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from charts import ReadChart, ReadSlice, read_chart
-from hespas import pipeline
 from hespas.hardware.cluster import Cluster
 from hespas.options import (
     AS_GIVEN,
@@ -17,6 +16,7 @@ from hespas.options import (
     PredictOptions,
     ProgramOptions,
 )
+from hespas.pipeline import composition
 from hespas.prediction import Prediction
 from hespas.program.program import Program
 from hespas.report.timeline.chart import Chart, Track
@@ -38,8 +38,10 @@ def predicted(
         estimate=EstimateOptions(node="H100_80GB"),
         network=NetworkOptions(system=SYSTEM, imperfect=cluster),
     )
-    prepared = pipeline.prepare(options, program=program)
-    prediction = pipeline.finish(prepared, pipeline.price(prepared, options, store=None), options)
+    prepared = composition.prepare(options, program=program)
+    prediction = composition.finish(
+        prepared, composition.price(prepared, options, store=None), options
+    )
     assert prediction.timeline is not None
     details = program_details(prediction)
     return prediction, step_chart(prediction.timeline, details, most_slices=most_slices)
