@@ -15,6 +15,7 @@ from hespas.fuse.group import Group, Grouping
 from hespas.fuse.kinds import IN_PLACE, REDUCING
 from hespas.fuse.order import needed_by
 from hespas.fuse.roles import Role, bytes_of, is_row
+from hespas.program.attrs import SliceAttrs
 from hespas.program.program import Op, Value, size_of
 
 _MOST_RESULTS = 10
@@ -24,6 +25,11 @@ _MOST_OPERANDS = 64
 _FEW, _ABOUT = 64, 32
 """So many kernels are all compared with each other; of more, those of about the same depth."""
 _SMALL_BYTES = 16
+_SLICED_APART_BYTES = 1024
+"""Of a value this large, kernels that read parts without a common element stay apart.
+
+Source: openxla/xla, ``ParameterSlicesAreNonOverlapping`` in multi_output_fusion.cc (Apache License
+2.0), and what jaxlib 0.10.2 compiles for H100."""
 
 _OF_COLUMNS, _OF_ROW, _SHARED_BYTES = 4 * 32 * 33, 32, 48 * 1024
 """Elements that a sum of columns, or of a row, keeps in shared memory, and what a kernel has of it.
@@ -157,13 +163,14 @@ class _Graph:
                     if bytes_of(value) > _SMALL_BYTES:
                         readers.setdefault(value, []).append(node)
         gone: dict[Node, Node] = {}
-        for nodes in readers.values():
+        for value, nodes in readers.items():
             if len(nodes) > 1:
-                self._merge_all(list(dict.fromkeys([_found(gone, node) for node in nodes])), gone)
+                found = list(dict.fromkeys([_found(gone, node) for node in nodes]))
+                self._merge_all(found, value, gone)
         self._drop(gone)
 
-    def _merge_all(self, nodes: list[Node], gone: dict[Node, Node]) -> None:
-        """Merge nodes, in their order, with those behind them that go over the same elements."""
+    def _merge_all(self, nodes: list[Node], read: Value, gone: dict[Node, Node]) -> None:
+        """Merge readers of a value, in their order, with those behind over the same elements."""
         left = _Candidates(are_few=len(nodes) <= _FEW)
         for node in nodes:
             left.add(node)
@@ -174,7 +181,11 @@ class _Graph:
             for other in left.of(first):
                 if _is_full(first):
                     break
-                if _is_alike(first, other) and _are_independent(first, other):
+                if (
+                    _is_alike(first, other)
+                    and not self._read_apart(first, other, read)
+                    and _are_independent(first, other)
+                ):
                     left.drop(other)
                     self._merge(first, other, gone)
 
@@ -245,6 +256,37 @@ class _Graph:
             for result in operations[root].results
         }
         return closed.isdisjoint(user.reads)
+
+    def _read_apart(self, one: Node, other: Node, read: Value) -> bool:
+        """Return whether two kernels stay apart as they read parts of a value.
+
+        XLA leaves a kernel alone that does nothing but slice, unless another uses that slice.
+        """
+        assert one.group is not None  # noqa: S101 - checked where they were compared
+        assert other.group is not None  # noqa: S101 - the same
+        members = one.group.members, other.group.members
+        for mine, its in (members, members[::-1]):
+            if len(mine) == 1 and mine.keys() <= its.keys():
+                return False
+        slices = [self._slice_of(group, read) for group in members]
+        if any(
+            each is not None and len(group) == 1
+            for each, group in zip(slices, members, strict=True)
+        ):
+            return True
+        first, second = slices
+        if first is None or second is None or bytes_of(read) < _SLICED_APART_BYTES:
+            return False
+        places = zip(first.start, first.limit, second.start, second.limit, strict=True)
+        return any(low >= end or start >= high for low, high, start, end in places)
+
+    def _slice_of(self, members: Iterable[int], read: Value) -> SliceAttrs | None:
+        """Return which part of a value a kernel reads; None where it is all, or several parts."""
+        operations = self.grouping.operations
+        users = [operations[at] for at in members if read in operations[at].operands]
+        if len(users) != 1 or not isinstance(users[0].attrs, SliceAttrs):
+            return None
+        return users[0].attrs
 
     def _is_of_rows(self, group: Group) -> bool:
         """Return whether a kernel reduces rows and goes over them again, as in a norm.
