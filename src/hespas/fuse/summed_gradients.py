@@ -38,11 +38,12 @@ def with_turned_first(operations: Sequence[Op], results: Sequence[Value]) -> lis
     gone: set[Op] = set()
     for op in operations:
         summed = producer.get(op.operands[0]) if op.kind == "transpose" else None
-        made = None if summed is None else producer.get(summed.operands[0])
+        if summed is None or (summed.kind, len(summed.results)) != ("all_reduce", 1):
+            changed.append(op)
+            continue
+        made = producer.get(summed.operands[0])
         if (
-            summed is None
-            or made is None
-            or (summed.kind, len(summed.results)) != ("all_reduce", 1)
+            made is None
             or made.kind != "dot_general"
             or counts[summed.results[0]] > 1
             or counts[made.results[0]] > 1

@@ -13,10 +13,12 @@ from hespas.memory.buffers import THROUGHOUT, Buffer
 class OutputMemory:
     """The memory of one output, and the moments at which it is in use: a bit for each.
 
-    ``overwritten`` are buffers that the output may be written over, in the memory that they have.
+    ``written_at`` is when the output itself is written. ``overwritten`` are buffers that it may be
+    written over, in the memory that they have.
     """
 
     size_bytes: int
+    written_at: int
     used: int = 0
     overwritten: frozenset[Buffer] = frozenset()
 
@@ -35,9 +37,10 @@ def outside_outputs(temporaries: Iterable[Buffer], outputs: Sequence[OutputMemor
     """Return the temporaries that fit into no output's memory; the outputs take the others.
 
     Source: XLA's buffer assignment, which places buffers by size, the largest first, each into the
-    smallest allocation made before that is large enough and free while the buffer is live.
+    smallest allocation made before that is large enough and free while the buffer is live. Outputs
+    are placed in their order; of equal allocations the one made last is taken first.
     """
-    memories = sorted(outputs, key=lambda memory: memory.size_bytes)
+    memories = sorted(outputs, key=lambda memory: (memory.size_bytes, -memory.written_at))
     sizes = [memory.size_bytes for memory in memories]
     remaining: list[Buffer] = []
     for buffer in sorted(temporaries, key=lambda each: -each.size_bytes):

@@ -213,14 +213,15 @@ def _mark_output(buffer: Buffer, destination: Buffer | None, last: int) -> None:
 class _Reuse:
     """An operation that may write its result into an operand's memory, if nothing reads that later.
 
-    XLA does so where it ``must``. It may also do so if the operation reads a whole result of
-    another one, unchanged, and if the result has no destination of its own.
+    XLA does so where it ``must``. It may also do so in the memory of an output, and elsewhere if
+    the operation reads the ``whole`` result of another one, unchanged.
     """
 
     operand: Buffer
     result: Buffer
     moment: int
     must: bool
+    whole: bool
 
     @property
     def fits(self) -> bool:
@@ -231,7 +232,7 @@ class _Reuse:
     def merge(self, donated: set[Buffer]) -> None:
         """Merge the two buffers if that is possible; of arguments only ``donated`` ones."""
         operand, result = self.operand.actual, self.result
-        may_overwrite = operand.role is Role.TEMPORARY or operand in donated
+        may_overwrite = self.whole and (operand.role is Role.TEMPORARY or operand in donated)
         if not (may_overwrite and self.fits) or result.merged_into is not None:
             return
         result.merged_into = operand
@@ -343,17 +344,16 @@ class _Walk:
     ) -> None:
         for operand, result in pairs:
             read, written = self.leaves[operands[operand]], self.leaves[results[result]]
+            whole = must or operands[operand] in self.single or not self.program.is_scheduled
             self.reuses.extend(
-                _Reuse(operand=source, result=buffer, moment=moment, must=must)
+                _Reuse(operand=source, result=buffer, moment=moment, must=must, whole=whole)
                 for source, buffer in zip(read, written, strict=False)
             )
 
     def _may_be_written_over(self, op: Op) -> Pairs:
         """Yield what a compiler may do in place, if operand and result have the same shape."""
         for operand, result in _perhaps_in_place(op):
-            value = op.operands[operand]
-            is_whole = value in self.single or not self.program.is_scheduled
-            if is_whole and _shape(value) == _shape(op.results[result]):
+            if _shape(op.operands[operand]) == _shape(op.results[result]):
                 yield operand, result
 
     def _alias_unchanged(self, op: Op) -> None:
@@ -379,7 +379,7 @@ class _Walk:
                 self.written = [buffer for buffer in self.written if buffer not in made]
                 continue
             self.reuses.extend(
-                _Reuse(operand=source, result=buffer, moment=moment, must=True)
+                _Reuse(operand=source, result=buffer, moment=moment, must=True, whole=True)
                 for buffers in sources
                 for source, buffer in zip(buffers, made, strict=False)
             )
@@ -469,16 +469,14 @@ def _element_by_element(body: Block) -> Pairs:
             users.setdefault(value, []).append(op)
     results = {value: number for number, value in enumerate(body.operations[-1].operands)}
     for operand, argument in enumerate(body.arguments):
-        result = _only_result(argument, users, results)
-        if result is not None:
-            yield operand, result
+        yield from ((operand, result) for result in _results_of(argument, users, results))
 
 
-def _only_result(
+def _results_of(
     argument: Value, users: Mapping[Value, list[Op]], results: Mapping[Value, int]
-) -> int | None:
-    """Return the only result that depends on an argument, if it does so element by element."""
-    reached: int | None = None
+) -> list[int]:
+    """Return the results that depend on an argument, if all do so element by element."""
+    reached = list[int]()
     pending, seen = [argument], set[Value]()
     while pending:
         value = pending.pop()
@@ -486,14 +484,14 @@ def _only_result(
             continue
         seen.add(value)
         for op in users.get(value, ()):
+            if op.kind == "return" and len(users[value]) > 1:
+                return []
             if op.kind == "return":
-                if len(users[value]) > 1 or reached is not None:
-                    return None
-                reached = results[value]
+                reached.append(results[value])
             elif op.kind in _RENAMING or op.kind in _SAME_ELEMENT:
                 pending.extend(op.results)
             else:
-                return None
+                return []
     return reached
 
 

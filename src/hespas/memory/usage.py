@@ -172,10 +172,11 @@ def _output_memories(liveness: BlockLiveness, destinations: Destinations) -> lis
     memories: list[OutputMemory] = []
     for buffer, destination in zip(liveness.results, destinations, strict=True):
         over = frozenset(operand for operand, result in liveness.overwritten if result is buffer)
-        memory = OutputMemory(size_bytes=buffer.size_bytes, overwritten=over)
+        written_at = buffer.actual.written_at
+        memory = OutputMemory(size_bytes=buffer.size_bytes, written_at=written_at, overwritten=over)
         if destination is not None:
             memory.use(THROUGHOUT, destination.read_at)
-        memory.use(buffer.actual.written_at, last)
+        memory.use(written_at, last)
         memories.append(memory)
     return memories
 

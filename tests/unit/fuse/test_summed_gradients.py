@@ -11,6 +11,7 @@ from hespas.export.exported import partitioned
 from hespas.export.function import export_model
 from hespas.frontend.load import load_source
 from hespas.fuse.fused import fused
+from hespas.fuse.summed_gradients import with_turned_first
 from hespas.program.program import Op, Program
 from hespas.program.types import AsyncType, TensorType, size_bytes
 
@@ -91,3 +92,13 @@ def test_parts_of_the_norm_are_behind_the_last_product(mesh: str) -> None:
     ]
     assert parts
     assert min(parts) > last
+
+
+def test_a_constant_is_turned_as_it_is() -> None:
+    text = """func.func @main() -> tensor<1x1xf32> {
+      %0 = stablehlo.constant dense<0.5> : tensor<1x1xf32>
+      %1 = stablehlo.transpose %0, dims = [1, 0] : (tensor<1x1xf32>) -> tensor<1x1xf32>
+      return %1 : tensor<1x1xf32>
+    }"""
+    operations = load_source(text.encode(), name="test.mlir").main.body.operations
+    assert with_turned_first(operations, operations[-1].operands) == list(operations)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from hespas.memory.usage import memory_use
 from scheduled import V, done, kernel, loop, scheduled, start, sync
 
@@ -53,6 +55,52 @@ def test_an_output_lends_its_memory_before_it_is_made() -> None:
     assert memory_use(apart).temporary_bytes == KIB + KIB // 2
     both = scheduled(kernel("k0", "a"), kernel("k1", "k0"), f"%k2 = {V} add(%k0, %k1)")
     assert memory_use(both).temporary_bytes == KIB
+
+
+BOTH = "(f32[256],f32[256])"
+TWO = """
+%two (p: f32[256]) -> (f32[256], f32[256]) {
+  %p = f32[256] parameter(0)
+  %n = f32[256] negate(%p)
+  %m = f32[256] abs(OF)
+  ROOT %t = (f32[256], f32[256]) tuple(%n, %m)
+}
+"""
+
+
+def test_of_equal_outputs_the_last_made_lends_its_memory_first() -> None:
+    # In XLA's assignment of an all-to-all between two kernels: what is reduced lies where the copy
+    # will be. What comes of it is there at the same time, and while k2 is made.
+    program = scheduled(
+        kernel("k0", "a"),
+        sync("k1", "k0"),
+        kernel("k2", "k1"),
+        f"%c = {V} copy(%k2)",
+        f"%t = {BOTH} tuple(%k2, %c)",
+    )
+    assert memory_use(program).temporary_bytes == KIB
+
+
+@pytest.mark.parametrize(("of", "temporaries"), [("%p", 0), ("%n", 1)])
+def test_one_of_several_results_is_written_over_the_operand(of: str, temporaries: int) -> None:
+    # XLA writes none over it where a result is made of another one.
+    program = scheduled(
+        kernel("k0", "a"),
+        f"%k1 = {BOTH} fusion(%k0), kind=kLoop, calls=%two",
+        functions=TWO.replace("OF", of),
+    )
+    assert memory_use(program).temporary_bytes == temporaries * KIB
+
+
+def test_an_output_is_written_over_one_of_several_results() -> None:
+    # XLA's selection over one of two vectors that an all-gather joins; the other one is beside it.
+    program = scheduled(
+        f"%k0 = {BOTH} fusion(%a), kind=kLoop, calls=%two",
+        f"%g = {V} get-tuple-element(%k0), index=0",
+        f"%k1 = {V} fusion(%g), kind=kLoop, calls=%elementwise",
+        functions=ELEMENTWISE + TWO.replace("OF", "%p"),
+    )
+    assert memory_use(program).temporary_bytes == KIB
 
 
 def test_what_a_collective_works_on_stays_until_its_end() -> None:
