@@ -2,7 +2,7 @@
 
 In goes a `Program` as exported, out comes one whose operations are kernels in the order in which
 they start, as from a compiler, but marked as modelled. `fused.fused` is the whole of it, after
-`expand.expanded`, which opens operations that GPUs have no kernel for. In turn:
+`expand.expanded`, which opens operations that GPUs have no kernel for (`random_bits`). In turn:
 `simplify` drops what changes nothing, `dots` merges small products and `padded_dots` pads uneven
 ones, `assign` gives values layouts (`layouts`, as their users want them: `wishes`) and cuts long
 reductions (`reductions`, `contiguous`), `loop_layouts` copies before loops what they read in
