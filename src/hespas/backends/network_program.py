@@ -64,7 +64,7 @@ def find_program(name: str, variable: str, given: Path | None, *, what: str) -> 
 
 
 def check_plays_messages(system: System) -> tuple[str, ...]:
-    """Return a note of what of a system no message says.
+    """List the properties of a system that an engine of messages ignores.
 
     Raises `SimulationError` for a system whose own files say how its collectives run.
     """

@@ -14,11 +14,8 @@ from hespas.estimate.ptx.kernels import KernelPricer, Reading
 from hespas.estimate.ptx.method import KernelEstimator
 from hespas.estimate.ptx.terms import reasons
 from hespas.estimate.tables.method import Measured
-from hespas.program.operations.table import kinds_of
-from hespas.program.operations.traits import Category
 from hespas.program.program import Op
 
-_OF_LIBRARIES = kinds_of(Category.PRODUCT, Category.CUSTOM_CALL)
 _MOST = 5
 
 
@@ -50,7 +47,7 @@ def name_of(leaf: Leaf, reading: Reading) -> str:
 
 def is_of_library(op: Op) -> bool:
     """Return whether a library runs an operation, so that its kernel is not read."""
-    is_named = op.kind in _OF_LIBRARIES
+    is_named = op.traits.is_of_library
     return is_named or bool(attentions(op) or gemms(op) or convolutions(op))
 
 

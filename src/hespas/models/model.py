@@ -120,7 +120,7 @@ def check_heads(heads: int, kv_heads: int) -> None:
 
 
 def check_tokens(name: str, tokens: int) -> None:
-    """Raise `ConfigError` for a sequence whose positions are not told apart."""
+    """Raise `ConfigError` for a sequence too long for exact positions in f32."""
     if tokens > _MOST_TOKENS:
         raise ConfigError(
             f"{name} = {tokens}: positions are computed in f32, which counts exactly up to "

@@ -65,7 +65,7 @@ def product_flops(program: Program) -> Flops | None:
 
 
 class _UnknownLoopError(Exception):
-    """A loop runs nobody knows how often."""
+    """The program does not say how often a loop runs."""
 
 
 def _of_block(block: Block, functions: Mapping[str, Function], known: dict[str, Flops]) -> Flops:

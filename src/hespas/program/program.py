@@ -10,8 +10,8 @@ import msgspec
 from hespas.errors import ProgramError
 from hespas.program.attrs import Attrs, CallAttrs, CaseAttrs, CustomCallAttrs, WhileAttrs
 from hespas.program.kernels import CompiledKernels
-from hespas.program.operations.table import TRAITS
-from hespas.program.operations.traits import UNKNOWN, Category, Traits
+from hespas.program.operations.table import traits_of
+from hespas.program.operations.traits import Category, Traits
 from hespas.program.overlap import OverlapLimit
 from hespas.program.scopes import place_text
 from hespas.program.types import TensorType, Type
@@ -69,7 +69,7 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, eq=False, gc=False):
     @property
     def traits(self) -> Traits:
         """What is known of operations of its kind."""
-        return TRAITS.get(self.kind, UNKNOWN)
+        return traits_of(self.kind)
 
     @property
     def name(self) -> str:

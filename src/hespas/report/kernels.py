@@ -15,14 +15,11 @@ from hespas.estimate.driver import Estimator, OperationMethod, Price, estimate_r
 from hespas.estimate.estimate import Estimate, OpEstimate
 from hespas.estimate.ptx.kernels import KernelPricer, Reading
 from hespas.estimate.ptx.terms import reasons
-from hespas.program.operations.table import kinds_of
-from hespas.program.operations.traits import Category
 from hespas.program.program import Op
 from hespas.program.scopes import merged_layers, read_scope
 from hespas.split.regions import Compute, RegionGraph
 from hespas.units import format_time
 
-_LIBRARY_KINDS = kinds_of(Category.PRODUCT, Category.CUSTOM_CALL)
 _LIBRARY = "library"
 
 
@@ -102,7 +99,7 @@ class _ByKernel:
 
 
 def _is_library(op: Op) -> bool:
-    return op.kind in _LIBRARY_KINDS or bool(gemms(op) or convolutions(op))
+    return op.traits.is_of_library or bool(gemms(op) or convolutions(op))
 
 
 def kernel_table(

@@ -15,12 +15,9 @@ from hespas.estimate.rates import Rates
 from hespas.estimate.roofline import Roofline
 from hespas.hardware.microarchitecture import load_microarchitecture
 from hespas.program.kernels import CompiledKernels
-from hespas.program.operations.table import kinds_of
-from hespas.program.operations.traits import Category
 from hespas.program.program import Program
 from hespas.split.regions import Compute
 
-_LIBRARY_KINDS = kinds_of(Category.PRODUCT, Category.CUSTOM_CALL)
 _LIBRARY = "kernel: libraries' kernels have no PTX here, and are priced by the roofline"
 _UNCOMPILED = (
     "kernel: the program is not compiled: every operation is priced as a kernel of its own, "
@@ -67,7 +64,7 @@ class KernelEstimator:
     def _time(self, leaf: Leaf, *, is_kernel: bool) -> Timing:
         """Return the time of an operation: never less than its arithmetic takes at the peaks."""
         peak = self.roofline.at_peaks(leaf.op.name, leaf.work)
-        if leaf.op.kind in _LIBRARY_KINDS:
+        if leaf.op.traits.is_of_library:
             launch_s = self.kernels.gpu.launch_s if is_kernel else 0.0
             bound = peak.bound + Bound(launch_s=launch_s)
             return Timing(time_s=peak.time_s + launch_s, bound=bound)

@@ -112,6 +112,11 @@ class Traits:
         return self.category in _FUSIBLE
 
     @property
+    def is_of_library(self) -> bool:
+        """Whether a library, or an author's own kernel, runs it where it stands alone."""
+        return self.category in (Category.PRODUCT, Category.CUSTOM_CALL)
+
+    @property
     def moves_only(self) -> bool:
         """Whether it computes nothing."""
         is_placed = self.category is Category.UPDATE and self.work_of_bodies is None
