@@ -7,15 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from hespas.cost.convolution import convolutions
 from hespas.cost.custom_call import CustomCallCost
-from hespas.cost.gemm import gemms
 from hespas.cost.structure import Leaf
 from hespas.estimate.driver import Estimator, OperationMethod, Price, estimate_region
 from hespas.estimate.estimate import Estimate, OpEstimate
 from hespas.estimate.ptx.kernels import KernelPricer, Reading
 from hespas.estimate.ptx.terms import reasons
-from hespas.program.program import Op
+from hespas.explain.kernels import is_of_library
 from hespas.program.scopes import merged_layers, read_scope
 from hespas.split.regions import Compute, RegionGraph
 from hespas.units import format_time
@@ -86,7 +84,7 @@ class _ByKernel:
         price = self.method.price(leaf, is_kernel=is_kernel)
         if not is_kernel:
             return price
-        if _is_library(leaf.op):
+        if is_of_library(leaf.op):
             return replace(price, label=_LIBRARY)
         reading = self.kernels.read(leaf)
         name = reading.analysis.name if reading.analysis else reading.category
@@ -96,10 +94,6 @@ class _ByKernel:
         path = merged_layers(read_scope(leaf.op.scope).path)
         self.modules.setdefault(label, set()).add("/".join(path))
         return replace(price, label=label, notes=())
-
-
-def _is_library(op: Op) -> bool:
-    return op.traits.is_of_library or bool(gemms(op) or convolutions(op))
 
 
 def kernel_table(
